@@ -1,0 +1,46 @@
+# One command for everything, the same here and in CI. PYTHON chooses the interpreter that makes .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RULES := src/corral/rules/compiled.bin
+
+.PHONY: setup demo test check bench format lock clean
+
+setup: $(VENV)/.ready $(RULES)
+
+$(VENV)/.ready: requirements/dev.txt pyproject.toml tools/system-packages
+	@tools/system-packages $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(RULES): $(wildcard src/corral/rules/*.toml) src/corral/rulecompiler.py | $(VENV)/.ready
+	@$(BIN)/python -m corral.rulecompiler
+
+demo: setup
+	@$(BIN)/corral demo
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: check
+	$(BIN)/python -m pytest
+
+bench: setup
+	$(BIN)/python -m bench
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Pins every development dependency by version and hash, for all platforms.
+lock: setup
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --group dev pyproject.toml -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) dist build bench/results $(RULES)

@@ -1,0 +1,80 @@
+"""corral runs the commands of a coding agent: guard, confined process, structured result.
+
+Names are loaded on first use, so that `import corral` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.config import Containment, Limits, Output, SandboxConfig
+    from corral.errors import ContainmentError, CorralError, PolicyError
+    from corral.model import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Decision, Finding, Usage, Verdict, Violation
+    from corral.result import SandboxResult
+    from corral.rulebook import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, Profile
+    from corral.sandbox import Sandbox
+    from corral.spawn import Handle
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Axis": "model",
+    "Containment": "config",
+    "ContainmentError": "errors",
+    "CorralError": "errors",
+    "DEFAULT_DENYLIST": "rulebook",
+    "DEFAULT_INTERPRETER_BLOCK": "rulebook",
+    "DENIED_EXIT_CODE": "model",
+    "Decision": "model",
+    "Finding": "model",
+    "Handle": "spawn",
+    "Limits": "config",
+    "Output": "config",
+    "PolicyError": "errors",
+    "Profile": "rulebook",
+    "Sandbox": "sandbox",
+    "SandboxConfig": "config",
+    "SandboxResult": "result",
+    "TIMED_OUT_EXIT_CODE": "model",
+    "Usage": "model",
+    "Verdict": "model",
+    "Violation": "model",
+}
+
+__all__ = [
+    "DEFAULT_DENYLIST",
+    "DEFAULT_INTERPRETER_BLOCK",
+    "DENIED_EXIT_CODE",
+    "TIMED_OUT_EXIT_CODE",
+    "Axis",
+    "Containment",
+    "ContainmentError",
+    "CorralError",
+    "Decision",
+    "Finding",
+    "Handle",
+    "Limits",
+    "Output",
+    "PolicyError",
+    "Profile",
+    "Sandbox",
+    "SandboxConfig",
+    "SandboxResult",
+    "Usage",
+    "Verdict",
+    "Violation",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'corral' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415  lazily, as everything here
+
+    value = getattr(import_module(f"corral.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

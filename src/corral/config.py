@@ -1,0 +1,159 @@
+"""The owner's choices, merged and checked. A config that exists is valid: construction raises PolicyError naming the field."""
+
+from __future__ import annotations
+
+import os
+
+from corral.errors import PolicyError
+from corral.frozen import Record, frozen
+from corral.rulebook import Profile, default_denylist, default_interpreter_block, profile_named, profile_names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+DEFAULT_MAX_OUTPUT_BYTES = 64 * 1024
+DEFAULT_TIMEOUT_SECONDS = 30.0
+DEFAULT_ENV_ALLOWLIST = frozenset({"PATH", "HOME", "LANG", "LC_*", "TERM", "TZ", "TMPDIR"})
+# What a program loads code from, whatever the owner lists by pattern: only an exact name lets one of these through.
+LOADER_VARIABLES = ("LD_", "DYLD_", "PYTHON", "BASH_FUNC_", "NODE_OPTIONS", "PERL5", "RUBY")
+
+
+def _root(value: object) -> str:
+    if not isinstance(value, (str, os.PathLike)):
+        raise PolicyError(f"project_root must be a path, not {value!r}")
+    path = os.path.realpath(os.fspath(value))
+    if not isinstance(path, str) or not os.path.isdir(path):
+        raise PolicyError(f"project_root {value!r} is not an existing directory; create it first or name another")
+    if path == "/":
+        raise PolicyError("project_root must not be the file system's root: everything would be inside the project")
+    return path
+
+
+def _profile(value: object) -> str | Profile:
+    if isinstance(value, Profile):
+        return value
+    if not isinstance(value, str) or value not in profile_names():
+        raise PolicyError(f"profile {value!r} is unknown; choose one of {', '.join(profile_names())} or pass a Profile")
+    return value
+
+
+def _names(field: str, value: object) -> frozenset[str]:
+    if isinstance(value, (str, bytes)):
+        raise PolicyError(
+            f"{field} must be a collection of names, not the single string {value!r}; write {{{value!r}}}"
+        )
+    try:
+        names = frozenset(value)  # type: ignore[call-overload]  any collection is welcome; what is none says so below
+    except TypeError:
+        raise PolicyError(f"{field} must be a collection of names, not {value!r}") from None
+    for name in names:
+        if not isinstance(name, str) or not name or "/" in name or "\0" in name or name != name.strip():
+            raise PolicyError(f"{field} holds {name!r}; it takes plain names such as 'rm', without paths or spaces")
+    return names
+
+
+def _positive(field: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise PolicyError(f"{field} must be a number above 0, or None, not {value!r}")
+
+
+def _one_of(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise PolicyError(f"{field} must be one of {', '.join(choices)}, not {value!r}")
+
+
+@frozen
+class Containment(Record):
+    """How the command is held: which backend, what it reaches besides the project."""
+
+    backend: str = "auto"
+    network: str = "off"
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    project: str = "read-write"
+
+    def _validate(self) -> None:
+        _one_of("containment.backend", self.backend, ("auto", "warden", "none"))
+        _one_of("containment.network", self.network, ("off", "on"))
+        _one_of("containment.project", self.project, ("read-write", "read-only"))
+        for name in ("read", "write"):
+            paths = getattr(self, name)
+            if isinstance(paths, str) or not all(isinstance(p, str) and p.startswith("/") for p in paths):
+                raise PolicyError(f"containment.{name} must be a collection of absolute paths, not {paths!r}")
+
+
+@frozen
+class Limits(Record):
+    """Bounds on what one command may use; None is no bound of ours."""
+
+    cpu_seconds: int | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+    open_files: int | None = None
+    file_size_bytes: int | None = None
+
+    def _validate(self) -> None:
+        for name in self._fields:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
+                raise PolicyError(f"limits.{name} must be a positive whole number or None, not {value!r}")
+
+
+@frozen
+class Output(Record):
+    """Which part of a long output is kept, and how long silence may last."""
+
+    keep: str = "both"
+    silence_seconds: float | None = None
+    drain_seconds: float = 0.2  # how long what a background child still prints is waited for after the command's end
+
+    def _validate(self) -> None:
+        _one_of("output.keep", self.keep, ("both", "head", "tail"))
+        _positive("output.silence_seconds", self.silence_seconds)
+        _positive("output.drain_seconds", self.drain_seconds)
+
+
+@frozen
+class SandboxConfig(Record):
+    """The merged policy of one sandbox."""
+
+    project_root: str = "."
+    max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES
+    timeout_seconds: float | None = DEFAULT_TIMEOUT_SECONDS
+    denylist: Collection[str] | None = None  # None: what the profile names
+    interpreter_block: Collection[str] | None = None
+    profile: str | Profile = "strict"
+    env_allowlist: Collection[str] = DEFAULT_ENV_ALLOWLIST
+    containment: Containment = Containment()
+    limits: Limits = Limits()
+    output: Output = Output()
+
+    def _validate(self) -> None:
+        put = object.__setattr__
+        put(self, "project_root", _root(self.project_root))
+        if (
+            not isinstance(self.max_output_bytes, int)
+            or isinstance(self.max_output_bytes, bool)
+            or self.max_output_bytes < 0
+        ):
+            raise PolicyError(f"max_output_bytes must be a whole number of at least 0, not {self.max_output_bytes!r}")
+        _positive("timeout_seconds", self.timeout_seconds)
+        put(self, "profile", _profile(self.profile))
+        if self.denylist is None:
+            put(self, "denylist", default_denylist(self.rules))
+        put(self, "denylist", _names("denylist", self.denylist))
+        if self.interpreter_block is None:
+            put(self, "interpreter_block", default_interpreter_block())
+        put(self, "interpreter_block", _names("interpreter_block", self.interpreter_block))
+        put(self, "env_allowlist", _names("env_allowlist", self.env_allowlist))
+        for name, kind in (("containment", Containment), ("limits", Limits), ("output", Output)):
+            if not isinstance(getattr(self, name), kind):
+                raise PolicyError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
+
+    @property
+    def rules(self) -> Profile:
+        """The profile as a record, whichever way it was named."""
+        return profile_named(self.profile) if isinstance(self.profile, str) else self.profile

@@ -1,0 +1,13 @@
+"""The two ways corral itself fails. What a command or its arguments do is never one of them."""
+
+
+class CorralError(Exception):
+    """Base of corral's own failures."""
+
+
+class PolicyError(CorralError, ValueError):
+    """The owner's choices contradict themselves; the message names the field."""
+
+
+class ContainmentError(CorralError, RuntimeError):
+    """The kernel cannot give what the profile needs, or the process that spawns is gone."""

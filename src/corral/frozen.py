@@ -1,0 +1,74 @@
+"""A decorator for frozen records, because importing dataclasses costs more than a whole hook call may.
+
+A record is its annotated fields: keyword or positional construction, no assignment afterwards, equality, hash, repr, pickling.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Self, TypeVar, dataclass_transform
+
+    T = TypeVar("T")
+
+
+class Record:
+    """What every record can do; `frozen` adds slots and the constructor, which calls `_validate` if there is one."""
+
+    __slots__ = ()
+    _fields: tuple[str, ...] = ()
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed."""
+        return type(self)(**{name: getattr(self, name) for name in self._fields} | changes)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be set; use replace({name}=...)")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self._fields)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(getattr(self, name) for name in self._fields)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._fields)})"
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return _revive, (type(self), tuple(getattr(self, name) for name in self._fields))
+
+
+def _revive(cls: Callable[..., object], values: tuple[object, ...]) -> object:
+    return cls(*values)
+
+
+def _build(cls: type[Any]) -> type[Any]:
+    names = tuple(cls.__dict__.get("__annotations__", ()))
+    defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
+    body = {k: v for k, v in cls.__dict__.items() if k not in names and k not in ("__dict__", "__weakref__")}
+    new = type(cls)(cls.__name__, cls.__bases__, body | {"__slots__": names, "_fields": names})
+    setters = {f"_set_{name}": new.__dict__[name].__set__ for name in names}
+    parameters = ", ".join(f"{name}=_default_{name}" if name in defaults else name for name in names)
+    lines = [f"def __init__(self, {parameters}):", *(f"    _set_{name}(self, {name})" for name in names)]
+    if "_validate" in body:
+        lines.append("    self._validate()")
+    scope: dict[str, Any] = setters | {f"_default_{name}": value for name, value in defaults.items()}
+    exec("\n".join(lines), scope)  # noqa: S102  the text is made of field names only, as dataclasses does
+    new.__init__ = scope["__init__"]
+    return new
+
+
+if TYPE_CHECKING:
+
+    @dataclass_transform(frozen_default=True)
+    def frozen(cls: type[T]) -> type[T]:
+        """Make a record of an annotated class."""
+        return cls
+else:
+    frozen = _build

@@ -1,0 +1,132 @@
+"""The only reader of the compiled rules: rows by command name, profiles, groups, places. Pure data once loaded."""
+
+from __future__ import annotations
+
+import marshal
+
+from corral.errors import PolicyError
+from corral.frozen import Record, frozen
+from corral.model import Decision
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    Row = dict[str, Any]
+
+
+@frozen
+class Profile(Record):
+    """What each effect means to the owner. `effects` maps `effect` or `effect.place` to a decision, `groups` a group of names."""
+
+    name: str
+    effects: Mapping[str, Decision]
+    groups: Mapping[str, Decision]
+    needs_containment: bool = False
+
+
+def _load() -> dict[str, Any]:
+    path = __file__.rpartition("/")[0] + "/rules/compiled.bin"
+    try:
+        with open(path, "rb") as file:
+            data: dict[str, Any] = marshal.loads(file.read())  # noqa: S302  the package's own file
+    except FileNotFoundError:
+        from corral.rulecompiler import compile_rules  # noqa: PLC0415  a checkout that was never built; slow, but right
+
+        data = compile_rules()
+    return data
+
+
+_BOOK = _load()
+_ROWS: dict[str, Row | None] = {}
+_PROFILES: dict[str, Profile] = {}
+MAX_CACHED_ROWS = 4096  # against a caller that asks for ever new names
+
+
+def row(name: str) -> Row | None:
+    """Return the row for a command's base name, versions and dotted variants included (`python3.12`, `mkfs.ext4`)."""
+    try:
+        return _ROWS[name]
+    except KeyError:
+        pass
+    rows = _BOOK["rows"]
+    blob = rows.get(name) or rows.get(name.rstrip("0123456789.").rstrip("-")) or rows.get(name.partition(".")[0] + ".*")
+    found: Row | None = marshal.loads(blob) if blob else None  # noqa: S302  as above
+    if len(_ROWS) < MAX_CACHED_ROWS:
+        _ROWS[name] = found
+    return found
+
+
+def variable(name: str) -> tuple[Any, ...] | None:
+    """Return the slots that the value of an environment variable fills, if it is one that matters."""
+    table: dict[str, tuple[Any, ...]] = _BOOK["variables"]
+    return table.get(name)
+
+
+def places() -> dict[str, Any]:
+    """Return the table of places: what is protected, secret, scratch, system."""
+    table: dict[str, Any] = _BOOK["places"]
+    return table
+
+
+def effects() -> dict[str, Any]:
+    """Return the table of effects: the words in which each is refused."""
+    table: dict[str, Any] = _BOOK["effects"]
+    return table
+
+
+def group(name: str) -> dict[str, str]:
+    """Return why a group of names is refused, and what to do instead."""
+    table: dict[str, str] = _BOOK["groups"][name]
+    return table
+
+
+def profile_names() -> tuple[str, ...]:
+    """Return the names of the built-in profiles."""
+    return tuple(_BOOK["profiles"])
+
+
+def profile_named(name: str) -> Profile:
+    """Return a built-in profile."""
+    if name not in _PROFILES:
+        data = _BOOK["profiles"][name]
+        _PROFILES[name] = profile_from_dict(name, data)
+    return _PROFILES[name]
+
+
+def profile_from_dict(name: str, data: Mapping[str, Any]) -> Profile:
+    """Make a profile of plain data such as profiles.toml holds; a missing effect is refused, an unknown one is an error."""
+
+    def decisions(field: str, known: Mapping[str, Any]) -> dict[str, Decision]:
+        made = {}
+        for key, word in data.get(field, {}).items():
+            if key not in known:
+                raise PolicyError(f"profile {name}: {field} has no {key!r}; known: {', '.join(sorted(known))}")
+            if str(word).upper() not in Decision.__members__:
+                raise PolicyError(f"profile {name}: {field}.{key} must be allow, ask or deny, not {word!r}")
+            made[key] = Decision[str(word).upper()]
+        return {key: made.get(key, Decision.DENY) for key in known}
+
+    return Profile(
+        name,
+        decisions("effects", _BOOK["effects"]),
+        decisions("groups", _BOOK["groups"]),
+        bool(data.get("needs_containment", False)),
+    )
+
+
+def default_denylist(profile: Profile) -> frozenset[str]:
+    """Return the names that a profile does not let run."""
+    return frozenset(
+        name for group, names in _BOOK["grouped"].items() if profile.groups[group] != Decision.ALLOW for name in names
+    )
+
+
+def default_interpreter_block() -> frozenset[str]:
+    """Return the names of the interpreters: rows whose code can arrive inline or on standard input."""
+    return frozenset(_BOOK["interpreters"])
+
+
+DEFAULT_DENYLIST = default_denylist(profile_named("strict"))
+DEFAULT_INTERPRETER_BLOCK = default_interpreter_block()

@@ -1,0 +1,186 @@
+"""Compile rules/*.toml into one file that a hook can load in microseconds. The only writer of rules/compiled.bin.
+
+Total over its input: a row that does not fit the schema is an error that names the file, the row and the key.
+Stands alone (no import of corral), because the build of a wheel runs it before corral is installed.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import tomllib
+from typing import Any
+
+EFFECTS = frozenset(
+    "runs reads writes deletes loads sends listens chdir sets rewrites discards privileges kills changes installs".split()
+)
+KINDS = frozenset(
+    "any argv argv; assign atpath code config hostpath keyvalue listfile module operands path ref remote script shell "
+    "stdin text url words".split()
+)
+STYLES = frozenset({"gnu", "posix", "longdash", "find", "keyvalue", "tar", "none"})
+LANGUAGES = frozenset({"sed", "awk", "jq", "vim", "find", "gdb", "mail"})
+ROW_KEYS = frozenset(
+    "names style abbrev options operands sub config modules bare effects group interpreter why instead deny allow workspace".split()
+)
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rules")
+COMPILED = os.path.join(HERE, "compiled.bin")
+TABLES = frozenset({"profiles", "groups", "variables", "places", "effects"})
+
+Slot = tuple[str, str, str, str, tuple[str, ...]]  # effect, kind, "" or "*" or "?" or "stop", label, unless
+
+
+class RuleError(ValueError):
+    """A row does not fit the schema."""
+
+
+def _slots(text: str, where: str) -> tuple[Slot, ...]:
+    """Read `effect:kind* ? stop #label unless -x`: the slots that an option or an operand fills, in order."""
+    slots: list[Slot] = []
+    words = text.split()
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        if word == "unless":
+            if not slots:
+                raise RuleError(f"{where}: 'unless' stands before any slot in {text!r}")
+            slots[-1] = (*slots[-1][:4], tuple(words[index:]))
+            break
+        if word == "stop" or word.startswith("#"):
+            if not slots:
+                raise RuleError(f"{where}: {word!r} stands before any slot in {text!r}")
+            effect, kind, many, label, unless = slots[-1]
+            slots[-1] = (
+                (effect, kind, "stop", label, unless) if word == "stop" else (effect, kind, many, word[1:], unless)
+            )
+            continue
+        many = word[-1] if word[-1] in "*?" else ""
+        word = word[: len(word) - len(many)]
+        effect, _, kind = word.partition(":") if ":" in word and not word.startswith("lang:") else ("", "", word)
+        if not effect and kind in EFFECTS:
+            effect, kind = kind, ""
+        if effect and effect not in EFFECTS:
+            raise RuleError(f"{where}: unknown effect {effect!r} in {text!r}; known: {', '.join(sorted(EFFECTS))}")
+        if kind.startswith("lang:"):
+            if kind[5:] not in LANGUAGES:
+                raise RuleError(f"{where}: unknown language {kind[5:]!r} in {text!r}")
+        elif kind and kind not in KINDS:
+            raise RuleError(f"{where}: unknown kind {kind!r} in {text!r}; known: {', '.join(sorted(KINDS))}")
+        slots.append((effect, kind, many, "", ()))
+    return tuple(slots)
+
+
+def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
+    unknown = set(data) - ROW_KEYS
+    if unknown:
+        raise RuleError(f"{where}: unknown key {sorted(unknown)[0]!r}; known: {', '.join(sorted(ROW_KEYS))}")
+    style = data.get("style", "gnu")
+    if style not in STYLES:
+        raise RuleError(f"{where}: unknown style {style!r}; known: {', '.join(sorted(STYLES))}")
+    options: dict[str, tuple[Slot, ...]] = {}
+    for spelled, value in data.get("options", {}).items():
+        slots = _slots(value, f"{where}.options.{spelled!r}")
+        for spelling in spelled.split():
+            if spelling in options:
+                raise RuleError(f"{where}: option {spelling!r} is given twice")
+            options[spelling] = slots
+    operands = [slot for text in data.get("operands", ["reads:any*"]) for slot in _slots(text, f"{where}.operands")]
+    row: dict[str, Any] = {"id": name, "style": style, "options": options, "operands": tuple(operands)}
+    if data.get("abbrev"):
+        row["longs"] = tuple(sorted(o for o in options if o.startswith("--")))
+    for key in ("group", "interpreter", "why", "instead"):
+        if key in data:
+            row[key] = data[key]
+    for key in ("bare", "effects"):
+        if key in data:
+            text = data[key] if isinstance(data[key], str) else " ".join(data[key])
+            row[key] = _slots(text, f"{where}.{key}")
+    for key in ("config", "modules"):
+        if key in data:
+            row[key] = {
+                spelling: _slots(value, f"{where}.{key}.{spelled!r}")
+                for spelled, value in data[key].items()
+                for spelling in spelled.split()
+            }
+    if "sub" in data:
+        row["sub"] = {}
+        for spelled, sub in data["sub"].items():
+            if isinstance(sub, str):
+                sub = {"effects": [sub]} if sub else {}
+            made = _row(f"{name}-{spelled.split()[0]}" if spelled else f"{name}-other", sub, f"{where}.sub.{spelled!r}")
+            for spelling in spelled.split() or [""]:
+                row["sub"][spelling] = made
+    return row
+
+
+def sources() -> list[str]:
+    """Return the paths of the tables, sorted."""
+    return sorted(os.path.join(HERE, f) for f in os.listdir(HERE) if f.endswith(".toml"))
+
+
+def read_tables() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Return the raw tables (profiles, groups, …) and the raw rows of all files, refusing a name given twice."""
+    tables: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    for path in sources():
+        with open(path, "rb") as file:
+            try:
+                data = tomllib.load(file)
+            except tomllib.TOMLDecodeError as error:
+                raise RuleError(f"{os.path.basename(path)}: {error}") from None
+        stem = os.path.basename(path)[:-5]
+        if stem in TABLES:
+            tables[stem] = data
+            continue
+        for name, row in data.items():
+            if name in rows:
+                raise RuleError(f"{os.path.basename(path)}: row [{name}] stands in another table already")
+            rows[name] = row | {"file": os.path.basename(path)}
+    return tables, rows
+
+
+def compile_rules() -> dict[str, Any]:
+    """Return everything that the guard reads, as plain data: `rows` maps each spelling of a name to marshalled bytes."""
+    tables, raw = read_tables()
+    rows: dict[str, bytes] = {}
+    grouped: dict[str, list[str]] = {}
+    interpreters: list[str] = []
+    for name, data in raw.items():
+        where = f"{data['file']}: [{name}]"
+        row = _row(name, {k: v for k, v in data.items() if k != "file"}, where)
+        if "group" in row and row["group"] not in tables["groups"]:
+            raise RuleError(f"{where}: unknown group {row['group']!r}")
+        blob = marshal.dumps(row, 4)
+        for spelling in data.get("names", [name]):
+            if spelling in rows:
+                raise RuleError(f"{where}: the name {spelling!r} belongs to another row already")
+            rows[spelling] = blob
+            if "group" in row:
+                grouped.setdefault(row["group"], []).append(spelling)
+            if row.get("interpreter"):
+                interpreters.append(spelling)
+    variables = {
+        spelling: _slots(value, f"variables.toml: {spelled!r}")
+        for spelled, value in tables["variables"].items()
+        for spelling in spelled.split()
+    }
+    return {
+        "rows": rows,
+        "grouped": grouped,
+        "interpreters": interpreters,
+        "variables": variables,
+        **{name: table for name, table in tables.items() if name != "variables"},
+    }
+
+
+def write_compiled() -> None:
+    """Write rules/compiled.bin in one step, so that a reader never sees half of it."""
+    partial = f"{COMPILED}.{os.getpid()}"
+    with open(partial, "wb") as file:
+        file.write(marshal.dumps(compile_rules(), 4))
+    os.replace(partial, COMPILED)
+
+
+if __name__ == "__main__":
+    write_compiled()

@@ -1,0 +1,20 @@
+"""Compile the rule tables before a wheel or an editable install is made."""
+
+import importlib.util
+import pathlib
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class CompileRules(BuildHookInterface[Any]):
+    """Write rules/compiled.bin next to the tables it is made of."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  the hook's signature
+        source = pathlib.Path(self.root) / "src" / "corral" / "rulecompiler.py"
+        spec = importlib.util.spec_from_file_location("rulecompiler", source)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.write_compiled()
