@@ -158,3 +158,25 @@ class Launch(Record):
     env: tuple[tuple[str, str], ...]
     stdin: bytes | None = None
     timeout_seconds: float | None = None
+
+
+@frozen
+class Effect(Record):
+    """One thing a command would do, by its key in effects.toml, on what, and what the profile says of it."""
+
+    key: str
+    text: str
+    decision: Decision
+
+
+@frozen
+class Step(Record):
+    """One command that a call would run, however deep it is wrapped, and its effects. `corral explain` shows these as a tree."""
+
+    depth: int
+    name: str
+    text: str
+    effects: tuple[Effect, ...] = ()
+    start: int = 0
+    length: int = 0
+    argument: int | None = None

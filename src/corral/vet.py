@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.model import Call, Verdict
+from corral.model import Call, Step, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,3 +12,8 @@ if TYPE_CHECKING:
 def vet(call: Call, config: SandboxConfig) -> Verdict:
     """Judge a call; run nothing."""
     return Verdict()
+
+
+def trace(call: Call, config: SandboxConfig) -> tuple[Step, ...]:
+    """Return every command that the call would run, in the order in which the guard looked at them."""
+    return ()
