@@ -1,4 +1,4 @@
-"""The owner's choices, merged and checked. A config that exists is valid: construction raises PolicyError naming the field."""
+"""The owner's choices, merged and checked. A config that exists is valid; a PolicyError names the field that is not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ LOADER_VARIABLES = ("LD_", "DYLD_", "PYTHON", "BASH_FUNC_", "NODE_OPTIONS", "PER
 def _root(value: object) -> str:
     if not isinstance(value, (str, os.PathLike)):
         raise PolicyError(f"project_root must be a path, not {value!r}")
-    path = os.path.realpath(os.fspath(value))
+    try:
+        path = os.path.realpath(os.fspath(value)) if os.fspath(value) else ""
+    except (OSError, ValueError):  # a NUL, a lone surrogate, or a current directory that is gone
+        path = ""
     if not isinstance(path, str) or not os.path.isdir(path):
         raise PolicyError(f"project_root {value!r} is not an existing directory; create it first or name another")
     if path == "/":
@@ -44,7 +47,7 @@ def _names(field: str, value: object) -> frozenset[str]:
             f"{field} must be a collection of names, not the single string {value!r}; write {{{value!r}}}"
         )
     try:
-        names = frozenset(value)  # type: ignore[call-overload]  any collection is welcome; what is none says so below
+        names: frozenset[str] = frozenset(value)  # type: ignore[call-overload]  # what is no collection says so below
     except TypeError:
         raise PolicyError(f"{field} must be a collection of names, not {value!r}") from None
     for name in names:

@@ -1,6 +1,6 @@
 """A decorator for frozen records, because importing dataclasses costs more than a whole hook call may.
 
-A record is its annotated fields: keyword or positional construction, no assignment afterwards, equality, hash, repr, pickling.
+A record is its annotated fields: built by keyword or position, never assigned again, with equality, hash, repr, pickling.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ def _revive(cls: Callable[..., object], values: tuple[object, ...]) -> object:
 
 
 def _build(cls: type[Any]) -> type[Any]:
-    names = tuple(cls.__dict__.get("__annotations__", ()))
+    names = tuple(cls.__dict__.get("__annotations__", ()))  # noqa: RUF063  inspect is slower than a whole call may be
     defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
     body = {k: v for k, v in cls.__dict__.items() if k not in names and k not in ("__dict__", "__weakref__")}
-    new = type(cls)(cls.__name__, cls.__bases__, body | {"__slots__": names, "_fields": names})
+    metaclass: Any = type(cls)
+    new: type[Any] = metaclass(cls.__name__, cls.__bases__, body | {"__slots__": names, "_fields": names})
     setters = {f"_set_{name}": new.__dict__[name].__set__ for name in names}
     parameters = ", ".join(f"{name}=_default_{name}" if name in defaults else name for name in names)
     lines = [f"def __init__(self, {parameters}):", *(f"    _set_{name}(self, {name})" for name in names)]

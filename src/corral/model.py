@@ -1,4 +1,4 @@
-"""The nouns that travel through corral: call, finding, verdict, result. Frozen, and free of any behaviour but their own."""
+"""The nouns that travel through corral: call, finding, verdict, launch. Frozen, with no behaviour but their own."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ class Finding(Record):
         fields = dict(data)
         fields["axis"] = Axis[str(fields["axis"]).upper()]
         fields["decision"] = Decision[str(fields["decision"]).upper()]
-        return cls(**fields)  # type: ignore[arg-type]  checked by the record's own names
+        return cls(**fields)  # type: ignore[arg-type]  # checked by the record's own names
 
 
 @frozen
 class Verdict(Record):
-    """The guard's answer: the strictest of its findings, and all of them. `complete` is false where only part was judged."""
+    """The guard's answer: the strictest of its findings, and all of them. Not `complete` where only part was judged."""
 
     findings: tuple[Finding, ...] = ()
     complete: bool = True
@@ -171,7 +171,7 @@ class Effect(Record):
 
 @frozen
 class Step(Record):
-    """One command that a call would run, however deep it is wrapped, and its effects. `corral explain` shows these as a tree."""
+    """One command that a call would run, however deep it is wrapped, and its effects."""
 
     depth: int
     name: str

@@ -1,4 +1,4 @@
-"""The structured result of one call, and its JSON form. `from_dict(to_dict())` gives the same result back, bytes included."""
+"""The structured result of one call, and its JSON form. `from_dict(to_dict())` gives it back, bytes included."""
 
 from __future__ import annotations
 

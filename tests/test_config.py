@@ -1,0 +1,192 @@
+"""The owner's choices: what is welcome, and the one clear error that names the field."""
+
+import os
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.config import DEFAULT_ENV_ALLOWLIST, Containment, Limits, Output, SandboxConfig
+from corral.errors import CorralError, PolicyError
+from corral.model import Decision
+from corral.rulebook import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, profile_from_dict, profile_named
+
+
+def test_the_defaults_are_the_strict_profile_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert SandboxConfig() == SandboxConfig(
+        project_root=str(tmp_path),
+        max_output_bytes=64 * 1024,
+        timeout_seconds=30.0,
+        denylist=DEFAULT_DENYLIST,
+        interpreter_block=DEFAULT_INTERPRETER_BLOCK,
+        profile="strict",
+        env_allowlist=DEFAULT_ENV_ALLOWLIST,
+        containment=Containment(),
+        limits=Limits(),
+        output=Output(),
+    )
+
+
+def test_the_root_is_resolved_once_and_through_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path)
+    config = SandboxConfig(project_root="link")
+    monkeypatch.chdir("/")
+    (tmp_path / "link").unlink()
+    assert config.project_root == str(tmp_path / "real")
+
+
+def test_a_path_object_is_a_root(tmp_path: Path) -> None:
+    assert SandboxConfig(project_root=tmp_path).project_root == str(tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, frozenset, dict.fromkeys, iter])
+def test_any_collection_of_names_is_welcome(kind: Any, tmp_path: Path) -> None:
+    config = SandboxConfig(str(tmp_path), denylist=kind(["rm", "mkfs.*"]), interpreter_block=kind(["python"]))
+    assert (config.denylist, config.interpreter_block) == (frozenset({"rm", "mkfs.*"}), frozenset({"python"}))
+
+
+def test_an_empty_denylist_is_a_choice_and_none_is_the_profiles(tmp_path: Path) -> None:
+    assert SandboxConfig(str(tmp_path), denylist=()).denylist == frozenset()
+    assert SandboxConfig(str(tmp_path), denylist=None).denylist == DEFAULT_DENYLIST
+
+
+def test_the_default_denylist_covers_every_family_of_the_brief() -> None:
+    families = {
+        "delete": {"rm", "rmdir", "shred", "unlink"},
+        "disk": {"mkfs.*", "dd", "fdisk"},
+        "privilege": {"sudo", "su", "doas", "pkexec"},
+        "permission": {"chmod", "chown"},
+        "process": {"kill", "pkill", "killall"},
+        "power": {"shutdown", "reboot", "halt", "poweroff"},
+        "network": {"curl", "wget", "nc", "ssh"},
+        "firewall": {"iptables"},
+        "scheduler": {"crontab", "at"},
+        "module": {"insmod", "modprobe"},
+        "mount": {"mount", "umount"},
+        "container": {"docker", "nsenter"},
+        "evaluate": {"eval", "exec", "source"},
+    }
+    missing = {family: names - DEFAULT_DENYLIST for family, names in families.items() if names - DEFAULT_DENYLIST}
+    assert missing == {}
+
+
+def test_a_profile_may_be_a_record_of_the_owner(tmp_path: Path) -> None:
+    mine = profile_from_dict("mine", {"effects": {"code": "ask"}, "groups": {"delete": "allow"}})
+    config = SandboxConfig(str(tmp_path), profile=mine)
+    assert (config.rules, config.rules.effects["code"], config.rules.effects["network"]) == (
+        mine,
+        Decision.ASK,
+        Decision.DENY,
+    )
+    assert "rm" not in (config.denylist or ())
+
+
+def test_both_profiles_are_there_from_the_start(tmp_path: Path) -> None:
+    for name, contained in (("strict", False), ("workspace", True)):
+        assert SandboxConfig(str(tmp_path), profile=name).rules == profile_named(name)
+        assert profile_named(name).needs_containment is contained
+
+
+def test_no_timeout_is_a_choice(tmp_path: Path) -> None:
+    assert SandboxConfig(str(tmp_path), timeout_seconds=None).timeout_seconds is None
+
+
+def test_a_config_is_a_value(tmp_path: Path) -> None:
+    config = SandboxConfig(str(tmp_path))
+    assert config == SandboxConfig(str(tmp_path))
+    assert config.replace(timeout_seconds=1).timeout_seconds == 1
+    assert pickle.loads(pickle.dumps(config)) == config
+    with pytest.raises(AttributeError, match="frozen"):
+        config.profile = "workspace"  # type: ignore[misc]
+
+
+REFUSED = [
+    ("project_root", "/does/not/exist", "is not an existing directory"),
+    ("project_root", "/", "must not be the file system's root"),
+    ("project_root", None, "must be a path"),
+    ("project_root", 3, "must be a path"),
+    ("project_root", b"/usr", "must be a path"),
+    ("project_root", "", "is not an existing directory"),
+    ("project_root", "a\0b", "is not an existing directory"),
+    ("max_output_bytes", -1, "at least 0"),
+    ("max_output_bytes", 1.5, "at least 0"),
+    ("max_output_bytes", True, "at least 0"),
+    ("max_output_bytes", "64", "at least 0"),
+    ("timeout_seconds", 0, "above 0"),
+    ("timeout_seconds", -1, "above 0"),
+    ("timeout_seconds", float("nan"), "above 0"),
+    ("timeout_seconds", float("inf"), "above 0"),
+    ("timeout_seconds", True, "above 0"),
+    ("timeout_seconds", "30", "above 0"),
+    ("denylist", "rm", "not the single string"),
+    ("denylist", b"rm", "not the single string"),
+    ("denylist", ["/bin/rm"], "without paths"),
+    ("denylist", ["rm "], "without paths"),
+    ("denylist", [""], "without paths"),
+    ("denylist", [3], "plain names"),
+    ("denylist", 3, "a collection of names"),
+    ("denylist", [[]], "a collection of names"),
+    ("interpreter_block", "python", "not the single string"),
+    ("interpreter_block", ["./python"], "without paths"),
+    ("env_allowlist", "PATH", "not the single string"),
+    ("env_allowlist", None, "a collection of names"),
+    ("profile", "lax", "choose one of strict, workspace"),
+    ("profile", None, "choose one of strict, workspace"),
+    ("profile", ["strict"], "choose one of strict, workspace"),
+    ("containment", None, "must be a Containment"),
+    ("limits", {}, "must be a Limits"),
+    ("output", "both", "must be a Output"),
+]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"), [pytest.param(*case, id=f"{case[0]} {case[1]!r}") for case in REFUSED]
+)
+def test_a_wrong_choice_is_one_error_that_names_the_field(
+    field: str, value: object, words: str, tmp_path: Path
+) -> None:
+    choices: dict[str, Any] = {"project_root": str(tmp_path)} | {field: value}
+    with pytest.raises(PolicyError, match=re.escape(words)) as caught:
+        SandboxConfig(**choices)
+    assert field in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Containment(backend="docker"), "containment.backend"),
+        (lambda: Containment(network="maybe"), "containment.network"),
+        (lambda: Containment(project="none"), "containment.project"),
+        (lambda: Containment(read=("relative",)), "containment.read"),
+        (lambda: Containment(write="/tmp"), "containment.write"),
+        (lambda: Limits(cpu_seconds=0), "limits.cpu_seconds"),
+        (lambda: Limits(memory_bytes=-1), "limits.memory_bytes"),
+        (lambda: Limits(processes=True), "limits.processes"),
+        (lambda: Limits(open_files=1.5), "limits.open_files"),  # type: ignore[arg-type]
+        (lambda: Output(keep="middle"), "output.keep"),
+        (lambda: Output(silence_seconds=-1), "output.silence_seconds"),
+        (lambda: Output(drain_seconds=0), "output.drain_seconds"),
+    ],
+)
+def test_a_wrong_group_names_the_field_with_its_group(make: Any, field: str) -> None:
+    with pytest.raises(PolicyError, match=re.escape(field)):
+        make()
+
+
+def test_a_policy_error_is_a_value_error_of_corrals_own() -> None:
+    assert issubclass(PolicyError, ValueError)
+    assert issubclass(PolicyError, CorralError)
+
+
+def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.touch()
+    with pytest.raises(PolicyError, match="project_root"):
+        SandboxConfig(os.fspath(file))
