@@ -1,0 +1,166 @@
+"""What the command line accepts, and the help that teaches it. After the first `--` all is the command, untouched."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from corral import __version__
+from corral.config import DEFAULT_TIMEOUT_SECONDS
+from corral.record import FAILURE_STATUS
+from corral.rulebook import profile_names
+from corral.terminal import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+ABOUT = """\
+Run the commands of a coding agent: a guard says yes, ask or no before anything runs, and says why.
+
+  corral check -- rm -rf build          is this allowed? nothing runs
+  corral explain --shell 'cat x | sh'   why, part by part
+  corral run --profile strict -- ls     run it, if it is allowed
+  corral demo                           see it at work in a temporary project
+"""
+EXIT_CODES = """\
+exit codes:
+  run        the command's own; 126 denied, 124 timed out
+  check      0 allow, 3 ask, 126 deny
+  explain    as check
+  any        125 corral itself failed, wrong arguments included
+"""
+RUN = """\
+examples:
+  corral run --profile strict -- pytest -q
+  corral run --profile strict --shell 'pytest -q | tail -5'
+  corral run --profile strict --json --timeout 5 -- make | jq .exit_code
+
+Output is passed on as it comes, stdin and the terminal are the command's own. With --json the output is
+captured and bounded instead, and one JSON object is printed when the command has ended.
+Exit code: the command's own; 126 denied, 124 timed out, 125 corral itself failed.
+"""
+CHECK = """\
+examples:
+  corral check -- rm -rf build
+  corral check --profile strict --shell 'cat notes.txt | head -3'
+  corral check --json -- git push --force
+  corral check --jsonl < calls.jsonl
+
+With --jsonl, each line of stdin is {"id": "1", "argv": ["ls"]} or {"id": "1", "shell": "ls | wc -l"}, with "cwd" if
+it matters, and each gives one line {"id", "decision", "findings"}, in order and at once. A line that cannot be
+read gives "deny" and an "error". The exit code is then 0.
+Exit code otherwise: 0 allow, 3 ask, 126 deny, 125 corral itself failed.
+"""
+EXPLAIN = """\
+examples:
+  corral explain -- python3 -c 'print(1)'
+  corral explain --profile strict --shell 'cd src && cat ../../secret'
+  corral explain --json -- git clean -fdx
+
+Exit code: 0 allow, 3 ask, 126 deny, 125 corral itself failed.
+"""
+RULE = """\
+examples:
+  corral rule name-rm          what it refuses, why, and what to do instead
+  corral rule                  the ids of all rules, one a line
+
+Rule ids stand in every finding.
+"""
+DEMO = """\
+The table goes to stderr and the outcomes as JSON to stdout. Exit code: 0 only if every outcome is as expected.
+"""
+DEFAULT_PROFILE = "workspace"
+VERBS = {
+    "run": ("run a command, if the guard allows it", RUN),
+    "check": ("say whether a command would be allowed; run nothing", CHECK),
+    "explain": ("show how a command is judged, part by part; run nothing", EXPLAIN),
+    "rule": ("show a rule's page, or the ids of all rules", RULE),
+    "demo": ("run legal and adversarial calls in a temporary project", DEMO),
+}
+CALLS = {
+    verb: f"corral {verb} [options] -- CMD [ARG ...]\n       corral {verb} [options] --shell STRING"
+    for verb in ("run", "check", "explain")
+}
+CALLS["check"] += "\n       corral check [--profile NAME] [--root DIR] --jsonl"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose failures are corral's own: 2 would look like the command's exit code."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and how to see what is right."""
+        self.exit(FAILURE_STATUS, f"corral: {message}\nTry: {self.prog} --help\n")
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line; prints and exits for --help, --version and what is wrong."""
+    ours, command = arguments, None
+    if "--" in arguments:
+        ours, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
+    parser, verbs = _parsers()
+    options, loose = parser.parse_known_args(ours)
+    options.command = command
+    if options.verb is None:
+        parser.print_help(sys.stderr)
+        sys.exit(FAILURE_STATUS)
+    _check(options, loose, verbs[options.verb])
+    return options
+
+
+def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> None:
+    """Refuse what contradicts itself: exactly one of a command, a shell string and a batch is wanted."""
+    if loose and loose[0].startswith("-"):
+        parser.error(f"unknown option {visible(loose[0])}")
+    command = options.command
+    if options.verb not in CALLS:
+        if loose or command is not None:
+            parser.error(f"{options.verb} takes no command")
+        return
+    batch = getattr(options, "jsonl", False)
+    given = (command is not None) + (options.shell is not None) + batch
+    if loose:
+        parser.error(f"put the command after --, as in: {parser.prog} -- {visible(' '.join(loose))}")
+    if given > 1:
+        parser.error("give one of: -- CMD, --shell STRING" + (", --jsonl" if options.verb == "check" else ""))
+    if given == 0:
+        parser.error(f"what should it {options.verb}? Give the command after --, or --shell STRING")
+    if batch and (options.cwd is not None or options.json):
+        parser.error("with --jsonl every line has its own cwd and is JSON already")
+
+
+def _parsers() -> tuple[Parser, dict[str, Parser]]:
+    form: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+    parser = Parser(prog="corral", description=ABOUT, epilog=EXIT_CODES, **form)
+    parser.add_argument("--version", action="version", version=f"corral {__version__}")
+    made = parser.add_subparsers(dest="verb", metavar="COMMAND", title="commands")
+    verbs: dict[str, Parser] = {}
+    for verb, (what, epilog) in VERBS.items():
+        about = f"{what[0].upper()}{what[1:]}."
+        verbs[verb] = made.add_parser(verb, help=what, description=about, epilog=epilog, **form)
+        if verb in CALLS:
+            verbs[verb].usage = CALLS[verb]
+            _call_arguments(verbs[verb])
+    verbs["check"].add_argument("--jsonl", action="store_true", help="judge one call per line of stdin")
+    verbs["rule"].add_argument("id", nargs="?", metavar="ID", help="a rule's id, as in a finding")
+    for each in verbs.values():
+        each.add_argument("--json", action="store_true", help="print JSON on stdout")
+    return parser, verbs
+
+
+def _call_arguments(parser: Parser) -> None:
+    names = profile_names()
+    known = f"{' or '.join(names)} (default: {DEFAULT_PROFILE})"
+    parser.add_argument("--shell", metavar="STRING", help="a shell command line instead of a program and its arguments")
+    parser.add_argument("--profile", default=DEFAULT_PROFILE, choices=names, metavar="NAME", help=known)
+    parser.add_argument("--root", default=".", metavar="DIR", help="the project's directory (default: .)")
+    parser.add_argument("--cwd", metavar="DIR", help="where the command starts, in the project (default: its root)")
+    limit = f"wall-clock seconds, 0 for no limit (default: {DEFAULT_TIMEOUT_SECONDS:g})"
+    parser.add_argument("--timeout", type=_seconds, default=DEFAULT_TIMEOUT_SECONDS, metavar="S", help=limit)
+
+
+def _seconds(text: str) -> float | None:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return value or None

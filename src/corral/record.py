@@ -1,0 +1,224 @@
+"""Results and verdicts as text for people, as JSON and as a process's exit code. Pure: returns, never prints."""
+
+from __future__ import annotations
+
+from corral.excerpt import Part, one_line, underlined
+from corral.frozen import Record, frozen
+from corral.model import Axis, Decision
+from corral.terminal import clip, pad, visible, wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from corral.model import Call, Effect, Finding, Step, Verdict
+    from corral.result import SandboxResult
+    from corral.terminal import Terminal
+
+DENIED_STATUS = 126
+TIMED_OUT_STATUS = 124
+FAILURE_STATUS = 125
+CHECK_STATUS = {Decision.ALLOW: 0, Decision.ASK: 3, Decision.DENY: DENIED_STATUS}
+LABEL_COLUMNS = len("instead  ")
+MAX_LOOKED_AT = 12  # things named per axis; the rest is counted
+PARTIAL = "Only a part of the call was judged; there may be more findings."
+QUESTION = {
+    Axis.NAME: "may a program of this name run?",
+    Axis.ARGV: "do the arguments carry code, or do more than they say?",
+    Axis.STRUCTURE: "can every part be read with certainty?",
+    Axis.PATH: "does every path stay in the project?",
+}
+
+
+@frozen
+class Reasoning(Record):
+    """All that the guard has to say about one call: the answer, and what would run. `axis_of` maps effects to axes."""
+
+    call: Call
+    verdict: Verdict
+    steps: tuple[Step, ...]
+    axis_of: Mapping[str, str]
+    profile: str
+    root: str
+
+    def decision(self, axis: Axis) -> Decision:
+        """Return what one axis says."""
+        return max((f.decision for f in self.verdict.findings if f.axis == axis), default=Decision.ALLOW)
+
+    def looked_at(self, axis: Axis) -> list[str]:
+        """Return what an axis looked at, each thing once: names, whole commands, or what its effects touch."""
+        if axis == Axis.NAME:
+            return list(dict.fromkeys(step.name for step in self.steps))
+        if axis == Axis.STRUCTURE:
+            return list(dict.fromkeys(step.text for step in self.steps))
+        touched = (e.text for step in self.steps for e in step.effects if self.axis_of.get(e.key) == str(axis))
+        return list(dict.fromkeys(text for text in touched if text))
+
+    def rules(self, axis: Axis) -> list[str]:
+        """Return the ids of the rules by which an axis objects, each once."""
+        return list(dict.fromkeys(f.rule for f in self.verdict.findings if f.axis == axis))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the reasoning as JSON-ready data."""
+        call = self.call
+        return {
+            "profile": self.profile,
+            "root": self.root,
+            "cwd": call.cwd,
+            "shell": call.shell,
+            "call": call.argv if isinstance(call.argv, str) else list(call.argv),
+            **self.verdict.to_dict(),
+            "reason": self.verdict.reason,
+            "axes": [
+                {
+                    "axis": str(axis),
+                    "decision": str(self.decision(axis)),
+                    "looked_at": self.looked_at(axis),
+                    "rules": self.rules(axis),
+                }
+                for axis in Axis
+            ],
+            "steps": [_step(step) for step in self.steps],
+        }
+
+
+def _step(step: Step) -> dict[str, object]:
+    data: dict[str, object] = {name: getattr(step, name) for name in step._fields}
+    return data | {"effects": [{"key": e.key, "text": e.text, "decision": str(e.decision)} for e in step.effects]}
+
+
+def process_status(result: SandboxResult) -> int:
+    """Return the exit code of `corral run` for a result."""
+    if result.denied:
+        return DENIED_STATUS
+    return TIMED_OUT_STATUS if result.timed_out else result.exit_code
+
+
+def json_text(data: object) -> str:
+    """Return data as one line of ASCII JSON, which no lone surrogate, line separator or locale can break."""
+    import json  # noqa: PLC0415  text for people does not need it
+
+    return json.dumps(data)
+
+
+def badge(decision: Decision, terminal: Terminal) -> str:
+    """Return a decision as a word with its sign, in its colour, padded to the longest."""
+    word = str(decision)
+    return terminal.paint(word, pad(f"{terminal.sign(word)} {word}", len("? allow")))
+
+
+def verdict_text(call: Call, verdict: Verdict, terminal: Terminal) -> str:
+    """Return a verdict for people: every finding, strictest first, or one line."""
+    lines = _finding_lines(call, verdict, terminal)
+    return "\n".join(lines) if lines else f"{badge(verdict.decision, terminal)}  {_shown(call, terminal)}"
+
+
+def denial_text(call: Call, result: SandboxResult, terminal: Terminal) -> str:
+    """Return what a person is told when a call was not run."""
+    if result.verdict.findings:
+        return verdict_text(call, result.verdict, terminal)
+    return f"{badge(Decision.DENY, terminal)}  {visible(result.reason)}"
+
+
+def timeout_text(seconds: float | None) -> str:
+    """Return what a person is told when a command ran out of time."""
+    return f"corral: timed out after {seconds or 0:g} s; --timeout S sets another limit, --timeout 0 none"
+
+
+def _shown(call: Call, terminal: Terminal) -> str:
+    return one_line(call, terminal.columns - 9, terminal.sign("cut"))
+
+
+def _finding_lines(call: Call, verdict: Verdict, terminal: Terminal) -> list[str]:
+    ordered = sorted(verdict.findings, key=lambda f: (-f.decision, f.axis))
+    lines = [line for finding in ordered for line in finding_lines(call, finding, terminal)]
+    return lines if verdict.complete else [*lines, PARTIAL]
+
+
+def finding_lines(call: Call, finding: Finding, terminal: Terminal) -> list[str]:
+    """Return a finding for people: its rule, the offending part underlined, why, and the way out."""
+    axis = terminal.paint("dim", f"{terminal.sign('dot')} {finding.axis} axis")
+    lines = [f"{badge(finding.decision, terminal)}  {terminal.paint('head', visible(finding.rule))} {axis}"]
+    part = Part(finding.start, finding.length, finding.argument)
+    for text, carets in underlined(call, part, terminal.columns - 4, terminal.sign("cut")):
+        lines.append(f"    {text}")
+        if carets:
+            lines.append(f"    {terminal.paint(str(finding.decision), carets)}")
+    for label, said in (("why", finding.reason), ("instead", finding.instead)):
+        if said:
+            lines += labelled(label, said, terminal)
+    return lines
+
+
+def labelled(label: str, text: str, terminal: Terminal) -> list[str]:
+    """Return a text in a column of its own, beside its label."""
+    indent = " " * (4 + LABEL_COLUMNS)
+    first, *rest = wrap(visible(text), terminal.columns, indent)
+    return [f"    {terminal.paint('dim', label)}{first[4 + len(label) :]}", *rest]
+
+
+def explain_text(reasoning: Reasoning, terminal: Terminal) -> str:
+    """Return the whole reasoning for people: the call, what would run, what each axis says, and every finding."""
+    call, dot = reasoning.call, terminal.sign("dot")
+    about = f"profile {reasoning.profile} {dot} root {reasoning.root} {dot} cwd {call.cwd or '.'}"
+    blocks = [
+        [
+            f"{badge(reasoning.verdict.decision, terminal)}  {_shown(call, terminal)}",
+            terminal.paint("dim", clip(visible(about), terminal.columns, terminal.sign("cut"))),
+        ],
+        [terminal.paint("head", "What would run"), *step_lines(reasoning.steps, terminal)],
+        [terminal.paint("head", "What each axis says"), *_axis_lines(reasoning, terminal)],
+    ]
+    findings = _finding_lines(call, reasoning.verdict, terminal)
+    if findings:
+        blocks.append([terminal.paint("head", "Findings"), *findings])
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def step_lines(steps: Sequence[Step], terminal: Terminal) -> list[str]:
+    """Return the tree of the commands that would run, each with its effects."""
+    if not steps:
+        return ["  nothing that the guard could name"]
+    lines: list[str] = []
+    for step, ahead, child in zip(steps, _ahead(steps), [*(s.depth for s in steps[1:]), 0], strict=True):
+        bars = "".join(terminal.sign("bar") if more else "   " for more in ahead[:-1])
+        branch = bars + terminal.sign("tee" if ahead[-1] else "end")
+        text = clip(visible(step.text or step.name), max(terminal.columns - 2 - len(branch), 1), terminal.sign("cut"))
+        lines.append(f"  {terminal.paint('dim', branch)}{terminal.paint('head', text)}")
+        under = bars + (terminal.sign("bar") if ahead[-1] else "   ")
+        under += terminal.sign("bar") if child > step.depth else ""
+        lines += [f"  {terminal.paint('dim', under)}{_effect(effect, terminal, len(under))}" for effect in step.effects]
+    return lines
+
+
+def _ahead(steps: Sequence[Step]) -> list[tuple[bool, ...]]:
+    """Return for each step, and for each depth down to its own, whether the branch at that depth goes on below it."""
+    open_at: list[bool] = []
+    found: list[tuple[bool, ...]] = []
+    for step in reversed(steps):
+        open_at = (open_at + [False] * (step.depth + 1 - len(open_at)))[: step.depth + 1]
+        found.append(tuple(open_at))
+        open_at[step.depth] = True
+    return found[::-1]
+
+
+def _effect(effect: Effect, terminal: Terminal, used: int) -> str:
+    text = clip(visible(effect.text), max(terminal.columns - used - 28, 8), terminal.sign("cut"))
+    return f"{badge(effect.decision, terminal)} {pad(effect.key, 16)} {text}".rstrip()
+
+
+def _axis_lines(reasoning: Reasoning, terminal: Terminal) -> list[str]:
+    lines = []
+    indent = " " * 21
+    for axis in Axis:
+        lines.append(f"  {badge(reasoning.decision(axis), terminal)} {pad(str(axis), 10)} {QUESTION[axis]}")
+        things = reasoning.looked_at(axis)
+        shown = [clip(visible(t), max(terminal.columns - 34, 12), terminal.sign("cut")) for t in things[:MAX_LOOKED_AT]]
+        if len(things) > MAX_LOOKED_AT:
+            shown.append(f"and {len(things) - MAX_LOOKED_AT} more")
+        said = f"looked at {', '.join(shown)}" if shown else "saw nothing of its kind"
+        lines += [terminal.paint("dim", line) for line in wrap(said, terminal.columns, indent)]
+        rules = reasoning.rules(axis)
+        if rules:
+            lines += wrap(f"found {visible(', '.join(rules))}", terminal.columns, indent)
+    return lines

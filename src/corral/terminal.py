@@ -1,0 +1,116 @@
+"""What a terminal can show: colour where it is welcome, signs it can encode, and foreign text that cannot drive it."""
+
+from __future__ import annotations
+
+import os
+
+from corral.frozen import Record, frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TextIO
+
+PIPE_COLUMNS = 100  # for output that no terminal bounds: wide enough for a log, narrow enough to read
+MIN_COLUMNS = 24  # below this nothing aligned can be read; lines then run over
+CODES = {"deny": "1;31", "ask": "1;33", "allow": "1;32", "head": "1", "mark": "1;36", "dim": "2"}
+SIGNS = {"deny": ("✗", "x"), "ask": ("?", "?"), "allow": ("✓", "+"), "cut": ("…", "..."), "dot": ("·", "-")}
+BRANCHES = {"tee": ("├─ ", "|- "), "end": ("└─ ", "`- "), "bar": ("│  ", "|  ")}
+# Not control characters, and still able to reorder or hide what a person reads on the line.
+DECEIVING = frozenset("\u00ad\u061c\u115f\u1160\u180e\u2028\u2029\u3164\ufeff\uffa0")
+
+
+@frozen
+class Terminal(Record):
+    """Where words for people go: how wide it is, whether it takes colour and more than ASCII."""
+
+    columns: int = PIPE_COLUMNS
+    color: bool = False
+    unicode: bool = True
+
+    def paint(self, style: str, text: str) -> str:
+        """Return text in a colour, where colours are shown."""
+        return f"\x1b[{CODES[style]}m{text}\x1b[0m" if self.color and text else text
+
+    def sign(self, name: str) -> str:
+        """Return a sign in the richest form that the terminal can encode."""
+        return (SIGNS.get(name) or BRANCHES[name])[0 if self.unicode else 1]
+
+
+def terminal_of(stream: TextIO, environ: Mapping[str, str]) -> Terminal:
+    """Return what a stream can show. NO_COLOR, TERM=dumb and pipes mean no colour; COLUMNS overrides the width."""
+    tty = stream.isatty()
+    columns = int(environ["COLUMNS"]) if environ.get("COLUMNS", "").isdecimal() else 0
+    if not columns and tty:
+        try:
+            columns = os.get_terminal_size(stream.fileno()).columns
+        except OSError:
+            columns = 80
+    color = tty and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+    try:
+        "✗…└".encode(stream.encoding or "ascii")
+    except (UnicodeError, LookupError):
+        unicode = False
+    else:
+        unicode = True
+    return Terminal(max(columns or PIPE_COLUMNS, MIN_COLUMNS), color, unicode)
+
+
+def glyph(char: str) -> str:
+    """Return how one character is shown: itself, or an escape where it would move, hide or reorder anything."""
+    code = ord(char)
+    if 0x20 <= code < 0x7F:
+        return char
+    if char == "\n":
+        return "\\n"
+    if char == "\t":
+        return "\\t"
+    if char == "\r":
+        return "\\r"
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8, as Python carries it
+        return f"\\x{code - 0xDC00:02x}"
+    if char.isprintable() and char not in DECEIVING:
+        return char
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def visible(text: str) -> str:
+    """Return foreign text as one line that cannot drive a terminal."""
+    return text if text.isascii() and text.isprintable() else "".join(glyph(c) for c in text)
+
+
+def columns(text: str) -> int:
+    """Return how many columns a visible text takes."""
+    if text.isascii():
+        return len(text)
+    import unicodedata  # noqa: PLC0415  a megabyte of tables that ASCII does not need
+
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def clip(text: str, width: int, cut: str) -> str:
+    """Return a visible text, cut at the end where it is wider than `width`."""
+    if columns(text) <= width:
+        return text
+    kept = text[: max(width - len(cut), 0)]
+    while kept and columns(kept) > width - len(cut):
+        kept = kept[:-1]
+    return kept + cut
+
+
+def pad(text: str, width: int) -> str:
+    """Return a visible text filled with spaces to `width` columns."""
+    return text + " " * (width - columns(text))
+
+
+def wrap(text: str, width: int, indent: str) -> list[str]:
+    """Return indented lines of at most `width` columns, broken between words; a longer word stands alone."""
+    line = indent
+    lines, empty = [], True
+    for word in text.split(" "):
+        if not empty and columns(line) + 1 + columns(word) > width:
+            lines.append(line)
+            line, empty = indent, True
+        line += word if empty else f" {word}"
+        empty = False
+    return [*lines, line]
