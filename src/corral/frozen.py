@@ -1,6 +1,6 @@
 """A decorator for frozen records, because importing dataclasses costs more than a whole hook call may.
 
-A record is its annotated fields: built by keyword or position, never assigned again, with equality, hash, repr, pickling.
+A record is its annotated fields: built by keyword or position, never assigned again; equality, hash, repr and pickling.
 """
 
 from __future__ import annotations
