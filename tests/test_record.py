@@ -1,0 +1,218 @@
+"""Results and verdicts as text, JSON and exit codes: whole texts are compared, as a person would see them."""
+
+import json
+import textwrap
+
+import pytest
+
+from corral.model import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Call, Decision, Effect, Finding, Step, Verdict
+from corral.record import (
+    CHECK_STATUS,
+    Reasoning,
+    denial_text,
+    explain_text,
+    json_text,
+    process_status,
+    step_lines,
+    verdict_text,
+)
+from corral.result import SandboxResult
+from corral.terminal import Terminal
+
+CALL = Call("rm -rf build && cat ../secret", shell=True)
+NAME = Finding(
+    Axis.NAME, "name-rm", Decision.DENY, "rm is on the denylist.", "rm", 0, 2, instead="Leave the file as it is."
+)
+PATH = Finding(
+    Axis.PATH, "path-cat-read-outside", Decision.ASK, "../secret is outside project root.", "../secret", 20, 9
+)
+VERDICT = Verdict((PATH, NAME))
+STEPS = (
+    Step(0, "rm", "rm -rf build", (Effect("delete-inside", "build", Decision.DENY),), 0, 12),
+    Step(0, "cat", "cat ../secret", (Effect("read-outside", "../secret", Decision.ASK),), 16, 13),
+)
+AXIS_OF = {"delete-inside": "path", "read-outside": "path", "code": "argv"}
+REASONING = Reasoning(CALL, VERDICT, STEPS, AXIS_OF, "strict", "/proj")
+PLAIN = Terminal(72)
+
+
+def block(text: str) -> str:
+    return textwrap.dedent(text).strip("\n")
+
+
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        pytest.param(SandboxResult(("x",), 0), 0, id="success"),
+        pytest.param(SandboxResult(("x",), 3), 3, id="the command's own"),
+        pytest.param(SandboxResult(("x",), 143, signal=15), 143, id="a signal"),
+        pytest.param(SandboxResult(("x",), 127), 127, id="not found"),
+        pytest.param(SandboxResult(("x",), DENIED_EXIT_CODE, denied=True), 126, id="denied"),
+        pytest.param(SandboxResult(("x",), TIMED_OUT_EXIT_CODE, timed_out=True), 124, id="timed out"),
+    ],
+)
+def test_a_result_has_the_exit_code_of_the_process(result: SandboxResult, status: int) -> None:
+    assert process_status(result) == status
+
+
+def test_a_decision_has_the_exit_code_of_check() -> None:
+    assert CHECK_STATUS == {Decision.ALLOW: 0, Decision.ASK: 3, Decision.DENY: 126}
+
+
+def test_json_is_one_line_of_ascii() -> None:
+    assert json_text({"a": "é\n\u2028\ud800"}) == '{"a": "\\u00e9\\n\\u2028\\ud800"}'
+
+
+def test_a_verdict_shows_the_strictest_first_and_underlines_each() -> None:
+    assert verdict_text(CALL, VERDICT, PLAIN) == block("""
+        ✗ deny   name-rm · name axis
+            rm -rf build && cat ../secret
+            ^^
+            why      rm is on the denylist.
+            instead  Leave the file as it is.
+        ? ask    path-cat-read-outside · path axis
+            rm -rf build && cat ../secret
+                                ^^^^^^^^^
+            why      ../secret is outside project root.
+    """)
+
+
+def test_an_allowed_call_is_one_line() -> None:
+    assert verdict_text(Call(["ls", "-la"]), Verdict(), PLAIN) == "✓ allow  ls -la"
+
+
+def test_a_verdict_in_ascii_keeps_its_words() -> None:
+    assert verdict_text(CALL, Verdict((NAME,)), Terminal(36, unicode=False)) == block("""
+        x deny   name-rm - name axis
+            rm -rf build && cat ../secret
+            ^^
+            why      rm is on the denylist.
+            instead  Leave the file as it
+                     is.
+    """)
+
+
+def test_colour_adds_nothing_but_colour() -> None:
+    painted = explain_text(REASONING, Terminal(72, color=True))
+    for code in ("1;31", "1;33", "1;32", "1", "2", "0"):
+        painted = painted.replace(f"\x1b[{code}m", "")
+    assert painted == explain_text(REASONING, PLAIN)
+
+
+def test_a_partial_verdict_says_so() -> None:
+    text = verdict_text(CALL, Verdict((NAME,), complete=False), PLAIN)
+    assert text.splitlines()[-1] == "Only a part of the call was judged; there may be more findings."
+
+
+def test_a_denial_without_findings_still_tells_the_reason() -> None:
+    result = SandboxResult(("x",), DENIED_EXIT_CODE, denied=True, reason="The owner said no.\x1b[2J")
+    assert denial_text(Call(["x"]), result, PLAIN) == "✗ deny   The owner said no.\\x1b[2J"
+
+
+def test_reasons_cannot_drive_the_terminal() -> None:
+    hostile = NAME.replace(rule="r\x1b", reason="\x1b]0;owned\x07", instead="\u202e")
+    assert verdict_text(Call(["x\x1b[2J"]), Verdict((hostile,)), PLAIN).replace("\n", "").isprintable()
+
+
+def test_the_whole_reasoning_is_one_page() -> None:
+    assert explain_text(REASONING, PLAIN) == block("""
+        ✗ deny   rm -rf build && cat ../secret
+        profile strict · root /proj · cwd .
+
+        What would run
+          ├─ rm -rf build
+          │  ✗ deny  delete-inside    build
+          └─ cat ../secret
+             ? ask   read-outside     ../secret
+
+        What each axis says
+          ✗ deny  name       may a program of this name run?
+                             looked at rm, cat
+                             found name-rm
+          ✓ allow argv       do the arguments carry code, or do more than they say?
+                             saw nothing of its kind
+          ✓ allow structure  can every part be read with certainty?
+                             looked at rm -rf build, cat ../secret
+          ? ask   path       does every path stay in the project?
+                             looked at build, ../secret
+                             found path-cat-read-outside
+
+        Findings
+        ✗ deny   name-rm · name axis
+            rm -rf build && cat ../secret
+            ^^
+            why      rm is on the denylist.
+            instead  Leave the file as it is.
+        ? ask    path-cat-read-outside · path axis
+            rm -rf build && cat ../secret
+                                ^^^^^^^^^
+            why      ../secret is outside project root.
+    """)
+
+
+def test_the_reasoning_says_the_same_in_json() -> None:
+    assert json.loads(json_text(REASONING.to_dict())) == {
+        "profile": "strict",
+        "root": "/proj",
+        "cwd": None,
+        "shell": True,
+        "call": "rm -rf build && cat ../secret",
+        "decision": "deny",
+        "complete": True,
+        "findings": [PATH.to_dict(), NAME.to_dict()],
+        "reason": "rm is on the denylist. Leave the file as it is.",
+        "axes": [
+            {"axis": "name", "decision": "deny", "looked_at": ["rm", "cat"], "rules": ["name-rm"]},
+            {"axis": "argv", "decision": "allow", "looked_at": [], "rules": []},
+            {"axis": "structure", "decision": "allow", "looked_at": ["rm -rf build", "cat ../secret"], "rules": []},
+            {
+                "axis": "path",
+                "decision": "ask",
+                "looked_at": ["build", "../secret"],
+                "rules": ["path-cat-read-outside"],
+            },
+        ],
+        "steps": [
+            {
+                "depth": 0,
+                "name": "rm",
+                "text": "rm -rf build",
+                "effects": [{"key": "delete-inside", "text": "build", "decision": "deny"}],
+                "start": 0,
+                "length": 12,
+                "argument": None,
+            },
+            {
+                "depth": 0,
+                "name": "cat",
+                "text": "cat ../secret",
+                "effects": [{"key": "read-outside", "text": "../secret", "decision": "ask"}],
+                "start": 16,
+                "length": 13,
+                "argument": None,
+            },
+        ],
+    }
+
+
+def test_steps_are_a_tree() -> None:
+    runs = Effect("run-system", "x", Decision.ALLOW)
+    steps = [Step(depth, name, name, (runs,)) for depth, name in ((0, "a"), (1, "b"), (2, "c"), (1, "d"), (0, "e"))]
+    assert step_lines(steps, PLAIN) == [
+        "  ├─ a",
+        "  │  │  ✓ allow run-system       x",
+        "  │  ├─ b",
+        "  │  │  │  ✓ allow run-system       x",
+        "  │  │  └─ c",
+        "  │  │     ✓ allow run-system       x",
+        "  │  └─ d",
+        "  │     ✓ allow run-system       x",
+        "  └─ e",
+        "     ✓ allow run-system       x",
+    ]
+    assert step_lines([], PLAIN) == ["  nothing that the guard could name"]
+
+
+def test_ten_thousand_steps_are_drawn() -> None:
+    steps = [Step(n % 50, "x", "x") for n in range(10_000)]
+    assert len(step_lines(steps, PLAIN)) == 10_000

@@ -1,0 +1,103 @@
+"""What a terminal can show: colour only where it is welcome, and foreign text that cannot drive it."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.terminal import Terminal, clip, columns, pad, terminal_of, visible, wrap
+
+
+class Stream(io.TextIOWrapper):
+    """A stream that says of itself what a test wants."""
+
+    def __init__(self, *, tty: bool, encoding: str = "utf-8") -> None:
+        super().__init__(io.BytesIO(), encoding=encoding)
+        self.tty = tty
+
+    def isatty(self) -> bool:
+        return self.tty
+
+
+@pytest.mark.parametrize(
+    ("tty", "environ", "encoding", "expected"),
+    [
+        pytest.param(True, {"TERM": "xterm"}, "utf-8", Terminal(80, color=True), id="a terminal"),
+        pytest.param(True, {"TERM": "xterm", "NO_COLOR": "1"}, "utf-8", Terminal(80), id="NO_COLOR"),
+        pytest.param(True, {"TERM": "xterm", "NO_COLOR": ""}, "utf-8", Terminal(80, color=True), id="NO_COLOR empty"),
+        pytest.param(True, {"TERM": "dumb"}, "utf-8", Terminal(80), id="a dumb terminal"),
+        pytest.param(True, {}, "utf-8", Terminal(80), id="a terminal that does not say which"),
+        pytest.param(False, {"TERM": "xterm"}, "utf-8", Terminal(100), id="a pipe"),
+        pytest.param(False, {"COLUMNS": "60"}, "utf-8", Terminal(60), id="COLUMNS"),
+        pytest.param(False, {"COLUMNS": "3"}, "utf-8", Terminal(24), id="too narrow to align anything"),
+        pytest.param(False, {"COLUMNS": "wide"}, "utf-8", Terminal(100), id="COLUMNS that is no number"),
+        pytest.param(False, {}, "ascii", Terminal(100, unicode=False), id="an ASCII stream"),
+    ],
+)
+def test_a_stream_says_what_it_can_show(tty: bool, environ: dict[str, str], encoding: str, expected: Terminal) -> None:
+    assert terminal_of(Stream(tty=tty, encoding=encoding), environ) == expected
+
+
+def test_paint_is_plain_text_without_colour() -> None:
+    assert Terminal(color=True).paint("deny", "no") == "\x1b[1;31mno\x1b[0m"
+    assert Terminal().paint("deny", "no") == "no"
+
+
+def test_signs_have_an_ascii_form() -> None:
+    for name in ("deny", "ask", "allow", "cut", "dot", "tee", "end", "bar"):
+        assert Terminal(unicode=False).sign(name).isascii()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("plain text, 'quotes' and \\", "plain text, 'quotes' and \\", id="ASCII stays"),
+        pytest.param("café 日本 ✓", "café 日本 ✓", id="letters of the world stay"),
+        pytest.param("a\nb\tc\r", "a\\nb\\tc\\r", id="line breaks"),
+        pytest.param("\x1b[2Jgone", "\\x1b[2Jgone", id="an escape sequence"),
+        pytest.param("\x9b31m", "\\u009b31m", id="a C1 control"),
+        pytest.param("\u202egpj.exe", "\\u202egpj.exe", id="right-to-left override"),
+        pytest.param("a\u200bb\ufeff", "a\\u200bb\\ufeff", id="zero width"),
+        pytest.param("\u3164=1", "\\u3164=1", id="a letter that is blank"),
+        pytest.param("\udcff\ud800", "\\xff\\ud800", id="bytes that are no text"),
+        pytest.param("\U000e0041", "\\U000e0041", id="a tag character"),
+    ],
+)
+def test_foreign_text_is_shown_and_does_nothing(text: str, shown: str) -> None:
+    assert visible(text) == shown
+
+
+@given(st.text(st.characters(codec=None)))
+def test_nothing_visible_can_move_the_cursor(text: str) -> None:
+    assert visible(text).isprintable()
+
+
+@pytest.mark.parametrize(("text", "expected"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("", 0)])
+def test_columns_are_what_the_terminal_uses(text: str, expected: int) -> None:
+    assert columns(text) == expected
+
+
+@given(st.text(st.characters(categories=("L", "N", "P", "Zs"))), st.integers(1, 30))
+def test_clipped_text_fits(text: str, width: int) -> None:
+    assert columns(clip(text, width, "…")) <= width
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("short", "short"), ("exactly 10", "exactly 10"), ("longer than ten", "longer th…")]
+)
+def test_only_what_is_too_long_is_clipped(text: str, shown: str) -> None:
+    assert clip(text, 10, "…") == shown
+
+
+def test_padding_counts_columns_and_not_characters() -> None:
+    assert [pad("ab", 4), pad("日", 4), pad("abcdef", 4)] == ["ab  ", "日  ", "abcdef"]
+
+
+def test_wrapping_breaks_between_words_only() -> None:
+    assert wrap("one two three incomprehensibilities x", 11, "  ") == [
+        "  one two",
+        "  three",
+        "  incomprehensibilities",
+        "  x",
+    ]
