@@ -15,13 +15,13 @@ EFFECTS = frozenset(
     "runs reads writes deletes loads sends listens chdir sets rewrites discards privileges kills changes installs".split()
 )
 KINDS = frozenset(
-    "any argv argv; assign atpath code config hostpath keyvalue listfile module operands path ref remote script shell "
+    "any argv argv; assign atpath code config hostpath keyvalue listfile mark module name operands path ref remote script shell "
     "stdin text url words".split()
 )
 STYLES = frozenset({"gnu", "posix", "longdash", "find", "keyvalue", "tar", "none"})
-LANGUAGES = frozenset({"sed", "awk", "jq", "vim", "find", "gdb", "mail"})
+LANGUAGES = frozenset({"sed", "jq"})
 ROW_KEYS = frozenset(
-    "names style abbrev options operands sub config modules bare effects group interpreter why instead deny allow workspace".split()
+    "names style abbrev options operands sub config modules bare effects group interpreter appends why instead deny allow workspace".split()
 )
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rules")
 COMPILED = os.path.join(HERE, "compiled.bin")
@@ -89,7 +89,7 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
     row: dict[str, Any] = {"id": name, "style": style, "options": options, "operands": tuple(operands)}
     if data.get("abbrev"):
         row["longs"] = tuple(sorted(o for o in options if o.startswith("--")))
-    for key in ("group", "interpreter", "why", "instead"):
+    for key in ("group", "interpreter", "appends", "why", "instead"):
         if key in data:
             row[key] = data[key]
     for key in ("bare", "effects"):

@@ -1,0 +1,54 @@
+"""The argv axis: what options and operands make a known program do. Pure."""
+
+from __future__ import annotations
+
+from corral.axes.telling import AXIS_OF, finding
+from corral.model import Axis, Call, Decision, Finding
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.commands import Act
+    from corral.config import SandboxConfig
+
+_INTERPRETED = frozenset({"code", "code-stdin"})
+
+
+def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
+    """Return a finding for every effect on the argv axis that the profile does not allow."""
+    decisions = config.rules.effects
+    found = []
+    for act in acts:
+        for key, word, detail in act.effects:
+            if AXIS_OF.get(key) is not Axis.ARGV or decisions[key] == Decision.ALLOW:
+                continue
+            if key in _INTERPRETED and not _blocked(act, config):
+                continue
+            found.append(finding(key, decisions[key], act, word, detail))
+        if decisions["code"] != Decision.ALLOW and act.row is not None and act.row["id"] == "unknown":
+            found += _owner_listed(act, config)
+    return found
+
+
+def _blocked(act: Act, config: SandboxConfig) -> bool:
+    """Say whether the owner counts this program among the interpreters; a program that is none is always judged."""
+    if act.row is None or not act.row.get("interpreter"):
+        return True
+    names = config.interpreter_block or ()
+    return any(n in names for n in (act.real, act.real.rstrip("0123456789.").rstrip("-"), act.row["id"]))
+
+
+def _owner_listed(act: Act, config: SandboxConfig) -> list[Finding]:
+    """Judge an interpreter that only the owner's list knows: any argument that begins with -c or -e is code."""
+    if act.name.rpartition("/")[2] not in (config.interpreter_block or ()):
+        return []
+    decision = config.rules.effects["code"]
+    return [finding("code", decision, act, w) for w in act.words[1:] if w.text.startswith(("-c", "-e", "--eval", "--command"))]
+
+
+def check_argv_interpreter(argv: Sequence[str], config: SandboxConfig) -> str | None:
+    """Return why an argv is refused for what its arguments do, or None."""
+    from corral.vet import judged  # noqa: PLC0415  vet imports the axes
+
+    return judged(Call(argv), config, Axis.ARGV)

@@ -1,0 +1,103 @@
+"""The path axis: where everything that is read, written, deleted or run really lies. Pure but for the machine's `resolve`."""
+
+from __future__ import annotations
+
+from corral.axes.telling import finding
+from corral.expand import HOLE, NUMBER
+from corral.model import Axis, Call, Decision, Finding
+from corral.places import inside, is_program, place_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from corral.commands import Act
+    from corral.config import SandboxConfig
+    from corral.expand import Word
+    from corral.machine import Machine
+
+_READ = {"inside": "read-inside", "protected": "read-inside", "env": "read-env", "scratch": "read-scratch", "system": "read-system",
+         "secret": "read-secret", "outside": "read-outside", "device": "read-device", "standard": ""}  # fmt: skip
+_WRITE = {"inside": "write-inside", "protected": "write-protected", "env": "write-inside", "scratch": "write-scratch",
+          "system": "write-outside", "secret": "write-secret", "outside": "write-outside", "device": "write-device", "standard": ""}  # fmt: skip
+_DELETE = {**_WRITE, "inside": "delete-inside", "env": "delete-inside", "system": "delete-outside", "outside": "delete-outside"}
+_RUN = {"inside": "run-inside", "protected": "run-inside", "env": "run-inside", "scratch": "run-scratch", "standard": ""}
+_KEYS: dict[str, dict[str, str]] = {"reads": _READ, "writes": _WRITE, "deletes": _DELETE, "runs": _RUN}
+
+
+def judge(acts: list[Act], config: SandboxConfig, machine: Machine) -> list[Finding]:
+    """Return a finding for every path that leads where the profile does not allow it."""
+    decisions = config.rules.effects
+    found: list[Finding] = []
+    for act in acts:
+        for verb, word, detail in act.effects:
+            if verb in _KEYS:
+                for key in keys(verb, word, act.cwds, machine):
+                    if decisions[key] != Decision.ALLOW:
+                        found.append(finding(key, decisions[key], act, word, detail))
+                        break
+    return found
+
+
+def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) -> list[str]:
+    """Return the effects of one path, for every place it may be."""
+    text = word.text
+    if NUMBER in text:
+        text = text.replace(NUMBER, "0")
+    unproven = HOLE in text
+    if unproven:
+        text = text[: text.index(HOLE)].rpartition("/")[0] + "/" if "/" in text[: text.index(HOLE)] else ""
+    elif word.glob:
+        first = min(text.index(c) for c in "*?[" if c in text) if any(c in text for c in "*?[") else len(text)
+        text = text[:first].rpartition("/")[0] + "/" if "/" in text[:first] else "."
+    if cwds is None and not text.startswith("/"):
+        unproven = True
+        text = ""
+    made: list[str] = []
+    if text:
+        for cwd in cwds or ("/",):
+            made += _keys_at(verb, text, cwd, machine)
+            if word.glob and not unproven:
+                for link in machine.matches(word.text, cwd):
+                    made += _keys_at(verb, link, cwd, machine)
+    if unproven:
+        made.append("path-unproven")
+    return made
+
+
+def _keys_at(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
+    path = machine.resolve(text, cwd)
+    place = place_of(path, machine.root, machine.home)
+    if verb == "runs":
+        if is_program(path):
+            return ["run-system"]
+        key = _RUN.get(place, "run-outside")
+        return [key] if key else []
+    if verb == "deletes" and inside(path, machine.root):
+        if path == machine.root or path.endswith("/.git"):
+            return ["delete-root"]
+    key = _KEYS[verb][place]
+    if not key:
+        return []
+    if place not in ("inside", "protected", "env", "scratch") and text[:1] != "/" and ".." not in text:
+        return [key, "link-out"]
+    return [key]
+
+
+def cwd_finding(call: Call, machine: Machine, decisions: Mapping[str, Decision]) -> Finding | None:
+    """Return why a call's own working directory is refused, or None."""
+    if call.cwd is None:
+        return None
+    path = machine.resolve(call.cwd, machine.root)
+    place = place_of(path, machine.root, machine.home)
+    if inside(path, machine.root) or (place == "scratch" and decisions["write-scratch"] == Decision.ALLOW):
+        return None
+    reason = f"The working directory {call.cwd} is outside project root."
+    return Finding(Axis.PATH, "path-cwd", Decision.DENY, reason, call.cwd, 0, len(call.cwd), None, "Use a directory inside the project.")
+
+
+def check_path_jail(argv: Sequence[str], config: SandboxConfig) -> str | None:
+    """Return why an argv is refused for where its paths lead, or None."""
+    from corral.vet import judged  # noqa: PLC0415  vet imports the axes
+
+    return judged(Call(argv), config, Axis.PATH)

@@ -1,0 +1,43 @@
+"""Turn an effect into a finding, in the words of effects.toml. The only place where reasons are made."""
+
+from __future__ import annotations
+
+from corral.model import Axis, Decision, Finding
+from corral.rulebook import effects
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.commands import Act
+    from corral.expand import Word
+
+MAX_QUOTED = 80  # characters of the offending part that a reason repeats
+AXES = {"name": Axis.NAME, "argv": Axis.ARGV, "structure": Axis.STRUCTURE, "path": Axis.PATH}
+EFFECTS = effects()
+AXIS_OF = {key: AXES[data["axis"]] for key, data in EFFECTS.items()}
+
+
+def shown(text: str) -> str:
+    """Return a part of a call as a reason may repeat it: holes visible, control characters not, bounded."""
+    text = "".join(c if c.isprintable() else " " for c in text.replace("\0", "…").replace("\1", "…"))
+    return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…"
+
+
+def finding(key: str, decision: Decision, act: Act, word: Word, detail: str = "") -> Finding:
+    """Return the finding for one effect of one command."""
+    data = EFFECTS[key]
+    axis = AXES[data["axis"]]
+    row = act.row["id"] if act.row else "call"
+    name = act.name or "The call"
+    rule = f"argv-{row}-{key}" if axis is Axis.ARGV else f"{axis}-{key}"
+    text = shown(word.text)
+    return Finding(
+        axis,
+        rule,
+        decision,
+        data["reason"].format(name=shown(name), text=text, detail=detail),
+        text,
+        word.start,
+        max(0, word.end - word.start),
+        word.argument,
+        data["instead"],
+    )

@@ -1,0 +1,178 @@
+"""Readers of the small languages that hide in arguments. Each returns what its text runs, reads and writes, and refuses what it cannot read."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from corral.expand import Word
+
+    Reader = Any
+
+_JQ_LOADS = re.compile(r"\b(?:import|include|modulemeta)\b|\binput_line_number\b")
+
+
+class Unreadable(ValueError):
+    """The text does not follow its language."""
+
+
+def read(language: str, reader: Reader, effect: str, word: Word) -> None:
+    """Judge a word in one of the languages, by calling back the reader of its command."""
+    if "\0" in word.text:
+        reader.emit("code-unproven", word)
+        return
+    if language == "jq":
+        if _JQ_LOADS.search(word.text):
+            reader.emit("code-loaded", word)
+        return
+    try:
+        for verb, text in sed(word.text):
+            if verb == "runs":
+                reader.emit("code-option", word.part(text))
+                if text:
+                    reader.walker.nested(text, word, reader.frame)
+            else:
+                reader.path(verb, word.part(text))
+    except Unreadable:
+        reader.emit("unparsed", word, f": not a sed script that {reader.row['id']} is known to read")
+
+
+def sed(text: str) -> list[tuple[str, str]]:
+    """Return what a sed script runs, reads and writes."""
+    found: list[tuple[str, str]] = []
+    at = 0
+    size = len(text)
+    while at < size:
+        if text[at] in " \t\n;":
+            at += 1
+            continue
+        if text[at] == "#":
+            at = _line(text, at)
+            continue
+        at = _addresses(text, at)
+        while at < size and text[at] in " \t!":
+            at += 1
+        if at >= size:
+            break
+        command = text[at]
+        at += 1
+        if command in "{}=dDgGhHnNpPxzF":
+            continue
+        if command in "qQlL":
+            while at < size and (text[at].isdigit() or text[at] == " "):
+                at += 1
+        elif command in ":btTv":
+            while at < size and text[at] not in "\n;}":
+                at += 1
+        elif command in "aic":
+            while True:
+                end = _line(text, at)
+                continued = text[at:end].endswith("\\")
+                at = end + 1
+                if not continued or at >= size:
+                    break
+        elif command in "rRwW":
+            end = _line(text, at)
+            name = text[at:end].strip()
+            if name not in ("/dev/stdout", "/dev/stderr", "/dev/stdin"):
+                found.append(("reads" if command in "rR" else "writes", name))
+            at = end
+        elif command == "e":
+            end = _line(text, at)
+            found.append(("runs", text[at:end].strip()))
+            at = end
+        elif command in "sy":
+            at = _substitute(text, at, command, found)
+        else:
+            raise Unreadable(command)
+    return found
+
+
+def _line(text: str, at: int) -> int:
+    end = text.find("\n", at)
+    return len(text) if end < 0 else end
+
+
+def _delimited(text: str, at: int, mark: str) -> int:
+    """Return the offset behind the next unescaped mark; a mark inside brackets counts too, as GNU sed does for none but regexes."""
+    bracket = False
+    while at < len(text):
+        char = text[at]
+        if char == "\\":
+            at += 2
+            continue
+        if char == "[" and not bracket:
+            bracket = True
+            at += 2 if text[at + 1 : at + 2] == "]" else 3 if text[at + 1 : at + 3] == "^]" else 1
+            continue
+        if char == "]":
+            bracket = False
+        if char == mark and not bracket:
+            return at + 1
+        at += 1
+    raise Unreadable(mark)
+
+
+def _plain(text: str, at: int, mark: str) -> int:
+    while at < len(text):
+        if text[at] == "\\":
+            at += 2
+        elif text[at] == mark:
+            return at + 1
+        else:
+            at += 1
+    raise Unreadable(mark)
+
+
+def _addresses(text: str, at: int) -> int:
+    while at < len(text):
+        char = text[at]
+        if char.isdigit() or char in "$,+~ \t":
+            at += 1
+        elif char == "/":
+            at = _flags(text, _either(text, at + 1, "/"))
+        elif char == "\\" and at + 1 < len(text):
+            at = _flags(text, _either(text, at + 2, text[at + 1]))
+        else:
+            break
+    return at
+
+
+def _either(text: str, at: int, mark: str) -> int:
+    try:
+        return _delimited(text, at, mark)
+    except Unreadable:
+        return _plain(text, at, mark)
+
+
+def _flags(text: str, at: int) -> int:
+    while at < len(text) and text[at] in "IM":
+        at += 1
+    return at
+
+
+def _substitute(text: str, at: int, command: str, found: list[tuple[str, str]]) -> int:
+    mark = text[at : at + 1]
+    if not mark or mark in "\n\\":
+        raise Unreadable(command)
+    middle = _either(text, at + 1, mark) if command == "s" else _plain(text, at + 1, mark)
+    at = _plain(text, middle, mark)
+    if command == "y":
+        return at
+    while at < len(text) and text[at] not in "\n;}# \t":
+        flag = text[at]
+        at += 1
+        if flag == "e":
+            found.append(("runs", ""))
+        elif flag == "w":
+            end = _line(text, at)
+            name = text[at:end].strip()
+            if name not in ("/dev/stdout", "/dev/stderr"):
+                found.append(("writes", name))
+            return end
+        elif not (flag.isdigit() or flag in "gpiImM"):
+            raise Unreadable(flag)
+    return at

@@ -1,0 +1,99 @@
+"""The guard's one window on the machine: working directory, root, home, and how a path resolves. Everything else it judges is text."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.config import SandboxConfig
+
+MAX_GLOB_MATCHES = 64  # against a directory of a million files
+
+
+class Machine:
+    """What the guard may ask: nothing here changes anything, and nothing raises."""
+
+    __slots__ = ("_prefix", "cwd", "home", "path", "root")
+
+    def __init__(self, root: str, cwd: str | None = None, home: str | None = None, path: tuple[str, ...] = ()) -> None:
+        self.root = root
+        self._prefix = root + "/"
+        self.cwd = cwd or root
+        self.home = home or "/nonexistent"
+        self.path = path  # the directories of PATH that lie inside the root, where a name can be anything
+
+    @classmethod
+    def of(cls, config: SandboxConfig) -> Machine:
+        """Look at this machine as a config sees it."""
+        root = config.project_root
+        home = os.environ.get("HOME") or "/nonexistent"
+        inside = tuple(d for d in os.environ.get("PATH", "").split(":") if d == root or d.startswith(root + "/"))
+        return cls(root, None, os.path.normpath(home), inside)
+
+    def absolute(self, path: str, cwd: str) -> str:
+        """Return a path as an absolute one, without looking at the disk."""
+        return os.path.normpath(path if path.startswith("/") else f"{cwd}/{path}")
+
+    def resolve(self, path: str, cwd: str) -> str:
+        """Return where a path leads, through every link; what does not exist keeps its name."""
+        if not path.startswith("/"):
+            path = f"{cwd}/{path}"
+        if "/../" in path or path.endswith("/..") or "\0" in path:
+            return os.path.realpath(path.replace("\0", ""))
+        if not path.startswith(self._prefix):
+            if path == self.root:
+                return path
+            return os.path.realpath(path)
+        # The root is resolved already: only what lies below it can be a link.
+        at = self.root
+        for part in path[len(self._prefix) :].split("/"):
+            if part in ("", "."):
+                continue
+            at = f"{at}/{part}"
+            try:
+                mode = os.lstat(at).st_mode
+            except OSError:
+                rest = path[path.find(at) + len(at) :] if at in path else ""
+                return os.path.normpath(at + rest) if rest else at
+            if stat.S_ISLNK(mode):
+                return os.path.realpath(path)
+        return at
+
+    def exists(self, path: str, cwd: str) -> bool:
+        """Say whether anything has this name."""
+        try:
+            return os.path.lexists(path if path.startswith("/") else f"{cwd}/{path}")
+        except (ValueError, OSError):
+            return False
+
+    def is_directory(self, path: str) -> bool:
+        """Say whether a path is a directory."""
+        try:
+            return os.path.isdir(path)
+        except (ValueError, OSError):
+            return False
+
+    def matches(self, pattern: str, cwd: str) -> list[str]:
+        """Return what a glob matches now, links first of all; at most MAX_GLOB_MATCHES."""
+        directory, _, tail = (pattern if pattern.startswith("/") else f"{cwd}/{pattern}").rpartition("/")
+        if any(c in directory for c in "*?["):
+            return []
+        found: list[str] = []
+        try:
+            with os.scandir(directory or "/") as entries:
+                for entry in entries:
+                    if entry.is_symlink() and _fits(entry.name, tail):
+                        found.append(entry.path)
+                        if len(found) >= MAX_GLOB_MATCHES:
+                            break
+        except OSError:
+            return []
+        return found
+
+
+def _fits(name: str, pattern: str) -> bool:
+    from fnmatch import fnmatchcase  # noqa: PLC0415  only where a directory holds links
+
+    return fnmatchcase(name, pattern)

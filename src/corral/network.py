@@ -1,0 +1,40 @@
+"""Which network a word reaches: this machine's own loopback, or anything else. Pure text, and strict about what is local."""
+
+from __future__ import annotations
+
+import re
+
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "ip6-localhost"})  # noqa: S104  compared, not bound
+_SCP = re.compile(r"^(?:[\w.-]+@)?[\w.-]+:(?!//)")
+
+
+def host_of(text: str) -> str:
+    """Return the host of an address, lower case, without user, port and path."""
+    rest = text.partition("://")[2] if "://" in text else text
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    if authority.startswith("["):
+        return authority.partition("]")[0] + "]"
+    return authority.partition(":")[0].lower()
+
+
+def effect_of(text: str) -> str:
+    """Return the effect of talking to an address."""
+    host = host_of(text)
+    local = host in _LOCAL or (re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None)
+    return "network-local" if local and "\\" not in text else "network"
+
+
+def remote_kind(text: str) -> str:
+    """Say what a remote is: `ext` (runs a command), `path`, `local`, `url`, or a `name`."""
+    if text.startswith("ext::") or text.startswith("fd::"):
+        return "ext"
+    if "://" in text:
+        scheme = text.partition("://")[0].lower()
+        if scheme == "file":
+            return "path"
+        return "local" if effect_of(text) == "network-local" else "url"
+    if text.startswith(("/", "./", "../", "~")) or text in (".", ".."):
+        return "path"
+    if "::" in text or _SCP.match(text):
+        return "url"
+    return "path" if "/" in text else "name"

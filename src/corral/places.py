@@ -1,0 +1,111 @@
+"""Where a resolved path lies: inside the project, protected, scratch, system, secret, outside. Pure text over the table of places."""
+
+from __future__ import annotations
+
+from corral.rulebook import places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class _Patterns:
+    """Patterns of one kind of place, sorted so that most questions cost one dictionary look-up."""
+
+    __slots__ = ("exact", "trees", "wild")
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.exact: set[str] = set()
+        self.trees: tuple[str, ...] = ()
+        self.wild: list[list[str]] = []
+        for pattern in patterns:
+            if "*" not in pattern:
+                self.exact.add(pattern)
+            elif pattern.endswith("/**") and "*" not in pattern[:-3]:
+                self.trees += (pattern[:-2],)
+                self.exact.add(pattern[:-3])
+            else:
+                self.wild.append(pattern.split("/"))
+
+    def match(self, path: str) -> bool:
+        """Say whether a path is one of these."""
+        if path in self.exact or path.startswith(self.trees):
+            return True
+        if self.wild:
+            parts = path.split("/")
+            return any(_fits(parts, pattern) for pattern in self.wild)
+        return False
+
+
+def _fits(parts: list[str], pattern: list[str]) -> bool:
+    for index, want in enumerate(pattern):
+        if want == "**":
+            return True
+        if index >= len(parts) or not _part_fits(parts[index], want):
+            return index == len(pattern) - 1 and want == "**"
+    return len(parts) == len(pattern)
+
+
+def _part_fits(part: str, want: str) -> bool:
+    head, star, tail = want.partition("*")
+    return part == want if not star else part.startswith(head) and part.endswith(tail)
+
+
+_TABLE = places()
+_PROTECTED = _Patterns(_TABLE["protected"])
+_ENV = frozenset(_TABLE["env"])
+_SECRET_HOME = _Patterns(_TABLE["secret_home"])
+_SECRET = _Patterns(_TABLE["secret"])
+_STANDARD = _Patterns(_TABLE["standard"])
+_SYSTEM = _Patterns(_TABLE["system"])
+_SCRATCH = _Patterns(_TABLE["scratch"])
+_PROGRAMS = tuple(p + "/" for p in _TABLE["programs"])
+_HEADS = frozenset(p.partition("/")[0] for p in _TABLE["protected"])
+
+
+def inside(path: str, root: str) -> bool:
+    """Say whether a path is the root or below it."""
+    # A bare prefix test would let /work-evil pass for /work.
+    return path == root or path.startswith(root + "/")
+
+
+def is_program(path: str) -> bool:
+    """Say whether a path lies in a directory of the system's programs."""
+    return path.startswith(_PROGRAMS)
+
+
+def protected(path: str, root: str) -> bool:
+    """Say whether what is written to a path inside the root would run later, outside the sandbox. Nested repositories count."""
+    rest = path[len(root) + 1 :]
+    if "." not in rest:
+        return False
+    parts = rest.split("/")
+    for index, part in enumerate(parts):
+        if part in _HEADS and _PROTECTED.match("/".join(parts[index:])):
+            return True
+    return False
+
+
+def place_of(path: str, root: str, home: str) -> str:
+    """Return the kind of place an absolute, resolved path is."""
+    if path.startswith(root) and inside(path, root):
+        if protected(path, root):
+            return "protected"
+        return "env" if path.rpartition("/")[2] in _ENV else "inside"
+    if _STANDARD.match(path):
+        return "standard"
+    if _SECRET.match(path):
+        return "secret"
+    for base in (home, "/root"):
+        if inside(path, base):
+            return "secret" if _SECRET_HOME.match(path[len(base) + 1 :]) else "outside"
+    if path.startswith("/home/"):
+        below = path.split("/", 3)
+        return "secret" if len(below) > 3 and _SECRET_HOME.match(below[3]) else "outside"
+    if _SCRATCH.match(path):
+        return "scratch"
+    if path.startswith("/dev/"):
+        return "device"
+    if _SYSTEM.match(path):
+        return "system"
+    return "outside"

@@ -1,0 +1,73 @@
+"""Shell text to a Script, by tree-sitter-bash. Total: every string gives a Script, with its problems named.
+
+The grammar's shared objects are loaded directly: their packages' own imports cost more than parsing a thousand commands.
+"""
+
+from __future__ import annotations
+
+from corral.heredoc import Heredoc, HeredocError, extract
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Node = Any
+
+MAX_TEXT_BYTES = 256 * 1024  # against input that takes longer than a second to judge
+_PARSER: Any = None
+
+
+def _parser() -> Any:
+    global _PARSER  # noqa: PLW0603  one parser a process, made on first use: plain argv never needs it
+    if _PARSER is None:
+        from corral.grammar import make_parser  # noqa: PLC0415  lazily, as above
+
+        _PARSER = make_parser()
+    return _PARSER
+
+
+class Script:
+    """Parsed shell text. `problem` says why it cannot be trusted whole; spans are offsets into the call's own text."""
+
+    __slots__ = ("base", "fixed", "heredocs", "plain", "problem", "root", "source", "spent", "text")
+
+    def __init__(self, text: str, *, base: int = 0, fixed: tuple[int, int] | None = None) -> None:
+        self.text = text
+        self.base = base  # where this text begins in the text of the call
+        self.fixed = fixed  # or the one span that everything in it is reported at
+        self.problem = ""
+        self.heredocs: dict[int, Heredoc] = {}
+        self.spent: set[int] = set()
+        self.root: Node = None
+        source = text.encode("utf-8", "surrogatepass")
+        if len(source) > MAX_TEXT_BYTES:
+            self.problem = f"more than {MAX_TEXT_BYTES} bytes of shell text"
+            self.source, self.plain = b"", True
+            return
+        if b"\0" in source:
+            self.problem = "a NUL byte"
+        if b"<<" in source:
+            try:
+                source, self.heredocs = extract(source)
+            except HeredocError as error:
+                self.problem = str(error)
+        self.source = source
+        self.plain = len(source) == len(text)
+        if self.heredocs:
+            self.text = source.decode("utf-8", "surrogatepass")
+        self.root = _parser().parse(source).root_node
+
+    def cut(self, start: int, end: int) -> str:
+        """Return the text between two byte offsets."""
+        if self.plain:
+            return self.text[start:end]
+        return self.source[start:end].decode("utf-8", "replace")
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Return where these byte offsets lie in the text of the call, in characters."""
+        if self.fixed is not None:
+            return self.fixed
+        if not self.plain:
+            start = len(self.source[:start].decode("utf-8", "replace"))
+            end = len(self.source[:end].decode("utf-8", "replace"))
+        return self.base + start, self.base + end

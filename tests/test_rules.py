@@ -1,0 +1,46 @@
+"""Every row of the rules tests itself: its examples hold, and it has enough of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral import Decision, SandboxConfig
+from corral.model import Call
+from corral.rulecompiler import read_tables
+from corral.vet import vet
+
+TABLES, ROWS = read_tables()
+
+
+def examples(kind: str) -> list[object]:
+    made = []
+    for name, row in ROWS.items():
+        for profile, source in (("strict", row), ("workspace", row.get("workspace", {}))):
+            made += [pytest.param(profile, text, id=f"{profile}-{name}-{text}"[:120]) for text in source.get(kind, [])]
+    return made
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SandboxConfig]:
+    root = tmp_path_factory.mktemp("project")
+    return {profile: SandboxConfig(project_root=str(root), profile=profile) for profile in ("strict", "workspace")}
+
+
+@pytest.mark.parametrize(("profile", "text"), examples("deny"))
+def test_a_deny_example_is_not_allowed(configs: dict[str, SandboxConfig], profile: str, text: str) -> None:
+    verdict = vet(Call(text, shell=True), configs[profile])
+    assert verdict.decision > Decision.ALLOW
+    assert all(f.rule != "structure-crash" for f in verdict.findings)
+
+
+@pytest.mark.parametrize(("profile", "text"), examples("allow"))
+def test_an_allow_example_is_allowed(configs: dict[str, SandboxConfig], profile: str, text: str) -> None:
+    verdict = vet(Call(text, shell=True), configs[profile])
+    assert verdict.findings == ()
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_a_row_has_an_example_of_each_kind(name: str) -> None:
+    row = ROWS[name]
+    every = [kind for kind in ("deny", "allow") if row.get(kind) or row.get("workspace", {}).get(kind)]
+    assert every == ["deny", "allow"]
