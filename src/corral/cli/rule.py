@@ -1,0 +1,57 @@
+"""`corral rule`: one rule's page, or the ids of all rules."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.model import Axis
+from corral.record import FAILURE_STATUS, QUESTION, json_text, labelled
+from corral.rulepage import page_of, rule_ids
+from corral.terminal import terminal_of, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from corral.rulepage import Page
+    from corral.terminal import Terminal
+
+MAX_MATCHES = 5
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print what was asked for; an unknown id is an error that names its neighbours."""
+    if options.id is None:
+        print(json_text(rule_ids()) if options.json else "\n".join(rule_ids()))
+        return 0
+    page = page_of(options.id)
+    if page is None:
+        print(f"corral: there is no rule {visible(options.id)}", file=sys.stderr)
+        for match in _neighbours(options.id):
+            print(f"  did you mean {match}?", file=sys.stderr)
+        return FAILURE_STATUS
+    if options.json:
+        print(json_text(page.to_dict()))
+    else:
+        print("\n".join(page_lines(page, terminal_of(sys.stdout, os.environ))))
+    return 0
+
+
+def _neighbours(rule: str) -> list[str]:
+    from difflib import get_close_matches  # noqa: PLC0415  only a slip of the pen needs it
+
+    return get_close_matches(rule, rule_ids(), MAX_MATCHES)
+
+
+def page_lines(page: Page, terminal: Terminal) -> list[str]:
+    """Return a rule's page for people."""
+    axis = Axis[page.axis.upper()]
+    lines = [terminal.paint("head", page.id), *labelled("axis", f"{axis}: {QUESTION[axis]}", terminal)]
+    lines += labelled("what", page.what, terminal) + labelled("instead", page.instead, terminal)
+    lines += labelled("profiles", ", ".join(f"{name}: {decision}" for name, decision in page.profiles), terminal)
+    for label, examples in (("refused", page.refused), ("allowed", page.allowed)):
+        for example in examples:
+            lines += labelled(label, example, terminal)
+            label = ""  # noqa: PLW2901  the label stands once, beside the first
+    return lines

@@ -1,0 +1,109 @@
+"""A rule's page by its id: what it refuses, why, what to do instead. Read from the tables; nothing is told twice."""
+
+from __future__ import annotations
+
+from corral.frozen import Record, frozen
+from corral.rulebook import DEFAULT_DENYLIST, effects, group, profile_named, profile_names, row
+from corral.rulecompiler import read_tables
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from corral.rulebook import Profile
+
+MAX_EXAMPLES = 6
+# What is refused before there is anything to judge. No profile allows these, so they stand in no table.
+SHAPES = {
+    "structure-crash": ("A call on which the guard itself failed.", "Write it in plain, simple shell."),
+    "structure-cwd": ("A working directory that is not a path.", "Pass a path inside the project."),
+    "structure-empty": ("A call without a command.", "Name the command to run."),
+    "structure-env": ("An environment that is not made of plain names and values.", "Pass plain strings."),
+    "structure-list": ("A list of several arguments with shell=True.", "Pass the command as one string."),
+    "structure-nul": ("An argument that holds a NUL byte, where the kernel would cut it.", "Remove it."),
+    "structure-size": ("A call past the guard's limits of count or length.", "Split it, or write it to a file."),
+    "structure-string": ("A string of several words without shell=True.", "Pass a list, or shell=True."),
+    "structure-type": ("A call that is not made of strings.", "Pass a list of strings."),
+    "path-cwd": ("A working directory outside project root.", "Use a directory inside the project."),
+}
+
+
+@frozen
+class Page(Record):
+    """Everything there is to say about one rule."""
+
+    id: str
+    axis: str
+    what: str
+    instead: str
+    profiles: tuple[tuple[str, str], ...]
+    refused: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the page as JSON-ready data."""
+        data: dict[str, object] = {name: getattr(self, name) for name in self._fields}
+        return data | {"profiles": dict(self.profiles), "refused": list(self.refused), "allowed": list(self.allowed)}
+
+
+def rule_ids() -> list[str]:
+    """Return the ids of all rules, sorted. `COMMAND` stands for any command's row."""
+    ids = {*SHAPES, *(f"name-{name.rstrip('.*')}" for name in DEFAULT_DENYLIST)}
+    for key, data in effects().items():
+        ids.add(f"argv-COMMAND-{key}" if data["axis"] == "argv" else f"{data['axis']}-{key}")
+    return sorted(ids)
+
+
+def page_of(rule: str) -> Page | None:
+    """Return the page of a rule, or None where there is no such rule."""
+    if rule in SHAPES:
+        what, instead = SHAPES[rule]
+        return Page(rule, rule.partition("-")[0], what, instead, _said(lambda _: "deny"))
+    axis, _, rest = rule.partition("-")
+    if axis == "name":
+        return _name_page(rule, rest)
+    for key, data in effects().items():
+        command = rest.removesuffix(f"-{key}") if axis == "argv" else ""
+        if data["axis"] == axis and (rest == key if axis != "argv" else command != rest):
+            found = _command_row(command) if axis == "argv" else {}
+            if found is not None:
+                return _effect_page(rule, key, data, found)
+    return None
+
+
+def _command_row(command: str) -> dict[str, Any] | None:
+    """Return the raw row of a command or subcommand (`git-push`), an empty one for no particular command."""
+    if command in ("COMMAND", "call"):
+        return {}
+    rows = read_tables()[1]
+    while command and command not in rows:
+        command = command.rpartition("-")[0]
+    return rows.get(command)
+
+
+def _effect_page(rule: str, key: str, data: dict[str, str], found: dict[str, Any]) -> Page:
+    name = rule.removeprefix("argv-").removesuffix(f"-{key}") if data["axis"] == "argv" else "COMMAND"
+    what = data["reason"].format(name=name, text="ARGUMENT", detail="")
+    said = _said(lambda profile: str(profile.effects[key]))
+    return Page(rule, data["axis"], what, data["instead"], said, _examples(found, "deny"), _examples(found, "allow"))
+
+
+def _name_page(rule: str, name: str) -> Page | None:
+    known = row(name) or row(f"{name}.")
+    if known is None or "group" not in known:
+        return None
+    family = group(known["group"])
+    raw = read_tables()[1].get(known["id"], {})
+    what = f"{name} is on the denylist: {known.get('why') or family['why']}."
+    said = _said(lambda profile: str(profile.groups[known["group"]]))
+    instead = known.get("instead", family["instead"])
+    return Page(rule, "name", what, instead, said, _examples(raw, "deny"), _examples(raw, "allow"))
+
+
+def _said(by: Any) -> tuple[tuple[str, str], ...]:
+    profiles: list[Profile] = [profile_named(name) for name in profile_names()]
+    return tuple((profile.name, by(profile)) for profile in profiles)
+
+
+def _examples(raw: dict[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(raw.get(key, ()))[:MAX_EXAMPLES]

@@ -1,0 +1,216 @@
+"""The names that callers rely on: exactly these, with these signatures, typed, and cheap to import."""
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import corral
+
+NAMES = {
+    "DEFAULT_DENYLIST",
+    "DEFAULT_INTERPRETER_BLOCK",
+    "DENIED_EXIT_CODE",
+    "TIMED_OUT_EXIT_CODE",
+    "Axis",
+    "Containment",
+    "ContainmentError",
+    "CorralError",
+    "Decision",
+    "Finding",
+    "Handle",
+    "Limits",
+    "Output",
+    "PolicyError",
+    "Profile",
+    "Sandbox",
+    "SandboxConfig",
+    "SandboxResult",
+    "Usage",
+    "Verdict",
+    "Violation",
+}
+# What a hook that runs once for every command cannot afford, and what `import corral` has no use for.
+HEAVY = {
+    "argparse",
+    "asyncio",
+    "base64",
+    "ctypes",
+    "dataclasses",
+    "inspect",
+    "json",
+    "logging",
+    "multiprocessing",
+    "pathlib",
+    "selectors",
+    "shutil",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "tomllib",
+    "tree_sitter",
+    "typing",
+}
+SOURCE = str(Path(corral.__file__).parents[1])
+
+
+def modules_after(code: str) -> set[str]:
+    """Return the modules loaded after `code` in a bare interpreter: its own library and corral, no more."""
+    script = f"import sys; sys.path.insert(0, {SOURCE!r}); {code}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert set(corral.__all__) == NAMES
+    assert set(dir(corral)) == NAMES | {"__version__"}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(corral, name) is not None
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Sandbx'"):
+        corral.Sandbx  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_importing_corral_loads_corral_alone() -> None:
+    assert modules_after("import corral") - modules_after("pass") == {"corral", "__future__"}
+
+
+def test_a_plain_check_loads_nothing_heavy(tmp_path: Path) -> None:
+    code = "from corral.vet import vet; from corral.model import Call; from corral.config import SandboxConfig; "
+    code += f"vet(Call(['ls', '-la']), SandboxConfig({str(tmp_path)!r}))"
+    assert modules_after(code) & HEAVY == set()
+
+
+def parameters(function: object) -> dict[str, tuple[str, object]]:
+    """Return the parameters of a function by name, each with its kind and its default."""
+    signature = inspect.signature(function)  # type: ignore[arg-type]
+    return {p.name: (p.kind.name, p.default) for p in signature.parameters.values() if p.name != "self"}
+
+
+EMPTY = inspect.Parameter.empty
+CALL = {
+    "argv": ("POSITIONAL_OR_KEYWORD", EMPTY),
+    "shell": ("KEYWORD_ONLY", False),
+    "cwd": ("KEYWORD_ONLY", None),
+    "env": ("KEYWORD_ONLY", None),
+    "stdin": ("KEYWORD_ONLY", None),
+    "timeout_seconds": ("KEYWORD_ONLY", None),
+}
+
+
+def test_a_sandbox_takes_a_config_and_somebody_to_ask() -> None:
+    assert list(parameters(corral.Sandbox.__init__)) == ["config", "on_ask"]
+    assert parameters(corral.Sandbox.__init__)["on_ask"] == ("KEYWORD_ONLY", None)
+
+
+@pytest.mark.parametrize("method", ["run", "arun"])
+def test_run_and_arun_have_one_signature(method: str) -> None:
+    assert parameters(getattr(corral.Sandbox, method)) == CALL
+
+
+def test_start_takes_at_least_what_run_takes_and_check_what_can_be_judged() -> None:
+    assert parameters(corral.Sandbox.start).items() >= CALL.items()
+    judged = {name: CALL[name] for name in ("argv", "shell", "cwd", "env")}
+    assert parameters(corral.Sandbox.check) == judged
+
+
+def test_arun_is_a_coroutine_function_and_run_is_not() -> None:
+    assert inspect.iscoroutinefunction(corral.Sandbox.arun)
+    assert not inspect.iscoroutinefunction(corral.Sandbox.run)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("_check_executable_denylist", {"argv": EMPTY, "config": EMPTY}),
+        ("_check_argv_interpreter", {"argv": EMPTY, "config": EMPTY}),
+        ("_check_path_jail", {"argv": EMPTY, "config": EMPTY}),
+        ("_check_shell_metachars", {"argv": EMPTY, "config": None, "shell": False}),
+    ],
+)
+def test_the_four_checks_have_the_signatures_of_the_design(name: str, wanted: dict[str, object]) -> None:
+    import corral.axes
+
+    assert {n: default for n, (_, default) in parameters(getattr(corral.axes, name)).items()} == wanted
+
+
+def test_the_fields_of_config_and_result_are_the_ones_of_the_design() -> None:
+    assert set(corral.SandboxConfig._fields) == {
+        *("project_root", "max_output_bytes", "timeout_seconds", "denylist", "interpreter_block", "profile"),
+        *("env_allowlist", "containment", "limits", "output"),
+    }
+    assert corral.SandboxResult._fields[:9] == (
+        *("argv", "exit_code", "stdout", "stderr", "truncated", "timed_out", "denied", "reason", "duration_ms"),
+    )
+    assert set(corral.SandboxResult._fields[9:]) == {
+        *(
+            "id",
+            "schema",
+            "started_at",
+            "cwd",
+            "shell",
+            "verdict",
+            "signal",
+            "backend",
+            "enforcement",
+            "missing_layers",
+        ),
+        *("violations", "usage", "stdout_bytes", "stderr_bytes", "killed", "full_output_path", "transaction"),
+    }
+
+
+GOOD = """
+from corral import DEFAULT_DENYLIST, DENIED_EXIT_CODE, Decision, Sandbox, SandboxConfig, SandboxResult, Verdict
+
+async def main() -> None:
+    config: SandboxConfig = SandboxConfig(project_root=".", denylist=DEFAULT_DENYLIST | {"git"}, timeout_seconds=5)
+    with Sandbox(config=config) as box:
+        verdict: Verdict = box.check(["rm", "x"])
+        if verdict.decision >= Decision.ASK:
+            print(verdict.reason, [finding.rule for finding in verdict.findings])
+        result: SandboxResult = box.run("ls | wc -l", shell=True, cwd="src", env={"A": "1"}, stdin=b"")
+        other: SandboxResult = await box.arun(["ls"], timeout_seconds=1.5)
+        code: int = result.exit_code if result.ok else DENIED_EXIT_CODE
+        text: str = other.stdout_text
+        raw: bytes = other.stdout
+        print(code, text, raw, SandboxResult.from_dict(result.to_dict()))
+"""
+BAD = {
+    "a config field that does not exist": "from corral import SandboxConfig\nSandboxConfig(root='.')",
+    "a timeout as text": "from corral import SandboxConfig\nSandboxConfig(timeout_seconds='5')",
+    "shell given by position": "from corral import Sandbox\nSandbox().run('ls', True)",
+    "bytes taken for text": "from corral import Sandbox\ntext: str = Sandbox().run(['ls']).stdout",
+    "a frozen field set": "from corral import SandboxConfig\nSandboxConfig().profile = 'workspace'",
+}
+
+
+def mypy(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "uses.py").write_text(code)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--follow-imports=silent"]
+    command += ["--cache-dir", str(folder / "cache"), "uses.py"]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "MYPYPATH": SOURCE}
+    )
+
+
+def test_a_program_that_uses_the_api_is_well_typed(tmp_path: Path) -> None:
+    done = mypy(GOOD, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_misuse_of_the_api_is_a_type_error(tmp_path: Path) -> None:
+    code = "\n".join(
+        f"def case_{i}() -> None:\n" + "\n".join(f"    {line}" for line in text.split("\n"))
+        for i, text in enumerate(BAD.values())
+    )
+    lines = [line for line in mypy(code, tmp_path).stdout.splitlines() if ": error: " in line]
+    failed = {(int(line.split(":")[1]) - 1) // 3 for line in lines}
+    assert [name for i, name in enumerate(BAD) if i not in failed] == []
