@@ -1,0 +1,119 @@
+"""The wheel and the sdist, built from a copy and used without the source: what a user installs is what was tested."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import corral
+
+PROJECT = Path(corral.__file__).parents[2]
+PACKAGE = Path(corral.__file__).parent
+BUILT = ("src", "tools", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+
+
+def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    env = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0 or not check, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the wheel and the sdist, built from a copy that holds nothing generated."""
+    place = tmp_path_factory.mktemp("build")
+    for name in BUILT:
+        source = PROJECT / name
+        if source.is_dir():
+            shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__", "compiled.bin"))
+        else:
+            shutil.copy(source, place / name)
+    shutil.copy(PROJECT / ".gitignore", place)
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", place / "dist", cwd=place)
+    return place / "dist"
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the programs of a fresh environment that has the wheel, and sees the dependencies but not the source."""
+    place = tmp_path_factory.mktemp("venv")
+    run(sys.executable, "-m", "venv", "--without-pip", place, cwd=place)
+    (wheel,) = built.glob("*.whl")
+    pip = [sys.executable, "-m", "pip", "--python", place / "bin" / "python", "--disable-pip-version-check"]
+    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=place)
+    (site,) = place.glob("lib/python*/site-packages")
+    for dependency in ("tree_sitter", "tree_sitter_bash"):
+        (site / dependency).symlink_to(Path(sysconfig.get_paths()["platlib"]) / dependency)
+    return place / "bin"
+
+
+def contents(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if not name.startswith(f"corral-{corral.__version__}.dist-info/")}
+
+
+def test_the_wheel_holds_the_package_its_tables_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    source = {
+        str(path.relative_to(PACKAGE.parent))
+        for path in PACKAGE.rglob("*")
+        if path.suffix in (".py", ".toml", ".json", ".typed")
+    }
+    assert contents(wheel) == source | {"corral/rules/compiled.bin"}
+    assert {"corral/py.typed", "corral/schemas/result.schema.json", "corral/rules/effects.toml"} <= source
+
+
+def test_the_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    run(
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--wheel",
+        "--outdir",
+        tmp_path / "again",
+        unpacked,
+        cwd=tmp_path,
+    )
+    (first,), (second,) = built.glob("*.whl"), (tmp_path / "again").glob("*.whl")
+    assert contents(second) == contents(first)
+
+
+def test_the_installed_package_is_not_the_source(installed: Path, tmp_path: Path) -> None:
+    done = run(installed / "python", "-c", "import corral; print(corral.__file__)", cwd=tmp_path)
+    assert Path(done.stdout.strip()).is_relative_to(installed.parent)
+
+
+def test_the_installed_program_says_its_version(installed: Path, tmp_path: Path) -> None:
+    assert run(installed / "corral", "--version", cwd=tmp_path).stdout == f"corral {corral.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [(["--", "ls"], 0), (["--", "rm", "x"], 126), (["--shell", "ls | wc -l"], 0), (["--shell", "ls; rm x"], 126)],
+    ids=["an allowed call", "a denied call", "an allowed shell string", "a denied shell string"],
+)
+def test_the_installed_program_checks(installed: Path, call: list[str], status: int, tmp_path: Path) -> None:
+    done = run(installed / "corral", "check", "--profile", "strict", *call, cwd=tmp_path, check=False)
+    assert done.returncode == status, done.stderr
+
+
+def test_the_installed_program_runs(installed: Path, tmp_path: Path) -> None:
+    done = run(installed / "corral", "run", "--profile", "strict", "--", "echo", "hello", cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("hello\n", "")
+
+
+def test_the_installed_rules_were_compiled_when_it_was_built(installed: Path, tmp_path: Path) -> None:
+    code = "import sys, corral.rulebook; print('corral.rulecompiler' in sys.modules)"
+    assert run(installed / "python", "-c", code, cwd=tmp_path).stdout == "False\n"
