@@ -14,6 +14,7 @@ from corral.frozen import Record, frozen
 
 _STOPS = re.compile(rb"[\\'\"`$(){}#<\n]")
 _WORD_END = re.compile(rb"[\s;&|<>()]")
+_BLANK = bytes(10 if code == 10 else 32 for code in range(256))
 _BREAKS = b" \t\n;&|("
 
 
@@ -88,10 +89,7 @@ def extract(source: bytes) -> tuple[bytes, dict[int, Heredoc]]:
             else:
                 stack.append("arith" if top == "arith" else "paren")
                 at += 1
-        elif char == b")" and top in ("paren", "arith"):
-            stack.pop()
-            at += 1
-        elif char == b"}" and top in ("brace", "brace-dq"):
+        elif (char == b")" and top in ("paren", "arith")) or (char == b"}" and top in ("brace", "brace-dq")):
             stack.pop()
             at += 1
         elif char == b"#" and top in ("cmd", "paren", "tick") and (at == 0 or source[at - 1] in _BREAKS):
@@ -180,15 +178,13 @@ def _bodies(
             at = stop + (end >= 0)
             if line == delimiter:
                 found[start] = Heredoc(b"".join(lines), quoted, begin, stop - len(line))
-                for index in range(begin, stop):
-                    if out[index] != 10:
-                        out[index] = 32
+                out[begin:stop] = source[begin:stop].translate(_BLANK)
                 break
             lines.append(line + b"\n")
     return at
 
 
-_ACTIVE = re.compile(rb"\\.|\$\(\(?|`", re.S)
+_ACTIVE = re.compile(rb"\\.|\$\(\(?|`", re.DOTALL)
 
 
 def substitutions(body: bytes) -> list[bytes]:

@@ -69,6 +69,11 @@ def inside(path: str, root: str) -> bool:
     return path == root or path.startswith(root + "/")
 
 
+def is_standard(text: str) -> bool:
+    """Say whether a path as written is the null device or one of its like."""
+    return text.startswith(("/dev/", "/proc/self/fd/")) and ".." not in text and _STANDARD.match(text)
+
+
 def is_program(path: str) -> bool:
     """Say whether a path lies in a directory of the system's programs."""
     return path.startswith(_PROGRAMS)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from corral.axes import arguments, executable, paths, structure
 from corral.axes.telling import AXIS_OF
-from corral.commands import Act, assign, command
 from corral.expand import Word
 from corral.machine import Machine
 from corral.model import Axis, Call, Decision, Effect, Finding, Step, Verdict
 from corral.shell import Script
-from corral.walk import Frame, PastLimit, Scope, Walker
+from corral.unwrap.act import Act
+from corral.unwrap.commands import assign, command
+from corral.unwrap.scope import Frame, PastLimit, Scope
+from corral.unwrap.walk import Walker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,6 +132,14 @@ def trace(call: Call, config: SandboxConfig, machine: Machine | None = None) -> 
         first, last = act.words[0], act.words[-1]
         text = " ".join(w.text for w in act.words).replace("\0", "…").replace("\1", "…")
         steps.append(
-            Step(act.depth, act.name, text, tuple(dict.fromkeys(effects)), first.start, max(0, last.end - first.start), first.argument)
+            Step(
+                act.depth,
+                act.name,
+                text,
+                tuple(dict.fromkeys(effects)),
+                first.start,
+                max(0, last.end - first.start),
+                first.argument,
+            )
         )
     return tuple(steps)

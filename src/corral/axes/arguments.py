@@ -9,8 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.commands import Act
     from corral.config import SandboxConfig
+    from corral.unwrap.act import Act
 
 _INTERPRETED = frozenset({"code", "code-stdin"})
 
@@ -44,7 +44,11 @@ def _owner_listed(act: Act, config: SandboxConfig) -> list[Finding]:
     if act.name.rpartition("/")[2] not in (config.interpreter_block or ()):
         return []
     decision = config.rules.effects["code"]
-    return [finding("code", decision, act, w) for w in act.words[1:] if w.text.startswith(("-c", "-e", "--eval", "--command"))]
+    return [
+        finding("code", decision, act, w)
+        for w in act.words[1:]
+        if w.text.startswith(("-c", "-e", "--eval", "--command"))
+    ]
 
 
 def check_argv_interpreter(argv: Sequence[str], config: SandboxConfig) -> str | None:

@@ -10,8 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from corral.commands import Act
     from corral.config import SandboxConfig
+    from corral.unwrap.act import Act
 
 
 def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
@@ -29,7 +29,9 @@ def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
             listed = _listed(act.real, denylist)
         if not listed:
             continue
-        reason = group(row["group"]) if row is not None and "group" in row else {"why": "the owner listed it", "instead": ""}
+        reason = (
+            group(row["group"]) if row is not None and "group" in row else {"why": "the owner listed it", "instead": ""}
+        )
         decision = groups[row["group"]] if row is not None and "group" in row else Decision.DENY
         known = f"{shown(act.name)} is {listed}, which" if listed != base else f"{listed}"
         word = act.words[0]

@@ -5,23 +5,35 @@ from __future__ import annotations
 from corral.axes.telling import finding
 from corral.expand import HOLE, NUMBER
 from corral.model import Axis, Call, Decision, Finding
-from corral.places import inside, is_program, place_of
+from corral.places import inside, is_program, is_standard, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corral.commands import Act
     from corral.config import SandboxConfig
     from corral.expand import Word
     from corral.machine import Machine
+    from corral.unwrap.act import Act
 
 _READ = {"inside": "read-inside", "protected": "read-inside", "env": "read-env", "scratch": "read-scratch", "system": "read-system",
          "secret": "read-secret", "outside": "read-outside", "device": "read-device", "standard": ""}  # fmt: skip
 _WRITE = {"inside": "write-inside", "protected": "write-protected", "env": "write-inside", "scratch": "write-scratch",
           "system": "write-outside", "secret": "write-secret", "outside": "write-outside", "device": "write-device", "standard": ""}  # fmt: skip
-_DELETE = {**_WRITE, "inside": "delete-inside", "env": "delete-inside", "system": "delete-outside", "outside": "delete-outside"}
-_RUN = {"inside": "run-inside", "protected": "run-inside", "env": "run-inside", "scratch": "run-scratch", "standard": ""}
+_DELETE = {
+    **_WRITE,
+    "inside": "delete-inside",
+    "env": "delete-inside",
+    "system": "delete-outside",
+    "outside": "delete-outside",
+}
+_RUN = {
+    "inside": "run-inside",
+    "protected": "run-inside",
+    "env": "run-inside",
+    "scratch": "run-scratch",
+    "standard": "",
+}
 _KEYS: dict[str, dict[str, str]] = {"reads": _READ, "writes": _WRITE, "deletes": _DELETE, "runs": _RUN}
 
 
@@ -54,6 +66,8 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
         unproven = True
         text = ""
     made: list[str] = []
+    if word.glob and verb == "deletes" and word.text.removeprefix("./") not in ("*", ".*", "**"):
+        text += "?"  # something in the directory, not the directory itself
     if text:
         for cwd in cwds or ("/",):
             made += _keys_at(verb, text, cwd, machine)
@@ -66,6 +80,8 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
 
 
 def _keys_at(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
+    if is_standard(text):  # before it is resolved: /dev/stdout is a link to wherever this process prints
+        return []
     path = machine.resolve(text, cwd)
     place = place_of(path, machine.root, machine.home)
     if verb == "runs":
@@ -73,12 +89,13 @@ def _keys_at(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
             return ["run-system"]
         key = _RUN.get(place, "run-outside")
         return [key] if key else []
-    if verb == "deletes" and inside(path, machine.root):
-        if path == machine.root or path.endswith("/.git"):
-            return ["delete-root"]
+    if verb == "deletes" and (path == machine.root or path.endswith("/.git")) and inside(path, machine.root):
+        return ["delete-root"]
     key = _KEYS[verb][place]
     if not key:
         return []
+    if key == "read-outside" and not machine.exists(path, cwd):
+        return ["read-missing"]
     if place not in ("inside", "protected", "env", "scratch") and text[:1] != "/" and ".." not in text:
         return [key, "link-out"]
     return [key]
@@ -93,7 +110,17 @@ def cwd_finding(call: Call, machine: Machine, decisions: Mapping[str, Decision])
     if inside(path, machine.root) or (place == "scratch" and decisions["write-scratch"] == Decision.ALLOW):
         return None
     reason = f"The working directory {call.cwd} is outside project root."
-    return Finding(Axis.PATH, "path-cwd", Decision.DENY, reason, call.cwd, 0, len(call.cwd), None, "Use a directory inside the project.")
+    return Finding(
+        Axis.PATH,
+        "path-cwd",
+        Decision.DENY,
+        reason,
+        call.cwd,
+        0,
+        len(call.cwd),
+        None,
+        "Use a directory inside the project.",
+    )
 
 
 def check_path_jail(argv: Sequence[str], config: SandboxConfig) -> str | None:

@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.commands import Act
     from corral.config import SandboxConfig
+    from corral.unwrap.act import Act
 
 MAX_ARGUMENTS = 10_000  # against a call that takes longer than a second to judge
 MAX_ARGUMENT_BYTES = 1024 * 1024
@@ -37,35 +37,58 @@ def refuse(call: Call) -> Finding | None:
     argv = call.argv
     if isinstance(argv, str):
         if not call.shell and (argv.split() != [argv]):
-            return _refusal("string", "A string was given where a list of arguments is expected.", argv, "Pass a list, or shell=True.")
+            return _refusal(
+                "string",
+                "A string was given where a list of arguments is expected.",
+                argv,
+                "Pass a list, or shell=True.",
+            )
         parts: Sequence[object] = (argv,)
     elif isinstance(argv, (list, tuple)):
         parts = argv
         if call.shell and len(parts) != 1:
-            return _refusal("list", "With shell=True one string is expected, not a list.", "", "Pass the command as one string.")
+            return _refusal(
+                "list", "With shell=True one string is expected, not a list.", "", "Pass the command as one string."
+            )
     else:
-        return _refusal("type", f"The call must be a list of strings, not {type(argv).__name__}.", "", "Pass a list of strings.")
+        return _refusal(
+            "type", f"The call must be a list of strings, not {type(argv).__name__}.", "", "Pass a list of strings."
+        )
     if not parts or parts[0] == "" or (isinstance(argv, str) and not argv.strip()):
         return _refusal("empty", "The call is empty: there is no command in it.", "", "Name the command to run.")
     if len(parts) > MAX_ARGUMENTS:
-        return _refusal("size", f"The call has more than {MAX_ARGUMENTS} arguments.", "", "Split it into several calls.")
+        return _refusal(
+            "size", f"The call has more than {MAX_ARGUMENTS} arguments.", "", "Split it into several calls."
+        )
     for index, part in enumerate(parts):
         if not isinstance(part, str):
-            return _refusal("type", f"Argument {index} is {type(part).__name__}, not a string.", repr(part), "Pass strings only.", index)
+            return _refusal(
+                "type",
+                f"Argument {index} is {type(part).__name__}, not a string.",
+                repr(part),
+                "Pass strings only.",
+                index,
+            )
         if "\0" in part:
             return _refusal("nul", f"Argument {index} holds a NUL byte.", part, "Remove it.", index)
         if len(part) > MAX_ARGUMENT_BYTES:
-            return _refusal("size", f"Argument {index} is longer than {MAX_ARGUMENT_BYTES} bytes.", "", "Write it to a file.", index)
+            return _refusal(
+                "size", f"Argument {index} is longer than {MAX_ARGUMENT_BYTES} bytes.", "", "Write it to a file.", index
+            )
     if call.cwd is not None and (not isinstance(call.cwd, str) or "\0" in call.cwd):
         return _refusal("cwd", "The working directory is not a path.", "", "Pass a path inside the project.")
     for name, value in (call.env or {}).items():
         if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name or "\0" in name + value:
-            return _refusal("env", f"The environment holds {name!r}, which is no plain NAME and value.", "", "Pass plain strings.")
+            return _refusal(
+                "env", f"The environment holds {name!r}, which is no plain NAME and value.", "", "Pass plain strings."
+            )
     return None
 
 
 def _refusal(rule: str, reason: str, text: str, instead: str, argument: int | None = None) -> Finding:
-    return Finding(Axis.STRUCTURE, f"structure-{rule}", Decision.DENY, reason, shown(text), 0, len(text), argument, instead)
+    return Finding(
+        Axis.STRUCTURE, f"structure-{rule}", Decision.DENY, reason, shown(text), 0, len(text), argument, instead
+    )
 
 
 def deceptive(text: str) -> re.Match[str] | None:
@@ -78,7 +101,9 @@ def metacharacter(text: str) -> re.Match[str] | None:
     return _METACHARACTERS.search(text)
 
 
-def check_shell_metachars(argv: Sequence[str] | str, config: SandboxConfig | None = None, *, shell: bool = False) -> str | None:
+def check_shell_metachars(
+    argv: Sequence[str] | str, config: SandboxConfig | None = None, *, shell: bool = False
+) -> str | None:
     """Return why an argv is refused for its shape, or None."""
     refused = refuse(Call(argv, shell))
     if refused is not None:

@@ -7,8 +7,8 @@ from corral.rulebook import effects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.commands import Act
     from corral.expand import Word
+    from corral.unwrap.act import Act
 
 MAX_QUOTED = 80  # characters of the offending part that a reason repeats
 AXES = {"name": Axis.NAME, "argv": Axis.ARGV, "structure": Axis.STRUCTURE, "path": Axis.PATH}

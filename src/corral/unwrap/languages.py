@@ -22,7 +22,7 @@ class Unreadable(ValueError):
 def read(language: str, reader: Reader, effect: str, word: Word) -> None:
     """Judge a word in one of the languages, by calling back the reader of its command."""
     if "\0" in word.text:
-        reader.emit("code-unproven", word)
+        reader.emit("word-unproven", word)
         return
     if language == "jq":
         if _JQ_LOADS.search(word.text):
