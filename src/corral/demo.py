@@ -35,7 +35,7 @@ FILES = {
 
 @frozen
 class Case(Record):
-    """One call and what must become of it: `ran`, `timed out`, `truncated`, or `denied` by the axis that is its group."""
+    """One call and what must become of it: `ran`, `timed out`, `truncated`, or `denied` by its group's axis."""
 
     group: str
     call: Call

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from corral import __version__
 from corral.config import DEFAULT_TIMEOUT_SECONDS
 from corral.record import FAILURE_STATUS
 from corral.rulebook import profile_names
-from corral.terminal import visible
+from corral.terminal import PIPE_COLUMNS, terminal_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
 ABOUT = """\
 Run the commands of a coding agent: a guard says yes, ask or no before anything runs, and says why.
@@ -85,6 +86,13 @@ CALLS = {
 CALLS["check"] += "\n       corral check [--profile NAME] [--root DIR] --jsonl"
 
 
+class Form(argparse.RawDescriptionHelpFormatter):
+    """Help as it is written, as wide as the terminal. argparse would import shutil to learn the width."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=min(terminal_of(sys.stdout, os.environ).columns, PIPE_COLUMNS))
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose failures are corral's own: 2 would look like the command's exit code."""
 
@@ -98,14 +106,28 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     ours, command = arguments, None
     if "--" in arguments:
         ours, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
-    parser, verbs = _parsers()
-    options, loose = parser.parse_known_args(ours)
-    options.command = command
-    if options.verb is None:
+    if not ours or ours[0] not in VERBS:
+        _no_verb(ours)
+    verb = ours[0]
+    # One parser a verb, and only the one that is needed: argparse takes longer to make than the guard to judge.
+    parser = _verb_parser(verb)
+    options, loose = parser.parse_known_args(ours[1:])
+    options.verb, options.command = verb, command
+    _check(options, loose, parser)
+    return options
+
+
+def _no_verb(ours: list[str]) -> NoReturn:
+    listed = "\n".join(f"  {verb:9} {what}" for verb, (what, _) in VERBS.items())
+    usage = "corral COMMAND [options]\n       corral COMMAND --help"
+    parser = _parser("corral", f"{ABOUT}\ncommands:\n{listed}", EXIT_CODES, usage)
+    parser.add_argument("--version", action="version", version=f"corral {__version__}")
+    parser.add_argument("verb", nargs="?", help=argparse.SUPPRESS)
+    verb = parser.parse_known_args(ours)[0].verb
+    if verb is None:
         parser.print_help(sys.stderr)
         sys.exit(FAILURE_STATUS)
-    _check(options, loose, verbs[options.verb])
-    return options
+    parser.error(f"there is no command {visible(verb)}; choose one of {', '.join(VERBS)}")
 
 
 def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> None:
@@ -129,23 +151,21 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
         parser.error("with --jsonl every line has its own cwd and is JSON already")
 
 
-def _parsers() -> tuple[Parser, dict[str, Parser]]:
-    form: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-    parser = Parser(prog="corral", description=ABOUT, epilog=EXIT_CODES, **form)
-    parser.add_argument("--version", action="version", version=f"corral {__version__}")
-    made = parser.add_subparsers(dest="verb", metavar="COMMAND", title="commands")
-    verbs: dict[str, Parser] = {}
-    for verb, (what, epilog) in VERBS.items():
-        about = f"{what[0].upper()}{what[1:]}."
-        verbs[verb] = made.add_parser(verb, help=what, description=about, epilog=epilog, **form)
-        if verb in CALLS:
-            verbs[verb].usage = CALLS[verb]
-            _call_arguments(verbs[verb])
-    verbs["check"].add_argument("--jsonl", action="store_true", help="judge one call per line of stdin")
-    verbs["rule"].add_argument("id", nargs="?", metavar="ID", help="a rule's id, as in a finding")
-    for each in verbs.values():
-        each.add_argument("--json", action="store_true", help="print JSON on stdout")
-    return parser, verbs
+def _parser(name: str, about: str, epilog: str, usage: str | None) -> Parser:
+    return Parser(name, usage, about, epilog, formatter_class=Form, allow_abbrev=False)
+
+
+def _verb_parser(verb: str) -> Parser:
+    what, epilog = VERBS[verb]
+    parser = _parser(f"corral {verb}", f"{what[0].upper()}{what[1:]}.", epilog, CALLS.get(verb))
+    if verb in CALLS:
+        _call_arguments(parser)
+    if verb == "check":
+        parser.add_argument("--jsonl", action="store_true", help="judge one call per line of stdin")
+    if verb == "rule":
+        parser.add_argument("id", nargs="?", metavar="ID", help="a rule's id, as in a finding")
+    parser.add_argument("--json", action="store_true", help="print JSON on stdout")
+    return parser
 
 
 def _call_arguments(parser: Parser) -> None:

@@ -1,0 +1,342 @@
+"""The command line, through a real process: exit codes, streams, JSON, and words that teach."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import corral
+
+SCHEMA = json.loads((Path(corral.__file__).parent / "schemas" / "result.schema.json").read_text())
+STRICT = ("--profile", "strict")
+DEADLINE_SECONDS = 60
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "notes.txt").write_text("pears\napples\n")
+    (root / "sub").mkdir()
+    (tmp_path / "outside.txt").write_text("secret\n")
+    return root
+
+
+def cli(*arguments: str | bytes, cwd: Path, stdin: bytes = b"", **environ: str) -> subprocess.CompletedProcess[bytes]:
+    env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+    return subprocess.run(
+        [sys.executable, "-m", "corral", *arguments],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        env=env | environ,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+
+
+def test_the_version_is_the_packages(project: Path) -> None:
+    done = cli("--version", cwd=project)
+    assert (done.returncode, done.stdout.decode()) == (0, f"corral {corral.__version__}\n")
+
+
+@pytest.mark.parametrize("verb", [(), ("run",), ("check",), ("explain",), ("rule",), ("demo",)])
+def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], project: Path) -> None:
+    done = cli(*verb, "--help", cwd=project, COLUMNS="100")
+    text = done.stdout.decode()
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "corral " in text
+    assert "exit code" in text.lower() or verb == ("rule",)
+    assert max(len(line) for line in text.splitlines()) <= 120
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param([], "usage: corral", id="nothing"),
+        pytest.param(["fly"], "there is no command fly; choose one of run, check", id="an unknown command"),
+        pytest.param(["check"], "Give the command after --", id="nothing to check"),
+        pytest.param(["check", "ls", "-la"], "put the command after --, as in: corral check -- ls -la", id="no --"),
+        pytest.param(["check", "--colour", "--", "ls"], "unknown option --colour", id="an unknown option"),
+        pytest.param(["check", "--prof", "strict", "--", "ls"], "unknown option --prof", id="an abbreviated option"),
+        pytest.param(["check", "--profile", "lax", "--", "ls"], "invalid choice: 'lax'", id="an unknown profile"),
+        pytest.param(
+            ["check", "--shell", "ls", "--", "ls"], "give one of: -- CMD, --shell STRING, --jsonl", id="two calls"
+        ),
+        pytest.param(["check", "--jsonl", "--", "ls"], "give one of", id="a batch and a call"),
+        pytest.param(["check", "--jsonl", "--cwd", "sub"], "every line has its own cwd", id="a batch and a cwd"),
+        pytest.param(["run", "--timeout", "-1", "--", "ls"], "-1", id="a negative timeout"),
+        pytest.param(["run", "--timeout", "nan", "--", "ls"], "nan", id="a timeout that is no number"),
+        pytest.param(["run", "--timeout", "soon", "--", "ls"], "soon", id="a timeout in words"),
+        pytest.param(
+            ["check", "--root", "/no/such", "--", "ls"], "project_root '/no/such' is not", id="a missing root"
+        ),
+        pytest.param(["check", "--root", "/", "--", "ls"], "project_root must not be", id="the root of everything"),
+        pytest.param(["demo", "--", "ls"], "demo takes no command", id="a demo of something"),
+    ],
+)
+def test_wrong_arguments_are_125_with_a_hint_and_nothing_on_stdout(
+    arguments: list[str], words: str, project: Path
+) -> None:
+    done = cli(*arguments, cwd=project)
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert words in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+class TestCheck:
+    @pytest.mark.parametrize(
+        ("arguments", "status"),
+        [
+            pytest.param([*STRICT, "--", "ls", "-la"], 0, id="allow"),
+            pytest.param([*STRICT, "--", "rm", "x"], 126, id="deny"),
+            pytest.param([*STRICT, "--shell", "ls | wc -l"], 0, id="allow a shell string"),
+            pytest.param([*STRICT, "--shell", "ls; rm x"], 126, id="deny a shell string"),
+            pytest.param(["--", "git", "reset", "--hard"], 3, id="ask"),
+            pytest.param([*STRICT, "--cwd", "sub", "--", "cat", "../notes.txt"], 0, id="from a directory inside"),
+            pytest.param([*STRICT, "--cwd", "..", "--", "ls"], 126, id="from a directory outside"),
+            pytest.param([*STRICT, "--timeout", "5", "--", "ls"], 0, id="with everything that run takes"),
+            pytest.param([*STRICT, "--"], 126, id="an empty call"),
+            pytest.param([*STRICT, "--shell", ""], 126, id="an empty shell string"),
+        ],
+    )
+    def test_the_exit_code_is_the_decision(self, arguments: list[str], status: int, project: Path) -> None:
+        done = cli("check", *arguments, cwd=project)
+        assert (done.returncode, done.stdout) == (status, b"")
+        assert done.stderr.decode().split()[1] == {0: "allow", 3: "ask", 126: "deny"}[status]
+
+    def test_words_for_people_underline_the_offending_part(self, project: Path) -> None:
+        done = cli("check", *STRICT, "--shell", "ls && cat ../outside.txt", cwd=project)
+        lines = done.stderr.decode().splitlines()
+        assert lines[1:3] == ["    ls && cat ../outside.txt", "              ^^^^^^^^^^^^^^"]
+
+    def test_json_is_the_verdict_on_stdout_alone(self, project: Path) -> None:
+        done = cli("check", *STRICT, "--json", "--", "rm", "x", cwd=project)
+        data = json.loads(done.stdout)
+        assert (done.returncode, done.stderr, data["decision"]) == (126, b"", "deny")
+        jsonschema.Draft202012Validator(SCHEMA["$defs"]["verdict"] | {"$defs": SCHEMA["$defs"]}).validate(data)
+
+    def test_everything_after_the_first_dashes_is_the_command(self, project: Path) -> None:
+        done = cli("check", *STRICT, "--json", "--", "ls", "--", "--json", cwd=project)
+        assert json.loads(done.stdout)["decision"] == "allow"
+
+    def test_bytes_that_are_no_text_are_judged_and_shown(self, project: Path) -> None:
+        done = cli("check", *STRICT, "--", "rm", b"\xff\x1b[2J", cwd=project)
+        assert done.returncode == 126
+        assert b"\x1b" not in done.stderr
+
+    def test_nothing_runs(self, project: Path) -> None:
+        assert cli("check", *STRICT, "--", "touch", "made", cwd=project).returncode == 0
+        assert not (project / "made").exists()
+
+    def test_root_is_where_paths_are_judged(self, project: Path) -> None:
+        assert cli("check", *STRICT, "--root", str(project), "--", "cat", "notes.txt", cwd=Path("/")).returncode == 0
+
+
+class TestBatch:
+    def answers(self, project: Path, text: bytes) -> list[dict[str, Any]]:
+        done = cli("check", *STRICT, "--root", str(project), "--jsonl", cwd=Path("/"), stdin=text)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout.isascii()
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_every_line_is_answered_in_order(self, project: Path) -> None:
+        calls: list[dict[str, object]] = [
+            {"id": "a", "argv": ["ls", "-la"]},
+            {"id": 2, "argv": ["rm", "x"]},
+            {"id": "a", "shell": "cat notes.txt | wc -l"},
+            {"id": "", "shell": "cat ../notes.txt", "cwd": "sub"},
+            {"id": "later", "shell": "cat ../notes.txt", "cwd": None, "label": "ignored"},
+        ]
+        replies = self.answers(project, b"".join(json.dumps(c).encode() + b"\n" for c in calls))
+        assert [(r["id"], r["decision"]) for r in replies] == [
+            ("a", "allow"),
+            (2, "deny"),
+            ("a", "allow"),
+            ("", "allow"),
+            ("later", "deny"),
+        ]
+        assert all(set(r) == {"id", "decision", "findings"} for r in replies)
+        assert "name-rm" in [f["rule"] for f in replies[1]["findings"]]
+
+    @pytest.mark.parametrize(
+        ("line", "name", "error"),
+        [
+            pytest.param(b"", None, "the line is empty", id="empty"),
+            pytest.param(b"ls", None, "the line is not JSON: Expecting value at character 0", id="no JSON"),
+            pytest.param(
+                b'{"id": 1, "argv": ["ls"]} x', None, "the line is not JSON: Extra data at character 26", id="more"
+            ),
+            pytest.param(b'\xff{"id": 1}', None, "the line is not UTF-8: byte 0 is 0xff", id="not UTF-8"),
+            pytest.param(b'["ls"]', None, "the line must be an object, not a list", id="a list"),
+            pytest.param(b'"ls"', None, "the line must be an object, not a string", id="a string"),
+            pytest.param(b"null", None, "the line must be an object, not null", id="null"),
+            pytest.param(b"NaN", None, "the line cannot be read: NaN is no JSON", id="not a number"),
+            pytest.param(b'{"argv": ["ls"]}', None, "id is missing", id="no id"),
+            pytest.param(
+                b'{"id": [1], "argv": ["ls"]}',
+                None,
+                "id must be a string or a whole number, not a list",
+                id="a list as id",
+            ),
+            pytest.param(
+                b'{"id": true, "argv": ["ls"]}',
+                None,
+                "id must be a string or a whole number, not a truth value",
+                id="a truth value as id",
+            ),
+            pytest.param(b'{"id": 1}', 1, "argv or shell is missing", id="no call"),
+            pytest.param(
+                b'{"id": 1, "argv": ["ls"], "shell": "ls"}', 1, "give argv or shell, not both", id="two calls"
+            ),
+            pytest.param(b'{"id": 1, "argv": "ls"}', 1, "argv must be a list, not a string", id="argv as text"),
+            pytest.param(b'{"id": 1, "shell": ["ls"]}', 1, "shell must be a string, not a list", id="shell as list"),
+            pytest.param(b'{"id": 1, "argv": ["ls"], "cwd": 3}', 1, "cwd must be a string, not a number", id="cwd"),
+            pytest.param(
+                b'{"id": 1, "argv": ["ls"], "argv": ["rm"]}',
+                None,
+                "the line cannot be read: the key 'argv' is given twice",
+                id="a key twice",
+            ),
+            pytest.param(b"[" * 100_000, None, "the line is nested too deeply", id="too deep"),
+            pytest.param(
+                b'{"id": 1, "argv": ["' + b"x" * 8_388_608 + b'"]}',
+                None,
+                "the line is longer than 8388608 bytes",
+                id="too long",
+            ),
+        ],
+    )
+    def test_a_line_that_cannot_be_read_is_a_deny_and_the_next_is_answered(
+        self, line: bytes, name: object, error: str, project: Path
+    ) -> None:
+        replies = self.answers(project, line + b'\n{"id": "next", "argv": ["ls"]}\n')
+        assert replies == [
+            {"id": name, "decision": "deny", "findings": [], "error": error},
+            {"id": "next", "decision": "allow", "findings": []},
+        ]
+
+    def test_a_number_too_long_to_read_is_a_deny(self, project: Path) -> None:
+        (reply,) = self.answers(project, b'{"id": ' + b"9" * 5000 + b', "argv": ["ls"]}\n')
+        assert (reply["id"], reply["decision"], "error" in reply) == (None, "deny", True)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            pytest.param(rb'{"id": 1, "argv": ["ls", "\u0000"]}', id="a NUL"),
+            pytest.param(rb'{"id": 1, "argv": ["ls", 3]}', id="an argument that is no string"),
+            pytest.param(rb'{"id": 1, "argv": [["ls"]]}', id="a nested argument"),
+            pytest.param(rb'{"id": 1, "argv": []}', id="no arguments"),
+            pytest.param(rb'{"id": 1, "argv": ["ls"], "cwd": "\ud800\u0000"}', id="a directory that cannot exist"),
+        ],
+    )
+    def test_a_call_that_no_kernel_would_take_is_judged_and_denied(self, line: bytes, project: Path) -> None:
+        (reply,) = self.answers(project, line + b"\n")
+        assert (reply["id"], reply["decision"], set(reply)) == (1, "deny", {"id", "decision", "findings"})
+        assert reply["findings"]
+
+    @pytest.mark.parametrize("key", ['"shell": "cat \\ud800"', '"argv": ["cat", "\\ud800"]'])
+    def test_a_lone_surrogate_is_answered(self, key: str, project: Path) -> None:
+        (reply,) = self.answers(project, f'{{"id": 1, {key}}}\n'.encode())
+        assert (reply["id"], set(reply)) == (1, {"id", "decision", "findings"})
+
+    def test_ids_that_need_escapes_come_back(self, project: Path) -> None:
+        (reply,) = self.answers(project, b'{"id": "\\ud800\\u2028\xc3\xa9", "argv": ["ls"]}')
+        assert reply["id"] == "\ud800\u2028é"
+
+    def test_no_lines_give_no_answers(self, project: Path) -> None:
+        assert self.answers(project, b"") == []
+
+    def test_each_answer_comes_before_the_next_question(self, project: Path) -> None:
+        command = [sys.executable, "-m", "corral", "check", *STRICT, "--root", str(project), "--jsonl"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            for number in range(3):
+                process.stdin.write(json.dumps({"id": number, "argv": ["ls"]}).encode() + b"\n")
+                process.stdin.flush()
+                assert json.loads(process.stdout.readline())["id"] == number
+            process.stdin.close()
+            assert process.wait(DEADLINE_SECONDS) == 0
+
+    def test_a_reader_that_leaves_is_no_traceback(self, project: Path) -> None:
+        command = [sys.executable, "-m", "corral", "check", *STRICT, "--root", str(project), "--jsonl"]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.close()
+            process.stdout = None
+            _, errors = process.communicate(b'{"id": 1, "argv": ["ls"]}\n' * 10, timeout=DEADLINE_SECONDS)
+            assert (process.returncode, errors) == (125, b"")
+
+
+class TestExplain:
+    def test_the_page_shows_the_tree_the_axes_and_the_findings(self, project: Path) -> None:
+        done = cli("explain", *STRICT, "--shell", "cat notes.txt && rm -rf sub", cwd=project)
+        text = done.stdout.decode()
+        assert (done.returncode, done.stderr) == (126, b"")
+        assert [line for line in text.splitlines() if line and not line.startswith(" ")] == [
+            "✗ deny   cat notes.txt && rm -rf sub",
+            f"profile strict · root {project} · cwd .",
+            "What would run",
+            "What each axis says",
+            "Findings",
+            *(line for line in text.splitlines() if line.startswith("✗") and line.endswith(" axis")),
+        ]
+        assert "  ├─ cat notes.txt\n" in text
+        assert "  └─ rm -rf sub\n" in text
+        assert "                     ^^\n" in text
+
+    def test_json_tells_the_same(self, project: Path) -> None:
+        done = cli("explain", *STRICT, "--json", "--", "cat", "notes.txt", cwd=project)
+        data = json.loads(done.stdout)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert (data["decision"], data["call"], [a["axis"] for a in data["axes"]]) == (
+            "allow",
+            ["cat", "notes.txt"],
+            ["name", "argv", "structure", "path"],
+        )
+        assert [(s["name"], [e["key"] for e in s["effects"]]) for s in data["steps"]] == [("cat", ["read-inside"])]
+
+    @pytest.mark.parametrize(
+        "argv", [["--"], ["--shell", "echo $("], ["--", "ls", "\x01\x7f"], ["--shell", "a" * 100_000]]
+    )
+    def test_whatever_the_call_it_is_explained(self, argv: list[str], project: Path) -> None:
+        done = cli("explain", *STRICT, *argv, cwd=project)
+        assert (done.returncode in (0, 126), done.stderr) == (True, b"")
+        assert done.stdout.decode().replace("\n", "").isprintable()
+
+
+class TestRule:
+    def test_a_page_says_what_why_and_what_instead(self, project: Path) -> None:
+        done = cli("rule", "name-rm", cwd=project)
+        labels = [line.split()[0] for line in done.stdout.decode().splitlines() if line[4:5].strip()]
+        assert (done.returncode, labels) == (
+            0,
+            ["name-rm", "axis", "what", "instead", "profiles", "refused", "allowed"],
+        )
+
+    def test_every_listed_rule_has_a_page(self, project: Path) -> None:
+        from corral.rulepage import page_of
+
+        ids = json.loads(cli("rule", "--json", cwd=project).stdout)
+        assert ids == cli("rule", cwd=project).stdout.decode().split()
+        assert [rule for rule in ids if page_of(rule) is None] == []
+
+    def test_an_unknown_id_names_its_neighbours(self, project: Path) -> None:
+        done = cli("rule", "nme-rm", cwd=project)
+        assert (done.returncode, done.stdout) == (125, b"")
+        assert "did you mean name-rm?" in done.stderr.decode()
+
+    def test_json_is_the_page(self, project: Path) -> None:
+        data = json.loads(cli("rule", "--json", "name-rm", cwd=project).stdout)
+        assert (data["id"], data["axis"], data["profiles"]["strict"]) == ("name-rm", "name", "deny")
