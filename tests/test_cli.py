@@ -340,3 +340,201 @@ class TestRule:
     def test_json_is_the_page(self, project: Path) -> None:
         data = json.loads(cli("rule", "--json", "name-rm", cwd=project).stdout)
         assert (data["id"], data["axis"], data["profiles"]["strict"]) == ("name-rm", "name", "deny")
+
+
+class TestRun:
+    @pytest.mark.parametrize(
+        ("arguments", "status", "stdout"),
+        [
+            pytest.param(["--", "cat", "notes.txt"], 0, b"pears\napples\n", id="success"),
+            pytest.param(["--", "grep", "plums", "notes.txt"], 1, b"", id="the command's own failure"),
+            pytest.param(["--shell", "sort notes.txt | head -1"], 0, b"apples\n", id="a shell string"),
+            pytest.param(
+                ["--cwd", "sub", "--", "cat", "../notes.txt"], 0, b"pears\napples\n", id="from a directory inside"
+            ),
+            pytest.param(["--", "no-such-program"], 127, b"", id="not found"),
+            pytest.param(["--", "./notes.txt"], 126, b"", id="not executable"),
+            pytest.param(["--", "rm", "notes.txt"], 126, b"", id="denied"),
+            pytest.param(["--cwd", "..", "--", "ls"], 126, b"", id="denied for its directory"),
+            pytest.param(["--timeout", "0", "--", "echo", "x"], 0, b"x\n", id="without a limit"),
+        ],
+    )
+    def test_the_exit_code_is_the_commands_or_says_why_there_is_none(
+        self, arguments: list[str], status: int, stdout: bytes, project: Path
+    ) -> None:
+        done = cli("run", *STRICT, *arguments, cwd=project)
+        assert (done.returncode, done.stdout) == (status, stdout), done.stderr
+        assert (project / "notes.txt").exists()
+
+    def test_a_command_that_a_signal_ended_is_128_and_its_number(self, project: Path) -> None:
+        (project / "end.py").write_text("import os\nos.kill(os.getpid(), 15)\n")
+        assert cli("run", *STRICT, "--", "python3", "end.py", cwd=project).returncode == 128 + 15
+
+    def test_stdin_and_stderr_are_the_commands_own(self, project: Path) -> None:
+        (project / "both.py").write_text(
+            "import sys\nprint(sys.stdin.read().upper())\nprint('warn', file=sys.stderr)\n"
+        )
+        done = cli("run", *STRICT, "--", "python3", "both.py", cwd=project, stdin=b"words")
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"WORDS\n", b"warn\n")
+
+    def test_output_is_not_bounded_and_comes_at_once(self, project: Path) -> None:
+        (project / "echo.py").write_text(
+            "import sys\nprint('x' * 1_000_000, flush=True)\nsys.stdin.readline()\nprint('end')\n"
+        )
+        command = [sys.executable, "-m", "corral", "run", *STRICT, "--", "python3", "echo.py"]
+        with subprocess.Popen(command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert len(process.stdout.readline()) == 1_000_001
+            rest, _ = process.communicate(b"go on\n", timeout=DEADLINE_SECONDS)
+            assert (process.returncode, rest) == (0, b"end\n")
+
+    def test_a_timeout_is_124_and_says_how_to_change_it(self, project: Path) -> None:
+        done = cli("run", *STRICT, "--timeout", "0.3", "--shell", "echo begun; sleep 60", cwd=project)
+        assert (done.returncode, done.stdout) == (124, b"begun\n")
+        assert (
+            done.stderr.decode() == "corral: timed out after 0.3 s; --timeout S sets another limit, --timeout 0 none\n"
+        )
+
+    def test_a_denial_is_told_on_stderr_with_the_way_out(self, project: Path) -> None:
+        lines = cli("run", *STRICT, "--", "rm", "notes.txt", cwd=project).stderr.decode().splitlines()
+        assert lines[:3] == ["✗ deny   name-rm · name axis", "    rm notes.txt", "    ^^"]
+        assert any(line.startswith("    instead  ") for line in lines)
+
+    def test_workspace_needs_containment_and_the_message_says_what_works(self, project: Path) -> None:
+        done = cli("run", "--", "touch", "made", cwd=project)
+        assert (done.returncode, done.stdout) == (125, b"")
+        assert "--profile strict" in done.stderr.decode()
+        assert not (project / "made").exists()
+
+    def test_the_terminal_is_passed_through(self, project: Path) -> None:
+        (project / "see.py").write_text(
+            "import os, sys\nprint([os.isatty(n) for n in (0, 1, 2)])\nprint('got', sys.stdin.readline().strip())\n"
+        )
+        command = [sys.executable, "-m", "corral", "run", *STRICT, "--", "python3", "see.py"]
+        seen = in_terminal(command, project, typed=b"typed words\n")
+        assert b"[True, True, True]" in seen
+        assert b"got typed words" in seen
+
+    def test_an_interrupt_reaches_the_command_which_may_end_in_its_own_way(self, project: Path) -> None:
+        (project / "tidy.py").write_text(
+            "import time\nprint('ready', flush=True)\ntry:\n    time.sleep(60)\n"
+            "except KeyboardInterrupt:\n    print('tidied', flush=True)\n    raise SystemExit(7)\n"
+        )
+        command = [sys.executable, "-m", "corral", "run", *STRICT, "--", "python3", "tidy.py"]
+        with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            process.send_signal(signal.SIGINT)
+            rest, errors = process.communicate(timeout=DEADLINE_SECONDS)
+            assert (process.returncode, rest, errors) == (7, b"tidied\n", b"")
+
+    def test_a_second_interrupt_ends_a_command_that_ignores_the_first(self, project: Path) -> None:
+        (project / "stay.py").write_text(
+            "import signal, time\nsignal.signal(signal.SIGINT, lambda *_: print('no', flush=True))\n"
+            "print('ready', flush=True)\nwhile True:\n    time.sleep(60)\n"
+        )
+        command = [sys.executable, "-m", "corral", "run", *STRICT, "--", "python3", "stay.py"]
+        with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for said in (b"ready\n", b"no\n"):
+                assert process.stdout.readline() == said
+                process.send_signal(signal.SIGINT)
+            assert process.wait(DEADLINE_SECONDS) == 128 + 9
+
+    def test_corral_killed_takes_the_command_with_it(self, project: Path) -> None:
+        (project / "stay.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n")
+        command = [sys.executable, "-m", "corral", "run", *STRICT, "--", "python3", "stay.py"]
+        with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            pid = int(process.stdout.readline())
+            process.kill()
+        until = time.monotonic() + DEADLINE_SECONDS
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+class TestRunJson:
+    def test_one_result_on_stdout_that_fits_the_schema(self, project: Path) -> None:
+        done = cli("run", *STRICT, "--json", "--", "cat", "notes.txt", cwd=project)
+        data = json.loads(done.stdout)
+        jsonschema.Draft202012Validator(SCHEMA).validate(data)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert (data["argv"], data["stdout"], data["cwd"]) == (["cat", "notes.txt"], "pears\napples\n", str(project))
+
+    @pytest.mark.parametrize(
+        ("arguments", "status", "fields"),
+        [
+            pytest.param(["--", "rm", "x"], 126, {"denied": True, "exit_code": -100}, id="denied"),
+            pytest.param(
+                ["--timeout", "0.3", "--", "sleep", "60"], 124, {"timed_out": True, "exit_code": -101}, id="timed out"
+            ),
+            pytest.param(["--", "cat", "none"], 1, {"denied": False, "exit_code": 1, "ok": False}, id="failed"),
+            pytest.param(["--shell", "echo x"], 0, {"shell": True, "argv": ["echo x"]}, id="a shell string"),
+        ],
+    )
+    def test_whatever_happens_it_is_one_result(
+        self, arguments: list[str], status: int, fields: dict[str, object], project: Path
+    ) -> None:
+        done = cli("run", *STRICT, "--json", *arguments, cwd=project)
+        data = json.loads(done.stdout)
+        jsonschema.Draft202012Validator(SCHEMA).validate(data)
+        assert (done.returncode, done.stderr) == (status, b"")
+        assert {name: data[name] for name in fields} == fields
+
+    def test_output_is_bounded_and_says_so(self, project: Path) -> None:
+        (project / "flood.py").write_text("print('x' * 1_000_000)\n")
+        data = json.loads(cli("run", *STRICT, "--json", "--", "python3", "flood.py", cwd=project).stdout)
+        assert (data["truncated"], data["stdout_bytes"], len(data["stdout"]) < 70_000) == (True, 1_000_001, True)
+        assert "truncated" in data["stdout"]
+
+
+def in_terminal(command: list[str], cwd: Path, typed: bytes = b"", columns: int = 80) -> bytes:
+    """Run a command in a terminal of its own, type, and return all that appears there."""
+    import fcntl
+    import struct
+    import termios
+
+    pid, master = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        # Given, not inherited: readline puts COLUMNS into the environment behind Python's back.
+        env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+        os.execvpe(command[0], command, env | {"TERM": "xterm-256color"})
+    os.write(master, typed)
+    seen = b""
+    try:
+        while chunk := os.read(master, 65536):
+            seen += chunk
+    except OSError:
+        # The other end of a terminal that nobody holds any more is an error, not an end.
+        pass
+    finally:
+        os.close(master)
+        os.waitpid(pid, 0)
+    return seen
+
+
+class TestColour:
+    COMMAND = (sys.executable, "-m", "corral", "check", *STRICT, "--", "rm", "x")
+
+    def test_a_terminal_gets_colour(self, project: Path) -> None:
+        assert b"\x1b[1;31m" in in_terminal([*self.COMMAND], project)
+
+    def test_no_color_is_respected(self, project: Path) -> None:
+        seen = in_terminal(["env", "NO_COLOR=1", *self.COMMAND], project)
+        assert b"\x1b" not in seen
+        assert b"deny" in seen
+
+    def test_a_pipe_gets_none(self, project: Path) -> None:
+        assert b"\x1b" not in cli(*self.COMMAND[3:], cwd=project, TERM="xterm-256color").stderr
+
+    def test_an_ascii_stream_gets_ascii(self, project: Path) -> None:
+        done = cli(*self.COMMAND[3:], cwd=project, PYTHONIOENCODING="ascii")
+        assert done.stderr.isascii()
+        assert done.stderr.startswith(b"x deny   name-rm - name axis\n")
+
+    def test_a_narrow_terminal_gets_narrow_lines(self, project: Path) -> None:
+        seen = in_terminal(["env", "NO_COLOR=1", *self.COMMAND[:-1], "y" * 200], project, columns=40)
+        assert max(len(line) for line in seen.decode().split("\r\n")) <= 40

@@ -94,10 +94,18 @@ def test_padding_counts_columns_and_not_characters() -> None:
     assert [pad("ab", 4), pad("日", 4), pad("abcdef", 4)] == ["ab  ", "日  ", "abcdef"]
 
 
-def test_wrapping_breaks_between_words_only() -> None:
-    assert wrap("one two three incomprehensibilities x", 11, "  ") == [
+def test_wrapping_breaks_between_words_and_within_longer_ones() -> None:
+    assert wrap("one two three incomprehensibility x", 11, "  ") == [
         "  one two",
         "  three",
-        "  incomprehensibilities",
-        "  x",
+        "  incompreh",
+        "  ensibilit",
+        "  y x",
     ]
+
+
+@given(st.text(st.characters(categories=("L", "N", "Zs"))), st.integers(4, 30))
+def test_wrapped_text_fits_and_is_all_there(text: str, width: int) -> None:
+    lines = wrap(text, width, "  ")
+    assert all(columns(line) <= width for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 0.5
 MAX_OUTPUT_BYTES = 2000
-STYLES = {"ran": "allow", "denied": "deny", "timed out": "ask", "truncated": "ask"}
+# Each outcome's sign and colour; the word stands beside them.
+SHOWN = {
+    "ran": ("allow", "allow"),
+    "denied": ("deny", "deny"),
+    "timed out": ("stop", "ask"),
+    "truncated": ("stop", "ask"),
+}
 FILES = {
     "notes.txt": "pears\napples\nquinces\n",
     "src/main.py": "print('The answer is', 6 * 7)\n",
@@ -70,7 +76,7 @@ class Outcome(Record):
     def to_dict(self) -> dict[str, object]:
         """Return the outcome as JSON-ready data."""
         case, result = self.case, self.result
-        kept = ("exit_code", "denied", "timed_out", "truncated", "reason", "stdout_bytes", "killed", "duration_ms")
+        kept = ("exit_code", "denied", "timed_out", "truncated", "reason", "stdout_bytes", "killed")
         return {
             "group": case.group,
             "call": case.call.argv if isinstance(case.call.argv, str) else list(case.call.argv),
@@ -81,6 +87,7 @@ class Outcome(Record):
             "as_expected": self.as_expected,
             "rules": [finding.rule for finding in result.verdict.findings],
             **{name: getattr(result, name) for name in kept},
+            "duration_ms": round(result.duration_ms, 3),
         }
 
 
@@ -107,7 +114,7 @@ ADVERSARIAL = {
         Call(["sudo", "ls"]),
         Call(["mkfs.ext4", "disk.img"]),
         Call(["chmod", "-R", "777", "."]),
-        Call(["curl", "https://example.com"]),
+        Call(["curl", "http://localhost:9/"]),
         Call(["env", "-u", "HOME", "rm", "notes.txt"]),
         _shell("ls && { echo tidy; \\rm -rf src; }"),
     ),
@@ -174,13 +181,12 @@ def _write(path: str, text: str) -> None:
 def row_text(outcome: Outcome, terminal: Terminal) -> str:
     """Return one row of the table; all rows of a terminal are aligned."""
     cut = terminal.sign("cut")
-    most = max(terminal.columns * 2 // 5, 12)
-    width = max(columns(one_line(case.call, most, cut)) for case in CASES)
-    style = STYLES[outcome.word]
-    sign = terminal.paint(style, pad(f"{terminal.sign(style)} {outcome.word}", 11))
-    call = pad(one_line(outcome.case.call, most, cut), width)
+    width = max(columns(_call_text(case.call, terminal)) for case in CASES)
+    sign, style = SHOWN[outcome.word]
+    word = terminal.paint(style, pad(f"{terminal.sign(sign)} {outcome.word}", 11))
+    call = pad(_call_text(outcome.case.call, terminal), width)
     detail = clip(visible(_detail(outcome)), max(terminal.columns - width - 17, 8), cut)
-    row = f"  {sign}  {call}  {detail}".rstrip()
+    row = f"  {word}  {call}  {detail}".rstrip()
     if outcome.as_expected:
         return row
     wanted = (
@@ -189,6 +195,11 @@ def row_text(outcome: Outcome, terminal: Terminal) -> str:
         else outcome.case.expected
     )
     return f"{row}\n{terminal.paint('deny', f'    unexpected: this must be {wanted}')}"
+
+
+def _call_text(call: Call, terminal: Terminal) -> str:
+    text = one_line(call, max(terminal.columns * 2 // 5, 12), terminal.sign("cut")) or "(nothing)"
+    return f"{text} (in {call.cwd})" if call.cwd else text
 
 
 def _detail(outcome: Outcome) -> str:

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 PIPE_COLUMNS = 100  # for output that no terminal bounds: wide enough for a log, narrow enough to read
 MIN_COLUMNS = 24  # below this nothing aligned can be read; lines then run over
 CODES = {"deny": "1;31", "ask": "1;33", "allow": "1;32", "head": "1", "mark": "1;36", "dim": "2"}
-SIGNS = {"deny": ("✗", "x"), "ask": ("?", "?"), "allow": ("✓", "+"), "cut": ("…", "..."), "dot": ("·", "-")}
+SIGNS = {
+    "deny": ("✗", "x"),
+    "ask": ("?", "?"),
+    "allow": ("✓", "+"),
+    "stop": ("!", "!"),
+    "cut": ("…", "..."),
+    "dot": ("·", "-"),
+}
 BRANCHES = {"tee": ("├─ ", "|- "), "end": ("└─ ", "`- "), "bar": ("│  ", "|  ")}
 # Not control characters, and still able to reorder or hide what a person reads on the line.
 DECEIVING = frozenset("\u00ad\u061c\u115f\u1160\u180e\u2028\u2029\u3164\ufeff\uffa0")
@@ -103,11 +110,20 @@ def pad(text: str, width: int) -> str:
     return text + " " * (width - columns(text))
 
 
+def _pieces(word: str, width: int) -> list[str]:
+    pieces = [word]
+    while columns(pieces[-1]) > width:
+        last = pieces.pop()
+        first = clip(last, width, "") or last[0]
+        pieces += [first, last[len(first) :]]
+    return pieces
+
+
 def wrap(text: str, width: int, indent: str) -> list[str]:
-    """Return indented lines of at most `width` columns, broken between words; a longer word stands alone."""
+    """Return indented lines of at most `width` columns, broken between words, and within words that are longer."""
     line = indent
     lines, empty = [], True
-    for word in text.split(" "):
+    for word in (piece for whole in text.split(" ") for piece in _pieces(whole, max(width - len(indent), 1))):
         if not empty and columns(line) + 1 + columns(word) > width:
             lines.append(line)
             line, empty = indent, True
