@@ -5,6 +5,7 @@ A hole is a NUL in the text of a word, which no argument can hold. Never guesses
 
 from __future__ import annotations
 
+import itertools
 import re
 
 TYPE_CHECKING = False
@@ -20,13 +21,58 @@ if TYPE_CHECKING:
 HOLE = "\0"
 NUMBER = "\1"  # a hole that can only be a number or a plain word: it changes no path (a call that holds this byte itself is refused)
 MAX_FIELDS = 256  # against a brace expansion that makes millions of words
-LITERAL, QUOTED, EXPANDED, SPLIT = 0, 1, 2, 3  # unquoted source text, quoted text, text of an unquoted expansion, a field boundary
+LITERAL, QUOTED, EXPANDED, SPLIT = (
+    0,
+    1,
+    2,
+    3,
+)  # unquoted source text, quoted text, text of an unquoted expansion, a field boundary
 _SPECIAL = re.compile(r"[\\~*?\[\]{}$`'\"]")
 _HIDDEN = re.compile(r"(?<!\\)(?:\\\\)*(?:\$\(|`)")
 # Variables whose value is a plain number or word that can change no path and name no command: any sample will do.
-_PLAIN = frozenset("? $ ! # - RANDOM SECONDS LINENO UID EUID PPID BASHPID EPOCHSECONDS SHLVL COLUMNS LINES HOSTNAME OSTYPE MACHTYPE HOSTTYPE".split())
-_ANSI = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\", "'": "'", '"': '"', "?": "?"}
-_ANSI_ESCAPE = re.compile(r"\\(?:([abeEfnrtv\\'\"?])|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.))", re.S)
+_PLAIN = frozenset(
+    [
+        "?",
+        "$",
+        "!",
+        "#",
+        "-",
+        "RANDOM",
+        "SECONDS",
+        "LINENO",
+        "UID",
+        "EUID",
+        "PPID",
+        "BASHPID",
+        "EPOCHSECONDS",
+        "SHLVL",
+        "COLUMNS",
+        "LINES",
+        "HOSTNAME",
+        "OSTYPE",
+        "MACHTYPE",
+        "HOSTTYPE",
+    ]
+)
+_ANSI = {
+    "a": "\a",
+    "b": "\b",
+    "e": "\x1b",
+    "E": "\x1b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
+    "?": "?",
+}
+_ANSI_ESCAPE = re.compile(
+    r"\\(?:([abeEfnrtv\\'\"?])|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.))",
+    re.DOTALL,
+)
 
 
 class Word:
@@ -35,7 +81,14 @@ class Word:
     __slots__ = ("argument", "end", "glob", "multi", "start", "text")
 
     def __init__(
-        self, text: str, start: int = 0, end: int = 0, *, glob: bool = False, multi: bool = False, argument: int | None = None
+        self,
+        text: str,
+        start: int = 0,
+        end: int = 0,
+        *,
+        glob: bool = False,
+        multi: bool = False,
+        argument: int | None = None,
     ) -> None:
         self.text = text
         self.start = start
@@ -142,13 +195,21 @@ class Expander:
     def _collect(self, node: Node, out: list[Fragment], quoted: bool) -> None:
         kind = node.type
         script = self.script
-        if kind in ("word", "number", "variable_name", "special_character", "extglob_pattern", "regex", "test_operator"):
+        if kind in (
+            "word",
+            "number",
+            "variable_name",
+            "special_character",
+            "extglob_pattern",
+            "regex",
+            "test_operator",
+        ):
             self._unquoted(self._leaf(node), out, quoted)
         elif kind == "raw_string":
             out.append((script.cut(node.start_byte + 1, node.end_byte - 1), QUOTED))
         elif kind == "string":
             self._string(node, out)
-        elif kind == "concatenation" or kind == "command_name":
+        elif kind in {"concatenation", "command_name"}:
             last = node.start_byte
             for child in node.children:
                 if child.start_byte > last:  # a line continuation inside the word
@@ -192,7 +253,7 @@ class Expander:
         if "\\" not in text:
             out.append((text, QUOTED if quoted and text[:1] != "~" else LITERAL))
             return
-        pieces = re.split(r"\\(.|\n)", text, flags=re.S)
+        pieces = re.split(r"\\(.|\n)", text, flags=re.DOTALL)
         for index, piece in enumerate(pieces):
             if index % 2:
                 if piece != "\n":
@@ -210,7 +271,7 @@ class Expander:
                 self._leaf(child)
                 continue
             if kind not in ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"):
-                if child.child_count or kind in ("ERROR",):
+                if child.child_count or kind == "ERROR":
                     self.scan(child)
                 continue
             if child.start_byte > last:
@@ -262,7 +323,9 @@ class Expander:
             if isinstance(value, list) and index.isdigit() and int(index) < len(value):
                 return self._value(value[int(index)], out, quoted)
         name = next((c for c in children if c.type == "variable_name"), None)
-        operator = children[2].type if len(children) > 3 and name is not None and children[1].type == "variable_name" else ""
+        operator = (
+            children[2].type if len(children) > 3 and name is not None and children[1].type == "variable_name" else ""
+        )
         known = self.lookup(script.cut(name.start_byte, name.end_byte)) if name is not None else None
         for child in children[2:]:
             self.scan(child)
@@ -298,10 +361,11 @@ class Expander:
                 continue
             if kind == LITERAL:
                 if index == 0 and piece.startswith("~"):
-                    piece = self._tilde(piece)
+                    text = self._tilde(piece)
+                else:
+                    text += piece
                 if "*" in piece or "?" in piece or "[" in piece:
                     glob = True
-                text += piece
                 begun = begun or bool(piece)
             elif kind == QUOTED:
                 text += piece
@@ -369,7 +433,7 @@ def _first_group(chars: list[Fragment]) -> tuple[int, int, list[list[Fragment]]]
                 if depth == 0:
                     if commas:
                         edges = [start, *commas, at]
-                        return start, at, [chars[a + 1 : b] for a, b in zip(edges, edges[1:], strict=False)]
+                        return start, at, [chars[a + 1 : b] for a, b in itertools.pairwise(edges)]
                     branches = _sequence("".join(t for t, k in chars[start + 1 : at] if k == LITERAL))
                     if branches is not None:
                         return start, at, branches
@@ -391,7 +455,11 @@ def _sequence(text: str) -> list[list[Fragment]] | None:
     stride = abs(int(step or 1)) or 1
     if abs(high - low) // stride > MAX_FIELDS:
         return [[(HOLE, EXPANDED)]]
-    width = max(len(first), len(last)) if digits and (first.lstrip("-") + "x")[0] == "0" or (last.lstrip("-") + "x")[0] == "0" else 0
+    width = (
+        max(len(first), len(last))
+        if (digits and (first.lstrip("-") + "x")[0] == "0") or (last.lstrip("-") + "x")[0] == "0"
+        else 0
+    )
     values = range(low, high + (1 if high >= low else -1), stride if high >= low else -stride)
     return [[(str(v).zfill(width) if digits else chr(v), LITERAL)] for v in values]
 

@@ -61,7 +61,13 @@ def row(name: str) -> Row | None:
 def variable(name: str) -> tuple[Any, ...] | None:
     """Return the slots that the value of an environment variable fills, if it is one that matters."""
     table: dict[str, tuple[Any, ...]] = _BOOK["variables"]
-    return table.get(name)
+    if name in table:
+        return table[name]
+    for pattern, slots in _BOOK["patterns"].items():
+        head, _, tail = pattern.partition("*")
+        if name.startswith(head) and name.endswith(tail) and len(name) >= len(head) + len(tail):
+            return tuple(slots)
+    return None
 
 
 def places() -> dict[str, Any]:

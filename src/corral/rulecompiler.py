@@ -12,22 +12,83 @@ import tomllib
 from typing import Any
 
 EFFECTS = frozenset(
-    "runs reads writes deletes loads sends listens chdir sets rewrites discards privileges kills changes installs".split()
+    [
+        "runs",
+        "reads",
+        "writes",
+        "deletes",
+        "loads",
+        "sends",
+        "listens",
+        "chdir",
+        "sets",
+        "rewrites",
+        "discards",
+        "privileges",
+        "kills",
+        "changes",
+        "installs",
+    ]
 )
 KINDS = frozenset(
-    "any argv argv; assign atpath code config hostpath keyvalue listfile mark module name operands path ref remote script shell "
-    "stdin text url words".split()
+    [
+        "any",
+        "argv",
+        "argv;",
+        "assign",
+        "atpath",
+        "class",
+        "code",
+        "config",
+        "hostpath",
+        "keyvalue",
+        "listfile",
+        "mark",
+        "module",
+        "name",
+        "operands",
+        "path",
+        "ref",
+        "remote",
+        "script",
+        "setting",
+        "shell",
+        "stdin",
+        "text",
+        "url",
+        "words",
+    ]
 )
 STYLES = frozenset({"gnu", "posix", "longdash", "find", "keyvalue", "tar", "none"})
 LANGUAGES = frozenset({"sed", "jq"})
 ROW_KEYS = frozenset(
-    "names style abbrev options operands sub config modules bare effects group interpreter appends why instead deny allow workspace".split()
+    [
+        "names",
+        "style",
+        "abbrev",
+        "options",
+        "operands",
+        "sub",
+        "config",
+        "modules",
+        "bare",
+        "effects",
+        "group",
+        "interpreter",
+        "appends",
+        "why",
+        "instead",
+        "deny",
+        "allow",
+        "workspace",
+    ]
 )
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rules")
 COMPILED = os.path.join(HERE, "compiled.bin")
 TABLES = frozenset({"profiles", "groups", "variables", "places", "effects"})
 
-Slot = tuple[str, str, str, str, tuple[str, ...]]  # effect, kind, "" or "*" or "?" or "stop", label, unless
+# effect, kind, "" or "*" or "?" or "stop", label, options that drop it, options of which one must be there
+Slot = tuple[str, str, str, str, tuple[str, ...], tuple[str, ...]]
 
 
 class RuleError(ValueError):
@@ -42,17 +103,30 @@ def _slots(text: str, where: str) -> tuple[Slot, ...]:
     while index < len(words):
         word = words[index]
         index += 1
-        if word == "unless":
+        if word in ("unless", "if"):
             if not slots:
-                raise RuleError(f"{where}: 'unless' stands before any slot in {text!r}")
-            slots[-1] = (*slots[-1][:4], tuple(words[index:]))
-            break
+                raise RuleError(f"{where}: {word!r} stands before any slot in {text!r}")
+            names = []
+            while index < len(words) and words[index] not in ("unless", "if"):
+                names.append(words[index])
+                index += 1
+            effect, kind, many, label, unless, when = slots[-1]
+            slots[-1] = (
+                effect,
+                kind,
+                many,
+                label,
+                *((tuple(names), when) if word == "unless" else (unless, tuple(names))),
+            )
+            continue
         if word == "stop" or word.startswith("#"):
             if not slots:
                 raise RuleError(f"{where}: {word!r} stands before any slot in {text!r}")
-            effect, kind, many, label, unless = slots[-1]
+            effect, kind, many, label, unless, when = slots[-1]
             slots[-1] = (
-                (effect, kind, "stop", label, unless) if word == "stop" else (effect, kind, many, word[1:], unless)
+                (effect, kind, "stop", label, unless, when)
+                if word == "stop"
+                else (effect, kind, many, word[1:], unless, when)
             )
             continue
         many = word[-1] if word[-1] in "*?" else ""
@@ -67,14 +141,14 @@ def _slots(text: str, where: str) -> tuple[Slot, ...]:
                 raise RuleError(f"{where}: unknown language {kind[5:]!r} in {text!r}")
         elif kind and kind not in KINDS:
             raise RuleError(f"{where}: unknown kind {kind!r} in {text!r}; known: {', '.join(sorted(KINDS))}")
-        slots.append((effect, kind, many, "", ()))
+        slots.append((effect, kind, many, "", (), ()))
     return tuple(slots)
 
 
 def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
     unknown = set(data) - ROW_KEYS
     if unknown:
-        raise RuleError(f"{where}: unknown key {sorted(unknown)[0]!r}; known: {', '.join(sorted(ROW_KEYS))}")
+        raise RuleError(f"{where}: unknown key {min(unknown)!r}; known: {', '.join(sorted(ROW_KEYS))}")
     style = data.get("style", "gnu")
     if style not in STYLES:
         raise RuleError(f"{where}: unknown style {style!r}; known: {', '.join(sorted(STYLES))}")
@@ -87,6 +161,8 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
             options[spelling] = slots
     operands = [slot for text in data.get("operands", ["reads:any*"]) for slot in _slots(text, f"{where}.operands")]
     row: dict[str, Any] = {"id": name, "style": style, "options": options, "operands": tuple(operands)}
+    if any(slot[0] for slots in options.values() for slot in slots) or "sub" in data:
+        row["risky"] = True  # a word that is not known may be one of these
     if data.get("abbrev"):
         row["longs"] = tuple(sorted(o for o in options if o.startswith("--")))
     for key in ("group", "interpreter", "appends", "why", "instead"):
@@ -94,8 +170,8 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
             row[key] = data[key]
     for key in ("bare", "effects"):
         if key in data:
-            text = data[key] if isinstance(data[key], str) else " ".join(data[key])
-            row[key] = _slots(text, f"{where}.{key}")
+            texts = [data[key]] if isinstance(data[key], str) else data[key]
+            row[key] = tuple(slot for text in texts for slot in _slots(text, f"{where}.{key}"))
     for key in ("config", "modules"):
         if key in data:
             row[key] = {
@@ -106,9 +182,13 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
     if "sub" in data:
         row["sub"] = {}
         for spelled, sub in data["sub"].items():
-            if isinstance(sub, str):
-                sub = {"effects": [sub]} if sub else {}
-            made = _row(f"{name}-{spelled.split()[0]}" if spelled else f"{name}-other", sub, f"{where}.sub.{spelled!r}")
+            fields = ({"effects": [sub]} if sub else {}) if isinstance(sub, str) else sub
+            inherited = {key: data[key] for key in ("abbrev", "interpreter") if key in data and key not in fields}
+            made = _row(
+                f"{name}-{spelled.split()[0]}" if spelled else f"{name}-other",
+                fields | inherited,
+                f"{where}.sub.{spelled!r}",
+            )
             for spelling in spelled.split() or [""]:
                 row["sub"][spelling] = made
     return row
@@ -167,6 +247,7 @@ def compile_rules() -> dict[str, Any]:
     }
     return {
         "rows": rows,
+        "patterns": {name: slots for name, slots in variables.items() if "*" in name},
         "grouped": grouped,
         "interpreters": interpreters,
         "variables": variables,

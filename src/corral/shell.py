@@ -31,7 +31,7 @@ class Script:
 
     __slots__ = ("base", "fixed", "heredocs", "plain", "problem", "root", "source", "spent", "text")
 
-    def __init__(self, text: str, *, base: int = 0, fixed: tuple[int, int] | None = None) -> None:
+    def __init__(self, text: str, *, base: int = 0, fixed: tuple[int, int] | None = None, parse: bool = True) -> None:
         self.text = text
         self.base = base  # where this text begins in the text of the call
         self.fixed = fixed  # or the one span that everything in it is reported at
@@ -39,6 +39,9 @@ class Script:
         self.heredocs: dict[int, Heredoc] = {}
         self.spent: set[int] = set()
         self.root: Node = None
+        if not parse:  # the script of an argv call, which has none
+            self.source, self.plain = b"", True
+            return
         source = text.encode("utf-8", "surrogatepass")
         if len(source) > MAX_TEXT_BYTES:
             self.problem = f"more than {MAX_TEXT_BYTES} bytes of shell text"

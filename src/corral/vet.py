@@ -37,7 +37,7 @@ def _vet(call: Call, config: SandboxConfig, machine: Machine) -> Verdict:
     refused = structure.refuse(call)
     if refused is not None:
         return Verdict((refused,))
-    acts, complete = acts_of(call, config, machine)
+    acts, complete = acts_of(call, machine)
     found = executable.judge(acts, config)
     found += arguments.judge(acts, config)
     found += structure.judge(acts, config)
@@ -50,13 +50,13 @@ def _vet(call: Call, config: SandboxConfig, machine: Machine) -> Verdict:
     return Verdict(tuple(dict.fromkeys(found))[:MAX_FINDINGS], complete and len(found) <= MAX_FINDINGS)
 
 
-def acts_of(call: Call, config: SandboxConfig, machine: Machine) -> tuple[list[Act], bool]:
+def acts_of(call: Call, machine: Machine) -> tuple[list[Act], bool]:
     """Return every command that a well-shaped call could run, and whether the walk got to its end."""
     walker = Walker(machine)
     cwd = machine.root if call.cwd is None else machine.resolve(call.cwd, machine.root)
     scope = Scope((cwd,))
     text = call.argv if isinstance(call.argv, str) else call.argv[0] if call.shell else ""
-    script = Script(str(text)) if call.shell else _NO_SCRIPT
+    script = Script(str(text), parse=call.shell)
     frame = Frame(walker, script, scope, 0)
     try:
         if call.env:
@@ -76,17 +76,6 @@ def acts_of(call: Call, config: SandboxConfig, machine: Machine) -> tuple[list[A
         walker.report("limit", Word(str(text)[:80]), str(limit))
         return walker.acts, False
     return walker.acts, True
-
-
-class _NoScript:
-    """Stands for the script of an argv call, which has none."""
-
-    text = ""
-    source = b""
-    heredocs: dict[int, object] = {}
-
-
-_NO_SCRIPT: Script = _NoScript()  # type: ignore[assignment]  only its fixed emptiness is ever read
 
 
 def _plain(walker: Walker, words: list[Word]) -> None:
@@ -119,7 +108,7 @@ def trace(call: Call, config: SandboxConfig, machine: Machine | None = None) -> 
     machine = machine or Machine.of(config)
     if structure.refuse(call) is not None:
         return ()
-    acts, _ = acts_of(call, config, machine)
+    acts, _ = acts_of(call, machine)
     decisions = config.rules.effects
     steps = []
     for act in acts:

@@ -26,7 +26,7 @@ def effect_of(text: str) -> str:
 
 def remote_kind(text: str) -> str:
     """Say what a remote is: `ext` (runs a command), `path`, `local`, `url`, or a `name`."""
-    if text.startswith("ext::") or text.startswith("fd::"):
+    if text.startswith(("ext::", "fd::")):
         return "ext"
     if "://" in text:
         scheme = text.partition("://")[0].lower()

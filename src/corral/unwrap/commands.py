@@ -1,0 +1,146 @@
+"""From words to acts: which program a name really is, and what assignments change for it."""
+
+from __future__ import annotations
+
+from corral.expand import HOLE, Word
+from corral.rulebook import row as row_of
+from corral.rulebook import variable as variable_slots
+from corral.unwrap.act import Act
+from corral.unwrap.reader import Reader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from corral.expand import Value
+    from corral.unwrap.scope import Frame
+    from corral.unwrap.walk import Walker
+
+    Row = dict[str, Any]
+
+_SYSTEM_PATH = ("/usr/", "/bin", "/sbin", "/lib", "/opt/", "/snap/")
+_HARMLESS_COMMANDS = frozenset({"true", "false", ":", "cat", "less", "more"})  # of a pager or an editor
+_GUESS: Row = {"id": "unknown", "style": "guess", "options": {}, "operands": (("reads", "any", "*", "", (), ()),)}
+
+
+def assign(walker: Walker, frame: Frame, act: Act, name: str, value: Value, word: Word) -> None:
+    """Set a variable, and judge the ones that change what later commands mean or load."""
+    frame.scope.variables[name] = None if isinstance(value, str) and HOLE in value else value
+    text = value if isinstance(value, str) else HOLE
+    if isinstance(value, str) and ("$(" in value or "`" in value) and "[" in value:
+        walker.tainted = True
+    if name == "PATH":
+        for part in text.split(":"):
+            if part == HOLE or part.startswith(_SYSTEM_PATH):
+                continue
+            act.effects.append(("shadow", word, f": {part or 'an empty entry'} comes into PATH"))
+    elif name == "IFS":
+        frame.scope.variables = {
+            n: v if isinstance(v, str) and v.isalnum() else None for n, v in frame.scope.variables.items()
+        }
+    slots = variable_slots(name)
+    if not slots or not text:
+        return
+    effect, kind = slots[0][0], slots[0][1]
+    if kind == "shell" and text in _HARMLESS_COMMANDS:
+        return
+    if effect == "loads":
+        act.effects.append(("code-loaded", word.part(f"{name}={text}"), ""))
+    elif kind in ("shell", "code"):
+        act.effects.append(("code-option", word.part(f"{name}={text}"), ""))
+    reader = Reader(walker, frame, act, {"id": f"variable-{name}", "style": "none", "options": {}, "operands": ()})
+    for slot in slots:
+        if effect == "loads":
+            slot = ("reads", *slot[1:])
+        if slot[1] == "code":
+            continue
+        for part in text.split(":") if effect == "loads" else [text]:
+            if part:
+                reader.fill(slot, word.part(part))
+
+
+def assign_dynamic(walker: Walker, frame: Frame, act: Act, word: Word) -> None:
+    """Judge an assignment that a declaration makes of an expanded word."""
+    name, equals, value = word.text.partition("=")
+    if HOLE in name:
+        frame.scope.variables = dict.fromkeys(frame.scope.variables)
+    elif equals:
+        assign(walker, frame, act, name.rstrip("+"), value if HOLE not in value else None, word.part(value))
+
+
+def judge_words(
+    walker: Walker,
+    frame: Frame,
+    words: list[Word],
+    assignments: Iterable[tuple[str, Value, Word]],
+    targets: Iterable[tuple[str, Word]],
+    whole: Word,
+) -> None:
+    """Record one simple command: its assignments, its redirects, and what its words do."""
+    act = Act("", words or [whole], frame.depth, frame.scope.cwds)
+    act.effects += [(verb, word, "") for verb, word in targets]
+    walker.acts.append(act)
+    if not words:
+        for name, value, word in assignments:
+            assign(walker, frame, act, name, value, word)
+        return
+    saved: dict[str, Any] = {}
+    for name, value, word in assignments:
+        saved.setdefault(name, frame.scope.variables.get(name, saved))
+        assign(walker, frame, act, name, value, word)
+    command(walker, frame, words, act, direct=True)
+    for name, value in saved.items():  # a prefix lasts for its command only
+        if value is saved:
+            frame.scope.variables.pop(name, None)
+        else:
+            frame.scope.variables[name] = value
+
+
+def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = None, *, direct: bool = False) -> None:
+    """Judge a command given as words, however it came about."""
+    if act is None:
+        act = Act("", words, frame.depth, frame.scope.cwds)
+        walker.acts.append(act)
+    first = words[0]
+    if not first.proven:
+        act.effects.append(("name-unproven", first, ""))
+        return
+    act.name = first.text
+    if direct and act.name in frame.scope.functions:
+        walker.call_function(act.name, words, frame)
+        return
+    base = act.name.rpartition("/")[2]
+    if "/" in act.name:
+        act.effects.append(("runs", first, ""))
+        base = _program(walker, frame, act, first, base)
+    elif walker.machine.path:
+        _shadowed(walker, frame, act, first)
+    act.real = base
+    row = row_of(base)
+    if row is None:
+        row = _GUESS
+    act.row = row
+    Reader(walker, frame, act, row).read(words)
+
+
+def _program(walker: Walker, frame: Frame, act: Act, first: Word, base: str) -> str:
+    """Return the name that decides for a program given by its path: what a link or a copy made in this call really is."""
+    for cwd in frame.scope.cwds or ():
+        absolute = walker.machine.absolute(first.text, cwd)
+        if absolute in walker.copies:
+            return walker.copies[absolute]
+        if absolute in walker.written or HOLE in walker.written:
+            act.effects.append(("run-written", first, ""))
+        if not absolute.startswith(_SYSTEM_PATH):
+            real = walker.machine.resolve(first.text, cwd).rpartition("/")[2]
+            if real != base and row_of(real) is not None:
+                return real
+    return base
+
+
+def _shadowed(walker: Walker, frame: Frame, act: Act, first: Word) -> None:
+    for folder in walker.machine.path:
+        if walker.machine.exists(first.text, folder):
+            act.effects.append(("runs", first.part(f"{folder}/{first.text}"), ""))
+            return

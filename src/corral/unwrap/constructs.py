@@ -1,0 +1,294 @@
+"""The compound statements and declarations of bash, walked. Where branches or rounds of a loop can differ, what they disagree on is unknown."""
+
+from __future__ import annotations
+
+from corral.expand import HOLE, NUMBER, Word
+from corral.unwrap.act import Act
+from corral.unwrap.commands import assign, assign_dynamic
+from corral.unwrap.survey import changed_below, children, names_below
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from corral.expand import Value
+    from corral.unwrap.scope import Frame, Scope
+    from corral.unwrap.walk import Walker
+
+    Node = Any
+
+MAX_UNROLLED = 8  # values of a constant loop that are followed one by one
+TOKENS = frozenset(
+    [
+        ";",
+        "&",
+        ";;",
+        ";&",
+        ";;&",
+        "&&",
+        "||",
+        "|",
+        "|&",
+        "comment",
+        "then",
+        "do",
+        "done",
+        "fi",
+        "in",
+        "esac",
+        "if",
+        "elif",
+        "else",
+        "while",
+        "until",
+        "for",
+        "select",
+        "case",
+        ")",
+        "(",
+        "{",
+        "}",
+    ]
+) | {"\n"}
+BODIES = (
+    "compound_statement",
+    "subshell",
+    "if_statement",
+    "while_statement",
+    "for_statement",
+    "c_style_for_statement",
+    "case_statement",
+    "test_command",
+)
+
+
+def assigned(walker: Walker, node: Node, frame: Frame) -> tuple[str, Value, Word]:
+    """Return the name and the value of an assignment node, and a word for where its value stands."""
+    nodes = node.children
+    at = frame.word_at(node)
+    script = frame.script
+    target = nodes[0]
+    name = script.cut(target.start_byte, target.end_byte)
+    value: Value = ""
+    if len(nodes) > 2:
+        source = nodes[2]
+        if source.type == "array":
+            words = [w for c in source.children if c.type not in ("(", ")", "comment") for w in _element(c, frame)]
+            value = [w.text for w in words] if all(w.proven for w in words) else None
+        else:
+            value = frame.text(source)
+        if len(nodes) > 3:
+            frame.hidden(node, at.text)
+    if target.type == "subscript":
+        frame.scan(target)
+        if walker.tainted or "'" in name:
+            walker.report("code-unproven", at, "")
+        return script.cut(target.children[0].start_byte, target.children[0].end_byte), None, at
+    if nodes[1].type == "+=":
+        old = frame.scope.variables.get(name)
+        value = (
+            old + value
+            if isinstance(old, list) and isinstance(value, list)
+            else old + value
+            if isinstance(old, str) and isinstance(value, str)
+            else None
+        )
+    return name, value, at
+
+
+def assignment(walker: Walker, node: Node, frame: Frame) -> None:
+    act = Act("", [frame.word_at(node)], frame.depth, frame.scope.cwds)
+    name, value, word = assigned(walker, node, frame)
+    walker.acts.append(act)
+    assign(walker, frame, act, name, value, word)
+
+
+def assignments(walker: Walker, node: Node, frame: Frame) -> None:
+    for child in children(node, frame):
+        assignment(walker, child, frame)
+
+
+def declaration(walker: Walker, node: Node, frame: Frame) -> None:
+    nodes = children(node, frame)
+    keyword = nodes[0].type
+    act = Act(keyword, [frame.word_at(node)], frame.depth, frame.scope.cwds)
+    walker.acts.append(act)
+    flags = ""
+    for child in nodes[1:]:
+        kind = child.type
+        if kind == "variable_assignment":
+            name, value, word = assigned(walker, child, frame)
+            if "i" in flags and (walker.tainted or (isinstance(value, str) and ("$(" in value or "`" in value))):
+                act.effects.append(("code-unproven", word, ""))
+            if "n" in flags or "i" in flags:
+                value = None
+            if frame.scope.locals is not None and keyword in ("local", "declare", "typeset"):
+                frame.scope.locals.setdefault(name, frame.scope.variables.get(name))
+            assign(walker, frame, act, name, value, word)
+        elif kind in ("file_redirect", "herestring_redirect"):
+            walker.report("unparsed", frame.word_at(child), "")
+            frame.scan(child)
+        else:
+            for word in frame.words(child):
+                if word.text.startswith("-"):
+                    flags += word.text
+                elif not word.proven or "=" in word.text or "[" in word.text:
+                    act.effects.append(("word-unproven", word, ""))
+                    assign_dynamic(walker, frame, act, word)
+
+
+def unset(walker: Walker, node: Node, frame: Frame) -> None:
+    for child in children(node, frame)[1:]:
+        for word in frame.words(child):
+            if "[" in word.text and ("$(" in word.text or "`" in word.text):
+                walker.report("code-unproven", word, "")
+            frame.scope.variables[word.text] = None
+            if word.proven:
+                frame.scope.functions.pop(word.text, None)
+
+
+def test(walker: Walker, node: Node, frame: Frame) -> None:
+    frame.scan(node)
+    text = frame.script.cut(node.start_byte, node.end_byte)
+    arithmetic = any(op in text for op in (" -eq ", " -ne ", " -lt ", " -le ", " -gt ", " -ge ", "-v "))
+    if arithmetic and (walker.tainted or ("[" in text[2:] and ("$(" in text or "`" in text))):
+        walker.report("code-unproven", frame.word_at(node), "")
+
+
+def arithmetic(walker: Walker, node: Node, frame: Frame) -> None:
+    """Look into arithmetic: substitutions, and literals that it would evaluate a second time."""
+    frame.scan(node)
+    if walker.tainted:
+        walker.report("code-unproven", frame.word_at(node), "")
+    for name in names_below(node):
+        if name in frame.scope.variables:
+            frame.scope.variables[name] = NUMBER
+
+
+def conditional(walker: Walker, node: Node, frame: Frame) -> None:
+    branches: list[Scope] = []
+    current: Frame = frame
+    has_else = False
+    for child in children(node, frame):
+        kind = child.type
+        if kind == "then":
+            current = frame.fork()
+            branches.append(current.scope)
+        elif kind == "elif_clause":
+            inner = frame.fork()
+            branches.append(inner.scope)
+            walker.block(child, inner)
+        elif kind == "else_clause":
+            has_else = True
+            inner = frame.fork()
+            branches.append(inner.scope)
+            walker.block(child, inner)
+        elif kind not in TOKENS:
+            walker.statement(child, current)
+    frame.scope.merge(branches if has_else else [*branches, frame.scope.copy()])
+
+
+def loop(walker: Walker, node: Node, frame: Frame) -> None:
+    _forget(walker, node, frame)
+    inner = frame.fork()
+    for child in children(node, frame):
+        if child.type == "do_group":
+            walker.block(child, inner)
+        elif child.type not in TOKENS:
+            walker.statement(child, inner)
+    frame.scope.merge([inner.scope, frame.scope.copy()])
+
+
+def _forget(walker: Walker, node: Node, frame: Frame) -> None:
+    """Drop what a loop's body changes, since the body runs again after it has changed it."""
+    names, moves, everything = changed_below(node, frame.script)
+    if everything:
+        frame.scope.variables = dict.fromkeys(frame.scope.variables)
+        names |= {"IFS", "HOME"} & names
+    for name in names:
+        frame.scope.variables[name] = None
+    if moves:
+        frame.scope.cwds = None
+
+
+def iteration(walker: Walker, node: Node, frame: Frame) -> None:
+    nodes = children(node, frame)
+    script = frame.script
+    name, body, values, listed = "", None, [], False
+    for child in nodes:
+        kind = child.type
+        if kind == "variable_name" and not name:
+            name = script.cut(child.start_byte, child.end_byte)
+        elif kind == "in":
+            listed = True
+        elif kind in ("do_group", "compound_statement"):
+            body = child
+        elif kind not in TOKENS:
+            values += frame.words(child)
+    if body is None:
+        walker.report("unparsed", frame.word_at(node), "")
+        return
+    if not listed:
+        values = [Word(a) for a in frame.scope.args] if frame.scope.args is not None else [Word(HOLE)]
+    before = frame.scope.copy()
+    constant = len(values) <= MAX_UNROLLED and all(w.proven for w in values)
+    if not constant or nodes[0].type == "select":
+        _forget(walker, body, frame)
+        values = [Word(HOLE)]
+    act = Act("", [frame.word_at(node)], frame.depth, frame.scope.cwds)
+    walker.acts.append(act)
+    for value in values:
+        assign(walker, frame, act, name, None if HOLE in value.text else value.text, value)
+        walker.block(body, frame)
+    frame.scope.merge([frame.scope.copy(), before])
+    frame.scope.variables[name] = None
+
+
+def c_style_iteration(walker: Walker, node: Node, frame: Frame) -> None:
+    _forget(walker, node, frame)
+    inner = frame.fork()
+    for child in children(node, frame):
+        if child.type in ("do_group", "compound_statement"):
+            walker.block(child, inner)
+        else:
+            frame.scan(child)
+    if walker.tainted:
+        walker.report("code-unproven", frame.word_at(node), "")
+    frame.scope.merge([inner.scope, frame.scope.copy()])
+
+
+def case(walker: Walker, node: Node, frame: Frame) -> None:
+    branches = [frame.scope.copy()]
+    for child in children(node, frame):
+        if child.type == "case_item":
+            inner = frame.fork()
+            branches.append(inner.scope)
+            seen = False
+            for part in children(child, frame):
+                if part.type == ")" and not seen:
+                    seen = True
+                elif not seen:
+                    frame.scan(part)
+                elif part.type not in TOKENS:
+                    walker.statement(part, inner)
+        elif child.type not in TOKENS:
+            frame.scan(child)
+    frame.scope.merge(branches)
+
+
+def function(walker: Walker, node: Node, frame: Frame) -> None:
+    script = frame.script
+    name = next(script.cut(c.start_byte, c.end_byte) for c in node.children if c.type == "word")
+    body = next(c for c in node.children if c.type in BODIES)
+    frame.scope.functions[name] = ((script, body),)
+    for child in node.children:
+        if child.type == "file_redirect":
+            targets, extra = walker.redirect(child, frame)
+            walker.loose(child, frame, targets, extra)
+
+
+def _element(node: Node, frame: Frame) -> list[Word]:
+    if node.type == "variable_assignment":  # an element of an associative array: its key and value are data
+        frame.scan(node)
+        return [Word(HOLE)]
+    return frame.words(node)

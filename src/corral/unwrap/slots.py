@@ -1,0 +1,378 @@
+"""What a word does in its slot: one method for each kind of the row format. Danger is looked for everywhere; nothing is proven here."""
+
+from __future__ import annotations
+
+from corral.expand import HOLE, Word
+from corral.unwrap import languages, network
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from corral.unwrap.act import Act
+    from corral.unwrap.scope import Frame
+    from corral.unwrap.walk import Walker
+
+    Row = dict[str, Any]
+    Slot = tuple[str, str, str, str, tuple[str, ...], tuple[str, ...]]
+
+PURE = {
+    "rewrites": "history",
+    "discards": "discard",
+    "privileges": "privilege",
+    "kills": "process",
+    "changes": "system",
+    "installs": "install",
+    "sends": "network",
+    "listens": "network-listen",
+    "runs": "code-option",
+    "loads": "code-loaded",
+}
+_SAME_SHELL = frozenset({"eval", "source", "."})
+
+
+class Slots:
+    """Fills the slots of one row for one command."""
+
+    __slots__ = ("act", "deferred", "frame", "marks", "operand_effects", "operands", "paths", "row", "seen", "walker")
+
+    def __init__(self, walker: Walker, frame: Frame, act: Act, row: Row) -> None:
+        self.walker = walker
+        self.frame = frame
+        self.act = act
+        self.row = row
+        self.seen: set[str] = set()
+        self.operands: list[Word] = []
+        self.paths: list[Word] = []  # the operands that are paths
+        self.operand_effects: list[str] = []
+        self.deferred: list[tuple[Slot, Word]] = []  # what depends on options that may still come
+        self.marks: tuple[str, ...] = ("{}",)
+
+    def emit(self, key: str, word: Word, detail: str = "") -> None:
+        """Record an effect."""
+        self.act.effects.append((key, word, detail))
+
+    def fill(self, slot: Slot, word: Word) -> None:
+        """Judge what a word does in its slot."""
+        effect, kind, _, label, _, _ = slot
+        if kind in {"text", "ref"}:
+            return
+        if not kind:
+            self.emit(PURE[effect], word, label)
+            return
+        if kind in ("path", "any", "hostpath"):
+            self.paths.append(word)
+        handler = _KINDS.get(kind)
+        if handler is not None:
+            handler(self, effect, word, label)
+        else:
+            languages.read(kind[5:], self, effect, word)
+
+    def path(self, effect: str, word: Word, label: str = "") -> None:
+        """Record that a path is read, written, deleted, loaded or entered."""
+        if effect == "chdir":
+            self._chdir(word)
+            return
+        if effect == "loads":
+            self.emit("code-loaded", word, label)
+            effect = "reads"
+        if effect == "runs":
+            self.script("runs", word, label)
+            return
+        self.emit(effect, word, label)
+        if effect == "writes":
+            self.walker.note_written(word, self.act.cwds)
+
+    def any(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge a word that nobody described: if it looks like a path it may be read or written."""
+        for part in candidates(word, self.walker, self.act.cwds):
+            self.emit("reads", part)
+        if not word.proven and HOLE in word.text and self.row["id"] == "unknown":
+            self.emit("word-unproven", word)
+
+    def _chdir(self, word: Word) -> None:
+        scope = self.frame.scope
+        self.emit("reads", word)
+        if not word.proven or word.text == "-" or scope.cwds is None:
+            scope.cwds = None
+            return
+        machine = self.walker.machine
+        moved: list[str] = []
+        for cwd in scope.cwds:
+            logical = machine.absolute(word.text, cwd)
+            physical = machine.resolve(word.text, cwd)
+            if logical != physical and machine.exists(word.text, cwd):
+                moved += [physical, logical]  # `cd link; cat ..` and `cd link/..` differ: both are judged
+            else:
+                moved.append(logical)
+            if not machine.is_directory(logical) and self.frame.depth == 0 and not logical.startswith(machine.root):
+                moved.append(cwd)
+        scope.cwds = tuple(dict.fromkeys(moved))[:4]
+
+    def argv(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge a single word that is itself a command."""
+        self._command([word], until=False)
+
+    def words(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge a string that the program splits into a command."""
+        if HOLE in word.text:
+            self.emit("code-unproven", word)
+            return
+        parts = [word.part(p) for p in split(word.text)]
+        while parts and "=" in parts[0].text and not parts[0].text.startswith("-"):
+            name, _, value = parts.pop(0).text.partition("=")
+            self.walker.assign(self.frame, self.act, name, value, word)
+        if parts:
+            self._command(parts, until=False)
+
+    def shell(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge shell text."""
+        row = self.row
+        if row["id"] in _SAME_SHELL or row["id"].startswith("variable-"):
+            pass
+        elif not row.get("interpreter"):
+            self.emit("code-option", word, label)
+        else:
+            self.emit("code", word, label)
+        if word.glob or HOLE in word.text:
+            self.emit("code-unproven", word)
+            if HOLE in word.text and word.text.strip(HOLE) == "":
+                return
+        scope = self.frame.scope if row["id"] in _SAME_SHELL else None
+        # A hole becomes a variable nobody set: what stands around it is judged, itself it stays unknown.
+        self.walker.nested(word.text.replace(HOLE, "${unproven}"), word, self.frame, scope)
+
+    def code(self, effect: str, word: Word, label: str = "") -> None:
+        """Record opaque code of some language."""
+        self.emit("code" if self.row.get("interpreter") else "code-option", word, label)
+
+    def script(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge a file that is run as code."""
+        if word.text in ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"):
+            self.code_from_stdin(word)
+            return
+        if word.text == "/dev/fd/63":  # a process substitution: what is printed there is run
+            self.emit("code-stdin", word)
+            return
+        self.emit("runs", word, label)
+        if word.proven:
+            written = self.walker.written
+            if HOLE in written or any(
+                self.walker.machine.absolute(word.text, c) in written for c in self.act.cwds or ()
+            ):
+                self.emit("run-written", word)
+
+    def module(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge a module that is run by its name; what the row does not list is the project's or a tool."""
+        slots = self.row.get("modules", {}).get(word.text)
+        if not word.proven:
+            self.emit("name-unproven", word)
+        for slot in slots or ():
+            if slot[1] and slot[1] != "code":
+                self.fill(slot, word)
+            else:
+                self.emit("code" if slot[0] == "runs" else PURE[slot[0]], word, label)
+
+    def code_from_stdin(self, word: Word) -> None:
+        """Judge an interpreter that reads its program from standard input."""
+        self.emit("code-stdin", word)
+        if self.row.get("interpreter") == "shell" and self.frame.stdin is not None:
+            self.walker.nested(self.frame.stdin, word, self.frame, None, "")
+
+    def stdin(self, effect: str, word: Word, label: str = "") -> None:
+        """As a kind: code from standard input."""
+        self.code_from_stdin(word)
+
+    def listfile(self, effect: str, word: Word, label: str = "") -> None:
+        """Record a file that lists further operands."""
+        self.emit("reads", word)
+        self.emit("word-unproven", word)
+
+    def assignment(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge VAR=value given to an option."""
+        name, _, value = word.text.partition("=")
+        self.walker.assign(self.frame, self.act, name, value, word.part(value))
+
+    def name(self, effect: str, word: Word, label: str = "") -> None:
+        """Forget a variable that the command sets to something unknown."""
+        if "[" in word.text and ("$(" in word.text or "`" in word.text):
+            self.emit("code-unproven", word)
+        self.frame.scope.variables[word.text] = None
+
+    def mark(self, effect: str, word: Word, label: str = "") -> None:
+        """Remember the string that stands for what the program finds."""
+        self.marks = (*self.marks, word.text) if word.text else self.marks
+
+    def config(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge key=value of a program's configuration by the row's table of keys."""
+        key, _, value = word.text.partition("=")
+        for pattern, slots in self.row.get("config", {}).items():
+            if _key_fits(key.lower(), pattern.lower()):
+                for slot in slots:
+                    if slot[1] == "shell" and value.lower() in ("true", "false", "cat", "less", ""):
+                        continue
+                    self.fill(slot, word.part(value.removeprefix("!") if slot[1] == "shell" else value))
+                return
+        if HOLE in key:
+            self.emit("word-unproven", word)
+
+    def setting(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge KEY with VALUE as the next operand: setting a key of the row's table has its effect, any other key and reading have none."""
+        at = next((i for i, w in enumerate(self.operands) if w is word), len(self.operands))
+        value = self.operands[at + 1] if at + 1 < len(self.operands) else None
+        if value is None or self.operands[at - 1].text == "get":
+            return
+        if not word.proven or any(
+            _key_fits(word.text.lower(), pattern.lower()) for pattern in self.row.get("config", {})
+        ):
+            self.emit(PURE[effect], word.part(f"{word.text} {value.text}"), label)
+
+    def class_(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge a class that is run by its name: one whose file is in the project is a script, any other is code from somewhere."""
+        path = word.text.replace(".", "/")
+        names = (word.text,) if word.text.endswith((".java", ".jar")) else (f"{path}.class", f"{path}.java", word.text)
+        known = [n for n in names if any(self.walker.machine.exists(n, cwd) for cwd in self.act.cwds or ())]
+        if word.proven and (known or word.text.endswith((".java", ".jar"))):
+            self.script("runs", word.part(known[0] if known else word.text), label)
+        else:
+            self.emit("code-option", word, label)
+
+    def url(self, effect: str, word: Word, label: str = "") -> None:
+        """Record a network address."""
+        if word.text.startswith("file:"):
+            self.emit("reads", word.part(word.text[5:].removeprefix("//").removeprefix("localhost")))
+            return
+        self.emit(network.effect_of(word.text), word, label)
+
+    def remote(self, effect: str, word: Word, label: str = "") -> None:
+        """Record a git remote or rsync place: a name, an address, or a path."""
+        kind = network.remote_kind(word.text)
+        if kind == "path":
+            self.emit("reads", word)
+        elif kind == "ext":
+            self.emit("code-option", word)
+        else:
+            self.emit("network" if kind != "local" else "network-local", word, label)
+
+    def hostpath(self, effect: str, word: Word, label: str = "") -> None:
+        """Record host:path, or a plain path."""
+        kind = network.remote_kind(word.text)
+        if kind in {"path", "name"}:
+            self.path(effect or "reads", word)
+        else:
+            self.emit("network", word, label)
+
+    def atpath(self, effect: str, word: Word, label: str = "") -> None:
+        """Record @file; anything else is text."""
+        _, at, path = word.text.partition("@")
+        if at and path and (word.text.startswith("@") or "=@" in word.text):
+            self.emit("reads", word.part(path))
+
+    def _command(self, words: list[Word], *, until: bool) -> int:
+        """Judge a command inside this one; return how many words it took."""
+        used = len(words)
+        if until:
+            for index, word in enumerate(words):
+                if word.text in (";", "+"):
+                    used = index + 1
+                    words = words[:index]
+                    break
+        words = [self._unmarked(w) for w in words]
+        if self.row.get("appends"):
+            words.append(Word(HOLE, words[-1].end if words else 0, multi=True))
+        if words:
+            self.walker.command(self.frame.enter(), words)
+        return used
+
+    def _unmarked(self, word: Word) -> Word:
+        """Return a word with the places where the program puts what it finds as holes."""
+        text = word.text
+        if self.row["style"] == "find" and "{}" in text and len(self.operands) == 1 and self.operands[0].proven:
+            found = text.replace("{}", f"{self.operands[0].text}/?")
+            return Word(found, word.start, word.end, glob=True, argument=word.argument)
+        for mark in self.marks:
+            text = text.replace(mark, HOLE)
+        return word if text == word.text else word.part(text)
+
+    def _found(self, start: Word) -> Word:
+        """Return what `find` may find below a starting point: with a test, not the point itself."""
+        if self.seen <= {"-delete", "-depth", "-print"}:
+            return start
+        return Word(f"{start.text}/?", start.start, start.end, glob=True, argument=start.argument)
+
+
+_KINDS: dict[str, Any] = {
+    "any": Slots.any,
+    "path": Slots.path,
+    "argv": Slots.argv,
+    "words": Slots.words,
+    "shell": Slots.shell,
+    "code": Slots.code,
+    "script": Slots.script,
+    "module": Slots.module,
+    "stdin": Slots.stdin,
+    "listfile": Slots.listfile,
+    "assign": Slots.assignment,
+    "mark": Slots.mark,
+    "name": Slots.name,
+    "config": Slots.config,
+    "class": Slots.class_,
+    "setting": Slots.setting,
+    "url": Slots.url,
+    "remote": Slots.remote,
+    "hostpath": Slots.hostpath,
+    "atpath": Slots.atpath,
+}
+
+
+def _key_fits(key: str, pattern: str) -> bool:
+    if "*" not in pattern:
+        return key == pattern
+    head, _, tail = pattern.partition("*")
+    return key.startswith(head) and key.endswith(tail) and len(key) >= len(head) + len(tail)
+
+
+def split(text: str) -> list[str]:
+    """Split a string into words as a shell does, quotes removed."""
+    from shlex import split as shell_split  # noqa: PLC0415  only for the few programs that split strings
+
+    try:
+        return shell_split(text)
+    except ValueError:
+        return text.split()
+
+
+def candidates(word: Word, walker: Walker, cwds: tuple[str, ...] | None) -> list[Word]:
+    """Return the parts of a word that could be a path: the word itself, or what stands behind `=`, `@`, `file://`, `,`."""
+    text = word.text
+    if not text or text == "-":
+        return []
+    scheme, found, rest = text.partition("://")
+    if found:
+        if scheme.rpartition("=")[2].lower() == "file":
+            return [word.part("/" + rest.partition("/")[2])]
+        if scheme.replace("+", "").replace("-", "").replace(".", "").isalnum():
+            return []
+    parts = [text]
+    if "=" in text:
+        parts.append(text.partition("=")[2])
+    if text[0] == "@":
+        parts.append(text[1:])
+    if text[0] == "-" and len(text) > 2 and text[1] != "-":
+        parts.append(text[2:])
+    made = []
+    for part in parts:
+        if part.startswith("~"):
+            head, slash, tail = part.partition("/")
+            made.append(word.part((walker.machine.home if head == "~" else f"/home/{head[1:]}") + slash + tail))
+        elif "/" in part or part == "..":
+            if not part.startswith("-"):
+                made.append(word.part(part))
+        elif (
+            part
+            and part is text
+            and not text.startswith("-")
+            and any(walker.machine.exists(part, c) for c in cwds or ())
+        ):
+            made.append(word)
+    return made

@@ -1,0 +1,101 @@
+"""Questions about the grammar's nodes that need no walk: children and the gaps between them, errors, what a loop changes."""
+
+from __future__ import annotations
+
+from corral.expand import Word
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from corral.shell import Script
+    from corral.unwrap.scope import Frame
+
+    Node = Any
+
+_LOOP_SETTERS = frozenset(
+    [
+        "read",
+        "mapfile",
+        "readarray",
+        "getopts",
+        "printf",
+        "let",
+        "unset",
+        "eval",
+        "source",
+        ".",
+        "declare",
+        "typeset",
+        "local",
+        "export",
+        "readonly",
+        "set",
+        "shift",
+        "wait",
+    ]
+)
+_MOVERS = frozenset({"cd", "pushd", "popd"})
+
+
+def children(node: Node, frame: Frame) -> list[Node]:
+    """Return a node's children; text between them that is not blank is something the grammar dropped, and is reported."""
+    nodes: list[Node] = node.children
+    source = frame.script.source
+    last = node.start_byte
+    for child in nodes:
+        start = child.start_byte
+        if start > last:
+            gap = source[last:start]
+            if gap.strip(b" \t\n") and gap.replace(b"\\\n", b"").strip(b" \t\n"):
+                at = Word(gap.decode("utf-8", "replace"), *frame.script.span(last, start))
+                frame.walker.report("unparsed", at, "")
+        last = child.end_byte
+    return nodes
+
+
+def first_error(root: Node) -> Node:
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node.is_error or node.is_missing:
+            return node
+        stack.extend(c for c in reversed(node.children) if c.has_error or c.is_missing)
+    return root
+
+
+def names_below(node: Node) -> set[str]:
+    names: set[str] = set()
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current.type in ("variable_name", "word") and current.text is not None:
+            names.add(current.text.decode("utf-8", "replace"))
+        stack.extend(current.children)
+    return names
+
+
+def changed_below(node: Node, script: Script) -> tuple[set[str], bool, bool]:
+    """Return the variables a loop may change, whether it may change directory, and whether it may change anything at all."""
+    names: set[str] = set()
+    moves = everything = False
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        kind = current.type
+        if kind == "variable_assignment" and current.children:
+            names.add(script.cut(current.children[0].start_byte, current.children[0].end_byte).partition("[")[0])
+        elif kind == "command_name":
+            text = script.cut(current.start_byte, current.end_byte)
+            moves = moves or text in _MOVERS
+            everything = everything or text in _LOOP_SETTERS or not text.replace("_", "").replace("-", "").isalnum()
+        elif kind == "for_statement":
+            names |= {script.cut(c.start_byte, c.end_byte) for c in current.children if c.type == "variable_name"}
+        elif (
+            kind in ("compound_statement", "arithmetic_expansion")
+            and current.children
+            and current.children[0].type in ("((", "$((")
+        ) or kind in ("declaration_command", "unset_command"):
+            names |= names_below(current)
+        stack.extend(current.children)
+    return names, moves, everything

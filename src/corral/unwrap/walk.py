@@ -1,0 +1,399 @@
+"""Walk a script in the order in which bash would run it, and collect every command it could run. Depth, count and size are bounded.
+
+An abstract interpreter that never runs anything and never skips a node: one it does not know is reported.
+"""
+
+from __future__ import annotations
+
+from corral.expand import HOLE, Word
+from corral.heredoc import HeredocError, substitutions
+from corral.shell import Script
+from corral.unwrap import commands, constructs
+from corral.unwrap.act import Act, known_output
+from corral.unwrap.constructs import TOKENS
+from corral.unwrap.scope import Frame, PastLimit, Scope, fresh
+from corral.unwrap.survey import children, first_error
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from corral.expand import Value
+    from corral.machine import Machine
+
+    Node = Any
+    Target = tuple[str, Word]  # "reads" or "writes", and what
+
+MAX_COMMANDS = 2000  # against a call that takes longer than a second to judge
+MAX_NESTING = 60  # of statements, against Python's own recursion limit
+_RESERVED = frozenset(
+    [
+        "{",
+        "}",
+        "!",
+        "if",
+        "then",
+        "else",
+        "elif",
+        "fi",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "function",
+        "select",
+        "[[",
+        "]]",
+        "until",
+        "while",
+        "for",
+    ]
+)
+_BODY_CARRIERS = frozenset({"pipeline", "list", "command", "redirected_statement", "negated_command"})
+
+
+class Walker:
+    """Collects the acts of one call."""
+
+    __slots__ = ("acts", "argument", "copies", "level", "machine", "tainted", "walked", "written")
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.acts: list[Act] = []
+        self.level = 0
+        self.tainted = False  # a literal holds text that arithmetic or a subscript would evaluate
+        self.walked: set[int] = set()
+        self.written: set[str] = set()
+        self.copies: dict[str, str] = {}
+        self.argument: int | None = None  # the argument of an argv call that is being looked into
+
+    def report(self, key: str, word: Word, detail: str, depth: int = 0) -> None:
+        """Record an effect that belongs to the script itself rather than to a command."""
+        act = Act("", [word], depth, None)
+        act.effects.append((key, word, detail))
+        self.acts.append(act)
+
+    def assign(self, frame: Frame, act: Act, name: str, value: Value, word: Word) -> None:
+        """Set a variable and judge what that changes."""
+        commands.assign(self, frame, act, name, value, word)
+
+    def command(self, frame: Frame, words: list[Word]) -> None:
+        """Judge a command that another one runs."""
+        commands.command(self, frame, words)
+
+    def call_script(self, script: Script, scope: Scope) -> None:
+        """Walk the text of a whole call, and then what it defines but never calls."""
+        frame = Frame(self, script, scope, 0)
+        self.script(script, frame)
+        for bodies in list(scope.functions.values()):
+            for owner, body in bodies:
+                if body.id not in self.walked:
+                    self._body(Frame(self, owner, scope.copy(), 1), body)
+
+    def script(self, script: Script, frame: Frame) -> None:
+        """Walk one parsed text."""
+        whole = Word(script.text[:80], *script.span(0, len(script.source)))
+        if script.problem:
+            self.report("limit" if script.root is None else "unparsed", whole, f": {script.problem}")
+        root = script.root
+        if root is None:
+            return
+        if root.has_error:
+            bad = first_error(root)
+            at = frame.word_at(bad)
+            self.report("unparsed", at if at.text.strip() else whole, "")
+        self.block(root, frame)
+        if len(script.spent) < len(script.heredocs):
+            self.report("unparsed", whole, ": a here-document that is none")
+
+    def nested(self, text: str, word: Word, frame: Frame, scope: Scope | None = None, stdin: str | None = None) -> None:
+        """Walk shell text that a word holds, as the same shell (`scope` given) or as a new one."""
+        frame.check_depth()
+        span = (word.start, word.end)
+        exact = word.end - word.start == len(text) + 2  # a quoted word that holds exactly this text
+        script = Script(text, base=word.start + 1, fixed=None if exact else span)
+        if script.heredocs and not exact:
+            script.fixed = span
+        inner = Frame(
+            self, script, scope or fresh(frame.scope), frame.depth + 1, stdin if stdin is not None else frame.stdin
+        )
+        self.script(script, inner)
+
+    def block(self, node: Node, frame: Frame) -> None:
+        """Walk the statements of a node one after the other."""
+        for child in children(node, frame):
+            if child.type not in TOKENS:
+                self.statement(child, frame)
+
+    def statement(self, node: Node, frame: Frame, targets: Iterable[Target] = (), extra: Iterable[Word] = ()) -> None:
+        """Walk one statement; `targets` and `extra` are redirects and words that the grammar hung on something around it."""
+        handler = _HANDLERS.get(node.type)
+        if handler is None:
+            if node.type != "ERROR":
+                self.report("unparsed", frame.word_at(node), f": {node.type}")
+            frame.scan(node)
+            if node.type == "ERROR":
+                self._rescue(node, frame)
+            return
+        self.level += 1
+        if self.level > MAX_NESTING:
+            raise PastLimit(f"more than {MAX_NESTING} statements inside one another")
+        try:
+            if node.type in _BODY_CARRIERS:
+                handler(self, node, frame, targets, extra)
+            else:
+                self.loose(node, frame, targets, extra)
+                handler(self, node, frame)
+        finally:
+            self.level -= 1
+
+    def _rescue(self, node: Node, frame: Frame) -> None:
+        """Look for danger in what could not be parsed; it proves nothing."""
+        for child in node.children:
+            if child.type in _HANDLERS:
+                self.statement(child, frame)
+
+    def loose(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
+        for word in extra:
+            self.report("unparsed", word, "")
+        targets = list(targets)
+        if targets:
+            act = Act("", [frame.word_at(node)], frame.depth, frame.scope.cwds)
+            act.effects += [(verb, word, "") for verb, word in targets]
+            self.acts.append(act)
+            self._note_written(targets, frame)
+
+    def _note_written(self, targets: Iterable[Target], frame: Frame) -> None:
+        for verb, word in targets:
+            if verb == "writes":
+                self.note_written(word, frame.scope.cwds)
+
+    def note_written(self, word: Word, cwds: tuple[str, ...] | None) -> None:
+        """Remember that this call writes a file, so that running it in the same call is seen."""
+        if word.proven:
+            self.written.update(self.machine.absolute(word.text, cwd) for cwd in cwds or ())
+        else:
+            self.written.add(HOLE)
+
+    def _redirected(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
+        body = None
+        targets, extra = list(targets), list(extra)
+        for child in children(node, frame):
+            kind = child.type
+            if kind == "file_redirect":
+                more, words = self.redirect(child, frame)
+                targets += more
+                extra += words
+            elif kind == "herestring_redirect":
+                frame.stdin = frame.text(child.children[-1]) + "\n"
+            elif body is None and kind != "heredoc_redirect":
+                body = child
+            else:
+                self.report("unparsed", frame.word_at(child), "")
+                frame.scan(child)
+        if body is None:
+            self.loose(node, frame, targets, extra)
+        else:
+            self.statement(body, frame, targets, extra)
+
+    def redirect(self, node: Node, frame: Frame) -> tuple[list[Target], list[Word]]:
+        """Return what a redirect opens, and the words behind its target, which are arguments of the command."""
+        nodes = children(node, frame)
+        operator, rest = "", []
+        for index, child in enumerate(nodes):
+            if child.type != "file_descriptor":
+                operator, rest = child.type, nodes[index + 1 :]
+                break
+        start = node.end_byte if not operator else nodes[len(nodes) - len(rest) - 1].start_byte
+        words = [w for c in rest[1:] for w in frame.words(c)]
+        heredoc = frame.script.heredocs.get(start)
+        if heredoc is not None:
+            frame.script.spent.add(start)
+            frame.stdin = self._heredoc(heredoc.body, heredoc.quoted, frame, node)
+            return [], words
+        if operator in ("<&-", ">&-"):
+            return [], [w for c in rest for w in frame.words(c)]
+        if not rest:
+            self.report("unparsed", frame.word_at(node), "")
+            return [], []
+        places = frame.words(rest[0]) or [Word("", *frame.script.span(node.start_byte, node.end_byte))]
+        if operator in (">&", "<&") and all(w.text.rstrip("-").isdigit() or w.text == "-" for w in places):
+            return [], words
+        if operator == "<":
+            frame.stdin = None
+        verb = "reads" if operator in ("<", "<&") else "writes"
+        return [(verb, w) for w in places], words
+
+    def _heredoc(self, body: bytes, quoted: bool, frame: Frame, node: Node) -> str | None:
+        text = body.decode("utf-8", "replace")
+        if quoted:
+            return text
+        try:
+            inner = substitutions(body)
+        except HeredocError as error:
+            self.report("unparsed", frame.word_at(node), f": {error}")
+            return None
+        at = frame.word_at(node)
+        for command in inner:
+            self.nested(command.decode("utf-8", "replace"), at, frame, frame.scope.copy())
+        if "$" in text or "`" in text:
+            return None
+        return text.replace("\\\\", "\\") if "\\" in text else text
+
+    def _pipeline(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
+        parts = [c for c in children(node, frame) if c.type not in ("|", "|&", "comment")]
+        text: str | None = None
+        for index, part in enumerate(parts):
+            inner = frame.fork()
+            if index:
+                inner.stdin = text
+            last = index == len(parts) - 1
+            before = len(self.acts)
+            self.statement(part, inner, targets if last else (), extra if last else ())
+            text = known_output(self.acts[before:])
+
+    def _list(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
+        parts: list[tuple[str, Node]] = []
+        operator = ""
+        while node.type == "list":  # left-deep: flattened, so that a long list does not recurse
+            nodes = children(node, frame)
+            for child in reversed(nodes[1:]):
+                if child.type in ("&&", "||"):
+                    parts[-1] = (child.type, parts[-1][1]) if parts else (child.type, child)
+                elif child.type != "comment":
+                    parts.append(("", child))
+            node = nodes[0]
+        parts.append((operator, node))
+        parts.reverse()
+        before: Scope | None = None
+        for index, (operator, part) in enumerate(parts):
+            last = index == len(parts) - 1
+            if operator == "||" and before is not None:
+                alternative = frame.fork()
+                alternative.scope.merge([alternative.scope, before])
+                after = frame.scope
+                self.statement(part, alternative, targets if last else (), extra if last else ())
+                frame.scope.merge([alternative.scope, after.copy()])
+            else:
+                before = frame.scope.copy()
+                self.statement(part, frame, targets if last else (), extra if last else ())
+        if len(parts) > 1 and before is not None and frame.scope.cwds != before.cwds:
+            frame.scope.merge([frame.scope.copy(), before])
+
+    def _negated(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
+        for child in children(node, frame):
+            if child.type != "!":
+                self.statement(child, frame, targets, extra)
+
+    def _subshell(self, node: Node, frame: Frame) -> None:
+        self.block(node, frame.fork())
+
+    def _compound(self, node: Node, frame: Frame) -> None:
+        if node.children and node.children[0].type == "((":
+            constructs.arithmetic(self, node, frame)
+        else:
+            self.block(node, frame)
+
+    def call_function(self, name: str, words: list[Word], frame: Frame) -> None:
+        """Walk the body of a function with the arguments of one call."""
+        for owner, body in frame.scope.functions[name]:
+            frame.check_depth()
+            scope = frame.scope
+            saved_args, saved_locals = scope.args, scope.locals
+            scope.args = [w.text for w in words[1:]] if all(w.proven for w in words[1:]) else None
+            scope.locals = {}
+            self._body(Frame(self, owner, scope, frame.depth + 1, frame.stdin), body)
+            for local, old in (scope.locals or {}).items():
+                scope.variables[local] = old
+            scope.args, scope.locals = saved_args, saved_locals
+
+    def _body(self, frame: Frame, body: Node) -> None:
+        self.walked.add(body.id)
+        self.statement(body, frame)
+
+    def substitution(self, node: Node, frame: Frame) -> Value:
+        """Judge what a substitution runs; return its output where that is certain."""
+        frame.check_depth()
+        inner = Frame(self, frame.script, frame.scope.copy(), frame.depth + 1, frame.stdin)
+        before = len(self.acts)
+        if (
+            node.children
+            and node.children[0].type == "`"
+            and b"\\" in frame.script.source[node.start_byte : node.end_byte]
+        ):
+            # Inside backticks a backslash is removed once more than the grammar knows.
+            self.report("unparsed", frame.word_at(node), ": a backslash inside backticks")
+        targets: list[Target] = []
+        for child in children(node, inner):
+            if child.type == "file_redirect":
+                more, extra = self.redirect(child, inner)
+                targets += more
+                self.loose(child, inner, more, extra)
+            elif child.type not in ("$(", "`", "<(", ">(", ")") and child.type not in TOKENS:
+                self.statement(child, inner)
+        return known_output(self.acts[before:])
+
+    def _command(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
+        words: list[Word] = []
+        assignments: list[tuple[str, Value, Word]] = []
+        targets = list(targets)
+        stdin = frame.stdin
+        last = node.start_byte
+        for child in children(node, frame):
+            kind = child.type
+            if kind == "variable_assignment":
+                assignments.append(constructs.assigned(self, child, frame))
+            elif kind == "command_name":
+                inner = child.children[0] if child.children else child
+                if inner.type == "word" and frame.script.cut(inner.start_byte, inner.end_byte) in _RESERVED:
+                    self.report("unparsed", frame.word_at(node), "")
+                words += frame.words(inner)
+            elif kind == "file_redirect":
+                more, after = self.redirect(child, frame)
+                targets += more
+                words += after
+            elif kind == "herestring_redirect":
+                frame.stdin = frame.text(child.children[-1]) + "\n"
+            else:
+                made = frame.words(child)
+                if made and words and frame.script.source[last : child.start_byte] == b"\\\n":
+                    # A line continuation inside a word: the grammar splits what bash joins.
+                    words[-1] = Word(
+                        words[-1].text + made[0].text,
+                        words[-1].start,
+                        made[0].end,
+                        multi=words[-1].multi or made[0].multi,
+                    )
+                    made = made[1:]
+                words += made
+            last = child.end_byte
+        words += extra
+        if len(self.acts) >= MAX_COMMANDS:
+            raise PastLimit(f"more than {MAX_COMMANDS} commands")
+        commands.judge_words(self, frame, words, assignments, targets, frame.word_at(node))
+        self._note_written(targets, frame)
+        frame.stdin = stdin
+
+
+_HANDLERS: dict[str, Any] = {
+    "command": Walker._command,
+    "redirected_statement": Walker._redirected,
+    "pipeline": Walker._pipeline,
+    "list": Walker._list,
+    "negated_command": Walker._negated,
+    "subshell": Walker._subshell,
+    "program": Walker._subshell,
+    "compound_statement": Walker._compound,
+    "variable_assignment": constructs.assignment,
+    "variable_assignments": constructs.assignments,
+    "declaration_command": constructs.declaration,
+    "unset_command": constructs.unset,
+    "if_statement": constructs.conditional,
+    "while_statement": constructs.loop,
+    "for_statement": constructs.iteration,
+    "c_style_for_statement": constructs.c_style_iteration,
+    "case_statement": constructs.case,
+    "function_definition": constructs.function,
+    "test_command": constructs.test,
+}
