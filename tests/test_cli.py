@@ -92,6 +92,16 @@ def test_wrong_arguments_are_125_with_a_hint_and_nothing_on_stdout(
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_no_answer(closed: str, project: Path) -> None:
+    for call, status in (("ls", 0), ("rm x", 126)):
+        for verb in ("check", "explain", "run"):
+            line = f"exec {closed}; {sys.executable} -m corral {verb} --profile strict -- {call}"
+            done = subprocess.run(["bash", "-c", line], cwd=project, capture_output=True, check=False)
+            assert done.returncode == status, (verb, call, done.stderr)
+            assert b"Traceback" not in done.stderr
+
+
 class TestCheck:
     @pytest.mark.parametrize(
         ("arguments", "status"),

@@ -70,6 +70,7 @@ def test_a_verdict_shows_the_strictest_first_and_underlines_each() -> None:
             ^^
             why      rm is on the denylist.
             instead  Leave the file as it is.
+
         ? ask    path-cat-read-outside · path axis
             rm -rf build && cat ../secret
                                 ^^^^^^^^^
@@ -132,7 +133,7 @@ def test_the_whole_reasoning_is_one_page() -> None:
           ✓ allow argv       do the arguments carry code, or do more than they say?
                              saw nothing of its kind
           ✓ allow structure  can every part be read with certainty?
-                             looked at rm -rf build, cat ../secret
+                             looked at the whole call, 2 commands in it
           ? ask   path       does every path stay in the project?
                              looked at build, ../secret
                              found path-cat-read-outside
@@ -143,6 +144,7 @@ def test_the_whole_reasoning_is_one_page() -> None:
             ^^
             why      rm is on the denylist.
             instead  Leave the file as it is.
+
         ? ask    path-cat-read-outside · path axis
             rm -rf build && cat ../secret
                                 ^^^^^^^^^
@@ -198,7 +200,7 @@ def test_the_reasoning_says_the_same_in_json() -> None:
 def test_steps_are_a_tree() -> None:
     runs = Effect("run-system", "x", Decision.ALLOW)
     steps = [Step(depth, name, name, (runs,)) for depth, name in ((0, "a"), (1, "b"), (2, "c"), (1, "d"), (0, "e"))]
-    assert step_lines(steps, PLAIN) == [
+    assert step_lines(Call(["a"]), steps, PLAIN) == [
         "  ├─ a",
         "  │  │  ✓ allow run-system       x",
         "  │  ├─ b",
@@ -210,9 +212,19 @@ def test_steps_are_a_tree() -> None:
         "  └─ e",
         "     ✓ allow run-system       x",
     ]
-    assert step_lines([], PLAIN) == ["  nothing that the guard could name"]
+    assert step_lines(Call([]), [], PLAIN) == ["  nothing that the guard could name"]
+
+
+def test_a_step_of_a_shell_string_is_shown_as_it_was_written() -> None:
+    call = Call("timeout 5 bash -c 'rm x'", shell=True)
+    steps = [
+        Step(0, "timeout", "timeout 5 bash -c rm x", (), 0, 24),
+        Step(1, "rm", "rm x", (), 19, 4),
+        Step(1, "y", "y z"),
+    ]
+    assert step_lines(call, steps, PLAIN) == ["  └─ timeout 5 bash -c 'rm x'", "     ├─ rm x", "     └─ y z"]
 
 
 def test_ten_thousand_steps_are_drawn() -> None:
     steps = [Step(n % 50, "x", "x") for n in range(10_000)]
-    assert len(step_lines(steps, PLAIN)) == 10_000
+    assert len(step_lines(Call(["a"]), steps, PLAIN)) == 10_000

@@ -130,8 +130,9 @@ def _shown(call: Call, terminal: Terminal) -> str:
 
 
 def _finding_lines(call: Call, verdict: Verdict, terminal: Terminal) -> list[str]:
-    ordered = sorted(verdict.findings, key=lambda f: (-f.decision, f.axis))
-    lines = [line for finding in ordered for line in finding_lines(call, finding, terminal)]
+    lines: list[str] = []
+    for finding in sorted(verdict.findings, key=lambda f: (-f.decision, f.axis)):
+        lines += [*([""] if lines else []), *finding_lines(call, finding, terminal)]
     return lines if verdict.complete else [*lines, PARTIAL]
 
 
@@ -166,7 +167,7 @@ def explain_text(reasoning: Reasoning, terminal: Terminal) -> str:
             f"{badge(reasoning.verdict.decision, terminal)}  {_shown(call, terminal)}",
             terminal.paint("dim", clip(visible(about), terminal.columns, terminal.sign("cut"))),
         ],
-        [terminal.paint("head", "What would run"), *step_lines(reasoning.steps, terminal)],
+        [terminal.paint("head", "What would run"), *step_lines(call, reasoning.steps, terminal)],
         [terminal.paint("head", "What each axis says"), *_axis_lines(reasoning, terminal)],
     ]
     findings = _finding_lines(call, reasoning.verdict, terminal)
@@ -175,7 +176,7 @@ def explain_text(reasoning: Reasoning, terminal: Terminal) -> str:
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def step_lines(steps: Sequence[Step], terminal: Terminal) -> list[str]:
+def step_lines(call: Call, steps: Sequence[Step], terminal: Terminal) -> list[str]:
     """Return the tree of the commands that would run, each with its effects."""
     if not steps:
         return ["  nothing that the guard could name"]
@@ -183,12 +184,19 @@ def step_lines(steps: Sequence[Step], terminal: Terminal) -> list[str]:
     for step, ahead, child in zip(steps, _ahead(steps), [*(s.depth for s in steps[1:]), 0], strict=True):
         bars = "".join(terminal.sign("bar") if more else "   " for more in ahead[:-1])
         branch = bars + terminal.sign("tee" if ahead[-1] else "end")
-        text = clip(visible(step.text or step.name), max(terminal.columns - 2 - len(branch), 1), terminal.sign("cut"))
+        text = clip(visible(_source(call, step)), max(terminal.columns - 2 - len(branch), 1), terminal.sign("cut"))
         lines.append(f"  {terminal.paint('dim', branch)}{terminal.paint('head', text)}")
         under = bars + (terminal.sign("bar") if ahead[-1] else "   ")
         under += terminal.sign("bar") if child > step.depth else ""
         lines += [f"  {terminal.paint('dim', under)}{_effect(effect, terminal, len(under))}" for effect in step.effects]
     return lines
+
+
+def _source(call: Call, step: Step) -> str:
+    """Return a command as it was written, quotes and all, where its place in a shell string is known."""
+    if isinstance(call.argv, str) and step.argument is None and step.length:
+        return call.argv[step.start : step.start + step.length]
+    return step.text or step.name
 
 
 def _ahead(steps: Sequence[Step]) -> list[tuple[bool, ...]]:
@@ -212,13 +220,23 @@ def _axis_lines(reasoning: Reasoning, terminal: Terminal) -> list[str]:
     indent = " " * 21
     for axis in Axis:
         lines.append(f"  {badge(reasoning.decision(axis), terminal)} {pad(str(axis), 10)} {QUESTION[axis]}")
-        things = reasoning.looked_at(axis)
-        shown = [clip(visible(t), max(terminal.columns - 34, 12), terminal.sign("cut")) for t in things[:MAX_LOOKED_AT]]
-        if len(things) > MAX_LOOKED_AT:
-            shown.append(f"and {len(things) - MAX_LOOKED_AT} more")
-        said = f"looked at {', '.join(shown)}" if shown else "saw nothing of its kind"
-        lines += [terminal.paint("dim", line) for line in wrap(said, terminal.columns, indent)]
+        lines += [
+            terminal.paint("dim", line)
+            for line in wrap(_looked_at(reasoning, axis, terminal), terminal.columns, indent)
+        ]
         rules = reasoning.rules(axis)
         if rules:
             lines += wrap(f"found {visible(', '.join(rules))}", terminal.columns, indent)
     return lines
+
+
+def _looked_at(reasoning: Reasoning, axis: Axis, terminal: Terminal) -> str:
+    things = reasoning.looked_at(axis)
+    if not things:
+        return "saw nothing of its kind"
+    if axis == Axis.STRUCTURE:
+        # Naming them would repeat the tree above.
+        return f"looked at the whole call, {len(reasoning.steps)} command{'s' * (len(reasoning.steps) != 1)} in it"
+    shown = [clip(visible(t), max(terminal.columns - 34, 12), terminal.sign("cut")) for t in things[:MAX_LOOKED_AT]]
+    more = f", and {len(things) - MAX_LOOKED_AT} more" if len(things) > MAX_LOOKED_AT else ""
+    return f"looked at {', '.join(shown)}{more}"

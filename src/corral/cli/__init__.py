@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from corral.cli.arguments import parse  # noqa: PLC0415  as above
 
+    _open_streams()
     options = parse(sys.argv[1:] if argv is None else list(argv))
     try:
         status: int = import_module(f"corral.cli.{options.verb}").main(options)
@@ -41,3 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         return FAILURE_STATUS
     return status
+
+
+def _open_streams() -> None:
+    # A stream that was closed before the start is None, and print(file=None) would put words for people on stdout.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process
