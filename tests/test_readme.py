@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def transcripts() -> list[tuple[str, str]]:
-    blocks = re.findall(r"```console\n\$ (.+)\n(.*?)```", README, re.DOTALL)
+    blocks = re.findall(r"```console\n\$ ([^\n]+)\n(.*?)```", README, re.DOTALL)
     return [(command, output) for command, output in blocks]
 
 
