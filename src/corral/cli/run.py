@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from signal import SIGINT
+from signal import SIG_IGN, SIGINT, getsignal, signal
 
 from corral.cli.check import call_of, config_of
 from corral.errors import ContainmentError
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from corral.model import Call
     from corral.result import SandboxResult
+
+NOTICE_SECONDS = 0.1  # how long an interrupt may wait until it is handed on
 
 
 def main(options: argparse.Namespace) -> int:
@@ -45,15 +47,19 @@ def _captured(box: Sandbox, call: Call) -> SandboxResult:
 
 
 def _live(box: Sandbox, call: Call) -> SandboxResult:
+    """Run in this terminal. Its Ctrl-C reaches only us, since the command has a session of its own: it is handed on."""
+    interrupts: list[int] = []
+    if getsignal(SIGINT) is not SIG_IGN:
+        # Counted, not raised: an exception in the middle of the handle's work would lose the result.
+        signal(SIGINT, lambda number, _: interrupts.append(number))
     handle = box.start(call.argv, shell=call.shell, cwd=call.cwd, inherit_stdio=True)
-    interrupted = False
+    handed_on = 0
     while True:
         try:
-            return handle.wait()
-        except KeyboardInterrupt:
-            # The terminal's Ctrl-C reaches only us: the command has a session of its own. The second one means it.
-            if interrupted:
-                handle.kill()
-            else:
+            return handle.wait(NOTICE_SECONDS)
+        except TimeoutError:
+            if handed_on < len(interrupts):
+                handed_on += 1
                 handle.signal(SIGINT)
-            interrupted = True
+            if handed_on > 1:
+                handle.kill()  # the second one means it
