@@ -332,7 +332,7 @@ class TestRule:
         labels = [line.split()[0] for line in done.stdout.decode().splitlines() if line[4:5].strip()]
         assert (done.returncode, labels) == (
             0,
-            ["name-rm", "axis", "what", "instead", "profiles", "refused", "allowed"],
+            ["name-rm", "axis", "what", "instead", "profile", "refused", "allowed"],
         )
 
     def test_every_listed_rule_has_a_page(self, project: Path) -> None:

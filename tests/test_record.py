@@ -225,6 +225,12 @@ def test_a_step_of_a_shell_string_is_shown_as_it_was_written() -> None:
     assert step_lines(call, steps, PLAIN) == ["  └─ timeout 5 bash -c 'rm x'", "     ├─ rm x", "     └─ y z"]
 
 
+def test_a_step_that_comes_before_the_one_around_it_hangs_higher() -> None:
+    steps = [Step(3, "rm", "rm x", (), 4, 5), Step(0, "cat", "cat"), Step(2, "y", "y")]
+    call = Call("cat <<EOF\n$(rm x)\nEOF", shell=True)
+    assert step_lines(call, steps, PLAIN) == ["  ├─ rm x", "  └─ cat", "     └─ y"]
+
+
 def test_ten_thousand_steps_are_drawn() -> None:
     steps = [Step(n % 50, "x", "x") for n in range(10_000)]
     assert len(step_lines(Call(["a"]), steps, PLAIN)) == 10_000

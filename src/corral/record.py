@@ -181,32 +181,41 @@ def step_lines(call: Call, steps: Sequence[Step], terminal: Terminal) -> list[st
     if not steps:
         return ["  nothing that the guard could name"]
     lines: list[str] = []
-    for step, ahead, child in zip(steps, _ahead(steps), [*(s.depth for s in steps[1:]), 0], strict=True):
+    depths = _depths(steps)
+    for step, depth, ahead, below in zip(steps, depths, _ahead(depths), [*depths[1:], 0], strict=True):
         bars = "".join(terminal.sign("bar") if more else "   " for more in ahead[:-1])
         branch = bars + terminal.sign("tee" if ahead[-1] else "end")
         text = clip(visible(_source(call, step)), max(terminal.columns - 2 - len(branch), 1), terminal.sign("cut"))
         lines.append(f"  {terminal.paint('dim', branch)}{terminal.paint('head', text)}")
         under = bars + (terminal.sign("bar") if ahead[-1] else "   ")
-        under += terminal.sign("bar") if child > step.depth else ""
+        under += terminal.sign("bar") if below > depth else ""
         lines += [f"  {terminal.paint('dim', under)}{_effect(effect, terminal, len(under))}" for effect in step.effects]
     return lines
 
 
 def _source(call: Call, step: Step) -> str:
-    """Return a command as it was written, quotes and all, where its place in a shell string is known."""
-    if isinstance(call.argv, str) and step.argument is None and step.length:
-        return call.argv[step.start : step.start + step.length]
-    return step.text or step.name
+    """Return a command as it was written, quotes and all, where its place in a shell string is its own."""
+    written = call.argv[step.start : step.start + step.length] if isinstance(call.argv, str) else ""
+    # What stands in a here-document has the place of its redirect, which says nothing of the command.
+    return written if step.name and step.name in written else step.text or step.name
 
 
-def _ahead(steps: Sequence[Step]) -> list[tuple[bool, ...]]:
-    """Return for each step, and for each depth down to its own, whether the branch at that depth goes on below it."""
+def _depths(steps: Sequence[Step]) -> list[int]:
+    """Return the depths to draw: a step that comes before the one around it, as a substitution does, hangs higher."""
+    depths: list[int] = []
+    for step in steps:
+        depths.append(min(step.depth, depths[-1] + 1 if depths else 0))
+    return depths
+
+
+def _ahead(depths: Sequence[int]) -> list[tuple[bool, ...]]:
+    """Return for each row, and for each depth down to its own, whether the branch at that depth goes on below it."""
     open_at: list[bool] = []
     found: list[tuple[bool, ...]] = []
-    for step in reversed(steps):
-        open_at = (open_at + [False] * (step.depth + 1 - len(open_at)))[: step.depth + 1]
+    for depth in reversed(depths):
+        open_at = (open_at + [False] * (depth + 1 - len(open_at)))[: depth + 1]
         found.append(tuple(open_at))
-        open_at[step.depth] = True
+        open_at[depth] = True
     return found[::-1]
 
 

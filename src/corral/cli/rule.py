@@ -49,7 +49,7 @@ def page_lines(page: Page, terminal: Terminal) -> list[str]:
     axis = Axis[page.axis.upper()]
     lines = [terminal.paint("head", page.id), *labelled("axis", f"{axis}: {QUESTION[axis]}", terminal)]
     lines += labelled("what", page.what, terminal) + labelled("instead", page.instead, terminal)
-    lines += labelled("profiles", ", ".join(f"{name}: {decision}" for name, decision in page.profiles), terminal)
+    lines += labelled("profile", ", ".join(f"{name}: {decision}" for name, decision in page.profiles), terminal)
     for label, examples in (("refused", page.refused), ("allowed", page.allowed)):
         for example in examples:
             lines += labelled(label, example, terminal)
