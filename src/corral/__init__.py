@@ -9,11 +9,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.config import Containment, Limits, Output, SandboxConfig
     from corral.errors import ContainmentError, CorralError, PolicyError
+    from corral.handle import Handle
     from corral.model import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Decision, Finding, Usage, Verdict, Violation
     from corral.result import SandboxResult
     from corral.rulebook import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, Profile
     from corral.sandbox import Sandbox
-    from corral.spawn import Handle
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ _HOME = {
     "DENIED_EXIT_CODE": "model",
     "Decision": "model",
     "Finding": "model",
-    "Handle": "spawn",
+    "Handle": "handle",
     "Limits": "config",
     "Output": "config",
     "PolicyError": "errors",

@@ -155,7 +155,7 @@ class Launch(Record):
     executable: str
     argv: tuple[str, ...]
     cwd: str
-    env: tuple[tuple[str, str], ...]
+    env: Mapping[str, str]
     stdin: bytes | None = None
     timeout_seconds: float | None = None
 

@@ -1,0 +1,114 @@
+"""What Linux says about a process's descendants, and ending them all.
+
+Never by kill(-1): without a pid namespace that reaches every process of the user.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from _signal import SIG_BLOCK, SIGKILL, pthread_sigmask  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+_SIGSET_BYTES = 128  # glibc's and musl's sigset_t
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
+
+
+def adopt_orphans() -> None:
+    """Make every descendant whose parent dies a child of this process."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def hide() -> None:
+    """Close this process's memory, descriptors and environment in /proc to others of the same user."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def signal_when_parent_dies(number: int) -> None:
+    """Ask for a signal when the parent dies. The kernel means the thread that forked: the parent must have no other."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+
+
+def signal_descriptor(numbers: Collection[int]) -> int:
+    """Block signals and return a descriptor that reads them instead: no handler runs between two lines of ours."""
+    pthread_sigmask(SIG_BLOCK, numbers)
+    mask = sum(1 << (number - 1) for number in numbers).to_bytes(8, sys.byteorder).ljust(_SIGSET_BYTES, b"\0")
+    descriptor: int = _libc.signalfd(-1, mask, os.O_CLOEXEC | os.O_NONBLOCK)
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"signalfd: {os.strerror(number)}")
+    return descriptor
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
+                found += map(int, file.read().split())
+    except (FileNotFoundError, ProcessLookupError):
+        # It ended meanwhile; what it left behind is ours by the next pass.
+        pass
+    return found
+
+
+def _parents() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
+                    # The program's name is in brackets and may hold anything, brackets too.
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            children.setdefault(parent, []).append(int(name))
+    return children
+
+
+def descendants(pid: int, spared: Collection[int] = ()) -> list[int]:
+    """Return the descendants of a process, parents first, without the `spared` and their own."""
+    if os.path.exists("/proc/thread-self/children"):
+        children_of = _children
+    else:
+        # A kernel without CONFIG_PROC_CHILDREN.
+        table = _parents()
+
+        def children_of(pid: int) -> list[int]:
+            return table.get(pid, [])
+
+    found: list[int] = []
+    level = [child for child in children_of(pid) if child not in spared]
+    while level:
+        found += level
+        level = [child for parent in level for child in children_of(parent)]
+    return found
+
+
+def kill_descendants(spared: Collection[int] = ()) -> set[int]:
+    """Send SIGKILL to every descendant of this process in one pass; repeat until `wait4` knows no child."""
+    signalled = set()
+    for pid in descendants(os.getpid(), spared):
+        try:
+            os.kill(pid, SIGKILL)
+        except ProcessLookupError:
+            continue
+        except PermissionError:
+            # A set-user-id program; it is counted as left when it does not end.
+            continue
+        signalled.add(pid)
+    return signalled

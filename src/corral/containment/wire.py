@@ -1,0 +1,157 @@
+"""The messages between host, keeper and warden: fixed structs over SOCK_SEQPACKET, descriptors by SCM_RIGHTS.
+
+Every message about a command carries its nonce, so that a late or forged one answers nothing else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import marshal
+import os
+from _socket import (
+    CMSG_SPACE,
+    MSG_CMSG_CLOEXEC,
+    MSG_CTRUNC,
+    MSG_NOSIGNAL,
+    MSG_TRUNC,
+    SCM_RIGHTS,
+    SOL_SOCKET,
+    socket,
+)
+from _struct import Struct, pack, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+NEW, SWEEP = 1, 2  # host to keeper
+READY, RUN, KILL, SIGNAL, EXITED, ENDED = 3, 4, 5, 6, 7, 8  # host to warden and back
+
+NONCE_BYTES = 16
+MAX_PACKET_BYTES = 100_000  # a send beyond the socket's buffer (about 212 kB) is EMSGSIZE
+MAX_DESCRIPTORS = 4
+
+HAS_STDIN, HAS_BODY = 1, 2  # flags of a request: descriptors that follow stdout and stderr
+NO_DIRECTORY, TIMED_OUT, SPENT = 1, 2, 4  # flags of an outcome
+
+# kind, nonce, monotonic deadline or 0, drain seconds, flags, number of arguments
+REQUEST = Struct(f"=B{NONCE_BYTES}sddBI")
+# kind, nonce, signal
+CONTROL = Struct(f"=B{NONCE_BYTES}sB")
+# kind, nonce, flags, wait status, errno of a failed start, processes killed, user and system seconds, peak bytes
+OUTCOME = Struct(f"=B{NONCE_BYTES}sBiiIddQ")
+# kind, number
+COUNT = Struct("=BI")
+
+_DESCRIPTOR_SPACE = CMSG_SPACE(MAX_DESCRIPTORS * 4)
+
+
+class WireError(Exception):
+    """The other side said something that is not a message."""
+
+
+def send(sock: socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
+    """Send one message."""
+    if descriptors:
+        rights = pack(f"{len(descriptors)}i", *descriptors)
+        sock.sendmsg((data,), ((SOL_SOCKET, SCM_RIGHTS, rights),), MSG_NOSIGNAL)
+    else:
+        sock.send(data, MSG_NOSIGNAL)
+
+
+def receive(sock: socket) -> tuple[bytes, tuple[int, ...]]:
+    """Receive one message and its descriptors, which are close-on-exec; empty when the other side is gone."""
+    data, ancillary, flags, _ = sock.recvmsg(MAX_PACKET_BYTES + REQUEST.size, _DESCRIPTOR_SPACE, MSG_CMSG_CLOEXEC)
+    descriptors: tuple[int, ...] = ()
+    for level, kind, rights in ancillary:
+        if level == SOL_SOCKET and kind == SCM_RIGHTS:
+            count = len(rights) // 4
+            descriptors += unpack(f"{count}i", rights[: count * 4])
+    if flags & (MSG_TRUNC | MSG_CTRUNC):
+        close_all(descriptors)
+        raise WireError("a message was cut")
+    return data, descriptors
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close descriptors."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def sealed(name: str, data: bytes) -> int:
+    """Return a descriptor of an anonymous file that holds `data` and can never change."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        fcntl.fcntl(
+            descriptor,
+            fcntl.F_ADD_SEALS,
+            fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE,
+        )
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def request_body(executable: str, cwd: str, argv: Sequence[str], env: bytes) -> bytes:
+    """Return the variable part of a request; none of the parts can hold a NUL byte."""
+    return os.fsencode("\0".join((executable, cwd, *argv, ""))) + env
+
+
+def environment_block(env: Mapping[str, str]) -> bytes:
+    """Return an environment as it stands at the end of a request."""
+    return os.fsencode("\0".join([f"{name}={value}" for name, value in env.items()]))
+
+
+def parse_body(body: bytes, arguments: int) -> tuple[bytes, bytes, list[bytes], dict[bytes, bytes]]:
+    """Return executable, directory, arguments and environment of a request's body."""
+    executable, cwd, *rest = body.split(b"\0")
+    env = {}
+    for entry in rest[arguments:]:
+        name, equals, value = entry.partition(b"=")
+        if equals:
+            env[name] = value
+    return executable, cwd, rest[:arguments], env
+
+
+def read_body(descriptor: int) -> bytes:
+    """Return the body of a request that was too large for a packet."""
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def pack_ready(backend: str, enforcement: str, missing: Sequence[str]) -> bytes:
+    """Return a warden's first message: what holds the commands it will run."""
+    return bytes((READY,)) + "\0".join((backend, enforcement, *missing)).encode()
+
+
+def unpack_ready(data: bytes) -> tuple[str, str, tuple[str, ...]]:
+    """Return backend, enforcement and missing layers of a warden's first message."""
+    if data[:1] != bytes((READY,)):
+        raise WireError("a warden began with something else than being ready")
+    backend, enforcement, *missing = data[1:].decode("utf-8", "replace").split("\0")
+    return backend, enforcement, tuple(missing)
+
+
+def unpack_count(data: bytes, kind: int) -> int:
+    """Return the number in a keeper's answer."""
+    if len(data) != COUNT.size or data[0] != kind:
+        raise WireError("a keeper answered something else than it was asked")
+    number: int = COUNT.unpack(data)[1]
+    return number
+
+
+def pack_plan(plan: dict[str, Any]) -> bytes:
+    """Return the host's first message to its keeper. Only ever sent from the host, so marshal is no risk."""
+    return marshal.dumps(plan)
+
+
+def unpack_plan(data: bytes) -> dict[str, Any]:
+    """Return what the host wants of its keeper."""
+    plan: dict[str, Any] = marshal.loads(data)  # noqa: S302  from the host that started this process
+    return plan

@@ -1,0 +1,136 @@
+"""What exactly will run: a judged call becomes a Launch, or an exit code and why it cannot start. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from corral.environment import overlay
+from corral.frozen import Record, frozen
+from corral.model import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, Call, Launch
+from corral.rulebook import places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from corral.config import SandboxConfig
+
+
+@frozen
+class Failure(Record):
+    """Why a call cannot start."""
+
+    exit_code: int
+    message: str
+
+
+class _UnusableError(Exception):
+    """Something in the call that no process can be given."""
+
+
+def plan(
+    call: Call,
+    config: SandboxConfig,
+    environment: dict[str, str],
+    *,
+    stdin: bytes | None = None,
+    timeout_seconds: float | None = None,
+) -> Launch | Failure:
+    """Decide what a call runs, in a scrubbed environment. Total: what cannot be run is a Failure."""
+    try:
+        words = _words(call)
+        cwd = _directory(call, config)
+        env = environment if call.env is None else overlay(environment, _given(call.env))
+        timeout = config.timeout_seconds if timeout_seconds is None else _timeout(timeout_seconds)
+        data = None if stdin is None else _input(stdin)
+        _encodable((cwd, *words) if call.env is None else (cwd, *words, *env, *env.values()))
+    except _UnusableError as unusable:
+        return Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {unusable}\n")
+    if call.shell:
+        bash = _bash()
+        if bash is None:
+            reason = "shell=True needs bash in a system directory, and there is none. Pass the command as a list."
+            return Failure(DENIED_EXIT_CODE, reason)
+        # The two dashes: a text that begins with one would be taken for an option of bash.
+        return Launch(bash, ("bash", "--noprofile", "--norc", "-c", "--", *words), cwd, env, data, timeout)
+    executable = _find(words[0], cwd, env["PATH"])
+    if isinstance(executable, Failure):
+        return executable
+    return Launch(executable, words, cwd, env, data, timeout)
+
+
+def _words(call: Call) -> tuple[str, ...]:
+    argv = (call.argv,) if isinstance(call.argv, str) else call.argv
+    if not isinstance(argv, (tuple, list)):
+        raise _UnusableError(f"the command must be a list of strings, not {type(argv).__name__}")
+    for number, word in enumerate(argv):
+        if not isinstance(word, str):
+            raise _UnusableError(f"argument {number} must be a string, not {type(word).__name__}")
+    if not argv or (call.shell and len(argv) != 1):
+        raise _UnusableError("with shell=True the command is one string" if call.shell else "the command is empty")
+    if isinstance(call.argv, str) and not call.shell and call.argv.split() != [call.argv]:
+        raise _UnusableError("a command of several words must be a list, or needs shell=True")
+    return tuple(argv)
+
+
+def _directory(call: Call, config: SandboxConfig) -> str:
+    if call.cwd is None:
+        return config.project_root
+    if not isinstance(call.cwd, str):
+        raise _UnusableError(f"cwd must be a path, not {type(call.cwd).__name__}")
+    return os.path.join(config.project_root, call.cwd)
+
+
+def _given(env: object) -> Mapping[str, str]:
+    if not isinstance(env, dict):
+        raise _UnusableError(f"env must be a dict of names and values, not {type(env).__name__}")
+    for name, value in env.items():
+        if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name:
+            raise _UnusableError(f"env holds {name!r}, which is no name with a text")
+    return env
+
+
+def _input(stdin: object) -> bytes:
+    if not isinstance(stdin, (bytes, bytearray, memoryview)):
+        raise _UnusableError(f"stdin must be bytes, not {type(stdin).__name__}")
+    return bytes(stdin)
+
+
+def _timeout(value: object) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise _UnusableError(f"timeout_seconds must be a number above 0, not {value!r}")
+    return float(value)
+
+
+def _encodable(texts: Iterable[str]) -> None:
+    joined = "".join(texts)
+    if "\0" in joined:
+        raise _UnusableError("a NUL byte cannot be part of an argument, a path or a variable")
+    if joined.isascii():
+        return
+    try:
+        os.fsencode(joined)
+    except UnicodeEncodeError as error:
+        raise _UnusableError(f"{joined[error.start]!r} cannot be encoded for the system") from None
+
+
+def _bash() -> str | None:
+    for directory in places()["programs"]:
+        if os.access(f"{directory}/bash", os.X_OK):
+            return f"{directory}/bash"
+    return None
+
+
+def _find(name: str, cwd: str, path: str) -> str | Failure:
+    if "/" in name:
+        # The kernel says the rest: looking first would only make a second answer possible.
+        return os.path.join(cwd, name)
+    candidates = [f"{directory}/{name}" for directory in path.split(":")]
+    for candidate in candidates:
+        if os.access(candidate, os.X_OK) and stat.S_ISREG(os.stat(candidate).st_mode):
+            return candidate
+    for candidate in candidates:
+        if os.path.exists(candidate):
+            return Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {candidate}: not executable\n")
+    return Failure(NOT_FOUND_EXIT_CODE, f"corral: {name}: command not found\n")

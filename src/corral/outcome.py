@@ -1,0 +1,114 @@
+"""What a warden says about a command, as the fields of a result. The warden's numbers are read, nothing else of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from errno import ENOENT, ENOTDIR
+from signal import SIGKILL, SIGXCPU, SIGXFSZ
+
+from corral.containment import wire
+from corral.frozen import Record, frozen
+from corral.model import NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, TIMED_OUT_EXIT_CODE, Usage, Violation
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from corral.config import Limits
+    from corral.model import Call, Launch, Verdict
+
+_LIMIT_SIGNALS = {int(SIGXCPU): ("cpu-limit", "cpu_seconds"), int(SIGXFSZ): ("file-size-limit", "file_size_bytes")}
+_LEFT_RUNNING = Violation("left-running", detail="processes that the command started could not be ended by SIGKILL")
+_WARDEN_LOST = Violation(
+    "warden-lost",
+    detail="the process that ran the command was killed or did not answer; what the command had started was killed",
+)
+
+
+def facts_of(call: Call, verdict: Verdict, cwd: str) -> dict[str, Any]:
+    """Return the fields of a result that are known when a call is judged."""
+    argv = call.argv if isinstance(call.argv, tuple) else (call.argv,)
+    now = time.time()
+    return {
+        "argv": tuple([word if isinstance(word, str) else repr(word) for word in argv]),
+        "shell": call.shell,
+        "cwd": cwd,
+        "verdict": verdict,
+        "id": os.urandom(16).hex(),
+        "started_at": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1000):03d}Z",
+    }
+
+
+@frozen
+class Ending(Record):
+    """How a command ended. `message` is corral's own word on stderr, where there was no command to say anything."""
+
+    exit_code: int
+    signal: int | None = None
+    timed_out: bool = False
+    violations: tuple[Violation, ...] = ()
+    killed: int = 0
+    usage: Usage = Usage()
+    message: str = ""
+    reusable: bool = True
+
+
+def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
+    """Read a warden's outcome."""
+    _, _, flags, status, error, killed, user_seconds, system_seconds, peak_bytes = wire.OUTCOME.unpack_from(message)
+    exit_code, number, text = 0, None, ""
+    violations: tuple[Violation, ...] = ()
+    if error:
+        exit_code, text = _explain(error, launch, in_directory=bool(flags & wire.NO_DIRECTORY))
+    elif os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        exit_code = 128 + number
+        violations = _limit_violations(number, limits)
+    else:
+        exit_code = os.WEXITSTATUS(status)
+    timed_out = bool(flags & wire.TIMED_OUT)
+    spent = bool(flags & wire.SPENT)
+    return Ending(
+        TIMED_OUT_EXIT_CODE if timed_out else exit_code,
+        number,
+        timed_out,
+        (*violations, _LEFT_RUNNING) if spent else violations,
+        killed,
+        Usage(user_seconds, system_seconds, peak_bytes),
+        text,
+        not spent,
+    )
+
+
+def lost(killed: int, *, timed_out: bool) -> Ending:
+    """Return the ending of a command whose warden is gone."""
+    exit_code = TIMED_OUT_EXIT_CODE if timed_out else 128 + SIGKILL
+    return Ending(exit_code, int(SIGKILL), timed_out, (_WARDEN_LOST,), killed, reusable=False)
+
+
+def silent(ending: Ending, seconds: float) -> Ending:
+    """Return the ending of a command that was killed because it printed nothing."""
+    violation = Violation("silence", detail=f"nothing was printed for {seconds:g} seconds")
+    return ending.replace(exit_code=TIMED_OUT_EXIT_CODE, timed_out=True, violations=(*ending.violations, violation))
+
+
+def _explain(error: int, launch: Launch, *, in_directory: bool) -> tuple[int, str]:
+    why = os.strerror(error)
+    if in_directory:
+        return NOT_EXECUTABLE_EXIT_CODE, f"corral: cannot enter {launch.cwd}: {why}\n"
+    name = launch.argv[0]
+    if error in (ENOENT, ENOTDIR):
+        if not os.path.exists(launch.executable):
+            return NOT_FOUND_EXIT_CODE, f"corral: {name}: command not found\n"
+        why = "the interpreter in its first line does not exist"
+    return NOT_EXECUTABLE_EXIT_CODE, f"corral: {name}: {why}\n"
+
+
+def _limit_violations(number: int, limits: Limits) -> tuple[Violation, ...]:
+    if number not in _LIMIT_SIGNALS:
+        return ()
+    kind, field = _LIMIT_SIGNALS[number]
+    if getattr(limits, field) is None:
+        return ()
+    return (Violation(kind, detail=f"limits.{field} is {getattr(limits, field)}", inferred=True),)

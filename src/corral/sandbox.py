@@ -1,0 +1,206 @@
+"""Check a call, run it, read and write files: the whole of corral from the caller's side. Read this first.
+
+Nothing is started unless the guard allows it. What a command or its arguments do is a result, never an exception.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral import files, handle
+from corral.config import SandboxConfig
+from corral.containment.limits import rlimits, unenforceable
+from corral.containment.wire import pack_plan
+from corral.environment import HostEnvironment
+from corral.errors import ContainmentError, PolicyError
+from corral.launch import Failure, plan
+from corral.model import DENIED_EXIT_CODE, Call, Decision, Launch, Verdict
+from corral.outcome import facts_of
+from corral.result import SandboxResult
+from corral.spawn import Pool
+from corral.vet import vet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Self
+
+    from corral.handle import Handle
+
+    OnAsk = Callable[[Call, Verdict], bool]
+
+
+class Sandbox:
+    """Runs commands under one config. Any thread may use it; a fork of the process gets processes of its own."""
+
+    def __init__(self, config: SandboxConfig | None = None, *, on_ask: OnAsk | None = None) -> None:
+        self.config = config or SandboxConfig()
+        self.on_ask = on_ask
+        unkept = unenforceable(self.config.limits)
+        if unkept:
+            raise PolicyError(f"limits.{unkept[0]} cannot be kept without a kernel layer for it; leave it out")
+        self._uncontained = _missing_containment(self.config)
+        self._environment = HostEnvironment(self.config.env_allowlist)
+        self._pool = Pool(pack_plan({"rlimits": rlimits(self.config.limits)}))
+
+    def check(
+        self,
+        argv: Sequence[object] | str,
+        *,
+        shell: bool = False,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Verdict:
+        """Judge a call; run nothing."""
+        return vet(_call(argv, shell, cwd, env), self.config)
+
+    def run(
+        self,
+        argv: Sequence[object] | str,
+        *,
+        shell: bool = False,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout_seconds: float | None = None,
+    ) -> SandboxResult:
+        """Run a call to its end."""
+        running = self.start(argv, shell=shell, cwd=cwd, env=env, stdin=stdin, timeout_seconds=timeout_seconds)
+        try:
+            return running.wait()
+        except BaseException:
+            running.close()
+            raise
+
+    async def arun(
+        self,
+        argv: Sequence[object] | str,
+        *,
+        shell: bool = False,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout_seconds: float | None = None,
+    ) -> SandboxResult:
+        """Run a call to its end in the running event loop; cancelling ends everything it started."""
+        running = self.start(argv, shell=shell, cwd=cwd, env=env, stdin=stdin, timeout_seconds=timeout_seconds)
+        try:
+            return await running
+        except BaseException:
+            running.close()
+            raise
+
+    def start(
+        self,
+        argv: Sequence[object] | str,
+        *,
+        shell: bool = False,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout_seconds: float | None = None,
+        open_stdin: bool = False,
+        inherit_stdio: bool = False,
+    ) -> Handle:
+        """Start a call and return its handle; a refused one has its result already.
+
+        `open_stdin` lets the handle write input. `inherit_stdio` gives the command this process's own three streams:
+        nothing is captured then, and silence is not noticed.
+        """
+        if self._uncontained:
+            raise ContainmentError(self._uncontained)
+        call = _call(argv, shell, cwd, env)
+        verdict = vet(call, self.config)
+        if verdict.findings and (refusal := self._refusal(call, verdict)):
+            return handle.Finished(self._denied(call, verdict, refusal))
+        planned = plan(call, self.config, self._environment.scrubbed(), stdin=stdin, timeout_seconds=timeout_seconds)
+        if isinstance(planned, Launch):
+            return handle.start(
+                self._pool, planned, self.config, call, verdict, open_stdin=open_stdin, inherit_stdio=inherit_stdio
+            )
+        if planned.exit_code == DENIED_EXIT_CODE:
+            return handle.Finished(self._denied(call, verdict, planned.message))
+        return handle.Finished(self._unstarted(call, verdict, planned))
+
+    def read_bytes(self, path: str | os.PathLike[str]) -> bytes:
+        """Return a file's bytes; a path is relative to the project, and PermissionError when it leads out."""
+        held = self.config.containment
+        return files.read_bytes(os.fspath(path), (self.config.project_root, *held.read, *held.write))
+
+    def write_bytes(self, path: str | os.PathLike[str], data: bytes) -> None:
+        """Replace a file's bytes; a path is relative to the project, and PermissionError when it leads out."""
+        held = self.config.containment
+        files.write_bytes(os.fspath(path), data, (self.config.project_root, *held.write))
+
+    def close(self) -> None:
+        """End everything that was started, and wait until it is gone. A closed sandbox checks, but runs nothing."""
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _refusal(self, call: Call, verdict: Verdict) -> str:
+        """Return why a call may not run, or nothing."""
+        decision = verdict.decision
+        if decision == Decision.ALLOW:
+            return ""
+        if decision == Decision.ASK and self.on_ask is not None:
+            try:
+                answer = self.on_ask(call, verdict)
+            except Exception as error:  # noqa: BLE001  whoever was asked did not say yes
+                return f"{verdict.reason} (asking failed: {type(error).__name__}: {error})"
+            # Not any true value: a coroutine that nobody awaited is one.
+            if answer is True:
+                return ""
+        return verdict.reason or "The call was not allowed."
+
+    def _denied(self, call: Call, verdict: Verdict, reason: str) -> SandboxResult:
+        facts = facts_of(call, verdict, self._cwd(call))
+        return SandboxResult(**facts, exit_code=DENIED_EXIT_CODE, denied=True, reason=reason)
+
+    def _unstarted(self, call: Call, verdict: Verdict, why: Failure) -> SandboxResult:
+        said = why.message.encode("utf-8", "replace")
+        facts = facts_of(call, verdict, self._cwd(call))
+        return SandboxResult(**facts, exit_code=why.exit_code, stderr=said, stderr_bytes=len(said))
+
+    def _cwd(self, call: Call) -> str:
+        return self.config.project_root if call.cwd is None else os.path.join(self.config.project_root, str(call.cwd))
+
+
+def _missing_containment(config: SandboxConfig) -> str:
+    """Return what the config demands of the kernel that is not there, or nothing."""
+    if config.rules.needs_containment:
+        wanted = f"profile {config.rules.name}"
+    elif config.containment.backend == "warden":
+        wanted = "containment.backend 'warden'"
+    elif config.containment.project == "read-only":
+        wanted = "containment.project 'read-only'"
+    else:
+        return ""
+    return (
+        f"{wanted} needs the kernel to contain the command, and this version has no layer for that: "
+        "namespaces, Landlock and seccomp are missing; profile 'strict' runs without"
+    )
+
+
+def _call(
+    argv: Sequence[object] | str,
+    shell: bool,
+    cwd: str | os.PathLike[str] | None,
+    env: Mapping[str, str] | None,
+) -> Call:
+    # Copies: what was judged must be what runs, although the caller's own may change meanwhile.
+    if isinstance(argv, list):
+        argv = tuple(argv)
+    if cwd is not None and not isinstance(cwd, str) and isinstance(cwd, os.PathLike):
+        cwd = os.fspath(cwd)
+    if env is not None:
+        try:
+            env = dict(env)
+        except (TypeError, ValueError):
+            # No mapping at all; the guard says so.
+            return Call(argv, shell, cwd, env)
+    return Call(argv, shell, cwd, env)

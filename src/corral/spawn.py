@@ -1,0 +1,311 @@
+"""The only module of the host that starts processes: one keeper per sandbox, and through it a pool of wardens.
+
+A fork of the host has a pool of its own; what it inherited it closes and never speaks to.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import sys
+from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
+from _thread import allocate_lock
+from _weakrefset import WeakSet
+from signal import SIGKILL, SIGSTOP, pidfd_send_signal, valid_signals
+from time import monotonic
+
+from corral.containment import wire
+from corral.errors import ContainmentError
+from corral.streams import READ_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.streams import Streams
+
+START_SECONDS = 30.0  # against a keeper or warden that never says it is ready; a loaded machine may take seconds
+END_SECONDS = 5.0  # against a keeper that does not end; it has 2 seconds for what no signal ends
+MAX_IDLE_WARDENS = 16  # a burst of runs leaves at most these, about 2 MB each
+IDLE_SECONDS = 30.0  # a warden that was not needed for so long is let go, except the last
+MAX_STARTS = 3  # of keepers in a row, against one that dies as soon as it starts
+_FIRST_FREE_DESCRIPTOR = 10  # above those the keeper gets by number
+# At the end of the path: a package beside corral must not stand in for a module of the standard library.
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from corral.containment.keeper import main; main()"
+
+
+class Warden:
+    """The host's end of one warden."""
+
+    __slots__ = (
+        "__weakref__",
+        "backend",
+        "buffer",
+        "descriptor",
+        "enforcement",
+        "idle_since",
+        "inbox",
+        "missing_layers",
+        "pidfd",
+        "poller",
+        "sock",
+        "streams",
+    )
+
+    def __init__(self, sock: socket, pidfd: int) -> None:
+        self.sock = sock
+        self.descriptor = sock.fileno()
+        self.pidfd = pidfd
+        self.poller = select.poll()
+        self.poller.register(self.descriptor, select.POLLIN)
+        self.streams: Streams | None = None  # of the command at hand, for a fork of the host to close
+        self.idle_since = 0.0
+        self.inbox = bytearray(wire.OUTCOME.size + 1)  # a message at hand is one whose first byte is not 0
+        self.buffer = memoryview(bytearray(READ_BYTES))
+        self.backend = self.enforcement = ""
+        self.missing_layers: tuple[str, ...] = ()
+
+    def await_ready(self) -> None:
+        """Wait until the warden has put on what will hold its commands."""
+        if not self.poller.poll(START_SECONDS * 1000):
+            raise ContainmentError(f"a warden was not ready after {START_SECONDS:g} seconds")
+        self.backend, self.enforcement, self.missing_layers = wire.unpack_ready(self.sock.recv(wire.MAX_PACKET_BYTES))
+
+    def kill(self) -> None:
+        """End the warden itself; its keeper ends what is below."""
+        try:
+            pidfd_send_signal(self.pidfd, SIGKILL)
+        except OSError:
+            # It is dead already.
+            return
+
+    def close(self) -> None:
+        """Hang up: the warden ends its command and itself."""
+        if self.pidfd >= 0:
+            self.sock.close()
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+class _Keeper:
+    """The host's end of the keeper."""
+
+    def __init__(self, plan: bytes) -> None:
+        self.ctl, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        self.errors = os.memfd_create("corral-keeper-errors", os.MFD_CLOEXEC)
+        self.pidfd = -1
+        host = os.pidfd_open(os.getpid())
+        try:
+            self.pid = _start(theirs.fileno(), host, self.errors)
+            self.pidfd = os.pidfd_open(self.pid)
+            self.ctl.settimeout(START_SECONDS)
+            theirs.close()
+            wire.send(self.ctl, plan)
+            if not self.ctl.recv(wire.MAX_PACKET_BYTES):
+                raise OSError("it ended at once")
+        except OSError as error:
+            told = os.pread(self.errors, 1 << 16, 0).decode("utf-8", "replace").strip().rpartition("\n")[2]
+            self.end()
+            raise ContainmentError(f"the keeper, which runs all commands, did not start: {told or error}") from error
+        finally:
+            theirs.close()
+            os.close(host)
+
+    def close(self) -> None:
+        """Forget the keeper without a word, as a fork of the host must."""
+        self.ctl.close()
+        os.close(self.errors)
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+    def end(self) -> None:
+        """Hang up and wait until the keeper and all below are gone."""
+        self.ctl.close()
+        if self.pidfd >= 0:
+            poller = select.poll()
+            poller.register(self.pidfd, select.POLLIN)
+            if not poller.poll(END_SECONDS * 1000):
+                pidfd_send_signal(self.pidfd, SIGKILL)
+            _reap(self.pid)
+        self.close()
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        # The host program waits for all its children itself, or ignores SIGCHLD.
+        return
+
+
+def _start(ctl: int, host: int, errors: int) -> int:
+    python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # there since 3.3
+    package_parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # Above the numbers they will have: the host may have closed its own 0, 1 or 2.
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_DESCRIPTOR) for fd in (ctl, host, errors)]
+    try:
+        return os.posix_spawn(
+            python,
+            (python, "-I", "-S", "-c", _PROGRAM, package_parent),
+            {},
+            file_actions=(
+                (os.POSIX_SPAWN_DUP2, high[2], 2),
+                (os.POSIX_SPAWN_DUP2, high[0], 3),
+                (os.POSIX_SPAWN_DUP2, high[1], 4),
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDWR, 0),
+                (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_RDWR, 0),
+            ),
+            setsid=True,
+            setsigmask=(),
+            # An ignored SIGCHLD would be handed on, and then no exit could be waited for.
+            setsigdef=valid_signals() - {SIGKILL, SIGSTOP},
+        )
+    finally:
+        wire.close_all(high)
+
+
+class Pool:
+    """The wardens of one sandbox. Any thread may acquire; each warden runs one command at a time."""
+
+    def __init__(self, plan: bytes) -> None:
+        self._plan = plan
+        self._lock = allocate_lock()
+        self._keeper: _Keeper | None = None
+        self._idle: list[Warden] = []
+        self._wardens: WeakSet[Warden] = WeakSet()
+        self._closed = False
+        _POOLS.add(self)
+
+    def prepare(self) -> None:
+        """See to it that a warden is there."""
+        if not self._idle:
+            self._idle.append(self._make())
+
+    def dispatch(self, message: bytes, descriptors: Sequence[int]) -> Warden:
+        """Hand a request to a warden and return it; one that died while it was idle is replaced."""
+        for _ in range(MAX_IDLE_WARDENS + MAX_STARTS):
+            warden = self._acquire()
+            try:
+                wire.send(warden.sock, message, descriptors)
+            except (BrokenPipeError, ConnectionResetError):
+                warden.close()
+                continue
+            except BaseException:
+                self.release(warden)
+                raise
+            return warden
+        raise ContainmentError("every warden ends before it takes a command")
+
+    def _acquire(self) -> Warden:
+        try:
+            # Atomic without the lock, and the last one used: its memory is warm.
+            return self._idle.pop()
+        except IndexError:
+            return self._make()
+
+    def release(self, warden: Warden) -> None:
+        """Take a warden back that has ended its command."""
+        if self._closed:
+            warden.close()
+            return
+        warden.idle_since = now = monotonic()
+        self._idle.append(warden)
+        if len(self._idle) > 1:
+            self._trim(now)
+
+    def sweep(self) -> int:
+        """End what a lost warden left behind; return how many processes were killed."""
+        with self._lock:
+            if self._keeper is None:
+                return 0
+            try:
+                wire.send(self._keeper.ctl, bytes((wire.SWEEP,)))
+                count = wire.unpack_count(self._keeper.ctl.recv(wire.MAX_PACKET_BYTES), wire.SWEEP)
+            except (OSError, wire.WireError):
+                self._drop_keeper()
+                return 0
+            return count
+
+    def close(self) -> None:
+        """End all commands, wardens and the keeper, and wait until they are gone."""
+        with self._lock:
+            self._closed = True
+            self._drop_keeper()
+
+    def _make(self) -> Warden:
+        for _ in range(MAX_STARTS):
+            with self._lock:
+                if self._closed:
+                    raise ContainmentError("the sandbox is closed; make a new one")
+                if self._keeper is None:
+                    self._keeper = _Keeper(self._plan)
+                keeper = self._keeper
+                try:
+                    wire.send(keeper.ctl, bytes((wire.NEW,)))
+                    message, descriptors = wire.receive(keeper.ctl)
+                except (OSError, wire.WireError):
+                    message, descriptors = b"", ()
+                if not message:
+                    # The keeper was killed from outside; the next turn starts another.
+                    self._drop_keeper()
+                    continue
+                if not descriptors:
+                    raise ContainmentError(
+                        f"a warden could not be made: {os.strerror(wire.unpack_count(message, wire.NEW))}"
+                    )
+                warden = Warden(socket(fileno=descriptors[0]), descriptors[1])
+                self._wardens.add(warden)
+            try:
+                warden.await_ready()
+            except (OSError, wire.WireError):
+                warden.close()
+                continue
+            return warden
+        raise ContainmentError("the keeper, which runs all commands, ends as soon as it starts")
+
+    def _trim(self, now: float) -> None:
+        try:
+            oldest = self._idle[0]
+            if len(self._idle) <= MAX_IDLE_WARDENS and now - oldest.idle_since < IDLE_SECONDS:
+                return
+            self._idle.remove(oldest)
+        except (IndexError, ValueError):
+            # Another thread has just acquired it.
+            return
+        oldest.close()
+
+    def _drop_keeper(self) -> None:
+        idle, self._idle = self._idle, []
+        for warden in idle:
+            warden.close()
+        if self._keeper is not None:
+            self._keeper.end()
+            self._keeper = None
+
+    def _forget_after_fork(self) -> None:
+        self._lock = allocate_lock()
+        self._idle = []
+        for warden in self._wardens:
+            warden.close()
+            if warden.streams is not None:
+                warden.streams.close()
+        self._wardens = WeakSet()
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+    def __del__(self) -> None:
+        self.close()
+
+
+_POOLS: WeakSet[Pool] = WeakSet()
+
+
+def _forget_after_fork() -> None:
+    for pool in list(_POOLS):
+        pool._forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
