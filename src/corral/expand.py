@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 HOLE = "\0"
 NUMBER = "\1"  # a hole that can only be a number or a plain word: it changes no path (a call that holds this byte itself is refused)
+SUBSTITUTED = f"/dev/fd/{NUMBER}"  # the name of a process substitution
 MAX_FIELDS = 256  # against a brace expansion that makes millions of words
 LITERAL, QUOTED, EXPANDED, SPLIT = (
     0,
@@ -136,12 +137,20 @@ class Expander:
         """Return the value of a variable, or None when it is not known."""
         raise NotImplementedError
 
+    def array(self, name: str) -> Value:
+        """Return the value of a variable with all its elements, or None when it is not known."""
+        raise NotImplementedError
+
     def substitute(self, node: Node) -> Value:
         """Judge the commands of a substitution; return its output if that is known."""
         raise NotImplementedError
 
     def hidden(self, node: Node, text: str) -> None:
         """Report text that bash evaluates and the grammar does not show."""
+        raise NotImplementedError
+
+    def arithmetic(self, node: Node) -> None:
+        """Judge what arithmetic evaluates."""
         raise NotImplementedError
 
     def home(self) -> str:
@@ -181,6 +190,9 @@ class Expander:
             elif node.child_count:
                 if kind == "expansion":
                     self._expansion_hazards(node)
+                elif kind == "arithmetic_expansion":
+                    self.arithmetic(node)
+                    continue
                 stack.extend(node.children)
             elif kind not in ("raw_string", "ansi_c_string", "comment"):
                 self._leaf(node)
@@ -212,6 +224,9 @@ class Expander:
         elif kind in {"concatenation", "command_name"}:
             last = node.start_byte
             for child in node.children:
+                if child.type == "$" and self.translates(child):
+                    last = child.end_byte
+                    continue
                 if child.start_byte > last:  # a line continuation inside the word
                     gap = script.cut(last, child.start_byte)
                     if gap.replace("\\\n", ""):
@@ -229,16 +244,23 @@ class Expander:
             space = lead[: len(lead) - len(lead.lstrip())]
             if space:  # inside a string the grammar counts the blanks before `$` as part of the expansion
                 out.append((space, QUOTED))
-            self._value(self._variable(script.cut(node.children[-1].start_byte, node.end_byte)), out, quoted)
+            name = script.cut(node.children[-1].start_byte, node.end_byte)
+            value = self._variable(name)
+            if name == "@" and not value:
+                out.append((HOLE, EXPANDED))  # any number of words, even inside quotes
+            else:
+                self._value(
+                    value if name != "*" or not quoted or not isinstance(value, list) else " ".join(value), out, quoted
+                )
         elif kind == "expansion":
             self._expansion(node, out, quoted)
         elif kind == "command_substitution":
             self._value(self.substitute(node), out, quoted)
         elif kind == "process_substitution":
             self.substitute(node)
-            out.append(("/dev/fd/63", QUOTED))
+            out.append((SUBSTITUTED, QUOTED))
         elif kind == "arithmetic_expansion":
-            self.scan(node)
+            self.arithmetic(node)
             out.append((NUMBER, QUOTED))
         elif kind == "brace_expression":
             out.append((script.cut(node.start_byte, node.end_byte), LITERAL))
@@ -248,6 +270,11 @@ class Expander:
             self.hidden(node, script.cut(node.start_byte, node.end_byte))
             self.scan(node)
             out.append((HOLE, EXPANDED))
+
+    def translates(self, node: Node) -> bool:
+        """Say whether a lone `$` belongs to the string right behind it, as in $"…": the grammar splits them."""
+        after = node.next_sibling
+        return after is not None and after.type == "string" and after.start_byte == node.end_byte
 
     def _unquoted(self, text: str, out: list[Fragment], quoted: bool) -> None:
         if "\\" not in text:
@@ -317,7 +344,7 @@ class Expander:
         if len(children) == 3 and children[1].type == "subscript":
             parts = children[1].children
             index = script.cut(parts[2].start_byte, parts[2].end_byte) if len(parts) == 4 else ""
-            value = self.lookup(script.cut(parts[0].start_byte, parts[0].end_byte)) if parts else None
+            value = self.array(script.cut(parts[0].start_byte, parts[0].end_byte)) if parts else None
             if isinstance(value, list) and index in ("@", "*"):
                 return self._value(value if index == "@" or not quoted else " ".join(value), out, quoted)
             if isinstance(value, list) and index.isdigit() and int(index) < len(value):
@@ -331,7 +358,8 @@ class Expander:
             self.scan(child)
         if operator in (":-", "-", ":=", "=", ":?", "?") and isinstance(known, str) and known and HOLE not in known:
             return self._value(known, out, quoted)
-        return self._value(None, out, quoted)
+        several = "[@]" in text or text.startswith(("${@", "${!"))  # any number of words, even inside quotes
+        return self._value(None, out, quoted and not several)
 
     def _tilde(self, text: str) -> str:
         head, slash, rest = text.partition("/")

@@ -32,7 +32,9 @@ EFFECTS = frozenset(
 )
 KINDS = frozenset(
     [
+        "alias",
         "any",
+        "arithmetic",
         "argv",
         "argv;",
         "assign",
@@ -257,9 +259,10 @@ def compile_rules() -> dict[str, Any]:
 
 def write_compiled() -> None:
     """Write rules/compiled.bin in one step, so that a reader never sees half of it."""
+    data = marshal.dumps(compile_rules(), 4)
     partial = f"{COMPILED}.{os.getpid()}"
     with open(partial, "wb") as file:
-        file.write(marshal.dumps(compile_rules(), 4))
+        file.write(data)
     os.replace(partial, COMPILED)
 
 

@@ -111,6 +111,8 @@ def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = N
         walker.call_function(act.name, words, frame)
         return
     base = act.name.rpartition("/")[2]
+    if base in ("set", "shift"):
+        frame.scope.args = None
     if "/" in act.name:
         act.effects.append(("runs", first, ""))
         base = _program(walker, frame, act, first, base)

@@ -73,7 +73,7 @@ def assigned(walker: Walker, node: Node, frame: Frame) -> tuple[str, Value, Word
     if len(nodes) > 2:
         source = nodes[2]
         if source.type == "array":
-            words = [w for c in source.children if c.type not in ("(", ")", "comment") for w in _element(c, frame)]
+            words = [w for c in children(source, frame) if c.type not in ("(", ")", "comment") for w in _element(c, frame)]
             value = [w.text for w in words] if all(w.proven for w in words) else None
         else:
             value = frame.text(source)
@@ -157,7 +157,8 @@ def test(walker: Walker, node: Node, frame: Frame) -> None:
 
 def arithmetic(walker: Walker, node: Node, frame: Frame) -> None:
     """Look into arithmetic: substitutions, and literals that it would evaluate a second time."""
-    frame.scan(node)
+    for child in node.children:
+        frame.scan(child)
     if walker.tainted:
         walker.report("code-unproven", frame.word_at(node), "")
     for name in names_below(node):

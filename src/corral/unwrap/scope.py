@@ -110,6 +110,9 @@ class Frame(Expander):
     def substitute(self, node: Node) -> Value:
         return self.walker.substitution(node, self)
 
+    def arithmetic(self, node: Node) -> None:
+        self.walker.arithmetic(node, self)
+
     def hidden(self, node: Node, text: str) -> None:
         self.walker.report("unparsed", self.word_at(node), "")
 

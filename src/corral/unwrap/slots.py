@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.expand import HOLE, Word
+from corral.expand import HOLE, SUBSTITUTED, Word
 from corral.unwrap import languages, network
 
 TYPE_CHECKING = False
@@ -151,7 +151,7 @@ class Slots:
         if word.text in ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"):
             self.code_from_stdin(word)
             return
-        if word.text == "/dev/fd/63":  # a process substitution: what is printed there is run
+        if word.text == SUBSTITUTED:  # a process substitution: what is printed there is run
             self.emit("code-stdin", word)
             return
         self.emit("runs", word, label)
@@ -198,6 +198,18 @@ class Slots:
         if "[" in word.text and ("$(" in word.text or "`" in word.text):
             self.emit("code-unproven", word)
         self.frame.scope.variables[word.text] = None
+
+    def alias(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge NAME=text of an alias: it changes what NAME means, and its text may run with any arguments."""
+        name, equals, text = word.text.partition("=")
+        if equals:
+            self.emit("shadow", word, f": {name} becomes an alias")
+            self.walker.nested(text.replace(HOLE, "${unproven}"), word.part(text), self.frame)
+
+    def arithmetic(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge an arithmetic expression given as a word: what it holds is evaluated again."""
+        if "$(" in word.text or "`" in word.text or HOLE in word.text or self.walker.tainted:
+            self.emit("code-unproven", word)
 
     def mark(self, effect: str, word: Word, label: str = "") -> None:
         """Remember the string that stands for what the program finds."""
@@ -313,6 +325,8 @@ _KINDS: dict[str, Any] = {
     "stdin": Slots.stdin,
     "listfile": Slots.listfile,
     "assign": Slots.assignment,
+    "alias": Slots.alias,
+    "arithmetic": Slots.arithmetic,
     "mark": Slots.mark,
     "name": Slots.name,
     "config": Slots.config,

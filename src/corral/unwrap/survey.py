@@ -38,8 +38,11 @@ _LOOP_SETTERS = frozenset(
 _MOVERS = frozenset({"cd", "pushd", "popd"})
 
 
-def children(node: Node, frame: Frame) -> list[Node]:
-    """Return a node's children; text between them that is not blank is something the grammar dropped, and is reported."""
+def children(node: Node, frame: Frame, *, joins: bool = False) -> list[Node]:
+    """Return a node's children; text between them that is not blank is something the grammar dropped, and is reported.
+
+    A bare line continuation joins two words that the grammar splits: only a caller that `joins` them may pass it by.
+    """
     nodes: list[Node] = node.children
     source = frame.script.source
     last = node.start_byte
@@ -47,7 +50,7 @@ def children(node: Node, frame: Frame) -> list[Node]:
         start = child.start_byte
         if start > last:
             gap = source[last:start]
-            if gap.strip(b" \t\n") and gap.replace(b"\\\n", b"").strip(b" \t\n"):
+            if gap.strip(b" \t\n") and (gap.replace(b"\\\n", b"").strip(b" \t\n") or (gap == b"\\\n" and not joins)):
                 at = Word(gap.decode("utf-8", "replace"), *frame.script.span(last, start))
                 frame.walker.report("unparsed", at, "")
         last = child.end_byte
@@ -99,3 +102,13 @@ def changed_below(node: Node, script: Script) -> tuple[set[str], bool, bool]:
             names |= names_below(current)
         stack.extend(current.children)
     return names, moves, everything
+
+
+def leaves_the_shell(node: Node, script: Script) -> bool:
+    """Say whether a statement ends with `exit` or `return`, so that nothing follows it."""
+    while node.type in ("compound_statement", "redirected_statement"):
+        inner = [c for c in node.children if c.type not in ("{", "}", ";", "comment", "file_redirect")]
+        if not inner or node.children[0].type == "((":
+            return False
+        node = inner[-1]
+    return node.type == "command" and script.cut(node.start_byte, node.end_byte).split()[:1] in (["exit"], ["return"])

@@ -12,7 +12,7 @@ from corral.unwrap import commands, constructs
 from corral.unwrap.act import Act, known_output
 from corral.unwrap.constructs import TOKENS
 from corral.unwrap.scope import Frame, PastLimit, Scope, fresh
-from corral.unwrap.survey import children, first_error
+from corral.unwrap.survey import children, first_error, leaves_the_shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ class Walker:
     def command(self, frame: Frame, words: list[Word]) -> None:
         """Judge a command that another one runs."""
         commands.command(self, frame, words)
+
+    def arithmetic(self, node: Node, frame: Frame) -> None:
+        """Judge arithmetic."""
+        constructs.arithmetic(self, node, frame)
 
     def call_script(self, script: Script, scope: Scope) -> None:
         """Walk the text of a whole call, and then what it defines but never calls."""
@@ -266,20 +270,25 @@ class Walker:
             node = nodes[0]
         parts.append((operator, node))
         parts.reverse()
-        before: Scope | None = None
+        ends: list[Scope] = []  # how the list may have ended before its last part
+        before = frame.scope
         for index, (operator, part) in enumerate(parts):
             last = index == len(parts) - 1
-            if operator == "||" and before is not None:
-                alternative = frame.fork()
-                alternative.scope.merge([alternative.scope, before])
-                after = frame.scope
-                self.statement(part, alternative, targets if last else (), extra if last else ())
-                frame.scope.merge([alternative.scope, after.copy()])
-            else:
-                before = frame.scope.copy()
-                self.statement(part, frame, targets if last else (), extra if last else ())
-        if len(parts) > 1 and before is not None and frame.scope.cwds != before.cwds:
-            frame.scope.merge([frame.scope.copy(), before])
+            if index:
+                stopped = frame.scope.copy()
+                if stopped.cwds != before.cwds:  # a `cd` that failed moved nowhere
+                    moved = stopped.copy()
+                    moved.cwds = before.cwds
+                    if operator == "||":
+                        frame.scope.merge([moved, frame.scope.copy()])
+                    else:
+                        ends.append(moved)
+                ends.append(stopped)
+            before = frame.scope.copy()
+            self.statement(part, frame, targets if last else (), extra if last else ())
+        if ends:
+            leaves = leaves_the_shell(parts[-1][1], frame.script)
+            frame.scope.merge(ends if leaves else [frame.scope.copy(), *ends])
 
     def _negated(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
         for child in children(node, frame):
@@ -340,7 +349,7 @@ class Walker:
         targets = list(targets)
         stdin = frame.stdin
         last = node.start_byte
-        for child in children(node, frame):
+        for child in children(node, frame, joins=True):
             kind = child.type
             if kind == "variable_assignment":
                 assignments.append(constructs.assigned(self, child, frame))
@@ -355,10 +364,10 @@ class Walker:
                 words += after
             elif kind == "herestring_redirect":
                 frame.stdin = frame.text(child.children[-1]) + "\n"
-            else:
+            elif kind != "$" or not frame.translates(child):
                 made = frame.words(child)
-                if made and words and frame.script.source[last : child.start_byte] == b"\\\n":
-                    # A line continuation inside a word: the grammar splits what bash joins.
+                if made and words and frame.script.source[last : child.start_byte] in (b"\\\n", b""):
+                    # A line continuation inside a word, or nothing at all: the grammar splits what bash joins.
                     words[-1] = Word(
                         words[-1].text + made[0].text,
                         words[-1].start,
@@ -367,7 +376,8 @@ class Walker:
                     )
                     made = made[1:]
                 words += made
-            last = child.end_byte
+            if kind != "$" or not frame.translates(child):
+                last = child.end_byte
         words += extra
         if len(self.acts) >= MAX_COMMANDS:
             raise PastLimit(f"more than {MAX_COMMANDS} commands")
