@@ -69,6 +69,8 @@ ROW_KEYS = frozenset(
         "style",
         "abbrev",
         "options",
+        "globals",
+        "scripts",
         "operands",
         "sub",
         "config",
@@ -78,6 +80,7 @@ ROW_KEYS = frozenset(
         "group",
         "interpreter",
         "appends",
+        "copies",
         "why",
         "instead",
         "deny",
@@ -155,9 +158,13 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
     if style not in STYLES:
         raise RuleError(f"{where}: unknown style {style!r}; known: {', '.join(sorted(STYLES))}")
     options: dict[str, tuple[Slot, ...]] = {}
-    for spelled, value in data.get("options", {}).items():
+    own = data.get("options", {})
+    spellings = {spelling for spelled in own for spelling in spelled.split()}
+    for spelled, value in (*own.items(), *data.get("globals", {}).items()):
         slots = _slots(value, f"{where}.options.{spelled!r}")
         for spelling in spelled.split():
+            if spelling in options and spelling in spellings and value is not own.get(spelled):
+                continue  # a subcommand's own option of that name comes before a global one
             if spelling in options:
                 raise RuleError(f"{where}: option {spelling!r} is given twice")
             options[spelling] = slots
@@ -167,7 +174,9 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
         row["risky"] = True  # a word that is not known may be one of these
     if data.get("abbrev"):
         row["longs"] = tuple(sorted(o for o in options if o.startswith("--")))
-    for key in ("group", "interpreter", "appends", "why", "instead"):
+    if "scripts" in data:
+        row["scripts"] = tuple(data["scripts"])
+    for key in ("group", "interpreter", "appends", "copies", "why", "instead"):
         if key in data:
             row[key] = data[key]
     for key in ("bare", "effects"):
@@ -186,6 +195,7 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
         for spelled, sub in data["sub"].items():
             fields = ({"effects": [sub]} if sub else {}) if isinstance(sub, str) else sub
             inherited = {key: data[key] for key in ("abbrev", "interpreter") if key in data and key not in fields}
+            inherited["globals"] = data.get("globals", {}) | fields.get("globals", {})
             made = _row(
                 f"{name}-{spelled.split()[0]}" if spelled else f"{name}-other",
                 fields | inherited,

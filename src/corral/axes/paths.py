@@ -56,6 +56,9 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
     text = word.text
     if NUMBER in text:
         text = text.replace(NUMBER, "0")
+    if text.startswith("~"):  # not expanded by a shell, but by many a program
+        head, slash, rest = text.partition("/")
+        text = (machine.home if head == "~" else f"/home/{head[1:]}") + slash + rest
     unproven = HOLE in text
     if unproven:
         text = text[: text.index(HOLE)].rpartition("/")[0] + "/" if "/" in text[: text.index(HOLE)] else ""

@@ -36,7 +36,7 @@ def refuse(call: Call) -> Finding | None:
     """Return why a call has no shape that could be judged at all, or None."""
     argv = call.argv
     if isinstance(argv, str):
-        if not call.shell and (argv.split() != [argv]):
+        if not call.shell and argv.strip() and argv.split() != [argv]:
             return _refusal(
                 "string",
                 "A string was given where a list of arguments is expected.",

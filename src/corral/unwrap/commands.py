@@ -123,6 +123,9 @@ def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = N
     if row is None:
         row = _GUESS
     act.row = row
+    for script in row.get("scripts", ()):
+        if any(walker.machine.absolute(script, cwd) in walker.written for cwd in frame.scope.cwds or ()):
+            act.effects.append(("run-written", first.part(script), ""))
     Reader(walker, frame, act, row).read(words)
 
 

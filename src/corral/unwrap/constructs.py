@@ -73,7 +73,9 @@ def assigned(walker: Walker, node: Node, frame: Frame) -> tuple[str, Value, Word
     if len(nodes) > 2:
         source = nodes[2]
         if source.type == "array":
-            words = [w for c in children(source, frame) if c.type not in ("(", ")", "comment") for w in _element(c, frame)]
+            words = [
+                w for c in children(source, frame) if c.type not in ("(", ")", "comment") for w in _element(c, frame)
+            ]
             value = [w.text for w in words] if all(w.proven for w in words) else None
         else:
             value = frame.text(source)

@@ -279,12 +279,22 @@ class Reader(Slots):
                 self.emit(effect, self._found(word) if self.row["style"] == "find" else word)
                 if effect == "writes":
                     self.walker.note_written(word, self.act.cwds)
+        if self.row.get("copies") and len(self.operands) > 1:
+            self._note_copy(self.operands[0], self.operands[-1])
         deferred = self.deferred
         if not self.operands and "bare" in self.row:
             deferred = deferred + [(slot, words[0]) for slot in self.row["bare"]]
         for slot, word in deferred:
             if self._applies(slot):
                 self.fill(slot, word)
+
+    def _note_copy(self, source: Word, target: Word) -> None:
+        """Remember that a file is a copy of another or a link to it, so that running it is running that one."""
+        machine = self.walker.machine
+        name = source.text.rpartition("/")[2]
+        for cwd in self.act.cwds or ():
+            path = machine.absolute(target.text, cwd)
+            self.walker.copies[path] = self.walker.copies[f"{path}/{name}"] = name
 
     def _applies(self, slot: Slot) -> bool:
         """Say whether the options that were seen leave a slot in force."""

@@ -1,0 +1,141 @@
+"""The path axis: near misses first, then every place where a path can hide and lead out."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from corral import Decision, SandboxConfig
+from corral.axes import _check_path_jail
+from corral.model import Axis, Call
+from corral.vet import vet
+
+ALLOWED = {
+    "a file": ["cat", "src/main.py"],
+    "a file by its absolute path": ["cat", "{root}/src/main.py"],
+    "dots that stay inside": ["cat", "src/../notes.txt"],
+    "a link that stays inside": ["cat", "lib/main.py"],
+    "a file that does not exist": ["touch", "new.txt"],
+    "the root itself": ["ls", "."],
+    "an address": ["echo", "https://example.com/a/b"],
+    "a git reference": ["git", "log", "origin/main"],
+    "a sed expression": ["sed", "-n", "/^def/p", "script.py"],
+    "a sed substitution": ["sed", "s/etc/usr/", "notes.txt"],
+    "a pattern": ["grep", "/etc/passwd", "notes.txt"],
+    "the null device": ["cat", "/dev/null"],
+    "a program of the system": ["/bin/cat", "notes.txt"],
+    "an option's value inside": ["tool", "--config=src/x.toml"],
+    "dots in a name": ["cat", "a..b"],
+}
+REFUSED = {
+    "the parent": ["cat", "../secret.txt"],
+    "deep dots": ["cat", "src/../../secret.txt"],
+    "an absolute path": ["cat", "/etc/passwd"],
+    "a neighbour with the same prefix": ["cat", "{root}_evil/f"],
+    "a link to a file": ["cat", "leak"],
+    "a link to a directory": ["cat", "up/secret.txt"],
+    "home": ["cat", "~/.bashrc"],
+    "another's home": ["cat", "~root/x"],
+    "--option=path": ["tool", "--config=/etc/x"],
+    "-Ipath": ["tool", "-I/etc"],
+    "key=path": ["dd", "if=/etc/passwd"],
+    "@path": ["tool", "@/etc/x"],
+    "file://": ["tool", "file:///etc/passwd"],
+    "file://localhost": ["tool", "file://localhost/etc/passwd"],
+    "an unknown program's argument": ["frobnicate", "/etc/passwd"],
+    "an unknown program's existing file": ["frobnicate", "leak"],
+    "a program outside": ["{root}_evil/prog"],
+    "a program through a link": ["./up/proj_evil/prog"],
+    "the project's credentials": ["cat", ".env"],
+    "a directory above": ["ls", ".."],
+    "the file system's root": ["find", "/", "-name", "x"],
+}
+
+
+def _at(argv: list[str], root: str) -> list[str]:
+    return [a.replace("{root}", root) for a in argv]
+
+
+@pytest.mark.parametrize("argv", [pytest.param(a, id=name) for name, a in ALLOWED.items()])
+def test_what_stays_inside_passes(strict: SandboxConfig, argv: list[str]) -> None:
+    assert _check_path_jail(_at(argv, strict.project_root), strict) is None
+
+
+@pytest.mark.parametrize("argv", [pytest.param(a, id=name) for name, a in REFUSED.items()])
+def test_what_leads_out_is_refused(strict: SandboxConfig, argv: list[str]) -> None:
+    reason = _check_path_jail(_at(argv, strict.project_root), strict)
+    assert reason is not None
+    assert "outside project root" in reason or "credentials" in reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo x > ../y", "echo x >> /etc/x", "cat < ../secret.txt", "> ../y", "echo x >| ../y", "echo x &> ../y", "echo x >& ../y",
+        "cd .. && cat secret.txt", "cd src && cat ../../secret.txt", "(cd ..; cat secret.txt)", "cd up && cat secret.txt",
+        "x=/etc/passwd; cat $x", "cat /et{c,d}/passwd", "cat $'/etc/passwd'", "cat \"/etc\"/passwd", "for f in /etc/passwd; do cat $f; done",
+        "cat *", "cd nowhere && true; cat ../secret.txt", "tee ../x", "cp src/main.py ../x", "cat l[e]ak", "f() { cat $1; }; f /etc/passwd",
+    ],
+)  # fmt: skip
+def test_a_path_that_a_shell_makes_is_followed(strict: SandboxConfig, text: str) -> None:
+    findings = vet(Call(text, shell=True), strict).findings
+    assert [f for f in findings if f.axis is Axis.PATH]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cd src && cat ../notes.txt",
+        "cd src; cd ..; cat notes.txt",
+        "cat src/*.py",
+        "echo x > out 2>/dev/null",
+        "(cd src); cat notes.txt",
+    ],
+)
+def test_a_shell_that_stays_inside_passes(strict: SandboxConfig, text: str) -> None:
+    assert vet(Call(text, shell=True), strict).findings == ()
+
+
+def test_a_working_directory_outside_is_refused(strict: SandboxConfig) -> None:
+    verdict = vet(Call(["ls"], cwd=os.path.dirname(strict.project_root)), strict)
+    assert "path-cwd" in [f.rule for f in verdict.findings]
+
+
+def test_a_working_directory_inside_is_where_paths_begin(strict: SandboxConfig) -> None:
+    assert vet(Call(["cat", "../notes.txt"], cwd="src"), strict).allowed
+    assert not vet(Call(["cat", "../../secret.txt"], cwd="src"), strict).allowed
+
+
+PROTECTED = [
+    ".git/hooks/pre-commit",
+    ".git/config",
+    "sub/.git/hooks/post-checkout",
+    ".envrc",
+    ".claude/settings.json",
+    ".vscode/tasks.json",
+    "corral.toml",
+    ".mcp.json",
+]
+
+
+@pytest.mark.parametrize("path", PROTECTED)
+def test_what_would_run_later_is_not_written_in_any_profile(
+    strict: SandboxConfig, workspace: SandboxConfig, path: str
+) -> None:
+    for config in (strict, workspace):
+        verdict = vet(Call(f"echo x > {path}", shell=True), config)
+        assert [(f.rule, f.decision) for f in verdict.findings] == [("path-write-protected", Decision.DENY)]
+
+
+@pytest.mark.parametrize(
+    "path", ["~/.ssh/id_rsa", "~/.aws/credentials", "/etc/shadow", "/root/.netrc", "/home/other/.ssh/config"]
+)
+def test_credentials_are_not_read_in_any_profile(strict: SandboxConfig, workspace: SandboxConfig, path: str) -> None:
+    for config in (strict, workspace):
+        assert "path-read-secret" in [f.rule for f in vet(Call(f"cat {path}", shell=True), config).findings]
+
+
+def test_a_contained_profile_reads_the_system_and_writes_scratch(workspace: SandboxConfig) -> None:
+    for text in ("cat /usr/include/stdio.h", "cat /proc/cpuinfo", "echo x > /tmp/corral-x", "rm -rf build", "ls /etc"):
+        assert vet(Call(text, shell=True), workspace).findings == ()
