@@ -93,10 +93,11 @@ def _split_at_end(data: bytes) -> int:
 
 
 def _split_at_start(data: bytes) -> int:
-    for forward, byte in enumerate(data[:_LONGEST_UTF8]):
+    start = data[:_LONGEST_UTF8]
+    for forward, byte in enumerate(start):
         if not 0x80 <= byte < 0xC0:
             return forward
-    return 0
+    return len(start) if len(start) < _LONGEST_UTF8 else 0
 
 
 class Capture:

@@ -123,14 +123,12 @@ class Sandbox:
         return handle.Finished(self._unstarted(call, verdict, planned))
 
     def read_bytes(self, path: str | os.PathLike[str]) -> bytes:
-        """Return a file's bytes; a path is relative to the project, and PermissionError when it leads out."""
-        held = self.config.containment
-        return files.read_bytes(os.fspath(path), (self.config.project_root, *held.read, *held.write))
+        """Return a file's bytes. A path is relative to the project; PermissionError when a command could not read it."""
+        return files.read_bytes(os.fspath(path), self.config)
 
     def write_bytes(self, path: str | os.PathLike[str], data: bytes) -> None:
-        """Replace a file's bytes; a path is relative to the project, and PermissionError when it leads out."""
-        held = self.config.containment
-        files.write_bytes(os.fspath(path), data, (self.config.project_root, *held.write))
+        """Replace a file's bytes. A path is relative to the project; PermissionError when a command could not write it."""
+        files.write_bytes(os.fspath(path), data, self.config)
 
     def close(self) -> None:
         """End everything that was started, and wait until it is gone. A closed sandbox checks, but runs nothing."""

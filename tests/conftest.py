@@ -1,0 +1,57 @@
+"""What several test files share: an empty project, and sandboxes over it that are closed afterwards."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral import Profile, Sandbox, SandboxConfig
+from corral.model import Decision
+from corral.rulebook import effects, profile_named
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """An empty project."""
+    root = tmp_path / "project"
+    root.mkdir()
+    return root
+
+
+@pytest.fixture
+def sandbox(project: Path) -> Iterator[Callable[..., Sandbox]]:
+    """A function that makes sandboxes over the project."""
+    made: list[Sandbox] = []
+
+    def make(**settings: Any) -> Sandbox:
+        made.append(Sandbox(SandboxConfig(**{"project_root": str(project)} | settings)))
+        return made[-1]
+
+    yield make
+    for box in made:
+        box.close()
+
+
+@pytest.fixture
+def box(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """A sandbox over the project, with the defaults."""
+    return sandbox()
+
+
+@pytest.fixture
+def open_sandbox(sandbox: Callable[..., Sandbox]) -> Callable[..., Sandbox]:
+    """A function that makes sandboxes whose guard allows everything, for tests of what runs and not of what may."""
+    groups = dict.fromkeys(profile_named("strict").groups, Decision.ALLOW)
+    profile = Profile("open", dict.fromkeys(effects(), Decision.ALLOW), groups)
+
+    def make(**settings: Any) -> Sandbox:
+        return sandbox(**{"profile": profile, "denylist": (), "interpreter_block": ()} | settings)
+
+    return make
+
+
+@pytest.fixture
+def open_box(open_sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """A sandbox over the project whose guard allows everything."""
+    return open_sandbox()

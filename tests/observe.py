@@ -1,0 +1,63 @@
+"""What a test sees of processes and descriptors, from outside."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+DEADLINE_SECONDS = 20.0
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    """Wait until a condition holds; fail when it does not in good time."""
+    until = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < until, "the condition never came to hold"
+        time.sleep(0.005)
+
+
+def alive(marker: str) -> list[int]:
+    """Return the processes that have a word in their command line; those that are dead but not waited for do not count."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if marker.encode() in words:
+                found.append(int(name))
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process, dead ones that were not waited for included."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                stat = Path(f"/proc/{name}/stat").read_text()
+            except OSError:
+                continue
+            if int(stat.rpartition(")")[2].split()[1]) == pid:
+                found.append(int(name))
+    return found
+
+
+def descriptors() -> dict[str, str]:
+    """Return this process's open descriptors and what they are."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+    return found
+
+
+_numbers = iter(range(1, 1_000_000))
+
+
+def unique_seconds() -> str:
+    """Return a length of sleep that no other test uses, to know a process by."""
+    return f"{3000 + os.getpid() % 1000}.{next(_numbers):06d}"

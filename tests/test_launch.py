@@ -1,0 +1,142 @@
+"""What exactly runs: the executable, its directory, environment and deadline; and why a call cannot start."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral import SandboxConfig
+from corral.launch import Failure, plan
+from corral.model import DENIED_EXIT_CODE, Call, Launch
+from corral.rulebook import places
+
+ENV = {"PATH": "/usr/bin:/bin", "HOME": "/home/u"}
+
+
+def program(path: Path, mode: int = 0o755) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture
+def config(project: Path) -> SandboxConfig:
+    return SandboxConfig(str(project), timeout_seconds=7)
+
+
+def test_a_name_is_looked_up_in_the_path_of_the_launch(config: SandboxConfig, project: Path) -> None:
+    first = program(project / "a" / "tool")
+    program(project / "b" / "tool")
+    env = {"PATH": f"{project}/nowhere:{project}/a:{project}/b"}
+    assert plan(Call(("tool", "x")), config, env) == Launch(str(first), ("tool", "x"), str(project), env, None, 7)
+
+
+def test_the_calls_own_path_counts(config: SandboxConfig, project: Path) -> None:
+    tool = program(project / "a" / "tool")
+    assert plan(Call(("tool",), env={"PATH": f"{project}/a", "X": "1"}), config, ENV) == Launch(
+        str(tool), ("tool",), str(project), {"PATH": f"{project}/a", "HOME": "/home/u", "X": "1"}, None, 7
+    )
+
+
+def test_what_is_not_executable_is_passed_over_for_what_is(config: SandboxConfig, project: Path) -> None:
+    program(project / "a" / "tool", 0o644)
+    (project / "b" / "tool").mkdir(parents=True)
+    good = program(project / "c" / "tool")
+    launch = plan(Call(("tool",)), config, {"PATH": f"{project}/a:{project}/b:{project}/c"})
+    assert isinstance(launch, Launch)
+    assert launch.executable == str(good)
+
+
+def test_a_path_is_taken_from_the_directory_of_the_call(config: SandboxConfig, project: Path) -> None:
+    assert plan(Call(("./tool",), cwd="sub"), config, ENV) == Launch(
+        f"{project}/sub/./tool", ("./tool",), f"{project}/sub", ENV, None, 7
+    )
+
+
+def test_a_single_word_given_as_a_string_is_a_command(config: SandboxConfig, project: Path) -> None:
+    env = {"PATH": str(project)}
+    tool = program(project / "tool")
+    assert plan(Call("tool"), config, env) == Launch(str(tool), ("tool",), str(project), env, None, 7)
+
+
+def test_a_shell_call_runs_bash_of_a_system_directory(config: SandboxConfig, project: Path) -> None:
+    program(project / "bash")
+    launch = plan(Call("-x; echo", shell=True), config, {"PATH": str(project)})
+    assert isinstance(launch, Launch)
+    assert launch.argv == ("bash", "--noprofile", "--norc", "-c", "--", "-x; echo")
+    assert os.path.dirname(launch.executable) in places()["programs"]
+
+
+def test_without_bash_a_shell_call_is_refused(config: SandboxConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(places(), "programs", ["/nonexistent"])
+    failure = plan(Call("ls", shell=True), config, ENV)
+    assert isinstance(failure, Failure)
+    assert failure.exit_code == DENIED_EXIT_CODE
+
+
+def test_timeout_and_input_of_the_call(config: SandboxConfig) -> None:
+    launch = plan(Call(("/x",)), config, ENV, stdin=bytearray(b"in"), timeout_seconds=2)
+    assert isinstance(launch, Launch)
+    assert (launch.stdin, launch.timeout_seconds) == (b"in", 2.0)
+
+
+def test_a_sandbox_without_a_timeout_has_none(config: SandboxConfig) -> None:
+    launch = plan(Call(("/x",)), config.replace(timeout_seconds=None), ENV)
+    assert isinstance(launch, Launch)
+    assert launch.timeout_seconds is None
+
+
+def test_not_found_is_127_and_not_executable_126(config: SandboxConfig, project: Path) -> None:
+    env = {"PATH": f"{project}/a:{project}/b"}
+    assert plan(Call(("tool",)), config, env) == Failure(127, "corral: tool: command not found\n")
+    program(project / "b" / "tool", 0o644)
+    assert plan(Call(("tool",)), config, env) == Failure(126, f"corral: {project}/b/tool: not executable\n")
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        pytest.param(Call(()), "the command is empty", id="empty"),
+        pytest.param(Call(b"ls"), "the command must be a list of strings, not bytes", id="bytes"),
+        pytest.param(Call(None), "the command must be a list of strings, not NoneType", id="none"),
+        pytest.param(Call(("ls", 3)), "argument 1 must be a string, not int", id="a number"),
+        pytest.param(Call("ls -l"), "a command of several words must be a list, or needs shell=True", id="words"),
+        pytest.param(Call(("a", "b"), shell=True), "with shell=True the command is one string", id="a list for a shell"),
+        pytest.param(Call(("a\0b",)), "a NUL byte cannot be part of an argument, a path or a variable", id="a NUL"),
+        pytest.param(Call(("/x",), cwd="a\0"), "a NUL byte cannot be part of an argument, a path or a variable", id="cwd"),
+        pytest.param(Call(("/x", "\ud800")), "'\\ud800' cannot be encoded for the system", id="a lone surrogate"),
+        pytest.param(Call(("/x",), cwd=3), "cwd must be a path, not int", id="cwd of a wrong type"),
+        pytest.param(Call(("/x",), env=[]), "env must be a dict of names and values, not list", id="env of a wrong type"),
+        pytest.param(Call(("/x",), env={"A": 1}), "env holds 'A', which is no name with a text", id="a value of a wrong type"),
+        pytest.param(Call(("/x",), env={"A=B": "1"}), "env holds 'A=B', which is no name with a text", id="an equals sign"),
+        pytest.param(Call(("/x",), env={"A": "\0"}), "a NUL byte cannot be part of an argument, a path or a variable", id="env"),
+    ],
+)  # fmt: skip
+def test_what_no_process_can_be_given_is_126_with_words(config: SandboxConfig, call: Call, why: str) -> None:
+    assert plan(call, config, ENV) == Failure(126, f"corral: {why}\n")
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", True, [1]])
+def test_a_timeout_that_is_none_is_126(config: SandboxConfig, timeout: object) -> None:
+    why = f"corral: timeout_seconds must be a number above 0, not {timeout!r}\n"
+    assert plan(Call(("/x",)), config, ENV, timeout_seconds=timeout) == Failure(126, why)
+
+
+def test_text_as_input_is_126(config: SandboxConfig) -> None:
+    assert plan(Call(("/x",)), config, ENV, stdin="text") == Failure(126, "corral: stdin must be bytes, not str\n")
+
+
+ANYTHING = st.recursive(st.none() | st.integers() | st.text() | st.binary() | st.floats(), st.lists, max_leaves=5)
+
+
+@given(
+    argv=ANYTHING, shell=st.booleans(), cwd=ANYTHING, env=ANYTHING | st.dictionaries(st.text(), ANYTHING), rest=ANYTHING
+)
+def test_planning_is_total(argv: object, shell: bool, cwd: object, env: object, rest: object) -> None:
+    config = SandboxConfig("/usr")
+    assert isinstance(
+        plan(Call(argv, shell, cwd, env), config, ENV, stdin=rest, timeout_seconds=rest), Launch | Failure
+    )

@@ -1,0 +1,120 @@
+"""What a warden's numbers mean in a result."""
+
+from errno import E2BIG, EACCES, ENOENT, ENOEXEC, ENOTDIR
+from pathlib import Path
+
+import pytest
+
+from corral import Limits, Usage, Violation
+from corral.containment import wire
+from corral.model import Call, Launch, Verdict
+from corral.outcome import Ending, ending_of, facts_of, lost, silent
+
+LAUNCH = Launch("/nonexistent/tool", ("tool", "x"), "/project", {})
+USAGE = Usage(1.5, 0.25, 4096)
+
+
+def outcome(flags: int = 0, status: int = 0, error: int = 0, killed: int = 0) -> bytearray:
+    return bytearray(
+        wire.OUTCOME.pack(wire.ENDED, b"n" * wire.NONCE_BYTES, flags, status, error, killed, 1.5, 0.25, 4096)
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "ending"),
+    [
+        pytest.param(outcome(), Ending(0, usage=USAGE), id="success"),
+        pytest.param(outcome(status=3 << 8), Ending(3, usage=USAGE), id="an exit code"),
+        pytest.param(outcome(status=255 << 8), Ending(255, usage=USAGE), id="the largest exit code"),
+        pytest.param(outcome(status=15), Ending(143, 15, usage=USAGE), id="a signal"),
+        pytest.param(outcome(status=11 | 0x80), Ending(139, 11, usage=USAGE), id="a signal with a core dump"),
+        pytest.param(outcome(wire.TIMED_OUT, 9, 0, 3), Ending(-101, 9, True, killed=3, usage=USAGE), id="a timeout"),
+        pytest.param(
+            outcome(wire.TIMED_OUT, 3 << 8), Ending(-101, None, True, usage=USAGE), id="a timeout that met an exit"
+        ),
+    ],
+)
+def test_how_a_command_ended(said: bytearray, ending: Ending) -> None:
+    assert ending_of(said, LAUNCH, Limits()) == ending
+
+
+@pytest.mark.parametrize(
+    ("flags", "error", "code", "message"),
+    [
+        (0, ENOENT, 127, "corral: tool: command not found\n"),
+        (0, ENOTDIR, 127, "corral: tool: command not found\n"),
+        (0, EACCES, 126, "corral: tool: Permission denied\n"),
+        (0, ENOEXEC, 126, "corral: tool: Exec format error\n"),
+        (0, E2BIG, 126, "corral: tool: Argument list too long\n"),
+        (wire.NO_DIRECTORY, ENOENT, 126, "corral: cannot enter /project: No such file or directory\n"),
+        (wire.NO_DIRECTORY, EACCES, 126, "corral: cannot enter /project: Permission denied\n"),
+    ],
+)
+def test_why_a_command_did_not_start(flags: int, error: int, code: int, message: str) -> None:
+    assert ending_of(outcome(flags, 0, error), LAUNCH, Limits()) == Ending(code, message=message, usage=USAGE)
+
+
+def test_a_script_whose_interpreter_is_missing_is_not_called_missing_itself(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/nonexistent/interpreter\n")
+    launch = LAUNCH.replace(executable=str(script))
+    message = "corral: tool: the interpreter in its first line does not exist\n"
+    assert ending_of(outcome(error=ENOENT), launch, Limits()) == Ending(126, message=message, usage=USAGE)
+
+
+@pytest.mark.parametrize(
+    ("number", "limits", "violations"),
+    [
+        (24, Limits(cpu_seconds=2), (Violation("cpu-limit", detail="limits.cpu_seconds is 2", inferred=True),)),
+        (25, Limits(file_size_bytes=9), (Violation("file-size-limit", detail="limits.file_size_bytes is 9", inferred=True),)),
+        (24, Limits(), ()),
+        (25, Limits(cpu_seconds=2), ()),
+    ],
+)  # fmt: skip
+def test_a_signal_of_a_limit_is_a_violation_only_where_the_limit_is_set(
+    number: int, limits: Limits, violations: tuple[Violation, ...]
+) -> None:
+    assert ending_of(outcome(status=number), LAUNCH, limits) == Ending(
+        128 + number, number, False, violations, usage=USAGE
+    )
+
+
+def test_what_could_not_be_ended_is_said_and_the_warden_not_used_again() -> None:
+    ending = ending_of(outcome(wire.SPENT, 0), LAUNCH, Limits())
+    assert ([violation.kind for violation in ending.violations], ending.reusable) == (["left-running"], False)
+
+
+def test_a_lost_warden_is_a_kill_that_says_so() -> None:
+    ending = lost(4, timed_out=False)
+    assert ending == Ending(137, 9, False, ending.violations, 4, reusable=False)
+    assert [violation.kind for violation in ending.violations] == ["warden-lost"]
+
+
+def test_a_warden_lost_after_the_deadline_is_a_timeout() -> None:
+    ending = lost(4, timed_out=True)
+    assert ending == Ending(-101, 9, True, ending.violations, 4, reusable=False)
+
+
+def test_silence_is_a_timeout_that_says_so() -> None:
+    violation = Violation("silence", detail="nothing was printed for 1.5 seconds")
+    assert silent(Ending(137, 9, killed=1), 1.5) == Ending(-101, 9, True, (violation,), 1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (("ls", "-l"), ("ls", "-l")),
+        ("ls | wc", ("ls | wc",)),
+        (("ls", 3, None), ("ls", "3", "None")),
+        (None, ("None",)),
+        (b"ls", ("b'ls'",)),
+        ({"a": 1}, ("{'a': 1}",)),
+    ],
+)
+def test_a_result_tells_any_call_as_text(argv: object, told: tuple[str, ...]) -> None:
+    facts = facts_of(Call(argv), Verdict(), "/project")
+    assert facts["argv"] == told
+
+
+def test_two_results_have_two_ids() -> None:
+    assert facts_of(Call(()), Verdict(), "/")["id"] != facts_of(Call(()), Verdict(), "/")["id"]
