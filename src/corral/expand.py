@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HOLE = "\0"
 NUMBER = "\1"  # a hole that can only be a number or a plain word: it changes no path (a call that holds this byte itself is refused)
 SUBSTITUTED = f"/dev/fd/{NUMBER}"  # the name of a process substitution
+MAX_BRACES = 64  # in one word, against time that grows with their square
 MAX_FIELDS = 256  # against a brace expansion that makes millions of words
 LITERAL, QUOTED, EXPANDED, SPLIT = (
     0,
@@ -426,6 +427,8 @@ def _dequote(text: str) -> str:
 
 def _braces(fragments: list[Fragment]) -> list[list[Fragment]]:
     """Expand the first brace group and then the rest, as bash does before anything else; bounded by MAX_FIELDS."""
+    if sum(text.count("{") for text, kind in fragments if kind == LITERAL) > MAX_BRACES:
+        return [[(HOLE, EXPANDED)]]
     chars: list[Fragment] = []
     for text, kind in fragments:
         if kind == LITERAL:

@@ -14,6 +14,7 @@ from corral.frozen import Record, frozen
 
 _STOPS = re.compile(rb"[\\'\"`$(){}#<\n]")
 _WORD_END = re.compile(rb"[\s;&|<>()]")
+MAX_PENDING = 16  # here-documents on one line, against time that grows with their square
 _BLANK = bytes(10 if code == 10 else 32 for code in range(256))
 _BREAKS = b" \t\n;&|("
 
@@ -157,6 +158,8 @@ def _operator(source: bytes, out: bytearray, at: int, pending: list[tuple[int, b
     if at == begin or b"\n" in delimiter:
         raise HeredocError("a here-document has no plain delimiter")
     out[start:at] = b"<" + b"0" * (at - start - 1)
+    if len(pending) >= MAX_PENDING:
+        raise HeredocError(f"more than {MAX_PENDING} here-documents on one line")
     pending.append((start, bytes(delimiter), quoted, tabs))
     return at
 

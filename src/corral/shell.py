@@ -29,7 +29,7 @@ def _parser() -> Any:
 class Script:
     """Parsed shell text. `problem` says why it cannot be trusted whole; spans are offsets into the call's own text."""
 
-    __slots__ = ("base", "fixed", "heredocs", "plain", "problem", "root", "source", "spent", "text")
+    __slots__ = ("base", "fixed", "heredocs", "plain", "problem", "raw", "root", "source", "spent", "text")
 
     def __init__(self, text: str, *, base: int = 0, fixed: tuple[int, int] | None = None, parse: bool = True) -> None:
         self.text = text
@@ -40,9 +40,9 @@ class Script:
         self.spent: set[int] = set()
         self.root: Node = None
         if not parse:  # the script of an argv call, which has none
-            self.source, self.plain = b"", True
+            self.source, self.raw, self.plain = b"", b"", True
             return
-        source = text.encode("utf-8", "surrogatepass")
+        source = self.raw = text.encode("utf-8", "surrogatepass")
         if len(source) > MAX_TEXT_BYTES:
             self.problem = f"more than {MAX_TEXT_BYTES} bytes of shell text"
             self.source, self.plain = b"", True
@@ -54,6 +54,8 @@ class Script:
                 source, self.heredocs = extract(source)
             except HeredocError as error:
                 self.problem = str(error)
+                self.source, self.plain = b"", True
+                return
         self.source = source
         self.plain = len(source) == len(text)
         if self.heredocs:
@@ -71,6 +73,7 @@ class Script:
         if self.fixed is not None:
             return self.fixed
         if not self.plain:
-            start = len(self.source[:start].decode("utf-8", "replace"))
-            end = len(self.source[:end].decode("utf-8", "replace"))
+            # In the text as it was given: cutting a here-document out keeps bytes, not characters.
+            start = len(self.raw[:start].decode("utf-8", "replace"))
+            end = len(self.raw[:end].decode("utf-8", "replace"))
         return self.base + start, self.base + end

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Row = dict[str, Any]
 
+MAX_VALUE = 16 * 1024  # characters or elements of a variable: against x+=$x forty times
 _SYSTEM_PATH = ("/usr/", "/bin", "/sbin", "/lib", "/opt/", "/snap/")
 _HARMLESS_COMMANDS = frozenset({"true", "false", ":", "cat", "less", "more"})  # of a pager or an editor
 _GUESS: Row = {"id": "unknown", "style": "guess", "options": {}, "operands": (("reads", "any", "*", "", (), ()),)}
@@ -26,6 +27,8 @@ _GUESS: Row = {"id": "unknown", "style": "guess", "options": {}, "operands": (("
 
 def assign(walker: Walker, frame: Frame, act: Act, name: str, value: Value, word: Word) -> None:
     """Set a variable, and judge the ones that change what later commands mean or load."""
+    if value is not None and len(value) > MAX_VALUE:
+        value = None
     frame.scope.variables[name] = None if isinstance(value, str) and HOLE in value else value
     text = value if isinstance(value, str) else HOLE
     if isinstance(value, str) and ("$(" in value or "`" in value) and "[" in value:

@@ -70,6 +70,8 @@ class Walker:
 
     def report(self, key: str, word: Word, detail: str, depth: int = 0) -> None:
         """Record an effect that belongs to the script itself rather than to a command."""
+        if len(self.acts) >= MAX_COMMANDS and key != "limit":
+            raise PastLimit(f"more than {MAX_COMMANDS} commands")
         act = Act("", [word], depth, None)
         act.effects.append((key, word, detail))
         self.acts.append(act)
@@ -99,7 +101,7 @@ class Walker:
         """Walk one parsed text."""
         whole = Word(script.text[:80], *script.span(0, len(script.source)))
         if script.problem:
-            self.report("limit" if script.root is None else "unparsed", whole, f": {script.problem}")
+            self.report("limit" if script.problem.startswith("more than") else "unparsed", whole, f": {script.problem}")
         root = script.root
         if root is None:
             return
