@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RULES := src/corral/rules/compiled.bin
 
-.PHONY: setup demo test check bench format lock clean
+.PHONY: setup demo test check bench bench-peers format lock clean
 
 setup: $(VENV)/.ready $(RULES)
 
@@ -32,6 +32,11 @@ test: check
 
 bench: setup
 	$(BIN)/python -m bench
+
+# Other guards to measure against, in an environment of their own.
+bench-peers: setup
+	$(PYTHON) -m venv bench/.peers
+	bench/.peers/bin/python -m pip install --quiet --disable-pip-version-check nah==0.11.0
 
 format: setup
 	$(BIN)/ruff format .
