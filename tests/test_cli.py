@@ -380,6 +380,9 @@ class TestRun:
         (project / "end.py").write_text("import os\nos.kill(os.getpid(), 15)\n")
         assert cli("run", *STRICT, "--", "python3", "end.py", cwd=project).returncode == 128 + 15
 
+    def test_a_program_that_cannot_be_started_is_named(self, project: Path) -> None:
+        assert b"no-such-program" in cli("run", *STRICT, "--", "no-such-program", cwd=project).stderr
+
     def test_stdin_and_stderr_are_the_commands_own(self, project: Path) -> None:
         (project / "both.py").write_text(
             "import sys\nprint(sys.stdin.read().upper())\nprint('warn', file=sys.stderr)\n"
@@ -491,6 +494,17 @@ class TestRunJson:
         jsonschema.Draft202012Validator(SCHEMA).validate(data)
         assert (done.returncode, done.stderr) == (status, b"")
         assert {name: data[name] for name in fields} == fields
+
+    def test_stdin_is_the_commands_own(self, project: Path) -> None:
+        done = cli("run", *STRICT, "--json", "--", "cat", cwd=project, stdin=b"words")
+        assert json.loads(done.stdout)["stdout"] == "words"
+
+    def test_an_input_that_never_ends_holds_up_nobody_who_does_not_read_it(self, project: Path) -> None:
+        command = [sys.executable, "-m", "corral", "run", *STRICT, "--json", "--", "echo", "done"]
+        with subprocess.Popen(command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["stdout"] == "done\n"
+            assert process.wait(DEADLINE_SECONDS) == 0
 
     def test_output_is_bounded_and_says_so(self, project: Path) -> None:
         (project / "flood.py").write_text("print('x' * 1_000_000)\n")

@@ -157,7 +157,7 @@ class Handle:
             self._streams.close()
             self._warden.close()
 
-    def _send(self, *, open_stdin: bool) -> None:
+    def _send(self, *, open_stdin: bool, inherit_stdin: bool) -> None:
         launch, streams = self._launch, self._streams
         deadline = 0.0
         if launch.timeout_seconds is not None:
@@ -174,8 +174,8 @@ class Handle:
                 if launch.stdin is not None:
                     streams.give_input(launch.stdin)
                     flags = wire.HAS_STDIN
-                elif open_stdin:
-                    streams.open_input()
+                elif open_stdin or inherit_stdin:
+                    (streams.lend_input if inherit_stdin else streams.open_input)()
                     flags = wire.HAS_STDIN
             if len(body) > wire.MAX_PACKET_BYTES:
                 streams.lent.append(wire.sealed("request", body))
@@ -405,13 +405,14 @@ def start(
     verdict: Verdict,
     *,
     open_stdin: bool = False,
+    inherit_stdin: bool = False,
     inherit_stdio: bool = False,
 ) -> Handle:
     """Hand a command to a warden."""
     # Before the clock starts: a deadline is the command's, not ours.
     pool.prepare()
     handle = Handle(pool, launch, config, inherits=inherit_stdio)
-    handle._send(open_stdin=open_stdin)
+    handle._send(open_stdin=open_stdin, inherit_stdin=inherit_stdin)
     # While the command starts: what the result will need, but the start does not.
     handle._facts = facts_of(call, verdict, launch.cwd)
     return handle

@@ -100,12 +100,13 @@ class Sandbox:
         stdin: bytes | None = None,
         timeout_seconds: float | None = None,
         open_stdin: bool = False,
+        inherit_stdin: bool = False,
         inherit_stdio: bool = False,
     ) -> Handle:
         """Start a call and return its handle; a refused one has its result already.
 
-        `open_stdin` lets the handle write input. `inherit_stdio` gives the command this process's own three streams:
-        nothing is captured then, and silence is not noticed.
+        `open_stdin` lets the handle write input, `inherit_stdin` lets the command read this process's own.
+        `inherit_stdio` gives it all three streams: nothing is captured then, and silence is not noticed.
         """
         if self._uncontained:
             raise ContainmentError(self._uncontained)
@@ -116,7 +117,14 @@ class Sandbox:
         planned = plan(call, self.config, self._environment.scrubbed(), stdin=stdin, timeout_seconds=timeout_seconds)
         if isinstance(planned, Launch):
             return handle.start(
-                self._pool, planned, self.config, call, verdict, open_stdin=open_stdin, inherit_stdio=inherit_stdio
+                self._pool,
+                planned,
+                self.config,
+                call,
+                verdict,
+                open_stdin=open_stdin,
+                inherit_stdin=inherit_stdin,
+                inherit_stdio=inherit_stdio,
             )
         if planned.exit_code == DENIED_EXIT_CODE:
             return handle.Finished(self._denied(call, verdict, planned.message))

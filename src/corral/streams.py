@@ -44,8 +44,13 @@ class Streams:
 
     def lend_own(self) -> None:
         """Let the command have this process's own streams."""
-        for descriptor in (1, 2, 0):
+        for descriptor in (1, 2):
             self.lent.append(os.dup(descriptor))
+        self.lend_input()
+
+    def lend_input(self) -> None:
+        """Let the command read this process's own input."""
+        self.lent.append(os.dup(0))
 
     def give_input(self, data: bytes) -> None:
         """Let the command read `data`, then the end."""

@@ -37,7 +37,7 @@ examples:
   corral run --profile strict --shell 'pytest -q | tail -5'
   corral run --profile strict --json --timeout 5 -- make | jq .exit_code
 
-Output is passed on as it comes, stdin and the terminal are the command's own. With --json the output is
+Output is passed on as it comes, stdin and the terminal are the command's own. With --json what it prints is
 captured and bounded instead, and one JSON object is printed when the command has ended.
 Exit code: the command's own; 126 denied, 124 timed out, 125 corral itself failed.
 """

@@ -27,7 +27,7 @@ def main(options: argparse.Namespace) -> int:
     config, call = config_of(options), call_of(options)
     try:
         with Sandbox(config=config) as box:
-            result = _captured(box, call) if options.json else _live(box, call)
+            result = _drive(box, call, live=not options.json)
     except ContainmentError as error:
         print(f"corral: {visible(str(error))}", file=sys.stderr)
         if options.profile != "strict":
@@ -39,20 +39,19 @@ def main(options: argparse.Namespace) -> int:
         print(denial_text(call, result, terminal_of(sys.stderr, os.environ)), file=sys.stderr)
     elif result.timed_out:
         print(timeout_text(options.timeout), file=sys.stderr)
+    else:
+        # Empty where the command had our own streams; why it could not be started where it had none.
+        sys.stderr.buffer.write(result.stderr)
     return process_status(result)
 
 
-def _captured(box: Sandbox, call: Call) -> SandboxResult:
-    return box.run(call.argv, shell=call.shell, cwd=call.cwd)
-
-
-def _live(box: Sandbox, call: Call) -> SandboxResult:
-    """Run in this terminal. Its Ctrl-C reaches only us, since the command has a session of its own: it is handed on."""
+def _drive(box: Sandbox, call: Call, *, live: bool) -> SandboxResult:
+    """Run to the end. The terminal's Ctrl-C reaches only us, since the command has its own session: it is handed on."""
     interrupts: list[int] = []
     if getsignal(SIGINT) is not SIG_IGN:
         # Counted, not raised: an exception in the middle of the handle's work would lose the result.
         signal(SIGINT, lambda number, _: interrupts.append(number))
-    handle = box.start(call.argv, shell=call.shell, cwd=call.cwd, inherit_stdio=True)
+    handle = box.start(call.argv, shell=call.shell, cwd=call.cwd, inherit_stdin=not live, inherit_stdio=live)
     handed_on = 0
     while True:
         try:
