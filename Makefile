@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RULES := src/corral/rules/compiled.bin
 
-.PHONY: setup demo test check bench bench-peers format lock clean
+.PHONY: setup demo test check docs bench bench-peers format lock clean
 
 setup: $(VENV)/.ready $(RULES)
 
@@ -26,9 +26,13 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/rules_doc.py --check
 
 test: check
 	$(BIN)/python -m pytest
+
+docs: setup
+	$(BIN)/python tools/rules_doc.py
 
 bench: setup
 	$(BIN)/python -m bench

@@ -391,6 +391,9 @@ class Expander:
             if kind == LITERAL:
                 if index == 0 and piece.startswith("~"):
                     text = self._tilde(piece)
+                elif index == 0 and "=~" in piece and piece.partition("=")[0].isidentifier():
+                    name, _, value = piece.partition("=")  # as in an assignment, even where the word is none
+                    text = f"{name}={self._tilde(value) if value.startswith('~') else value}"
                 else:
                     text += piece
                 if "*" in piece or "?" in piece or "[" in piece:

@@ -1,0 +1,83 @@
+"""Words as bash makes them, compared with what bash itself makes."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.expand import ansi_c
+from corral.machine import Machine
+from corral.model import Call
+from corral.vet import acts_of
+
+MACHINE = Machine("/var/tmp", home="/home/nobody")
+
+
+def reduced(text: str) -> list[str | None]:
+    """Return the arguments of the last command as the guard sees them; None is one that only running can tell."""
+    acts, _ = acts_of(Call(text, shell=True), MACHINE)
+    return [w.text if w.proven else None for w in acts[-1].words[1:]]
+
+
+CONSTANT = [
+    "a 'b c' \"d e\"", "a\\ b", "a''b\"\"c", "$'a\\tb\\x41\\u00e9\\101\\'q'", "{a,b}{1,2}", "{1..4}", "{d..a}", "{01..03}", "a{b,'c d'}e", "~", "~/x", "'~'/x", "x=~", "\\~",
+    "\"a\\\"b\\$c\\\\d\\e\"", "a\\\nb", "'a\\b'", "{a}", "{a,}", "a{b", "\"{a,b}\"", "é{à,ü}", "''", "\"\"", "a#b", "$\"x\"", "{a,{b,c}}d", "-{d,p}rint", "{3..1..2}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", CONSTANT)
+def test_a_constant_word_is_what_bash_makes_of_it(text: str) -> None:
+    made = subprocess.run(
+        ["/bin/bash", "--norc", "-c", f"printf '%s\\0' {text}"],
+        capture_output=True, env={"HOME": "/home/nobody", "LC_ALL": "C.UTF-8"}, check=True,
+    )  # fmt: skip
+    assert reduced(f"cmd {text}") == made.stdout.decode().split("\0")[:-1]
+
+
+VARIABLES = {
+    "x=1; cmd $x": ["1"],
+    "x='a b'; cmd $x": ["a", "b"],
+    "x='a b'; cmd \"$x\"": ["a b"],
+    "x=; cmd $x": [],
+    'x=; cmd "$x"': [""],
+    "x=a; x+=b; cmd $x": ["ab"],
+    "x=(a 'b c'); cmd \"${x[@]}\" ${x[1]}": ["a", "b c", "b", "c"],
+    "x=a; cmd ${x}b ${#x}": ["ab", None],
+    "x=a; cmd ${x:-y}": ["a"],
+    "cmd $unknown": [None],
+    'cmd "pre$unknown"': [None],
+    "cmd $(ls)": [None],
+    "cmd $(echo a)": ["a"],
+    "cmd *.py": [None],
+    "cmd $((1+1))": [None],
+    "if a; then x=1; else x=2; fi; cmd $x": [None],
+    "if a; then x=1; else x=1; fi; cmd $x": ["1"],
+    "a && x=1; cmd $x": [None],
+    "x=1; (x=2); cmd $x": ["1"],
+    "x=1; a | x=2; cmd $x": ["1"],
+    "x=1; while a; do x=2; done; cmd $x": [None],
+    "x=1; for i in 1 2; do :; done; cmd $x": ["1"],
+    "x=1; read x; cmd $x": [None],
+    "x=2 true; cmd $x": [None],
+    "x=1; x=2 true; cmd $x": ["1"],
+    "cmd $HOME": ["/home/nobody"],
+    "cd src; cmd $PWD": ["/var/tmp/src"],
+    "cmd <(ls)": [None],
+    "x=1; unset x; cmd $x": [None],
+    "declare x=1; cmd $x": ["1"],
+    "export x=1; cmd $x": ["1"],
+    "x=1; printf -v x y; cmd $x": [None],
+}
+
+
+@pytest.mark.parametrize(("text", "words"), VARIABLES.items())
+def test_variables_are_followed_where_they_are_certain(text: str, words: list[str | None]) -> None:
+    assert reduced(text) == words
+
+
+@given(st.text())
+def test_ansi_c_quotes_are_total(text: str) -> None:
+    assert "\0" not in ansi_c(text)

@@ -1,0 +1,48 @@
+"""Where a path lies: near misses of every kind of place."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral.places import inside, is_program, is_standard, place_of
+
+ROOT = "/work/proj"
+HOME = "/home/me"
+PLACES = {
+    "/work/proj": "inside", "/work/proj/a/b": "inside", "/work/proj_evil/a": "outside", "/work": "outside", "/": "outside",
+    "/work/proj/.git/hooks/x": "protected", "/work/proj/.git/config": "protected", "/work/proj/.git": "protected", "/work/proj/.git/index": "inside",
+    "/work/proj/.git/configs": "inside", "/work/proj/sub/.git/hooks/x": "protected", "/work/proj/.gitignore": "inside", "/work/proj/.envrc": "protected",
+    "/work/proj/.env": "env", "/work/proj/.env.example": "inside", "/work/proj/a/.env": "env", "/work/proj/.claude/settings.json": "protected",
+    "/home/me/.ssh/id": "secret", "/home/me/.ssh": "secret", "/home/me/.sshx": "outside", "/home/me/x": "outside", "/home/other/.ssh/id": "secret",
+    "/home/other/x": "outside", "/root/.bashrc": "secret", "/root/x": "outside", "/etc/shadow": "secret", "/etc/shadow-": "secret", "/etc/passwd": "system",
+    "/etc": "system", "/usr/bin/ls": "system", "/usrx": "outside", "/proc/cpuinfo": "system", "/proc/1/environ": "secret", "/proc/self/mem": "secret",
+    "/tmp": "scratch", "/tmp/x": "scratch", "/tmpx": "outside", "/var/tmp/x": "outside", "/dev/null": "standard", "/dev/sda": "device", "/dev/shm/x": "scratch",
+    "/dev/tty": "standard", "/var/log/x": "secret", "/var/run/docker.sock": "secret", "/mnt/x": "outside", "/dev/fd/3": "standard",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "place"), PLACES.items())
+def test_a_path_has_its_place(path: str, place: str) -> None:
+    assert place_of(path, ROOT, HOME) == place
+
+
+def test_inside_is_component_by_component() -> None:
+    assert [inside(p, "/a/b") for p in ("/a/b", "/a/b/c", "/a/bc", "/a", "/")] == [True, True, False, False, False]
+
+
+def test_programs_of_the_system() -> None:
+    assert [is_program(p) for p in ("/usr/bin/ls", "/bin/ls", "/binx/ls", "/home/me/bin/ls")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_standard_devices_are_known_as_written() -> None:
+    assert [is_standard(p) for p in ("/dev/null", "/dev/../etc/shadow", "/dev/fd/1", "dev/null")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
