@@ -5,10 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from corral import Profile, Sandbox, SandboxConfig
 from corral.model import Decision
 from corral.rulebook import effects, profile_named
+
+# A loaded machine is no failure.
+settings.register_profile("corral", deadline=None)
+settings.load_profile("corral")
 
 
 @pytest.fixture

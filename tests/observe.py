@@ -44,6 +44,17 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def exist(*pids: int) -> bool:
+    """Say whether any of these processes is still there; one that is dead but not waited for is not."""
+    for pid in pids:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                return True
+        except OSError:
+            continue
+    return False
+
+
 def descriptors() -> dict[str, str]:
     """Return this process's open descriptors and what they are."""
     found = {}

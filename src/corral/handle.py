@@ -300,7 +300,7 @@ class Handle:
     def _end_the_drain(self) -> None:
         # The command is over and nobody can print any more: what still runs need not be waited for.
         if not self._streams.reading and not self._inherits:
-            self._say(wire.KILL)
+            self._say(wire.DRAINED)
 
     def _hear(self, warden: Warden, chunks: list[Chunk] | None) -> None:
         try:
@@ -329,7 +329,7 @@ class Handle:
         limit = self._launch.timeout_seconds
         timed_out = limit is not None and monotonic() >= self._started_at + limit
         warden.kill()
-        killed = self._pool.sweep()
+        killed = self._pool.sweep(warden)
         self._drain(warden, chunks)
         self._conclude(warden, lost(killed, timed_out=timed_out))
 

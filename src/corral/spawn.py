@@ -47,14 +47,16 @@ class Warden:
         "idle_since",
         "inbox",
         "missing_layers",
+        "pid",
         "pidfd",
         "poller",
         "sock",
         "streams",
     )
 
-    def __init__(self, sock: socket, pidfd: int) -> None:
+    def __init__(self, sock: socket, pid: int, pidfd: int) -> None:
         self.sock = sock
+        self.pid = pid
         self.descriptor = sock.fileno()
         self.pidfd = pidfd
         self.poller = select.poll()
@@ -103,11 +105,12 @@ class _Keeper:
             theirs.close()
             wire.send(self.ctl, plan)
             if not self.ctl.recv(wire.MAX_PACKET_BYTES):
-                raise OSError("it ended at once")
+                raise ConnectionResetError
         except OSError as error:
             told = os.pread(self.errors, 1 << 16, 0).decode("utf-8", "replace").strip().rpartition("\n")[2]
+            why = "it ended at once" if isinstance(error, ConnectionError) else str(error)
             self.end()
-            raise ContainmentError(f"the keeper, which runs all commands, did not start: {told or error}") from error
+            raise ContainmentError(f"the keeper, which runs all commands, did not start: {told or why}") from error
         finally:
             theirs.close()
             os.close(host)
@@ -215,13 +218,13 @@ class Pool:
         if len(self._idle) > 1:
             self._trim(now)
 
-    def sweep(self) -> int:
-        """End what a lost warden left behind; return how many processes were killed."""
+    def sweep(self, lost: Warden) -> int:
+        """End a warden that is lost and what it leaves behind; return how many processes were killed."""
         with self._lock:
             if self._keeper is None:
                 return 0
             try:
-                wire.send(self._keeper.ctl, bytes((wire.SWEEP,)))
+                wire.send(self._keeper.ctl, wire.COUNT.pack(wire.SWEEP, lost.pid))
                 count = wire.unpack_count(self._keeper.ctl.recv(wire.MAX_PACKET_BYTES), wire.SWEEP)
             except (OSError, wire.WireError):
                 self._drop_keeper()
@@ -251,11 +254,10 @@ class Pool:
                     # The keeper was killed from outside; the next turn starts another.
                     self._drop_keeper()
                     continue
+                number = wire.unpack_count(message, wire.NEW)
                 if not descriptors:
-                    raise ContainmentError(
-                        f"a warden could not be made: {os.strerror(wire.unpack_count(message, wire.NEW))}"
-                    )
-                warden = Warden(socket(fileno=descriptors[0]), descriptors[1])
+                    raise ContainmentError(f"a warden could not be made: {os.strerror(number)}")
+                warden = Warden(socket(fileno=descriptors[0]), number, descriptors[1])
                 self._wardens.add(warden)
             try:
                 warden.await_ready()
@@ -286,11 +288,11 @@ class Pool:
 
     def _forget_after_fork(self) -> None:
         self._lock = allocate_lock()
-        self._idle = []
-        for warden in self._wardens:
+        for warden in list(self._wardens):
             warden.close()
             if warden.streams is not None:
                 warden.streams.close()
+        self._idle = []
         self._wardens = WeakSet()
         if self._keeper is not None:
             self._keeper.close()

@@ -71,7 +71,8 @@ class _Keeper:
                 if message[0] == wire.NEW:
                     self.make_warden()
                 elif message[0] == wire.SWEEP:
-                    wire.send(self.ctl, wire.COUNT.pack(wire.SWEEP, self.sweep()))
+                    killed = self.sweep(wire.unpack_count(message, wire.SWEEP))
+                    wire.send(self.ctl, wire.COUNT.pack(wire.SWEEP, killed))
             elif descriptor in self.wardens:
                 self.sweep()
         return True
@@ -94,31 +95,37 @@ class _Keeper:
         pidfd = os.pidfd_open(pid)
         self.wardens[pidfd] = pid
         self.poller.register(pidfd, select.POLLIN)
-        wire.send(self.ctl, wire.COUNT.pack(wire.NEW, 0), (theirs.fileno(), pidfd))
+        wire.send(self.ctl, wire.COUNT.pack(wire.NEW, pid), (theirs.fileno(), pidfd))
         theirs.close()
 
-    def sweep(self) -> int:
-        """End what dead wardens left behind, which is every child that is no warden; return how many were killed."""
+    def sweep(self, lost: int = 0) -> int:
+        """End a warden that is `lost`, and what dead ones left behind: every child that is no warden. Return how many."""
+        for pidfd, pid in self.wardens.items():
+            if pid == lost:
+                pidfd_send_signal(pidfd, SIGKILL)
         give_up_at = monotonic() + SWEEP_SECONDS
-        killed = 0
-        signalled: set[int] = set()
+        killed: set[int] = set()
         while True:
-            while True:
-                try:
-                    pid, status = os.waitpid(-1, os.WNOHANG)
-                except ChildProcessError:
-                    pid = 0
-                if pid == 0:
-                    break
-                self.forget(pid)
-                killed += pid in signalled and os.WIFSIGNALED(status) and os.WTERMSIG(status) == SIGKILL
+            self.reap()
             if monotonic() >= give_up_at:
-                return killed
+                return len(killed)
             found = tree.kill_descendants(spared=self.wardens.values())
-            if not found:
-                return killed
-            signalled |= found
+            # Until the lost one is gone, what is below it has not come to this process.
+            if not found and lost not in self.wardens.values():
+                return len(killed)
+            killed |= found
             select.select((), (), (), SWEEP_PASS_SECONDS)
+
+    def reap(self) -> None:
+        """Collect the dead, and close what is known of a warden among them."""
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.forget(pid)
 
     def forget(self, pid: int) -> None:
         """Close what is known of a warden that has ended."""

@@ -66,17 +66,21 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def _state_and_parent(pid: int) -> tuple[bytes, int]:
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            # The program's name is in brackets and may hold anything, brackets too.
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return b"X", 0
+    return state, int(parent)
+
+
 def _parents() -> dict[int, list[int]]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:
-                    # The program's name is in brackets and may hold anything, brackets too.
-                    parent = int(file.read().rpartition(b")")[2].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            children.setdefault(parent, []).append(int(name))
+            children.setdefault(_state_and_parent(int(name))[1], []).append(int(name))
     return children
 
 
@@ -100,15 +104,16 @@ def descendants(pid: int, spared: Collection[int] = ()) -> list[int]:
 
 
 def kill_descendants(spared: Collection[int] = ()) -> set[int]:
-    """Send SIGKILL to every descendant of this process in one pass; repeat until `wait4` knows no child."""
-    signalled = set()
+    """Send SIGKILL to every living descendant in one pass, and return them; repeat until `wait4` knows no child."""
+    killed = set()
     for pid in descendants(os.getpid(), spared):
+        # Counted here and not when they are waited for: a parent that is killed too may still have waited for its child.
+        if _state_and_parent(pid)[0] in b"ZX":
+            continue
         try:
             os.kill(pid, SIGKILL)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
+            # It has gone meanwhile, or it is a set-user-id program, which is reported when it does not end.
             continue
-        except PermissionError:
-            # A set-user-id program; it is counted as left when it does not end.
-            continue
-        signalled.add(pid)
-    return signalled
+        killed.add(pid)
+    return killed

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from _socket import socket
     from typing import Any
 
+SETTLE_SECONDS = 0.02  # what a background child that has closed its output has to end by itself
 KILL_PASS_SECONDS = 0.01  # between two passes: a process that forks faster than one pass loses to the next
 KILL_SECONDS = 2.0  # against what no signal ends: a set-user-id program, a process in uninterruptible sleep
 LONGEST_WAIT_SECONDS = 3600.0  # poll takes an int of milliseconds
@@ -120,7 +121,7 @@ class _Run:
         self.status: int | None = None
         self.flags = 0
         self.error = 0
-        self.killed = 0
+        self.killed: set[int] = set()
         self.user_seconds = self.system_seconds = 0.0
         self.peak_bytes = 0
         self.deserted = False
@@ -159,20 +160,22 @@ class _Run:
         end_at = self.deadline or _NEVER
         give_up_at = 0.0
         draining = False
-        killed: set[int] = set()
         while True:
             now = monotonic()
             if give_up_at:
                 if now >= give_up_at:
                     self.flags |= wire.SPENT
                     return
-                killed |= tree.kill_descendants()
+                self.killed |= tree.kill_descendants()
                 seconds = KILL_PASS_SECONDS
             else:
                 seconds = max(end_at - now, 0.0)
             spoken, signalled = self.warden.wait(seconds)
-            kill = spoken and self._obey()
-            if not self._reap(killed):
+            order = self._hear() if spoken else 0
+            kill = order == wire.KILL
+            if order == wire.DRAINED and draining:
+                end_at = min(end_at, monotonic() + SETTLE_SECONDS)
+            if not self._reap():
                 return
             if signalled and self.warden.keeper_is_gone():
                 self.deserted = kill = True
@@ -190,27 +193,27 @@ class _Run:
             if kill:
                 give_up_at = now + KILL_SECONDS
 
-    def _obey(self) -> bool:
-        """Take one message about this command; true when it is to be killed."""
+    def _hear(self) -> int:
+        """Take one message about this command, pass on a signal, and return any other order."""
         message, descriptors = wire.receive(self.warden.sock)
         wire.close_all(descriptors)
         if not message:
             self.deserted = True
-            return True
+            return wire.KILL
         if len(message) != wire.CONTROL.size:
-            return False
+            return 0
         kind, nonce, number = wire.CONTROL.unpack(message)
         if nonce != self.nonce:
-            return False
+            return 0
         if kind == wire.SIGNAL and self.status is None:
             try:
                 os.killpg(self.pid, number)
             except OSError:
                 # It has gone meanwhile, is a set-user-id program, or there is no such signal.
-                return False
-        return bool(kind == wire.KILL)
+                return 0
+        return int(kind)
 
-    def _reap(self, killed: set[int]) -> bool:
+    def _reap(self) -> bool:
         """Collect the dead; false when nobody is left, which the kernel says by ECHILD."""
         while True:
             try:
@@ -224,8 +227,6 @@ class _Run:
             self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
             if pid == self.pid:
                 self.status = status
-            if pid in killed and os.WIFSIGNALED(status) and os.WTERMSIG(status) == SIGKILL:
-                self.killed += 1
 
     def outcome(self, kind: int) -> bytes:
         """Return the message that says how it went."""
@@ -235,7 +236,7 @@ class _Run:
             self.flags,
             SIGKILL if self.status is None else self.status,
             self.error,
-            self.killed,
+            len(self.killed),
             self.user_seconds,
             self.system_seconds,
             self.peak_bytes,

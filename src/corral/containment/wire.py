@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 NEW, SWEEP = 1, 2  # host to keeper
-READY, RUN, KILL, SIGNAL, EXITED, ENDED = 3, 4, 5, 6, 7, 8  # host to warden and back
+READY, RUN, KILL, SIGNAL, DRAINED, EXITED, ENDED = 3, 4, 5, 6, 7, 8, 9  # host to warden and back
 
 NONCE_BYTES = 16
 MAX_PACKET_BYTES = 100_000  # a send beyond the socket's buffer (about 212 kB) is EMSGSIZE

@@ -1,0 +1,154 @@
+"""Keeper and warden, spoken to directly: what they answer, what they ignore, what they hide."""
+
+import os
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from corral.containment import wire
+from corral.spawn import Pool, Warden
+from observe import alive, children, eventually, unique_seconds
+
+NONCE = b"n" * wire.NONCE_BYTES
+DRAIN_SECONDS = 0.1
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    made = Pool(wire.pack_plan({"rlimits": []}))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def warden(pool: Pool) -> Iterator[Warden]:
+    pool.prepare()
+    taken = pool._acquire()
+    yield taken
+    taken.close()
+
+
+def ask(warden: Warden, *argv: str, seconds: float = 0.0, nonce: bytes = NONCE) -> None:
+    """Send a request to run something with its output thrown away; a deadline only when `seconds` is given."""
+    deadline = time.monotonic() + seconds if seconds else 0.0
+    head = wire.REQUEST.pack(wire.RUN, nonce, deadline, DRAIN_SECONDS, 0, len(argv))
+    null = os.open("/dev/null", os.O_WRONLY)
+    wire.send(warden.sock, head + wire.request_body(argv[0], "/", argv, b"PATH=/usr/bin:/bin"), (null, null))
+    os.close(null)
+
+
+def answer(warden: Warden) -> tuple[int, bytes, int, int, int, int]:
+    """Return kind, nonce, flags, status, error and number of killed of the next message."""
+    assert select.select([warden.descriptor], [], [], 20)[0]
+    return wire.OUTCOME.unpack(warden.sock.recv(1000))[:6]
+
+
+def test_a_warden_is_ready_and_says_what_holds_its_commands(warden: Warden) -> None:
+    assert (warden.backend, warden.enforcement, warden.missing_layers) == ("none", "none", ())
+
+
+def test_a_command_has_one_answer(warden: Warden) -> None:
+    ask(warden, "/bin/sh", "-c", "exit 3")
+    assert answer(warden) == (wire.ENDED, NONCE, 0, 3 << 8, 0, 0)
+    assert select.select([warden.descriptor], [], [], 0)[0] == []
+
+
+def test_who_leaves_children_is_said_to_have_exited_first(warden: Warden) -> None:
+    seconds = unique_seconds()
+    ask(warden, "/bin/sh", "-c", f"sleep {seconds} & exit 3")
+    assert answer(warden) == (wire.EXITED, NONCE, 0, 3 << 8, 0, 0)
+    assert answer(warden) == (wire.ENDED, NONCE, 0, 3 << 8, 0, 1)
+    assert alive(seconds) == []
+
+
+def test_the_warden_keeps_the_deadline_itself(warden: Warden) -> None:
+    ask(warden, "/bin/sleep", unique_seconds(), seconds=0.2)
+    assert answer(warden) == (wire.ENDED, NONCE, wire.TIMED_OUT, 9, 0, 1)
+
+
+def test_a_deadline_that_has_passed_already_ends_the_command_too(warden: Warden) -> None:
+    ask(warden, "/bin/sleep", unique_seconds(), seconds=-1)
+    assert answer(warden) == (wire.ENDED, NONCE, wire.TIMED_OUT, 9, 0, 1)
+
+
+def test_only_the_commands_own_nonce_kills_it(warden: Warden) -> None:
+    ask(warden, "/bin/sleep", "0.3")
+    other = b"o" * wire.NONCE_BYTES
+    for message in (wire.CONTROL.pack(wire.KILL, other, 0), wire.CONTROL.pack(wire.SIGNAL, other, 9), b"x", b"x" * 500):
+        wire.send(warden.sock, message, (0,))
+    assert answer(warden) == (wire.ENDED, NONCE, 0, 0, 0, 0)
+    ask(warden, "/bin/sleep", unique_seconds())
+    wire.send(warden.sock, wire.CONTROL.pack(wire.KILL, NONCE, 0))
+    assert answer(warden) == (wire.ENDED, NONCE, 0, 9, 0, 1)
+
+
+def test_what_is_no_request_is_passed_over_while_idle(warden: Warden) -> None:
+    for message in (wire.CONTROL.pack(wire.KILL, NONCE, 0), b"x", b"\0" * 100):
+        wire.send(warden.sock, message, (0, 0))
+    ask(warden, "/bin/true")
+    assert answer(warden) == (wire.ENDED, NONCE, 0, 0, 0, 0)
+
+
+def test_a_warden_keeps_no_descriptor_of_a_command(warden: Warden) -> None:
+    # Seen by counting what a command's pipe needs to end: nobody but the dead command held it.
+    for _ in range(3):
+        reading, writing = os.pipe()
+        head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 1)
+        wire.send(warden.sock, head + wire.request_body("/bin/true", "/", ("true",), b""), (writing, writing))
+        os.close(writing)
+        answer(warden)
+        assert os.read(reading, 1) == b""
+        os.close(reading)
+
+
+def test_between_commands_no_directory_is_held(warden: Warden, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("held")
+    head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 1)
+    null = os.open("/dev/null", os.O_WRONLY)
+    wire.send(warden.sock, head + wire.request_body("/bin/true", str(folder), ("true",), b""), (null, null))
+    os.close(null)
+    answer(warden)
+    (keeper,) = children(os.getpid())
+    (pid,) = children(keeper)
+    if os.geteuid() == 0:
+        eventually(lambda: os.readlink(f"/proc/{pid}/cwd") == "/")
+
+
+def test_keeper_and_warden_are_closed_to_others_of_the_same_user(warden: Warden) -> None:
+    (keeper,) = children(os.getpid())
+    (pid,) = children(keeper)
+    for process in (keeper, pid):
+        assert os.stat(f"/proc/{process}/mem").st_uid == 0
+        code = f"import os\ntry:\n    print(open('/proc/{process}/environ', 'rb').read())\nexcept PermissionError:\n    print('closed')"
+        command = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "python3", "-c", code]
+        if os.geteuid() != 0:
+            command = command[3:]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == ("closed\n", "")
+
+
+def test_a_warden_whose_host_hangs_up_ends_its_command(pool: Pool) -> None:
+    pool.prepare()
+    taken = pool._acquire()
+    seconds = unique_seconds()
+    ask(taken, "/bin/sh", "-c", f"setsid sleep {seconds} & sleep {seconds}")
+    eventually(lambda: len(alive(seconds)) == 2)
+    (keeper,) = children(os.getpid())
+    taken.close()
+    eventually(lambda: alive(seconds) == [] and children(keeper) == [])
+
+
+def test_a_sweep_ends_what_a_dead_warden_left_and_spares_the_living(pool: Pool) -> None:
+    pool.prepare()
+    first, second = pool._acquire(), pool._make()
+    mine, other = unique_seconds(), unique_seconds()
+    ask(first, "/bin/sh", "-c", f"setsid sleep {mine} & sleep {mine}; :")
+    ask(second, "/bin/sleep", other)
+    eventually(lambda: len(alive(mine)) == 2 and len(alive(other)) == 1)
+    assert pool.sweep(first) == 3
+    assert (alive(mine), len(alive(other))) == ([], 1)
+    first.close()
+    second.close()

@@ -1,0 +1,107 @@
+"""Messages: whole or not at all, descriptors close-on-exec, and nothing inheritable or writable on the way."""
+
+import errno
+import os
+from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.containment import wire
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket, socket]]:
+    ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+def test_a_message_arrives_with_its_descriptors_which_no_program_inherits(pair: tuple[socket, socket]) -> None:
+    reading, writing = os.pipe()
+    wire.send(pair[0], b"hello", (writing,))
+    data, (descriptor,) = wire.receive(pair[1])
+    assert (data, os.get_inheritable(descriptor)) == (b"hello", False)
+    os.write(descriptor, b"x")
+    assert os.read(reading, 1) == b"x"
+    wire.close_all((reading, writing, descriptor))
+
+
+def test_the_end_is_an_empty_message(pair: tuple[socket, socket]) -> None:
+    pair[0].close()
+    assert wire.receive(pair[1]) == (b"", ())
+
+
+def test_a_message_that_was_cut_is_none_and_its_descriptors_are_closed(pair: tuple[socket, socket]) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    wire.send(pair[0], b"x" * (wire.MAX_PACKET_BYTES + 1000), (0,))
+    with pytest.raises(wire.WireError):
+        wire.receive(pair[1])
+    wire.send(pair[0], b"x", (0,) * 20)
+    with pytest.raises(wire.WireError):
+        wire.receive(pair[1])
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_speaking_to_nobody_is_an_error_and_no_signal(pair: tuple[socket, socket]) -> None:
+    pair[1].close()
+    with pytest.raises(BrokenPipeError):
+        wire.send(pair[0], b"x")
+    with pytest.raises(BrokenPipeError):
+        wire.send(pair[0], b"x", (0,))
+
+
+def test_sealed_memory_can_be_read_and_never_changed() -> None:
+    descriptor = wire.sealed("test", b"content")
+    assert os.read(descriptor, 100) == wire.read_body(descriptor) == b"content"
+    for change in (
+        lambda: os.write(descriptor, b"x"),
+        lambda: os.ftruncate(descriptor, 1),
+        lambda: os.ftruncate(descriptor, 99),
+    ):
+        with pytest.raises(PermissionError) as caught:
+            change()
+        assert caught.value.errno == errno.EPERM
+    again = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
+    with pytest.raises(PermissionError):
+        os.write(again, b"x")
+    wire.close_all((descriptor, again))
+
+
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+@given(WORDS, WORDS, st.lists(WORDS, min_size=1), st.dictionaries(WORDS.map(lambda w: "n" + w.replace("=", "")), WORDS))
+def test_a_request_comes_back_as_it_was(executable: str, cwd: str, argv: list[str], env: dict[str, str]) -> None:
+    body = wire.request_body(executable, cwd, argv, wire.environment_block(env))
+    assert wire.parse_body(body, len(argv)) == (
+        os.fsencode(executable),
+        os.fsencode(cwd),
+        [os.fsencode(word) for word in argv],
+        {os.fsencode(name): os.fsencode(value) for name, value in env.items()},
+    )
+
+
+def test_ready_says_what_holds() -> None:
+    assert wire.unpack_ready(wire.pack_ready("warden", "partial", ("seccomp", "netns"))) == (
+        "warden",
+        "partial",
+        ("seccomp", "netns"),
+    )
+    assert wire.unpack_ready(wire.pack_ready("none", "none", ())) == ("none", "none", ())
+
+
+@pytest.mark.parametrize("message", [b"", b"x", wire.COUNT.pack(wire.NEW, 3) + b"x", wire.COUNT.pack(wire.NEW, 3)])
+def test_what_is_no_answer_is_an_error(message: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.unpack_count(message, wire.SWEEP)
+    with pytest.raises(wire.WireError):
+        wire.unpack_ready(message)
+
+
+def test_a_plan_comes_back_as_it_was() -> None:
+    plan = {"rlimits": [("RLIMIT_CPU", 1, 2)], "roots": ["/a", "/b"], "flag": True}
+    assert wire.unpack_plan(wire.pack_plan(plan)) == plan

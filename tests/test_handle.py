@@ -1,0 +1,307 @@
+"""The handle of a started command: drive it, stream it, talk to it, end it."""
+
+import gc
+import os
+import signal
+import subprocess
+import threading
+from _socket import AF_UNIX, SOCK_SEQPACKET, socketpair
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from corral import ContainmentError, Handle, Sandbox, SandboxResult, handle
+from corral.containment import wire
+from corral.model import Call, Launch, Verdict
+from corral.spawn import Warden
+from observe import alive, descriptors, eventually, unique_seconds
+
+ECHO = "import sys\nfor line in sys.stdin:\n    print('got', line.strip(), flush=True)\nprint('end')\n"
+
+
+def test_wait_gives_the_result_and_gives_it_again(open_box: Sandbox) -> None:
+    started = open_box.start(["echo", "hello"])
+    result = started.wait()
+    assert (result.exit_code, result.stdout) == (0, b"hello\n")
+    assert started.wait() is started.result is started.poll() is result
+
+
+def test_a_wait_that_takes_too_long_says_so_and_the_command_runs_on(open_box: Sandbox) -> None:
+    started = open_box.start("sleep 0.3; echo done", shell=True)
+    with pytest.raises(TimeoutError, match=r"still runs after 0\.05 seconds"):
+        started.wait(0.05)
+    assert started.result is None
+    assert started.wait(20).stdout == b"done\n"
+
+
+def test_poll_never_waits_and_reads_what_is_there(open_box: Sandbox) -> None:
+    started = open_box.start(["sleep", "0.2"])
+    assert started.poll() is None
+    eventually(lambda: started.poll() is not None)
+    assert started.wait().exit_code == 0
+
+
+def test_output_is_read_while_it_is_printed(open_box: Sandbox, project: Path) -> None:
+    (project / "steps.py").write_text(
+        "import sys\nprint('one', flush=True)\nsys.stdin.readline()\nprint('two', file=sys.stderr, flush=True)\n"
+    )
+    seen = []
+    started = open_box.start(["python3", "steps.py"], open_stdin=True)
+    for stream, data in started:
+        seen.append((stream, data))
+        if data == b"one\n":
+            started.write_stdin(b"go\n")
+    assert seen == [("stdout", b"one\n"), ("stderr", b"two\n")]
+    result = started.wait()
+    assert (result.stdout, result.stderr) == (b"one\n", b"two\n")
+
+
+def test_chunks_are_not_truncated_although_the_result_is(open_sandbox: Callable[..., Sandbox]) -> None:
+    started = open_sandbox(max_output_bytes=100).start(["head", "-c", "3000000", "/dev/zero"])
+    assert sum(len(data) for _, data in started) == 3_000_000
+    assert (started.wait().truncated, started.wait().stdout_bytes) == (True, 3_000_000)
+
+
+def test_iterating_over_a_finished_command_gives_nothing(open_box: Sandbox) -> None:
+    started = open_box.start(["echo", "x"])
+    started.wait()
+    assert list(started) == []
+
+
+def test_kill_ends_the_tree(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    started = open_box.start(f"sleep {seconds} & sleep {seconds} & wait", shell=True)
+    eventually(lambda: len(alive(seconds)) == 2)
+    started.kill()
+    result = started.wait()
+    assert alive(seconds) == []
+    assert (result.exit_code, result.signal, result.timed_out, result.killed) == (137, 9, False, 3)
+
+
+def test_kill_from_another_thread_wakes_who_waits(open_box: Sandbox) -> None:
+    started = open_box.start(["sleep", unique_seconds()], timeout_seconds=100)
+    threading.Timer(0.1, started.kill).start()
+    assert started.wait().exit_code == 137
+
+
+def test_a_kill_that_comes_too_late_hits_nobody(open_box: Sandbox) -> None:
+    first = open_box.start(["echo", "$PPID"])
+    warden = first._warden
+    first.wait()
+    second = open_box.start("sleep 0.2; echo alive", shell=True)
+    assert second._warden is warden
+    first.kill()
+    first.signal(signal.SIGKILL)
+    wire.send(warden.sock, wire.CONTROL.pack(wire.KILL, first._nonce, 0))
+    assert second.wait().stdout == b"alive\n"
+
+
+def test_a_signal_reaches_the_commands_process_group(open_box: Sandbox) -> None:
+    started = open_box.start("trap 'echo caught; exit 5' INT; echo ready; while :; do sleep 0.05; done", shell=True)
+    for _, data in started:
+        if data == b"ready\n":
+            started.signal(signal.SIGINT)
+    assert (started.wait().exit_code, started.wait().stdout) == (5, b"ready\ncaught\n")
+
+
+def test_a_signal_that_does_not_exist_does_nothing(open_box: Sandbox) -> None:
+    started = open_box.start(["sleep", "0.2"])
+    started.signal(200)
+    assert started.wait().exit_code == 0
+
+
+def test_input_can_be_written_until_it_is_closed(open_box: Sandbox, project: Path) -> None:
+    (project / "echo.py").write_text(ECHO)
+    started = open_box.start(["python3", "echo.py"], open_stdin=True)
+    assert started.write_stdin(b"one\n")
+    assert started.write_stdin(b"two\n")
+    started.close_stdin()
+    assert not started.write_stdin(b"three\n")
+    assert started.wait().stdout == b"got one\ngot two\nend\n"
+
+
+def test_more_input_than_a_pipe_holds_is_written_while_output_is_read(open_box: Sandbox) -> None:
+    started = open_box.start(["cat"], open_stdin=True)
+    assert started.write_stdin(b"x" * 3_000_000)
+    started.close_stdin()
+    assert started.wait().stdout_bytes == 3_000_000
+
+
+def test_another_thread_may_write_while_one_waits(open_box: Sandbox) -> None:
+    started = open_box.start(["cat"], open_stdin=True)
+
+    def feed() -> None:
+        for _ in range(10):
+            started.write_stdin(b"x" * 100_000)
+        started.close_stdin()
+
+    writer = threading.Thread(target=feed)
+    writer.start()
+    assert started.wait().stdout_bytes == 1_000_000
+    writer.join()
+
+
+def test_a_command_that_reads_no_more_takes_no_more(open_box: Sandbox) -> None:
+    started = open_box.start(["true"], open_stdin=True)
+    started.wait()
+    assert not started.write_stdin(b"x")
+    started.close_stdin()
+
+
+def test_a_command_without_open_input_takes_none(open_box: Sandbox) -> None:
+    started = open_box.start(["cat"])
+    assert not started.write_stdin(b"x")
+    assert started.wait().stdout == b""
+
+
+def test_the_with_form_ends_what_still_runs(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    with open_box.start(["sleep", seconds]) as started:
+        eventually(lambda: alive(seconds))
+    assert alive(seconds) == []
+    assert started.wait().exit_code == 137
+
+
+def test_a_handle_that_is_dropped_ends_its_command_and_leaks_nothing(open_box: Sandbox) -> None:
+    open_box.run(["true"])
+    open_box.start(["true"]).wait()
+    seconds = unique_seconds()
+    started = open_box.start(["sleep", seconds], open_stdin=True)
+    eventually(lambda: alive(seconds))
+    del started
+    gc.collect()
+    eventually(lambda: not alive(seconds))
+    assert open_box.run(["echo", "next"]).stdout == b"next\n"
+    before = descriptors()
+    started = open_box.start(["sleep", seconds])
+    del started
+    gc.collect()
+    open_box.run(["true"])
+    assert len(descriptors()) <= len(before)
+
+
+def test_two_threads_may_wait_for_one_command(open_box: Sandbox) -> None:
+    started = open_box.start(["sleep", "0.2"])
+    results: list[SandboxResult] = []
+    waiting = [threading.Thread(target=lambda: results.append(started.wait())) for _ in range(5)]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join()
+    assert results == [started.result] * 5
+
+
+def test_a_refused_call_has_a_handle_that_is_finished(box: Sandbox) -> None:
+    refused = box.start(["rm", "-rf", "x"])
+    assert refused.result is not None
+    assert (refused.result.denied, refused.result.exit_code) == (True, -100)
+    assert refused.wait() is refused.poll() is refused.result
+    refused.kill()
+    refused.signal(2)
+    refused.close_stdin()
+    assert (list(refused), refused.write_stdin(b"x")) == ([], False)
+    with refused as same:
+        assert same is refused
+
+
+def test_the_callers_own_streams_can_be_lent(
+    open_box: Sandbox, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = open_box.start("echo out; echo err >&2", shell=True, inherit_stdio=True).wait()
+    assert (result.exit_code, result.stdout, result.stderr) == (0, b"", b"")
+    assert capfd.readouterr() == ("out\n", "err\n")
+
+
+class _Desk:
+    """Stands where a pool does, with a warden that is a sleeping process and whose socket's other end is the test's."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        self.process = subprocess.Popen(["sleep", "100"])
+        self.warden = Warden(ours, self.process.pid, os.pidfd_open(self.process.pid))
+        self.released: list[Warden] = []
+
+    def prepare(self) -> None:
+        """Have a warden ready, as a pool does."""
+
+    def dispatch(self, message: bytes, descriptors: list[int]) -> Warden:
+        return self.warden
+
+    def release(self, warden: Warden) -> None:
+        self.released.append(warden)
+
+    def sweep(self, lost: Warden) -> int:
+        return 7
+
+
+@pytest.fixture
+def forged(box: Sandbox) -> Iterator[tuple[_Desk, Handle]]:
+    desk = _Desk()
+    launch = Launch("/bin/true", ("true",), "/", {}, None, 100.0)
+    yield desk, handle.start(desk, launch, box.config, Call(("true",)), Verdict())  # type: ignore[arg-type]
+    desk.process.kill()
+    desk.process.wait()
+    desk.theirs.close()
+    desk.warden.close()
+
+
+def outcome(nonce: bytes, status: int = 0, kind: int = wire.ENDED) -> bytes:
+    return wire.OUTCOME.pack(kind, nonce, 0, status, 0, 0, 0.0, 0.0, 0)
+
+
+def test_a_forged_outcome_with_another_nonce_is_not_believed(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    desk.theirs.send(outcome(b"f" * wire.NONCE_BYTES, 0))
+    assert started.poll() is None
+    desk.theirs.send(outcome(started._nonce, 3 << 8))
+    assert started.wait().exit_code == 3
+    assert desk.released == [desk.warden]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"x", outcome(b"f" * wire.NONCE_BYTES) + b"x", b"x" * 1000],
+    ids=["empty", "short", "one byte too long", "long"],
+)
+def test_what_is_no_message_ends_the_trust_in_the_warden(forged: tuple[_Desk, Handle], message: bytes) -> None:
+    desk, started = forged
+    desk.theirs.send(message)
+    result = started.wait()
+    assert (result.exit_code, result.signal, result.killed) == (137, 9, 7)
+    assert [violation.kind for violation in result.violations] == ["warden-lost"]
+    assert (desk.released, desk.process.wait()) == ([], -9)
+
+
+def test_an_interrupt_after_an_outcome_was_taken_does_not_lose_it(
+    open_box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = open_box.start(["echo", "x"])
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Handle, "_act", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            started.wait()
+    assert started.wait(5).stdout == b"x\n"
+
+
+def test_a_handle_without_a_sandbox_still_works(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
+    config = open_sandbox().config
+    started = Sandbox(config).start("sleep 0.1; echo done", shell=True)
+    gc.collect()
+    assert started.wait().stdout == b"done\n"
+
+
+def test_closing_the_sandbox_ends_what_runs(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    started = open_box.start(["sleep", seconds])
+    eventually(lambda: alive(seconds))
+    open_box.close()
+    assert alive(seconds) == []
+    result = started.wait()
+    assert (result.exit_code, [violation.kind for violation in result.violations]) == (137, ["warden-lost"])
+    with pytest.raises(ContainmentError, match="closed"):
+        open_box.run(["true"])

@@ -1,0 +1,111 @@
+"""The same processes as an ordinary user: the tests of this folder once more, without root's rights."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+NOBODY = 65534
+# Through a shell: setpriv itself still finds programs with root's rights.
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "sh", "-c", 'exec "$@"', "sh"]
+HERE = Path(__file__).parent
+NEEDED = [
+    "corral",
+    "pytest",
+    "_pytest",
+    "py",
+    "pluggy",
+    "iniconfig",
+    "packaging",
+    "pygments",
+    "tree_sitter",
+    "tree_sitter_bash",
+]
+NEEDED += [
+    "hypothesis",
+    "sortedcontainers",
+    "_hypothesis_pytestplugin",
+    "_hypothesis_ftz_detector",
+    "_hypothesis_globals",
+]
+REPEATED = ["observe.py", "conftest.py", "test_processes.py", "test_spawn.py", "test_handle.py", "containment"]
+# What takes long and depends on no right: once is enough.
+LEFT_OUT = "not gigabyte and not bomb and not talking and not limit and not two_hundred and not three_hundred"
+
+
+def python_for_all() -> str | None:
+    """Return an interpreter like this one that every user may start."""
+    for path in (
+        sys._base_executable,
+        f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}",
+        "/usr/bin/python3",
+    ):
+        probe = [*AS_NOBODY, path, "-I", "-c", "import sys; print(sys.version_info[:2], sys.implementation.cache_tag)"]
+        done = subprocess.run(probe, capture_output=True, text=True, check=False)
+        if done.stdout == f"{sys.version_info[:2]} {sys.implementation.cache_tag}\n":
+            return path
+    return None
+
+
+@pytest.fixture
+def shelf() -> Iterator[Path]:
+    """A directory that everybody can read, with copies of the package, its tests and what they need."""
+    folder = Path(tempfile.mkdtemp(prefix="corral-ordinary-"))
+    folder.chmod(0o755)
+    for name in NEEDED:
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            continue
+        origin = Path(spec.origin)
+        if spec.submodule_search_locations:
+            shutil.copytree(origin.parent, folder / "lib" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(origin, folder / "lib")
+    (folder / "tests").mkdir()
+    for name in REPEATED:
+        if (HERE / name).is_dir():
+            shutil.copytree(HERE / name, folder / "tests" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(HERE / name, folder / "tests")
+    (folder / "home").mkdir()
+    os.chown(folder / "home", NOBODY, NOBODY)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
+def test_processes_behave_the_same_for_an_ordinary_user(shelf: Path) -> None:
+    python = python_for_all()
+    if python is None:
+        pytest.skip("there is no interpreter of this version that an ordinary user can start")
+    command = [
+        *AS_NOBODY,
+        python,
+        "-B",
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "error",
+        "-k",
+        LEFT_OUT,
+    ]
+    done = subprocess.run(
+        [*command, "--basetemp", str(shelf / "home" / "tmp"), str(shelf / "tests")],
+        cwd=shelf / "home",
+        env={"PATH": "/usr/bin:/bin", "HOME": str(shelf / "home"), "PYTHONPATH": str(shelf / "lib")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout

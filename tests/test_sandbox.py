@@ -1,0 +1,294 @@
+"""The caller's side: what is refused runs nothing, an ask needs a yes, and no argument makes `run` raise."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from corral import (
+    Containment,
+    ContainmentError,
+    Decision,
+    Profile,
+    Sandbox,
+    SandboxConfig,
+    SandboxResult,
+    Verdict,
+)
+from corral.model import Call
+from corral.rulebook import effects, profile_named
+from observe import alive, children, descriptors, eventually, unique_seconds
+
+
+@pytest.fixture
+def asking(project: Path) -> Iterator[Callable[..., Sandbox]]:
+    """A maker of sandboxes in which writing to the project is asked about."""
+    decisions = dict.fromkeys(effects(), Decision.ALLOW) | {"write-inside": Decision.ASK}
+    profile = Profile("asking", decisions, profile_named("strict").groups)
+    made: list[Sandbox] = []
+
+    def make(on_ask: object = None) -> Sandbox:
+        made.append(Sandbox(SandboxConfig(str(project), profile=profile, denylist=()), on_ask=on_ask))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for box in made:
+        box.close()
+
+
+def test_a_result_knows_its_call(open_box: Sandbox, project: Path) -> None:
+    result = open_box.run("echo x", shell=True)
+    assert result == SandboxResult(
+        argv=("echo x",),
+        exit_code=0,
+        stdout=b"x\n",
+        duration_ms=result.duration_ms,
+        id=result.id,
+        started_at=result.started_at,
+        cwd=str(project),
+        shell=True,
+        verdict=Verdict(),
+        usage=result.usage,
+        stdout_bytes=2,
+    )
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", result.started_at)
+    assert re.fullmatch(r"[0-9a-f]{32}", result.id)
+    assert result.duration_ms > 0
+
+
+def test_what_is_denied_starts_nothing(box: Sandbox, project: Path) -> None:
+    (project / "x").write_text("")
+    before = descriptors()
+    result = box.run(["rm", "x"])
+    verdict = box.check(["rm", "x"])
+    assert result == SandboxResult(
+        argv=("rm", "x"),
+        exit_code=-100,
+        denied=True,
+        reason=verdict.reason,
+        id=result.id,
+        started_at=result.started_at,
+        cwd=str(project),
+        verdict=verdict,
+    )
+    assert verdict.decision == Decision.DENY
+    assert (children(os.getpid()), descriptors(), (project / "x").exists()) == ([], before, True)
+
+
+def test_check_starts_nothing(box: Sandbox) -> None:
+    assert box.check(["ls"]).allowed
+    assert box.check("ls | wc -l", shell=True).allowed
+    assert children(os.getpid()) == []
+
+
+def test_an_ask_without_somebody_to_ask_is_refused(asking: Callable[..., Sandbox], project: Path) -> None:
+    box = asking()
+    result = box.run(["touch", "new"])
+    assert (result.denied, result.exit_code, result.verdict.decision) == (True, -100, Decision.ASK)
+    assert result.reason == result.verdict.reason != ""
+    assert list(project.iterdir()) == []
+
+
+def test_a_yes_runs_it(asking: Callable[..., Sandbox], project: Path) -> None:
+    asked: list[tuple[Call, Verdict]] = []
+
+    def yes(call: Call, verdict: Verdict) -> bool:
+        asked.append((call, verdict))
+        return True
+
+    box = asking(yes)
+    result = box.run(["touch", "new"])
+    assert (result.exit_code, result.denied, result.verdict.decision) == (0, False, Decision.ASK)
+    assert [path.name for path in project.iterdir()] == ["new"]
+    assert asked == [(Call(("touch", "new")), result.verdict)]
+
+
+async def _async_yes(call: Call, verdict: Verdict) -> bool:
+    return True
+
+
+def _raise(call: Call, verdict: Verdict) -> bool:
+    raise RuntimeError("nobody there")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(lambda call, verdict: False, id="no"),
+        pytest.param(lambda call, verdict: None, id="nothing"),
+        pytest.param(lambda call, verdict: 1, id="a true value that is not True"),
+        pytest.param(
+            lambda call, verdict: _async_yes(call, verdict).close() or "coroutine", id="an answer still to come"
+        ),
+        pytest.param(_raise, id="an error"),
+        pytest.param(lambda: True, id="the wrong arguments"),
+    ],
+)
+def test_anything_but_a_yes_refuses(asking: Callable[..., Sandbox], project: Path, answer: object) -> None:
+    result = asking(answer).run(["touch", "new"])
+    assert (result.denied, result.exit_code, list(project.iterdir())) == (True, -100, [])
+
+
+def test_what_is_allowed_and_what_is_denied_is_not_asked(box: Sandbox, project: Path) -> None:
+    asked: list[Call] = []
+    with Sandbox(box.config, on_ask=lambda call, verdict: bool(asked.append(call))) as other:
+        assert other.run(["true"]).ok
+        assert other.run(["rm", "x"]).denied
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("settings_", "named"),
+    [
+        ({"profile": "workspace"}, "profile workspace"),
+        ({"containment": Containment(backend="warden")}, "containment.backend"),
+        ({"containment": Containment(project="read-only")}, "containment.project"),
+    ],
+)
+def test_containment_that_is_wanted_and_missing_is_an_error_that_names_it(
+    sandbox: Callable[..., Sandbox], settings_: dict[str, object], named: str
+) -> None:
+    box = sandbox(**settings_)
+    for start in (box.run, box.start):
+        with pytest.raises(ContainmentError, match=f"^{named}.*namespaces, Landlock and seccomp are missing"):
+            start(["true"])
+    assert box.check(["true"]).allowed
+    assert children(os.getpid()) == []
+
+
+def test_the_list_that_was_judged_is_the_list_that_runs(asking: Callable[..., Sandbox], project: Path) -> None:
+    argv = ["touch", "new"]
+    env = {"A": "1"}
+
+    def swap(call: Call, verdict: Verdict) -> bool:
+        argv[:] = ["touch", "other"]
+        env.clear()
+        return True
+
+    box = asking(swap)
+    assert box.run(argv, env=env).argv == ("touch", "new")
+    assert [path.name for path in project.iterdir()] == ["new"]
+
+
+def test_the_with_form_closes_what_it_opened(project: Path) -> None:
+    seconds = unique_seconds()
+    before = descriptors()
+    with Sandbox(SandboxConfig(str(project))) as box:
+        assert box.run(["true"]).ok
+        started = box.start(["sleep", seconds])
+        eventually(lambda: alive(seconds))
+    assert (alive(seconds), children(os.getpid())) == ([], [])
+    assert started.wait().exit_code == 137
+    assert descriptors() == before
+    box.close()
+
+
+def test_a_closed_sandbox_checks_but_runs_nothing(box: Sandbox) -> None:
+    box.close()
+    assert box.check(["ls"]).allowed
+    with pytest.raises(ContainmentError, match="closed"):
+        box.run(["true"])
+
+
+def test_two_sandboxes_do_not_disturb_each_other(sandbox: Callable[..., Sandbox]) -> None:
+    first, second = sandbox(), sandbox()
+    assert first.run(["echo", "1"]).stdout == b"1\n"
+    assert second.run(["echo", "2"]).stdout == b"2\n"
+    first.close()
+    assert second.run(["echo", "2"]).stdout == b"2\n"
+
+
+STRANGE: list[object] = [
+    None,
+    3,
+    1.5,
+    b"ls",
+    object(),
+    ["ls", None],
+    ["ls", b"x"],
+    [["ls"]],
+    {"ls": 1},
+    {"ls"},
+    iter(["ls"]),
+]
+STRANGE += [
+    [],
+    [""],
+    "",
+    " ",
+    ["a\0b"],
+    ["\ud800"],
+    ["\udcff"],
+    ["x" * 3_000_000],
+    ["x"] * 20_000,
+    ["/"],
+    ["."],
+]
+
+
+@pytest.mark.parametrize("argv", STRANGE, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize("shell", [False, True])
+def test_no_command_makes_run_raise(box: Sandbox, argv: object, shell: bool) -> None:
+    result = box.run(argv, shell=shell)  # type: ignore[arg-type]
+    assert result.exit_code in (-100, 126, 127)
+    assert result.denied == (result.exit_code == -100)
+    assert SandboxResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"cwd": 3},
+        {"cwd": "a\0b"},
+        {"cwd": "x" * 5000},
+        {"cwd": "\ud800"},
+        {"cwd": b"sub"},
+        {"env": 3},
+        {"env": [("A", "B")]},
+        {"env": {"A": 1}},
+        {"env": {1: "A"}},
+        {"env": {"": "A"}},
+        {"env": {"A=B": "C"}},
+        {"env": {"A": "\0"}},
+        {"env": {"A": "\ud800"}},
+        {"env": {"A": "x" * 3_000_000}},
+        {"stdin": "text"},
+        {"stdin": 3},
+        {"timeout_seconds": -1},
+        {"timeout_seconds": "5"},
+        {"timeout_seconds": float("nan")},
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_no_other_argument_makes_run_raise(box: Sandbox, arguments: dict[str, object]) -> None:
+    result = box.run(["true"], **arguments)  # type: ignore[arg-type]
+    assert result.exit_code in (-100, 126) or (result.ok and "env" in arguments)
+    assert SandboxResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(argv=st.lists(st.text(max_size=20), max_size=4) | st.text(max_size=30), shell=st.booleans())
+def test_run_gives_a_result_for_any_text(box: Sandbox, argv: list[str] | str, shell: bool) -> None:
+    assert isinstance(box.run(argv, shell=shell, timeout_seconds=5), SandboxResult)
+
+
+def test_a_project_that_was_deleted_is_a_result(sandbox: Callable[..., Sandbox], project: Path) -> None:
+    box = sandbox()
+    project.rmdir()
+    result = box.run(["true"])
+    assert (result.exit_code, result.stderr) == (
+        126,
+        f"corral: cannot enter {project}: No such file or directory\n".encode(),
+    )
+
+
+def test_a_directory_that_cannot_be_entered_is_a_result(open_box: Sandbox, project: Path) -> None:
+    (project / "locked").mkdir(mode=0)
+    result = open_box.run(["true"], cwd="locked")
+    assert result.exit_code == (0 if os.geteuid() == 0 else 126)
+    (project / "locked").chmod(0o700)
