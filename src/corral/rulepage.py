@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from corral.frozen import Record, frozen
 from corral.rulebook import DEFAULT_DENYLIST, effects, group, profile_named, profile_names, row
 from corral.rulecompiler import read_tables
@@ -75,10 +77,15 @@ def _command_row(command: str) -> dict[str, Any] | None:
     """Return the raw row of a command or subcommand (`git-push`), an empty one for no particular command."""
     if command in ("COMMAND", "call"):
         return {}
-    rows = read_tables()[1]
+    rows = _raw_rows()
     while command and command not in rows:
         command = command.rpartition("-")[0]
     return rows.get(command)
+
+
+@cache
+def _raw_rows() -> dict[str, dict[str, Any]]:
+    return read_tables()[1]
 
 
 def _effect_page(rule: str, key: str, data: dict[str, str], found: dict[str, Any]) -> Page:
@@ -93,7 +100,7 @@ def _name_page(rule: str, name: str) -> Page | None:
     if known is None or "group" not in known:
         return None
     family = group(known["group"])
-    raw = read_tables()[1].get(known["id"], {})
+    raw = _raw_rows().get(known["id"], {})
     what = f"{name} is on the denylist: {known.get('why') or family['why']}."
     said = _said(lambda profile: str(profile.groups[known["group"]]))
     instead = known.get("instead", family["instead"])
