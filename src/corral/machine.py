@@ -40,6 +40,12 @@ class Machine:
         """Return where a path leads, through every link; what does not exist keeps its name."""
         if not path.startswith("/"):
             path = f"{cwd}/{path}"
+        try:
+            return self._resolve(path)
+        except (ValueError, OSError):  # a name that no file can have
+            return os.path.normpath(path)
+
+    def _resolve(self, path: str) -> str:
         if "/../" in path or path.endswith("/..") or "\0" in path:
             return os.path.realpath(path.replace("\0", ""))
         if not path.startswith(self._prefix):
@@ -54,9 +60,8 @@ class Machine:
             at = f"{at}/{part}"
             try:
                 mode = os.lstat(at).st_mode
-            except OSError:
-                rest = path[path.find(at) + len(at) :] if at in path else ""
-                return os.path.normpath(at + rest) if rest else at
+            except FileNotFoundError:
+                return os.path.normpath(path)
             if stat.S_ISLNK(mode):
                 return os.path.realpath(path)
         return at
@@ -88,7 +93,7 @@ class Machine:
                         found.append(entry.path)
                         if len(found) >= MAX_GLOB_MATCHES:
                             break
-        except OSError:
+        except (ValueError, OSError):
             return []
         return found
 

@@ -85,10 +85,7 @@ def protected(path: str, root: str) -> bool:
     if "." not in rest:
         return False
     parts = rest.split("/")
-    for index, part in enumerate(parts):
-        if part in _HEADS and _PROTECTED.match("/".join(parts[index:])):
-            return True
-    return False
+    return any(part in _HEADS and _PROTECTED.match("/".join(parts[index:])) for index, part in enumerate(parts))
 
 
 def place_of(path: str, root: str, home: str) -> str:

@@ -61,7 +61,9 @@ class Reader(Slots):
                 break
             if len(text) < 2 or text[0] != "-":
                 if text[:1] == "+" and text[:2] in options:
-                    index = self._option(text[:2], text[2:], word, words, index)
+                    index = self._option(text[:2], text[2:] or None, word, words, index)
+                    if index < 0:
+                        break
                     continue
                 operands.append(word)
                 if text in options:
@@ -84,6 +86,8 @@ class Reader(Slots):
                     prefix = self._prefix(text)
                     if prefix:
                         index = self._option(prefix, text[len(prefix) :], word, words, index)
+                        if index < 0:
+                            break
                         continue
                 if slots is None:
                     self.seen.add(name)
@@ -176,6 +180,9 @@ class Reader(Slots):
             if kind == "stdin":
                 self.code_from_stdin(word)
                 continue
+            if many == "stop":
+                stop = -1
+                self.rest = words[index:] if value is not None and position == 0 else words[index + 1 :]
             if position == 0 and value is not None:
                 if value or many != "?":
                     self.fill(slot, word.part(value))
@@ -184,8 +191,6 @@ class Reader(Slots):
             elif index < len(words):
                 self.fill(slot, words[index])
                 index += 1
-            if many == "stop":
-                stop = -1
         return stop or index
 
     def _find(self, words: list[Word]) -> None:
@@ -270,6 +275,7 @@ class Reader(Slots):
                     self.fill(slot, word)
                 index = stop
             elif index < len(words):
+                self.rest = words[index + 1 :]
                 self.fill(slot, words[index])
                 index += 1
 

@@ -42,6 +42,13 @@ class Scope:
         new.locals = self.locals
         return new
 
+    def forget(self) -> None:
+        """Drop everything: code that nobody has seen ran in this shell."""
+        self.variables = dict.fromkeys([*self.variables, "HOME", "PWD", "TMPDIR", "IFS"])
+        self.functions = {}
+        self.cwds = None
+        self.args = None
+
     def merge(self, branches: list[Scope]) -> None:
         """Become what is true after any one of the branches."""
         first, *others = branches

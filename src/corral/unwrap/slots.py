@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from corral.expand import HOLE, SUBSTITUTED, Word
 from corral.unwrap import languages, network
+from corral.unwrap.scope import fresh
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +35,19 @@ _SAME_SHELL = frozenset({"eval", "source", "."})
 class Slots:
     """Fills the slots of one row for one command."""
 
-    __slots__ = ("act", "deferred", "frame", "marks", "operand_effects", "operands", "paths", "row", "seen", "walker")
+    __slots__ = (
+        "act",
+        "deferred",
+        "frame",
+        "marks",
+        "operand_effects",
+        "operands",
+        "paths",
+        "rest",
+        "row",
+        "seen",
+        "walker",
+    )
 
     def __init__(self, walker: Walker, frame: Frame, act: Act, row: Row) -> None:
         self.walker = walker
@@ -45,6 +58,7 @@ class Slots:
         self.operands: list[Word] = []
         self.paths: list[Word] = []  # the operands that are paths
         self.operand_effects: list[str] = []
+        self.rest: list[Word] = []  # what follows an option that stops the reading
         self.deferred: list[tuple[Slot, Word]] = []  # what depends on options that may still come
         self.marks: tuple[str, ...] = ("{}",)
 
@@ -79,6 +93,10 @@ class Slots:
         if effect == "runs":
             self.script("runs", word, label)
             return
+        if effect not in ("reads", "writes", "deletes"):
+            if effect in PURE:
+                self.emit(PURE[effect], word, label)
+            effect = "reads"
         self.emit(effect, word, label)
         if effect == "writes":
             self.walker.note_written(word, self.act.cwds)
@@ -136,9 +154,13 @@ class Slots:
             self.emit("code", word, label)
         if word.glob or HOLE in word.text:
             self.emit("code-unproven", word)
+            if row["id"] in _SAME_SHELL:
+                self.frame.scope.forget()
             if HOLE in word.text and word.text.strip(HOLE) == "":
                 return
-        scope = self.frame.scope if row["id"] in _SAME_SHELL else None
+        scope = self.frame.scope if row["id"] in _SAME_SHELL else fresh(self.frame.scope)
+        if self.rest and all(w.proven for w in self.rest):
+            scope.args = [w.text for w in self.rest[1:]]  # bash -c TEXT NAME ARGUMENT…
         # A hole becomes a variable nobody set: what stands around it is judged, itself it stays unknown.
         self.walker.nested(word.text.replace(HOLE, "${unproven}"), word, self.frame, scope)
 
@@ -155,6 +177,8 @@ class Slots:
             self.emit("code-stdin", word)
             return
         self.emit("runs", word, label)
+        if self.row["id"] in _SAME_SHELL:
+            self.frame.scope.forget()  # it may have set anything
         if word.proven:
             written = self.walker.written
             if HOLE in written or any(
