@@ -102,7 +102,7 @@ LEGAL = (
     Case("legal", Call(["sort", "-o", "sorted.txt", "notes.txt"]), "ran"),
     Case("legal", Call(["python3", "src/main.py"]), "ran"),
     Case("legal", Call(["python3", "-m", "unittest", "discover", "-s", "tests"]), "ran"),
-    Case("legal", _shell("sort notes.txt | head -2 > two.txt && wc -l two.txt"), "ran"),
+    Case("legal", _shell("sort notes.txt | head -1 > first.txt"), "ran"),
     Case("legal", Call(["grep", "plums", "notes.txt"]), "ran", 1),
     Case("legal", Call(["no-such-program"]), "ran", 127),
 )
