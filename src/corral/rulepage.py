@@ -50,7 +50,7 @@ class Page(Record):
 
 def rule_ids() -> list[str]:
     """Return the ids of all rules, sorted. `COMMAND` stands for any command's row."""
-    ids = {*SHAPES, *(f"name-{name.rstrip('.*')}" for name in DEFAULT_DENYLIST)}
+    ids = {*SHAPES, *(f"name-{name.removesuffix('.*')}" for name in DEFAULT_DENYLIST)}
     for key, data in effects().items():
         ids.add(f"argv-COMMAND-{key}" if data["axis"] == "argv" else f"{data['axis']}-{key}")
     return sorted(ids)
@@ -96,7 +96,7 @@ def _effect_page(rule: str, key: str, data: dict[str, str], found: dict[str, Any
 
 
 def _name_page(rule: str, name: str) -> Page | None:
-    known = row(name) or row(f"{name}.")
+    known = (row(name) or row(f"{name}.")) if name else None
     if known is None or "group" not in known:
         return None
     family = group(known["group"])

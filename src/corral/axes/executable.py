@@ -38,7 +38,7 @@ def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
         found.append(
             Finding(
                 Axis.NAME,
-                f"name-{listed.rstrip('.*')}",
+                f"name-{listed}",
                 Decision.DENY if decision == Decision.ALLOW else decision,
                 f"{known} is on the denylist: {reason['why']}.",
                 shown(word.text),

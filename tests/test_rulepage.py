@@ -1,0 +1,94 @@
+"""Rule pages: every rule that a finding can name has one, and it is read from the tables."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from corral.config import SandboxConfig
+from corral.model import Call
+from corral.rulecompiler import read_tables
+from corral.rulepage import SHAPES, Page, page_of, rule_ids
+from corral.vet import vet
+
+SHAPELESS = {
+    "structure-cwd": Call(["ls"], cwd="a\0b"),
+    "structure-empty": Call([]),
+    "structure-env": Call(["ls"], env={"A=B": "x"}),
+    "structure-list": Call(["ls", "x"], shell=True),
+    "structure-nul": Call(["ls", "a\0b"]),
+    "structure-size": Call(["ls", *["x"] * 100_000]),
+    "structure-string": Call("ls -la"),
+    "structure-type": Call(["ls", 3]),
+    "path-cwd": Call(["ls"], cwd=".."),
+}
+
+
+def denied_examples(row: dict[str, object]) -> Iterator[str]:
+    for key in ("deny", "workspace"):
+        found = row.get(key, ())
+        yield from found.get("deny", ()) if isinstance(found, dict) else found  # type: ignore[misc]
+
+
+def test_every_rule_that_an_example_meets_has_a_page(tmp_path: Path) -> None:
+    met: set[str] = set()
+    for profile in ("strict", "workspace"):
+        config = SandboxConfig(str(tmp_path), profile=profile)
+        for row in read_tables()[1].values():
+            for example in denied_examples(row):
+                met |= {f.rule for f in vet(Call(example, shell=True), config).findings}
+    assert len(met) > 50
+    assert sorted(rule for rule in met if page_of(rule) is None) == []
+
+
+@pytest.mark.parametrize(("rule", "call"), SHAPELESS.items(), ids=list(SHAPELESS))
+def test_a_call_without_a_shape_meets_a_rule_with_a_page(rule: str, call: Call, tmp_path: Path) -> None:
+    findings = vet(call, SandboxConfig(str(tmp_path))).findings
+    assert [f.rule for f in findings] == [rule]
+    page = page_of(rule)
+    assert page is not None
+    assert page.instead
+
+
+def test_every_shape_is_shown_by_a_call_but_the_crash() -> None:
+    assert set(SHAPES) - set(SHAPELESS) == {"structure-crash"}
+
+
+def test_a_page_of_a_name_is_its_groups() -> None:
+    assert page_of("name-reboot") == Page(
+        "name-reboot",
+        "name",
+        "reboot is on the denylist: it would stop or restart the machine that the agent runs on.",
+        "There is nothing to do instead.",
+        (("strict", "deny"), ("workspace", "deny")),
+        page_of("name-reboot").refused,  # type: ignore[union-attr]
+        page_of("name-reboot").allowed,  # type: ignore[union-attr]
+    )
+
+
+def test_a_page_of_an_effect_is_for_any_command_or_for_one() -> None:
+    pages = [page_of(f"argv-{command}-code") for command in ("COMMAND", "call", "python")]
+    said = "{} is an interpreter given code inline (ARGUMENT): nobody has seen that code as a file."
+    assert [p.what for p in pages if p] == [said.format(name) for name in ("COMMAND", "call", "python")]
+    assert [bool(p.refused) for p in pages if p] == [False, False, True]
+
+
+def test_a_page_of_a_subcommand_has_the_examples_of_its_command() -> None:
+    page, whole = page_of("argv-git-push-history"), page_of("argv-git-history")
+    assert page is not None
+    assert whole is not None
+    assert (page.refused, page.allowed) == (whole.refused, whole.allowed)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["", "name", "name-", "name-cat", "argv-code", "argv-no such-code", "path-code", "structure-", "moon-code", "\0"],
+)
+def test_what_is_no_rule_has_no_page(rule: str) -> None:
+    assert page_of(rule) is None
+
+
+def test_the_list_is_sorted_unique_and_has_pages() -> None:
+    ids = rule_ids()
+    assert ids == sorted(set(ids))
+    assert [rule for rule in ids if page_of(rule) is None] == []
