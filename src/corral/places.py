@@ -17,7 +17,7 @@ class _Patterns:
     def __init__(self, patterns: Iterable[str]) -> None:
         self.exact: set[str] = set()
         self.trees: tuple[str, ...] = ()
-        self.wild: list[list[str]] = []
+        self.wild: dict[str, list[list[str]]] = {}  # by the first component, so that most paths try none
         for pattern in patterns:
             if "*" not in pattern:
                 self.exact.add(pattern)
@@ -25,7 +25,8 @@ class _Patterns:
                 self.trees += (pattern[:-2],)
                 self.exact.add(pattern[:-3])
             else:
-                self.wild.append(pattern.split("/"))
+                first = _first(pattern)
+                self.wild.setdefault("*" if "*" in first else first, []).append(pattern.split("/"))
 
     def match(self, path: str) -> bool:
         """Say whether a path is one of these."""
@@ -33,8 +34,15 @@ class _Patterns:
             return True
         if self.wild:
             parts = path.split("/")
-            return any(_fits(parts, pattern) for pattern in self.wild)
+            for key in (_first(path), "*"):
+                for pattern in self.wild.get(key, ()):
+                    if _fits(parts, pattern):
+                        return True
         return False
+
+
+def _first(path: str) -> str:
+    return path.removeprefix("/").partition("/")[0]
 
 
 def _fits(parts: list[str], pattern: list[str]) -> bool:
