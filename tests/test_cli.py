@@ -291,7 +291,7 @@ class TestBatch:
 
 class TestExplain:
     def test_the_page_shows_the_tree_the_axes_and_the_findings(self, project: Path) -> None:
-        done = cli("explain", *STRICT, "--shell", "cat notes.txt && rm -rf sub", cwd=project)
+        done = cli("explain", *STRICT, "--shell", "cat notes.txt && rm -rf sub", cwd=project, COLUMNS="300")
         text = done.stdout.decode()
         assert (done.returncode, done.stderr) == (126, b"")
         assert [line for line in text.splitlines() if line and not line.startswith(" ")] == [
