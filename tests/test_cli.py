@@ -102,6 +102,27 @@ def test_closed_streams_change_no_answer(closed: str, project: Path) -> None:
             assert b"Traceback" not in done.stderr
 
 
+def test_a_plain_check_imports_little(project: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "corral", "check", *STRICT, "--", "ls"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "corral.vet" in loaded
+    heavy = {
+        "asyncio",
+        "ctypes",
+        "dataclasses",
+        "json",
+        "logging",
+        "pathlib",
+        "shutil",
+        "socket",
+        "subprocess",
+        "typing",
+    }
+    heavy |= {"tempfile", "tomllib", "traceback", "tree_sitter", "corral.sandbox", "corral.rulecompiler", "corral.demo"}
+    assert loaded & heavy == set()
+
+
 class TestCheck:
     @pytest.mark.parametrize(
         ("arguments", "status"),
