@@ -61,7 +61,8 @@ def _part_fits(part: str, want: str) -> bool:
 
 _TABLE = places()
 _PROTECTED = _Patterns(_TABLE["protected"])
-_ENV = frozenset(_TABLE["env"])
+_MANIFEST = frozenset(_TABLE["manifest"])
+_NOT_ENV = frozenset(_TABLE["not_env"])
 _SECRET_HOME = _Patterns(_TABLE["secret_home"])
 _SECRET = _Patterns(_TABLE["secret"])
 _STANDARD = _Patterns(_TABLE["standard"])
@@ -69,6 +70,39 @@ _SYSTEM = _Patterns(_TABLE["system"])
 _SCRATCH = _Patterns(_TABLE["scratch"])
 _PROGRAMS = tuple(p + "/" for p in _TABLE["programs"])
 _HEADS = frozenset(p.partition("/")[0] for p in _TABLE["protected"])
+
+
+class _Names:
+    """Patterns of single names, with one `*` each."""
+
+    __slots__ = ("exact", "heads", "tails", "wild")
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        patterns = list(patterns)
+        self.exact = frozenset(p for p in patterns if "*" not in p)
+        self.heads = tuple(p[:-1] for p in patterns if p.endswith("*"))
+        self.tails = tuple(p[1:] for p in patterns if p.startswith("*"))
+        self.wild = [p for p in patterns if "*" in p[1:-1]]
+
+    def match(self, name: str) -> bool:
+        """Say whether a name is one of these."""
+        if name in self.exact or (self.heads and name.startswith(self.heads)) or (self.tails and name.endswith(self.tails)):
+            return True
+        return any(_part_fits(name, want) for want in self.wild)
+
+
+_ENV = _Names(_TABLE["env"])
+_SECRET_VARIABLES = _Names(_TABLE["secret_variables"])
+
+
+def is_secret_variable(name: str) -> bool:
+    """Say whether a variable of this name holds a credential."""
+    return _SECRET_VARIABLES.match(name)
+
+
+def is_credentials(name: str) -> bool:
+    """Say whether a file of this name in a project holds credentials."""
+    return _ENV.match(name) and name not in _NOT_ENV
 
 
 def inside(path: str, root: str) -> bool:
@@ -101,9 +135,14 @@ def place_of(path: str, root: str, home: str) -> str:
     if path.startswith(root) and inside(path, root):
         if protected(path, root):
             return "protected"
-        return "env" if path.rpartition("/")[2] in _ENV else "inside"
+        name = path.rpartition("/")[2]
+        return "manifest" if name in _MANIFEST else "env" if is_credentials(name) else "inside"
     if _STANDARD.match(path):
         return "standard"
+    if _SCRATCH.match(path):
+        return "scratch"
+    if root.startswith(path + "/"):
+        return "ancestor"
     if _SECRET.match(path):
         return "secret"
     for base in (home, "/root"):
@@ -112,8 +151,6 @@ def place_of(path: str, root: str, home: str) -> str:
     if path.startswith("/home/"):
         below = path.split("/", 3)
         return "secret" if len(below) > 3 and _SECRET_HOME.match(below[3]) else "outside"
-    if _SCRATCH.match(path):
-        return "scratch"
     if path.startswith("/dev/"):
         return "device"
     if _SYSTEM.match(path):

@@ -28,6 +28,7 @@ EFFECTS = frozenset(
         "kills",
         "changes",
         "installs",
+        "fetches",
     ]
 )
 KINDS = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.axes.telling import finding
 from corral.expand import HOLE, NUMBER
 from corral.model import Axis, Call, Decision, Finding
-from corral.places import inside, is_program, is_standard, place_of
+from corral.places import inside, is_credentials, is_program, is_standard, place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,25 +16,22 @@ if TYPE_CHECKING:
     from corral.machine import Machine
     from corral.unwrap.act import Act
 
-_READ = {"inside": "read-inside", "protected": "read-inside", "env": "read-env", "scratch": "read-scratch", "system": "read-system",
-         "secret": "read-secret", "outside": "read-outside", "device": "read-device", "standard": ""}  # fmt: skip
-_WRITE = {"inside": "write-inside", "protected": "write-protected", "env": "write-inside", "scratch": "write-scratch",
-          "system": "write-outside", "secret": "write-secret", "outside": "write-outside", "device": "write-device", "standard": ""}  # fmt: skip
-_DELETE = {
-    **_WRITE,
-    "inside": "delete-inside",
-    "env": "delete-inside",
-    "system": "delete-outside",
-    "outside": "delete-outside",
+# What each place means for each verb; a place that a verb does not name is outside.
+_READ = {"inside": "read-inside", "protected": "read-inside", "manifest": "read-inside", "env": "read-env", "scratch": "read-scratch",
+         "system": "read-system", "secret": "read-secret", "ancestor": "read-ancestor", "device": "read-device", "standard": ""}  # fmt: skip
+_WRITE = {"inside": "write-inside", "protected": "write-protected", "manifest": "write-manifest", "env": "write-inside",
+          "scratch": "write-scratch", "secret": "write-secret", "device": "write-device", "standard": ""}  # fmt: skip
+_DELETE = {"inside": "delete-inside", "protected": "write-protected", "manifest": "delete-inside", "env": "delete-inside",
+           "scratch": "write-scratch", "secret": "write-secret", "device": "write-device", "standard": ""}  # fmt: skip
+_RUN = {"inside": "run-inside", "protected": "run-inside", "manifest": "run-inside", "env": "run-inside", "scratch": "run-scratch",
+        "standard": ""}  # fmt: skip
+_KEYS: dict[str, tuple[dict[str, str], str]] = {
+    "reads": (_READ, "read-outside"),
+    "writes": (_WRITE, "write-outside"),
+    "deletes": (_DELETE, "delete-outside"),
+    "runs": (_RUN, "run-outside"),
 }
-_RUN = {
-    "inside": "run-inside",
-    "protected": "run-inside",
-    "env": "run-inside",
-    "scratch": "run-scratch",
-    "standard": "",
-}
-_KEYS: dict[str, dict[str, str]] = {"reads": _READ, "writes": _WRITE, "deletes": _DELETE, "runs": _RUN}
+_WITHIN = frozenset({"inside", "protected", "manifest", "env", "scratch"})
 
 
 def judge(acts: list[Act], config: SandboxConfig, machine: Machine) -> list[Finding]:
@@ -79,6 +76,8 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
                     made += _keys_at(verb, link, cwd, machine)
     if unproven:
         made.append("path-unproven")
+    elif word.glob and verb == "reads" and "read-inside" in made and is_credentials(word.text.rpartition("/")[2]):
+        made.append("read-env")
     return made
 
 
@@ -94,12 +93,13 @@ def _keys_at(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
         return [key] if key else []
     if verb == "deletes" and (path == machine.root or path.endswith("/.git")) and inside(path, machine.root):
         return ["delete-root"]
-    key = _KEYS[verb][place]
+    table, outside = _KEYS[verb]
+    key = table.get(place, outside)
     if not key:
         return []
     if key == "read-outside" and not machine.exists(path, cwd):
         return ["read-missing"]
-    if place not in ("inside", "protected", "env", "scratch") and text[:1] != "/" and ".." not in text:
+    if place not in _WITHIN and text[:1] != "/" and ".." not in text:
         return [key, "link-out"]
     return [key]
 

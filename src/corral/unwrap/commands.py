@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from corral.expand import HOLE, Word
+from corral.expand import HOLE, NUMBER, Word
+from corral.places import is_secret_variable
 from corral.rulebook import row as row_of
 from corral.rulebook import variable as variable_slots
 from corral.unwrap.act import Act
@@ -42,6 +43,8 @@ def assign(walker: Walker, frame: Frame, act: Act, name: str, value: Value, word
         frame.scope.variables = {
             n: v if isinstance(v, str) and v.isalnum() else None for n, v in frame.scope.variables.items()
         }
+    if text and HOLE not in text and is_secret_variable(name):
+        act.effects.append(("secret-inline", word.part(name), ""))
     slots = variable_slots(name)
     if not slots or not text:
         return
@@ -107,9 +110,12 @@ def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = N
         walker.acts.append(act)
     first = words[0]
     if not first.proven:
-        act.effects.append(("name-unproven", first, ""))
-        return
-    act.name = first.text
+        base = first.text.rpartition("/")[2]
+        if first.glob or not base or HOLE in base or NUMBER in base:
+            act.effects.append(("name-unproven", first, ""))
+            return
+        # The directory is unknown, the name is not: "$VENV/bin/python" is a python somewhere.
+    act.name = first.text.replace(HOLE, "…")
     if direct and act.name in frame.scope.functions:
         walker.call_function(act.name, words, frame)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.expand import HOLE, NUMBER, Word
 from corral.unwrap.act import Act
 from corral.unwrap.commands import assign, assign_dynamic
-from corral.unwrap.survey import changed_below, children, names_below
+from corral.unwrap.survey import background_below, changed_below, children, names_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ TOKENS = frozenset(
         "}",
     ]
 ) | {"\n"}
+_ENDLESS = frozenset(
+    (keyword, *condition.split())
+    for keyword, conditions in (("while", ("true", ":", "[ 1 ]", "[[ 1 ]]", "((1))", "(( 1 ))", "/bin/true", "test 1")), ("until", ("false", "/bin/false", "! true")))
+    for condition in conditions
+)
 BODIES = (
     "compound_statement",
     "subshell",
@@ -116,6 +121,7 @@ def declaration(walker: Walker, node: Node, frame: Frame) -> None:
     act = Act(keyword, [frame.word_at(node)], frame.depth, frame.scope.cwds)
     walker.acts.append(act)
     flags = ""
+    made = []  # all values are expanded before the first is set: declare A=1 B=$A gives B the old A
     for child in nodes[1:]:
         kind = child.type
         if kind == "variable_assignment":
@@ -126,7 +132,7 @@ def declaration(walker: Walker, node: Node, frame: Frame) -> None:
                 value = None
             if frame.scope.locals is not None and keyword in ("local", "declare", "typeset"):
                 frame.scope.locals.setdefault(name, frame.scope.variables.get(name))
-            assign(walker, frame, act, name, value, word)
+            made.append((name, value, word))
         elif kind in ("file_redirect", "herestring_redirect"):
             walker.report("unparsed", frame.word_at(child), "")
             frame.scan(child)
@@ -137,6 +143,8 @@ def declaration(walker: Walker, node: Node, frame: Frame) -> None:
                 elif not word.proven or "=" in word.text or "[" in word.text:
                     act.effects.append(("word-unproven", word, ""))
                     assign_dynamic(walker, frame, act, word)
+    for name, value, word in made:
+        assign(walker, frame, act, name, value, word)
 
 
 def unset(walker: Walker, node: Node, frame: Frame) -> None:
@@ -193,6 +201,7 @@ def conditional(walker: Walker, node: Node, frame: Frame) -> None:
 
 def loop(walker: Walker, node: Node, frame: Frame) -> None:
     _forget(walker, node, frame)
+    _flood(walker, node, frame)
     inner = frame.fork()
     for child in children(node, frame):
         if child.type == "do_group":
@@ -200,6 +209,15 @@ def loop(walker: Walker, node: Node, frame: Frame) -> None:
         elif child.type not in TOKENS:
             walker.statement(child, inner)
     frame.scope.merge([inner.scope, frame.scope.copy()])
+
+
+def _flood(walker: Walker, node: Node, frame: Frame) -> None:
+    """Report a loop that never ends by itself and starts something in the background each time round."""
+    header, _, _ = frame.script.cut(node.start_byte, node.end_byte).partition("do")
+    words = header.replace(";", " ").split()
+    endless = tuple(words) in _ENDLESS or (words[:1] == ["for"] and "".join(words[1:]) == "(())")
+    if endless and background_below(node):
+        walker.report("flood", Word(header.strip(), *frame.script.span(node.start_byte, node.end_byte)), "")
 
 
 def _forget(walker: Walker, node: Node, frame: Frame) -> None:
@@ -249,6 +267,7 @@ def iteration(walker: Walker, node: Node, frame: Frame) -> None:
 
 def c_style_iteration(walker: Walker, node: Node, frame: Frame) -> None:
     _forget(walker, node, frame)
+    _flood(walker, node, frame)
     inner = frame.fork()
     for child in children(node, frame):
         if child.type in ("do_group", "compound_statement"):

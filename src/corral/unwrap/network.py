@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "ip6-localhost"})  # noqa: S104  compared, not bound
+_MAILBOX = re.compile(r"^[\w.+-]+@[\w-]+(?:\.[\w-]+)+[.:/]?")
 _SCP = re.compile(r"^(?:[\w.-]+@)?[\w.-]+:(?!//)")
 
 
@@ -15,6 +16,14 @@ def host_of(text: str) -> str:
     if authority.startswith("["):
         return authority.partition("]")[0] + "]"
     return authority.partition(":")[0].lower()
+
+
+def is_address(text: str) -> bool:
+    """Say whether a word names a place on another machine: an address with a scheme, or user@host.domain."""
+    scheme, found, _ = text.rpartition("=")[2].partition("://")
+    if found:
+        return scheme.lower() not in ("file", "") and effect_of(text) == "network"
+    return _MAILBOX.search(text) is not None
 
 
 def effect_of(text: str) -> str:

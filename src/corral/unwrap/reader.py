@@ -293,6 +293,8 @@ class Reader(Slots):
         for slot, word in deferred:
             if self._applies(slot):
                 self.fill(slot, word)
+        if self.left:
+            self.frame.scope.cwds = self.left[0]
 
     def _note_copy(self, source: Word, target: Word) -> None:
         """Remember that a file is a copy of another or a link to it, so that running it is running that one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral.expand import HOLE, SUBSTITUTED, Word
+from corral.rulebook import row as row_of
 from corral.unwrap import languages, network
 from corral.unwrap.scope import fresh
 
@@ -24,6 +25,7 @@ PURE = {
     "kills": "process",
     "changes": "system",
     "installs": "install",
+    "fetches": "fetch",
     "sends": "network",
     "listens": "network-listen",
     "runs": "code-option",
@@ -39,6 +41,7 @@ class Slots:
         "act",
         "deferred",
         "frame",
+        "left",
         "marks",
         "operand_effects",
         "operands",
@@ -58,6 +61,7 @@ class Slots:
         self.operands: list[Word] = []
         self.paths: list[Word] = []  # the operands that are paths
         self.operand_effects: list[str] = []
+        self.left: list[tuple[str, ...] | None] = []  # where the shell still is while a program works elsewhere (env -C)
         self.rest: list[Word] = []  # what follows an option that stops the reading
         self.deferred: list[tuple[Slot, Word]] = []  # what depends on options that may still come
         self.marks: tuple[str, ...] = ("{}",)
@@ -105,11 +109,18 @@ class Slots:
         """Judge a word that nobody described: if it looks like a path it may be read or written."""
         for part in candidates(word, self.walker, self.act.cwds):
             self.emit("reads", part)
+        if self.row["id"] == "unknown" and network.is_address(word.text):
+            self.emit("network-maybe", word)
         if not word.proven and HOLE in word.text and self.row["id"] == "unknown":
             self.emit("word-unproven", word)
 
     def _chdir(self, word: Word) -> None:
         scope = self.frame.scope
+        if self.row["id"] != "cd":
+            self.left.append(scope.cwds)
+        elif word is self.act.words[0] or (word.text[:1] == "+" and self.act.real != "cd"):
+            # Without an operand cd goes home; popd and pushd go where only running can tell, as `cd -` does.
+            word = word.part(self.frame.home() if self.act.real == "cd" else "-")
         self.emit("reads", word)
         if not word.proven or word.text == "-" or scope.cwds is None:
             scope.cwds = None
@@ -191,6 +202,8 @@ class Slots:
         slots = self.row.get("modules", {}).get(word.text)
         if not word.proven:
             self.emit("name-unproven", word)
+        elif slots is None and row_of(word.text) is not None:
+            self._command([word, *self.rest], until=False)  # `python -m pip` is pip
         for slot in slots or ():
             if slot[1] and slot[1] != "code":
                 self.fill(slot, word)

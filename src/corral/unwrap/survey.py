@@ -112,3 +112,14 @@ def leaves_the_shell(node: Node, script: Script) -> bool:
             return False
         node = inner[-1]
     return node.type == "command" and script.cut(node.start_byte, node.end_byte).split()[:1] in (["exit"], ["return"])
+
+
+def background_below(node: Node) -> bool:
+    """Say whether anything below a node is started in the background."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current.type == "&":
+            return True
+        stack.extend(current.children)
+    return False
