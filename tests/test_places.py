@@ -9,10 +9,10 @@ from corral.places import inside, is_program, is_standard, place_of
 ROOT = "/work/proj"
 HOME = "/home/me"
 PLACES = {
-    "/work/proj": "inside", "/work/proj/a/b": "inside", "/work/proj_evil/a": "outside", "/work": "outside", "/": "outside",
+    "/work/proj": "inside", "/work/proj/a/b": "inside", "/work/proj_evil/a": "outside", "/work": "ancestor", "/": "outside",
     "/work/proj/.git/hooks/x": "protected", "/work/proj/.git/config": "protected", "/work/proj/.git": "protected", "/work/proj/.git/index": "inside",
     "/work/proj/.git/configs": "inside", "/work/proj/sub/.git/hooks/x": "protected", "/work/proj/.gitignore": "inside", "/work/proj/.envrc": "protected",
-    "/work/proj/.env": "env", "/work/proj/.env.example": "inside", "/work/proj/a/.env": "env", "/work/proj/.claude/settings.json": "protected",
+    "/work/proj/Cargo.toml": "manifest", "/work/proj/a.pem": "inside", "/work/proj/tls.key": "env", "/work/proj/key": "inside", "/work/proj/.env": "env", "/work/proj/.env.example": "inside", "/work/proj/a/.env": "env", "/work/proj/.claude/settings.json": "protected",
     "/home/me/.ssh/id": "secret", "/home/me/.ssh": "secret", "/home/me/.sshx": "outside", "/home/me/x": "outside", "/home/other/.ssh/id": "secret",
     "/home/other/x": "outside", "/root/.bashrc": "secret", "/root/x": "outside", "/etc/shadow": "secret", "/etc/shadow-": "secret", "/etc/passwd": "system",
     "/etc": "system", "/usr/bin/ls": "system", "/usrx": "outside", "/proc/cpuinfo": "system", "/proc/1/environ": "secret", "/proc/self/mem": "secret",

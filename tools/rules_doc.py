@@ -44,7 +44,8 @@ def _options(row: dict[str, Any]) -> list[str]:
     told = [
         f"{_code(spelled)}: {_code(value)}"
         for spelled, value in row.get("options", {}).items()
-        if (value and any(":" in word for word in value.split())) or value in ("rewrites", "discards", "changes", "kills")
+        if (value and any(":" in word for word in value.split()))
+        or value in ("rewrites", "discards", "changes", "kills")
     ]
     return [f"* options: {', '.join(told)}"] if told else []
 

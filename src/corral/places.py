@@ -86,7 +86,11 @@ class _Names:
 
     def match(self, name: str) -> bool:
         """Say whether a name is one of these."""
-        if name in self.exact or (self.heads and name.startswith(self.heads)) or (self.tails and name.endswith(self.tails)):
+        if (
+            name in self.exact
+            or (self.heads and name.startswith(self.heads))
+            or (self.tails and name.endswith(self.tails))
+        ):
             return True
         return any(_part_fits(name, want) for want in self.wild)
 

@@ -63,7 +63,7 @@ KINDS = frozenset(
     ]
 )
 STYLES = frozenset({"gnu", "posix", "longdash", "find", "keyvalue", "tar", "none"})
-LANGUAGES = frozenset({"sed", "jq"})
+LANGUAGES = frozenset({"sed", "jq", "sqlite", "tex"})
 ROW_KEYS = frozenset(
     [
         "names",

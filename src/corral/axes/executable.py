@@ -40,7 +40,7 @@ def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
                 Axis.NAME,
                 f"name-{listed}",
                 Decision.DENY if decision == Decision.ALLOW else decision,
-                f"{known} is on the denylist: {reason['why']}.",
+                f"{known} is on the denylist: {(row or {}).get('why', reason['why'])}.",
                 shown(word.text),
                 word.start,
                 max(0, word.end - word.start),

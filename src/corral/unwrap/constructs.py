@@ -50,11 +50,9 @@ TOKENS = frozenset(
         "}",
     ]
 ) | {"\n"}
-_ENDLESS = frozenset(
-    (keyword, *condition.split())
-    for keyword, conditions in (("while", ("true", ":", "[ 1 ]", "[[ 1 ]]", "((1))", "(( 1 ))", "/bin/true", "test 1")), ("until", ("false", "/bin/false", "! true")))
-    for condition in conditions
-)
+_TRUE = ("true", ":", "[ 1 ]", "[[ 1 ]]", "((1))", "(( 1 ))", "/bin/true", "test 1")
+_FALSE = ("false", "/bin/false", "! true")
+_ENDLESS = frozenset([("while", *c.split()) for c in _TRUE] + [("until", *c.split()) for c in _FALSE])
 BODIES = (
     "compound_statement",
     "subshell",

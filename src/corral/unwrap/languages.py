@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     Reader = Any
 
 _JQ_LOADS = re.compile(r"\b(?:import|include|modulemeta)\b|\binput_line_number\b")
+# The dot commands of sqlite3 that only show something; any other may run, open or write.
+_SQLITE_SHOWS = re.compile(
+    r"\.(?:tables|schema|fullschema|dump|mode|headers?|databases|index(?:es)?|indices|stats|timer|echo|bail|nullvalue"
+    r"|separator|help|version|print|quit|exit|eqp|explain|changes|width|show|dbinfo|lint)\b"
+)
+_SQLITE_REACHES = re.compile(
+    r"\b(?:edit|load_extension|readfile|writefile|fts3_tokenizer|zipfile|fsdir)\s*\(|\battach\b|\bvacuum\b[^;]*\binto\b",
+    re.IGNORECASE,
+)
 
 
 class Unreadable(ValueError):
@@ -27,6 +36,17 @@ def read(language: str, reader: Reader, effect: str, word: Word) -> None:
     if language == "jq":
         if _JQ_LOADS.search(word.text):
             reader.emit("code-loaded", word)
+        return
+    if language == "sqlite":
+        text = word.text
+        if (text.startswith(".") and not _SQLITE_SHOWS.match(text)) or _SQLITE_REACHES.search(text):
+            reader.emit("code-option", word)
+        return
+    if language == "tex":
+        if word.text.startswith(("\\", "&", "*")):
+            reader.code(effect, word)
+        else:
+            reader.script("runs", word)
         return
     try:
         for verb, text in sed(word.text):

@@ -61,8 +61,8 @@ class Reader(Slots):
                 break
             if len(text) < 2 or text[0] != "-":
                 if text[:1] == "+" and text[:2] in options:
-                    index = self._option(text[:2], text[2:] or None, word, words, index)
-                    if index < 0:
+                    index, done = self._cluster(text, word, words, index)
+                    if done:
                         break
                     continue
                 operands.append(word)
@@ -117,7 +117,7 @@ class Reader(Slots):
             return (len(words), True) if after < 0 else (after, False)
         at = 1
         while at < len(text):
-            name = "-" + text[at]
+            name = text[0] + text[at]  # `+eo pipefail` is a cluster too
             slots = options.get(name)
             at += 1
             if slots is None:

@@ -61,7 +61,9 @@ class Slots:
         self.operands: list[Word] = []
         self.paths: list[Word] = []  # the operands that are paths
         self.operand_effects: list[str] = []
-        self.left: list[tuple[str, ...] | None] = []  # where the shell still is while a program works elsewhere (env -C)
+        self.left: list[
+            tuple[str, ...] | None
+        ] = []  # where the shell still is while a program works elsewhere (env -C)
         self.rest: list[Word] = []  # what follows an option that stops the reading
         self.deferred: list[tuple[Slot, Word]] = []  # what depends on options that may still come
         self.marks: tuple[str, ...] = ("{}",)
@@ -187,6 +189,10 @@ class Slots:
         if word.text == SUBSTITUTED:  # a process substitution: what is printed there is run
             self.emit("code-stdin", word)
             return
+        if "://" in word.text or word.text.startswith(("npm:", "jsr:", "data:")):  # fetched and run
+            self.emit("network", word, label)
+            self.emit("code-option", word, label)
+            return
         self.emit("runs", word, label)
         if self.row["id"] in _SAME_SHELL:
             self.frame.scope.forget()  # it may have set anything
@@ -309,13 +315,16 @@ class Slots:
         if kind in {"path", "name"}:
             self.path(effect or "reads", word)
         else:
-            self.emit("network", word, label)
+            self.emit("network-local" if kind == "local" else "network", word, label)
 
     def atpath(self, effect: str, word: Word, label: str = "") -> None:
-        """Record @file; anything else is text."""
-        _, at, path = word.text.partition("@")
-        if at and path and (word.text.startswith("@") or "=@" in word.text):
-            self.emit("reads", word.part(path))
+        """Record @file, name@file or name=<file; anything else is text."""
+        if word.text.startswith("@"):
+            paths = [word.text[1:]]
+        else:
+            paths = [part for mark in ("=@", "=<", "@") for part in word.text.partition(mark)[2:] if part]
+        for path in dict.fromkeys(paths):
+            self.emit("reads", word.part(path.partition(";")[0]))
 
     def _command(self, words: list[Word], *, until: bool) -> int:
         """Judge a command inside this one; return how many words it took."""
