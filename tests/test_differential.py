@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corral.expand import HOLE, NUMBER
+from corral.braces import HOLE
+from corral.expand import NUMBER
 from corral.machine import Machine
 from corral.model import Call
 from corral.vet import acts_of

@@ -6,6 +6,7 @@ With atheris installed the cases are guided by coverage; without it they are mut
 import random
 import sys
 import time
+from importlib import import_module
 from importlib.util import find_spec
 
 from corral import SandboxConfig
@@ -172,7 +173,7 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     target = Target()
     if find_spec("atheris") is not None:
-        import atheris  # type: ignore[import-not-found]
+        atheris = import_module("atheris")
 
         cases = 0
 

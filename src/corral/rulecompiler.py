@@ -195,7 +195,9 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
         row["sub"] = {}
         for spelled, sub in data["sub"].items():
             fields = ({"effects": [sub]} if sub else {}) if isinstance(sub, str) else sub
-            inherited = {key: data[key] for key in ("abbrev", "interpreter") if key in data and key not in fields}
+            inherited: dict[str, Any] = {
+                key: data[key] for key in ("abbrev", "interpreter") if key in data and key not in fields
+            }
             inherited["globals"] = data.get("globals", {}) | fields.get("globals", {})
             made = _row(
                 f"{name}-{spelled.split()[0]}" if spelled else f"{name}-other",

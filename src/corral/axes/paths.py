@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from corral.axes.telling import finding
-from corral.expand import HOLE, NUMBER
+from corral.braces import HOLE
+from corral.expand import NUMBER
 from corral.model import Axis, Call, Decision, Finding
 from corral.places import inside, is_credentials, is_program, is_standard, place_of
 
@@ -75,7 +76,7 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
                 for link in machine.matches(word.text, cwd):
                     made += _keys_at(verb, link, cwd, machine)
     if unproven:
-        made.append("path-unproven")
+        made.append("unproven")
     elif word.glob and verb == "reads" and "read-inside" in made and is_credentials(word.text.rpartition("/")[2]):
         made.append("read-env")
     return made

@@ -28,7 +28,7 @@ def finding(key: str, decision: Decision, act: Act, word: Word, detail: str = ""
     axis = AXES[data["axis"]]
     row = act.row["id"] if act.row else "call"
     name = act.name or "The call"
-    rule = f"argv-{row}-{key}" if axis is Axis.ARGV else f"{axis}-{key.removeprefix(str(axis) + '-')}"
+    rule = f"argv-{row}-{key}" if axis is Axis.ARGV else f"{axis}-{key}"
     text = shown(word.text)
     return Finding(
         axis,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from corral.expand import HOLE, NUMBER, Word
+from corral.braces import HOLE
+from corral.expand import NUMBER, Word
 from corral.places import is_secret_variable
 from corral.rulebook import row as row_of
 from corral.rulebook import variable as variable_slots
@@ -36,9 +37,9 @@ def assign(walker: Walker, frame: Frame, act: Act, name: str, value: Value, word
         walker.tainted = True
     if name == "PATH":
         for part in text.split(":"):
-            if part == HOLE or part.startswith(_SYSTEM_PATH):
+            if part.startswith(_SYSTEM_PATH):
                 continue
-            act.effects.append(("shadow", word, f": {part or 'an empty entry'} comes into PATH"))
+            act.effects.append(("shadow", word, f": {part.replace(HOLE, '…') or 'an empty entry'} comes into PATH"))
     elif name == "IFS":
         frame.scope.variables = {
             n: v if isinstance(v, str) and v.isalnum() else None for n, v in frame.scope.variables.items()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from corral.expand import HOLE, NUMBER, Word
+from corral.braces import HOLE
+from corral.expand import NUMBER, Word
 from corral.unwrap.act import Act
 from corral.unwrap.commands import assign, assign_dynamic
 from corral.unwrap.survey import background_below, changed_below, children, names_below

@@ -5,7 +5,8 @@ An unknown option is taken as a flag, an unknown command as one that may read it
 
 from __future__ import annotations
 
-from corral.expand import HOLE, Word
+from corral.braces import HOLE
+from corral.expand import Word
 from corral.unwrap.slots import PURE, Slots
 
 TYPE_CHECKING = False
@@ -39,7 +40,7 @@ class Reader(Slots):
             self._operands(rest)
         else:
             if style == "tar" and rest and rest[0].proven and rest[0].text and not rest[0].text.startswith("-"):
-                rest = [rest[0].part("-" + rest[0].text), *rest[1:]]
+                rest = self._bundle(rest[0], rest[1:])
             self._options(rest, permute=style != "posix", long_dash=style == "longdash")
         self._finish(words)
 
@@ -104,6 +105,18 @@ class Reader(Slots):
             if done:
                 break
         self._operands(operands)
+
+    def _bundle(self, letters: Word, words: list[Word]) -> list[Word]:
+        """Return the options of `tar cfI out prog`, whose values follow in the order of the letters, as options with a dash each."""
+        made: list[Word] = []
+        taken = 0
+        for letter in letters.text:
+            slots = self.row["options"].get(f"-{letter}", ())
+            made.append(letters.part(f"-{letter}"))
+            if slots and slots[0][1] not in ("", "operands") and slots[0][2] != "?" and taken < len(words):
+                made.append(words[taken])
+                taken += 1
+        return made + words[taken:]
 
     def _takes_rest(self) -> bool:
         """Say whether the first operand is a command or a script, behind which options are not ours."""
@@ -185,13 +198,19 @@ class Reader(Slots):
                 self.rest = words[index:] if value is not None and position == 0 else words[index + 1 :]
             if position == 0 and value is not None:
                 if value or many != "?":
-                    self.fill(slot, word.part(value))
+                    self._fill_option(slot, word.part(value))
             elif many == "?":
                 pass
             elif index < len(words):
-                self.fill(slot, words[index])
+                self._fill_option(slot, words[index])
                 index += 1
         return stop or index
+
+    def _fill_option(self, slot: Slot, word: Word) -> None:
+        if slot[4] or slot[5]:
+            self.deferred.append((slot, word))
+        else:
+            self.fill(slot, word)
 
     def _find(self, words: list[Word]) -> None:
         index = 0

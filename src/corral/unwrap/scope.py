@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from corral.expand import HOLE, Expander, Word
+from corral.braces import HOLE
+from corral.expand import Expander, Word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ class Frame(Expander):
             return self.walker.machine.home
         if name == "TMPDIR":
             return "/tmp"  # noqa: S108  the value corral gives it
+        if name == "PATH":
+            return "/usr/local/bin:/usr/bin:/bin"  # whatever it is, its owner chose it
         if name == "IFS":
             return " \t\n"
         if name in ("@", "*"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from corral.expand import HOLE, SUBSTITUTED, Word
+from corral.braces import HOLE
+from corral.expand import SUBSTITUTED, Word
 from corral.rulebook import row as row_of
 from corral.unwrap import languages, network
 from corral.unwrap.scope import fresh
@@ -240,7 +241,7 @@ class Slots:
         """Forget a variable that the command sets to something unknown."""
         if "[" in word.text and ("$(" in word.text or "`" in word.text):
             self.emit("code-unproven", word)
-        self.frame.scope.variables[word.text] = None
+        self.walker.assign(self.frame, self.act, word.text, None, word)
 
     def alias(self, effect: str, word: Word, label: str = "") -> None:
         """Judge NAME=text of an alias: it changes what NAME means, and its text may run with any arguments."""
@@ -319,10 +320,11 @@ class Slots:
 
     def atpath(self, effect: str, word: Word, label: str = "") -> None:
         """Record @file, name@file or name=<file; anything else is text."""
-        if word.text.startswith("@"):
-            paths = [word.text[1:]]
-        else:
-            paths = [part for mark in ("=@", "=<", "@") for part in word.text.partition(mark)[2:] if part]
+        paths = (
+            [word.text[1:]]
+            if word.text.startswith("@")
+            else [part for mark in ("=@", "=<", "@") for part in word.text.partition(mark)[2:] if part]
+        )
         for path in dict.fromkeys(paths):
             self.emit("reads", word.part(path.partition(";")[0]))
 

@@ -5,7 +5,8 @@ An abstract interpreter that never runs anything and never skips a node: one it 
 
 from __future__ import annotations
 
-from corral.expand import HOLE, Word
+from corral.braces import HOLE
+from corral.expand import Word
 from corral.heredoc import HeredocError, substitutions
 from corral.shell import Script
 from corral.unwrap import commands, constructs
