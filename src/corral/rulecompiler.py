@@ -35,7 +35,9 @@ KINDS = frozenset(
     [
         "alias",
         "any",
+        "args",
         "arithmetic",
+        "makevar",
         "argv",
         "argv;",
         "assign",

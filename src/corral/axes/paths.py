@@ -100,7 +100,7 @@ def _keys_at(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
         return []
     if key == "read-outside" and not machine.exists(path, cwd):
         return ["read-missing"]
-    if place not in _WITHIN and text[:1] != "/" and ".." not in text:
+    if place not in _WITHIN and text[:1] != "/" and ".." not in text and inside(cwd, machine.root):
         return [key, "link-out"]
     return [key]
 

@@ -62,6 +62,9 @@ def assign(walker: Walker, frame: Frame, act: Act, name: str, value: Value, word
             slot = ("reads", *slot[1:])
         if slot[1] == "code":
             continue
+        if slot[1] == "args":
+            reader.fill(slot, word.part(text))
+            continue
         for part in text.split(":") if effect == "loads" else [text]:
             if part:
                 reader.fill(slot, word.part(part))

@@ -20,9 +20,9 @@ def host_of(text: str) -> str:
 
 def is_address(text: str) -> bool:
     """Say whether a word names a place on another machine: an address with a scheme, or user@host.domain."""
-    scheme, found, _ = text.rpartition("=")[2].partition("://")
+    scheme, found, rest = text.partition("://")
     if found:
-        return scheme.lower() not in ("file", "") and effect_of(text) == "network"
+        return scheme.rpartition("=")[2].lower() not in ("file", "") and effect_of(rest) == "network"
     return _MAILBOX.search(text) is not None
 
 

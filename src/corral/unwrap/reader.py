@@ -66,6 +66,8 @@ class Reader(Slots):
                     if done:
                         break
                     continue
+                if sub is not None and text[:1] == "+":
+                    continue  # a toolchain, as in `cargo +nightly build`
                 operands.append(word)
                 if text in options:
                     self._option(text, None, word, words, index)

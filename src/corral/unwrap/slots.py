@@ -250,6 +250,28 @@ class Slots:
             self.emit("shadow", word, f": {name} becomes an alias")
             self.walker.nested(text.replace(HOLE, "${unproven}"), word.part(text), self.frame)
 
+    def makevar(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge VAR=value of make, which expands $(shell …) in it; any other word is a target or a path."""
+        name, equals, value = word.text.partition("=")
+        if not equals:
+            self.any("reads", word, label)
+        elif "$(" in value or "${" in value or "`" in value:
+            self.emit("code-option", word, label)
+        else:
+            self.walker.assign(self.frame, self.act, name.rstrip(":?+!"), value, word.part(value))
+
+    def args(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge options that a variable holds for the program its label names; what is no option is that program's business."""
+        row = row_of(label.partition("-")[0])
+        for name in label.split("-")[1:]:
+            row = (row or {}).get("sub", {}).get(name)
+        if row is None or HOLE in word.text:
+            self.emit("code-option", word, label)
+            return
+        inner = {key: value for key, value in row.items() if key not in ("sub", "bare", "effects")}
+        reader = type(self)(self.walker, self.frame, self.act, inner | {"operands": (("", "text", "*", "", (), ()),)})
+        reader.read([word, *(word.part(part) for part in split(word.text))])  # type: ignore[attr-defined]
+
     def arithmetic(self, effect: str, word: Word, label: str = "") -> None:
         """Judge an arithmetic expression given as a word: what it holds is evaluated again."""
         if "$(" in word.text or "`" in word.text or HOLE in word.text or self.walker.tainted:
@@ -374,7 +396,9 @@ _KINDS: dict[str, Any] = {
     "listfile": Slots.listfile,
     "assign": Slots.assignment,
     "alias": Slots.alias,
+    "args": Slots.args,
     "arithmetic": Slots.arithmetic,
+    "makevar": Slots.makevar,
     "mark": Slots.mark,
     "name": Slots.name,
     "config": Slots.config,
