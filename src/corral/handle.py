@@ -10,7 +10,7 @@ from _thread import RLock, allocate_lock
 from select import POLLIN, POLLOUT
 from time import monotonic
 
-from corral.capture import Capture
+from corral.capture import Capture, Captured
 from corral.containment import wire
 from corral.errors import ContainmentError
 from corral.outcome import ending_of, facts_of, lost, silent
@@ -32,6 +32,7 @@ GRACE_SECONDS = 3.0  # what a warden has to end its command once it must, before
 LONGEST_WAIT_SECONDS = 5.0  # so that a kill from another thread is followed up although this one waits
 LONGEST_WAIT_WITH_INPUT_SECONDS = 0.05  # so that what another thread left to write is noticed
 _NEVER = float("inf")
+_NOTHING_PRINTED = Captured()
 
 
 class Handle:
@@ -58,20 +59,19 @@ class Handle:
         "_warden",
     )
 
-    def __init__(self, pool: Pool, launch: Launch, config: SandboxConfig, *, inherits: bool = False) -> None:
+    def __init__(
+        self, pool: Pool, warden: Warden, streams: Streams, launch: Launch, config: SandboxConfig, *, inherits: bool
+    ) -> None:
+        self._warden: Warden | None = warden
+        self._streams = streams
         self._pool = pool
         self._launch = launch
         self._config = config
         self._inherits = inherits
         self._result: SandboxResult | None = None
-        self._warden: Warden | None = None
-        self._facts: dict[str, Any] = {}
+        self._capture: Capture | None = None  # made when something is printed
         self._lock = RLock()  # held while driving
         self._speaking = allocate_lock()  # held while a message is sent, and while the warden is given back
-        self._capture = Capture(config.max_output_bytes, config.output.keep)
-        self._streams = Streams(self._capture)
-        self._nonce = os.urandom(wire.NONCE_BYTES)
-        self._started_at = self._heard_at = monotonic()
         self._patience_ends_at = _NEVER
         self._silence_seconds = None if inherits else config.output.silence_seconds
         self._silent = self._exited = False
@@ -157,44 +157,18 @@ class Handle:
             self._streams.close()
             self._warden.close()
 
-    def _send(self, *, open_stdin: bool, inherit_stdin: bool) -> None:
-        launch, streams = self._launch, self._streams
-        deadline = 0.0
-        if launch.timeout_seconds is not None:
-            deadline = self._started_at + launch.timeout_seconds
-            self._patience_ends_at = deadline + GRACE_SECONDS
-        flags = 0
-        body = wire.request_body(launch.executable, launch.cwd, launch.argv, _environment_block(launch.env))
-        try:
-            if self._inherits:
-                streams.lend_own()
-                flags = wire.HAS_STDIN
-            else:
-                streams.open_output()
-                if launch.stdin is not None:
-                    streams.give_input(launch.stdin)
-                    flags = wire.HAS_STDIN
-                elif open_stdin or inherit_stdin:
-                    (streams.lend_input if inherit_stdin else streams.open_input)()
-                    flags = wire.HAS_STDIN
-            if len(body) > wire.MAX_PACKET_BYTES:
-                streams.lent.append(wire.sealed("request", body))
-                flags |= wire.HAS_BODY
-                body = b""
-            drain = self._config.output.drain_seconds
-            head = wire.REQUEST.pack(wire.RUN, self._nonce, deadline, drain, flags, len(launch.argv))
-            warden = self._pool.dispatch(head + body, streams.lent)
-        except OSError as error:
-            streams.close()
-            raise ContainmentError(f"the command could not be handed to a warden: {error}") from error
-        except BaseException:
-            streams.close()
-            raise
-        self._warden = warden
-        warden.streams = streams
-        streams.close_lent()
-        for descriptor in streams.reading:
+    def _attend(self, nonce: bytes, started_at: float, facts: dict[str, Any]) -> None:
+        """Get ready for what the command will print and the warden say."""
+        warden = self._held_warden()
+        warden.streams = self._streams
+        self._streams.close_lent()
+        for descriptor in self._streams.reading:
             warden.poller.register(descriptor, POLLIN)
+        self._nonce = nonce
+        self._facts = facts
+        self._started_at = self._heard_at = started_at
+        if self._launch.timeout_seconds is not None:
+            self._patience_ends_at = started_at + self._launch.timeout_seconds + GRACE_SECONDS
 
     def _say(self, kind: int, number: int = 0) -> None:
         with self._speaking:
@@ -288,10 +262,13 @@ class Handle:
             self._lose(warden, chunks)
 
     def _read(self, warden: Warden, descriptor: int, event: int, chunks: list[Chunk] | None) -> None:
-        if event & POLLIN and self._streams.read(descriptor, warden.buffer, chunks):
-            if self._silence_seconds is not None:
-                self._heard_at = monotonic()
-            return
+        if event & POLLIN:
+            if self._capture is None:
+                self._capture = Capture(self._config.max_output_bytes, self._config.output.keep)
+            if self._streams.read(descriptor, warden.buffer, self._capture, chunks):
+                if self._silence_seconds is not None:
+                    self._heard_at = monotonic()
+                return
         warden.poller.unregister(descriptor)
         self._streams.shut(descriptor)
         if self._exited:
@@ -343,15 +320,13 @@ class Handle:
                 return
             for descriptor, event in events:
                 reads_left -= 1
-                if not (event & POLLIN and streams.read(descriptor, warden.buffer, chunks)):
-                    warden.poller.unregister(descriptor)
-                    streams.shut(descriptor)
+                self._read(warden, descriptor, event, chunks)
 
     def _conclude(self, warden: Warden, ending: Ending) -> None:
         if self._silent:
             ending = silent(ending, self._silence_seconds or 0.0)
-        kept = self._capture.finish()
-        said = ending.message.encode("utf-8", "surrogateescape")
+        kept = _NOTHING_PRINTED if self._capture is None else self._capture.finish()
+        said = ending.message.encode("utf-8", "surrogateescape") if ending.message else b""
         self._result = SandboxResult(
             **self._facts,
             exit_code=ending.exit_code,
@@ -393,7 +368,7 @@ class Finished(Handle):
         self._warden = None
         self._lock = RLock()
         self._speaking = allocate_lock()
-        self._streams = Streams(Capture(0))
+        self._streams = Streams()
         self._patience_ends_at = _NEVER
 
 
@@ -411,11 +386,49 @@ def start(
     """Hand a command to a warden."""
     # Before the clock starts: a deadline is the command's, not ours.
     pool.prepare()
-    handle = Handle(pool, launch, config, inherits=inherit_stdio)
-    handle._send(open_stdin=open_stdin, inherit_stdin=inherit_stdin)
-    # While the command starts: what the result will need, but the start does not.
-    handle._facts = facts_of(call, verdict, launch.cwd)
+    nonce = os.urandom(wire.NONCE_BYTES)
+    started_at = monotonic()
+    deadline = 0.0 if launch.timeout_seconds is None else started_at + launch.timeout_seconds
+    streams = Streams()
+    try:
+        if inherit_stdio:
+            streams.lend_own()
+        else:
+            streams.open_output()
+            if launch.stdin is not None:
+                streams.give_input(launch.stdin)
+            elif inherit_stdin:
+                streams.lend_input()
+            elif open_stdin:
+                streams.open_input()
+        warden = pool.dispatch(_request(launch, config, nonce, deadline, streams), streams.lent)
+    except OSError as error:
+        streams.close()
+        raise ContainmentError(f"the command could not be handed to a warden: {error}") from error
+    except BaseException:
+        streams.close()
+        raise
+    # The command starts now. All that its start does not need is made meanwhile.
+    try:
+        handle = Handle(pool, warden, streams, launch, config, inherits=inherit_stdio)
+        handle._attend(nonce, started_at, facts_of(call, verdict, launch.cwd))
+    except BaseException:
+        streams.close()
+        warden.close()
+        raise
     return handle
+
+
+def _request(launch: Launch, config: SandboxConfig, nonce: bytes, deadline: float, streams: Streams) -> bytes:
+    flags = wire.HAS_STDIN if len(streams.lent) > 2 else 0
+    environment = _environment_block(launch.env)
+    body = wire.request_body(launch.executable, launch.cwd, launch.argv, environment)
+    if len(body) > wire.MAX_PACKET_BYTES:
+        streams.lent.append(wire.sealed("request", body))
+        flags |= wire.HAS_BODY
+        body = b""
+    drain = config.output.drain_seconds or 0.0
+    return wire.REQUEST.pack(wire.RUN, nonce, deadline, drain, flags, len(environment)) + body
 
 
 _last_block: tuple[Mapping[str, str], bytes] = ({}, b"")

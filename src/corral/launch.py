@@ -125,7 +125,7 @@ def _bash() -> str | None:
 def _find(name: str, cwd: str, path: str) -> str | Failure:
     if "/" in name:
         # The kernel says the rest: looking first would only make a second answer possible.
-        return os.path.join(cwd, name)
+        return name if name[0] == "/" else f"{cwd}/{name}"
     candidates = [f"{directory}/{name}" for directory in path.split(":")]
     for candidate in candidates:
         if os.access(candidate, os.X_OK) and stat.S_ISREG(os.stat(candidate).st_mode):

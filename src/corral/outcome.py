@@ -29,15 +29,28 @@ _WARDEN_LOST = Violation(
 def facts_of(call: Call, verdict: Verdict, cwd: str) -> dict[str, Any]:
     """Return the fields of a result that are known when a call is judged."""
     argv = call.argv if isinstance(call.argv, tuple) else (call.argv,)
-    now = time.time()
     return {
         "argv": tuple([word if isinstance(word, str) else repr(word) for word in argv]),
         "shell": call.shell,
         "cwd": cwd,
         "verdict": verdict,
         "id": os.urandom(16).hex(),
-        "started_at": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1000):03d}Z",
+        "started_at": _utc(time.time()),
     }
+
+
+_last_second: tuple[int, str] = (0, "1970-01-01T00:00:00")
+
+
+def _utc(now: float) -> str:
+    global _last_second  # noqa: PLW0603  one assignment, so threads see the old pair or the new
+    whole = int(now)
+    second, text = _last_second
+    if second != whole:
+        # Once a second: the C library's way to a date is long.
+        text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+        _last_second = (whole, text)
+    return f"{text}.{int((now - whole) * 1000):03d}Z"
 
 
 @frozen

@@ -21,13 +21,20 @@ READ_BYTES = 1 << 16  # a pipe's default size
 FLOOD_BYTES = 1 << 20  # pipe and reads of a stream that fills its pipe; the most an ordinary user may have
 
 
+def _copy_of(descriptor: int) -> int:
+    try:
+        return os.dup(descriptor)
+    except OSError:
+        # Closed here: empty there.
+        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+
 class Streams:
     """The streams of one command, from before it starts until it is over."""
 
-    __slots__ = ("_capture", "_input", "_input_ends", "_wide_buffer", "lent", "reading", "stdin")
+    __slots__ = ("_input", "_input_ends", "_wide_buffer", "lent", "reading", "stdin")
 
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
+    def __init__(self) -> None:
         self._wide_buffer: memoryview | None = None
         self._input: bytearray | None = None
         self._input_ends = False
@@ -44,13 +51,13 @@ class Streams:
 
     def lend_own(self) -> None:
         """Let the command have this process's own streams."""
-        for descriptor in (1, 2):
-            self.lent.append(os.dup(descriptor))
+        self.lent.append(_copy_of(1))
+        self.lent.append(_copy_of(2))
         self.lend_input()
 
     def lend_input(self) -> None:
         """Let the command read this process's own input."""
-        self.lent.append(os.dup(0))
+        self.lent.append(_copy_of(0))
 
     def give_input(self, data: bytes) -> None:
         """Let the command read `data`, then the end."""
@@ -68,8 +75,8 @@ class Streams:
         while self.lent:
             os.close(self.lent.pop())
 
-    def read(self, descriptor: int, buffer: memoryview, chunks: list[Chunk] | None) -> bool:
-        """Read once from a stream that is ready, into the capture and `chunks`; false at its end."""
+    def read(self, descriptor: int, buffer: memoryview, capture: Capture, chunks: list[Chunk] | None) -> bool:
+        """Read once from a stream that is ready, into `capture` and `chunks`; false at its end."""
         if self._wide_buffer is not None:
             buffer = self._wide_buffer
         size = os.readv(descriptor, (buffer,))
@@ -77,7 +84,7 @@ class Streams:
             return False
         stream = self.reading[descriptor]
         data = buffer[:size]
-        self._capture.feed(stream, data)
+        capture.feed(stream, data)
         if chunks is not None:
             chunks.append((STREAM_NAMES[stream], bytes(data)))
         if size == READ_BYTES:

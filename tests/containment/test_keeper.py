@@ -34,9 +34,10 @@ def warden(pool: Pool) -> Iterator[Warden]:
 def ask(warden: Warden, *argv: str, seconds: float = 0.0, nonce: bytes = NONCE) -> None:
     """Send a request to run something with its output thrown away; a deadline only when `seconds` is given."""
     deadline = time.monotonic() + seconds if seconds else 0.0
-    head = wire.REQUEST.pack(wire.RUN, nonce, deadline, DRAIN_SECONDS, 0, len(argv))
+    block = b"PATH=/usr/bin:/bin"
+    head = wire.REQUEST.pack(wire.RUN, nonce, deadline, DRAIN_SECONDS, 0, len(block))
     null = os.open("/dev/null", os.O_WRONLY)
-    wire.send(warden.sock, head + wire.request_body(argv[0], "/", argv, b"PATH=/usr/bin:/bin"), (null, null))
+    wire.send(warden.sock, head + wire.request_body(argv[0], "/", argv, block), (null, null))
     os.close(null)
 
 
@@ -96,7 +97,7 @@ def test_a_warden_keeps_no_descriptor_of_a_command(warden: Warden) -> None:
     # Seen by counting what a command's pipe needs to end: nobody but the dead command held it.
     for _ in range(3):
         reading, writing = os.pipe()
-        head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 1)
+        head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0)
         wire.send(warden.sock, head + wire.request_body("/bin/true", "/", ("true",), b""), (writing, writing))
         os.close(writing)
         answer(warden)
@@ -106,7 +107,7 @@ def test_a_warden_keeps_no_descriptor_of_a_command(warden: Warden) -> None:
 
 def test_between_commands_no_directory_is_held(warden: Warden, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("held")
-    head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 1)
+    head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0)
     null = os.open("/dev/null", os.O_WRONLY)
     wire.send(warden.sock, head + wire.request_body("/bin/true", str(folder), ("true",), b""), (null, null))
     os.close(null)

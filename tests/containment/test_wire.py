@@ -2,7 +2,8 @@
 
 import errno
 import os
-from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
+import struct
+from _socket import AF_UNIX, SCM_RIGHTS, SOCK_SEQPACKET, SOL_SOCKET, socket, socketpair
 from collections.abc import Iterator
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_message_that_was_cut_is_none_and_its_descriptors_are_closed(pair: tup
     wire.send(pair[0], b"x" * (wire.MAX_PACKET_BYTES + 1000), (0,))
     with pytest.raises(wire.WireError):
         wire.receive(pair[1])
-    wire.send(pair[0], b"x", (0,) * 20)
+    pair[0].sendmsg([b"x"], [(SOL_SOCKET, SCM_RIGHTS, struct.pack("20i", *[0] * 20))])
     with pytest.raises(wire.WireError):
         wire.receive(pair[1])
     assert set(os.listdir("/proc/self/fd")) == before
@@ -76,13 +77,14 @@ WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 @given(WORDS, WORDS, st.lists(WORDS, min_size=1), st.dictionaries(WORDS.map(lambda w: "n" + w.replace("=", "")), WORDS))
 def test_a_request_comes_back_as_it_was(executable: str, cwd: str, argv: list[str], env: dict[str, str]) -> None:
-    body = wire.request_body(executable, cwd, argv, wire.environment_block(env))
-    assert wire.parse_body(body, len(argv)) == (
+    block = wire.environment_block(env)
+    assert wire.parse_body(wire.request_body(executable, cwd, argv, block), len(block)) == (
         os.fsencode(executable),
         os.fsencode(cwd),
         [os.fsencode(word) for word in argv],
-        {os.fsencode(name): os.fsencode(value) for name, value in env.items()},
+        block,
     )
+    assert wire.parse_environment(block) == {os.fsencode(n): os.fsencode(v) for n, v in env.items()}
 
 
 def test_ready_says_what_holds() -> None:

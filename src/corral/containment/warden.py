@@ -61,10 +61,18 @@ class _Warden:
         self.sock = sock
         self.signals = signals
         self.rlimits = rlimits
+        self.block = b""
+        self.env: dict[bytes, bytes] = {}
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.poller = select.poll()
         self.poller.register(sock.fileno(), select.POLLIN)
         self.poller.register(signals, select.POLLIN)
+
+    def environment(self, block: bytes) -> dict[bytes, bytes]:
+        """Return the variables of a block; most requests have the same as the one before."""
+        if block != self.block:
+            self.block, self.env = block, wire.parse_environment(block)
+        return self.env
 
     def answer(self) -> bool:
         """Serve one message while idle; false when there is nobody left to serve."""
@@ -111,12 +119,11 @@ class _Run:
 
     def __init__(self, warden: _Warden, message: bytes, descriptors: tuple[int, ...]) -> None:
         self.warden = warden
-        _, self.nonce, self.deadline, self.drain_seconds, self.request_flags, arguments = wire.REQUEST.unpack_from(
-            message
-        )
+        _, self.nonce, self.deadline, self.drain_seconds, self.request_flags, size = wire.REQUEST.unpack_from(message)
         large = self.request_flags & wire.HAS_BODY
         body = wire.read_body(descriptors[-1]) if large else message[wire.REQUEST.size :]
-        self.executable, self.cwd, self.argv, self.env = wire.parse_body(body, arguments)
+        self.executable, self.cwd, self.argv, block = wire.parse_body(body, size)
+        self.env = warden.environment(block)
         self.pid = 0
         self.status: int | None = None
         self.flags = 0

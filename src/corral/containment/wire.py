@@ -18,7 +18,7 @@ from _socket import (
     SOL_SOCKET,
     socket,
 )
-from _struct import Struct, pack, unpack
+from _struct import Struct, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ MAX_DESCRIPTORS = 4
 HAS_STDIN, HAS_BODY = 1, 2  # flags of a request: descriptors that follow stdout and stderr
 NO_DIRECTORY, TIMED_OUT, SPENT = 1, 2, 4  # flags of an outcome
 
-# kind, nonce, monotonic deadline or 0, drain seconds, flags, number of arguments
+# kind, nonce, monotonic deadline or 0, drain seconds, flags, bytes of the environment
 REQUEST = Struct(f"=B{NONCE_BYTES}sddBI")
 # kind, nonce, signal
 CONTROL = Struct(f"=B{NONCE_BYTES}sB")
@@ -44,6 +44,7 @@ OUTCOME = Struct(f"=B{NONCE_BYTES}sBiiIddQ")
 # kind, number
 COUNT = Struct("=BI")
 
+_DESCRIPTORS = [Struct(f"{count}i") for count in range(MAX_DESCRIPTORS + 1)]
 _DESCRIPTOR_SPACE = CMSG_SPACE(MAX_DESCRIPTORS * 4)
 
 
@@ -54,7 +55,7 @@ class WireError(Exception):
 def send(sock: socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
     """Send one message."""
     if descriptors:
-        rights = pack(f"{len(descriptors)}i", *descriptors)
+        rights = _DESCRIPTORS[len(descriptors)].pack(*descriptors)
         sock.sendmsg((data,), ((SOL_SOCKET, SCM_RIGHTS, rights),), MSG_NOSIGNAL)
     else:
         sock.send(data, MSG_NOSIGNAL)
@@ -109,15 +110,21 @@ def environment_block(env: Mapping[str, str]) -> bytes:
     return os.fsencode("\0".join([f"{name}={value}" for name, value in env.items()]))
 
 
-def parse_body(body: bytes, arguments: int) -> tuple[bytes, bytes, list[bytes], dict[bytes, bytes]]:
-    """Return executable, directory, arguments and environment of a request's body."""
-    executable, cwd, *rest = body.split(b"\0")
+def parse_body(body: bytes, environment_bytes: int) -> tuple[bytes, bytes, list[bytes], bytes]:
+    """Return executable, directory, arguments and the environment's block of a request's body."""
+    end = len(body) - environment_bytes
+    executable, cwd, *argv = body[: end - 1].split(b"\0")
+    return executable, cwd, argv, body[end:]
+
+
+def parse_environment(block: bytes) -> dict[bytes, bytes]:
+    """Return the variables of an environment's block."""
     env = {}
-    for entry in rest[arguments:]:
+    for entry in block.split(b"\0"):
         name, equals, value = entry.partition(b"=")
         if equals:
             env[name] = value
-    return executable, cwd, rest[:arguments], env
+    return env
 
 
 def read_body(descriptor: int) -> bytes:
