@@ -31,7 +31,7 @@ def assign(walker: Walker, frame: Frame, act: Act, name: str, value: Value, word
     """Set a variable, and judge the ones that change what later commands mean or load."""
     if value is not None and len(value) > MAX_VALUE:
         value = None
-    frame.scope.variables[name] = None if isinstance(value, str) and HOLE in value else value
+    frame.scope.variables[name] = value
     text = value if isinstance(value, str) else HOLE
     if isinstance(value, str) and ("$(" in value or "`" in value) and "[" in value:
         walker.tainted = True
