@@ -96,7 +96,9 @@ class Slots:
             return
         if effect == "loads":
             self.emit("code-loaded", word, label)
-            effect = "reads"
+            for part in word.text.split(":") if "://" not in word.text else [word.text]:  # a class path is several
+                self.emit("reads", word.part(part), label)
+            return
         if effect == "runs":
             self.script("runs", word, label)
             return
@@ -259,6 +261,7 @@ class Slots:
             self.emit("code-option", word, label)
         else:
             self.walker.assign(self.frame, self.act, name.rstrip(":?+!"), value, word.part(value))
+            self.any("reads", word.part(value), label)
 
     def args(self, effect: str, word: Word, label: str = "") -> None:
         """Judge options that a variable holds for the program its label names; what is no option is that program's business."""

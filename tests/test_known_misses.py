@@ -1,0 +1,38 @@
+"""What the guard is known to get wrong. Each is marked to fail loudly when it starts to pass, so that the list stays true."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral import SandboxConfig
+from corral.model import Call
+from corral.vet import vet
+
+STRICT = SandboxConfig(project_root="/var/tmp")
+WORKSPACE = SandboxConfig(project_root="/var/tmp", profile="workspace")
+
+ALLOWED_BUT_DANGEROUS = {
+    "a program that no row knows and that runs its argument": "frobnicate --exec id",
+    "a project script that does what the guard would refuse": "./deploy.sh",
+    "options of zip inside a cluster": "zip -qTT 'sh -c id' a.zip b",
+    "a link whose target is relative to the link": "cd src && ln -s .. ../l",
+}
+REFUSED_BUT_HARMLESS = {
+    "a name that a variable holds from outside": '"$BIN" --version',
+    "time before a subshell": "time (ls)",
+    "a here-document that ends nowhere, which bash accepts": "cat <<E\nx",
+    "an extended glob": "ls !(a|b)",
+    "reading and writing through one descriptor": "exec 3<>file",
+}
+
+
+@pytest.mark.xfail(reason="a known hole of strict", strict=True)
+@pytest.mark.parametrize("text", [pytest.param(t, id=name) for name, t in ALLOWED_BUT_DANGEROUS.items()])
+def test_a_known_hole(text: str) -> None:
+    assert not vet(Call(text, shell=True), STRICT).allowed
+
+
+@pytest.mark.xfail(reason="a known false refusal of workspace", strict=True)
+@pytest.mark.parametrize("text", [pytest.param(t, id=name) for name, t in REFUSED_BUT_HARMLESS.items()])
+def test_a_known_false_refusal(text: str) -> None:
+    assert vet(Call(text, shell=True), WORKSPACE).allowed
