@@ -93,7 +93,7 @@ def test_a_kill_that_comes_too_late_hits_nobody(open_box: Sandbox) -> None:
     assert second._warden is warden
     first.kill()
     first.signal(signal.SIGKILL)
-    wire.send(warden.sock, wire.CONTROL.pack(wire.KILL, first._nonce, 0))
+    warden.say(wire.KILL, first._nonce, 0)
     assert second.wait().stdout == b"alive\n"
 
 

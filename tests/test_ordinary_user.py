@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from observe import alive, unique_seconds
+
 NOBODY = 65534
 # Through a shell: setpriv itself still finds programs with root's rights.
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "sh", "-c", 'exec "$@"', "sh"]
@@ -79,33 +81,48 @@ def shelf() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
-def test_processes_behave_the_same_for_an_ordinary_user(shelf: Path) -> None:
+def as_nobody(shelf: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the shelf's python as an ordinary user."""
     python = python_for_all()
     if python is None:
         pytest.skip("there is no interpreter of this version that an ordinary user can start")
-    command = [
-        *AS_NOBODY,
-        python,
-        "-B",
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "error",
-        "-k",
-        LEFT_OUT,
-    ]
-    done = subprocess.run(
-        [*command, "--basetemp", str(shelf / "home" / "tmp"), str(shelf / "tests")],
+    return subprocess.run(
+        [*AS_NOBODY, python, "-B", *words],
         cwd=shelf / "home",
         env={"PATH": "/usr/bin:/bin", "HOME": str(shelf / "home"), "PYTHONPATH": str(shelf / "lib")},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
+def test_processes_behave_the_same_for_an_ordinary_user(shelf: Path) -> None:
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-W", "error", "-k", LEFT_OUT]
+    done = as_nobody(shelf, "-m", "pytest", *options, "--basetemp", str(shelf / "home" / "tmp"), str(shelf / "tests"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program that an ordinary user cannot kill")
+def test_what_cannot_be_killed_is_reported_and_does_not_hold_the_run(shelf: Path) -> None:
+    if os.statvfs(shelf).f_flag & os.ST_NOSUID:
+        pytest.skip("the temporary directory gives no program another user's rights")
+    stubborn, seconds = shelf / "stubborn", unique_seconds()
+    shutil.copy(python_for_all() or sys.executable, stubborn)
+    stubborn.chmod(0o4755)
+    become_root = "import os, sys, time; os.setuid(0); time.sleep(float(sys.argv[1]))"
+    code = f"""
+from corral import Sandbox, SandboxConfig
+from corral.handle import start
+from corral.model import Call, Launch, Verdict
+with Sandbox(SandboxConfig({str(shelf / "home")!r})) as box:
+    launch = Launch({str(stubborn)!r}, ("stubborn", "-c", {become_root!r}, {seconds!r}), "/", {{}}, None, 1.2)
+    result = start(box._pool, launch, box.config, Call(("stubborn",)), Verdict()).wait()
+    print(result.exit_code, [violation.kind for violation in result.violations], box.run(["true"]).ok)
+"""
+    done = as_nobody(shelf, "-c", code)
+    left = alive(seconds)
+    for pid in left:
+        os.kill(pid, 9)
+    assert (done.stdout, done.stderr, len(left)) == ("-101 ['left-running'] True\n", "", 1)

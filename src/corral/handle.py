@@ -174,7 +174,7 @@ class Handle:
         with self._speaking:
             if self._warden is not None:
                 try:
-                    wire.send(self._warden.sock, wire.CONTROL.pack(kind, self._nonce, number))
+                    self._warden.say(kind, self._nonce, number)
                 except OSError:
                     # The warden is gone; whoever drives will see that.
                     return

@@ -12,7 +12,7 @@ import sys
 from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 from _thread import allocate_lock
 from _weakrefset import WeakSet
-from signal import SIGKILL, SIGSTOP, pidfd_send_signal, valid_signals
+from signal import SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, pidfd_send_signal, valid_signals
 from time import monotonic
 
 from corral.containment import wire
@@ -76,18 +76,32 @@ class Warden:
 
     def kill(self) -> None:
         """End the warden itself; its keeper ends what is below."""
-        try:
-            pidfd_send_signal(self.pidfd, SIGKILL)
-        except OSError:
-            # It is dead already.
-            return
+        self._signal(SIGKILL)
+
+    def say(self, kind: int, nonce: bytes, number: int) -> None:
+        """Tell the warden something about the command that it runs."""
+        wire.send(self.sock, wire.CONTROL.pack(kind, nonce, number))
+        pidfd_send_signal(self.pidfd, SIGUSR1)
 
     def close(self) -> None:
         """Hang up: the warden ends its command and itself."""
         if self.pidfd >= 0:
+            self._signal(SIGTERM)
+            self.forget()
+
+    def forget(self) -> None:
+        """Close what is held of the warden without a word, as a fork of the host must."""
+        if self.pidfd >= 0:
             self.sock.close()
             os.close(self.pidfd)
             self.pidfd = -1
+
+    def _signal(self, number: int) -> None:
+        try:
+            pidfd_send_signal(self.pidfd, number)
+        except OSError:
+            # It is dead already.
+            return
 
 
 class _Keeper:
@@ -289,7 +303,7 @@ class Pool:
     def _forget_after_fork(self) -> None:
         self._lock = allocate_lock()
         for warden in list(self._wardens):
-            warden.close()
+            warden.forget()
             if warden.streams is not None:
                 warden.streams.close()
         self._idle = []

@@ -78,11 +78,13 @@ def test_a_deadline_that_has_passed_already_ends_the_command_too(warden: Warden)
 def test_only_the_commands_own_nonce_kills_it(warden: Warden) -> None:
     ask(warden, "/bin/sleep", "0.3")
     other = b"o" * wire.NONCE_BYTES
-    for message in (wire.CONTROL.pack(wire.KILL, other, 0), wire.CONTROL.pack(wire.SIGNAL, other, 9), b"x", b"x" * 500):
+    for message in (b"x", b"x" * 500):
         wire.send(warden.sock, message, (0,))
+    warden.say(wire.KILL, other, 0)
+    warden.say(wire.SIGNAL, other, 9)
     assert answer(warden) == (wire.ENDED, NONCE, 0, 0, 0, 0)
     ask(warden, "/bin/sleep", unique_seconds())
-    wire.send(warden.sock, wire.CONTROL.pack(wire.KILL, NONCE, 0))
+    warden.say(wire.KILL, NONCE, 0)
     assert answer(warden) == (wire.ENDED, NONCE, 0, 9, 0, 1)
 
 

@@ -60,18 +60,3 @@ def test_one_pass_reaches_everyone_there_is(family: tuple[int, str]) -> None:
     expected = {shell, *tree.descendants(shell)}
     assert tree.kill_descendants() >= expected
     eventually(lambda: alive(seconds) == [])
-
-
-def test_a_signal_can_be_read_instead_of_handled() -> None:
-    code = """
-import os, signal, sys
-from corral.containment import tree
-descriptor = tree.signal_descriptor((signal.SIGTERM, signal.SIGCHLD))
-os.kill(os.getpid(), signal.SIGTERM)
-record = os.read(descriptor, 128)
-print(record[0], os.get_inheritable(descriptor))
-"""
-    import sys
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("15 False\n", "", 0)

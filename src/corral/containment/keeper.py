@@ -11,7 +11,7 @@ import select
 import sys
 from _signal import SIGKILL, pidfd_send_signal  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
 from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
-from time import monotonic
+from time import monotonic, sleep
 
 from corral.containment import tree, warden, wire
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 CTL, HOST = 3, 4  # the descriptors the host leaves this program
 SWEEP_SECONDS = 2.0  # against what no signal ends
-SWEEP_PASS_SECONDS = 0.002
 
 
 def main() -> None:
@@ -45,8 +44,10 @@ def main() -> None:
         while keeper.answer():
             pass
     finally:
-        keeper.end()
-        os._exit(0)
+        try:
+            keeper.end()
+        finally:
+            os._exit(0)
 
 
 class _Keeper:
@@ -105,16 +106,16 @@ class _Keeper:
                 pidfd_send_signal(pidfd, SIGKILL)
         give_up_at = monotonic() + SWEEP_SECONDS
         killed: set[int] = set()
-        while True:
+        quiet_passes = 0
+        # Until the lost one is gone, what is below it has not come to this process; and a list of children that is read while
+        # one of them dies may lack another, so it takes two that are empty.
+        while quiet_passes < 2 and monotonic() < give_up_at:
             self.reap()
-            if monotonic() >= give_up_at:
-                return len(killed)
             found = tree.kill_descendants(spared=self.wardens.values())
-            # Until the lost one is gone, what is below it has not come to this process.
-            if not found and lost not in self.wardens.values():
-                return len(killed)
             killed |= found
-            select.select((), (), (), SWEEP_PASS_SECONDS)
+            quiet_passes = 0 if found or lost in self.wardens.values() else quiet_passes + 1
+            sleep(tree.PASS_SECONDS)
+        return len(killed)
 
     def reap(self) -> None:
         """Collect the dead, and close what is known of a warden among them."""
@@ -140,8 +141,7 @@ class _Keeper:
         """End every warden and everything below."""
         for pidfd in self.wardens:
             pidfd_send_signal(pidfd, SIGKILL)
-        self.wardens.clear()
-        self.sweep()
+        tree.end_descendants(SWEEP_SECONDS)
 
 
 def _run_warden(sock: socket, plan: dict[str, Any], keeper: int) -> None:

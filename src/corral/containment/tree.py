@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
-from _signal import SIG_BLOCK, SIGKILL, pthread_sigmask  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
+from _signal import SIGKILL  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
+from time import monotonic, sleep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+PASS_SECONDS = 0.002  # between two passes, for the dying to die
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
-_SIGSET_BYTES = 128  # glibc's and musl's sigset_t
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,17 +41,6 @@ def hide() -> None:
 def signal_when_parent_dies(number: int) -> None:
     """Ask for a signal when the parent dies. The kernel means the thread that forked: the parent must have no other."""
     _prctl(_PR_SET_PDEATHSIG, number)
-
-
-def signal_descriptor(numbers: Collection[int]) -> int:
-    """Block signals and return a descriptor that reads them instead: no handler runs between two lines of ours."""
-    pthread_sigmask(SIG_BLOCK, numbers)
-    mask = sum(1 << (number - 1) for number in numbers).to_bytes(8, sys.byteorder).ljust(_SIGSET_BYTES, b"\0")
-    descriptor: int = _libc.signalfd(-1, mask, os.O_CLOEXEC | os.O_NONBLOCK)
-    if descriptor < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"signalfd: {os.strerror(number)}")
-    return descriptor
 
 
 def _children(pid: int) -> list[int]:
@@ -113,7 +102,20 @@ def kill_descendants(spared: Collection[int] = ()) -> set[int]:
         try:
             os.kill(pid, SIGKILL)
         except (ProcessLookupError, PermissionError):
-            # It has gone meanwhile, or it is a set-user-id program, which is reported when it does not end.
+            # It has gone meanwhile, or has become another user, which is reported when it does not end.
             continue
         killed.add(pid)
     return killed
+
+
+def end_descendants(seconds: float) -> None:
+    """Kill and collect until nobody is left, or for so long."""
+    give_up_at = monotonic() + seconds
+    while monotonic() < give_up_at:
+        kill_descendants()
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        sleep(PASS_SECONDS)

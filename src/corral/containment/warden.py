@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import os
 import resource
-import select
 from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
+    SIG_BLOCK,
     SIG_DFL,
+    SIG_IGN,
     SIG_SETMASK,
     SIGCHLD,
     SIGINT,
     SIGKILL,
     SIGPIPE,
     SIGTERM,
+    SIGUSR1,
     SIGXFSZ,
     pthread_sigmask,
     signal,
+    sigtimedwait,
 )
+from _socket import MSG_DONTWAIT, SO_RCVTIMEO, SOL_SOCKET
+from _struct import pack
 from errno import EIO
 from time import monotonic
 
@@ -28,60 +33,70 @@ from corral.containment import tree, wire
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from typing import Any
+    from typing import Any, NoReturn
 
 SETTLE_SECONDS = 0.02  # what a background child that has closed its output has to end by itself
 KILL_PASS_SECONDS = 0.01  # between two passes: a process that forks faster than one pass loses to the next
-KILL_SECONDS = 2.0  # against what no signal ends: a set-user-id program, a process in uninterruptible sleep
-LONGEST_WAIT_SECONDS = 3600.0  # poll takes an int of milliseconds
-_SIGNAL_RECORD_BYTES = 128  # struct signalfd_siginfo, which begins with the number
+KILL_SECONDS = (
+    2.0  # against what no signal ends: a program that became another user, a process in uninterruptible sleep
+)
+LONGEST_WAIT_SECONDS = 3600.0  # against a deadline that the kernel's clock cannot hold
+HOLD_DIRECTORY_SECONDS = 1  # how long the last command's directory is kept, so that the next one's start is quick
 _NEVER = float("inf")
+_AWAITED = (SIGCHLD, SIGUSR1)  # an exit below; a message about the command at hand
 _IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # posix_spawn would hand them on ignored
 
 _Rlimits = list[tuple[int, int, int]]
 
 
+class _HungUp(BaseException):
+    """Raised wherever this process is when its end is wanted: all there is to do then is to end what is below."""
+
+
+def _hang_up(*_: object) -> NoReturn:
+    raise _HungUp
+
+
 def serve(sock: socket, plan: dict[str, Any], keeper: int) -> None:
-    """Run what the host asks for until the host or the keeper is gone."""
+    """Run what the host asks for until host or keeper want no more, or are gone."""
     tree.adopt_orphans()
     signal(SIGINT, SIG_DFL)
-    signals = tree.signal_descriptor((SIGCHLD, SIGTERM))
-    tree.signal_when_parent_dies(SIGTERM)
-    if os.getppid() != keeper:
+    signal(SIGTERM, _hang_up)
+    pthread_sigmask(SIG_BLOCK, _AWAITED)
+    try:
+        tree.signal_when_parent_dies(SIGTERM)
+        if os.getppid() != keeper:
+            return
+        tree.hide()
+        warden = _Warden(sock, [(getattr(resource, name), soft, hard) for name, soft, hard in plan["rlimits"]])
+        wire.send(sock, wire.pack_ready("none", "none", ()))
+        while warden.answer():
+            pass
+    except _HungUp:
         return
-    tree.hide()
-    warden = _Warden(sock, signals, [(getattr(resource, name), soft, hard) for name, soft, hard in plan["rlimits"]])
-    wire.send(sock, wire.pack_ready("none", "none", ()))
-    while warden.answer():
-        pass
+    finally:
+        signal(SIGTERM, SIG_IGN)
+        tree.end_descendants(KILL_SECONDS)
 
 
 class _Warden:
-    def __init__(self, sock: socket, signals: int, rlimits: _Rlimits) -> None:
+    def __init__(self, sock: socket, rlimits: _Rlimits) -> None:
         self.sock = sock
-        self.signals = signals
         self.rlimits = rlimits
         self.block = b""
         self.env: dict[bytes, bytes] = {}
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        self.poller = select.poll()
-        self.poller.register(sock.fileno(), select.POLLIN)
-        self.poller.register(signals, select.POLLIN)
-
-    def environment(self, block: bytes) -> dict[bytes, bytes]:
-        """Return the variables of a block; most requests have the same as the one before."""
-        if block != self.block:
-            self.block, self.env = block, wire.parse_environment(block)
-        return self.env
+        self.holds_directory = False
 
     def answer(self) -> bool:
         """Serve one message while idle; false when there is nobody left to serve."""
-        spoken, signalled = self.wait(None)
-        if signalled and self.keeper_is_gone():
-            return False
-        if not spoken:
+        try:
+            message, descriptors = wire.receive(self.sock)
+        except BlockingIOError:
+            # Idle for a while: an unused directory must not stay busy, nor this process wake again.
+            os.chdir("/")
+            self._hold_directory(0)
             return True
-        message, descriptors = wire.receive(self.sock)
         if not message:
             return False
         if message[0] != wire.RUN:
@@ -93,29 +108,45 @@ class _Warden:
         wire.close_all(descriptors)
         if not run.error:
             run.supervise()
-        if run.deserted:
-            return False
         wire.send(self.sock, run.outcome(wire.ENDED))
-        # After the answer, which the host waits for; before the next command, whose absence must not keep a directory busy.
-        os.chdir("/")
+        if not self.holds_directory:
+            self._hold_directory(HOLD_DIRECTORY_SECONDS)
         return not run.flags & wire.SPENT
 
-    def wait(self, seconds: float | None) -> tuple[bool, bool]:
-        """Wait for a message or a signal; say which came."""
-        events = self.poller.poll(None if seconds is None else min(seconds, LONGEST_WAIT_SECONDS) * 1000)
-        if len(events) == 1:
-            return events[0][0] != self.signals, events[0][0] == self.signals
-        return bool(events), bool(events)
+    def _hold_directory(self, seconds: int) -> None:
+        # The kernel's own timeout: one of Python's would cost a poll for every message.
+        self.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", seconds, 0))
+        self.holds_directory = seconds > 0
 
-    def keeper_is_gone(self) -> bool:
-        """Take the signals that have come; the keeper's death is one, an exit below is another."""
-        records = os.read(self.signals, 64 * _SIGNAL_RECORD_BYTES)
-        numbers = [records[at] for at in range(0, len(records), _SIGNAL_RECORD_BYTES)]
-        return SIGTERM in numbers
+    def environment(self, block: bytes) -> dict[bytes, bytes]:
+        """Return the variables of a block; most requests have the same as the one before."""
+        if block != self.block:
+            self.block, self.env = block, wire.parse_environment(block)
+        return self.env
 
 
 class _Run:
     """One command, from its request to its outcome."""
+
+    __slots__ = (
+        "argv",
+        "cwd",
+        "deadline",
+        "drain_seconds",
+        "env",
+        "error",
+        "executable",
+        "flags",
+        "killed",
+        "nonce",
+        "peak_bytes",
+        "pid",
+        "request_flags",
+        "status",
+        "system_seconds",
+        "user_seconds",
+        "warden",
+    )
 
     def __init__(self, warden: _Warden, message: bytes, descriptors: tuple[int, ...]) -> None:
         self.warden = warden
@@ -131,7 +162,6 @@ class _Run:
         self.killed: set[int] = set()
         self.user_seconds = self.system_seconds = 0.0
         self.peak_bytes = 0
-        self.deserted = False
 
     def start(self, descriptors: tuple[int, ...]) -> None:
         """Start the command, or note why it cannot be."""
@@ -176,16 +206,11 @@ class _Run:
                 self.killed |= tree.kill_descendants()
                 seconds = KILL_PASS_SECONDS
             else:
-                seconds = max(end_at - now, 0.0)
-            spoken, signalled = self.warden.wait(seconds)
-            order = self._hear() if spoken else 0
-            kill = order == wire.KILL
-            if order == wire.DRAINED and draining:
-                end_at = min(end_at, monotonic() + SETTLE_SECONDS)
+                seconds = min(max(end_at - now, 0.0), LONGEST_WAIT_SECONDS)
+            woken = sigtimedwait(_AWAITED, seconds)
             if not self._reap():
                 return
-            if signalled and self.warden.keeper_is_gone():
-                self.deserted = kill = True
+            orders = self._orders() if woken is not None and woken.si_signo == SIGUSR1 else ()
             if give_up_at:
                 continue
             now = monotonic()
@@ -193,32 +218,40 @@ class _Run:
                 draining = True
                 end_at = now + self.drain_seconds
                 wire.send(self.warden.sock, self.outcome(wire.EXITED))
-            if now >= end_at:
-                kill = True
-                if not draining:
-                    self.flags |= wire.TIMED_OUT
-            if kill:
+            if wire.DRAINED in orders and draining:
+                end_at = min(end_at, now + SETTLE_SECONDS)
+            if now >= end_at and not draining:
+                self.flags |= wire.TIMED_OUT
+            if now >= end_at or wire.KILL in orders:
                 give_up_at = now + KILL_SECONDS
 
-    def _hear(self) -> int:
-        """Take one message about this command, pass on a signal, and return any other order."""
-        message, descriptors = wire.receive(self.warden.sock)
-        wire.close_all(descriptors)
-        if not message:
-            self.deserted = True
-            return wire.KILL
-        if len(message) != wire.CONTROL.size:
-            return 0
-        kind, nonce, number = wire.CONTROL.unpack(message)
-        if nonce != self.nonce:
-            return 0
-        if kind == wire.SIGNAL and self.status is None:
+    def _orders(self) -> list[int]:
+        """Take the messages that have come about this command, pass on signals, and return the rest."""
+        orders: list[int] = []
+        while True:
+            try:
+                message = self.warden.sock.recv(wire.CONTROL.size + 1, MSG_DONTWAIT)
+            except BlockingIOError:
+                return orders
+            if not message:
+                raise _HungUp
+            if len(message) != wire.CONTROL.size:
+                continue
+            kind, nonce, number = wire.CONTROL.unpack(message)
+            if nonce != self.nonce:
+                continue
+            if kind == wire.SIGNAL:
+                self._signal(number)
+            else:
+                orders.append(kind)
+
+    def _signal(self, number: int) -> None:
+        if self.status is None:
             try:
                 os.killpg(self.pid, number)
             except OSError:
-                # It has gone meanwhile, is a set-user-id program, or there is no such signal.
-                return 0
-        return int(kind)
+                # It has gone meanwhile, has become another user, or there is no such signal.
+                return
 
     def _reap(self) -> bool:
         """Collect the dead; false when nobody is left, which the kernel says by ECHILD."""
@@ -231,6 +264,7 @@ class _Run:
                 return True
             self.user_seconds += usage.ru_utime
             self.system_seconds += usage.ru_stime
+            # Never below this process's own few megabytes: until it execs, a command lives in them.
             self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
             if pid == self.pid:
                 self.status = status
@@ -263,7 +297,7 @@ def _start_limited(run: _Run, streams: tuple[int, ...], rlimits: _Rlimits) -> in
             os.setsid()
             for number, descriptor in enumerate(streams):
                 os.dup2(descriptor, number)
-            for number in _IGNORED_BY_PYTHON:
+            for number in (*_IGNORED_BY_PYTHON, SIGTERM):
                 signal(number, SIG_DFL)
             pthread_sigmask(SIG_SETMASK, ())
             for name, soft, hard in rlimits:

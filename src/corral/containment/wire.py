@@ -29,7 +29,7 @@ NEW, SWEEP = 1, 2  # host to keeper
 READY, RUN, KILL, SIGNAL, DRAINED, EXITED, ENDED = 3, 4, 5, 6, 7, 8, 9  # host to warden and back
 
 NONCE_BYTES = 16
-MAX_PACKET_BYTES = 100_000  # a send beyond the socket's buffer (about 212 kB) is EMSGSIZE
+MAX_PACKET_BYTES = 32_000  # what is larger goes by sealed memory; beyond about 212 kB a send is EMSGSIZE
 MAX_DESCRIPTORS = 4
 
 HAS_STDIN, HAS_BODY = 1, 2  # flags of a request: descriptors that follow stdout and stderr
