@@ -70,6 +70,9 @@ def assigned(walker: Walker, node: Node, frame: Frame) -> tuple[str, Value, Word
     """Return the name and the value of an assignment node, and a word for where its value stands."""
     nodes = node.children
     at = frame.word_at(node)
+    if len(nodes) < 2:
+        frame.hidden(node, at.text)
+        return at.text, None, at
     script = frame.script
     target = nodes[0]
     name = script.cut(target.start_byte, target.end_byte)
@@ -111,7 +114,10 @@ def assignment(walker: Walker, node: Node, frame: Frame) -> None:
 
 def assignments(walker: Walker, node: Node, frame: Frame) -> None:
     for child in children(node, frame):
-        assignment(walker, child, frame)
+        if child.type == "variable_assignment":
+            assignment(walker, child, frame)
+        else:
+            walker.statement(child, frame)
 
 
 def declaration(walker: Walker, node: Node, frame: Frame) -> None:
