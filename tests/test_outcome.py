@@ -112,9 +112,11 @@ def test_silence_is_a_timeout_that_says_so() -> None:
     ],
 )
 def test_a_result_tells_any_call_as_text(argv: object, told: tuple[str, ...]) -> None:
-    facts = facts_of(Call(argv), Verdict(), "/project")
-    assert facts["argv"] == told
-
-
-def test_two_results_have_two_ids() -> None:
-    assert facts_of(Call(()), Verdict(), "/")["id"] != facts_of(Call(()), Verdict(), "/")["id"]
+    assert facts_of(Call(argv), Verdict(), "/project", b"\x01\xff", 1_700_000_000.25) == {
+        "argv": told,
+        "shell": False,
+        "cwd": "/project",
+        "verdict": Verdict(),
+        "id": "01ff",
+        "started_at": "2023-11-14T22:13:20.250Z",
+    }

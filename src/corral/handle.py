@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from _thread import RLock, allocate_lock
 from select import POLLIN, POLLOUT
-from time import monotonic
+from time import monotonic, time
 
 from corral.capture import Capture, Captured
 from corral.containment import wire
@@ -39,12 +39,14 @@ class Handle:
     """A command that was started. `wait`, `await` or iterate to drive it; in between only its deadlines hold."""
 
     __slots__ = (
+        "_began_at",
         "_capture",
         "_config",
         "_exited",
-        "_facts",
         "_heard_at",
         "_inherits",
+        "_judged",
+        "_known",
         "_launch",
         "_lock",
         "_nonce",
@@ -60,21 +62,41 @@ class Handle:
     )
 
     def __init__(
-        self, pool: Pool, warden: Warden, streams: Streams, launch: Launch, config: SandboxConfig, *, inherits: bool
+        self,
+        pool: Pool,
+        warden: Warden,
+        streams: Streams,
+        launch: Launch,
+        config: SandboxConfig,
+        *,
+        judged: tuple[Call, Verdict],
+        nonce: bytes,
+        started_at: float,
+        inherits: bool,
     ) -> None:
         self._warden: Warden | None = warden
         self._streams = streams
         self._pool = pool
         self._launch = launch
         self._config = config
+        self._judged = judged
+        self._nonce = nonce
         self._inherits = inherits
+        self._began_at = time()
+        self._started_at = self._heard_at = started_at
         self._result: SandboxResult | None = None
+        self._known: dict[str, Any] | None = None
         self._capture: Capture | None = None  # made when something is printed
         self._lock = RLock()  # held while driving
         self._speaking = allocate_lock()  # held while a message is sent, and while the warden is given back
-        self._patience_ends_at = _NEVER
+        limit = launch.timeout_seconds
+        self._patience_ends_at = _NEVER if limit is None else started_at + limit + GRACE_SECONDS
         self._silence_seconds = None if inherits else config.output.silence_seconds
         self._silent = self._exited = False
+        warden.streams = streams
+        streams.close_lent()
+        for descriptor in streams.reading:
+            warden.poller.register(descriptor, POLLIN)
 
     @property
     def result(self) -> SandboxResult | None:
@@ -156,19 +178,6 @@ class Handle:
         if self._warden is not None:
             self._streams.close()
             self._warden.close()
-
-    def _attend(self, nonce: bytes, started_at: float, facts: dict[str, Any]) -> None:
-        """Get ready for what the command will print and the warden say."""
-        warden = self._held_warden()
-        warden.streams = self._streams
-        self._streams.close_lent()
-        for descriptor in self._streams.reading:
-            warden.poller.register(descriptor, POLLIN)
-        self._nonce = nonce
-        self._facts = facts
-        self._started_at = self._heard_at = started_at
-        if self._launch.timeout_seconds is not None:
-            self._patience_ends_at = started_at + self._launch.timeout_seconds + GRACE_SECONDS
 
     def _say(self, kind: int, number: int = 0) -> None:
         with self._speaking:
@@ -273,6 +282,9 @@ class Handle:
         self._streams.shut(descriptor)
         if self._exited:
             self._end_the_drain()
+        elif not self._streams.reading:
+            # Most often the command is about to end: what is known by now need not be put together when it has.
+            self._known = self._facts()
 
     def _end_the_drain(self) -> None:
         # The command is over and nobody can print any more: what still runs need not be waited for.
@@ -322,17 +334,25 @@ class Handle:
                 reads_left -= 1
                 self._read(warden, descriptor, event, chunks)
 
+    def _facts(self) -> dict[str, Any]:
+        """Return the fields of the result that are known once everything is printed."""
+        kept = _NOTHING_PRINTED if self._capture is None else self._capture.finish()
+        facts = facts_of(*self._judged, self._launch.cwd, self._nonce, self._began_at)
+        facts["stdout"], facts["stdout_bytes"] = kept.stdout, kept.stdout_bytes
+        facts["stderr"], facts["stderr_bytes"] = kept.stderr, kept.stderr_bytes
+        facts["truncated"] = kept.truncated
+        return facts
+
     def _conclude(self, warden: Warden, ending: Ending) -> None:
         if self._silent:
             ending = silent(ending, self._silence_seconds or 0.0)
-        kept = _NOTHING_PRINTED if self._capture is None else self._capture.finish()
-        said = ending.message.encode("utf-8", "surrogateescape") if ending.message else b""
+        facts = self._known or self._facts()
+        if ending.message:
+            said = ending.message.encode("utf-8", "surrogateescape")
+            facts["stderr"] += said
+            facts["stderr_bytes"] += len(said)
         self._result = SandboxResult(
-            **self._facts,
             exit_code=ending.exit_code,
-            stdout=kept.stdout,
-            stderr=kept.stderr + said,
-            truncated=kept.truncated,
             timed_out=ending.timed_out,
             duration_ms=(monotonic() - self._started_at) * 1000,
             signal=ending.signal,
@@ -341,9 +361,8 @@ class Handle:
             missing_layers=warden.missing_layers,
             violations=ending.violations,
             usage=ending.usage,
-            stdout_bytes=kept.stdout_bytes,
-            stderr_bytes=kept.stderr_bytes + len(said),
             killed=ending.killed,
+            **facts,
         )
         for descriptor in self._streams.reading:
             warden.poller.unregister(descriptor)
@@ -408,15 +427,22 @@ def start(
     except BaseException:
         streams.close()
         raise
-    # The command starts now. All that its start does not need is made meanwhile.
     try:
-        handle = Handle(pool, warden, streams, launch, config, inherits=inherit_stdio)
-        handle._attend(nonce, started_at, facts_of(call, verdict, launch.cwd))
+        return Handle(
+            pool,
+            warden,
+            streams,
+            launch,
+            config,
+            judged=(call, verdict),
+            nonce=nonce,
+            started_at=started_at,
+            inherits=inherit_stdio,
+        )
     except BaseException:
         streams.close()
         warden.close()
         raise
-    return handle
 
 
 def _request(launch: Launch, config: SandboxConfig, nonce: bytes, deadline: float, streams: Streams) -> bytes:

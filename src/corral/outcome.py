@@ -26,16 +26,16 @@ _WARDEN_LOST = Violation(
 )
 
 
-def facts_of(call: Call, verdict: Verdict, cwd: str) -> dict[str, Any]:
-    """Return the fields of a result that are known when a call is judged."""
+def facts_of(call: Call, verdict: Verdict, cwd: str, id_: bytes, started_at: float) -> dict[str, Any]:
+    """Return the fields of a result that are known when a call is judged, at a time of the epoch."""
     argv = call.argv if isinstance(call.argv, tuple) else (call.argv,)
     return {
         "argv": tuple([word if isinstance(word, str) else repr(word) for word in argv]),
         "shell": call.shell,
         "cwd": cwd,
         "verdict": verdict,
-        "id": os.urandom(16).hex(),
-        "started_at": _utc(time.time()),
+        "id": id_.hex(),
+        "started_at": _utc(started_at),
     }
 
 

@@ -6,6 +6,7 @@ Nothing is started unless the guard allows it. What a command or its arguments d
 from __future__ import annotations
 
 import os
+import time
 
 from corral import files, handle
 from corral.config import SandboxConfig
@@ -14,6 +15,7 @@ from corral.containment.wire import pack_plan
 from corral.environment import HostEnvironment
 from corral.errors import ContainmentError, PolicyError
 from corral.launch import Failure, plan
+from corral.machine import Machine
 from corral.model import DENIED_EXIT_CODE, Call, Decision, Launch, Verdict
 from corral.outcome import facts_of
 from corral.result import SandboxResult
@@ -23,11 +25,13 @@ from corral.vet import vet
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Self
+    from typing import Any, Self
 
     from corral.handle import Handle
 
     OnAsk = Callable[[Call, Verdict], bool]
+
+ID_BYTES = 16
 
 
 class Sandbox:
@@ -41,6 +45,7 @@ class Sandbox:
             raise PolicyError(f"limits.{unkept[0]} cannot be kept without a kernel layer for it; leave it out")
         self._uncontained = _missing_containment(self.config)
         self._environment = HostEnvironment(self.config.env_allowlist)
+        self._seen: tuple[dict[str, str], Machine] = ({}, Machine.of(self.config))
         self._pool = Pool(pack_plan({"rlimits": rlimits(self.config.limits)}))
 
     def check(
@@ -52,7 +57,7 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
     ) -> Verdict:
         """Judge a call; run nothing."""
-        return vet(_call(argv, shell, cwd, env), self.config)
+        return vet(_call(argv, shell, cwd, env), self.config, self._look()[1])
 
     def run(
         self,
@@ -111,10 +116,11 @@ class Sandbox:
         if self._uncontained:
             raise ContainmentError(self._uncontained)
         call = _call(argv, shell, cwd, env)
-        verdict = vet(call, self.config)
+        environment, machine = self._look()
+        verdict = vet(call, self.config, machine)
         if verdict.findings and (refusal := self._refusal(call, verdict)):
             return handle.Finished(self._denied(call, verdict, refusal))
-        planned = plan(call, self.config, self._environment.scrubbed(), stdin=stdin, timeout_seconds=timeout_seconds)
+        planned = plan(call, self.config, environment, stdin=stdin, timeout_seconds=timeout_seconds)
         if isinstance(planned, Launch):
             return handle.start(
                 self._pool,
@@ -148,6 +154,14 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _look(self) -> tuple[dict[str, str], Machine]:
+        """Return the environment for commands, and the machine as the guard sees it; made anew when something changed."""
+        environment = self._environment.scrubbed()
+        seen = self._seen
+        if environment is not seen[0]:
+            self._seen = seen = (environment, Machine.of(self.config))
+        return seen
+
     def _refusal(self, call: Call, verdict: Verdict) -> str:
         """Return why a call may not run, or nothing."""
         decision = verdict.decision
@@ -164,16 +178,17 @@ class Sandbox:
         return verdict.reason or "The call was not allowed."
 
     def _denied(self, call: Call, verdict: Verdict, reason: str) -> SandboxResult:
-        facts = facts_of(call, verdict, self._cwd(call))
-        return SandboxResult(**facts, exit_code=DENIED_EXIT_CODE, denied=True, reason=reason)
+        return SandboxResult(**self._facts(call, verdict), exit_code=DENIED_EXIT_CODE, denied=True, reason=reason)
 
     def _unstarted(self, call: Call, verdict: Verdict, why: Failure) -> SandboxResult:
         said = why.message.encode("utf-8", "replace")
-        facts = facts_of(call, verdict, self._cwd(call))
+        facts = self._facts(call, verdict)
         return SandboxResult(**facts, exit_code=why.exit_code, stderr=said, stderr_bytes=len(said))
 
-    def _cwd(self, call: Call) -> str:
-        return self.config.project_root if call.cwd is None else os.path.join(self.config.project_root, str(call.cwd))
+    def _facts(self, call: Call, verdict: Verdict) -> dict[str, Any]:
+        root = self.config.project_root
+        cwd = root if call.cwd is None else os.path.join(root, str(call.cwd))
+        return facts_of(call, verdict, cwd, os.urandom(ID_BYTES), time.time())
 
 
 def _missing_containment(config: SandboxConfig) -> str:
