@@ -12,6 +12,24 @@ if TYPE_CHECKING:
 MAX_GLOB_MATCHES = 64  # against a directory of a million files
 
 
+def real_path(path: str) -> str:
+    """Return what `os.path.realpath` returns, from the kernel where it knows: half the time for /usr/bin/true."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return os.path.realpath(path)
+    try:
+        found = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        found = ""
+    finally:
+        os.close(descriptor)
+    # What has no path has another text there: a pipe, a file that was deleted, a mount that is not in sight.
+    if found.startswith("/") and not found.endswith(" (deleted)"):
+        return found
+    return os.path.realpath(path)
+
+
 class Machine:
     """What the guard may ask: nothing here changes anything, and nothing raises."""
 
@@ -47,11 +65,11 @@ class Machine:
 
     def _resolve(self, path: str) -> str:
         if "/../" in path or path.endswith("/..") or "\0" in path:
-            return os.path.realpath(path.replace("\0", ""))
+            return real_path(path.replace("\0", ""))
         if not path.startswith(self._prefix):
             if path == self.root:
                 return path
-            return os.path.realpath(path)
+            return real_path(path)
         # The root is resolved already: only what lies below it can be a link.
         at = self.root
         for part in path[len(self._prefix) :].split("/"):
@@ -63,7 +81,7 @@ class Machine:
             except FileNotFoundError:
                 return os.path.normpath(path)
             if stat.S_ISLNK(mode):
-                return os.path.realpath(path)
+                return real_path(path)
         return at
 
     def exists(self, path: str, cwd: str) -> bool:
