@@ -46,3 +46,12 @@ def test_standard_devices_are_known_as_written() -> None:
         True,
         False,
     ]
+
+
+def test_credentials_stay_credentials_in_a_project_that_holds_the_home_directory() -> None:
+    assert [place_of(p, "/home", HOME) for p in ("/home/me/.ssh/id", "/home/me/x", "/home/me")] == [
+        "secret",
+        "inside",
+        "inside",
+    ]
+    assert place_of("/home/me/.ssh/id", HOME, HOME) == "secret"

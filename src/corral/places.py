@@ -137,6 +137,8 @@ def protected(path: str, root: str) -> bool:
 def place_of(path: str, root: str, home: str) -> str:
     """Return the kind of place an absolute, resolved path is."""
     if path.startswith(root) and inside(path, root):
+        if home.startswith(root) and inside(path, home) and _SECRET_HOME.match(path[len(home) + 1 :]):
+            return "secret"  # the project holds the home directory: its credentials stay what they are
         if protected(path, root):
             return "protected"
         name = path.rpartition("/")[2]

@@ -92,7 +92,11 @@ def _keys_at(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
             return ["run-system"]
         key = _RUN.get(place, "run-outside")
         return [key] if key else []
-    if verb == "deletes" and (path == machine.root or path.endswith("/.git")) and inside(path, machine.root):
+    if (
+        verb == "deletes"
+        and (path in (machine.root, machine.home) or path.endswith("/.git"))
+        and inside(path, machine.root)
+    ):
         return ["delete-root"]
     table, outside = _KEYS[verb]
     key = table.get(place, outside)
