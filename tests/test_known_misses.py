@@ -8,8 +8,8 @@ from corral import SandboxConfig
 from corral.model import Call
 from corral.vet import vet
 
-STRICT = SandboxConfig(project_root="/var/tmp")
-WORKSPACE = SandboxConfig(project_root="/var/tmp", profile="workspace")
+STRICT = SandboxConfig(project_root="/usr/share")
+WORKSPACE = SandboxConfig(project_root="/usr/share", profile="workspace")
 
 ALLOWED_BUT_DANGEROUS = {
     "a program that no row knows and that runs its argument": "frobnicate --exec id",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -13,8 +14,9 @@ from corral import Axis, Decision, SandboxConfig
 from corral.model import Call
 from corral.vet import trace, vet
 
-STRICT = SandboxConfig(project_root="/var/tmp")
-WORKSPACE = SandboxConfig(project_root="/var/tmp", profile="workspace")
+ROOT = os.path.dirname(os.path.abspath(__file__))
+STRICT = SandboxConfig(project_root=ROOT)
+WORKSPACE = SandboxConfig(project_root=ROOT, profile="workspace")
 
 fragments = st.sampled_from(
     [
