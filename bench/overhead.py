@@ -43,12 +43,14 @@ def measure() -> list[dict[str, object]]:
     rows = []
     with tempfile.TemporaryDirectory() as root, Sandbox(SandboxConfig(root)) as box:
         for what, (argv, goal) in cases.items():
+            assert box.run(argv).ok, argv
             ours, bare = interleaved(
                 lambda argv=argv: box.run(argv),
                 lambda argv=argv: subprocess.run(argv, capture_output=True, check=False, cwd=root),
             )
             rows.append(row(what, ours, bare, goal))
         text = "echo one; echo two | cat"
+        assert box.run(text, shell=True).ok
         bash = ["bash", "--noprofile", "--norc", "-c", "--", text]
         ours, bare = interleaved(
             lambda: box.run(text, shell=True),
