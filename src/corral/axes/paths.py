@@ -86,10 +86,10 @@ def _keys_at(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
     if is_standard(text):  # before it is resolved: /dev/stdout is a link to wherever this process prints
         return []
     path = machine.resolve(text, cwd)
+    if verb == "runs" and is_program(path):
+        return ["run-system"]
     place = place_of(path, machine.root, machine.home)
     if verb == "runs":
-        if is_program(path):
-            return ["run-system"]
         key = _RUN.get(place, "run-outside")
         return [key] if key else []
     if (
