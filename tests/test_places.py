@@ -9,7 +9,7 @@ from corral.places import inside, is_program, is_standard, place_of
 ROOT = "/work/proj"
 HOME = "/home/me"
 PLACES = {
-    "/work/proj": "inside", "/work/proj/a/b": "inside", "/work/proj_evil/a": "outside", "/work": "ancestor", "/": "outside",
+    "/work/proj": "inside", "/work/proj/a/b": "inside", "/work/proj_evil/a": "outside", "/work": "ancestor", "/": "ancestor",
     "/work/proj/.git/hooks/x": "protected", "/work/proj/.git/config": "protected", "/work/proj/.git": "protected", "/work/proj/.git/index": "inside",
     "/work/proj/.git/configs": "inside", "/work/proj/sub/.git/hooks/x": "protected", "/work/proj/.gitignore": "inside", "/work/proj/.envrc": "protected",
     "/work/proj/Cargo.toml": "manifest", "/work/proj/a.pem": "inside", "/work/proj/tls.key": "env", "/work/proj/key": "inside", "/work/proj/.env": "env", "/work/proj/.env.example": "inside", "/work/proj/a/.env": "env", "/work/proj/.claude/settings.json": "protected",

@@ -69,6 +69,9 @@ _ANSI_ESCAPE = re.compile(
 )
 
 
+_STRIPPERS = {"%": str.removesuffix, "%%": str.removesuffix, "#": str.removeprefix, "##": str.removeprefix}
+
+
 class Word:
     """One argument: `text` with holes, where it stands, whether it can become several (`multi`) or match files (`glob`)."""
 
@@ -351,6 +354,12 @@ class Expander:
             self.scan(child)
         if operator in (":-", "-", ":=", "=", ":?", "?") and isinstance(known, str) and known and HOLE not in known:
             return self._value(known, out, quoted)
+        if operator in (":-", ":=") and known == "" and len(children) == 5:
+            return self._collect(children[3], out, quoted)
+        if operator in _STRIPPERS and isinstance(known, str) and HOLE not in known and len(children) == 5:
+            pattern = script.cut(children[3].start_byte, children[3].end_byte)
+            if not _SPECIAL.search(pattern):
+                return self._value(_STRIPPERS[operator](known, pattern), out, quoted)
         several = "[@]" in text or text.startswith(("${@", "${!"))  # any number of words, even inside quotes
         return self._value(None, out, quoted and not several)
 

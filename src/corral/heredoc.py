@@ -13,7 +13,7 @@ import re
 from corral.frozen import Record, frozen
 
 _STOPS = re.compile(rb"[\\'\"`$(){}#<\n]")
-_WORD_END = re.compile(rb"[\s;&|<>()]")
+_WORD_END = re.compile(rb"[ \t\n;&|<>()]")
 MAX_PENDING = 16  # here-documents on one line, against time that grows with their square
 _BLANK = bytes(10 if code == 10 else 32 for code in range(256))
 _BREAKS = b" \t\n;&|("

@@ -147,7 +147,7 @@ def place_of(path: str, root: str, home: str) -> str:
         return "standard"
     if _SCRATCH.match(path):
         return "scratch"
-    if root.startswith(path + "/"):
+    if root.startswith(path.rstrip("/") + "/") or path == home:
         return "ancestor"
     if _SECRET.match(path):
         return "secret"

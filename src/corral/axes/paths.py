@@ -25,14 +25,14 @@ _WRITE = {"inside": "write-inside", "protected": "write-protected", "manifest": 
 _DELETE = {"inside": "delete-inside", "protected": "write-protected", "manifest": "delete-inside", "env": "delete-inside",
            "scratch": "write-scratch", "secret": "write-secret", "device": "write-device", "standard": ""}  # fmt: skip
 _RUN = {"inside": "run-inside", "protected": "run-inside", "manifest": "run-inside", "env": "run-inside", "scratch": "run-scratch",
-        "standard": ""}  # fmt: skip
+        "system": "read-system", "standard": ""}  # fmt: skip
 _KEYS: dict[str, tuple[dict[str, str], str]] = {
     "reads": (_READ, "read-outside"),
     "writes": (_WRITE, "write-outside"),
     "deletes": (_DELETE, "delete-outside"),
     "runs": (_RUN, "run-outside"),
 }
-_WITHIN = frozenset({"inside", "protected", "manifest", "env", "scratch"})
+_HARMLESS_ENDS = frozenset({"inside", "protected", "manifest", "env", "scratch", "system", "ancestor"})  # of a link
 
 
 def judge(acts: list[Act], config: SandboxConfig, machine: Machine) -> list[Finding]:
@@ -85,7 +85,12 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
 def _keys_at(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
     if is_standard(text):  # before it is resolved: /dev/stdout is a link to wherever this process prints
         return []
-    path = machine.resolve(text, cwd)
+    if verb == "deletes" and text.rpartition("/")[2] not in ("", ".", ".."):
+        # What is deleted is a link itself, not what it leads to.
+        parent, _, name = text.rpartition("/")
+        path = machine.resolve(parent or ("/" if text.startswith("/") else "."), cwd).rstrip("/") + "/" + name
+    else:
+        path = machine.resolve(text, cwd)
     if verb == "runs" and is_program(path):
         return ["run-system"]
     place = place_of(path, machine.root, machine.home)
@@ -104,7 +109,7 @@ def _keys_at(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
         return []
     if key == "read-outside" and not machine.exists(path, cwd):
         return ["read-missing"]
-    if place not in _WITHIN and text[:1] != "/" and ".." not in text and inside(cwd, machine.root):
+    if place not in _HARMLESS_ENDS and text[:1] != "/" and ".." not in text and inside(cwd, machine.root):
         return [key, "link-out"]
     return [key]
 

@@ -18,7 +18,7 @@ MAX_ARGUMENTS = 10_000  # against a call that takes longer than a second to judg
 MAX_ARGUMENT_BYTES = 1024 * 1024
 _METACHARACTERS = re.compile(r"[;|&<>`\n]|\$[({]")
 # Bytes that no shell text needs, and characters that make text look like another.
-_DECEPTIVE = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_DECEPTIVE = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 
 
 def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from corral.braces import HOLE
+from corral.expand import NUMBER
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -14,24 +17,34 @@ if TYPE_CHECKING:
 class Act:
     """One command, and its effects as (key or verb, word, detail)."""
 
-    __slots__ = ("cwds", "depth", "effects", "name", "real", "row", "words")
+    __slots__ = ("cwds", "depth", "effects", "name", "output", "real", "row", "words")
 
     def __init__(self, name: str, words: list[Word], depth: int, cwds: tuple[str, ...] | None) -> None:
         self.name = name
         self.words = words
         self.depth = depth
         self.cwds = cwds
+        self.output: str | None = None  # what it prints, where that is certain
         self.real = ""  # the base name that decides, behind links and copies
         self.row: Row | None = None
         self.effects: list[tuple[str, Word, str]] = []
 
 
 def known_output(acts: list[Act]) -> str | None:
-    """Return what a single echo, printf or pwd prints, when that is certain."""
-    if len(acts) != 1 or acts[0].name not in ("echo", "printf", "pwd"):
+    """Return what a single command prints, when that is certain; a hole stands for what is not."""
+    if len(acts) != 1:
         return None
     act = acts[0]
     words = act.words[1:]
+    if act.output is not None:
+        return act.output.rstrip("\n")
+    if act.name == "nproc" or (act.name == "id" and [w.text for w in words] in (["-u"], ["-g"])):
+        return NUMBER
+    if act.name in ("which", "command") and words and words[-1].proven and "/" not in words[-1].text:
+        named = len(words) == 1 if act.name == "which" else [w.text for w in words[:-1]] == ["-v"]
+        return f"{HOLE}/{words[-1].text}" if named else None
+    if act.name not in ("echo", "printf", "pwd"):
+        return None
     if act.name == "pwd":
         return act.cwds[0] if act.cwds and len(act.cwds) == 1 and not words else None
     if act.effects or not all(w.proven for w in words):

@@ -12,7 +12,7 @@ from corral.unwrap.reader import Reader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from corral.expand import Value
@@ -84,7 +84,7 @@ def judge_words(
     frame: Frame,
     words: list[Word],
     assignments: Iterable[tuple[str, Value, Word]],
-    targets: Iterable[tuple[str, Word]],
+    targets: Sequence[tuple[str, Word]],
     whole: Word,
 ) -> None:
     """Record one simple command: its assignments, its redirects, and what its words do."""
@@ -95,6 +95,8 @@ def judge_words(
         for name, value, word in assignments:
             assign(walker, frame, act, name, value, word)
         return
+    if frame.stdin is not None and len(words) == 1 and words[0].text == "cat" and not targets:
+        act.output = frame.stdin  # `cat <<E` prints what it is given
     saved: dict[str, Any] = {}
     for name, value, word in assignments:
         saved.setdefault(name, frame.scope.variables.get(name, saved))
@@ -125,7 +127,7 @@ def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = N
         return
     base = act.name.rpartition("/")[2]
     if base in ("set", "shift"):
-        frame.scope.args = None
+        _positional(frame, base, words[1:])
     if "/" in act.name:
         act.effects.append(("runs", first, ""))
         base = _program(walker, frame, act, first, base)
@@ -140,6 +142,21 @@ def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = N
         if any(walker.machine.absolute(script, cwd) in walker.written for cwd in frame.scope.cwds or ()):
             act.effects.append(("run-written", first.part(script), ""))
     Reader(walker, frame, act, row).read(words)
+
+
+def _positional(frame: Frame, name: str, words: list[Word]) -> None:
+    """Follow `shift`, `shift N` and `set -- …`; other options of `set` leave the parameters alone."""
+    args = frame.scope.args
+    texts = [w.text for w in words]
+    if name == "shift":
+        count = int(texts[0]) if texts and texts[0].isdigit() else 1
+        known = args is not None and (not texts or texts[0].isdigit())
+        frame.scope.args = args[count:] if known and args is not None else None
+    elif "--" in texts:
+        rest = words[texts.index("--") + 1 :]
+        frame.scope.args = None if any(w.multi or w.glob for w in rest) else [w.text for w in rest]
+    elif not all(t.startswith(("-", "+")) or t == "pipefail" for t in texts):
+        frame.scope.args = None
 
 
 def _program(walker: Walker, frame: Frame, act: Act, first: Word, base: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from corral.braces import HOLE
 from corral.expand import NUMBER, Word
 from corral.unwrap.act import Act
@@ -51,6 +53,7 @@ TOKENS = frozenset(
         "}",
     ]
 ) | {"\n"}
+_QUOTED_SUBSCRIPT = re.compile(r"'[^']*\[[^']*(?:\$\(|`)|\\\$\(")  # a literal that arithmetic would evaluate
 _TRUE = ("true", ":", "[ 1 ]", "[[ 1 ]]", "((1))", "(( 1 ))", "/bin/true", "test 1")
 _FALSE = ("false", "/bin/false", "! true")
 _ENDLESS = frozenset([("while", *c.split()) for c in _TRUE] + [("until", *c.split()) for c in _FALSE])
@@ -133,7 +136,7 @@ def declaration(walker: Walker, node: Node, frame: Frame) -> None:
             name, value, word = assigned(walker, child, frame)
             if "i" in flags and (walker.tainted or (isinstance(value, str) and ("$(" in value or "`" in value))):
                 act.effects.append(("code-unproven", word, ""))
-            if "n" in flags or "i" in flags:
+            if any(flag in flags for flag in "nilu"):  # a reference, a number, or another case
                 value = None
             if frame.scope.locals is not None and keyword in ("local", "declare", "typeset"):
                 frame.scope.locals.setdefault(name, frame.scope.variables.get(name))
@@ -157,7 +160,7 @@ def unset(walker: Walker, node: Node, frame: Frame) -> None:
         for word in frame.words(child):
             if "[" in word.text and ("$(" in word.text or "`" in word.text):
                 walker.report("code-unproven", word, "")
-            frame.scope.variables[word.text] = None
+            frame.scope.variables[word.text] = "" if word.proven else None
             if word.proven:
                 frame.scope.functions.pop(word.text, None)
 
@@ -166,7 +169,7 @@ def test(walker: Walker, node: Node, frame: Frame) -> None:
     frame.scan(node)
     text = frame.script.cut(node.start_byte, node.end_byte)
     arithmetic = any(op in text for op in (" -eq ", " -ne ", " -lt ", " -le ", " -gt ", " -ge ", "-v "))
-    if arithmetic and (walker.tainted or ("[" in text[2:] and ("$(" in text or "`" in text))):
+    if arithmetic and (walker.tainted or _QUOTED_SUBSCRIPT.search(text)):
         walker.report("code-unproven", frame.word_at(node), "")
 
 

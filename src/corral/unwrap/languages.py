@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from corral.expand import NUMBER
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -49,7 +51,7 @@ def read(language: str, reader: Reader, effect: str, word: Word) -> None:
             reader.script("runs", word)
         return
     try:
-        for verb, text in sed(word.text):
+        for verb, text in sed(word.text.replace(NUMBER, "1")):
             if verb == "runs":
                 reader.emit("code-option", word.part(text))
                 if text:

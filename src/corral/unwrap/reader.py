@@ -28,10 +28,10 @@ class Reader(Slots):
         self.deferred += [(slot, words[0]) for slot in row.get("effects", ())]
         style = row["style"]
         rest = words[1:]
-        if row.get("risky"):
+        style = row["style"]
+        if style not in ("gnu", "posix", "longdash", "tar"):
             for word in rest:
-                if HOLE in word.text and (word.multi or word.text[0] == HOLE):
-                    self.emit("word-unproven", word)  # it may become any option
+                self._may_be_option(word)
         if style == "find":
             self._find(rest)
         elif style == "keyvalue":
@@ -54,6 +54,7 @@ class Reader(Slots):
             word = words[index]
             text = word.text
             index += 1
+            self._may_be_option(word)
             if text == "--":
                 if text in options:
                     self._option(text, None, word, words, index)
@@ -204,9 +205,16 @@ class Reader(Slots):
             elif many == "?":
                 pass
             elif index < len(words):
+                if words[index].multi:
+                    self._may_be_option(words[index])  # it may become several words
                 self._fill_option(slot, words[index])
                 index += 1
         return stop or index
+
+    def _may_be_option(self, word: Word) -> None:
+        """Report a word that is only known when it runs, where it may become an option that matters."""
+        if HOLE in word.text and (word.multi or word.text[0] == HOLE) and self.row.get("risky"):
+            self.emit("word-unproven", word)
 
     def _fill_option(self, slot: Slot, word: Word) -> None:
         if slot[4] or slot[5]:

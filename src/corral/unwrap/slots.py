@@ -169,7 +169,8 @@ class Slots:
         else:
             self.emit("code", word, label)
         if word.glob or HOLE in word.text:
-            self.emit("code-unproven", word)
+            # A hole in front may be any command; one further on is judged as an unknown word of what stands there.
+            self.emit("code-unproven" if word.text[:1] == HOLE else "word-unproven", word)
             if row["id"] in _SAME_SHELL:
                 self.frame.scope.forget()
             if HOLE in word.text and word.text.strip(HOLE) == "":
@@ -323,7 +324,8 @@ class Slots:
         if word.text.startswith("file:"):
             self.emit("reads", word.part(word.text[5:].removeprefix("//").removeprefix("localhost")))
             return
-        self.emit(network.effect_of(word.text), word, label)
+        unknown = HOLE in network.host_of(word.text)
+        self.emit("network-unproven" if unknown else network.effect_of(word.text), word, label)
 
     def remote(self, effect: str, word: Word, label: str = "") -> None:
         """Record a git remote or rsync place: a name, an address, or a path."""

@@ -38,7 +38,7 @@ _LOOP_SETTERS = frozenset(
 _MOVERS = frozenset({"cd", "pushd", "popd"})
 
 
-def children(node: Node, frame: Frame, *, joins: bool = False) -> list[Node]:
+def children(node: Node, frame: Frame, *, joins: bool = False, dashes: list[Word] | None = None) -> list[Node]:
     """Return a node's children; text between them that is not blank is something the grammar dropped, and is reported.
 
     A bare line continuation joins two words that the grammar splits: only a caller that `joins` them may pass it by.
@@ -52,7 +52,10 @@ def children(node: Node, frame: Frame, *, joins: bool = False) -> list[Node]:
             gap = source[last:start]
             if gap.strip(b" \t\n") and (gap.replace(b"\\\n", b"").strip(b" \t\n") or (gap == b"\\\n" and not joins)):
                 at = Word(gap.decode("utf-8", "replace"), *frame.script.span(last, start))
-                frame.walker.report("unparsed", at, "")
+                if dashes is not None and gap.strip(b" \t") == b"-" and child.type == "file_redirect":
+                    dashes.append(at.part("-"))  # the grammar drops a lone `-` before a redirect
+                else:
+                    frame.walker.report("unparsed", at, "")
         last = child.end_byte
     return nodes
 

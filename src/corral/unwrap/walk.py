@@ -90,13 +90,8 @@ class Walker:
         constructs.arithmetic(self, node, frame)
 
     def call_script(self, script: Script, scope: Scope) -> None:
-        """Walk the text of a whole call, and then what it defines but never calls."""
-        frame = Frame(self, script, scope, 0)
-        self.script(script, frame)
-        for bodies in list(scope.functions.values()):
-            for owner, body in bodies:
-                if body.id not in self.walked:
-                    self._body(Frame(self, owner, scope.copy(), 1), body)
+        """Walk the text of a whole call."""
+        self.script(script, Frame(self, script, scope, 0))
 
     def script(self, script: Script, frame: Frame) -> None:
         """Walk one parsed text."""
@@ -111,6 +106,9 @@ class Walker:
             at = frame.word_at(bad)
             self.report("unparsed", at if at.text.strip() else whole, "")
         self.block(root, frame)
+        for owner, body in [pair for bodies in frame.scope.functions.values() for pair in bodies if pair[0] is script]:
+            if body.id not in self.walked:  # defined and never called: by a trap perhaps, or by what it exports it to
+                self._body(Frame(self, owner, frame.scope.copy(), frame.depth + 1), body)
         if len(script.spent) < len(script.heredocs):
             self.report("unparsed", whole, ": a here-document that is none")
 
@@ -186,7 +184,10 @@ class Walker:
     def _redirected(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
         body = None
         targets, extra = list(targets), list(extra)
-        for child in children(node, frame):
+        dashes: list[Word] = []
+        for child in children(node, frame, dashes=dashes):
+            extra += dashes
+            dashes.clear()
             kind = child.type
             if kind == "file_redirect":
                 more, words = self.redirect(child, frame)
@@ -313,7 +314,7 @@ class Walker:
             frame.check_depth()
             scope = frame.scope
             saved_args, saved_locals = scope.args, scope.locals
-            scope.args = [w.text for w in words[1:]] if all(w.proven for w in words[1:]) else None
+            scope.args = None if any(w.multi or w.glob for w in words[1:]) else [w.text for w in words[1:]]
             scope.locals = {}
             self._body(Frame(self, owner, scope, frame.depth + 1, frame.stdin), body)
             for local, old in (scope.locals or {}).items():
@@ -329,13 +330,12 @@ class Walker:
         frame.check_depth()
         inner = Frame(self, frame.script, frame.scope.copy(), frame.depth + 1, frame.stdin)
         before = len(self.acts)
-        if (
-            node.children
-            and node.children[0].type == "`"
-            and b"\\" in frame.script.source[node.start_byte : node.end_byte]
-        ):
+        text = frame.script.cut(node.start_byte, node.end_byte)
+        if text.startswith("`") and "\\" in text:
             # Inside backticks a backslash is removed once more than the grammar knows.
-            self.report("unparsed", frame.word_at(node), ": a backslash inside backticks")
+            inside = text[1:-1].replace("\\`", "`").replace("\\$", "$").replace("\\\\", "\\")
+            self.nested(inside, frame.word_at(node), frame, inner.scope)
+            return None
         targets: list[Target] = []
         for child in children(node, inner):
             if child.type == "file_redirect":
@@ -352,8 +352,18 @@ class Walker:
         targets = list(targets)
         stdin = frame.stdin
         last = node.start_byte
-        for child in children(node, frame, joins=True):
+        dashes: list[Word] = []
+        for child in children(node, frame, joins=True, dashes=dashes):
             kind = child.type
+            if (
+                assignments
+                and not words
+                and kind != "variable_assignment"
+                and b"\n" in frame.script.source[last : child.start_byte].replace(b"\\\n", b"")
+            ):
+                # `a=1 b=2` alone on a line: the grammar takes the next line's command for the one they are prefixes of.
+                commands.judge_words(self, frame, [], assignments, (), frame.word_at(node))
+                assignments = []
             if kind == "variable_assignment":
                 assignments.append(constructs.assigned(self, child, frame))
             elif kind == "command_name":
@@ -381,6 +391,7 @@ class Walker:
                 words += made
             if kind != "$" or not frame.translates(child):
                 last = child.end_byte
+        words += dashes
         words += extra
         if len(self.acts) >= MAX_COMMANDS:
             raise PastLimit(f"more than {MAX_COMMANDS} commands")
