@@ -84,6 +84,7 @@ ROW_KEYS = frozenset(
         "interpreter",
         "appends",
         "copies",
+        "quotes",
         "why",
         "instead",
         "deny",
@@ -179,7 +180,7 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
         row["longs"] = tuple(sorted(o for o in options if o.startswith("--")))
     if "scripts" in data:
         row["scripts"] = tuple(data["scripts"])
-    for key in ("group", "interpreter", "appends", "copies", "why", "instead"):
+    for key in ("group", "interpreter", "appends", "copies", "quotes", "why", "instead"):
         if key in data:
             row[key] = data[key]
     for key in ("bare", "effects"):

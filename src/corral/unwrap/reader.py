@@ -296,6 +296,8 @@ class Reader(Slots):
                     joined = words[index].part(" ".join(w.text for w in words[index:]))
                     joined.end = words[-1].end
                     self.fill((slot[0], "shell", "", slot[3], (), ()), joined)
+                    if self.row.get("quotes") and len(words) - index > 1:
+                        self._command(words[index:], until=False)
                 return
             if many == "*":
                 after = len(slots) - position - 1  # `cp SOURCE* TARGET`: what follows takes its words from the end
