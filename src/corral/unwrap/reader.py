@@ -296,7 +296,7 @@ class Reader(Slots):
                     joined = words[index].part(" ".join(w.text for w in words[index:]))
                     joined.end = words[-1].end
                     self.fill((slot[0], "shell", "", slot[3], (), ()), joined)
-                    if self.row.get("quotes") and len(words) - index > 1:
+                    if self.row.get("quotes") and len(words) - index > 1 and " " not in words[index].text:
                         self._command(words[index:], until=False)
                 return
             if many == "*":
