@@ -40,6 +40,7 @@ def test_what_only_looks_like_one_is_left_alone(text: str) -> None:
         pytest.param("cat <<A; cat <<B\n1\nA\n2\nB\n", [("1\n", False), ("2\n", False)], id="two in a list"),
         pytest.param('x="$(cat <<E\na "b\nE\n)"', [('a "b\n', False)], id="inside a substitution inside quotes"),
         pytest.param("cat <<E | sh\nE E\nE\n", [("E E\n", False)], id="a body line that begins like the delimiter"),
+        pytest.param("cat <<E\nnever ended", [("never ended\n", False)], id="to the end of the text"),
         pytest.param("cat 3<<E\nx\nE\n", [("x\n", False)], id="with a descriptor"),
     ],
 )
@@ -52,7 +53,7 @@ def test_bodies_are_found(text: str, bodies: list[tuple[str, bool]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["cat <<E\nnever", "cat <<E", "cat <<\nE\n", "cat <<$x\n$x\n", "cat <<'E\nE\n", "cat <<E\nE )\n"]
+    "text", ["$(cat <<E\nnever", "cat <<E", "cat <<\nE\n", "cat <<$x\n$x\n", "cat <<'E\nE\n", "$(cat <<E\nE )\n"]
 )
 def test_what_ends_nowhere_is_an_error(text: str) -> None:
     with pytest.raises(HeredocError):

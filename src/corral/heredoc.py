@@ -53,7 +53,7 @@ def extract(source: bytes) -> tuple[bytes, dict[int, Heredoc]]:
         elif char == b"\n":
             at += 1
             if pending and top in ("cmd", "paren", "tick"):
-                at = _bodies(source, out, at, pending, found)
+                at = _bodies(source, out, at, pending, found, to_the_end=len(stack) == 1)
                 pending = []
         elif char == b'"':
             if top == "dq":
@@ -165,12 +165,22 @@ def _operator(source: bytes, out: bytearray, at: int, pending: list[tuple[int, b
 
 
 def _bodies(
-    source: bytes, out: bytearray, at: int, pending: list[tuple[int, bytes, bool, bool]], found: dict[int, Heredoc]
+    source: bytes,
+    out: bytearray,
+    at: int,
+    pending: list[tuple[int, bytes, bool, bool]],
+    found: dict[int, Heredoc],
+    *,
+    to_the_end: bool,
 ) -> int:
     for start, delimiter, quoted, tabs in pending:
         begin = at
         lines: list[bytes] = []
         while True:
+            if at >= len(source) and to_the_end:  # bash warns, and takes all that is left
+                found[start] = Heredoc(b"".join(lines), quoted, begin, len(source))
+                out[begin:] = source[begin:].translate(_BLANK)
+                break
             if at >= len(source):
                 raise HeredocError(f"the here-document ends nowhere: no line {delimiter.decode(errors='replace')!r}")
             end = source.find(b"\n", at)

@@ -5,6 +5,8 @@ The grammar's shared objects are loaded directly: their packages' own imports co
 
 from __future__ import annotations
 
+import re
+
 from corral.heredoc import Heredoc, HeredocError, extract
 
 TYPE_CHECKING = False
@@ -14,6 +16,20 @@ if TYPE_CHECKING:
     Node = Any
 
 MAX_TEXT_BYTES = 256 * 1024  # against input that takes longer than a second to judge
+_COMMAND = rb"(^|[;&|({\n]|\b(?:then|do|else)\b)([ \t]*)"
+_COMPOUND = rb"(?=[ \t]+(?:-p[ \t]+)?(?:[({]|\[\[|(?:for|if|while|until|case)\b))"
+# What tree-sitter-bash 0.25.1 calls an error and bash runs. Each can go when the grammar reads it.
+_REWRITES = (
+    (re.compile(_COMMAND + rb"time" + _COMPOUND), rb"\1\2    "),  # time { …; }
+    (re.compile(_COMMAND + rb"!" + _COMPOUND), rb"\1\2 "),  # ! { …; }
+    (re.compile(rb"(\$\{\w+(?:\[[@*]\])?:)\$(\w)"), rb"\1 \2"),  # ${x:$i:1}
+    (re.compile(rb"(\$\{\w+(?:\[[@*]\])?:[ \w]*:)\$(\w)"), rb"\1 \2"),
+    (re.compile(rb"([\w.*+\])])\$(?=\))"), rb"\1%"),  # $(grep foo$)
+    (
+        re.compile(rb"(?m)(^[ \t]*\w+=(?:\$\([^()\n]*\)|[\w./-]*)) 2>/dev/null(?=[ \t]*(?:$|\|\||&&|;))"),
+        rb"\1            ",
+    ),  # x=$(cmd) 2>/dev/null
+)
 _PARSER: Any = None
 
 
@@ -29,7 +45,7 @@ def _parser() -> Any:
 class Script:
     """Parsed shell text. `problem` says why it cannot be trusted whole; spans are offsets into the call's own text."""
 
-    __slots__ = ("base", "fixed", "heredocs", "plain", "problem", "raw", "root", "source", "spent", "text")
+    __slots__ = ("base", "fixed", "heredocs", "leaves", "plain", "problem", "raw", "root", "source", "spent", "text")
 
     def __init__(self, text: str, *, base: int = 0, fixed: tuple[int, int] | None = None, parse: bool = True) -> None:
         self.text = text
@@ -40,12 +56,12 @@ class Script:
         self.spent: set[int] = set()
         self.root: Node = None
         if not parse:  # the script of an argv call, which has none
-            self.source, self.raw, self.plain = b"", b"", True
+            self.source, self.leaves, self.raw, self.plain = b"", b"", b"", True
             return
         source = self.raw = text.encode("utf-8", "surrogatepass")
         if len(source) > MAX_TEXT_BYTES:
             self.problem = f"more than {MAX_TEXT_BYTES} bytes of shell text"
-            self.source, self.plain = b"", True
+            self.source, self.leaves, self.plain = b"", b"", True
             return
         if b"\0" in source:
             self.problem = "a NUL byte"
@@ -54,19 +70,31 @@ class Script:
                 source, self.heredocs = extract(source)
             except HeredocError as error:
                 self.problem = str(error)
-                self.source, self.plain = b"", True
+                self.source, self.leaves, self.plain = b"", b"", True
                 return
-        self.source = source
+        self.source = self.leaves = source
         self.plain = len(source) == len(text)
         if self.heredocs:
             self.text = source.decode("utf-8", "surrogatepass")
         self.root = _parser().parse(source).root_node
+        if self.root.has_error:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Parse again without what the grammar calls an error and bash does not; every change keeps the length and what is run."""
+        source = self.source
+        for pattern, replacement in _REWRITES:
+            source = pattern.sub(replacement, source)
+        if source != self.source:
+            root = _parser().parse(source).root_node
+            if not root.has_error:
+                self.source, self.root = source, root  # words are still cut from the text as it was
 
     def cut(self, start: int, end: int) -> str:
         """Return the text between two byte offsets."""
         if self.plain:
             return self.text[start:end]
-        return self.source[start:end].decode("utf-8", "replace")
+        return self.leaves[start:end].decode("utf-8", "replace")
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Return where these byte offsets lie in the text of the call, in characters."""
