@@ -340,6 +340,8 @@ class Expander:
         if len(children) == 3 and children[1].type == "subscript":
             parts = children[1].children
             index = script.cut(parts[2].start_byte, parts[2].end_byte) if len(parts) == 4 else ""
+            if index not in ("@", "*") and not index.isdigit():
+                self.arithmetic(children[1])
             value = self.array(script.cut(parts[0].start_byte, parts[0].end_byte)) if parts else None
             if isinstance(value, list) and index in ("@", "*"):
                 return self._value(value if index == "@" or not quoted else " ".join(value), out, quoted)

@@ -62,6 +62,7 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
         text = text[: text.index(HOLE)].rpartition("/")[0] + "/" if "/" in text[: text.index(HOLE)] else ""
     elif word.glob:
         first = min(text.index(c) for c in "*?[" if c in text) if any(c in text for c in "*?[") else len(text)
+        unproven = "/.." in text[first:]  # below a directory that only the disk knows
         text = text[:first].rpartition("/")[0] + "/" if "/" in text[:first] else "."
     if cwds is None and not text.startswith("/"):
         unproven = True

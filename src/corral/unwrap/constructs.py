@@ -136,6 +136,8 @@ def declaration(walker: Walker, node: Node, frame: Frame) -> None:
             name, value, word = assigned(walker, child, frame)
             if "i" in flags and (walker.tainted or (isinstance(value, str) and ("$(" in value or "`" in value))):
                 act.effects.append(("code-unproven", word, ""))
+            if "n" in flags:  # what is set through it later is another variable
+                act.effects.append(("word-unproven", word, ""))
             if any(flag in flags for flag in "nilu"):  # a reference, a number, or another case
                 value = None
             if frame.scope.locals is not None and keyword in ("local", "declare", "typeset"):
