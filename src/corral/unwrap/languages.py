@@ -87,7 +87,9 @@ def sed(text: str) -> list[tuple[str, str]]:
             while at < size and (text[at].isdigit() or text[at] == " "):
                 at += 1
         elif command in ":btTv":
-            while at < size and text[at] not in "\n;}":
+            while at < size and text[at] in " \t":
+                at += 1
+            while at < size and text[at] not in "\n;} \t":  # a blank ends a label, and a command may follow
                 at += 1
         elif command in "aic":
             while True:

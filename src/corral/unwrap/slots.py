@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from corral.braces import HOLE
 from corral.expand import SUBSTITUTED, Word
+from corral.places import is_standard
 from corral.rulebook import row as row_of
-from corral.unwrap import languages, network
+from corral.unwrap import guess, languages, network
 from corral.unwrap.scope import fresh
 
 TYPE_CHECKING = False
@@ -42,6 +43,7 @@ class Slots:
         "act",
         "deferred",
         "frame",
+        "guesses",
         "left",
         "marks",
         "operand_effects",
@@ -67,6 +69,7 @@ class Slots:
         ] = []  # where the shell still is while a program works elsewhere (env -C)
         self.rest: list[Word] = []  # what follows an option that stops the reading
         self.deferred: list[tuple[Slot, Word]] = []  # what depends on options that may still come
+        self.guesses = 0  # commands that its undescribed words may be
         self.marks: tuple[str, ...] = ("{}",)
 
     def emit(self, key: str, word: Word, detail: str = "") -> None:
@@ -112,12 +115,7 @@ class Slots:
 
     def any(self, effect: str, word: Word, label: str = "") -> None:
         """Judge a word that nobody described: if it looks like a path it may be read or written."""
-        for part in candidates(word, self.walker, self.act.cwds):
-            self.emit("reads", part)
-        if self.row["id"] == "unknown" and network.is_address(word.text):
-            self.emit("network-maybe", word)
-        if not word.proven and HOLE in word.text and self.row["id"] == "unknown":
-            self.emit("word-unproven", word)
+        guess.judge(self, word)
 
     def _chdir(self, word: Word) -> None:
         scope = self.frame.scope
@@ -190,7 +188,8 @@ class Slots:
         if word.text in ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"):
             self.code_from_stdin(word)
             return
-        if word.text == SUBSTITUTED:  # a process substitution: what is printed there is run
+        # A process substitution, or another open file: what is printed there is run.
+        if word.text == SUBSTITUTED or (is_standard(word.text) and word.text != "/dev/null"):
             self.emit("code-stdin", word)
             return
         if "://" in word.text or word.text.startswith(("npm:", "jsr:", "data:")):  # fetched and run
@@ -302,7 +301,7 @@ class Slots:
         """Judge KEY with VALUE as the next operand: setting a key of the row's table has its effect, any other key and reading have none."""
         at = next((i for i, w in enumerate(self.operands) if w is word), len(self.operands))
         value = self.operands[at + 1] if at + 1 < len(self.operands) else None
-        if value is None or self.operands[at - 1].text == "get":
+        if value is None or (at > 0 and self.operands[at - 1].text == "get"):
             return
         if not word.proven or any(
             _key_fits(word.text.lower(), pattern.lower()) for pattern in self.row.get("config", {})
@@ -431,39 +430,3 @@ def split(text: str) -> list[str]:
         return shell_split(text)
     except ValueError:
         return text.split()
-
-
-def candidates(word: Word, walker: Walker, cwds: tuple[str, ...] | None) -> list[Word]:
-    """Return the parts of a word that could be a path: the word itself, or what stands behind `=`, `@`, `file://`, `,`."""
-    text = word.text
-    if not text or text == "-":
-        return []
-    scheme, found, rest = text.partition("://")
-    if found:
-        if scheme.rpartition("=")[2].lower() == "file":
-            return [word.part("/" + rest.partition("/")[2])]
-        if scheme.replace("+", "").replace("-", "").replace(".", "").isalnum():
-            return []
-    parts = [text]
-    if "=" in text:
-        parts.append(text.partition("=")[2])
-    if text[0] == "@":
-        parts.append(text[1:])
-    if text[0] == "-" and len(text) > 2 and text[1] != "-":
-        parts.append(text[2:])
-    made = []
-    for part in parts:
-        if part.startswith("~"):
-            head, slash, tail = part.partition("/")
-            made.append(word.part((walker.machine.home if head == "~" else f"/home/{head[1:]}") + slash + tail))
-        elif "/" in part or part == "..":
-            if not part.startswith("-"):
-                made.append(word.part(part))
-        elif (
-            part
-            and part is text
-            and not text.startswith("-")
-            and any(walker.machine.exists(part, c) for c in cwds or ())
-        ):
-            made.append(word)
-    return made

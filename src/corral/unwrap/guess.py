@@ -1,0 +1,97 @@
+"""What a word may be that no row describes: a path, an address, a command. Danger is looked for everywhere; nothing is proven here."""
+
+from __future__ import annotations
+
+from corral.braces import HOLE
+from corral.rulebook import row as row_of
+from corral.unwrap.network import is_address
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.expand import Word
+    from corral.unwrap.slots import Slots
+    from corral.unwrap.walk import Walker
+
+MAX_GUESSES = 8  # commands that one command may be hiding, against a call that names a hundred
+_BLANKS = (" ", "\t", "\n")
+# What only a shell has, so that no other program can start it; their names are words and directories everywhere.
+_BUILTIN = frozenset({".", "source", "eval", "exec", "alias", "set", "export", "trap", "command", "builtin", "enable"})
+
+
+def judge(slots: Slots, word: Word) -> None:
+    """Record what an undescribed word may mean to the program that gets it."""
+    for part in candidates(word, slots.walker, slots.act.cwds):
+        slots.emit("reads", part)
+    unknown = slots.row["id"] == "unknown"
+    if unknown and is_address(word.text):
+        slots.emit("network-maybe", word)
+    if unknown and not word.proven and HOLE in word.text:
+        slots.emit("word-unproven", word)
+    if unknown or slots.row.get("launches"):
+        _command(slots, word)
+
+
+def _command(slots: Slots, word: Word) -> None:
+    """Judge a word that names what the profile may refuse, and the words behind it, as the command that an unknown launcher may run."""
+    text = word.text.strip()
+    if any(blank in text for blank in _BLANKS):
+        if _dangerous(text.split(maxsplit=1)[0]):
+            slots.walker.nested(text.replace(HOLE, "${unproven}"), word, slots.frame)
+        return
+    if not _dangerous(text) or any(act.words[0] is word for act in slots.walker.acts[1:]):
+        return
+    slots.guesses += 1
+    if slots.guesses > MAX_GUESSES:
+        slots.emit("word-unproven", word)
+        return
+    words = slots.act.words
+    at = next((i for i, w in enumerate(words) if w is word), None)
+    if at is not None:
+        slots.walker.command(slots.frame.enter(), words[at:])
+    elif "interpreter" not in (row_of(text.rpartition("/")[2]) or {}):  # `--shell=bash` only names it
+        slots.walker.command(slots.frame.enter(), [word])
+
+
+def _dangerous(name: str) -> bool:
+    """Say whether a word is the name, or the absolute path, of a command that is refused by name or runs code."""
+    if "/" in name and name[0] != "/":
+        return False
+    base = name.rpartition("/")[2]
+    row = row_of(base) if base and base not in _BUILTIN else None
+    return row is not None and ("group" in row or "interpreter" in row)
+
+
+def candidates(word: Word, walker: Walker, cwds: tuple[str, ...] | None) -> list[Word]:
+    """Return the parts of a word that could be a path: the word itself, or what stands behind `=`, `@`, `file://`, `,`."""
+    text = word.text
+    if not text or text == "-":
+        return []
+    scheme, found, rest = text.partition("://")
+    if found:
+        if scheme.rpartition("=")[2].lower() == "file":
+            return [word.part("/" + rest.partition("/")[2])]
+        if scheme.replace("+", "").replace("-", "").replace(".", "").isalnum():
+            return []
+    parts = [text]
+    if "=" in text:
+        parts.append(text.partition("=")[2])
+    if text[0] == "@":
+        parts.append(text[1:])
+    if text[0] == "-" and len(text) > 2 and text[1] != "-":
+        parts.append(text[2:])
+    made = []
+    for part in parts:
+        if part.startswith("~"):
+            head, slash, tail = part.partition("/")
+            made.append(word.part((walker.machine.home if head == "~" else f"/home/{head[1:]}") + slash + tail))
+        elif "/" in part or part == "..":
+            if not part.startswith("-"):
+                made.append(word.part(part))
+        elif (
+            part
+            and part is text
+            and not text.startswith("-")
+            and any(walker.machine.exists(part, c) for c in cwds or ())
+        ):
+            made.append(word)
+    return made
