@@ -14,8 +14,13 @@ if TYPE_CHECKING:
 
 MAX_GUESSES = 8  # commands that one command may be hiding, against a call that names a hundred
 _BLANKS = (" ", "\t", "\n")
-# What only a shell has, so that no other program can start it; their names are words and directories everywhere.
-_BUILTIN = frozenset({".", "source", "eval", "exec", "alias", "set", "export", "trap", "command", "builtin", "enable"})
+# What only a shell has, so that no other program can start it, and names that are ordinary words and directories everywhere.
+_ORDINARY = frozenset(
+    {".", "source", "eval", "exec", "alias", "set", "export", "trap", "command", "builtin", "enable", "host"}
+)
+
+# What programs of other kinds call their subcommands, databases and letters.
+_SUBCOMMANDS = frozenset({"cf", "pkg", "passwd", "login", "dump", "restore", "check", "at", "script"})
 
 
 def judge(slots: Slots, word: Word) -> None:
@@ -27,11 +32,11 @@ def judge(slots: Slots, word: Word) -> None:
         slots.emit("network-maybe", word)
     if unknown and not word.proven and HOLE in word.text:
         slots.emit("word-unproven", word)
-    if unknown or slots.row.get("launches"):
-        _command(slots, word)
+    if unknown or not slots.row["id"].startswith("git"):
+        _command(slots, word, unknown=unknown)
 
 
-def _command(slots: Slots, word: Word) -> None:
+def _command(slots: Slots, word: Word, *, unknown: bool) -> None:
     """Judge a word that names what the profile may refuse, and the words behind it, as the command that an unknown launcher may run."""
     text = word.text.strip()
     if any(blank in text for blank in _BLANKS):
@@ -46,6 +51,8 @@ def _command(slots: Slots, word: Word) -> None:
         return
     words = slots.act.words
     at = next((i for i, w in enumerate(words) if w is word), None)
+    if not unknown and (at is None or at == len(words) - 1 or text in _SUBCOMMANDS):
+        return  # a known program that gets a lone name means a file or a subject of its own by it
     if at is not None:
         slots.walker.command(slots.frame.enter(), words[at:])
     elif "interpreter" not in (row_of(text.rpartition("/")[2]) or {}):  # `--shell=bash` only names it
@@ -57,7 +64,7 @@ def _dangerous(name: str) -> bool:
     if "/" in name and name[0] != "/":
         return False
     base = name.rpartition("/")[2]
-    row = row_of(base) if base and base not in _BUILTIN else None
+    row = row_of(base) if base and base not in _ORDINARY else None
     return row is not None and ("group" in row or "interpreter" in row)
 
 
