@@ -6,7 +6,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import jsonschema
 import pytest
 
 import corral
+from observe import alive, eventually, unique_seconds
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "schemas" / "result.schema.json").read_text())
 STRICT = ("--profile", "strict")
@@ -434,11 +434,11 @@ class TestRun:
         assert lines[:3] == ["✗ deny   name-rm · name axis", "    rm notes.txt", "    ^^"]
         assert any(line.startswith("    instead  ") for line in lines)
 
-    def test_workspace_needs_containment_and_the_message_says_what_works(self, project: Path) -> None:
-        done = cli("run", "--", "touch", "made", cwd=project)
-        assert (done.returncode, done.stdout) == (125, b"")
-        assert "--profile strict" in done.stderr.decode()
-        assert not (project / "made").exists()
+    def test_workspace_is_the_default_and_is_contained(self, project: Path) -> None:
+        done = cli("run", "--json", "--", "touch", "made", cwd=project)
+        result = json.loads(done.stdout)
+        assert (done.returncode, result["backend"], result["enforcement"]) == (0, "warden", "full")
+        assert (project / "made").exists()
 
     def test_the_terminal_is_passed_through(self, project: Path) -> None:
         (project / "see.py").write_text(
@@ -476,16 +476,14 @@ class TestRun:
             assert process.wait(DEADLINE_SECONDS) == 128 + 9
 
     def test_corral_killed_takes_the_command_with_it(self, project: Path) -> None:
-        (project / "stay.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n")
-        command = [sys.executable, "-m", "corral", "run", *STRICT, "--", "python3", "stay.py"]
+        (project / "stay.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+        mark = unique_seconds()
+        command = [sys.executable, "-m", "corral", "run", *STRICT, "--", "python3", "stay.py", mark]
         with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
-            pid = int(process.stdout.readline())
+            assert process.stdout.readline() == b"ready\n"
             process.kill()
-        until = time.monotonic() + DEADLINE_SECONDS
-        while Path(f"/proc/{pid}").exists():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        eventually(lambda: alive(mark) == [])
 
 
 class TestRunJson:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from corral import ContainmentError, Sandbox, handle, spawn
+from corral import Containment, ContainmentError, Sandbox, handle, spawn
 from corral.containment.wire import pack_plan
 from observe import DEADLINE_SECONDS, alive, children, descriptors, eventually, exist, unique_seconds
 
@@ -317,9 +317,10 @@ def test_a_warden_that_is_stopped_does_not_hold_the_run(open_box: Sandbox, monke
     assert open_box.run(["echo", "next"]).stdout == b"next\n"
 
 
-def test_a_command_that_kills_its_warden_gets_no_further(open_box: Sandbox) -> None:
+def test_a_command_that_kills_its_warden_gets_no_further(open_sandbox: Callable[..., Sandbox]) -> None:
     seconds = unique_seconds()
-    result = open_box.run(f"setsid sleep {seconds} & kill -KILL $PPID; sleep {seconds}", shell=True)
+    uncontained = open_sandbox(containment=Containment(backend="none"))
+    result = uncontained.run(f"setsid sleep {seconds} & kill -KILL $PPID; sleep {seconds}", shell=True)
     assert alive(seconds) == []
     assert (result.exit_code, [violation.kind for violation in result.violations]) == (137, ["warden-lost"])
 
@@ -347,7 +348,7 @@ def test_a_sandbox_that_is_dropped_ends_its_keeper(open_sandbox: Callable[..., S
 
 def test_a_keeper_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     before = descriptors()
-    pool = spawn.Pool(pack_plan({"rlimits": []}))
+    pool = spawn.Pool(lambda: pack_plan({"rlimits": [], "layers": ()}))
     monkeypatch.setattr(sys, "_base_executable", "/nonexistent/python")
     with pytest.raises(ContainmentError, match=r"did not start: .*No such file"):
         pool.prepare()

@@ -77,8 +77,11 @@ class Containment(Record):
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     project: str = "read-write"
+    accept_partial: bool = False  # the owner's word that less than all layers will do
 
     def _validate(self) -> None:
+        if not isinstance(self.accept_partial, bool):
+            raise PolicyError(f"containment.accept_partial must be True or False, not {self.accept_partial!r}")
         _one_of("containment.backend", self.backend, ("auto", "warden", "none"))
         _one_of("containment.network", self.network, ("off", "on"))
         _one_of("containment.project", self.project, ("read-write", "read-only"))

@@ -60,11 +60,17 @@ def overlay(base: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]
 class HostEnvironment:
     """This process's environment, scrubbed, and scrubbed anew only when it has changed."""
 
-    __slots__ = ("_allowlist", "_last")
+    __slots__ = ("_allowlist", "_last", "_replaced")
 
     def __init__(self, allowlist: Collection[str]) -> None:
         self._allowlist = allowlist
+        self._replaced: Mapping[str, str] = {}
         self._last: tuple[object, dict[str, str]] = (None, {})
+
+    def replace(self, variables: Mapping[str, str]) -> None:
+        """Give commands these variables instead of the host's."""
+        self._replaced = variables
+        self._last = (None, {})
 
     def scrubbed(self) -> dict[str, str]:
         """Return what a command may see of the environment now. The same object means the same variables."""
@@ -72,6 +78,6 @@ class HostEnvironment:
         raw = getattr(os.environ, "_data", None)
         seen, scrubbed = self._last
         if raw is None or raw != seen:
-            scrubbed = scrub(os.environ, self._allowlist)
+            scrubbed = {**scrub(os.environ, self._allowlist), **self._replaced}
             self._last = (dict(raw or {}), scrubbed)
         return scrubbed

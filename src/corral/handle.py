@@ -347,6 +347,9 @@ class Handle:
         if self._silent:
             ending = silent(ending, self._silence_seconds or 0.0)
         facts = self._known or self._facts()
+        violations = ending.violations
+        if self._pool.inspect is not None:
+            violations += self._pool.inspect(facts["stderr"], self._launch.cwd, warden.missing_layers)
         if ending.message:
             said = ending.message.encode("utf-8", "surrogateescape")
             facts["stderr"] += said
@@ -359,7 +362,7 @@ class Handle:
             backend=warden.backend,
             enforcement=warden.enforcement,
             missing_layers=warden.missing_layers,
-            violations=ending.violations,
+            violations=violations,
             usage=ending.usage,
             killed=ending.killed,
             **facts,

@@ -10,13 +10,13 @@ import time
 
 from corral import files, handle
 from corral.config import SandboxConfig
-from corral.containment.limits import rlimits, unenforceable
-from corral.containment.wire import pack_plan
+from corral.containment.holding import Holding, unmet
+from corral.containment.limits import unenforceable
 from corral.environment import HostEnvironment
 from corral.errors import ContainmentError, PolicyError
 from corral.launch import Failure, plan
 from corral.machine import Machine
-from corral.model import DENIED_EXIT_CODE, Call, Decision, Launch, Verdict
+from corral.model import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Call, Decision, Launch, Verdict
 from corral.outcome import facts_of
 from corral.result import SandboxResult
 from corral.spawn import Pool
@@ -43,10 +43,11 @@ class Sandbox:
         unkept = unenforceable(self.config.limits)
         if unkept:
             raise PolicyError(f"limits.{unkept[0]} cannot be kept without a kernel layer for it; leave it out")
-        self._uncontained = _missing_containment(self.config)
         self._environment = HostEnvironment(self.config.env_allowlist)
         self._seen: tuple[dict[str, str], Machine] = ({}, Machine.of(self.config))
-        self._pool = Pool(pack_plan({"rlimits": rlimits(self.config.limits)}))
+        self._holding = Holding(self.config)
+        self._pool = Pool(self._holding.plan, self._holding.violations)
+        self._admitted_in = 0
 
     def check(
         self,
@@ -113,13 +114,16 @@ class Sandbox:
         `open_stdin` lets the handle write input, `inherit_stdin` lets the command read this process's own.
         `inherit_stdio` gives it all three streams: nothing is captured then, and silence is not noticed.
         """
-        if self._uncontained:
-            raise ContainmentError(self._uncontained)
         call = _call(argv, shell, cwd, env)
         environment, machine = self._look()
         verdict = vet(call, self.config, machine)
         if verdict.findings and (refusal := self._refusal(call, verdict)):
             return handle.Finished(self._denied(call, verdict, refusal))
+        if self._admitted_in != os.getpid():
+            if not os.path.isdir(self.config.project_root):
+                return handle.Finished(self._unstarted(call, verdict, _no_project(self.config.project_root)))
+            self._admit()
+            environment, _ = self._look()
         planned = plan(call, self.config, environment, stdin=stdin, timeout_seconds=timeout_seconds)
         if isinstance(planned, Launch):
             return handle.start(
@@ -162,6 +166,16 @@ class Sandbox:
             self._seen = seen = (environment, Machine.of(self.config))
         return seen
 
+    def _admit(self) -> None:
+        """Find out what holds the commands, and refuse to run where that is less than the config demands."""
+        status = self._pool.status()
+        demand = unmet(self.config, *status)
+        if demand:
+            self._pool.retire()
+            raise ContainmentError(demand)
+        self._environment.replace(self._holding.variables(*status))
+        self._admitted_in = os.getpid()
+
     def _refusal(self, call: Call, verdict: Verdict) -> str:
         """Return why a call may not run, or nothing."""
         decision = verdict.decision
@@ -191,20 +205,8 @@ class Sandbox:
         return facts_of(call, verdict, cwd, os.urandom(ID_BYTES), time.time())
 
 
-def _missing_containment(config: SandboxConfig) -> str:
-    """Return what the config demands of the kernel that is not there, or nothing."""
-    if config.rules.needs_containment:
-        wanted = f"profile {config.rules.name}"
-    elif config.containment.backend == "warden":
-        wanted = "containment.backend 'warden'"
-    elif config.containment.project == "read-only":
-        wanted = "containment.project 'read-only'"
-    else:
-        return ""
-    return (
-        f"{wanted} needs the kernel to contain the command, and this version has no layer for that: "
-        "namespaces, Landlock and seccomp are missing; profile 'strict' runs without"
-    )
+def _no_project(root: str) -> Failure:
+    return Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: cannot enter {root}: No such file or directory\n")
 
 
 def _call(

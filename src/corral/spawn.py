@@ -15,15 +15,18 @@ from _weakrefset import WeakSet
 from signal import SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, pidfd_send_signal, valid_signals
 from time import monotonic
 
-from corral.containment import wire
+from corral.containment import namespaces, wire
 from corral.errors import ContainmentError
 from corral.streams import READ_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from corral.model import Violation
     from corral.streams import Streams
+
+    Inspect = Callable[[bytes, str, tuple[str, ...]], tuple[Violation, ...]]
 
 START_SECONDS = 30.0  # against a keeper or warden that never says it is ready; a loaded machine may take seconds
 END_SECONDS = 5.0  # against a keeper that does not end; it has 2 seconds for what no signal ends
@@ -74,6 +77,11 @@ class Warden:
             raise ContainmentError(f"a warden was not ready after {START_SECONDS:g} seconds")
         self.backend, self.enforcement, self.missing_layers = wire.unpack_ready(self.sock.recv(wire.MAX_PACKET_BYTES))
 
+    @property
+    def owns_pids(self) -> bool:
+        """Whether the warden is the first process of a pid namespace, with which all of it ends."""
+        return self.backend == "warden" and "pid" not in self.missing_layers
+
     def kill(self) -> None:
         """End the warden itself; its keeper ends what is below."""
         self._signal(SIGKILL)
@@ -86,7 +94,7 @@ class Warden:
     def close(self) -> None:
         """Hang up: the warden ends its command and itself."""
         if self.pidfd >= 0:
-            self._signal(SIGTERM)
+            self._signal(SIGKILL if self.owns_pids else SIGTERM)
             self.forget()
 
     def forget(self) -> None:
@@ -107,7 +115,7 @@ class Warden:
 class _Keeper:
     """The host's end of the keeper."""
 
-    def __init__(self, plan: bytes) -> None:
+    def __init__(self, plan: Callable[[], bytes]) -> None:
         self.ctl, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
         self.errors = os.memfd_create("corral-keeper-errors", os.MFD_CLOEXEC)
         self.pidfd = -1
@@ -117,17 +125,41 @@ class _Keeper:
             self.pidfd = os.pidfd_open(self.pid)
             self.ctl.settimeout(START_SECONDS)
             theirs.close()
-            wire.send(self.ctl, plan)
-            if not self.ctl.recv(wire.MAX_PACKET_BYTES):
-                raise ConnectionResetError
-        except OSError as error:
-            told = os.pread(self.errors, 1 << 16, 0).decode("utf-8", "replace").strip().rpartition("\n")[2]
+            # Made while the interpreter starts.
+            self._brief(plan())
+            self.backend, self.enforcement, self.missing_layers = self._await_ready()
+        except (OSError, wire.WireError) as error:
             why = "it ended at once" if isinstance(error, ConnectionError) else str(error)
+            told = self.told()
             self.end()
             raise ContainmentError(f"the keeper, which runs all commands, did not start: {told or why}") from error
+        except BaseException:
+            self.end()
+            raise
         finally:
             theirs.close()
             os.close(host)
+
+    def told(self) -> str:
+        """Return the last line that the keeper or a warden left on its standard error."""
+        return os.pread(self.errors, 1 << 16, 0).decode("utf-8", "replace").strip().rpartition("\n")[2]
+
+    def _brief(self, plan: bytes) -> None:
+        # By descriptor: a project of many repositories has a plan too large for a packet.
+        descriptor = wire.sealed("plan", plan)
+        try:
+            wire.send(self.ctl, b"plan", (descriptor,))
+        finally:
+            os.close(descriptor)
+
+    def _await_ready(self) -> tuple[str, str, tuple[str, ...]]:
+        message = self.ctl.recv(wire.MAX_PACKET_BYTES)
+        if message[:1] == bytes((wire.MAP,)):
+            wire.send(self.ctl, wire.COUNT.pack(wire.MAP, _map_all_ids(self.pid)))
+            message = self.ctl.recv(wire.MAX_PACKET_BYTES)
+        if not message:
+            raise ConnectionResetError
+        return wire.unpack_ready(message)
 
     def close(self) -> None:
         """Forget the keeper without a word, as a fork of the host must."""
@@ -147,6 +179,15 @@ class _Keeper:
                 pidfd_send_signal(self.pidfd, SIGKILL)
             _reap(self.pid)
         self.close()
+
+
+def _map_all_ids(pid: int) -> int:
+    """Give the keeper's user namespace all ids of this one; return the error that prevents it, or 0."""
+    try:
+        namespaces.write_all_ids(pid)
+    except OSError as error:
+        return error.errno or 1
+    return 0
 
 
 def _reap(pid: int) -> None:
@@ -186,8 +227,9 @@ def _start(ctl: int, host: int, errors: int) -> int:
 class Pool:
     """The wardens of one sandbox. Any thread may acquire; each warden runs one command at a time."""
 
-    def __init__(self, plan: bytes) -> None:
+    def __init__(self, plan: Callable[[], bytes], inspect: Inspect | None = None) -> None:
         self._plan = plan
+        self.inspect = inspect  # asked after each command what it did, by its errors, directory and missing layers
         self._lock = allocate_lock()
         self._keeper: _Keeper | None = None
         self._idle: list[Warden] = []
@@ -199,6 +241,12 @@ class Pool:
         """See to it that a warden is there."""
         if not self._idle:
             self._idle.append(self._make())
+
+    def status(self) -> tuple[str, str, tuple[str, ...]]:
+        """Return backend, enforcement and missing layers; the keeper is started to know them."""
+        with self._lock:
+            keeper = self._started_keeper()
+            return keeper.backend, keeper.enforcement, keeper.missing_layers
 
     def dispatch(self, message: bytes, descriptors: Sequence[int]) -> Warden:
         """Hand a request to a warden and return it; one that died while it was idle is replaced."""
@@ -245,6 +293,11 @@ class Pool:
                 return 0
             return count
 
+    def retire(self) -> None:
+        """End the keeper and all below; the next command starts another."""
+        with self._lock:
+            self._drop_keeper()
+
     def close(self) -> None:
         """End all commands, wardens and the keeper, and wait until they are gone."""
         with self._lock:
@@ -252,13 +305,10 @@ class Pool:
             self._drop_keeper()
 
     def _make(self) -> Warden:
+        told = ""
         for _ in range(MAX_STARTS):
             with self._lock:
-                if self._closed:
-                    raise ContainmentError("the sandbox is closed; make a new one")
-                if self._keeper is None:
-                    self._keeper = _Keeper(self._plan)
-                keeper = self._keeper
+                keeper = self._started_keeper()
                 try:
                     wire.send(keeper.ctl, bytes((wire.NEW,)))
                     message, descriptors = wire.receive(keeper.ctl)
@@ -277,9 +327,17 @@ class Pool:
                 warden.await_ready()
             except (OSError, wire.WireError):
                 warden.close()
+                told = keeper.told() if keeper.pidfd >= 0 else ""
                 continue
             return warden
-        raise ContainmentError("the keeper, which runs all commands, ends as soon as it starts")
+        raise ContainmentError(f"what runs all commands ends as soon as it starts: {told or 'it was killed'}")
+
+    def _started_keeper(self) -> _Keeper:
+        if self._closed:
+            raise ContainmentError("the sandbox is closed; make a new one")
+        if self._keeper is None:
+            self._keeper = _Keeper(self._plan)
+        return self._keeper
 
     def _trim(self, now: float) -> None:
         try:

@@ -18,7 +18,7 @@ DRAIN_SECONDS = 0.1
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
-    made = Pool(wire.pack_plan({"rlimits": []}))
+    made = Pool(lambda: wire.pack_plan({"rlimits": [], "layers": ()}))
     yield made
     made.close()
 

@@ -13,11 +13,12 @@ from _signal import SIGKILL, pidfd_send_signal  # type: ignore[import-not-found]
 from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 from time import monotonic, sleep
 
-from corral.containment import tree, warden, wire
+from corral.containment import layers, namespaces, scratch, tree, warden, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 CTL, HOST = 3, 4  # the descriptors the host leaves this program
 SWEEP_SECONDS = 2.0  # against what no signal ends
@@ -32,14 +33,18 @@ def main() -> None:
     if not os.path.exists("/proc/self/stat"):
         raise FileNotFoundError("/proc is not mounted; without it what a command leaves behind cannot be found")
     tree.adopt_orphans()
-    tree.hide()
     ctl = socket(fileno=CTL)
-    plan, _ = wire.receive(ctl)
-    keeper = _Keeper(ctl, wire.unpack_plan(plan))
+    _, (descriptor,) = wire.receive(ctl)
+    plan = wire.unpack_plan(wire.read_body(descriptor))
+    os.close(descriptor)
+    status = _enter(ctl, plan)
+    # After the ids are mapped: a process that is hidden cannot open its own map.
+    tree.hide()
+    keeper = _Keeper(ctl, plan, status)
     # Wardens are forks: what is frozen is not touched by their collector, and stays shared.
     gc.collect()
     gc.freeze()
-    wire.send(ctl, wire.pack_ready("", "", ()))
+    wire.send(ctl, wire.pack_ready(*status))
     try:
         while keeper.answer():
             pass
@@ -50,10 +55,39 @@ def main() -> None:
             os._exit(0)
 
 
+def _enter(ctl: socket, plan: dict[str, Any]) -> tuple[str, str, tuple[str, ...]]:
+    """Enter the namespaces that all wardens share; return backend, enforcement and what is missing."""
+    wanted = plan["layers"]
+    if not wanted:
+        return "none", "none", ()
+    scratch.make(plan["scratch"], plan["home_files"])
+    enforcement, missing = layers.downgrade(wanted, layers.probe(plan["scratch"]))
+    if "user" not in missing:
+        uid, gid = os.geteuid(), os.getegid()
+        namespaces.unshare("user")
+        plan["full_map"] = plan["full_map"] and _ask_for_all_ids(ctl)
+        if not plan["full_map"]:
+            namespaces.write_own_id(uid, gid)
+    if "net" in wanted and "net" not in missing:
+        namespaces.unshare("net")
+        namespaces.raise_loopback()
+    return "warden", enforcement, missing
+
+
+def _ask_for_all_ids(ctl: socket) -> bool:
+    # The kernel takes a map of more than one id only from outside.
+    wire.send(ctl, wire.COUNT.pack(wire.MAP, os.getpid()))
+    answer, _ = wire.receive(ctl)
+    return wire.unpack_count(answer, wire.MAP) == 0
+
+
 class _Keeper:
-    def __init__(self, ctl: socket, plan: dict[str, Any]) -> None:
+    def __init__(self, ctl: socket, plan: dict[str, Any], status: tuple[str, str, tuple[str, ...]]) -> None:
         self.ctl = ctl
         self.plan = plan
+        self.status = status
+        self.layers = frozenset(plan["layers"]) - frozenset(status[2])
+        self.ours_lives, self.lives = os.pipe()  # its end tells a warden that the keeper is gone
         self.wardens: dict[int, int] = {}  # pidfd to pid
         self.poller = select.poll()
         self.poller.register(CTL, select.POLLIN)
@@ -82,30 +116,73 @@ class _Keeper:
         """Fork a warden, and hand the host its socket and a pidfd, or the error that prevents it."""
         try:
             theirs, ours = socketpair(AF_UNIX, SOCK_SEQPACKET)
-            keeper = os.getpid()
-            pid = os.fork()
+            pid, pidfd = self.fork_first_of_namespace(ours) if "pid" in self.layers else self.fork(ours)
         except OSError as error:
             wire.send(self.ctl, wire.COUNT.pack(wire.NEW, error.errno or 0))
             return
-        if pid == 0:
-            theirs.close()
-            self.ctl.close()
-            wire.close_all((HOST, *self.wardens))
-            _run_warden(ours, self.plan, keeper)
         ours.close()
-        pidfd = os.pidfd_open(pid)
         self.wardens[pidfd] = pid
         self.poller.register(pidfd, select.POLLIN)
         wire.send(self.ctl, wire.COUNT.pack(wire.NEW, pid), (theirs.fileno(), pidfd))
         theirs.close()
 
+    def fork(self, ours: socket) -> tuple[int, int]:
+        """Fork a warden in this pid namespace."""
+        keeper = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self.run_warden(ours, keeper)
+        return pid, os.pidfd_open(pid)
+
+    def fork_first_of_namespace(self, ours: socket) -> tuple[int, int]:
+        """Fork a warden that is the first process of a new pid namespace."""
+        # By way of a child: who enters a pid namespace for its children can do so only once.
+        keeper = os.getpid()
+        told, tell = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        wait, go = os.pipe()
+        between = os.fork()
+        if between == 0:
+            _step_between(tell, lambda: self.run_warden(ours, keeper, wait))
+        tell.close()
+        os.close(wait)
+        try:
+            message, descriptors = wire.receive(told)
+            os.waitpid(between, 0)
+            number = wire.unpack_count(message, wire.NEW)
+            if not descriptors:
+                raise OSError(number, os.strerror(number))
+            # Only now is this process the warden's parent, whose death it can ask to be told of.
+            os.write(go, b"g")
+        finally:
+            told.close()
+            os.close(go)
+        return number, descriptors[0]
+
+    def run_warden(self, ours: socket, keeper: int, wait: int = -1) -> NoReturn:
+        """Be a warden, and end as one: nothing of the keeper's stack may run on in a fork."""
+        try:
+            _close_all_but(ours.fileno(), wait, self.ours_lives)
+            if wait >= 0:
+                os.read(wait, 1)
+                os.close(wait)
+            warden.serve(ours, self.plan, self.layers, status=self.status, keeper=keeper, keeper_lives=self.ours_lives)
+        except (BrokenPipeError, ConnectionResetError):
+            # The host hung up in the middle of an answer.
+            pass
+        except BaseException:  # noqa: BLE001  the last frame of this process: told to the keeper's stderr, then the end
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(0)
+
     def sweep(self, lost: int = 0) -> int:
         """End a warden that is `lost`, and what dead ones left behind: every child that is no warden. Return how many."""
+        killed: set[int] = set()
         for pidfd, pid in self.wardens.items():
             if pid == lost:
+                # Counted now: with the first process of a pid namespace the kernel ends all of it.
+                killed.update(tree.descendants(pid))
                 pidfd_send_signal(pidfd, SIGKILL)
         give_up_at = monotonic() + SWEEP_SECONDS
-        killed: set[int] = set()
         quiet_passes = 0
         # Until the lost one is gone, what is below it has not come to this process; and a list of children that is read while
         # one of them dies may lack another, so it takes two that are empty.
@@ -142,16 +219,29 @@ class _Keeper:
         for pidfd in self.wardens:
             pidfd_send_signal(pidfd, SIGKILL)
         tree.end_descendants(SWEEP_SECONDS)
+        if self.layers:
+            scratch.remove(self.plan["scratch"])
 
 
-def _run_warden(sock: socket, plan: dict[str, Any], keeper: int) -> None:
-    # Nothing of the keeper's stack may run on in the fork.
+def _close_all_but(*kept: int) -> None:
+    after = 3
+    for descriptor in sorted(kept):
+        if descriptor >= 0:
+            os.closerange(after, descriptor)
+            after = descriptor + 1
+    os.closerange(after, os.sysconf("SC_OPEN_MAX"))
+
+
+def _step_between(tell: socket, run: Callable[[], NoReturn]) -> NoReturn:
+    """Enter a pid namespace, fork its first process, tell of it and end."""
     try:
-        warden.serve(sock, plan, keeper)
-    except OSError:
-        # The host hung up in the middle of an answer.
-        pass
-    except BaseException:  # noqa: BLE001  the last frame of this process: told to the keeper's stderr, then the end
-        sys.excepthook(*sys.exc_info())
+        namespaces.unshare("pid")
+        pid = os.fork()
+        if pid == 0:
+            tell.close()
+            run()
+        wire.send(tell, wire.COUNT.pack(wire.NEW, pid), (os.pidfd_open(pid),))
+    except OSError as error:
+        wire.send(tell, wire.COUNT.pack(wire.NEW, error.errno or 0))
     finally:
         os._exit(0)

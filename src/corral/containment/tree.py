@@ -1,14 +1,15 @@
 """What Linux says about a process's descendants, and ending them all.
 
-Never by kill(-1): without a pid namespace that reaches every process of the user.
+By kill(-1) only where this process is the first of a pid namespace: elsewhere that reaches every process of the user.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 from _signal import SIGKILL  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
 from time import monotonic, sleep
+
+from corral.containment.kernel import prctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,28 +20,20 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
-
 
 def adopt_orphans() -> None:
     """Make every descendant whose parent dies a child of this process."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def hide() -> None:
     """Close this process's memory, descriptors and environment in /proc to others of the same user."""
-    _prctl(_PR_SET_DUMPABLE, 0)
+    prctl(_PR_SET_DUMPABLE, 0)
 
 
 def signal_when_parent_dies(number: int) -> None:
     """Ask for a signal when the parent dies. The kernel means the thread that forked: the parent must have no other."""
-    _prctl(_PR_SET_PDEATHSIG, number)
+    prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _children(pid: int) -> list[int]:
@@ -106,6 +99,20 @@ def kill_descendants(spared: Collection[int] = ()) -> set[int]:
             continue
         killed.add(pid)
     return killed
+
+
+def kill_namespace(*, listed: bool) -> set[int]:
+    """Send SIGKILL to all others of the pid namespace whose first process this is; return those `listed` in its own /proc."""
+    if os.getpid() != 1:
+        raise RuntimeError("kill(-1) by a process that is not the first of its pid namespace")
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"] if listed else []
+    living = {pid for pid in pids if _state_and_parent(pid)[0] not in b"ZX"}
+    try:
+        os.kill(-1, SIGKILL)
+    except ProcessLookupError:
+        # Only zombies are left, or nobody.
+        return set()
+    return living
 
 
 def end_descendants(seconds: float) -> None:

@@ -1,6 +1,7 @@
 """Runs one command at a time, and answers only when nothing of it is left. What it is told to run, it does not judge.
 
-Everything alive below this process belongs to the command at hand: it is the subreaper, so daemons come back to it.
+Everything alive below this process belongs to the command at hand: it is the first of a pid namespace, or the subreaper,
+so daemons come back to it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum, 
 from _socket import MSG_DONTWAIT, SO_RCVTIMEO, SOL_SOCKET
 from _struct import pack
 from errno import EIO
+from select import POLLIN, poll
 from time import monotonic
 
-from corral.containment import tree, wire
+from corral.containment import leftovers, tree, wire
+from corral.containment.confine import confine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,35 +60,61 @@ def _hang_up(*_: object) -> NoReturn:
     raise _HungUp
 
 
-def serve(sock: socket, plan: dict[str, Any], keeper: int) -> None:
+def serve(
+    sock: socket,
+    plan: dict[str, Any],
+    layers: frozenset[str],
+    *,
+    status: tuple[str, str, tuple[str, ...]],
+    keeper: int,
+    keeper_lives: int,
+) -> None:
     """Run what the host asks for until host or keeper want no more, or are gone."""
+    owns_pids = "pid" in layers
     tree.adopt_orphans()
     signal(SIGINT, SIG_DFL)
-    signal(SIGTERM, _hang_up)
+    # The first process of a pid namespace gets no signal from inside that it has not asked for; the host sends SIGKILL.
+    signal(SIGTERM, SIG_DFL if owns_pids else _hang_up)
     pthread_sigmask(SIG_BLOCK, _AWAITED)
     try:
-        tree.signal_when_parent_dies(SIGTERM)
-        if os.getppid() != keeper:
+        tree.signal_when_parent_dies(SIGKILL if owns_pids else SIGTERM)
+        if _is_at_end(keeper_lives):
             return
-        tree.hide()
-        warden = _Warden(sock, [(getattr(resource, name), soft, hard) for name, soft, hard in plan["rlimits"]])
-        wire.send(sock, wire.pack_ready("none", "none", ()))
+        os.close(keeper_lives)
+        if layers:
+            confine(plan, layers, keeper)
+        else:
+            tree.hide()
+        warden = _Warden(sock, [(getattr(resource, name), soft, hard) for name, soft, hard in plan["rlimits"]], layers)
+        wire.send(sock, wire.pack_ready(*status))
         while warden.answer():
             pass
     except _HungUp:
         return
     finally:
-        signal(SIGTERM, SIG_IGN)
-        tree.end_descendants(KILL_SECONDS)
+        if not owns_pids:
+            signal(SIGTERM, SIG_IGN)
+            tree.end_descendants(KILL_SECONDS)
+
+
+def _is_at_end(pipe: int) -> bool:
+    poller = poll()
+    poller.register(pipe, POLLIN)
+    return bool(poller.poll(0))
 
 
 class _Warden:
-    def __init__(self, sock: socket, rlimits: _Rlimits) -> None:
+    def __init__(self, sock: socket, rlimits: _Rlimits, layers: frozenset[str]) -> None:
         self.sock = sock
         self.rlimits = rlimits
+        self.owns_pids = "pid" in layers
+        self.lists_pids = "proc" in layers
         self.block = b""
         self.env: dict[bytes, bytes] = {}
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self.shared_memory = -1
+        if {"mount", "ipc"} <= layers:
+            self.shared_memory = os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: S108
         self.holds_directory = False
 
     def answer(self) -> bool:
@@ -108,6 +137,8 @@ class _Warden:
         wire.close_all(descriptors)
         if not run.error:
             run.supervise()
+        if self.shared_memory >= 0:
+            leftovers.clear(self.shared_memory)
         wire.send(self.sock, run.outcome(wire.ENDED))
         if not self.holds_directory:
             self._hold_directory(HOLD_DIRECTORY_SECONDS)
@@ -203,7 +234,7 @@ class _Run:
                 if now >= give_up_at:
                     self.flags |= wire.SPENT
                     return
-                self.killed |= tree.kill_descendants()
+                self._kill()
                 seconds = KILL_PASS_SECONDS
             else:
                 seconds = min(max(end_at - now, 0.0), LONGEST_WAIT_SECONDS)
@@ -224,6 +255,12 @@ class _Run:
                 self.flags |= wire.TIMED_OUT
             if now >= end_at or wire.KILL in orders:
                 give_up_at = now + KILL_SECONDS
+
+    def _kill(self) -> None:
+        if self.warden.owns_pids:
+            self.killed |= tree.kill_namespace(listed=self.warden.lists_pids)
+        else:
+            self.killed |= tree.kill_descendants()
 
     def _orders(self) -> list[int]:
         """Take the messages that have come about this command, pass on signals, and return the rest."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-NEW, SWEEP = 1, 2  # host to keeper
+NEW, SWEEP, MAP = 1, 2, 10  # host to keeper and back
 READY, RUN, KILL, SIGNAL, DRAINED, EXITED, ENDED = 3, 4, 5, 6, 7, 8, 9  # host to warden and back
 
 NONCE_BYTES = 16

@@ -1,0 +1,39 @@
+"""Puts on, in one order that matters, every layer that holds a warden and its commands. What has been put on stays."""
+
+from __future__ import annotations
+
+import os
+
+from corral.containment import landlock, mounts, namespaces, privileges, seccomp, tree
+from corral.containment.kernel import MACHINE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from typing import Any
+
+
+def confine(plan: dict[str, Any], layers: Collection[str], keeper: int) -> None:
+    """Confine this process as far as the layers go; the pid and net namespaces are those it was started in."""
+    namespaces.unshare(*(name for name in ("mount", "ipc", "uts", "cgroup") if name in layers))
+    if "mount" in layers:
+        mounts.enter(plan["steps"], plan["scratch"], own_proc="proc" in layers)
+    privileges.leave_keyring()
+    privileges.forbid_core_dumps()
+    privileges.gain_nothing()
+    if "landlock" in layers:
+        # After the last mount: a rule binds to what lies there when it is made.
+        rules = plan["rules"] if "mount" in layers else plan["rules_without_mounts"]
+        landlock.confine(rules, deny_tcp="net" not in layers and plan["network"] == "off")
+    privileges.drop(privileges.FILE_CAPABILITIES if plan["full_map"] and os.geteuid() == 0 else ())
+    tree.hide()
+    if "seccomp" in layers:
+        code = seccomp.program(
+            MACHINE,
+            guarded=(os.getpid(),) if "pid" in layers else (os.getpid(), keeper),
+            own_pids="pid" in layers,
+            own_files="mount" in layers,
+            network="net" in layers or plan["network"] == "on",
+            is_root=os.geteuid() == 0,
+        )
+        seccomp.install(code)

@@ -1,0 +1,95 @@
+"""How a sandbox holds its commands: the plan for its keeper, and whether what the kernel gives is enough for the config."""
+
+from __future__ import annotations
+
+import os
+
+from corral.containment import denials, layers, view
+from corral.containment.limits import rlimits
+from corral.containment.planted import Watch
+from corral.containment.wire import pack_plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.config import SandboxConfig
+    from corral.model import Violation
+
+
+class Holding:
+    """What one sandbox asks of the kernel. Looked up once: later a command could have changed the answers."""
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self.config = config
+        self.view: view.View | None = None
+        self.scratch = ""
+        self._watch: Watch | None = None
+        self._made_by = 0
+
+    def plan(self) -> bytes:
+        """Return what the keeper is to do."""
+        containment = self.config.containment
+        plan: dict[str, object] = {"rlimits": rlimits(self.config.limits), "layers": (), "full_map": False}
+        if containment.backend == "none":
+            return pack_plan(plan)
+        if self.view is None:
+            self.view = view.look(self.config, os.environ)
+            self._watch = Watch(self.view.protected.absent, self.config.project_root)
+        if self._made_by != os.getpid():
+            # A fork of the host has a keeper of its own, which removes what it made.
+            self._made_by = os.getpid()
+            directory = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  the name below cannot be guessed
+            self.scratch = f"{directory}/corral-{os.getuid()}-{os.urandom(8).hex()}"
+        return pack_plan(
+            plan
+            | {
+                "layers": layers.wanted(containment.network),
+                "full_map": os.geteuid() == 0,
+                "scratch": self.scratch,
+                "home_files": {".gitconfig": self.view.git_identity.encode("utf-8", "surrogateescape")},
+                "steps": [tuple(self._here(word) for word in step) for step in self.view.steps],
+                "rules": self.view.rules,
+                "rules_without_mounts": [(self._here(path), right) for path, right in self.view.rules_without_mounts],
+                "network": containment.network,
+            }
+        )
+
+    def _here(self, word: str) -> str:
+        return word.replace(view.SCRATCH, self.scratch, 1) if word.startswith(view.SCRATCH) else word
+
+    def variables(self, backend: str, enforcement: str, missing: tuple[str, ...]) -> dict[str, str]:
+        """Return the variables that name a command's own home and temporary directory."""
+        if backend == "none" or enforcement == "none" or self.view is None:
+            return {}
+        if "mount" not in missing:
+            own = {"HOME": self.view.home, "TMPDIR": "/tmp"}  # noqa: S108  the command's own
+            return own if "TMPDIR" in os.environ else {"HOME": self.view.home}
+        return {"HOME": f"{self.scratch}/home", "TMPDIR": f"{self.scratch}/tmp"}  # noqa: S108
+
+    def violations(self, stderr: bytes, cwd: str, missing: tuple[str, ...]) -> tuple[Violation, ...]:
+        """Return what a command that has ended did against the policy, as far as it can be known from outside."""
+        if self.view is None or self._watch is None or "mount" in missing:
+            return ()
+        found = self._watch.look()
+        if not stderr:
+            return found
+        return (*found, *denials.infer(stderr, cwd, self.view, self.config.containment.network))
+
+
+def unmet(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[str, ...]) -> str:
+    """Return what the config demands of the kernel that is not there, or nothing."""
+    containment = config.containment
+    if containment.project == "read-only" and (backend == "none" or "mount" in missing):
+        wanted = "containment.project 'read-only'"
+    elif enforcement == "full" or (containment.accept_partial and enforcement == "partial"):
+        return ""
+    elif config.rules.needs_containment:
+        wanted = f"profile {config.rules.name}"
+    elif containment.backend == "warden":
+        wanted = "containment.backend 'warden'"
+    else:
+        return ""
+    lacking = "; ".join(f"{name} ({layers.LAYERS[name][0]})" for name in missing) or "containment.backend is 'none'"
+    return (
+        f"{wanted} needs the kernel to contain the command, and not all of that is to be had here: {lacking}. "
+        "Set containment.accept_partial to run with less, or use profile 'strict', which does not rely on it"
+    )

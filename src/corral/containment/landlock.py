@@ -1,0 +1,81 @@
+"""Landlock, at whatever version the kernel has: rights by path, on top of what mounts allow. Made after the last mount."""
+
+from __future__ import annotations
+
+import os
+import stat
+from _struct import pack
+
+from corral.containment.kernel import syscall
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CREATE_RULESET_VERSION = 1
+_RULE_PATH_BENEATH = 1
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+_REMOVE = 1 << 4 | 1 << 5
+_MAKE = 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12  # all but devices
+_MAKE_DEVICE = 1 << 6 | 1 << 11
+_REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+_OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+_SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1, 2
+_TCP = 1 | 2
+
+RIGHTS = {
+    "read": EXECUTE | READ_FILE | READ_DIR,
+    "write": EXECUTE | WRITE_FILE | READ_FILE | READ_DIR | _REMOVE | _MAKE | _REFER | TRUNCATE,
+    "terminal": WRITE_FILE | READ_FILE | READ_DIR | IOCTL_DEV,
+    "process": WRITE_FILE | READ_FILE | READ_DIR | TRUNCATE,
+}
+# Handled rights by the version that brought them.
+_FILES_SINCE = {
+    1: RIGHTS["read"] | RIGHTS["write"] & ~(_REFER | TRUNCATE) | _MAKE_DEVICE,
+    2: _REFER,
+    3: TRUNCATE,
+    5: IOCTL_DEV,
+}
+
+
+def version() -> int:
+    """Return the version of Landlock that this kernel enforces; 0 for none."""
+    try:
+        return syscall("landlock_create_ruleset", None, 0, _CREATE_RULESET_VERSION)
+    except OSError:
+        return 0
+
+
+def handled_files(abi: int) -> int:
+    """Return the rights on files that a version knows."""
+    handled = 0
+    for since, rights in _FILES_SINCE.items():
+        if abi >= since:
+            handled |= rights
+    return handled
+
+
+def confine(rules: Sequence[tuple[str, str]], *, deny_tcp: bool) -> None:
+    """Allow what the rules name, path and rights, and nothing else. `deny_tcp` is for those in the host's network."""
+    abi = version()
+    files = handled_files(abi)
+    attr = pack("=Q", files)
+    if abi >= 4:
+        attr += pack("=Q", _TCP if deny_tcp else 0)
+    if abi >= 6:
+        attr += pack("=Q", _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS)
+    ruleset = syscall("landlock_create_ruleset", attr, len(attr), 0)
+    for path, rights in rules:
+        _allow(ruleset, path, RIGHTS[rights] & files)
+    syscall("landlock_restrict_self", ruleset, 0)
+    os.close(ruleset)
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            rights &= _OF_FILES
+        syscall("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, pack("=Qi", rights, descriptor), 0)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,67 @@
+"""The directory that holds a sandbox's /tmp and home: made by its keeper, and removed by it with whatever commands left there."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def make(path: str, files: Mapping[str, bytes]) -> None:
+    """Make the directory with these files in its home; one that is there already, from a keeper that was killed, stays."""
+    os.makedirs(path, 0o700, exist_ok=True)
+    for name, mode in (("tmp", 0o1777), ("home", 0o700)):
+        os.makedirs(f"{path}/{name}", 0o700, exist_ok=True)
+        os.chmod(f"{path}/{name}", mode)
+    for name, data in files.items():
+        try:
+            descriptor = os.open(f"{path}/home/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            continue
+        os.write(descriptor, data)
+        os.close(descriptor)
+
+
+def remove(path: str) -> None:
+    """Remove the directory when nobody uses it any more; what this user cannot remove stays behind."""
+    try:
+        top = os.open(path, _DIRECTORY)
+    except OSError:
+        return
+    try:
+        moved = 0
+        while names := os.listdir(top):
+            for name in names:
+                moved = _remove(name, top, moved)
+        os.rmdir(path)
+    except OSError:
+        return
+    finally:
+        os.close(top)
+
+
+def _remove(name: str, top: int, moved: int) -> int:
+    """Remove an entry of the top; directories in it become entries of the top themselves."""
+    # A command may have made a chain of directories too deep for a path or a stack.
+    try:
+        os.unlink(name, dir_fd=top)
+        return moved
+    except IsADirectoryError:
+        os.chmod(name, 0o700, dir_fd=top)
+    inner = os.open(name, _DIRECTORY, dir_fd=top)
+    try:
+        for entry in os.listdir(inner):
+            try:
+                os.unlink(entry, dir_fd=inner)
+            except IsADirectoryError:
+                os.chmod(entry, 0o700, dir_fd=inner)
+                moved += 1
+                os.rename(entry, f"{moved}.moved", src_dir_fd=inner, dst_dir_fd=top)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)
+    return moved

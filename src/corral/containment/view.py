@@ -1,0 +1,260 @@
+"""What a command sees of the file system, as plain records that a warden interprets: made once, before the first command.
+
+Later nothing is looked up again: a command could have changed what the answer would be. Reads the disk, changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.containment import protected, toolchains
+from corral.errors import PolicyError
+from corral.frozen import Record, frozen
+from corral.places import inside
+from corral.rulebook import places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from corral.config import SandboxConfig
+
+    Step = tuple[str, str, str, str]
+
+DEFAULT_HOME = "/home/user"
+SCRATCH = "\0scratch"  # stands for the scratch directory, which a fork of the host has its own of
+SHARED_MEMORY_BYTES = 1 << 30
+_EMPTY_DIRECTORIES = ("/home", "/root", "/run", "/sys", "/mnt", "/media", "/srv", "/var/lib", "/var/cache", "/var/log")
+_NODES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+_DEVICE_LINKS = {
+    "/dev/fd": "/proc/self/fd",
+    "/dev/stdin": "/proc/self/fd/0",
+    "/dev/stdout": "/proc/self/fd/1",
+    "/dev/stderr": "/proc/self/fd/2",
+    "/dev/ptmx": "pts/ptmx",
+}
+# As root without capabilities, what belongs to root in /proc could still be written: core_pattern runs a program outside.
+_PROC_READ_ONLY = ("sys", "irq", "bus", "fs", "acpi", "scsi", "asound", "driver", "sysrq-trigger")
+_PROC_MASKED = (
+    *("kcore", "keys", "key-users", "kallsyms", "kmsg", "timer_list", "sched_debug", "latency_stats", "kpagecount"),
+    *("kpageflags", "kpagecgroup", "vmallocinfo", "slabinfo", "modules"),
+)
+
+
+@frozen
+class View(Record):
+    """A command's file system: how to build it, by which rules Landlock holds it, and what it means for a result."""
+
+    steps: tuple[Step, ...]
+    rules: tuple[tuple[str, str], ...]
+    rules_without_mounts: tuple[tuple[str, str], ...]
+    home: str
+    readable: tuple[str, ...]
+    writable: tuple[str, ...]
+    protected: protected.Protected
+    git_identity: str
+
+
+def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
+    """Decide what a command will see."""
+    project = config.project_root
+    owner_home = os.path.realpath(environ.get("HOME") or DEFAULT_HOME)
+    home = DEFAULT_HOME if owner_home == "/" or toolchains.is_system(owner_home) else owner_home
+    given = [os.path.realpath(path) for path in config.containment.read if _exists("read", path)]
+    granted = [os.path.realpath(path) for path in config.containment.write if _exists("write", path)]
+    common = [c for c in [protected.common_directory(project)] if c is not None and not inside(c, project)]
+    own = _own()
+    programs = [entry for entry in environ.get("PATH", "").split(":") if entry.startswith("/")]
+    venvs = [f"{project}/{name}/bin" for name in (".venv", "venv", "env") if os.path.isdir(f"{project}/{name}/bin")]
+    shown = toolchains.find([*programs, *venvs, f"{sys.base_prefix}/bin", f"{sys.prefix}/bin"], owner_home, project)
+    shown += [path for path in own if not toolchains.is_system(path) and path not in shown]
+    found = protected.find(project, tuple(common))
+    _refuse_grants(granted, found, project)
+
+    binds: dict[str, tuple[str, str]] = {}
+    for path in toolchains.SYSTEM:
+        if os.path.isdir(path) and not os.path.islink(path):
+            binds[path] = (path, "ro")
+    binds |= {path: (path, "ro") for path in (*shown, *given)}
+    if config.containment.network == "on":
+        binds |= {path: (path, "ro") for path in _resolver()}
+    binds["/tmp"] = (f"{SCRATCH}/tmp", "rw")  # noqa: S108  a target inside the new tree
+    binds[home] = (f"{SCRATCH}/home", "rw")
+    binds |= {path: (path, "rw") for path in (*granted, *common)}
+    binds[project] = (project, "ro" if config.containment.project == "read-only" else "rw")
+    binds = _without_what_is_covered(binds)
+    writable = tuple(sorted(target for target, (_, how) in binds.items() if how == "rw"))
+
+    readonly = [path for path in (*found.readonly, *own) if _within(path, writable) and path not in binds]
+    masks = _masks(owner_home if project == owner_home else None)
+    steps: list[Step] = [("directory", path, "", "") for path in _EMPTY_DIRECTORIES]
+    steps += [("link", "/var/run", "/run", ""), ("link", "/var/tmp", "/tmp", "")]  # noqa: S108  as above
+    steps += _links(toolchains.SYSTEM, binds) + _devices()
+    tree = _Pins(writable)
+    for target in sorted(binds):
+        tree.above(target)
+        source, how = binds[target]
+        tree.steps.append(("bind", target, source, how))
+    for path in sorted({*found.pinned, *readonly}):
+        if _within(path, writable):
+            tree.above(path)
+            tree.put("readonly" if path in readonly else "pin", path)
+    steps += tree.steps
+    steps += _links([*programs, *([environ["HOME"]] if "HOME" in environ else [])], binds)
+    steps += [("mask", path, "", "") for path in masks]
+    steps += [("readonly", f"/proc/{name}", "", "") for name in _PROC_READ_ONLY if os.path.exists(f"/proc/{name}")]
+    steps += [("mask", f"/proc/{name}", "", "") for name in _PROC_MASKED if os.path.exists(f"/proc/{name}")]
+    steps.append(("seal", "/dev", "", ""))
+    nodes = tuple((path, "terminal") for path in _NODES if os.path.exists(path))
+    readable = tuple(sorted(binds))
+    rules = (("/", "read"), ("/proc", "process"), *nodes, ("/dev/pts", "terminal"), ("/dev/shm", "write"))  # noqa: S108
+    return View(
+        tuple(steps),
+        (*rules, *((path, "write") for path in writable)),
+        _rules_without_mounts(binds, nodes),
+        home,
+        readable,
+        writable,
+        found,
+        _git_identity(owner_home, project),
+    )
+
+
+def _exists(name: str, path: str) -> bool:
+    if os.path.exists(path):
+        return True
+    raise PolicyError(f"containment.{name} names {path!r}, which does not exist")
+
+
+def _refuse_grants(granted: list[str], found: protected.Protected, project: str) -> None:
+    for path in granted:
+        if any(inside(path, kept) for kept in found.readonly):
+            raise PolicyError(
+                f"containment.write names {path!r}, which is protected; it runs later outside the sandbox"
+            )
+        if path == "/" or inside(project, path):
+            raise PolicyError(f"containment.write names {path!r}, which holds the project; name what is beside it")
+
+
+def _own() -> list[str]:
+    """Return where corral, its interpreter and its dependencies lie."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    paths = {os.path.realpath(path) for path in (package, sys.prefix, sys.base_prefix)}
+    return sorted(path for path in paths if path != "/")
+
+
+def _within(path: str, roots: Iterable[str]) -> bool:
+    return any(inside(path, root) for root in roots)
+
+
+def _without_what_is_covered(binds: dict[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Leave out what the nearest directory above shows in the same way already."""
+    kept: dict[str, tuple[str, str]] = {}
+    for target in sorted(binds):
+        above = [other for other in kept if other != target and inside(target, other)]
+        nearest = kept[max(above, key=len)] if above else None
+        source, how = binds[target]
+        if nearest is None or nearest[1] != how or source != target or nearest[0] != max(above, key=len):
+            kept[target] = (source, how)
+    return kept
+
+
+def _links(paths: Iterable[str], binds: dict[str, tuple[str, str]]) -> list[Step]:
+    """Return links that lead to what is shown by another name."""
+    found: list[Step] = []
+    for path in dict.fromkeys(paths):
+        clean = os.path.normpath(path)
+        if os.path.islink(clean) and not _within(clean, [target for target in binds if binds[target][0] == target]):
+            real = os.path.realpath(clean)
+            if _within(real, binds):
+                found.append(("link", clean, real, ""))
+    return found
+
+
+def _resolver() -> list[str]:
+    real = os.path.realpath("/etc/resolv.conf")
+    return [real] if os.path.isfile(real) and not inside(real, "/etc") else []
+
+
+def _devices() -> list[Step]:
+    steps: list[Step] = [("tmpfs", "/dev", "mode=0755,size=1m", "")]
+    steps += [("bind", path, path, "node") for path in _NODES if os.path.exists(path)]
+    steps += [("link", path, target, "") for path, target in _DEVICE_LINKS.items()]
+    steps.append(("devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620", ""))
+    steps.append(("tmpfs", "/dev/shm", f"mode=1777,size={SHARED_MEMORY_BYTES}", ""))  # noqa: S108
+    return steps
+
+
+def _masks(home: str | None) -> list[str]:
+    """Return the credentials that lie in what is shown: the machine's, and the owner's where the project is their home."""
+    found: set[str] = set()
+    for pattern in places()["secret"]:
+        if pattern.startswith(("/etc/", "/opt/", "/usr/")):
+            found.update(_matches(pattern.removesuffix("/**")))
+    if home is not None:
+        for pattern in places()["secret_home"]:
+            found.update(_matches(f"{home}/{pattern.removesuffix('/**')}"))
+    return sorted(found)
+
+
+def _matches(pattern: str) -> list[str]:
+    if not pattern.endswith("*"):
+        return [pattern] if os.path.lexists(pattern) else []
+    above, _, head = pattern[:-1].rpartition("/")
+    try:
+        return [f"{above}/{name}" for name in os.listdir(above) if name.startswith(head)]
+    except OSError:
+        return []
+
+
+class _Pins:
+    """Steps that bind every directory between a writable root and what lies in it, so that it cannot be renamed away."""
+
+    def __init__(self, writable: tuple[str, ...]) -> None:
+        self.writable = writable
+        self.steps: list[Step] = []
+        self.done: set[str] = set(writable)
+
+    def above(self, target: str) -> None:
+        """Pin what lies above a path."""
+        missing: list[str] = []
+        path = os.path.dirname(target)
+        while _within(path, self.writable) and path not in self.done:
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            self.steps.append(("directory", directory, "", ""))
+            self.put("pin", directory)
+        self.done.add(target)
+
+    def put(self, what: str, path: str) -> None:
+        """Bind a path over itself."""
+        self.steps.append((what, path, "", ""))
+        self.done.add(path)
+
+
+def _rules_without_mounts(
+    binds: dict[str, tuple[str, str]], nodes: tuple[tuple[str, str], ...]
+) -> tuple[tuple[str, str], ...]:
+    rules = [(source, "write" if how == "rw" else "read") for source, how in binds.values()]
+    # What belongs to root in /proc is the machine's settings, and nothing but this rule keeps them from root.
+    return (*rules, ("/proc", "read" if os.geteuid() == 0 else "process"), *nodes)
+
+
+def _git_identity(home: str, project: str) -> str:
+    """Return a git configuration with the owner's name and e-mail, and nothing else of theirs."""
+    known: dict[str, str] = {}
+    for path in (f"{home}/.config/git/config", f"{home}/.gitconfig"):
+        section = ""
+        for line in protected.lines(path):
+            text = line.strip()
+            if text.startswith("["):
+                section = text.lower()
+            elif section == "[user]":
+                name, _, value = text.partition("=")
+                if name.strip().lower() in ("name", "email"):
+                    known[name.strip().lower()] = value.strip().strip('"')
+    quoted = {name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in known.items()}
+    user = "".join(f'\t{name} = "{value}"\n' for name, value in quoted.items())
+    return f'[user]\n{user}[safe]\n\tdirectory = "{project}"\n'

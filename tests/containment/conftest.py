@@ -1,0 +1,84 @@
+"""What the tests of containment share: a sandbox that holds, one that does not, and victims of the test's own."""
+
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral import Containment, Sandbox
+from observe import unique_seconds
+
+
+def must_hold() -> None:
+    """Skip where the kernel gives no containment, or fail where that must not be."""
+    if os.environ.get("CORRAL_MUST_CONTAIN") == "1":
+        pytest.fail("this machine cannot contain, and CORRAL_MUST_CONTAIN=1 says that it must")
+    pytest.skip("this machine cannot contain")
+
+
+@pytest.fixture
+def held(open_sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """A contained sandbox whose guard allows everything."""
+    box = open_sandbox()
+    if box.run(["true"]).enforcement != "full":
+        must_hold()
+    return box
+
+
+@pytest.fixture
+def loose(open_sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """The same without containment."""
+    return open_sandbox(containment=Containment(backend="none"))
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A directory beside the project, with a file in it."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "secret").write_text("canary")
+    return folder
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    """A process of the test's own, with a secret in its environment."""
+    with subprocess.Popen(["sleep", unique_seconds()], env={"SECRET": "canary"}) as process:
+        yield process.pid
+        process.kill()
+
+
+@pytest.fixture
+def servers(outside: Path) -> Iterator[dict[str, Any]]:
+    """Servers of the test's own that answer: TCP and UDP on loopback, a unix socket by path and one by abstract name."""
+    abstract = f"corral-test-{os.getpid()}-{unique_seconds()}"
+    tcp = socket.create_server(("127.0.0.1", 0))
+    udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    udp.bind(("127.0.0.1", 0))
+    by_path, by_name = (socket.socket(socket.AF_UNIX) for _ in range(2))
+    by_path.bind(str(outside / "socket"))
+    by_name.bind("\0" + abstract)
+    by_path.listen()
+    by_name.listen()
+
+    def echo() -> None:
+        while (packet := udp.recvfrom(100))[0] != b"end":
+            udp.sendto(*packet)
+
+    thread = threading.Thread(target=echo)
+    thread.start()
+    yield {
+        "tcp": tcp.getsockname()[1],
+        "udp": udp.getsockname()[1],
+        "socket": str(outside / "socket"),
+        "abstract": abstract,
+    }
+    udp.sendto(b"end", udp.getsockname())
+    thread.join()
+    for server in (tcp, udp, by_path, by_name):
+        server.close()

@@ -1,0 +1,291 @@
+"""Attacks on the real kernel: each fails where the command is held, and works where it is not, which shows that it is one."""
+
+import ctypes
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attempt import attempt
+
+from corral import Sandbox
+
+FILES = {
+    "read a file outside": "return open(facts['secret']).read() == 'canary'",
+    "list a directory outside": "return os.listdir(facts['outside'])",
+    "see that a file exists outside": "return os.stat(facts['secret'])",
+    "write a file outside": "return open(facts['secret'], 'a').write('x')",
+    "create a file outside": "return open(facts['outside'] + '/new', 'x').write('x')",
+    "make a directory outside": "os.mkdir(facts['outside'] + '/made')\nreturn True",
+    "remove a file outside": "os.unlink(facts['secret'])\nreturn True",
+    "truncate a file outside": "os.truncate(facts['secret'], 0)\nreturn True",
+    "change the mode of a directory outside": "os.chmod(facts['outside'], 0o711)\nreturn True",
+    "change the times of a file outside": "os.utime(facts['secret'], (1, 1))\nreturn True",
+    "set an attribute of a file outside": "os.setxattr(facts['secret'], 'user.x', b'1')\nreturn True",
+    "rename a file outside into the project": "os.rename(facts['secret'], 'mine')\nreturn True",
+    "link a file outside into the project": "os.link(facts['secret'], 'mine')\nreturn open('mine').read() == 'canary'",
+    "read through a symbolic link": "os.symlink(facts['secret'], 'link')\ntry:\n    return open('link').read() == 'canary'\nfinally:\n    os.unlink('link')",
+    "write through a symbolic link": "os.symlink(facts['outside'], 'way')\ntry:\n    return open('way/new', 'x').write('x')\nfinally:\n    os.unlink('way')",
+    "read through one's own root": "return open('/proc/self/root' + facts['secret']).read() == 'canary'",
+    "read by climbing up": "return open('../' * 30 + facts['secret'][1:]).read() == 'canary'",
+    "read through the directory of a descriptor": "fd = os.open('.', os.O_RDONLY)\nreturn open(f'/proc/self/fd/{fd}/../outside/secret').read() == 'canary'",
+    "read with an absolute link in an archive": "import tarfile, io\nbuf = io.BytesIO()\nwith tarfile.open(fileobj=buf, mode='w') as t:\n    i = tarfile.TarInfo('out')\n    i.type = tarfile.SYMTYPE\n    i.linkname = facts['outside']\n    t.addfile(i)\nbuf.seek(0)\ntarfile.open(fileobj=buf).extractall('.')\ntry:\n    return open('out/secret').read() == 'canary'\nfinally:\n    os.unlink('out')",
+    "run a file outside through the loader": "import glob\nloader = (glob.glob('/lib64/ld-linux*') + glob.glob('/lib/ld-linux*'))[0]\nreturn subprocess.run([loader, facts['program']], capture_output=True).stdout == b'ran\\n'",
+    "run a file outside by a first line": "open('s', 'w').write('#!' + facts['program'] + '\\n')\nos.chmod('s', 0o755)\ntry:\n    return subprocess.run(['./s'], capture_output=True).stdout == b'ran\\n'\nfinally:\n    os.unlink('s')",
+}
+
+
+@pytest.mark.parametrize("body", FILES.values(), ids=FILES)
+def test_nothing_outside_is_reached(held: Sandbox, loose: Sandbox, outside: Path, body: str) -> None:
+    (outside / "program").write_bytes(Path("/bin/echo").read_bytes())
+    script = outside / "runs"
+    script.write_text("#!/bin/sh\necho ran\n")
+    script.chmod(0o755)
+    facts: dict[str, Any] = {"outside": str(outside), "secret": str(outside / "secret"), "program": str(script)}
+    if "loader" in body:
+        binary = outside / "echo"
+        binary.write_bytes(Path("/bin/pwd").read_bytes())
+        binary.chmod(0o755)
+        facts["program"] = str(binary)
+        body = body.replace("== b'ran\\n'", "!= b''")
+    before = snapshot(outside)
+    assert attempt(held, body, **facts).startswith("held")
+    assert snapshot(outside) == before
+    assert attempt(loose, body, **facts) == "succeeded"
+
+
+def snapshot(folder: Path) -> dict[str, object]:
+    """Return all that an attack on a directory could change."""
+    found: dict[str, object] = {".": folder.stat().st_mode}
+    for path in sorted(folder.iterdir()):
+        about = path.stat()
+        found[path.name] = (path.read_bytes(), about.st_mode, about.st_mtime_ns, about.st_nlink, os.listxattr(path))
+    return found
+
+
+PROCESSES = {
+    "send a signal": "os.kill(facts['pid'], signal.SIGCONT)\nreturn True",
+    "send a signal by descriptor": "signal.pidfd_send_signal(os.pidfd_open(facts['pid']), signal.SIGCONT)\nreturn True",
+    "read the environment": "return b'canary' in open(f'/proc/{facts[\"pid\"]}/environ', 'rb').read()",
+    "see the command line": "return b'sleep' in open(f'/proc/{facts[\"pid\"]}/cmdline', 'rb').read()",
+    "read the memory": "return open(f'/proc/{facts[\"pid\"]}/mem', 'rb')",
+    "read a file through its root": "return os.listdir(f'/proc/{facts[\"pid\"]}/root/')",
+    "trace it": "call(101 if X86 else 117, 0x4206, facts['pid'], 0, 0)\nreturn True",
+    "change its limits": "resource.prlimit(facts['pid'], resource.RLIMIT_CORE, (0, 0))\nreturn True",
+    "change its priority": "os.setpriority(os.PRIO_PROCESS, facts['pid'], 3)\nreturn True",
+    "change its processors": "os.sched_setaffinity(facts['pid'], os.sched_getaffinity(facts['pid']))\nreturn True",
+}
+
+
+@pytest.mark.parametrize("body", PROCESSES.values(), ids=PROCESSES)
+def test_no_other_process_is_reached(held: Sandbox, loose: Sandbox, sleeper: int, body: str) -> None:
+    assert attempt(held, body, pid=sleeper).startswith("held")
+    assert attempt(loose, body, pid=sleeper) == "succeeded"
+
+
+SERVERS = {
+    "TCP over the host's loopback": "return socket.create_connection(('127.0.0.1', facts['tcp']), 1)",
+    "UDP over the host's loopback": "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.settimeout(0.5)\ns.sendto(b'x', ('127.0.0.1', facts['udp']))\nreturn s.recv(1) == b'x'",
+    "TCP by the mapped address": "return socket.create_connection(('::ffff:127.0.0.1', facts['tcp']), 1)",
+    "a unix socket by path": "s = socket.socket(socket.AF_UNIX)\ns.connect(facts['socket'])\nreturn True",
+    "a unix socket by abstract name": "s = socket.socket(socket.AF_UNIX)\ns.connect(chr(0) + facts['abstract'])\nreturn True",
+}
+
+
+@pytest.mark.parametrize("body", SERVERS.values(), ids=SERVERS)
+def test_no_server_outside_is_reached(held: Sandbox, loose: Sandbox, servers: dict[str, Any], body: str) -> None:
+    assert attempt(held, body, **servers).startswith("held")
+    assert attempt(loose, body, **servers) == "succeeded"
+
+
+KERNEL = {
+    "a new user namespace": "if libc.unshare(0x10000000):\n    raise OSError(ctypes.get_errno(), '')\nreturn True",
+    "a new user namespace by clone": "pid = call(56 if X86 else 220, 0x10000000 | 17, 0, 0, 0, 0)\nif pid == 0:\n    os._exit(0)\nreturn True",
+    "a new user namespace by clone3": "args = struct.pack('=8Q', 0x10000000, 0, 0, 0, 17, 0, 0, 0)\npid = call(435, args, len(args))\nif pid == 0:\n    os._exit(0)\nreturn True",
+    "a mount in a namespace of its own": "if libc.unshare(0x10020000) or libc.mount(b'tmpfs', b'.', b'tmpfs', 0, None):\n    raise OSError(ctypes.get_errno(), '')\nreturn True",
+    "io_uring": "return call(425, 1, ctypes.create_string_buffer(120)) > 0",
+    "a key in the session keyring": "return call(248 if X86 else 217, b'user', b'corral-test', b'x', 1, -3) > 0",
+    "the session keyring": "return call(250 if X86 else 219, 0, -3, 0) > 0",
+    "a personality that makes memory executable": "return call(135 if X86 else 92, 0x400000) >= 0",
+    "a socket to the hypervisor": "return socket.socket(40, socket.SOCK_STREAM)",
+    "a netlink socket of the kernel's events": "return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15)",
+    "a netlink socket of the firewall": "return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)",
+    "a message queue": "name = b'/corral-test'\nfd = call(240 if X86 else 180, name[1:], 0o102, 0o600, None)\nlibc.mq_unlink(name)\nreturn fd > 0",
+    "a program with the rights of its owner": "open('s', 'w').close()\ntry:\n    os.chmod('s', 0o4755)\n    return os.stat('s').st_mode & stat.S_ISUID\nfinally:\n    os.unlink('s')",
+    "such a program by descriptor": "fd = os.open('s', os.O_CREAT | os.O_RDWR)\ntry:\n    os.fchmod(fd, 0o4755)\n    return os.stat('s').st_mode & stat.S_ISUID\nfinally:\n    os.unlink('s')",
+    "such a program as it is made": "fd = os.open('s', os.O_CREAT | os.O_RDWR, 0o4755)\ntry:\n    return os.stat('s').st_mode & stat.S_ISUID\nfinally:\n    os.unlink('s')",
+    "such a program by mknod": "os.mknod('s', 0o4755 | stat.S_IFREG)\ntry:\n    return os.stat('s').st_mode & stat.S_ISUID\nfinally:\n    os.unlink('s')",
+    "such a program by the newest chmod": "open('s', 'w').close()\ntry:\n    return call(452, -100, b's', 0o4755, 0) == 0\nfinally:\n    os.unlink('s')",
+    "calls of another architecture": "code = bytes.fromhex('b814000000cd80c3')\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(code)\nreturn ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))() > 0",
+    "openat2, whose flags lie in memory": "return call(437, -100, b'.', struct.pack('=3Q', os.O_RDONLY, 0, 0), 24) > 0",
+    "the machine's devices and settings in /sys": "return os.listdir('/sys')",
+}
+AS_ROOT = {
+    "read the shadow file": "return open('/etc/shadow').read()",
+    "open core_pattern for writing": "return os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY) > 0",
+    "open the list of a control group's processes for writing": "import glob\nfound = glob.glob('/sys/fs/cgroup/**/cgroup.procs')\nreturn found and os.open(found[0], os.O_WRONLY) > 0",
+    "make a device": "os.mknod('d', stat.S_IFCHR | 0o600, os.makedev(1, 3))\nos.unlink('d')\nreturn True",
+    "a raw socket": "return socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
+    "a packet socket": "return socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
+    "chroot": "os.chroot('.')\nreturn True",
+    "enter a namespace": "fd = os.open('/proc/self/ns/uts', os.O_RDONLY)\nreturn call(308 if X86 else 268, fd, 0) == 0",
+    "a fault handler of its own": "return call(323 if X86 else 282, 0) > 0",
+    "performance events": "attr = struct.pack('=IIQ', 1, 120, 0) + bytes(104)\nreturn call(298 if X86 else 241, attr, 0, -1, -1, 0) > 0",
+    "type into a terminal": "ours, theirs = os.openpty()\nfcntl.ioctl(theirs, 0x5412, b'x')\nreturn True",
+    "type into a terminal, with a high bit set": "ours, theirs = os.openpty()\nreturn call(16 if X86 else 29, theirs, 0x100005412, b'x') == 0",
+    "become another user": "os.setuid(1)\nreturn True",
+    "raise a limit": "resource.setrlimit(resource.RLIMIT_CORE, (1, 1))\nreturn True",
+    "read the kernel's log": "return call(103 if X86 else 116, 10, 0, 0) > 0",
+    "watch all files": "return call(300 if X86 else 262, 0, 0) > 0",
+    "a program with the rights of its group": "open('s', 'w').close()\ntry:\n    os.chmod('s', 0o2755)\n    return os.stat('s').st_mode & stat.S_ISGID\nfinally:\n    os.unlink('s')",
+    "load a filter into the kernel": "attr = struct.pack('=IIII', 2, 4, 4, 1) + bytes(56)\nreturn call(321 if X86 else 280, 0, attr, len(attr)) > 0",
+}
+
+
+@pytest.mark.parametrize("body", KERNEL.values(), ids=KERNEL)
+def test_the_kernels_back_doors_are_shut(held: Sandbox, loose: Sandbox, body: str) -> None:
+    if "fromhex" in body and os.uname().machine != "x86_64":
+        pytest.skip("only x86 has a second architecture of this kind")
+    assert attempt(held, body).startswith("held")
+    assert attempt(loose, body) == "succeeded"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user cannot do this uncontained either")
+@pytest.mark.parametrize("body", AS_ROOT.values(), ids=AS_ROOT)
+def test_root_inside_is_not_root(held: Sandbox, loose: Sandbox, body: str) -> None:
+    assert attempt(held, body).startswith("held")
+    assert attempt(loose, body) == "succeeded"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user cannot do this uncontained either")
+def test_a_file_is_not_opened_by_its_handle(held: Sandbox, loose: Sandbox, outside: Path) -> None:
+    handle = ctypes.create_string_buffer(struct.pack("=Ii", 128, 0) + bytes(128))
+    mount = ctypes.c_int()
+    libc = ctypes.CDLL(None)
+    assert libc.name_to_handle_at(-100, os.fsencode(outside / "secret"), handle, ctypes.byref(mount), 0) == 0
+    body = """
+handle = ctypes.create_string_buffer(bytes.fromhex(facts['handle']))
+fd = call(304 if X86 else 265, os.open('.', os.O_RDONLY), handle, 0)
+return os.read(fd, 10) == b'canary'
+"""
+    assert attempt(held, body, handle=handle.raw.hex()).startswith("held")
+    assert attempt(loose, body, handle=handle.raw.hex()) == "succeeded"
+
+
+WARDEN = {
+    "change its limits": "resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))\nreturn True",
+    "change its priority": "os.setpriority(os.PRIO_PROCESS, os.getppid(), 1)\nreturn True",
+    "change its processors": "os.sched_setaffinity(os.getppid(), os.sched_getaffinity(0))\nreturn True",
+    "change its scheduling": "os.sched_setscheduler(os.getppid(), os.SCHED_BATCH, os.sched_param(0))\nreturn True",
+    "change its turn at the disk": "return call(251 if X86 else 30, 1, os.getppid(), 2 << 13 | 4) == 0",
+    "see it in the list of processes": "return str(os.getppid()) in os.listdir('/proc')",
+}
+WARDEN_AS_ROOT = {
+    "take its socket": "fd = os.pidfd_open(os.getppid())\nreturn any(stat.S_ISSOCK(os.fstat(call(438, fd, n, 0)).st_mode) for n in range(3, 9) if os.path.exists(f'/proc/{os.getppid()}/fd/{n}'))",
+    "read its environment": "return open(f'/proc/{os.getppid()}/environ', 'rb')",
+    "read its memory": "return open(f'/proc/{os.getppid()}/mem', 'rb')",
+    "list its descriptors": "return os.listdir(f'/proc/{os.getppid()}/fd')",
+    "trace it": "call(101 if X86 else 117, 0x4206, os.getppid(), 0, 0)\nreturn True",
+}
+
+
+@pytest.mark.parametrize("body", WARDEN.values(), ids=WARDEN)
+def test_the_warden_is_not_reached(held: Sandbox, loose: Sandbox, body: str) -> None:
+    assert attempt(held, body).startswith("held")
+    assert held.run(["true"]).ok
+    assert attempt(loose, body) == "succeeded"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a warden is closed to an ordinary user without containment too")
+@pytest.mark.parametrize("body", WARDEN_AS_ROOT.values(), ids=WARDEN_AS_ROOT)
+def test_the_warden_is_not_reached_by_root(held: Sandbox, loose: Sandbox, body: str) -> None:
+    assert attempt(held, body).startswith("held")
+    assert attempt(loose, body) == "succeeded"
+
+
+@pytest.mark.parametrize("name", ["KILL", "INT", "TERM", "STOP", "USR1", "CHLD", "HUP"])
+def test_no_signal_harms_the_warden(held: Sandbox, loose: Sandbox, name: str) -> None:
+    text = f"kill -{name} $PPID; echo after"
+    assert (held.run(text, shell=True).stdout, held.run(["true"]).ok) == (b"after\n", True)
+    if name in ("KILL", "TERM"):
+        assert [violation.kind for violation in loose.run(text + "; sleep 5", shell=True).violations] == ["warden-lost"]
+
+
+def test_a_signal_to_everybody_reaches_only_the_command(held: Sandbox, sleeper: int) -> None:
+    # No canary: without a pid namespace this would end every process of the user.
+    result = held.run("kill -KILL -1; echo after", shell=True)
+    assert result.stdout in (b"after\n", b"")
+    assert held.run(["true"]).ok
+    os.kill(sleeper, 0)
+
+
+def test_a_command_holds_no_descriptor_but_its_three(held: Sandbox) -> None:
+    # The fourth is the listing itself.
+    assert attempt(held, "return sorted(map(int, os.listdir('/proc/self/fd'))) == [0, 1, 2, 3]") == "succeeded"
+
+
+LEFT = {
+    "shared memory": ("return libc.shmget(4242, 4096, 0o1600) >= 0", "return libc.shmget(4242, 0, 0) >= 0"),
+    "semaphores": ("return libc.semget(4242, 1, 0o1600) >= 0", "return libc.semget(4242, 0, 0) >= 0"),
+    "queues": ("return libc.msgget(4242, 0o1600) >= 0", "return libc.msgget(4242, 0) >= 0"),
+}
+
+
+@pytest.mark.parametrize(("leave", "find"), LEFT.values(), ids=LEFT)
+def test_nothing_is_left_in_the_kernel_for_the_next_command(
+    held: Sandbox, loose: Sandbox, leave: str, find: str
+) -> None:
+    assert attempt(held, leave) == "succeeded"
+    assert attempt(held, find).startswith("held")
+    assert attempt(loose, leave) == "succeeded"
+    assert attempt(loose, find) == "succeeded"
+    removal = {
+        "shmget": "return libc.shmctl(libc.shmget(4242, 0, 0), 0, None) == 0",
+        "semget": "return libc.semctl(libc.semget(4242, 0, 0), 0, 0) == 0",
+        "msgget": "return libc.msgctl(libc.msgget(4242, 0), 0, None) == 0",
+    }
+    assert attempt(loose, next(body for name, body in removal.items() if name in leave)) == "succeeded"
+
+
+def test_files_in_shared_memory_are_neither_the_hosts_nor_the_next_commands(held: Sandbox) -> None:
+    name = f"/dev/shm/corral-test-{os.getpid()}"
+    assert held.run(f"echo x > {name} && mkdir {name}.d && cat {name}", shell=True).stdout == b"x\n"
+    assert not Path(name).exists()
+    assert held.run(["ls", "-A", "/dev/shm"]).stdout == b""
+
+
+def test_temporary_files_are_private_and_last_as_long_as_the_sandbox(held: Sandbox) -> None:
+    name = f"/tmp/corral-test-{os.getpid()}"
+    assert held.run(f"echo x > {name}; echo y > ~/kept", shell=True).ok
+    assert held.run(f"cat {name} ~/kept", shell=True).stdout == b"x\ny\n"
+    assert not Path(name).exists()
+    scratch = Path(held._holding.scratch)
+    assert scratch.exists()
+    held.close()
+    assert not scratch.exists()
+
+
+def test_a_chain_of_directories_too_deep_for_a_path_is_removed_with_the_sandbox(held: Sandbox) -> None:
+    body = """
+os.chdir('/tmp')
+for _ in range(3000):
+    os.mkdir('d')
+    os.chdir('d')
+os.chmod('.', 0)
+return True
+"""
+    assert attempt(held, body) == "succeeded"
+    scratch = Path(held._holding.scratch)
+    held.close()
+    assert not scratch.exists()
+
+
+def test_the_projects_ancestors_in_scratch_cannot_be_swapped_for_the_next_warden(held: Sandbox, outside: Path) -> None:
+    parent = Path(held.config.project_root).parent
+    swap = f"mv {parent} {parent}.old && ln -s {outside} {parent}"
+    assert not held.run(swap, shell=True).ok
+    with held.start(["sleep", "20"]):
+        # A second warden while the first is busy.
+        assert held.run(["pwd"]).stdout_text.strip() == held.config.project_root
+    assert sorted(path.name for path in outside.iterdir()) == ["secret"]
