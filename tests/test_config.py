@@ -190,3 +190,23 @@ def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(PolicyError, match="project_root"):
         SandboxConfig(os.fspath(file))
+
+
+def test_another_profile_brings_its_own_lists(tmp_path: Path) -> None:
+    strict = SandboxConfig(str(tmp_path))
+    workspace = SandboxConfig(str(tmp_path), profile="workspace")
+    assert workspace.replace(profile="strict") == strict
+    assert strict.replace(profile="workspace") == workspace
+    assert strict.replace(denylist={"x"}).replace(profile="workspace").denylist == frozenset({"x"})
+
+
+@pytest.mark.parametrize("value", ["/etc", None, 3, ("relative",), ("/",), ("/a\0b",)])
+def test_a_grant_is_a_collection_of_absolute_paths(value: object) -> None:
+    with pytest.raises(PolicyError, match=r"containment\.read"):
+        Containment(read=value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), 0, -1, True])
+def test_seconds_are_a_number_that_a_clock_holds(tmp_path: Path, value: float) -> None:
+    with pytest.raises(PolicyError, match="timeout_seconds"):
+        SandboxConfig(str(tmp_path), timeout_seconds=value)

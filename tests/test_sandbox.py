@@ -293,3 +293,30 @@ def test_a_directory_that_cannot_be_entered_is_a_result(open_box: Sandbox, proje
     result = open_box.run(["true"], cwd="locked")
     assert result.exit_code == (0 if os.geteuid() == 0 else 126)
     (project / "locked").chmod(0o700)
+
+
+class _Disguised(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "harmless"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda box: box.run(["cat", _Disguised("/etc/hostname")]), id="an argument"),
+        pytest.param(lambda box: box.run(_Disguised("cat /etc/hostname"), shell=True), id="shell text"),
+        pytest.param(lambda box: box.run(["ls"], cwd=_Disguised("..")), id="a directory"),
+        pytest.param(lambda box: box.run(["ls"], env={"LD_PRELOAD": _Disguised("./x.so")}), id="a variable"),
+    ],
+)
+def test_what_is_judged_is_what_would_run(box: Sandbox, ask: Callable[[Sandbox], SandboxResult]) -> None:
+    assert ask(box).denied
+
+
+def test_what_is_no_bytes_does_not_empty_a_file(box: Sandbox, project: Path) -> None:
+    (project / "keep.txt").write_bytes(b"kept")
+    with pytest.raises(TypeError):
+        box.write_bytes("keep.txt", "text")  # type: ignore[arg-type]
+    assert (project / "keep.txt").read_bytes() == b"kept"

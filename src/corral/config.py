@@ -11,12 +11,17 @@ from corral.rulebook import Profile, default_denylist, default_interpreter_block
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from typing import Any, Self
 
 DEFAULT_MAX_OUTPUT_BYTES = 64 * 1024
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_ENV_ALLOWLIST = frozenset({"PATH", "HOME", "LANG", "LC_*", "TERM", "TZ", "TMPDIR"})
+MAX_SECONDS = 1e9  # thirty years; against numbers that no clock of the kernel holds
+MAX_LIMIT = 2**62  # against numbers that no limit of the kernel holds
 # What a program loads code from, whatever the owner lists by pattern: only an exact name lets one of these through.
-LOADER_VARIABLES = ("LD_", "DYLD_", "PYTHON", "BASH_FUNC_", "NODE_OPTIONS", "PERL5", "RUBY")
+LOADER_VARIABLES = (
+    "LD_", "DYLD_", "PYTHON", "BASH_", "ENV", "NODE_", "PERL", "RUBY", "GIT_", "JAVA", "_JAVA", "JDK_", "LUA_", "PHP", "PROMPT_COMMAND", "PS4",
+)  # fmt: skip
 
 
 def _root(value: object) -> str:
@@ -35,6 +40,11 @@ def _root(value: object) -> str:
 
 def _profile(value: object) -> str | Profile:
     if isinstance(value, Profile):
+        known = profile_named("strict")
+        if set(value.effects) != set(known.effects) or set(value.groups) != set(known.groups):
+            raise PolicyError(
+                "profile must decide every effect and group; make it with corral.rulebook.profile_from_dict"
+            )
         return value
     if not isinstance(value, str) or value not in profile_names():
         raise PolicyError(f"profile {value!r} is unknown; choose one of {', '.join(profile_names())} or pass a Profile")
@@ -56,11 +66,22 @@ def _names(field: str, value: object) -> frozenset[str]:
     return names
 
 
+def _paths(field: str, value: object) -> tuple[str, ...]:
+    try:
+        paths = () if isinstance(value, (str, bytes)) else tuple(value)  # type: ignore[arg-type]  # what is no collection says so below
+    except TypeError:
+        paths = ()
+    sound = all(isinstance(p, str) and p.startswith("/") and "\0" not in p and p.strip("/") for p in paths)
+    if not sound or (not paths and value not in ((), [], set(), frozenset())):
+        raise PolicyError(f"{field} must be a collection of absolute paths below the root, not {value!r}")
+    return paths
+
+
 def _positive(field: str, value: object) -> None:
     if value is None:
         return
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise PolicyError(f"{field} must be a number above 0, or None, not {value!r}")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= MAX_SECONDS:
+        raise PolicyError(f"{field} must be a number above 0 and at most {MAX_SECONDS:g}, or None, not {value!r}")
 
 
 def _one_of(field: str, value: object, choices: tuple[str, ...]) -> None:
@@ -86,9 +107,7 @@ class Containment(Record):
         _one_of("containment.network", self.network, ("off", "on"))
         _one_of("containment.project", self.project, ("read-write", "read-only"))
         for name in ("read", "write"):
-            paths = getattr(self, name)
-            if isinstance(paths, str) or not all(isinstance(p, str) and p.startswith("/") for p in paths):
-                raise PolicyError(f"containment.{name} must be a collection of absolute paths, not {paths!r}")
+            object.__setattr__(self, name, _paths(f"containment.{name}", getattr(self, name)))
 
 
 @frozen
@@ -104,8 +123,10 @@ class Limits(Record):
     def _validate(self) -> None:
         for name in self._fields:
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
-                raise PolicyError(f"limits.{name} must be a positive whole number or None, not {value!r}")
+            if value is not None and (
+                not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_LIMIT
+            ):
+                raise PolicyError(f"limits.{name} must be a whole number from 1 to 2**62, or None, not {value!r}")
 
 
 @frozen
@@ -158,6 +179,17 @@ class SandboxConfig(Record):
         for name, kind in (("containment", Containment), ("limits", Limits), ("output", Output)):
             if not isinstance(getattr(self, name), kind):
                 raise PolicyError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed; lists that the profile gave are the new profile's."""
+        if "profile" in changes:
+            for name, default in (
+                ("denylist", default_denylist(self.rules)),
+                ("interpreter_block", default_interpreter_block()),
+            ):
+                if getattr(self, name) == default:
+                    changes.setdefault(name, None)
+        return Record.replace(self, **changes)  # not super(): `frozen` makes the class anew
 
     @property
     def rules(self) -> Profile:

@@ -25,6 +25,9 @@ CREDENTIAL_WORDS = (
     "ACCESS_KEY",
     "PRIVATE_KEY",
     "SSH_AUTH",
+    "_PAT",
+    "DATABASE_URL",
+    "_AUTH",
 )
 
 
@@ -45,7 +48,9 @@ def scrub(environ: Mapping[str, str], allowlist: Collection[str]) -> dict[str, s
     """Return what the allowlist names of `environ`; `PATH` is always there, and clean."""
     prefixes = tuple(name[:-1] for name in allowlist if name.endswith("*"))
     # Names first: os.environ decodes a value each time it is asked for.
-    kept = {name: environ[name] for name in environ if name in allowlist or _passes_pattern(name, prefixes)}
+    names = [name for name in list(environ) if name in allowlist or _passes_pattern(name, prefixes)]
+    # Another thread may take one away meanwhile.
+    kept = {name: value for name in names if (value := environ.get(name)) is not None}
     kept["PATH"] = clean_path(kept.get("PATH", DEFAULT_PATH))
     return kept
 
@@ -78,6 +83,7 @@ class HostEnvironment:
         raw = getattr(os.environ, "_data", None)
         seen, scrubbed = self._last
         if raw is None or raw != seen:
+            snapshot = dict(raw or {})  # first: a change after it is seen the next time
             scrubbed = {**scrub(os.environ, self._allowlist), **self._replaced}
-            self._last = (dict(raw or {}), scrubbed)
+            self._last = (snapshot, scrubbed)
         return scrubbed

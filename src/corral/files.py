@@ -28,6 +28,7 @@ def read_bytes(path: str, config: SandboxConfig) -> bytes:
 
 def write_bytes(path: str, data: bytes, config: SandboxConfig) -> None:
     """Replace what a regular file holds; its directory must exist."""
+    data = bytes(memoryview(data))  # before the file is touched: what is no bytes must not empty it
     project = (config.project_root,) if config.containment.project == "read-write" else ()
     roots = (*project, *config.containment.write)
     with open(_open(path, roots, config, _WRITING, os.O_WRONLY | os.O_CREAT), "wb") as file:

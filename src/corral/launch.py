@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
+from corral.config import MAX_SECONDS
 from corral.environment import overlay
 from corral.frozen import Record, frozen
 from corral.model import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, Call, Launch
@@ -100,6 +101,8 @@ def _input(stdin: object) -> bytes:
 def _timeout(value: object) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
         raise _UnusableError(f"timeout_seconds must be a number above 0, not {value!r}")
+    if value > MAX_SECONDS:
+        raise _UnusableError(f"timeout_seconds must be at most {MAX_SECONDS:g}")
     return float(value)
 
 

@@ -215,15 +215,25 @@ def _call(
     cwd: str | os.PathLike[str] | None,
     env: Mapping[str, str] | None,
 ) -> Call:
-    # Copies: what was judged must be what runs, although the caller's own may change meanwhile.
-    if isinstance(argv, list):
-        argv = tuple(argv)
+    # Copies, and plain strings: what was judged must be what runs, although the caller's own may change meanwhile, and
+    # although a subclass of str may show the guard another text than the kernel gets.
+    if isinstance(argv, (list, tuple)):
+        argv = tuple(_plain(word) for word in argv)
+    elif isinstance(argv, str):
+        argv = _plain(argv)
     if cwd is not None and not isinstance(cwd, str) and isinstance(cwd, os.PathLike):
-        cwd = os.fspath(cwd)
+        try:
+            cwd = os.fspath(cwd)
+        except Exception:  # noqa: BLE001  the caller's own code; the guard refuses what it leaves
+            cwd = "\0"
     if env is not None:
         try:
-            env = dict(env)
+            env = {_plain(name): _plain(value) for name, value in dict(env).items()}
         except (TypeError, ValueError):
             # No mapping at all; the guard says so.
-            return Call(argv, shell, cwd, env)
-    return Call(argv, shell, cwd, env)
+            return Call(argv, bool(shell), _plain(cwd), env)
+    return Call(argv, bool(shell), _plain(cwd), env)
+
+
+def _plain(value: Any) -> Any:
+    return str.__str__(value) if isinstance(value, str) and type(value) is not str else value

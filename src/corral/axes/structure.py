@@ -77,6 +77,8 @@ def refuse(call: Call) -> Finding | None:
             )
     if call.cwd is not None and (not isinstance(call.cwd, str) or "\0" in call.cwd):
         return _refusal("cwd", "The working directory is not a path.", "", "Pass a path inside the project.")
+    if call.env is not None and not isinstance(call.env, dict):
+        return _refusal("env", f"The environment must be a mapping, not {type(call.env).__name__}.", "", "Pass a dict.")
     for name, value in (call.env or {}).items():
         if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name or "\0" in name + value:
             return _refusal(
