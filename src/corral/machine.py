@@ -33,7 +33,7 @@ def real_path(path: str) -> str:
 class Machine:
     """What the guard may ask: nothing here changes anything, and nothing raises."""
 
-    __slots__ = ("_prefix", "cwd", "home", "path", "root")
+    __slots__ = ("_prefix", "cwd", "home", "path", "readable", "root", "writable")
 
     def __init__(self, root: str, cwd: str | None = None, home: str | None = None, path: tuple[str, ...] = ()) -> None:
         self.root = root
@@ -41,6 +41,8 @@ class Machine:
         self.cwd = cwd or root
         self.home = home or "/nonexistent"
         self.path = path  # the directories of PATH that lie inside the root, where a name can be anything
+        self.readable: tuple[str, ...] = ()  # what the owner grants besides the project
+        self.writable: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, config: SandboxConfig) -> Machine:
@@ -48,7 +50,17 @@ class Machine:
         root = config.project_root
         home = os.environ.get("HOME") or "/nonexistent"
         inside = tuple(d for d in os.environ.get("PATH", "").split(":") if d == root or d.startswith(root + "/"))
-        return cls(root, None, os.path.normpath(home), inside)
+        machine = cls(root, None, os.path.normpath(home), inside)
+        containment = config.containment
+        if containment.read or containment.write:
+            machine.writable = tuple(os.path.realpath(p) for p in containment.write)
+            machine.readable = (*machine.writable, *(os.path.realpath(p) for p in containment.read))
+        return machine
+
+    def granted(self, verb: str, path: str) -> bool:
+        """Say whether the owner granted this use of a path outside the project."""
+        roots = self.readable if verb in ("reads", "runs") else self.writable
+        return any(path == root or path.startswith(root + "/") for root in roots)
 
     def absolute(self, path: str, cwd: str) -> str:
         """Return a path as an absolute one, without looking at the disk."""

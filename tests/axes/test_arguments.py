@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral import DEFAULT_INTERPRETER_BLOCK, SandboxConfig
+from corral import DEFAULT_INTERPRETER_BLOCK, Containment, SandboxConfig
 from corral.axes import _check_argv_interpreter
 from corral.model import Call
 from corral.vet import vet
@@ -83,3 +83,9 @@ def test_the_owner_adds_an_interpreter_that_no_row_knows(project: str) -> None:
 def test_a_file_written_and_run_in_one_call_is_refused(strict: SandboxConfig) -> None:
     verdict = vet(Call("echo 'import os' > x.py; python3 x.py", shell=True), strict)
     assert [f.rule for f in verdict.findings] == ["argv-python-run-written"]
+
+
+def test_the_owners_word_for_the_network_counts_for_the_guard_too(project: str) -> None:
+    for network, allowed in (("off", False), ("on", True)):
+        config = SandboxConfig(project, profile="workspace", containment=Containment(network=network))
+        assert vet(Call(["curl", "https://example.com/"]), config).allowed is allowed

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from corral import Decision, SandboxConfig
+from corral import Containment, Decision, SandboxConfig
 from corral.axes import _check_path_jail
 from corral.model import Axis, Call
 from corral.vet import vet
@@ -139,3 +139,14 @@ def test_credentials_are_not_read_in_any_profile(strict: SandboxConfig, workspac
 def test_a_contained_profile_reads_the_system_and_writes_scratch(workspace: SandboxConfig) -> None:
     for text in ("cat /usr/include/stdio.h", "cat /proc/cpuinfo", "echo x > /tmp/corral-x", "rm -rf build", "ls /etc"):
         assert vet(Call(text, shell=True), workspace).findings == ()
+
+
+def test_what_the_owner_grants_is_allowed(project: str) -> None:
+    beside = os.path.dirname(project)
+    config = SandboxConfig(
+        project, profile="workspace", containment=Containment(read=(f"{beside}/proj_evil",), write=("/mnt",))
+    )
+    assert vet(Call(["cat", f"{beside}/proj_evil/f"]), config).allowed
+    assert vet(Call("echo x > /mnt/x", shell=True), config).allowed
+    assert not vet(Call(f"echo x > {beside}/proj_evil/f", shell=True), config).allowed
+    assert not vet(Call(["cat", f"{beside}/secret.txt"]), config).allowed

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from corral.config import SandboxConfig
     from corral.unwrap.act import Act
 
+_NETWORK = frozenset(
+    {"network", "network-maybe", "network-unproven", "fetch"}
+)  # what the owner's word for the network allows
 _INTERPRETED = frozenset({"code", "code-stdin"})
 
 
@@ -22,6 +25,8 @@ def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
     for act in acts:
         for key, word, detail in act.effects:
             if AXIS_OF.get(key) is not Axis.ARGV or decisions[key] == Decision.ALLOW:
+                continue
+            if key in _NETWORK and config.containment.network == "on":
                 continue
             if key in _INTERPRETED and not _blocked(act, config):
                 continue

@@ -92,6 +92,8 @@ def _keys_at(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
         path = machine.resolve(parent or ("/" if text.startswith("/") else "."), cwd).rstrip("/") + "/" + name
     else:
         path = machine.resolve(text, cwd)
+    if machine.readable and machine.granted(verb, path):
+        return []
     if verb == "runs" and is_program(path):
         return ["run-system"]
     place = place_of(path, machine.root, machine.home)
