@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from corral.places import inside, is_program, is_standard, place_of
+from corral.places import inside, is_credentials, is_program, is_standard, place_of
 
 ROOT = "/work/proj"
 HOME = "/home/me"
 PLACES = {
     "/work/proj": "inside", "/work/proj/a/b": "inside", "/work/proj_evil/a": "outside", "/work": "ancestor", "/": "ancestor",
-    "/work/proj/.git/hooks/x": "protected", "/work/proj/.git/config": "protected", "/work/proj/.git": "protected", "/work/proj/.git/index": "inside",
+    "/work/proj/.git/hooks/x": "protected", "/work/proj/.git/config": "protected", "/work/proj/.git": "protected", "/work/proj/.git/index": "protected", "/work/proj/.git/index.lock": "inside", "/work/proj/vite.config.ts": "manifest", "/work/proj/.venv/bin/x": "manifest", "/work/proj/a/.cargo/config.toml": "manifest", "/work/proj/.aws/credentials": "env", "/work/proj/x.tfstate": "env",
     "/work/proj/.git/configs": "inside", "/work/proj/sub/.git/hooks/x": "protected", "/work/proj/.gitignore": "inside", "/work/proj/.envrc": "protected",
     "/work/proj/Cargo.toml": "manifest", "/work/proj/a.pem": "inside", "/work/proj/tls.key": "env", "/work/proj/key": "inside", "/work/proj/.env": "env", "/work/proj/.env.example": "inside", "/work/proj/a/.env": "env", "/work/proj/.claude/settings.json": "protected",
     "/home/me/.ssh/id": "secret", "/home/me/.ssh": "secret", "/home/me/.sshx": "outside", "/home/me/x": "outside", "/home/other/.ssh/id": "secret",
@@ -55,3 +55,8 @@ def test_credentials_stay_credentials_in_a_project_that_holds_the_home_directory
         "inside",
     ]
     assert place_of("/home/me/.ssh/id", HOME, HOME) == "secret"
+
+
+def test_a_glob_that_spells_a_credential_is_one() -> None:
+    globs = (".e*", ".[e]nv", ".en?", "id_*", "*", "*.json", "src*", ".g*", ".env.example")
+    assert [is_credentials(g) for g in globs] == [True, True, True, True, False, False, False, True, False]

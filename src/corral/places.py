@@ -61,7 +61,6 @@ def _part_fits(part: str, want: str) -> bool:
 
 _TABLE = places()
 _PROTECTED = _Patterns(_TABLE["protected"])
-_MANIFEST = frozenset(_TABLE["manifest"])
 _NOT_ENV = frozenset(_TABLE["not_env"])
 _SECRET_HOME = _Patterns(_TABLE["secret_home"])
 _SECRET = _Patterns(_TABLE["secret"])
@@ -69,7 +68,10 @@ _STANDARD = _Patterns(_TABLE["standard"])
 _SYSTEM = _Patterns(_TABLE["system"])
 _SCRATCH = _Patterns(_TABLE["scratch"])
 _PROGRAMS = tuple(p + "/" for p in _TABLE["programs"])
+_ENV_PATHS = _Patterns(_TABLE["env_paths"])
+_MANIFEST_PATHS = _Patterns(_TABLE["manifest_paths"])
 _HEADS = frozenset(p.partition("/")[0] for p in _TABLE["protected"])
+_NAMED = frozenset(p.partition("/")[0] for key in ("env_paths", "manifest_paths") for p in _TABLE[key])
 
 
 class _Names:
@@ -96,6 +98,7 @@ class _Names:
 
 
 _ENV = _Names(_TABLE["env"])
+_MANIFEST = _Names(_TABLE["manifest"])
 _SECRET_VARIABLES = _Names(_TABLE["secret_variables"])
 
 
@@ -105,8 +108,24 @@ def is_secret_variable(name: str) -> bool:
 
 
 def is_credentials(name: str) -> bool:
-    """Say whether a file of this name in a project holds credentials."""
-    return _ENV.match(name) and name not in _NOT_ENV
+    """Say whether a file of this name in a project holds credentials; of a glob, whether it may become such a name."""
+    if name in _NOT_ENV:
+        return False
+    return _ENV.match(name) or (("*" in name or "?" in name or "[" in name) and _glob_fits(name))
+
+
+def _glob_fits(glob: str) -> bool:
+    """Say whether a glob names credentials on purpose: one that begins with two letters or a dot, not `*.json`."""
+    from fnmatch import fnmatchcase  # noqa: PLC0415  only for the few globs that begin like one
+
+    if glob[0] not in ".[" and not glob[:2].replace("_", "a").isalnum():
+        return False
+    return any(fnmatchcase(name, glob) for name in _ENV.exact if glob[0] != "[" or name[0] != ".")
+
+
+def may_become_protected(path: str) -> bool:
+    """Say whether a path names a directory that holds what is protected, whether it exists or not."""
+    return path.rstrip("/").rpartition("/")[2] in _HEADS | _NAMED
 
 
 def inside(path: str, root: str) -> bool:
@@ -134,6 +153,19 @@ def protected(path: str, root: str) -> bool:
     return any(part in _HEADS and _PROTECTED.match("/".join(parts[index:])) for index, part in enumerate(parts))
 
 
+def _named_place(rest: str) -> str:
+    """Return the place of a path inside the root that is known by its directories."""
+    parts = rest.split("/")
+    for index, part in enumerate(parts):
+        if part in _NAMED:
+            below = "/".join(parts[index:])
+            if _ENV_PATHS.match(below):
+                return "env"
+            if _MANIFEST_PATHS.match(below):
+                return "manifest"
+    return "inside"
+
+
 def place_of(path: str, root: str, home: str) -> str:
     """Return the kind of place an absolute, resolved path is."""
     if path.startswith(root) and inside(path, root):
@@ -142,7 +174,9 @@ def place_of(path: str, root: str, home: str) -> str:
         if protected(path, root):
             return "protected"
         name = path.rpartition("/")[2]
-        return "manifest" if name in _MANIFEST else "env" if is_credentials(name) else "inside"
+        if is_credentials(name):
+            return "env"
+        return "manifest" if _MANIFEST.match(name) else _named_place(path[len(root) + 1 :])
     if _STANDARD.match(path):
         return "standard"
     if _SCRATCH.match(path):

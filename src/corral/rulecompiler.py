@@ -60,6 +60,7 @@ KINDS = frozenset(
         "shell",
         "stdin",
         "text",
+        "unnamed",
         "url",
         "words",
     ]

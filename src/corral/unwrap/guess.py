@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral.braces import HOLE
+from corral.places import inside, protected
 from corral.rulebook import row as row_of
 from corral.unwrap.network import is_address
 
@@ -25,15 +26,25 @@ _SUBCOMMANDS = frozenset({"cf", "pkg", "passwd", "login", "dump", "restore", "ch
 
 def judge(slots: Slots, word: Word) -> None:
     """Record what an undescribed word may mean to the program that gets it."""
-    for part in candidates(word, slots.walker, slots.act.cwds):
-        slots.emit("reads", part)
     unknown = slots.row["id"] == "unknown"
-    if unknown and is_address(word.text):
+    for part in candidates(word, slots.walker, slots.act.cwds):
+        slots.emit("writes" if _kept_by_git(slots, part, every=unknown) else "reads", part)
+    if (unknown or "://" in word.text) and is_address(word.text):
         slots.emit("network-maybe", word)
     if unknown and not word.proven and HOLE in word.text:
         slots.emit("word-unproven", word)
     if unknown or not slots.row["id"].startswith("git"):
         _command(slots, word, unknown=unknown)
+
+
+def _kept_by_git(slots: Slots, part: Word, *, every: bool) -> bool:
+    """Say whether a path is one that nobody but git has to name, or for an unknown program any that is protected: it may be written."""
+    machine = slots.walker.machine
+    for cwd in slots.act.cwds or ():
+        path = machine.absolute(part.text, cwd)
+        if (every or "/.git/" in path) and inside(path, machine.root) and protected(path, machine.root):
+            return True
+    return False
 
 
 def _command(slots: Slots, word: Word, *, unknown: bool) -> None:

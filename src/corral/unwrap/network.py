@@ -26,6 +26,11 @@ def is_address(text: str) -> bool:
     return _MAILBOX.search(text) is not None
 
 
+def file_path(text: str) -> str:
+    """Return the path of a `file:` address."""
+    return text[5:].removeprefix("//").removeprefix("localhost").partition("?")[0]
+
+
 def effect_of(text: str) -> str:
     """Return the effect of talking to an address."""
     host = host_of(text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from corral.braces import HOLE
 from corral.expand import Word
+from corral.places import may_become_protected
 from corral.unwrap.slots import PURE, Slots
 
 TYPE_CHECKING = False
@@ -217,6 +218,8 @@ class Reader(Slots):
             self.emit("word-unproven", word)
 
     def _fill_option(self, slot: Slot, word: Word) -> None:
+        if slot[3] == "target":
+            self.target = word
         if slot[4] or slot[5]:
             self.deferred.append((slot, word))
         else:
@@ -316,8 +319,8 @@ class Reader(Slots):
                 self.emit(effect, self._found(word) if self.row["style"] == "find" else word)
                 if effect == "writes":
                     self.walker.note_written(word, self.act.cwds)
-        if self.row.get("copies") and len(self.operands) > 1:
-            self._note_copy(self.operands[0], self.operands[-1])
+        if self.row.get("copies") and self.operands:
+            self._copied()
         deferred = self.deferred
         if not self.operands and "bare" in self.row:
             deferred = deferred + [(slot, words[0]) for slot in self.row["bare"]]
@@ -326,6 +329,28 @@ class Reader(Slots):
                 self.fill(slot, word)
         if self.left:
             self.frame.scope.cwds = self.left[0]
+
+    def _copied(self) -> None:
+        """Judge what a copy or a link puts into a directory, whose name does not say what is written there."""
+        *sources, target = self.operands
+        if self.target is not None:
+            sources, target = self.operands, self.target
+        elif not sources:
+            sources, target = [target], target.part(".")  # `ln x/y` makes y
+        machine = self.walker.machine
+        for source in sources:
+            self._note_copy(source, target)
+            if source.text != target.text:
+                self.emit("reads", source)  # what is moved is read under its new name
+            name = source.text.rstrip("/").rpartition("/")[2]
+            if not name or name in (".", ".."):
+                continue
+            put = Word(f"{target.text.rstrip('/')}/{name}", target.start, target.end, glob=source.glob or target.glob)
+            put.argument = target.argument
+            self.walker.note_written(put, self.act.cwds)
+            folder = target.text.endswith(("/", ".")) or len(sources) > 1 or may_become_protected(target.text)
+            if folder or any(machine.is_directory(machine.absolute(target.text, c)) for c in self.act.cwds or ()):
+                self.emit("writes", put)
 
     def _note_copy(self, source: Word, target: Word) -> None:
         """Remember that a file is a copy of another or a link to it, so that running it is running that one."""

@@ -52,6 +52,7 @@ class Slots:
         "rest",
         "row",
         "seen",
+        "target",
         "walker",
     )
 
@@ -61,6 +62,7 @@ class Slots:
         self.act = act
         self.row = row
         self.seen: set[str] = set()
+        self.target: Word | None = None  # the directory that an option names for all operands
         self.operands: list[Word] = []
         self.paths: list[Word] = []  # the operands that are paths
         self.operand_effects: list[str] = []
@@ -94,6 +96,8 @@ class Slots:
 
     def path(self, effect: str, word: Word, label: str = "") -> None:
         """Record that a path is read, written, deleted, loaded or entered."""
+        if "://" in word.text or word.text.startswith("file:"):
+            word = self._address(word)
         if effect == "chdir":
             self._chdir(word)
             return
@@ -112,6 +116,14 @@ class Slots:
         self.emit(effect, word, label)
         if effect == "writes":
             self.walker.note_written(word, self.act.cwds)
+
+    def _address(self, word: Word) -> Word:
+        """Return the path of an address that means a file; record any other, which a program may fetch."""
+        if word.text.startswith("file:"):
+            return word.part(network.file_path(word.text))
+        if network.is_address(word.text):
+            self.emit("network-maybe", word)
+        return word
 
     def any(self, effect: str, word: Word, label: str = "") -> None:
         """Judge a word that nobody described: if it looks like a path it may be read or written."""
@@ -199,12 +211,26 @@ class Slots:
         self.emit("runs", word, label)
         if self.row["id"] in _SAME_SHELL:
             self.frame.scope.forget()  # it may have set anything
-        if word.proven:
-            written = self.walker.written
-            if HOLE in written or any(
-                self.walker.machine.absolute(word.text, c) in written for c in self.act.cwds or ()
-            ):
-                self.emit("run-written", word)
+        self._run_written(word, "")
+
+    def _run_written(self, word: Word, *suffixes: str) -> None:
+        """Report code that this call has written itself: a file, one that a glob becomes, or one below a directory."""
+        written = self.walker.written
+        if not written or HOLE in word.text:
+            return
+        names = [
+            self.walker.machine.absolute(word.text, c) + suffix for c in self.act.cwds or () for suffix in suffixes
+        ]
+        if HOLE in written or any(
+            path == name or path.startswith(name.rstrip("/") + "/") or (word.glob and glob_fits(path, name))
+            for path in written
+            for name in names
+        ):
+            self.emit("run-written", word)
+
+    def unnamed(self, effect: str, word: Word, label: str = "") -> None:
+        """Remember that a command writes files whose names are not in its words."""
+        self.walker.written.add(HOLE)
 
     def module(self, effect: str, word: Word, label: str = "") -> None:
         """Judge a module that is run by its name; what the row does not list is the project's or a tool."""
@@ -213,6 +239,8 @@ class Slots:
             self.emit("name-unproven", word)
         elif slots is None and row_of(word.text) is not None:
             self._command([word, *self.rest], until=False)  # `python -m pip` is pip
+        if word.proven:
+            self._run_written(word.part(word.text.replace(".", "/")), "", ".py")
         for slot in slots or ():
             if slot[1] and slot[1] != "code":
                 self.fill(slot, word)
@@ -321,7 +349,7 @@ class Slots:
     def url(self, effect: str, word: Word, label: str = "") -> None:
         """Record a network address."""
         if word.text.startswith("file:"):
-            self.emit("reads", word.part(word.text[5:].removeprefix("//").removeprefix("localhost")))
+            self.emit("reads", self._address(word))
             return
         unknown = HOLE in network.host_of(word.text)
         self.emit("network-unproven" if unknown else network.effect_of(word.text), word, label)
@@ -330,7 +358,7 @@ class Slots:
         """Record a git remote or rsync place: a name, an address, or a path."""
         kind = network.remote_kind(word.text)
         if kind == "path":
-            self.emit("reads", word)
+            self.emit("reads", self._address(word))
         elif kind == "ext":
             self.emit("code-option", word)
         else:
@@ -408,6 +436,7 @@ _KINDS: dict[str, Any] = {
     "config": Slots.config,
     "class": Slots.class_,
     "setting": Slots.setting,
+    "unnamed": Slots.unnamed,
     "url": Slots.url,
     "remote": Slots.remote,
     "hostpath": Slots.hostpath,
@@ -420,6 +449,13 @@ def _key_fits(key: str, pattern: str) -> bool:
         return key == pattern
     head, _, tail = pattern.partition("*")
     return key.startswith(head) and key.endswith(tail) and len(key) >= len(head) + len(tail)
+
+
+def glob_fits(path: str, glob: str) -> bool:
+    """Say whether a glob may become a path."""
+    from fnmatch import fnmatchcase  # noqa: PLC0415  only for a glob that is run
+
+    return fnmatchcase(path, glob)
 
 
 def split(text: str) -> list[str]:
