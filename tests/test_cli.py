@@ -63,6 +63,8 @@ def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], proje
     [
         pytest.param([], "usage: corral", id="nothing"),
         pytest.param(["fly"], "there is no command fly; choose one of run, check", id="an unknown command"),
+        pytest.param(["--colour"], "corral: unknown option --colour", id="an unknown option alone"),
+        pytest.param(["--colour", "run", "--", "ls"], "corral: unknown option --colour", id="an unknown option first"),
         pytest.param(["check"], "Give the command after --", id="nothing to check"),
         pytest.param(["check", "ls", "-la"], "put the command after --, as in: corral check -- ls -la", id="no --"),
         pytest.param(["check", "--colour", "--", "ls"], "unknown option --colour", id="an unknown option"),
@@ -75,7 +77,11 @@ def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], proje
         pytest.param(["check", "--jsonl", "--cwd", "sub"], "every line has its own cwd", id="a batch and a cwd"),
         pytest.param(["run", "--timeout", "-1", "--", "ls"], "-1", id="a negative timeout"),
         pytest.param(["run", "--timeout", "nan", "--", "ls"], "nan", id="a timeout that is no number"),
-        pytest.param(["run", "--timeout", "soon", "--", "ls"], "soon", id="a timeout in words"),
+        pytest.param(
+            ["run", "--timeout", "soon", "--", "ls"],
+            "corral: argument --timeout: soon is not a number of seconds, such as 5 or 0.5\n",
+            id="a timeout in words",
+        ),
         pytest.param(
             ["check", "--root", "/no/such", "--", "ls"], "project_root '/no/such' is not", id="a missing root"
         ),

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 ABOUT = """\
-Run the commands of a coding agent: a guard says yes, ask or no before anything runs, and says why.
+Run the commands of a coding agent: a guard says yes, ask or no before anything runs, and says why; the kernel holds
+what runs inside the project.
 
   corral check -- rm -rf build          is this allowed? nothing runs
   corral explain --shell 'cat x | sh'   why, part by part
-  corral run --profile strict -- ls     run it, if it is allowed
+  corral run -- pytest -q               run it contained, if it is allowed
   corral demo                           see it at work in a temporary project
 """
 EXIT_CODES = """\
@@ -33,10 +34,12 @@ exit codes:
 """
 RUN = """\
 examples:
-  corral run --profile strict -- pytest -q
+  corral run -- pytest -q
   corral run --profile strict --shell 'pytest -q | tail -5'
-  corral run --profile strict --json --timeout 5 -- make | jq .exit_code
+  corral run --json --timeout 5 -- make | jq .exit_code
 
+workspace runs only where the kernel gives every layer of containment; strict runs with those that there are. The JSON
+says which held: "enforcement" and "missing_layers".
 Output is passed on as it comes, stdin and the terminal are the command's own. With --json what it prints is
 captured and bounded instead, and one JSON object is printed when the command has ended.
 Exit code: the command's own; 126 denied, 124 timed out, 125 corral itself failed.
@@ -123,7 +126,10 @@ def _no_verb(ours: list[str]) -> NoReturn:
     parser = _parser("corral", f"{ABOUT}\ncommands:\n{listed}", EXIT_CODES, usage)
     parser.add_argument("--version", action="version", version=f"corral {__version__}")
     parser.add_argument("verb", nargs="?", help=argparse.SUPPRESS)
-    verb = parser.parse_known_args(ours)[0].verb
+    options, loose = parser.parse_known_args(ours)
+    if loose and loose[0].startswith("-"):
+        parser.error(f"unknown option {visible(loose[0])}; the options of a command stand after its name")
+    verb = options.verb
     if verb is None:
         parser.print_help(sys.stderr)
         sys.exit(FAILURE_STATUS)
@@ -180,7 +186,10 @@ def _call_arguments(parser: Parser) -> None:
 
 
 def _seconds(text: str) -> float | None:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+        raise argparse.ArgumentTypeError(f"{visible(text)} is not a number of seconds, such as 5 or 0.5")
     return value or None

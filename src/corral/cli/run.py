@@ -7,10 +7,9 @@ import sys
 from signal import SIG_IGN, SIGINT, getsignal, signal
 
 from corral.cli.check import call_of, config_of
-from corral.errors import ContainmentError
-from corral.record import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text
+from corral.record import denial_text, json_text, process_status, timeout_text
 from corral.sandbox import Sandbox
-from corral.terminal import terminal_of, visible
+from corral.terminal import terminal_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,14 +24,8 @@ NOTICE_SECONDS = 0.1  # how long an interrupt may wait until it is handed on
 def main(options: argparse.Namespace) -> int:
     """Run what the command line names; the exit code is the command's, or says why there is none."""
     config, call = config_of(options), call_of(options)
-    try:
-        with Sandbox(config=config) as box:
-            result = _drive(box, call, live=not options.json)
-    except ContainmentError as error:
-        print(f"corral: {visible(str(error))}", file=sys.stderr)
-        if options.profile != "strict":
-            print("corral: --profile strict runs without containment, by stricter rules", file=sys.stderr)
-        return FAILURE_STATUS
+    with Sandbox(config=config) as box:
+        result = _drive(box, call, live=not options.json)
     if options.json:
         print(json_text(result.to_dict()))
     elif result.denied:
