@@ -4,13 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from corral import Sandbox, SandboxResult
+from corral import Sandbox, SandboxConfig, SandboxResult
 from observe import eventually
 
 PYTHON = sys._base_executable
@@ -184,3 +185,16 @@ def test_root_works_in_a_project_of_another_user(held: Sandbox, project: Path) -
         os.chown(path, 1234, 1234)
     assert well(held.run("cat theirs/file && echo 2 > theirs/new && chown 1234 theirs/new", shell=True)) == b"1"
     assert (project / "theirs" / "new").stat().st_uid == 1234
+
+
+@pytest.mark.parametrize("place", ["/var/tmp", "/tmp", "/opt"])
+def test_a_project_may_lie_anywhere(place: str) -> None:
+    try:
+        root = tempfile.mkdtemp(dir=place)
+    except OSError:
+        pytest.skip(f"{place} cannot be written")
+    try:
+        with Sandbox(SandboxConfig(root, profile="workspace")) as box:
+            assert well(box.run("echo x > f && cat f && pwd", shell=True)) == f"x\n{root}\n".encode()
+    finally:
+        shutil.rmtree(root)

@@ -89,7 +89,9 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     readonly = [path for path in (*found.readonly, *own) if _within(path, writable) and path not in binds]
     masks = _masks(owner_home if project == owner_home else None)
     steps: list[Step] = [("directory", path, "", "") for path in _EMPTY_DIRECTORIES]
-    steps += [("link", "/var/run", "/run", ""), ("link", "/var/tmp", "/tmp", "")]  # noqa: S108  as above
+    aliases = (("/var/run", "/run"), ("/var/tmp", "/tmp"))  # noqa: S108  as above
+    # Not where the project or the home directory lies below one: a mount point cannot be reached through a link.
+    steps += [("link", path, led, "") for path, led in aliases if not any(inside(target, path) for target in binds)]
     steps += _links(toolchains.SYSTEM, binds) + _devices()
     tree = _Pins(writable)
     for target in sorted(binds):
