@@ -143,9 +143,8 @@ def test_a_contained_profile_reads_the_system_and_writes_scratch(workspace: Sand
 
 def test_what_the_owner_grants_is_allowed(project: str) -> None:
     beside = os.path.dirname(project)
-    config = SandboxConfig(
-        project, profile="workspace", containment=Containment(read=(f"{beside}/proj_evil",), write=("/mnt",))
-    )
+    grants = Containment(read=(f"{beside}/proj_evil",), write=("/mnt",))
+    config = SandboxConfig(project, containment=grants)
     assert vet(Call(["cat", f"{beside}/proj_evil/f"]), config).allowed
     assert vet(Call("echo x > /mnt/x", shell=True), config).allowed
     assert not vet(Call(f"echo x > {beside}/proj_evil/f", shell=True), config).allowed
