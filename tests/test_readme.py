@@ -13,6 +13,18 @@ import corral
 PROJECT = Path(corral.__file__).parents[2]
 DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md")])
 README = (PROJECT / "README.md").read_text()
+LEAK = """
+import os, socket, sys
+
+for attempt in (
+    lambda: open(os.path.expanduser("~/.ssh/id_rsa")),
+    lambda: socket.create_connection(("192.0.2.7", 443)),
+):
+    try:
+        attempt()
+    except OSError as error:
+        print(error.strerror, file=sys.stderr)
+"""
 
 
 @pytest.fixture
@@ -21,6 +33,9 @@ def project(tmp_path: Path) -> Path:
     (root / "src").mkdir(parents=True)
     (root / "notes.txt").write_text("pears\napples\nquinces\n")
     (root / "src" / "main.py").write_text("print('The answer is', 6 * 7)\n")
+    (root / "src" / "leak.py").write_text(LEAK)
+    (tmp_path / "home" / ".ssh").mkdir(parents=True)
+    (tmp_path / "home" / ".ssh" / "id_rsa").write_text("a key\n")
     return root
 
 
@@ -29,10 +44,14 @@ def transcripts() -> list[tuple[str, str]]:
     return [(command, output) for command, output in blocks]
 
 
-@pytest.mark.parametrize(("command", "output"), transcripts(), ids=["denied", "successful"])
+@pytest.mark.parametrize(
+    ("command", "output"), transcripts(), ids=["denied", "stopped by the kernel", "said in the result", "successful"]
+)
 def test_a_transcript_is_what_one_sees(command: str, output: str, project: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "COLUMNS": "100"}
+    # A home directory in /tmp is scratch for the guard, so the call that it refuses has another; the key that the kernel hides is real.
+    home = "/home/user" if "~" in command else str(project.parent / "home")
+    env = {**os.environ, "PATH": path, "COLUMNS": "100", "HOME": home}
     bash = ["bash", "-c", f"exec 2>&1; {command}"]
     assert subprocess.run(bash, cwd=project, env=env, capture_output=True, text=True, check=True).stdout == output
 
