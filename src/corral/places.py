@@ -60,7 +60,7 @@ def _part_fits(part: str, want: str) -> bool:
 
 
 _TABLE = places()
-_PROTECTED = _Patterns(_TABLE["protected"])
+_PROTECTED = _Patterns([*_TABLE["protected"], *_TABLE["repository"]])
 _NOT_ENV = frozenset(_TABLE["not_env"])
 _SECRET_HOME = _Patterns(_TABLE["secret_home"])
 _SECRET = _Patterns(_TABLE["secret"])
@@ -70,7 +70,7 @@ _SCRATCH = _Patterns(_TABLE["scratch"])
 _PROGRAMS = tuple(p + "/" for p in _TABLE["programs"])
 _ENV_PATHS = _Patterns(_TABLE["env_paths"])
 _MANIFEST_PATHS = _Patterns(_TABLE["manifest_paths"])
-_HEADS = frozenset(p.partition("/")[0] for p in _TABLE["protected"])
+_HEADS = frozenset(p.partition("/")[0] for p in (*_TABLE["protected"], *_TABLE["repository"]))
 _NAMED = frozenset(p.partition("/")[0] for key in ("env_paths", "manifest_paths") for p in _TABLE[key])
 
 
