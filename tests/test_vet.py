@@ -204,6 +204,8 @@ SPELLINGS = [
     "eval rm x", "eval 'r'm x", "xargs rm", "find . -exec rm {} \\;", "ls | xargs -I{} rm {}", "sh <<< 'rm x'", "echo rm x | sh", "timeout 5 rm x", "busybox rm x",
     "trap 'rm x' EXIT", "a=(rm x); \"${a[@]}\"", "set -- rm x; \"$@\"", "ls &\nrm x", "ls\nrm x", "ls && rm x", "ls || rm x", "ls | rm x", "[[ -f x ]] && rm x", "env -S 'rm x'",
     "time rm x", "coproc rm x", "bash -lc \"bash -c 'rm x'\"", "x='rm x'; $x", "rm$IFS-rf$IFS/", "$(echo rm) x", "sudo rm x", "nohup rm x &",
+    "trap 'rm x' EXIT -", "$'\\x{72}m' x", "$(echo -E rm) x", "cd nosuch; cat ../x", "cd / x; cat ../x", "cd sub & cat ../x", "nice cd sub; cat ../x", "pushd -n sub; cat ../x",
+    "cd sub < nosuch; cat ../x", "ln -s . l; cat l/../x", "ln -s .git/hooks h; echo rm > h/pre-commit", "COLUMNS=/etc/passwd; cat \"$COLUMNS\"", "HISTFILE=../x", "BASH_CMDS[ls]=/bin/rm",
 ]  # fmt: skip
 
 

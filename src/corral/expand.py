@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 NUMBER = "\1"  # a hole that can only be a number or a plain word: it changes no path (a call that holds this byte itself is refused)
 SUBSTITUTED = f"/dev/fd/{NUMBER}"  # the name of a process substitution
 _SPECIAL = re.compile(r"[\\~*?\[\]{}$`'\"]")
+_BLANKS = " \t\n"  # what IFS is unless it is set
+_DEFAULT = re.compile(r"\$\{(\w+)(?:\[.*\])?:?=", re.DOTALL)
 _HIDDEN = re.compile(r"(?<!\\)(?:\\\\)*(?:\$\(|`)")
-# Variables whose value is a plain number or word that can change no path and name no command: any sample will do.
-_PLAIN = frozenset(
+# Variables whose value, where nothing assigned another, is a plain number or word that changes no path and names no command.
+PLAIN = frozenset(
     [
         "?",
         "$",
@@ -64,7 +66,7 @@ _ANSI = {
     "?": "?",
 }
 _ANSI_ESCAPE = re.compile(
-    r"\\(?:([abeEfnrtv\\'\"?])|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.))",
+    r"\\(?:([abeEfnrtv\\'\"?])|x([0-9a-fA-F]{1,2}|\{[0-9a-fA-F]*\}?)|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.))",
     re.DOTALL,
 )
 
@@ -115,6 +117,8 @@ def ansi_c(text: str) -> str:
             return chr(int(octal, 8) & 0xFF)
         if control:
             return chr(ord(control) & 0x1F)
+        if hexa and hexa[0] == "{":
+            return chr(int(hexa.strip("{}") or "0", 16) & 0xFF)
         code = int(hexa or short or long, 16)
         return chr(code) if code < 0x110000 else "\ufffd"
 
@@ -149,6 +153,10 @@ class Expander:
         """Judge what arithmetic evaluates."""
         raise NotImplementedError
 
+    def defaulted(self, name: str) -> None:
+        """Note that ${name:=value} may have set a variable."""
+        raise NotImplementedError
+
     def home(self) -> str:
         """Return the home directory that `~` stands for."""
         raise NotImplementedError
@@ -175,11 +183,11 @@ class Expander:
         joined = "".join(t for t, _ in fragments)
         return self._tilde(joined) if node.type in ("word", "concatenation") and joined.startswith("~") else joined
 
-    def scan(self, node: Node) -> None:
-        """Visit every substitution below a node whose own value is not needed."""
-        stack = [node]
+    def scan(self, node: Node, active: bool = False) -> None:
+        """Visit every substitution below a node whose own value is not needed; where `active`, single quotes quote nothing."""
+        stack = [(node, active)]
         while stack:
-            node = stack.pop()
+            node, active = stack.pop()
             kind = node.type
             if kind in ("command_substitution", "process_substitution"):
                 self.substitute(node)
@@ -189,8 +197,9 @@ class Expander:
                 elif kind == "arithmetic_expansion":
                     self.arithmetic(node)
                     continue
-                stack.extend(node.children)
-            elif kind not in ("raw_string", "ansi_c_string", "comment"):
+                active = active or kind == "string"
+                stack.extend((child, active) for child in node.children)
+            elif kind != "comment" and (active or kind not in ("raw_string", "ansi_c_string")):
                 self._leaf(node)
 
     def _leaf(self, node: Node) -> str:
@@ -241,13 +250,11 @@ class Expander:
             if space:  # inside a string the grammar counts the blanks before `$` as part of the expansion
                 out.append((space, QUOTED))
             name = script.cut(node.children[-1].start_byte, node.end_byte)
-            value = self._variable(name)
+            value = self.lookup(name)
             if name == "@" and not value:
                 out.append((HOLE, EXPANDED))  # any number of words, even inside quotes
             else:
-                self._value(
-                    value if name != "*" or not quoted or not isinstance(value, list) else " ".join(value), out, quoted
-                )
+                self._value(self._joined(value) if name == "*" and quoted else value, out, quoted)
         elif kind == "expansion":
             self._expansion(node, out, quoted)
         elif kind == "command_substitution":
@@ -305,14 +312,15 @@ class Expander:
         if end > last:
             out.append((_dequote(script.cut(last, end)), QUOTED))
 
-    def _variable(self, name: str) -> Value:
-        if name in _PLAIN:
-            return NUMBER
-        return self.lookup(name)
+    def _joined(self, value: Value) -> Value:
+        """Return the elements of an array as one text, as "$*" is; by what they are joined, IFS says."""
+        if not isinstance(value, list):
+            return value
+        return " ".join(value) if self.lookup("IFS") == _BLANKS else None
 
     def _value(self, value: Value, out: list[Fragment], quoted: bool) -> None:
         kind = QUOTED if quoted else EXPANDED
-        if value is None:
+        if value is None or (not quoted and self.lookup("IFS") != _BLANKS):  # where it is split, only running can tell
             out.append((HOLE, kind))
         elif isinstance(value, str):
             out.append((value, kind))
@@ -326,13 +334,15 @@ class Expander:
         text = self.script.cut(node.start_byte, node.end_byte)
         if text.endswith("@P}"):  # prompt expansion runs what the value holds
             self.hidden(node, text)
+        match = _DEFAULT.match(text)
+        if match is not None and not self.lookup(match.group(1)):
+            self.defaulted(match.group(1))
 
     def _expansion(self, node: Node, out: list[Fragment], quoted: bool) -> None:
         script = self.script
         children = node.children
-        self._expansion_hazards(node)
         if len(children) == 3 and children[1].type in ("variable_name", "special_variable_name"):
-            return self._value(self._variable(script.cut(children[1].start_byte, children[1].end_byte)), out, quoted)
+            return self._value(self.lookup(script.cut(children[1].start_byte, children[1].end_byte)), out, quoted)
         text = script.cut(node.start_byte, node.end_byte)
         if text.startswith("${#") and len(children) == 4:
             out.append((NUMBER, QUOTED))
@@ -344,7 +354,7 @@ class Expander:
                 self.arithmetic(children[1])
             value = self.array(script.cut(parts[0].start_byte, parts[0].end_byte)) if parts else None
             if isinstance(value, list) and index in ("@", "*"):
-                return self._value(value if index == "@" or not quoted else " ".join(value), out, quoted)
+                return self._value(self._joined(value) if index == "*" and quoted else value, out, quoted)
             if isinstance(value, list) and index.isdigit() and int(index) < len(value):
                 return self._value(value[int(index)], out, quoted)
         name = next((c for c in children if c.type == "variable_name"), None)
@@ -352,11 +362,12 @@ class Expander:
             children[2].type if len(children) > 3 and name is not None and children[1].type == "variable_name" else ""
         )
         known = self.lookup(script.cut(name.start_byte, name.end_byte)) if name is not None else None
+        self._expansion_hazards(node)
         for child in children[2:]:
-            self.scan(child)
+            self.scan(child, quoted)
         if operator in (":-", "-", ":=", "=", ":?", "?") and isinstance(known, str) and known and HOLE not in known:
             return self._value(known, out, quoted)
-        if operator in (":-", ":=") and known == "" and len(children) == 5:
+        if operator in (":-", ":=") and known == "" and len(children) == 5 and not (quoted and "'" in text):
             return self._collect(children[3], out, quoted)
         if operator in _STRIPPERS and isinstance(known, str) and HOLE not in known and len(children) == 5:
             pattern = script.cut(children[3].start_byte, children[3].end_byte)

@@ -189,8 +189,17 @@ def _bodies(
             if tabs:
                 line = line.lstrip(b"\t")
             at = stop + (end >= 0)
+            pieces = [line]
+            while not quoted and end >= 0 and (len(pieces[-1]) - len(pieces[-1].rstrip(b"\\"))) % 2:
+                pieces[-1] = pieces[-1][:-1]  # bash joins lines before it compares them with the delimiter
+                end = source.find(b"\n", at)
+                stop = len(source) if end < 0 else end
+                pieces.append(source[at:stop])
+                at = stop + (end >= 0)
+            if len(pieces) > 1:
+                line = b"".join(pieces).lstrip(b"\t") if tabs else b"".join(pieces)
             if line == delimiter:
-                found[start] = Heredoc(b"".join(lines), quoted, begin, stop - len(line))
+                found[start] = Heredoc(b"".join(lines), quoted, begin, max(begin, stop - len(line)))
                 out[begin:stop] = source[begin:stop].translate(_BLANK)
                 break
             lines.append(line + b"\n")

@@ -51,10 +51,10 @@ def known_output(acts: list[Act]) -> str | None:
         return None
     texts = [w.text for w in words]
     if act.name == "echo":
-        while texts and texts[0] in ("-n", "-e", "-ne", "-en"):
+        while texts and texts[0][:1] == "-" and texts[0][1:] and not texts[0][1:].strip("neE"):
             texts.pop(0)
         return None if any("\\" in t for t in texts) else " ".join(texts)
-    if len(texts) == 1 and "%" not in texts[0] and "\\" not in texts[0]:
+    if len(texts) == 1 and "%" not in texts[0] and "\\" not in texts[0] and texts[0][:1] != "-":
         return texts[0]
     if len(texts) == 2 and texts[0] in ("%s", "%s\\n"):
         return texts[1]

@@ -7,8 +7,10 @@ from corral.expand import NUMBER, Word
 from corral.places import is_secret_variable
 from corral.rulebook import row as row_of
 from corral.rulebook import variable as variable_slots
+from corral.unwrap import following
 from corral.unwrap.act import Act
 from corral.unwrap.reader import Reader
+from corral.unwrap.scope import TAINT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,19 +33,25 @@ def assign(walker: Walker, frame: Frame, act: Act, name: str, value: Value, word
     """Set a variable, and judge the ones that change what later commands mean or load."""
     if value is not None and len(value) > MAX_VALUE:
         value = None
+    walker.spend(5)
+    attributes = frame.scope.attributes.get(name)
+    if attributes is not None:
+        if "i" in attributes and walker.tainted:
+            act.effects.append(("code-unproven", word, ""))
+        value = None
     frame.scope.variables[name] = value
     text = value if isinstance(value, str) else HOLE
-    if isinstance(value, str) and ("$(" in value or "`" in value) and "[" in value:
+    if isinstance(value, str) and "[" in value and TAINT.search(value):
         walker.tainted = True
     if name == "PATH":
         for part in text.split(":"):
             if part.startswith(_SYSTEM_PATH):
                 continue
             act.effects.append(("shadow", word, f": {part.replace(HOLE, '…') or 'an empty entry'} comes into PATH"))
-    elif name == "IFS":
-        frame.scope.variables = {
-            n: v if isinstance(v, str) and v.isalnum() else None for n, v in frame.scope.variables.items()
-        }
+    elif name in ("BASH_CMDS", "BASH_ALIASES"):
+        act.effects.append(("shadow", word, f": {name} says what names mean"))
+    elif name == "HISTFILE" and text:
+        act.effects.append(("writes", word.part(text), ""))
     if text and HOLE not in text and is_secret_variable(name):
         act.effects.append(("secret-inline", word.part(name), ""))
     slots = variable_slots(name)
@@ -101,7 +109,10 @@ def judge_words(
     for name, value, word in assignments:
         saved.setdefault(name, frame.scope.variables.get(name, saved))
         assign(walker, frame, act, name, value, word)
+    before = frame.scope.cwds
     command(walker, frame, words, act, direct=True)
+    if targets and before is not None and frame.scope.cwds != before:
+        frame.scope.unmoved = before  # a redirect that fails keeps `cd` from running
     for name, value in saved.items():  # a prefix lasts for its command only
         if value is saved:
             frame.scope.variables.pop(name, None)
@@ -124,7 +135,8 @@ def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = N
     act.name = first.text.replace(HOLE, "…")
     if direct and act.name in frame.scope.functions:
         walker.call_function(act.name, words, frame)
-        return
+        if act.name not in frame.scope.uncertain:
+            return
     base = act.name.rpartition("/")[2]
     if base in ("set", "shift"):
         _positional(frame, base, words[1:])
@@ -141,7 +153,15 @@ def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = N
     for script in row.get("scripts", ()):
         if any(walker.machine.absolute(script, cwd) in walker.written for cwd in frame.scope.cwds or ()):
             act.effects.append(("run-written", first.part(script), ""))
-    Reader(walker, frame, act, row).read(words)
+    before = frame.scope.cwds
+    Reader(walker, frame, act, row).read(words if base != "trap" else _trapped(words))
+    following.after(walker, frame, act, words, before)
+
+
+def _trapped(words: list[Word]) -> list[Word]:
+    """Return the words of `trap` without its signals: among them a `-` means nothing."""
+    at = next((i for i, w in enumerate(words) if i and (w.text == "-" or w.text[:1] != "-")), len(words))
+    return words[: at + 1]
 
 
 def _positional(frame: Frame, name: str, words: list[Word]) -> None:

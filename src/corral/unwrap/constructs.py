@@ -8,13 +8,15 @@ from corral.braces import HOLE
 from corral.expand import NUMBER, Word
 from corral.unwrap.act import Act
 from corral.unwrap.commands import assign, assign_dynamic
-from corral.unwrap.survey import background_below, changed_below, children, names_below
+from corral.unwrap.scope import TAINT
+from corral.unwrap.survey import background_below, changed_below, children
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from corral.expand import Value
+    from corral.shell import Script
     from corral.unwrap.scope import Frame, Scope
     from corral.unwrap.walk import Walker
 
@@ -54,6 +56,23 @@ TOKENS = frozenset(
     ]
 ) | {"\n"}
 _QUOTED_SUBSCRIPT = re.compile(r"'[^']*\[[^']*(?:\$\(|`)|\\\$\(")  # a literal that arithmetic would evaluate
+_ENDS_A_COMMAND = re.compile(r"(?<!\\)[<>|&;()\n]")
+_COMPARES = re.compile(r"\s-(?:eq|ne|lt|le|gt|ge)\s|-v\s")
+_SETS = re.compile(
+    r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)?(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
+)
+_CLOSED = frozenset(
+    [
+        "string",
+        "raw_string",
+        "ansi_c_string",
+        "translated_string",
+        "command_substitution",
+        "process_substitution",
+        "expansion",
+        "arithmetic_expansion",
+    ]
+)
 _TRUE = ("true", ":", "[ 1 ]", "[[ 1 ]]", "((1))", "(( 1 ))", "/bin/true", "test 1")
 _FALSE = ("false", "/bin/false", "! true")
 _ENDLESS = frozenset([("while", *c.split()) for c in _TRUE] + [("until", *c.split()) for c in _FALSE])
@@ -129,6 +148,9 @@ def declaration(walker: Walker, node: Node, frame: Frame) -> None:
     act = Act(keyword, [frame.word_at(node)], frame.depth, frame.scope.cwds)
     walker.acts.append(act)
     flags = ""
+    local = frame.scope.locals is not None and keyword in ("local", "declare", "typeset")
+    bare: list[str] = []
+    made: list[tuple[str, Value, Word]]
     made = []  # all values are expanded before the first is set: declare A=1 B=$A gives B the old A
     for child in nodes[1:]:
         kind = child.type
@@ -138,10 +160,8 @@ def declaration(walker: Walker, node: Node, frame: Frame) -> None:
                 act.effects.append(("code-unproven", word, ""))
             if "n" in flags:  # what is set through it later is another variable
                 act.effects.append(("word-unproven", word, ""))
-            if any(flag in flags for flag in "nilu"):  # a reference, a number, or another case
-                value = None
-            if frame.scope.locals is not None and keyword in ("local", "declare", "typeset"):
-                frame.scope.locals.setdefault(name, frame.scope.variables.get(name))
+            if local and "g" not in flags:
+                frame.scope.hide(name)
             made.append((name, value, word))
         elif kind in ("file_redirect", "herestring_redirect"):
             walker.report("unparsed", frame.word_at(child), "")
@@ -150,11 +170,24 @@ def declaration(walker: Walker, node: Node, frame: Frame) -> None:
             for word in frame.words(child):
                 if word.text.startswith("-"):
                     flags += word.text
+                elif word.proven and word.text.isidentifier():
+                    if "n" in flags:
+                        act.effects.append(("word-unproven", word, ""))
+                    if local and "g" not in flags:
+                        frame.scope.hide(word.text)
+                        frame.scope.variables[word.text] = ""
+                    bare.append(word.text)
                 elif not word.proven or "=" in word.text or "[" in word.text:
                     act.effects.append(("word-unproven", word, ""))
                     assign_dynamic(walker, frame, act, word)
+    odd = "".join(flag for flag in "nilucr" if flag in flags) or ("r" if keyword == "readonly" else "")
+    if odd.strip("r"):  # a reference, a number, or another case
+        made = [(name, None, word) for name, _, word in made]
     for name, value, word in made:
         assign(walker, frame, act, name, value, word)
+    if odd:
+        for name in bare + [name for name, _, _ in made]:
+            frame.scope.attributes[name] = frame.scope.attributes.get(name, "") + odd
 
 
 def unset(walker: Walker, node: Node, frame: Frame) -> None:
@@ -162,63 +195,98 @@ def unset(walker: Walker, node: Node, frame: Frame) -> None:
         for word in frame.words(child):
             if "[" in word.text and ("$(" in word.text or "`" in word.text):
                 walker.report("code-unproven", word, "")
-            frame.scope.variables[word.text] = "" if word.proven else None
-            if word.proven:
-                frame.scope.functions.pop(word.text, None)
+            name, subscript, _ = word.text.partition("[")
+            if not word.proven:
+                frame.scope.variables = dict.fromkeys(frame.scope.variables)
+                frame.scope.undefine(HOLE)
+            frame.scope.variables[name] = (
+                "" if word.proven and not subscript and name not in frame.scope.attributes else None
+            )
+            frame.scope.undefine(name)
 
 
 def test(walker: Walker, node: Node, frame: Frame) -> None:
     frame.scan(node)
     text = frame.script.cut(node.start_byte, node.end_byte)
-    arithmetic = any(op in text for op in (" -eq ", " -ne ", " -lt ", " -le ", " -gt ", " -ge ", "-v "))
-    if arithmetic and (walker.tainted or _QUOTED_SUBSCRIPT.search(text)):
+    if not text.startswith("[["):
+        if _ENDS_A_COMMAND.search(_bare(node, frame.script)):  # in [ … ] these are what they are everywhere
+            walker.report("unparsed", frame.word_at(node), "")
+        if "-v" in text and (walker.tainted or _QUOTED_SUBSCRIPT.search(text)):
+            walker.report("code-unproven", frame.word_at(node), "")
+        return
+    if "=~" in text:
+        frame.scope.variables["BASH_REMATCH"] = None
+    if _COMPARES.search(text) and (
+        walker.tainted or _QUOTED_SUBSCRIPT.search(text) or TAINT.search(re.sub(r"['\"\\]", "", text))
+    ):
         walker.report("code-unproven", frame.word_at(node), "")
+
+
+def _bare(node: Node, script: Script) -> str:
+    """Return the text of a node with everything quoted or expanded left out."""
+    made = ""
+    at = node.start_byte
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current.type in _CLOSED:
+            made += script.cut(at, current.start_byte) + "x"
+            at = current.end_byte
+        else:
+            stack.extend(reversed(current.children))
+    return made + script.cut(at, node.end_byte)
 
 
 def arithmetic(walker: Walker, node: Node, frame: Frame) -> None:
     """Look into arithmetic: substitutions, and literals that it would evaluate a second time."""
     for child in node.children:
-        frame.scan(child)
+        frame.scan(child, True)
     if walker.tainted:
         walker.report("code-unproven", frame.word_at(node), "")
-    for name in names_below(node):
-        if name in frame.scope.variables:
-            frame.scope.variables[name] = NUMBER
+    variables = frame.scope.variables
+    for match in _SETS.finditer(frame.script.cut(node.start_byte, node.end_byte)):
+        name = match.group(1) or match.group(2)
+        if name in variables:  # perhaps: behind `&&` it keeps its value
+            old = variables[name]
+            variables[name] = NUMBER if isinstance(old, str) and (old.isdigit() or old in ("", NUMBER)) else None
 
 
 def conditional(walker: Walker, node: Node, frame: Frame) -> None:
     branches: list[Scope] = []
-    current: Frame = frame
     has_else = False
-    for child in children(node, frame):
-        kind = child.type
-        if kind == "then":
-            current = frame.fork()
-            branches.append(current.scope)
-        elif kind == "elif_clause":
-            inner = frame.fork()
-            branches.append(inner.scope)
-            walker.block(child, inner)
-        elif kind == "else_clause":
-            has_else = True
-            inner = frame.fork()
-            branches.append(inner.scope)
-            walker.block(child, inner)
-        elif kind not in TOKENS:
-            walker.statement(child, current)
-    frame.scope.merge(branches if has_else else [*branches, frame.scope.copy()])
+    clauses = [node]
+    while clauses:
+        clause = clauses.pop(0)
+        pending: list[Node] = []
+        for child in children(clause, frame):
+            kind = child.type
+            if kind == "then":
+                walker.sequence(pending, frame)  # a condition: what it changes holds for all that follow
+                pending = []
+            elif kind == "elif_clause":
+                clauses.append(child)
+            elif kind == "else_clause":
+                has_else = True
+                clauses.append(child)
+            else:
+                pending.append(child)
+        inner = frame.fork()
+        branches.append(inner.scope)
+        walker.sequence(pending, inner)
+    frame.merge(branches if has_else else [*branches, frame.scope.copy()])
 
 
 def loop(walker: Walker, node: Node, frame: Frame) -> None:
     _forget(walker, node, frame)
     _flood(walker, node, frame)
     inner = frame.fork()
+    walker.rounds.append([])
     for child in children(node, frame):
         if child.type == "do_group":
             walker.block(child, inner)
         elif child.type not in TOKENS:
-            walker.statement(child, inner)
-    frame.scope.merge([inner.scope, frame.scope.copy()])
+            walker.sequence([child], inner)
+    frame.merge([inner.scope, frame.scope.copy(), *walker.rounds.pop()])
 
 
 def _flood(walker: Walker, node: Node, frame: Frame) -> None:
@@ -232,10 +300,11 @@ def _flood(walker: Walker, node: Node, frame: Frame) -> None:
 
 def _forget(walker: Walker, node: Node, frame: Frame) -> None:
     """Drop what a loop's body changes, since the body runs again after it has changed it."""
-    names, moves, everything = changed_below(node, frame.script)
+    names, moves, everything = changed_below(node, frame.script, frame.scope.functions)
+    walker.spend(len(frame.scope.variables) // 4 + 1)
     if everything:
         frame.scope.variables = dict.fromkeys(frame.scope.variables)
-        names |= {"IFS", "HOME"} & names
+        frame.scope.args = None
     for name in names:
         frame.scope.variables[name] = None
     if moves:
@@ -268,10 +337,13 @@ def iteration(walker: Walker, node: Node, frame: Frame) -> None:
         values = [Word(HOLE)]
     act = Act("", [frame.word_at(node)], frame.depth, frame.scope.cwds)
     walker.acts.append(act)
+    walker.rounds.append([])
     for value in values:
         assign(walker, frame, act, name, None if HOLE in value.text else value.text, value)
         walker.block(body, frame)
-    frame.scope.merge([frame.scope.copy(), before])
+        if walker.rounds[-1]:
+            frame.merge([frame.scope.copy(), *(s.copy() for s in walker.rounds[-1])])
+    frame.merge([frame.scope.copy(), before, *walker.rounds.pop()])
     frame.scope.variables[name] = None
 
 
@@ -279,33 +351,35 @@ def c_style_iteration(walker: Walker, node: Node, frame: Frame) -> None:
     _forget(walker, node, frame)
     _flood(walker, node, frame)
     inner = frame.fork()
+    walker.rounds.append([])
     for child in children(node, frame):
         if child.type in ("do_group", "compound_statement"):
             walker.block(child, inner)
         else:
-            frame.scan(child)
+            frame.scan(child, True)
     if walker.tainted:
         walker.report("code-unproven", frame.word_at(node), "")
-    frame.scope.merge([inner.scope, frame.scope.copy()])
+    frame.merge([inner.scope, frame.scope.copy(), *walker.rounds.pop()])
 
 
 def case(walker: Walker, node: Node, frame: Frame) -> None:
     branches = [frame.scope.copy()]
+    fallen: Scope | None = None  # how the item before ended, if it goes on with this one
     for child in children(node, frame):
         if child.type == "case_item":
             inner = frame.fork()
+            if fallen is not None:
+                inner.merge([inner.scope.copy(), fallen.copy()])
             branches.append(inner.scope)
-            seen = False
-            for part in children(child, frame):
-                if part.type == ")" and not seen:
-                    seen = True
-                elif not seen:
-                    frame.scan(part)
-                elif part.type not in TOKENS:
-                    walker.statement(part, inner)
+            parts = children(child, frame)
+            start = next((i for i, part in enumerate(parts) if part.type == ")"), len(parts))
+            for part in parts[:start]:
+                frame.scan(part)
+            walker.sequence(parts[start + 1 :], inner)
+            fallen = inner.scope if parts and parts[-1].type in (";&", ";;&") else None
         elif child.type not in TOKENS:
             frame.scan(child)
-    frame.scope.merge(branches)
+    frame.merge(branches)
 
 
 def function(walker: Walker, node: Node, frame: Frame) -> None:
@@ -313,6 +387,7 @@ def function(walker: Walker, node: Node, frame: Frame) -> None:
     name = next(script.cut(c.start_byte, c.end_byte) for c in node.children if c.type == "word")
     body = next(c for c in node.children if c.type in BODIES)
     frame.scope.functions[name] = ((script, body),)
+    frame.scope.uncertain -= {name}
     for child in node.children:
         if child.type == "file_redirect":
             targets, extra = walker.redirect(child, frame)

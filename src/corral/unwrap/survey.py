@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from corral.expand import Word
+import re
+
+from corral.expand import Word, ansi_c
+from corral.unwrap.scope import TAINT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +63,36 @@ def children(node: Node, frame: Frame, *, joins: bool = False, dashes: list[Word
     return nodes
 
 
+def prints_plainly(node: Node, script: Script) -> bool:
+    """Say whether a substitution is one plain command whose output goes nowhere else."""
+    inner = [c for c in node.children if c.type not in ("$(", "`", "<(", ")", ";", "comment")]
+    if len(inner) == 1 and inner[0].type == "redirected_statement":
+        inner = list(inner[0].children)
+    if not inner or inner[0].type != "command":
+        return False
+    redirects = inner[1:] + [c for c in inner[0].children if c.type.endswith("_redirect")]
+    texts = [script.cut(r.start_byte, r.end_byte).replace(" ", "") for r in redirects]
+    return all(t == "2>/dev/null" or (t[:1] == "<" and t[1:2] not in ("&", ">")) for t in texts)
+
+
+def tainted_below(node: Node, script: Script) -> bool:
+    """Say whether a literal below a node holds a subscript with a command in it, which arithmetic would evaluate."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        kind = current.type
+        if kind in ("raw_string", "ansi_c_string", "word", "string", "concatenation"):
+            text = script.cut(current.start_byte, current.end_byte)
+            if kind == "ansi_c_string":
+                text = ansi_c(text[2:-1])
+            elif kind != "raw_string":  # of these only what a backslash or a quote keeps from being run at once
+                text = re.sub(r"\\(.)|['\"]", r"\1", text) if "\\" in text or "'" in text else ""
+            if "[" in text and TAINT.search(text):
+                return True
+        stack.extend(current.children)
+    return False
+
+
 def first_error(root: Node) -> Node:
     stack = [root]
     while stack:
@@ -81,18 +114,30 @@ def names_below(node: Node) -> set[str]:
     return names
 
 
-def changed_below(node: Node, script: Script) -> tuple[set[str], bool, bool]:
+def _sets(node: Node, script: Script) -> bool:
+    return "=" in script.cut(node.start_byte, node.end_byte)
+
+
+def changed_below(
+    node: Node, script: Script, functions: dict[str, tuple[tuple[Script, Node], ...]]
+) -> tuple[set[str], bool, bool]:
     """Return the variables a loop may change, whether it may change directory, and whether it may change anything at all."""
     names: set[str] = set()
     moves = everything = False
-    stack = [node]
+    stack = [(node, script)]
+    called: set[str] = set()
     while stack:
-        current = stack.pop()
+        current, script = stack.pop()
         kind = current.type
         if kind == "variable_assignment" and current.children:
             names.add(script.cut(current.children[0].start_byte, current.children[0].end_byte).partition("[")[0])
         elif kind == "command_name":
             text = script.cut(current.start_byte, current.end_byte)
+            if text in ("builtin", "command", "time"):  # what they run is a word further on
+                moves = everything = True
+            if text in functions and text not in called:
+                called.add(text)
+                stack += [(body, owner) for owner, body in functions[text]]
             moves = moves or text in _MOVERS
             everything = everything or text in _LOOP_SETTERS or not text.replace("_", "").replace("-", "").isalnum()
         elif kind == "for_statement":
@@ -101,9 +146,9 @@ def changed_below(node: Node, script: Script) -> tuple[set[str], bool, bool]:
             kind in ("compound_statement", "arithmetic_expansion")
             and current.children
             and current.children[0].type in ("((", "$((")
-        ) or kind in ("declaration_command", "unset_command"):
-            names |= names_below(current)
-        stack.extend(current.children)
+        ) or kind in ("declaration_command", "unset_command", "expansion"):
+            names |= names_below(current) if kind != "expansion" or _sets(current, script) else set()
+        stack += [(child, script) for child in current.children]
     return names, moves, everything
 
 

@@ -5,15 +5,16 @@ An abstract interpreter that never runs anything and never skips a node: one it 
 
 from __future__ import annotations
 
+import re
+
 from corral.braces import HOLE
 from corral.expand import Word
-from corral.heredoc import HeredocError, substitutions
 from corral.shell import Script
-from corral.unwrap import commands, constructs
+from corral.unwrap import commands, constructs, following, redirects
 from corral.unwrap.act import Act, known_output
 from corral.unwrap.constructs import TOKENS
-from corral.unwrap.scope import Frame, PastLimit, Scope, fresh
-from corral.unwrap.survey import children, first_error, leaves_the_shell
+from corral.unwrap.scope import UNSET, Frame, PastLimit, Scope, fresh
+from corral.unwrap.survey import children, first_error, leaves_the_shell, prints_plainly, tainted_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     Target = tuple[str, Word]  # "reads" or "writes", and what
 
 MAX_COMMANDS = 2000  # against a call that takes longer than a second to judge
+MAX_WORK = 300_000  # about a microsecond each: against loops in loops, thousands of variables, and arrays written out again and again
 MAX_NESTING = 60  # of statements, against Python's own recursion limit
 _RESERVED = frozenset(
     [
@@ -51,13 +53,31 @@ _RESERVED = frozenset(
         "for",
     ]
 )
+_SETTERS = frozenset({"declare", "printf", "read", "mapfile", "getopts", "wait", "unset", "let"})
+_SUBSCRIPT = re.compile(
+    r"\w\\?['\"]?\[[^\n]*?(?:\$\\?['\"]?\(|`|\\)"
+)  # perhaps a literal that arithmetic would evaluate
 _BODY_CARRIERS = frozenset({"pipeline", "list", "command", "redirected_statement", "negated_command"})
 
 
 class Walker:
     """Collects the acts of one call."""
 
-    __slots__ = ("acts", "argument", "copies", "level", "machine", "tainted", "walked", "written")
+    __slots__ = (
+        "acts",
+        "argument",
+        "copies",
+        "level",
+        "links",
+        "machine",
+        "returns",
+        "rounds",
+        "tainted",
+        "vanished",
+        "walked",
+        "work",
+        "written",
+    )
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -67,7 +87,24 @@ class Walker:
         self.walked: set[int] = set()
         self.written: set[str] = set()
         self.copies: dict[str, str] = {}
+        self.links: set[str] = set()  # made by this call: what lies behind them only running can tell
+        self.vanished = False  # something was deleted or renamed: what exists now may not then
+        self.returns: list[list[Scope]] = []  # for each function that is being walked, how it may have ended early
+        self.rounds: list[list[Scope]] = []  # the same for each loop
+        self.work = 0
         self.argument: int | None = None  # the argument of an argv call that is being looked into
+
+    def spend(self, work: int) -> None:
+        """Count work, and stop when it is too much to judge in a second."""
+        self.work += work
+        if self.work > MAX_WORK:
+            raise PastLimit("more work than the guard does for one call")
+
+    def leave(self, name: str, scope: Scope) -> None:
+        """Keep what is known where `return`, `break` or `continue` leaves a function or a loop."""
+        for ends in self.returns[-1:] if name == "return" else self.rounds:
+            self.spend(len(scope.variables) // 16 + 1)
+            ends.append(scope.copy())
 
     def report(self, key: str, word: Word, detail: str, depth: int = 0) -> None:
         """Record an effect that belongs to the script itself rather than to a command."""
@@ -78,12 +115,31 @@ class Walker:
         self.acts.append(act)
 
     def assign(self, frame: Frame, act: Act, name: str, value: Value, word: Word) -> None:
-        """Set a variable and judge what that changes."""
-        commands.assign(self, frame, act, name, value, word)
+        """Set a variable for a command that was given its name, and judge what that changes; a program's own die with it."""
+        setter = act.row["id"] if act.row else ""
+        name, subscript, _ = name.partition("[")
+        if setter not in _SETTERS:
+            frame = frame.fork()
+        elif setter == "unset":
+            frame.scope.undefine(name)
+        if HOLE in name:
+            frame.scope.variables = dict.fromkeys(frame.scope.variables)
+        commands.assign(self, frame, act, name, None if subscript else value, word)
 
     def command(self, frame: Frame, words: list[Word]) -> None:
-        """Judge a command that another one runs."""
+        """Judge a command that a program may run."""
+        frame.scope = frame.scope.copy()
         commands.command(self, frame, words)
+
+    def wrapped(self, frame: Frame, act: Act, words: list[Word]) -> None:
+        """Judge a command that another one runs; only `command` and `builtin` run it in this shell, and `time` perhaps."""
+        if act.name in ("command", "builtin"):
+            commands.command(self, frame, words)
+            return
+        scope, frame.scope = frame.scope, frame.scope.copy()
+        commands.command(self, frame, words, direct=act.name in ("time", "coproc"))
+        if act.name == "time":
+            scope.merge([scope.copy(), frame.scope])
 
     def arithmetic(self, node: Node, frame: Frame) -> None:
         """Judge arithmetic."""
@@ -92,6 +148,8 @@ class Walker:
     def call_script(self, script: Script, scope: Scope) -> None:
         """Walk the text of a whole call."""
         self.script(script, Frame(self, script, scope, 0))
+        if self.links:
+            following.through_links(self)
 
     def script(self, script: Script, frame: Frame) -> None:
         """Walk one parsed text."""
@@ -105,6 +163,8 @@ class Walker:
             bad = first_error(root)
             at = frame.word_at(bad)
             self.report("unparsed", at if at.text.strip() else whole, "")
+        if _SUBSCRIPT.search(script.text) and tainted_below(root, script):
+            self.tainted = True
         self.block(root, frame)
         for owner, body in [pair for bodies in frame.scope.functions.values() for pair in bodies if pair[0] is script]:
             if body.id not in self.walked:  # defined and never called: by a trap perhaps, or by what it exports it to
@@ -127,9 +187,18 @@ class Walker:
 
     def block(self, node: Node, frame: Frame) -> None:
         """Walk the statements of a node one after the other."""
-        for child in children(node, frame):
-            if child.type not in TOKENS:
+        self.sequence(children(node, frame), frame)
+
+    def sequence(self, nodes: list[Node], frame: Frame) -> None:
+        """Walk statements one after the other; what `&` follows runs in a subshell."""
+        for index, child in enumerate(nodes):
+            if child.type in TOKENS:
+                continue
+            if index + 1 < len(nodes) and nodes[index + 1].type == "&":
+                self.statement(child, frame.fork())
+            else:
                 self.statement(child, frame)
+                frame.settle()
 
     def statement(self, node: Node, frame: Frame, targets: Iterable[Target] = (), extra: Iterable[Word] = ()) -> None:
         """Walk one statement; `targets` and `extra` are redirects and words that the grammar hung on something around it."""
@@ -142,6 +211,9 @@ class Walker:
                 self._rescue(node, frame)
             return
         self.level += 1
+        self.work += 10
+        if self.work > MAX_WORK:
+            self.spend(0)
         if self.level > MAX_NESTING:
             raise PastLimit(f"more than {MAX_NESTING} statements inside one another")
         try:
@@ -207,47 +279,7 @@ class Walker:
 
     def redirect(self, node: Node, frame: Frame) -> tuple[list[Target], list[Word]]:
         """Return what a redirect opens, and the words behind its target, which are arguments of the command."""
-        nodes = children(node, frame)
-        operator, rest = "", []
-        for index, child in enumerate(nodes):
-            if child.type != "file_descriptor":
-                operator, rest = child.type, nodes[index + 1 :]
-                break
-        start = node.end_byte if not operator else nodes[len(nodes) - len(rest) - 1].start_byte
-        words = [w for c in rest[1:] for w in frame.words(c)]
-        heredoc = frame.script.heredocs.get(start)
-        if heredoc is not None:
-            frame.script.spent.add(start)
-            frame.stdin = self._heredoc(heredoc.body, heredoc.quoted, frame, node)
-            return [], words
-        if operator in ("<&-", ">&-"):
-            return [], [w for c in rest for w in frame.words(c)]
-        if not rest:
-            self.report("unparsed", frame.word_at(node), "")
-            return [], []
-        places = frame.words(rest[0]) or [Word("", *frame.script.span(node.start_byte, node.end_byte))]
-        if operator in (">&", "<&") and all(w.text.rstrip("-").isdigit() or w.text == "-" for w in places):
-            return [], words
-        if operator == "<":
-            frame.stdin = None
-        verb = "reads" if operator in ("<", "<&") else "writes"
-        return [(verb, w) for w in places], words
-
-    def _heredoc(self, body: bytes, quoted: bool, frame: Frame, node: Node) -> str | None:
-        text = body.decode("utf-8", "replace")
-        if quoted:
-            return text
-        try:
-            inner = substitutions(body)
-        except HeredocError as error:
-            self.report("unparsed", frame.word_at(node), f": {error}")
-            return None
-        at = frame.word_at(node)
-        for command in inner:
-            self.nested(command.decode("utf-8", "replace"), at, frame, frame.scope.copy())
-        if "$" in text or "`" in text:
-            return None
-        return text.replace("\\\\", "\\") if "\\" in text else text
+        return redirects.redirect(self, node, frame)
 
     def _pipeline(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
         parts = [c for c in children(node, frame) if c.type not in ("|", "|&", "comment")]
@@ -259,7 +291,7 @@ class Walker:
             last = index == len(parts) - 1
             before = len(self.acts)
             self.statement(part, inner, targets if last else (), extra if last else ())
-            text = known_output(self.acts[before:])
+            text = self._output(before, inner)
 
     def _list(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
         parts: list[tuple[str, Node]] = []
@@ -279,6 +311,8 @@ class Walker:
         for index, (operator, part) in enumerate(parts):
             last = index == len(parts) - 1
             if index:
+                self.spend(len(frame.scope.variables) // 8)
+                frame.scope.unmoved = ()
                 stopped = frame.scope.copy()
                 if stopped.cwds != before.cwds:  # a `cd` that failed moved nowhere
                     moved = stopped.copy()
@@ -292,12 +326,13 @@ class Walker:
             self.statement(part, frame, targets if last else (), extra if last else ())
         if ends:
             leaves = leaves_the_shell(parts[-1][1], frame.script)
-            frame.scope.merge(ends if leaves else [frame.scope.copy(), *ends])
+            frame.merge(ends if leaves else [frame.scope.copy(), *ends])
 
     def _negated(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
         for child in children(node, frame):
             if child.type != "!":
                 self.statement(child, frame, targets, extra)
+                frame.settle()
 
     def _subshell(self, node: Node, frame: Frame) -> None:
         self.block(node, frame.fork())
@@ -310,16 +345,34 @@ class Walker:
 
     def call_function(self, name: str, words: list[Word], frame: Frame) -> None:
         """Walk the body of a function with the arguments of one call."""
-        for owner, body in frame.scope.functions[name]:
+        scope = frame.scope
+        ends: list[Scope] = [scope.copy()] if name in scope.uncertain else []
+        bodies = scope.functions[name]
+        for body in bodies:
             frame.check_depth()
-            scope = frame.scope
-            saved_args, saved_locals = scope.args, scope.locals
-            scope.args = None if any(w.multi or w.glob for w in words[1:]) else [w.text for w in words[1:]]
-            scope.locals = {}
-            self._body(Frame(self, owner, scope, frame.depth + 1, frame.stdin), body)
-            for local, old in (scope.locals or {}).items():
+            inner = scope if len(bodies) == 1 else scope.copy()
+            self._call(body, words, frame, inner)
+            ends.append(inner.copy())
+        if len(ends) > 1:
+            frame.merge(ends)
+
+    def _call(self, function: tuple[Script, Node], words: list[Word], frame: Frame, scope: Scope) -> None:
+        owner, body = function
+        saved_args, saved_locals = scope.args, scope.locals
+        scope.args = None if any(w.multi or w.glob for w in words[1:]) else [w.text for w in words[1:]]
+        scope.locals = {}
+        self.returns.append([])
+        self._body(Frame(self, owner, scope, frame.depth + 1, frame.stdin), body)
+        ends = self.returns.pop()
+        if ends:
+            frame.spend_merge([scope, *ends])
+            scope.merge([scope.copy(), *ends])
+        for local, old in (scope.locals or {}).items():
+            if old is UNSET:
+                scope.variables.pop(local, None)
+            else:
                 scope.variables[local] = old
-            scope.args, scope.locals = saved_args, saved_locals
+        scope.args, scope.locals = saved_args, saved_locals
 
     def _body(self, frame: Frame, body: Node) -> None:
         self.walked.add(body.id)
@@ -343,7 +396,15 @@ class Walker:
                 targets += more
                 self.loose(child, inner, more, extra)
             elif child.type not in ("$(", "`", "<(", ">(", ")") and child.type not in TOKENS:
-                self.statement(child, inner)
+                after = child.next_sibling
+                self.statement(child, inner.fork() if after is not None and after.type == "&" else inner)
+                inner.settle()
+        return self._output(before, inner) if prints_plainly(node, frame.script) else None
+
+    def _output(self, before: int, frame: Frame) -> str | None:
+        """Return what the acts since `before` print, where that is certain."""
+        if frame.scope.functions and any(a.name in frame.scope.functions for a in self.acts[before:]):
+            return None
         return known_output(self.acts[before:])
 
     def _command(self, node: Node, frame: Frame, targets: Iterable[Target], extra: Iterable[Word]) -> None:
