@@ -169,7 +169,8 @@ class Reader(Slots):
     def _prefix(self, text: str) -> str:
         """Return the longest option that a word with one dash begins with and that takes an attached value."""
         options = self.row["options"]
-        for end in range(len(text) - 1, 1, -1):
+        longest = max(map(len, options), default=0)
+        for end in range(min(len(text) - 1, longest), 1, -1):
             slots = options.get(text[:end])
             if slots and slots[0][1]:
                 return text[:end]
