@@ -52,15 +52,26 @@ def row(name: str) -> Row | None:
         pass
     rows = _BOOK["rows"]
     blob = rows.get(name) or rows.get(name.rstrip("0123456789.").rstrip("-")) or rows.get(name.partition(".")[0] + ".*")
+    if not blob and "-" in name:
+        blob = rows.get(_of_a_toolchain(name.rstrip("0123456789.").rstrip("-")))
     found: Row | None = marshal.loads(blob) if blob else None  # noqa: S302  as above
     if len(_ROWS) < MAX_CACHED_ROWS:
         _ROWS[name] = found
     return found
 
 
+def _of_a_toolchain(name: str) -> str:
+    """Return the tool that a cross compiler's name ends with (`aarch64-linux-gnu-gcc`), or nothing."""
+    system, _, tool = name.rpartition("-")
+    known = any(part in system for part in ("linux", "w64", "eabi", "elf", "musl", "darwin", "freebsd", "android"))
+    return tool if known or system in ("c89", "c99") else ""
+
+
 def variable(name: str) -> tuple[Any, ...] | None:
     """Return the slots that the value of an environment variable fills, if it is one that matters."""
     table: dict[str, tuple[Any, ...]] = _BOOK["variables"]
+    if name[:11].lower() == "npm_config_":
+        name = name.lower()  # npm does not care
     if name in table:
         return table[name]
     for pattern, slots in _BOOK["patterns"].items():

@@ -45,13 +45,16 @@ KINDS = frozenset(
         "class",
         "code",
         "config",
+        "environment",
         "hostpath",
+        "input",
         "keyvalue",
         "listfile",
         "mark",
         "module",
         "name",
         "operands",
+        "package",
         "path",
         "ref",
         "remote",
@@ -66,7 +69,7 @@ KINDS = frozenset(
     ]
 )
 STYLES = frozenset({"gnu", "posix", "longdash", "find", "keyvalue", "tar", "none"})
-LANGUAGES = frozenset({"sed", "jq", "sqlite", "tex"})
+LANGUAGES = frozenset({"sed", "jq", "sqlite", "tex", "m4", "goflags", "duckdb"})
 ROW_KEYS = frozenset(
     [
         "names",
@@ -85,6 +88,7 @@ ROW_KEYS = frozenset(
         "interpreter",
         "appends",
         "copies",
+        "downloads",
         "quotes",
         "why",
         "instead",
@@ -181,7 +185,7 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
         row["longs"] = tuple(sorted(o for o in options if o.startswith("--")))
     if "scripts" in data:
         row["scripts"] = tuple(data["scripts"])
-    for key in ("group", "interpreter", "appends", "copies", "quotes", "why", "instead"):
+    for key in ("group", "interpreter", "appends", "copies", "downloads", "quotes", "why", "instead"):
         if key in data:
             row[key] = data[key]
     for key in ("bare", "effects"):

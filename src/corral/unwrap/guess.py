@@ -37,6 +37,23 @@ def judge(slots: Slots, word: Word) -> None:
         _command(slots, word, unknown=unknown)
 
 
+def launched(slots: Slots, name: Word) -> None:
+    """Judge the name that a launcher is given: several words that it splits itself, or what it would fetch to run."""
+    text = name.text
+    if any(blank in text for blank in _BLANKS) and HOLE not in text:
+        slots.walker.nested(text, name, slots.frame)
+    if "://" in text and is_address(text):
+        slots.emit("network", name)
+        slots.emit("code-option", name)
+    elif slots.row.get("downloads") and name.proven and (":" in text or text.rfind("@") > 0 or row_of(text) is None):
+        machine = slots.walker.machine
+        places = (f"{cwd}/node_modules/.bin" for cwd in slots.act.cwds or ())
+        if "/" in text and text[0] != "@":
+            return
+        if ":" in text or not any(machine.exists(text, place) for place in places):
+            slots.emit("network-maybe", name)
+
+
 def _kept_by_git(slots: Slots, part: Word, *, every: bool) -> bool:
     """Say whether a path is one that nobody but git has to name, or for an unknown program any that is protected: it may be written."""
     machine = slots.walker.machine

@@ -33,6 +33,7 @@ PURE = {
     "runs": "code-option",
     "loads": "code-loaded",
 }
+_RECIPE = ("$(", "${", "`", ";", "|", "&", "\n")  # what a recipe that puts a value into its text would run
 _SAME_SHELL = frozenset({"eval", "source", "."})
 
 
@@ -101,6 +102,8 @@ class Slots:
         if effect == "chdir":
             self._chdir(word)
             return
+        if effect == "writes" and word.text.startswith(("|", "!", "%pipe%")):
+            self.emit("code-option", word, label)  # printing programs open these as commands
         if effect == "loads":
             self.emit("code-loaded", word, label)
             for part in word.text.split(":") if "://" not in word.text else [word.text]:  # a class path is several
@@ -228,6 +231,21 @@ class Slots:
         ):
             self.emit("run-written", word)
 
+    def package(self, effect: str, word: Word, label: str = "") -> None:
+        """Record that a command changes the manifest of its package."""
+        self.path("writes", word.part("package.json"))
+
+    def environment(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge the variables that a program expands again: make runs `$(shell …)` in any of them."""
+        for name, value in self.frame.scope.variables.items():
+            if isinstance(value, str) and ("$(" in value or "`" in value):
+                self.emit("code-option", word.part(f"{name}={value}"), label)
+
+    def input(self, effect: str, word: Word, label: str = "") -> None:
+        """Judge what is known of standard input in the language that the label names."""
+        for line in (self.frame.stdin or "").splitlines():
+            languages.read(label, self, effect, word.part(line))
+
     def unnamed(self, effect: str, word: Word, label: str = "") -> None:
         """Remember that a command writes files whose names are not in its words."""
         self.walker.written.add(HOLE)
@@ -285,7 +303,7 @@ class Slots:
         name, equals, value = word.text.partition("=")
         if not equals:
             self.any("reads", word, label)
-        elif "$(" in value or "${" in value or "`" in value:
+        elif name[-1:] == "!" or name == "SHELL" or any(mark in value for mark in _RECIPE):
             self.emit("code-option", word, label)
         else:
             self.walker.assign(self.frame, self.act, name.rstrip(":?+!"), value, word.part(value))
@@ -315,6 +333,7 @@ class Slots:
     def config(self, effect: str, word: Word, label: str = "") -> None:
         """Judge key=value of a program's configuration by the row's table of keys."""
         key, _, value = word.text.partition("=")
+        key = key.strip()
         for pattern, slots in self.row.get("config", {}).items():
             if _key_fits(key.lower(), pattern.lower()):
                 for slot in slots:
@@ -392,10 +411,12 @@ class Slots:
                     words = words[:index]
                     break
         words = [self._unmarked(w) for w in words]
+        if words:
+            guess.launched(self, words[0])
         if self.row.get("appends"):
             words.append(Word(HOLE, words[-1].end if words else 0, multi=True))
         if words:
-            self.walker.command(self.frame.enter(), words)
+            self.walker.wrapped(self.frame.enter(), self.act, words)
         return used
 
     def _unmarked(self, word: Word) -> Word:
@@ -417,6 +438,9 @@ class Slots:
 
 _KINDS: dict[str, Any] = {
     "any": Slots.any,
+    "environment": Slots.environment,
+    "input": Slots.input,
+    "package": Slots.package,
     "path": Slots.path,
     "argv": Slots.argv,
     "words": Slots.words,
