@@ -65,6 +65,22 @@ def test_the_program_runs(project: Path) -> None:
     assert len(program.strip().splitlines()) <= 10
 
 
+def test_the_librarys_program_runs_contained(project: Path) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / "library.md").read_text(), re.DOTALL)
+    program += "print(result.enforcement, result.stdout_text, end='')\n"
+    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True)
+    assert done.stdout == "full src/main.py:1:print('The answer is', 6 * 7)\n"
+
+
+def test_the_tests_that_the_threat_model_names_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (PROJECT / "SECURITY.md").read_text()))
+    defined = {
+        name for path in PROJECT.glob("tests/**/*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert named - defined == set()
+    assert len(named) > 10
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
 def test_links_lead_somewhere(path: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text())
