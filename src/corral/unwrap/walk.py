@@ -275,7 +275,12 @@ class Walker:
         if body is None:
             self.loose(node, frame, targets, extra)
         else:
+            before = frame.scope.copy()
             self.statement(body, frame, targets, extra)
+            if frame.scope.cwds != before.cwds and before.cwds is not None:
+                frame.scope.unmoved = before.cwds  # a redirect that fails keeps all of it from running
+            if targets and body.type in ("compound_statement", "if_statement", "case_statement"):
+                frame.merge([frame.scope.copy(), before])
 
     def redirect(self, node: Node, frame: Frame) -> tuple[list[Target], list[Word]]:
         """Return what a redirect opens, and the words behind its target, which are arguments of the command."""
