@@ -30,10 +30,14 @@ class Watch:
         self._seen: dict[str, int] = {}  # the time of change of a directory that was looked through and had settled
         self._root = root
         self._lock = allocate_lock()
+        self._locked_in = os.getpid()
 
     def look(self) -> tuple[Violation, ...]:
         """Quarantine what has appeared, and return a violation for each."""
         found: list[Violation] = []
+        if self._locked_in != os.getpid():
+            # A thread of the process that this one was forked from may have held it.
+            self._locked_in, self._lock = os.getpid(), allocate_lock()
         with self._lock:
             for directory in list(self._names):
                 try:
