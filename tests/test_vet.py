@@ -205,6 +205,8 @@ SPELLINGS = [
     "trap 'rm x' EXIT", "a=(rm x); \"${a[@]}\"", "set -- rm x; \"$@\"", "ls &\nrm x", "ls\nrm x", "ls && rm x", "ls || rm x", "ls | rm x", "[[ -f x ]] && rm x", "env -S 'rm x'",
     "time rm x", "coproc rm x", "bash -lc \"bash -c 'rm x'\"", "x='rm x'; $x", "rm$IFS-rf$IFS/", "$(echo rm) x", "sudo rm x", "nohup rm x &",
     "trap 'rm x' EXIT -", "$'\\x{72}m' x", "$(echo -E rm) x", "cd nosuch; cat ../x", "cd / x; cat ../x", "cd sub & cat ../x", "nice cd sub; cat ../x", "pushd -n sub; cat ../x",
+    "sed ':x e rm x' f", "nosuchlauncher -v rm x", "nosuchlauncher --run='rm x'", "nosuchlauncher -- /bin/rm x", "aarch64-linux-gnu-gcc -wrapper sh,-c,id x.c", "bash /dev/fd/3", "git config core.hooksPath evil get",
+    "cat .e*", "git show HEAD:.env", "cp x/.envrc .", "echo x > z.sh; bash z*", "echo x > z.sh; cp z.sh sub; bash sub/z.sh", "cargo +/tmp/x build", "hatch run 'rm x'",
     "cd sub < nosuch; cat ../x", "ln -s . l; cat l/../x", "ln -s .git/hooks h; echo rm > h/pre-commit", "COLUMNS=/etc/passwd; cat \"$COLUMNS\"", "HISTFILE=../x", "BASH_CMDS[ls]=/bin/rm",
 ]  # fmt: skip
 

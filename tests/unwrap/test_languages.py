@@ -21,6 +21,8 @@ ACTIVE = {
     "/x/w ../out": [("writes", "../out")],
     "s/a/b/w out": [("writes", "out")],
     "r in": [("reads", "in")],
+    ":x e id": [("runs", "id")],
+    "b x\te id": [("runs", "id")],
     "p;R /etc/passwd": [("reads", "/etc/passwd")],
     "p\n1e id": [("runs", "id")],
     "{e id": [("runs", "id")],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.braces import HOLE
-from corral.places import inside, protected
+from corral.places import inside, is_credentials, protected
 from corral.rulebook import row as row_of
 from corral.unwrap.network import is_address
 
@@ -48,7 +48,7 @@ def launched(slots: Slots, name: Word) -> None:
     elif slots.row.get("downloads") and name.proven and (":" in text or text.rfind("@") > 0 or row_of(text) is None):
         machine = slots.walker.machine
         places = (f"{cwd}/node_modules/.bin" for cwd in slots.act.cwds or ())
-        if "/" in text and text[0] != "@":
+        if "/" in text and text[0] != "@" and ":" not in text:
             return
         if ":" in text or not any(machine.exists(text, place) for place in places):
             slots.emit("network-maybe", name)
@@ -129,4 +129,6 @@ def candidates(word: Word, walker: Walker, cwds: tuple[str, ...] | None) -> list
             and any(walker.machine.exists(part, c) for c in cwds or ())
         ):
             made.append(word)
+        elif (name := part.rpartition(":")[2])[:1] == "." and is_credentials(name):
+            made.append(word.part(name))  # `git show HEAD:.env`, whether the file is there or not
     return made

@@ -69,6 +69,8 @@ class Reader(Slots):
                         break
                     continue
                 if sub is not None and text[:1] == "+":
+                    if "/" in text:
+                        self.emit("code-loaded", word)
                     continue  # a toolchain, as in `cargo +nightly build`
                 operands.append(word)
                 if text in options:

@@ -211,6 +211,8 @@ class Slots:
             self.emit("network", word, label)
             self.emit("code-option", word, label)
             return
+        if "@" in word.text.rpartition("/")[2][1:]:  # `go run example.com/x@latest`
+            self.emit("network-maybe", word)
         self.emit("runs", word, label)
         if self.row["id"] in _SAME_SHELL:
             self.frame.scope.forget()  # it may have set anything
