@@ -14,6 +14,11 @@ WORKSPACE = SandboxConfig(project_root="/usr/share", profile="workspace")
 ALLOWED_BUT_DANGEROUS = {
     "a program that no row knows and that runs its argument": "frobnicate --exec id",
     "a project script that does what the guard would refuse": "./deploy.sh",
+    "a test command of zip inside a cluster": "zip -9TT 'sh -c id' a.zip b",
+    "a linker that gcc is told to use": "gcc -fuse-ld=./x a.c",
+    "arithmetic on text that a command computes": "x=$(printf 'a[\\x24(rm x)]'); ((x))",
+    "a patch whose files only it names": "patch -p0 < fix.patch",
+    "a test that the same call wrote": "echo x > test_a.py; pytest",
     "a link whose target is relative to the link": "cd src && ln -s .. ../l",
 }
 REFUSED_BUT_HARMLESS = {

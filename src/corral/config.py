@@ -68,7 +68,7 @@ def _names(field: str, value: object) -> frozenset[str]:
 
 def _paths(field: str, value: object) -> tuple[str, ...]:
     try:
-        paths = () if isinstance(value, (str, bytes)) else tuple(value)  # type: ignore[arg-type]  # what is no collection says so below
+        paths: tuple[Any, ...] = () if isinstance(value, (str, bytes)) else tuple(value)  # type: ignore[arg-type]  # any collection is welcome
     except TypeError:
         paths = ()
     sound = all(isinstance(p, str) and p.startswith("/") and "\0" not in p and p.strip("/") for p in paths)
