@@ -6,6 +6,7 @@ The grammar's shared objects are loaded directly: their packages' own imports co
 from __future__ import annotations
 
 import re
+from _thread import _local
 
 from corral.heredoc import Heredoc, HeredocError, extract
 
@@ -30,16 +31,21 @@ _REWRITES = (
         rb"\1            ",
     ),  # x=$(cmd) 2>/dev/null
 )
-_PARSER: Any = None
+_PARSERS: Any = _local()  # one a thread: a parser must not be used by two at once
 
 
 def _parser() -> Any:
-    global _PARSER  # noqa: PLW0603  one parser a process, made on first use: plain argv never needs it
-    if _PARSER is None:
-        from corral.grammar import make_parser  # noqa: PLC0415  lazily, as above
+    try:
+        return _PARSERS.parser
+    except AttributeError:
+        from corral.grammar import make_parser  # noqa: PLC0415  on first use: plain argv never needs it
 
-        _PARSER = make_parser()
-    return _PARSER
+        _PARSERS.parser = make_parser()
+        return _PARSERS.parser
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 class Script:
@@ -63,8 +69,11 @@ class Script:
             self.problem = f"more than {MAX_TEXT_BYTES} bytes of shell text"
             self.source, self.leaves, self.plain = b"", b"", True
             return
-        if b"\0" in source:
-            self.problem = "a NUL byte"
+        if b"\0" in source or not _is_unicode(text):
+            # The grammar's own scanner is not to be trusted with what is no text.
+            self.problem = "a NUL byte" if b"\0" in source else "a character that is none"
+            self.source, self.leaves, self.plain = b"", b"", True
+            return
         if b"<<" in source:
             try:
                 source, self.heredocs = extract(source)
