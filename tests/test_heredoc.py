@@ -24,7 +24,7 @@ from corral.heredoc import HeredocError, extract, substitutions
     ],
 )
 def test_what_only_looks_like_one_is_left_alone(text: str) -> None:
-    assert extract(text.encode())[1] == {} or text == "echo \\<<E"
+    assert extract(text.encode())[1] == {}
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,11 @@ def _vet(call: Call, config: SandboxConfig, machine: Machine) -> Verdict:
         found.append(outside)
     if not found:
         return Verdict() if complete else Verdict((), complete=False)
-    return Verdict(tuple(dict.fromkeys(found))[:MAX_FINDINGS], complete and len(found) <= MAX_FINDINGS)
+    unique = list(dict.fromkeys(found))
+    if len(unique) > MAX_FINDINGS:
+        # The strictest are kept: a limit that was reached must not be cut off by what was only asked about before it.
+        unique = sorted(unique, key=lambda f: -f.decision)[:MAX_FINDINGS]
+    return Verdict(tuple(unique), complete and len(found) <= MAX_FINDINGS)
 
 
 def acts_of(call: Call, machine: Machine) -> tuple[list[Act], bool]:
