@@ -349,7 +349,9 @@ class Handle:
         facts = self._known or self._facts()
         violations = ending.violations
         if self._pool.inspect is not None:
-            violations += self._pool.inspect(facts["stderr"], self._launch.cwd, warden.missing_layers)
+            known = {violation.kind for violation in violations}
+            found = self._pool.inspect(facts["stderr"], self._launch.cwd, warden.missing_layers)
+            violations += tuple([violation for violation in found if violation.kind not in known])
         if ending.message:
             said = ending.message.encode("utf-8", "surrogateescape")
             facts["stderr"] += said

@@ -80,6 +80,8 @@ def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
         violations = _limit_violations(number, limits)
     else:
         exit_code = os.WEXITSTATUS(status)
+    if flags & wire.TOO_MANY_PROCESSES:
+        violations += (Violation("process-limit", detail=f"limits.processes is {limits.processes}"),)
     timed_out = bool(flags & wire.TIMED_OUT)
     spent = bool(flags & wire.SPENT)
     return Ending(

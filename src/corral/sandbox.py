@@ -40,7 +40,7 @@ class Sandbox:
     def __init__(self, config: SandboxConfig | None = None, *, on_ask: OnAsk | None = None) -> None:
         self.config = config or SandboxConfig()
         self.on_ask = on_ask
-        unkept = unenforceable(self.config.limits)
+        unkept = unenforceable(self.config.limits, self.config.containment.backend)
         if unkept:
             raise PolicyError(f"limits.{unkept[0]} cannot be kept without a kernel layer for it; leave it out")
         self._environment = HostEnvironment(self.config.env_allowlist)

@@ -2,14 +2,19 @@
 
 import ctypes
 import os
+import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attempt import attempt
 
+import corral
 from corral import Sandbox
+from observe import alive, children, eventually, unique_seconds
 
 FILES = {
     "read a file outside": "return open(facts['secret']).read() == 'canary'",
@@ -289,3 +294,53 @@ def test_the_projects_ancestors_in_scratch_cannot_be_swapped_for_the_next_warden
         # A second warden while the first is busy.
         assert held.run(["pwd"]).stdout_text.strip() == held.config.project_root
     assert sorted(path.name for path in outside.iterdir()) == ["secret"]
+
+
+HOST = """
+import os, signal, sys
+sys.path[:0] = sys.argv[1].split(":")
+from corral import Sandbox, SandboxConfig
+box = Sandbox(SandboxConfig(sys.argv[2]))
+running = [box.start(["sleep", sys.argv[3]]) for _ in range(2)]
+if os.fork() == 0:
+    # Holds whatever the host held, and lives on.
+    os.close(1)
+    signal.pause()
+print(box._holding.scratch, flush=True)
+signal.pause()
+"""
+
+
+def test_a_host_that_is_killed_takes_all_with_it_though_its_fork_lives(project: Path) -> None:
+    seconds = unique_seconds()
+    path = ":".join([str(Path(corral.__file__).parents[1]), *[p for p in sys.path if "site-packages" in p]])
+    command = [sys.executable, "-c", HOST, path, str(project), seconds]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        scratch = Path(host.stdout.readline().strip())
+        try:
+            # Two hosts have the number in their command line, and two commands.
+            eventually(lambda: len(alive(seconds)) == 4 and scratch.exists())
+            (fork,) = [pid for pid in children(host.pid) if pid in alive(seconds)]
+        finally:
+            host.kill()
+    eventually(lambda: alive(seconds) == [fork] and not scratch.exists())
+    os.kill(fork, signal.SIGKILL)
+
+
+def test_a_file_given_as_input_is_not_opened_again_for_writing(project: Path, outside: Path) -> None:
+    (project / "reopen.py").write_text("import os\nos.write(os.open('/proc/self/fd/0', os.O_WRONLY), b'changed')\n")
+    for containment, left in (("warden", "canary"), ("none", "changed")):
+        code = f"""
+import sys
+sys.path[:0] = sys.argv[1].split(":")
+from corral import Containment, Sandbox, SandboxConfig
+with Sandbox(SandboxConfig({str(project)!r}, containment=Containment(backend={containment!r}))) as box:
+    result = box.start(["python3", "reopen.py"], inherit_stdin=True).wait()
+    assert not result.denied, result.reason
+"""
+        path = ":".join([str(Path(corral.__file__).parents[1]), *[p for p in sys.path if "site-packages" in p]])
+        with (outside / "secret").open() as given:
+            env = {"PATH": "/usr/bin:/bin", "HOME": str(outside)}
+            subprocess.run([sys.executable, "-c", code, path], stdin=given, check=True, env=env)
+        assert (outside / "secret").read_text() == left

@@ -198,3 +198,12 @@ def test_a_project_may_lie_anywhere(place: str) -> None:
             assert well(box.run("echo x > f && cat f && pwd", shell=True)) == f"x\n{root}\n".encode()
     finally:
         shutil.rmtree(root)
+
+
+def test_a_project_in_shared_memory_is_no_leftover(open_sandbox: Callable[..., Sandbox]) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        (Path(folder) / "kept").write_text("1")
+        held = open_sandbox(project_root=folder)
+        for _ in range(2):
+            assert well(held.run("cat kept; mkdir -p /dev/shm/a/b; chmod 0 /dev/shm/a", shell=True)) == b"1"
+        assert [path.name for path in Path(folder).iterdir()] == ["kept"]

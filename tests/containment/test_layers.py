@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral import Containment, SandboxConfig
+from corral import Containment, Sandbox, SandboxConfig
 from corral.containment import landlock, seccomp
 from corral.containment.holding import unmet
 from corral.containment.layers import LAYERS, downgrade, probe, wanted
@@ -121,6 +121,42 @@ def test_a_filter_is_a_valid_program(machine: str, own: bool) -> None:
     assert seccomp.is_known(machine)
 
 
+IN_A_CONTAINER = """
+import sys
+sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
+from corral import Sandbox, SandboxConfig
+with Sandbox(SandboxConfig(sys.argv[2])) as box:
+    result = box.run("sleep 100 & echo x", shell=True)
+    print(result.enforcement, ",".join(result.missing_layers), result.stdout_text.strip(), result.killed)
+"""
+
+
+def import_path() -> str:
+    """Return where corral and what it needs are to be imported from."""
+    return ":".join([str(Path(corral.__file__).parents[1]), *[p for p in sys.path if "site-packages" in p]])
+
+
+def test_in_a_container_that_covers_parts_of_proc_only_that_layer_is_missing(project: Path) -> None:
+    script = 'mount --bind /dev/null /proc/uptime && exec "$@"'
+    inner = [sys.executable, "-c", IN_A_CONTAINER, import_path(), str(project)]
+    done = subprocess.run(
+        ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount", "sh", "-c", script, "sh", *inner],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("partial proc x 1\n", "")
+
+
+def test_inside_corral_corral_starts_with_less(held: Sandbox, project: Path) -> None:
+    (project / "inner.py").write_text(IN_A_CONTAINER)
+    shown = ":".join(path for path in import_path().split(":"))
+    result = held.run([sys._base_executable, "inner.py", shown, "."], timeout_seconds=60)
+    if b"ModuleNotFoundError" in result.stderr or b"ImportError" in result.stderr:
+        pytest.skip("what corral needs does not lie where commands see it")
+    assert result.stdout == b"partial user,mount,pid,proc,net,ipc,uts,cgroup x 1\n"
+
+
 WITHOUT_NAMESPACES = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -169,9 +205,8 @@ print("works")
 def test_without_user_namespaces_less_holds_and_says_so(project: Path, outside: Path) -> None:
     # In a user namespace of the test's own, whose limit of further ones is set to none.
     (project / "inside.py").write_text(INSIDE)
-    path = ":".join([str(Path(corral.__file__).parents[1]), *[p for p in sys.path if "site-packages" in p]])
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_NAMESPACES, path, str(project), str(outside / "secret")],
+        [sys.executable, "-c", WITHOUT_NAMESPACES, import_path(), str(project), str(outside / "secret")],
         capture_output=True,
         text=True,
         check=False,

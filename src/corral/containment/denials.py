@@ -11,11 +11,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from corral.config import SandboxConfig
     from corral.containment.view import View
 
 MAX_VIOLATIONS = 5  # against a program that complains about every file
 MAX_LINES = 200
 _REFUSED = ("Read-only file system", "Permission denied", "Operation not permitted", "Device or resource busy")
+_LIMITS = {
+    b"Resource temporarily unavailable": ("process-limit", "processes"),
+    b"Cannot allocate memory": ("memory-limit", "memory_bytes"),
+    b"MemoryError": ("memory-limit", "memory_bytes"),
+    b"std::bad_alloc": ("memory-limit", "memory_bytes"),
+    b"Too many open files": ("open-files-limit", "open_files"),
+}
 _HIDDEN = "No such file or directory"
 _UNREACHABLE = (
     *("Network is unreachable", "Could not resolve host", "Temporary failure in name resolution"),
@@ -23,9 +31,13 @@ _UNREACHABLE = (
 )
 
 
-def infer(stderr: bytes, cwd: str, view: View, network: str) -> tuple[Violation, ...]:
+def infer(stderr: bytes, cwd: str, view: View, config: SandboxConfig) -> tuple[Violation, ...]:
     """Return what containment stopped, by the messages of the last lines."""
     found: dict[str, Violation] = {}
+    network, limits = config.containment.network, config.limits
+    for text, (kind, field) in _LIMITS.items():
+        if getattr(limits, field) is not None and text in stderr:
+            found[kind] = Violation(kind, detail=f"limits.{field} is {getattr(limits, field)}", inferred=True)
     for line in stderr.decode("utf-8", "replace").splitlines()[-MAX_LINES:]:
         for violation in _in_line(line, cwd, view, network):
             found.setdefault(violation.kind + violation.target, violation)

@@ -50,6 +50,7 @@ class Holding:
                 "rules": self.view.rules,
                 "rules_without_mounts": [(self._here(path), right) for path, right in self.view.rules_without_mounts],
                 "network": containment.network,
+                "processes": self.config.limits.processes,
             }
         )
 
@@ -72,7 +73,7 @@ class Holding:
         found = self._watch.look()
         if not stderr:
             return found
-        return (*found, *denials.infer(stderr, cwd, self.view, self.config.containment.network))
+        return (*found, *denials.infer(stderr, cwd, self.view, self.config))
 
 
 def unmet(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[str, ...]) -> str:
@@ -80,6 +81,8 @@ def unmet(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[
     containment = config.containment
     if containment.project == "read-only" and (backend == "none" or "mount" in missing):
         wanted = "containment.project 'read-only'"
+    elif config.limits.processes is not None and "limits" in missing:
+        wanted = "limits.processes"
     elif enforcement == "full" or (containment.accept_partial and enforcement == "partial"):
         return ""
     elif config.rules.needs_containment:

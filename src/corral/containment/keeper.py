@@ -13,7 +13,7 @@ from _signal import SIGKILL, pidfd_send_signal  # type: ignore[import-not-found]
 from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 from time import monotonic, sleep
 
-from corral.containment import layers, namespaces, scratch, tree, warden, wire
+from corral.containment import cgroups, layers, namespaces, scratch, tree, warden, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 CTL, HOST = 3, 4  # the descriptors the host leaves this program
+MAX_PATH_BYTES = 4096
 SWEEP_SECONDS = 2.0  # against what no signal ends
 
 
@@ -61,7 +62,10 @@ def _enter(ctl: socket, plan: dict[str, Any]) -> tuple[str, str, tuple[str, ...]
     if not wanted:
         return "none", "none", ()
     scratch.make(plan["scratch"], plan["home_files"])
-    enforcement, missing = layers.downgrade(wanted, layers.probe(plan["scratch"]))
+    available = layers.probe(plan["scratch"])
+    if plan["processes"] is not None:
+        _choose_count(plan, available)
+    enforcement, missing = layers.downgrade(wanted, available)
     if "user" not in missing:
         uid, gid = os.geteuid(), os.getegid()
         namespaces.unshare("user")
@@ -72,6 +76,17 @@ def _enter(ctl: socket, plan: dict[str, Any]) -> tuple[str, str, tuple[str, ...]
         namespaces.unshare("net")
         namespaces.raise_loopback()
     return "warden", enforcement, missing
+
+
+def _choose_count(plan: dict[str, Any], available: set[str]) -> None:
+    """Decide by what the processes of a command are counted; without a way the limits are not kept."""
+    if "pid" in available:
+        plan["group_place"] = cgroups.place()
+        # The kernel counts for RLIMIT_NPROC by user and user namespace, and root not at all.
+        plan["counts_by_user"] = plan["group_place"] is None and os.geteuid() != 0
+        if plan["group_place"] or plan["counts_by_user"]:
+            return
+    available.discard("limits")
 
 
 def _ask_for_all_ids(ctl: socket) -> bool:
@@ -89,6 +104,7 @@ class _Keeper:
         self.layers = frozenset(plan["layers"]) - frozenset(status[2])
         self.ours_lives, self.lives = os.pipe()  # its end tells a warden that the keeper is gone
         self.wardens: dict[int, int] = {}  # pidfd to pid
+        self.groups: dict[int, str] = {}  # pid to control group
         self.poller = select.poll()
         self.poller.register(CTL, select.POLLIN)
         self.poller.register(HOST, select.POLLIN)
@@ -142,7 +158,9 @@ class _Keeper:
         wait, go = os.pipe()
         between = os.fork()
         if between == 0:
-            _step_between(tell, lambda: self.run_warden(ours, keeper, wait))
+            _step_between(
+                tell, lambda: self.run_warden(ours, keeper, wait), own_user=self.plan.get("counts_by_user", False)
+            )
         tell.close()
         os.close(wait)
         try:
@@ -151,8 +169,12 @@ class _Keeper:
             number = wire.unpack_count(message, wire.NEW)
             if not descriptors:
                 raise OSError(number, os.strerror(number))
+            group = ""
+            if self.plan.get("group_place"):
+                group = cgroups.make(self.plan["group_place"], number, self.plan["processes"])
+                self.groups[number] = group
             # Only now is this process the warden's parent, whose death it can ask to be told of.
-            os.write(go, b"g")
+            os.write(go, os.fsencode(group) or b"-")
         finally:
             told.close()
             os.close(go)
@@ -207,6 +229,8 @@ class _Keeper:
 
     def forget(self, pid: int) -> None:
         """Close what is known of a warden that has ended."""
+        if pid in self.groups:
+            cgroups.remove(self.groups.pop(pid))
         for pidfd, known in self.wardens.items():
             if known == pid:
                 self.poller.unregister(pidfd)
@@ -219,6 +243,8 @@ class _Keeper:
         for pidfd in self.wardens:
             pidfd_send_signal(pidfd, SIGKILL)
         tree.end_descendants(SWEEP_SECONDS)
+        for group in self.groups.values():
+            cgroups.remove(group)
         if self.layers:
             scratch.remove(self.plan["scratch"])
 
@@ -232,9 +258,14 @@ def _close_all_but(*kept: int) -> None:
     os.closerange(after, os.sysconf("SC_OPEN_MAX"))
 
 
-def _step_between(tell: socket, run: Callable[[], NoReturn]) -> NoReturn:
-    """Enter a pid namespace, fork its first process, tell of it and end."""
+def _step_between(tell: socket, run: Callable[[], NoReturn], *, own_user: bool) -> NoReturn:
+    """Enter a pid namespace, fork its first process, tell of it and end. In a user namespace of its own it is counted alone."""
     try:
+        if own_user:
+            uid, gid = os.geteuid(), os.getegid()
+            tree.show()
+            namespaces.unshare("user")
+            namespaces.write_own_id(uid, gid)
         namespaces.unshare("pid")
         pid = os.fork()
         if pid == 0:

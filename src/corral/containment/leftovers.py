@@ -9,20 +9,21 @@ from corral.containment.kernel import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 _RMID = 0
 _SHM_STAT, _SHM_INFO, _SEM_STAT, _SEM_INFO, _MSG_STAT, _MSG_INFO = 13, 14, 18, 19, 11, 12
 _buffer = ctypes.create_string_buffer(256)
 
 
-def clear(shared_memory: int) -> None:
-    """Remove all of it in this namespace; `shared_memory` is a descriptor of the directory."""
+def clear(shared_memory: int, kept: Collection[str]) -> None:
+    """Remove all of it in this namespace; `shared_memory` is a descriptor of the directory, in which the `kept` stay."""
     _clear(libc.shmctl, _SHM_INFO, _SHM_STAT)
     _clear(libc.msgctl, _MSG_INFO, _MSG_STAT)
     _clear(lambda index, command, buffer: libc.semctl(index, 0, command, buffer), _SEM_INFO, _SEM_STAT)
     for name in os.listdir(shared_memory):
-        _remove(name, shared_memory)
+        if name not in kept:
+            _remove(name, shared_memory)
 
 
 def _clear(control: Callable[[int, int, object], int], info: int, stat: int) -> None:
@@ -36,11 +37,16 @@ def _clear(control: Callable[[int, int, object], int], info: int, stat: int) -> 
 def _remove(name: str, directory: int) -> None:
     try:
         os.unlink(name, dir_fd=directory)
+        return
     except IsADirectoryError:
-        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        try:
+        pass
+    os.chmod(name, 0o700, dir_fd=directory)
+    inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        # Nothing is mounted in what a command made.
+        if os.fstat(inner).st_dev == os.fstat(directory).st_dev:
             for entry in os.listdir(inner):
                 _remove(entry, inner)
-        finally:
-            os.close(inner)
-        os.rmdir(name, dir_fd=directory)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=directory)

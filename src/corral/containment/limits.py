@@ -17,10 +17,11 @@ _RLIMITS = {
 }
 
 
-def unenforceable(limits: Limits) -> tuple[str, ...]:
+def unenforceable(limits: Limits, backend: str) -> tuple[str, ...]:
     """Return the names of the bounds that are set and cannot be kept."""
-    # RLIMIT_NPROC counts all processes of the user, and does not bind root: it is no bound on one command.
-    return tuple(name for name in limits._fields if getattr(limits, name) is not None and name not in _RLIMITS)
+    # RLIMIT_NPROC counts all processes of the user, and does not bind root: without a user namespace it is no bound.
+    kept = _RLIMITS if backend == "none" else {*_RLIMITS, "processes"}
+    return tuple(name for name in limits._fields if getattr(limits, name) is not None and name not in kept)
 
 
 def rlimits(limits: Limits) -> list[tuple[str, int, int]]:

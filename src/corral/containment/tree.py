@@ -31,6 +31,11 @@ def hide() -> None:
     prctl(_PR_SET_DUMPABLE, 0)
 
 
+def show() -> None:
+    """Open them again, for a process that has yet to write its own map of ids."""
+    prctl(_PR_SET_DUMPABLE, 1)
+
+
 def signal_when_parent_dies(number: int) -> None:
     """Ask for a signal when the parent dies. The kernel means the thread that forked: the parent must have no other."""
     prctl(_PR_SET_PDEATHSIG, number)

@@ -30,7 +30,7 @@ from errno import EIO
 from select import POLLIN, poll
 from time import monotonic
 
-from corral.containment import leftovers, tree, wire
+from corral.containment import cgroups, leftovers, tree, wire
 from corral.containment.confine import confine
 
 TYPE_CHECKING = False
@@ -81,11 +81,16 @@ def serve(
         if _is_at_end(keeper_lives):
             return
         os.close(keeper_lives)
+        rlimits = [(getattr(resource, name), soft, hard) for name, soft, hard in plan["rlimits"]]
+        if plan.get("counts_by_user"):
+            # This process is the one more.
+            rlimits.append((resource.RLIMIT_NPROC, plan["processes"] + 1, plan["processes"] + 1))
+        events = cgroups.open_events(plan["group"]) if plan.get("group") else -1
         if layers:
             confine(plan, layers, keeper)
         else:
             tree.hide()
-        warden = _Warden(sock, [(getattr(resource, name), soft, hard) for name, soft, hard in plan["rlimits"]], layers)
+        warden = _Warden(sock, rlimits, layers, events)
         wire.send(sock, wire.pack_ready(*status))
         while warden.answer():
             pass
@@ -104,8 +109,10 @@ def _is_at_end(pipe: int) -> bool:
 
 
 class _Warden:
-    def __init__(self, sock: socket, rlimits: _Rlimits, layers: frozenset[str]) -> None:
+    def __init__(self, sock: socket, rlimits: _Rlimits, layers: frozenset[str], events: int) -> None:
         self.sock = sock
+        self.events = events
+        self.hits = 0
         self.rlimits = rlimits
         self.owns_pids = "pid" in layers
         self.lists_pids = "proc" in layers
@@ -115,6 +122,8 @@ class _Warden:
         self.shared_memory = -1
         if {"mount", "ipc"} <= layers:
             self.shared_memory = os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: S108
+        # A project or grant that lies there is mounted there, and is nobody's leftover.
+        self.kept = os.listdir(self.shared_memory) if self.shared_memory >= 0 else []
         self.holds_directory = False
 
     def answer(self) -> bool:
@@ -137,9 +146,14 @@ class _Warden:
         wire.close_all(descriptors)
         if not run.error:
             run.supervise()
-        if self.shared_memory >= 0:
-            leftovers.clear(self.shared_memory)
+        if self.events >= 0:
+            hits = cgroups.hits(self.events)
+            run.flags |= wire.TOO_MANY_PROCESSES if hits > self.hits else 0
+            self.hits = hits
         wire.send(self.sock, run.outcome(wire.ENDED))
+        if self.shared_memory >= 0:
+            # Nobody but this warden's next command could see it, so the answer need not wait.
+            leftovers.clear(self.shared_memory, self.kept)
         if not self.holds_directory:
             self._hold_directory(HOLD_DIRECTORY_SECONDS)
         return not run.flags & wire.SPENT
@@ -169,6 +183,7 @@ class _Run:
         "executable",
         "flags",
         "killed",
+        "killing",
         "nonce",
         "peak_bytes",
         "pid",
@@ -191,6 +206,7 @@ class _Run:
         self.flags = 0
         self.error = 0
         self.killed: set[int] = set()
+        self.killing = False
         self.user_seconds = self.system_seconds = 0.0
         self.peak_bytes = 0
 
@@ -258,6 +274,7 @@ class _Run:
 
     def _kill(self) -> None:
         if self.warden.owns_pids:
+            self.killing = True
             self.killed |= tree.kill_namespace(listed=self.warden.lists_pids)
         else:
             self.killed |= tree.kill_descendants()
@@ -303,6 +320,9 @@ class _Run:
             self.system_seconds += usage.ru_stime
             # Never below this process's own few megabytes: until it execs, a command lives in them.
             self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
+            if self.killing and os.WIFSIGNALED(status):
+                # Where /proc is not the namespace's own, this is all that is known of whom the kill met.
+                self.killed.add(pid)
             if pid == self.pid:
                 self.status = status
 

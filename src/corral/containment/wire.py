@@ -33,7 +33,7 @@ MAX_PACKET_BYTES = 32_000  # what is larger goes by sealed memory; beyond about 
 MAX_DESCRIPTORS = 4
 
 HAS_STDIN, HAS_BODY = 1, 2  # flags of a request: descriptors that follow stdout and stderr
-NO_DIRECTORY, TIMED_OUT, SPENT = 1, 2, 4  # flags of an outcome
+NO_DIRECTORY, TIMED_OUT, SPENT, TOO_MANY_PROCESSES = 1, 2, 4, 8  # flags of an outcome
 
 # kind, nonce, monotonic deadline or 0, drain seconds, flags, bytes of the environment
 REQUEST = Struct(f"=B{NONCE_BYTES}sddBI")
