@@ -151,6 +151,7 @@ class Sandbox:
     def close(self) -> None:
         """End everything that was started, and wait until it is gone. A closed sandbox checks, but runs nothing."""
         self._pool.close()
+        self._holding.clean()
 
     def __enter__(self) -> Self:
         return self

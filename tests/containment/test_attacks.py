@@ -271,6 +271,14 @@ def test_temporary_files_are_private_and_last_as_long_as_the_sandbox(held: Sandb
     assert not scratch.exists()
 
 
+def test_a_keeper_that_was_killed_leaves_no_scratch_after_the_sandbox(held: Sandbox) -> None:
+    scratch = Path(held._holding.scratch)
+    (keeper,) = children(os.getpid())
+    os.kill(keeper, signal.SIGKILL)
+    held.close()
+    assert not scratch.exists()
+
+
 def test_a_chain_of_directories_too_deep_for_a_path_is_removed_with_the_sandbox(held: Sandbox) -> None:
     body = """
 os.chdir('/tmp')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.containment import denials, layers, view
+from corral.containment import denials, layers, scratch, view
 from corral.containment.limits import rlimits
 from corral.containment.planted import Watch
 from corral.containment.wire import pack_plan
@@ -53,6 +53,11 @@ class Holding:
                 "processes": self.config.limits.processes,
             }
         )
+
+    def clean(self) -> None:
+        """Remove what a keeper that was killed could not."""
+        if self._made_by == os.getpid():
+            scratch.remove(self.scratch)
 
     def _here(self, word: str) -> str:
         return word.replace(view.SCRATCH, self.scratch, 1) if word.startswith(view.SCRATCH) else word
