@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corral import Limits, Output, PolicyError, Sandbox, SandboxResult, Violation
+from corral import Containment, Limits, Output, PolicyError, Sandbox, SandboxResult, Violation
 from corral.spawn import MAX_IDLE_WARDENS
 from observe import alive, children, descriptors, eventually, exist, unique_seconds
 
@@ -372,4 +372,4 @@ def test_what_cannot_start_says_why_under_limits_too(open_sandbox: Callable[...,
 
 def test_a_limit_that_cannot_be_kept_is_refused_by_name(sandbox: Callable[..., Sandbox]) -> None:
     with pytest.raises(PolicyError, match=r"limits\.processes"):
-        sandbox(limits=Limits(processes=10))
+        sandbox(limits=Limits(processes=10), containment=Containment(backend="none"))
