@@ -108,6 +108,37 @@ def test_closed_streams_change_no_answer(closed: str, project: Path) -> None:
             assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        pytest.param("check --profile strict -- ls", 0, id="allow"),
+        pytest.param("check --profile strict -- rm x", 126, id="deny"),
+        pytest.param("check -- git reset --hard", 3, id="ask"),
+        pytest.param("check --no-such-option", 125, id="wrong arguments"),
+        pytest.param("check --root /no/such -- ls", 125, id="a broken policy"),
+        pytest.param("run --profile strict -- rm x", 126, id="a refusal to run"),
+        pytest.param("run --profile strict -- grep plums notes.txt", 1, id="the command's own failure"),
+        pytest.param("run --profile strict --timeout 0.2 -- sleep 60", 124, id="timed out"),
+    ],
+)
+@pytest.mark.parametrize("full", ["/dev/full", "/dev/stdout"], ids=["a full disk", "a reader that is gone"])
+def test_words_that_cannot_be_said_change_no_exit_code(arguments: str, status: int, full: str, project: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    line = f"exec 2>{full}; exec {sys.executable} -m corral {arguments} >/dev/null"
+    with os.fdopen(writer, "wb") as gone:
+        done = subprocess.run(["bash", "-c", line], cwd=project, stdout=gone, check=False)
+    assert done.returncode == status
+
+
+def test_an_answer_that_cannot_be_written_is_125_in_one_line(project: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "corral", "check", "--json", "--", "ls"]
+        done = subprocess.run(command, cwd=project, stdout=full, stderr=subprocess.PIPE, check=False)
+    said = b"corral: the answer could not be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (125, said)
+
+
 def test_a_plain_check_imports_little(project: Path) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "corral", "check", *STRICT, "--", "ls"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
@@ -369,10 +400,24 @@ class TestRule:
         assert ids == cli("rule", cwd=project).stdout.decode().split()
         assert [rule for rule in ids if page_of(rule) is None] == []
 
-    def test_an_unknown_id_names_its_neighbours(self, project: Path) -> None:
-        done = cli("rule", "nme-rm", cwd=project)
+    @pytest.mark.parametrize(
+        ("given", "meant"),
+        [
+            pytest.param("name-rn", ["name-rm"], id="a wrong letter"),
+            pytest.param("nme-rm", ["name-rm"], id="a missing one"),
+            pytest.param("name-sduo", ["name-sudo"], id="two swapped"),
+            pytest.param("rm", ["name-rm"], id="no axis"),
+            pytest.param("argv-git-cod", ["argv-git-code"], id="a rule of a command"),
+            pytest.param("path-reed-outside", ["path-read-outside"], id="a long id"),
+            pytest.param("something-else-entirely", [], id="nothing like it"),
+        ],
+    )
+    def test_an_unknown_id_names_its_neighbours(self, given: str, meant: list[str], project: Path) -> None:
+        done = cli("rule", given, cwd=project)
         assert (done.returncode, done.stdout) == (125, b"")
-        assert "did you mean name-rm?" in done.stderr.decode()
+        first, *rest = done.stderr.decode().splitlines()
+        assert first == f"corral: there is no rule {given}"
+        assert rest == [f"  did you mean {rule}?" for rule in meant]
 
     def test_json_is_the_page(self, project: Path) -> None:
         data = json.loads(cli("rule", "--json", "name-rm", cwd=project).stdout)

@@ -5,7 +5,18 @@ import textwrap
 
 import pytest
 
-from corral.model import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Call, Decision, Effect, Finding, Step, Verdict
+from corral.model import (
+    DENIED_EXIT_CODE,
+    TIMED_OUT_EXIT_CODE,
+    Axis,
+    Call,
+    Decision,
+    Effect,
+    Finding,
+    Step,
+    Verdict,
+    Violation,
+)
 from corral.record import (
     CHECK_STATUS,
     Reasoning,
@@ -15,9 +26,10 @@ from corral.record import (
     process_status,
     step_lines,
     verdict_text,
+    violation_text,
 )
 from corral.result import SandboxResult
-from corral.terminal import Terminal
+from corral.terminal import Terminal, columns
 
 CALL = Call("rm -rf build && cat ../secret", shell=True)
 NAME = Finding(
@@ -115,6 +127,33 @@ def test_reasons_cannot_drive_the_terminal() -> None:
     assert verdict_text(Call(["x\x1b[2J"]), Verdict((hostile,)), PLAIN).replace("\n", "").isprintable()
 
 
+@pytest.mark.parametrize("width", [24, 30, 36, 45, 60, 100])
+def test_the_reasoning_fits_a_terminal_of_any_width(width: int) -> None:
+    assert max(columns(line) for line in explain_text(REASONING, Terminal(width)).splitlines()) <= width
+
+
+@pytest.mark.parametrize(
+    ("violation", "said"),
+    [
+        pytest.param(
+            Violation("planted", "/p/.envrc", "it was moved to /q", "Ask the owner."),
+            "corral: planted: /p/.envrc: it was moved to /q. Ask the owner.",
+            id="with a target",
+        ),
+        pytest.param(
+            Violation("cpu-limit", detail="limits.cpu_seconds is 1", inferred=True),
+            "corral: cpu-limit: limits.cpu_seconds is 1 (inferred).",
+            id="inferred, without a target",
+        ),
+        pytest.param(
+            Violation("hidden", "/a\x1b[2J\nb", "x"), "corral: hidden: /a\\x1b[2J\\nb: x.", id="a hostile name"
+        ),
+    ],
+)
+def test_a_violation_is_one_line(violation: Violation, said: str) -> None:
+    assert violation_text(violation) == said
+
+
 def test_the_whole_reasoning_is_one_page() -> None:
     assert explain_text(REASONING, PLAIN) == block("""
         ✗ deny   rm -rf build && cat ../secret
@@ -130,7 +169,8 @@ def test_the_whole_reasoning_is_one_page() -> None:
           ✗ deny  name       may a program of this name run?
                              looked at rm, cat
                              found name-rm
-          ✓ allow argv       do the arguments carry code, or do more than they say?
+          ✓ allow argv       do the arguments carry code, or do more than they
+                             say?
                              saw nothing of its kind
           ✓ allow structure  can every part be read with certainty?
                              looked at the whole call, 2 commands in it

@@ -5,13 +5,13 @@ from __future__ import annotations
 from corral.excerpt import Part, one_line, underlined
 from corral.frozen import Record, frozen
 from corral.model import Axis, Decision
-from corral.terminal import clip, pad, visible, wrap
+from corral.terminal import clip, columns, pad, visible, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corral.model import Call, Effect, Finding, Step, Verdict
+    from corral.model import Call, Effect, Finding, Step, Verdict, Violation
     from corral.result import SandboxResult
     from corral.terminal import Terminal
 
@@ -20,6 +20,8 @@ TIMED_OUT_STATUS = 124
 FAILURE_STATUS = 125
 CHECK_STATUS = {Decision.ALLOW: 0, Decision.ASK: 3, Decision.DENY: DENIED_STATUS}
 LABEL_COLUMNS = len("instead  ")
+AXIS_COLUMNS = len("  ? allow structure  ")
+MIN_TEXT_COLUMNS = 20  # with less room beside its name, a text stands below it
 MAX_LOOKED_AT = 12  # things named per axis; the rest is counted
 PARTIAL = "Only a part of the call was judged; there may be more findings."
 QUESTION = {
@@ -125,6 +127,17 @@ def timeout_text(seconds: float | None) -> str:
     return f"corral: timed out after {seconds or 0:g} s; --timeout S sets another limit, --timeout 0 none"
 
 
+def violation_text(violation: Violation) -> str:
+    """Return what a person is told about something that was stopped: what, why, and what would allow it."""
+    said = (
+        f"{violation.kind}: {violation.target}: {violation.detail}"
+        if violation.target
+        else f"{violation.kind}: {violation.detail}"
+    )
+    inferred = " (inferred)" if violation.inferred else ""
+    return f"corral: {visible(f'{said}{inferred}. {violation.instead}'.strip())}"
+
+
 def _shown(call: Call, terminal: Terminal) -> str:
     return one_line(call, terminal.columns - 9, terminal.sign("cut"))
 
@@ -138,8 +151,7 @@ def _finding_lines(call: Call, verdict: Verdict, terminal: Terminal) -> list[str
 
 def finding_lines(call: Call, finding: Finding, terminal: Terminal) -> list[str]:
     """Return a finding for people: its rule, the offending part underlined, why, and the way out."""
-    axis = terminal.paint("dim", f"{terminal.sign('dot')} {finding.axis} axis")
-    lines = [f"{badge(finding.decision, terminal)}  {terminal.paint('head', visible(finding.rule))} {axis}"]
+    lines = _head_lines(finding, terminal)
     part = Part(finding.start, finding.length, finding.argument)
     for text, carets in underlined(call, part, terminal.columns - 4, terminal.sign("cut")):
         lines.append(f"    {text}")
@@ -151,9 +163,25 @@ def finding_lines(call: Call, finding: Finding, terminal: Terminal) -> list[str]
     return lines
 
 
+def _head_lines(finding: Finding, terminal: Terminal) -> list[str]:
+    said, rule = badge(finding.decision, terminal), visible(finding.rule)
+    axis = f" {terminal.sign('dot')} {finding.axis} axis"
+    room = terminal.columns - len("? allow  ")
+    if columns(rule) > room:
+        return [said, *(terminal.paint("head", line) for line in wrap(rule, terminal.columns, "  "))]
+    # The id of a rule begins with its axis: where there is no room for both nothing is lost.
+    axis = terminal.paint("dim", axis) if columns(rule + axis) <= room else ""
+    return [f"{said}  {terminal.paint('head', rule)}{axis}"]
+
+
 def labelled(label: str, text: str, terminal: Terminal) -> list[str]:
     """Return a text in a column of its own, beside its label."""
     indent = " " * (4 + LABEL_COLUMNS)
+    if not _has_room(terminal, len(indent)):
+        return [
+            *([f"    {terminal.paint('dim', label)}"] if label else []),
+            *wrap(visible(text), terminal.columns, " " * 6),
+        ]
     first, *rest = wrap(visible(text), terminal.columns, indent)
     return [f"    {terminal.paint('dim', label)}{first[4 + len(label) :]}", *rest]
 
@@ -220,15 +248,27 @@ def _ahead(depths: Sequence[int]) -> list[tuple[bool, ...]]:
 
 
 def _effect(effect: Effect, terminal: Terminal, used: int) -> str:
-    text = clip(visible(effect.text), max(terminal.columns - used - 28, 8), terminal.sign("cut"))
-    return f"{badge(effect.decision, terminal)} {pad(effect.key, 16)} {text}".rstrip()
+    key = pad(effect.key, 16) if _has_room(terminal, AXIS_COLUMNS) else effect.key
+    room = max(terminal.columns - used - 10, 1)
+    said = clip(f"{key} {visible(effect.text)}".rstrip(), room, terminal.sign("cut"))
+    return f"{badge(effect.decision, terminal)} {said}"
+
+
+def _has_room(terminal: Terminal, used: int) -> bool:
+    return terminal.columns - used >= MIN_TEXT_COLUMNS
 
 
 def _axis_lines(reasoning: Reasoning, terminal: Terminal) -> list[str]:
     lines = []
-    indent = " " * 21
+    beside = _has_room(terminal, AXIS_COLUMNS)
+    indent = " " * (AXIS_COLUMNS if beside else 4)
     for axis in Axis:
-        lines.append(f"  {badge(reasoning.decision(axis), terminal)} {pad(str(axis), 10)} {QUESTION[axis]}")
+        said = badge(reasoning.decision(axis), terminal)
+        if beside:
+            first, *rest = wrap(QUESTION[axis], terminal.columns, indent)
+            lines += [f"  {said} {pad(str(axis), 10)} {first[len(indent) :]}", *rest]
+        else:
+            lines += [f"  {said} {axis}", *wrap(QUESTION[axis], terminal.columns, indent)]
         lines += [
             terminal.paint("dim", line)
             for line in wrap(_looked_at(reasoning, axis, terminal), terminal.columns, indent)

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,6 +125,16 @@ def test_what_is_planted_is_moved_away_and_said(
     names = {path.name for path in (tmp_path / "state").rglob("*")}
     assert {Path(name).name for name in planted} <= names
     assert held.run(["true"]).violations == ()
+
+
+def test_the_command_line_says_what_was_planted(held: Sandbox, project: Path) -> None:
+    (project / "plant.py").write_text("open('.envrc', 'w').write('x')\nprint('done')\n")
+    command = [sys.executable, "-m", "corral", "run", "--profile", "strict", "--", "python3", "plant.py"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    (said,) = done.stderr.splitlines()
+    assert said.startswith(f"corral: planted: {project}/.envrc: it was moved to ")
+    assert not (project / ".envrc").exists()
 
 
 def test_a_new_repository_in_the_project_is_planted(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:

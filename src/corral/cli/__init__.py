@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from errno import EDQUOT, EFBIG, EIO, ENOSPC
+from io import BufferedWriter, FileIO, TextIOWrapper
 
 from corral.errors import CorralError
 from corral.record import FAILURE_STATUS
@@ -12,8 +14,10 @@ from corral.terminal import visible
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as a shell reports it
+_CANNOT_WRITE = (EDQUOT, EFBIG, EIO, ENOSPC)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,12 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"corral: {visible(str(error))}", file=sys.stderr)
         return FAILURE_STATUS
     except BrokenPipeError:
-        # The reader is gone. Python would complain again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _abandon_stdout()
         return FAILURE_STATUS
     except KeyboardInterrupt:
         return INTERRUPTED_STATUS
-    except Exception:  # noqa: BLE001  Python's own exit code for a crash, 1, would pass for the command's
+    except Exception as error:  # noqa: BLE001  Python's own exit code for a crash, 1, would pass for the command's
+        if isinstance(error, OSError) and error.errno in _CANNOT_WRITE and error.filename is None:
+            print(f"corral: the answer could not be written: {error.strerror}", file=sys.stderr)
+            _abandon_stdout()
+            return FAILURE_STATUS
         import traceback  # noqa: PLC0415
 
         traceback.print_exc()
@@ -44,8 +51,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+class _Words(FileIO):
+    """Standard error, on which nothing depends: what cannot be said there changes neither an answer nor an exit code."""
+
+    def write(self, data: Any) -> int:
+        """Write, or lose what cannot be written."""
+        try:
+            # None where somebody made the stream non-blocking and it is full.
+            return super().write(data) or len(data)
+        except OSError:
+            return len(data)
+
+
+def _abandon_stdout() -> None:
+    # Python would complain again when it flushes what is left at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 def _open_streams() -> None:
     # A stream that was closed before the start is None, and print(file=None) would put words for people on stdout.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process
+    said = sys.stderr
+    if said is sys.__stderr__ and said is not None:
+        words: Any = _Words(2, "wb", closefd=False)
+        sys.stderr = TextIOWrapper(BufferedWriter(words), said.encoding, said.errors, line_buffering=True)

@@ -39,9 +39,30 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _neighbours(rule: str) -> list[str]:
-    from difflib import get_close_matches  # noqa: PLC0415  only a slip of the pen needs it
+    """Return the ids that need the fewest slips of the pen to become this one; the axis may have been left out."""
+    axis, _, rest = rule.partition("-")
+    command = rest.rpartition("-")[0] if axis == "argv" else ""
+    known_ids = [known.replace("COMMAND", command) if command else known for known in rule_ids()]
+    distances = {known: min(_slips(rule, known), _slips(rule, known.partition("-")[2])) for known in known_ids}
+    least = min(distances.values())
+    if least > max(len(rest or rule) // 3, 1):
+        return []
+    return sorted(known for known, slips in distances.items() if slips == least)[:MAX_MATCHES]
 
-    return get_close_matches(rule, rule_ids(), MAX_MATCHES)
+
+def _slips(one: str, other: str) -> int:
+    """Count the letters to add, drop, change, or swap with their neighbour."""
+    if abs(len(one) - len(other)) > len(one) // 3 + 1:
+        return len(one) + len(other)
+    before, row = list[int](), list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        earlier, before, row = before, row, [i]
+        for j, against in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != against))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == against:
+                cost = min(cost, earlier[j - 2] + 1)
+            row.append(cost)
+    return row[-1]
 
 
 def page_lines(page: Page, terminal: Terminal) -> list[str]:

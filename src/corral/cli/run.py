@@ -7,7 +7,7 @@ import sys
 from signal import SIG_IGN, SIGINT, getsignal, signal
 
 from corral.cli.check import call_of, config_of
-from corral.record import denial_text, json_text, process_status, timeout_text
+from corral.record import denial_text, json_text, process_status, timeout_text, violation_text
 from corral.sandbox import Sandbox
 from corral.terminal import terminal_of
 
@@ -35,6 +35,9 @@ def main(options: argparse.Namespace) -> int:
     else:
         # Empty where the command had our own streams; why it could not be started where it had none.
         sys.stderr.buffer.write(result.stderr)
+    if not options.json:
+        for violation in result.violations:
+            print(violation_text(violation), file=sys.stderr)
     return process_status(result)
 
 
