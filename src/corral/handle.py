@@ -459,7 +459,7 @@ def _request(launch: Launch, config: SandboxConfig, nonce: bytes, deadline: floa
         flags |= wire.HAS_BODY
         body = b""
     drain = config.output.drain_seconds or 0.0
-    return wire.REQUEST.pack(wire.RUN, nonce, deadline, drain, flags, len(environment)) + body
+    return wire.REQUEST.pack(wire.RUN, nonce, deadline, drain, flags, len(environment), 0, 0) + body
 
 
 _last_block: tuple[Mapping[str, str], bytes] = ({}, b"")

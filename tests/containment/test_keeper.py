@@ -35,7 +35,7 @@ def ask(warden: Warden, *argv: str, seconds: float = 0.0, nonce: bytes = NONCE) 
     """Send a request to run something with its output thrown away; a deadline only when `seconds` is given."""
     deadline = time.monotonic() + seconds if seconds else 0.0
     block = b"PATH=/usr/bin:/bin"
-    head = wire.REQUEST.pack(wire.RUN, nonce, deadline, DRAIN_SECONDS, 0, len(block))
+    head = wire.REQUEST.pack(wire.RUN, nonce, deadline, DRAIN_SECONDS, 0, len(block), 0, 0)
     null = os.open("/dev/null", os.O_WRONLY)
     wire.send(warden.sock, head + wire.request_body(argv[0], "/", argv, block), (null, null))
     os.close(null)
@@ -99,7 +99,7 @@ def test_a_warden_keeps_no_descriptor_of_a_command(warden: Warden) -> None:
     # Seen by counting what a command's pipe needs to end: nobody but the dead command held it.
     for _ in range(3):
         reading, writing = os.pipe()
-        head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0)
+        head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0, 0, 0)
         wire.send(warden.sock, head + wire.request_body("/bin/true", "/", ("true",), b""), (writing, writing))
         os.close(writing)
         answer(warden)
@@ -109,7 +109,7 @@ def test_a_warden_keeps_no_descriptor_of_a_command(warden: Warden) -> None:
 
 def test_between_commands_no_directory_is_held(warden: Warden, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("held")
-    head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0)
+    head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0, 0, 0)
     null = os.open("/dev/null", os.O_WRONLY)
     wire.send(warden.sock, head + wire.request_body("/bin/true", str(folder), ("true",), b""), (null, null))
     os.close(null)

@@ -187,7 +187,15 @@ class _Keeper:
             if wait >= 0:
                 os.read(wait, 1)
                 os.close(wait)
-            warden.serve(ours, self.plan, self.layers, status=self.status, keeper=keeper, keeper_lives=self.ours_lives)
+            warden.serve(
+                ours,
+                self.plan,
+                self.layers,
+                status=self.status,
+                keeper=keeper,
+                keeper_lives=self.ours_lives,
+                is_first=not self.wardens,
+            )
         except (BrokenPipeError, ConnectionResetError):
             # The host hung up in the middle of an answer.
             pass

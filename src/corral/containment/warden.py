@@ -24,9 +24,10 @@ from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum, 
     signal,
     sigtimedwait,
 )
-from _socket import MSG_DONTWAIT, SO_RCVTIMEO, SOL_SOCKET
+from _socket import MSG_DONTWAIT, SHUT_RD, SO_RCVTIMEO, SOL_SOCKET
 from _struct import pack
 from errno import EIO
+from fcntl import ioctl
 from select import POLLIN, poll
 from time import monotonic
 
@@ -36,6 +37,7 @@ from corral.containment.confine import confine
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
 SETTLE_SECONDS = 0.02  # what a background child that has closed its output has to end by itself
@@ -44,9 +46,11 @@ KILL_SECONDS = (
     2.0  # against what no signal ends: a program that became another user, a process in uninterruptible sleep
 )
 LONGEST_WAIT_SECONDS = 3600.0  # against a deadline that the kernel's clock cannot hold
-HOLD_DIRECTORY_SECONDS = 1  # how long the last command's directory is kept, so that the next one's start is quick
+HOLD_DIRECTORY_SECONDS = 1.0  # how long the last command's directory is kept, so that the next one's start is quick
+IDLE_SECONDS = 30.0  # a warden that was not needed for so long ends, unless it is the sandbox's first
 _NEVER = float("inf")
 _AWAITED = (SIGCHLD, SIGUSR1)  # an exit below; a message about the command at hand
+_TIOCSWINSZ = 0x5414  # the same on x86 and arm; termios would be one more file to load
 _IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # posix_spawn would hand them on ignored
 
 _Rlimits = list[tuple[int, int, int]]
@@ -68,6 +72,7 @@ def serve(
     status: tuple[str, str, tuple[str, ...]],
     keeper: int,
     keeper_lives: int,
+    is_first: bool,
 ) -> None:
     """Run what the host asks for until host or keeper want no more, or are gone."""
     owns_pids = "pid" in layers
@@ -91,6 +96,8 @@ def serve(
         else:
             tree.hide()
         warden = _Warden(sock, rlimits, layers, events)
+        warden.idle_seconds = 0.0 if is_first else plan.get("idle_seconds", IDLE_SECONDS)
+        warden.wake_after(warden.idle_seconds)
         wire.send(sock, wire.pack_ready(*status))
         while warden.answer():
             pass
@@ -125,15 +132,14 @@ class _Warden:
         # A project or grant that lies there is mounted there, and is nobody's leftover.
         self.kept = os.listdir(self.shared_memory) if self.shared_memory >= 0 else []
         self.holds_directory = False
+        self.idle_seconds = 0.0  # 0 for ever
 
     def answer(self) -> bool:
         """Serve one message while idle; false when there is nobody left to serve."""
         try:
             message, descriptors = wire.receive(self.sock)
         except BlockingIOError:
-            # Idle for a while: an unused directory must not stay busy, nor this process wake again.
-            os.chdir("/")
-            self._hold_directory(0)
+            self._let_go()
             return True
         if not message:
             return False
@@ -155,13 +161,26 @@ class _Warden:
             # Nobody but this warden's next command could see it, so the answer need not wait.
             leftovers.clear(self.shared_memory, self.kept)
         if not self.holds_directory:
-            self._hold_directory(HOLD_DIRECTORY_SECONDS)
+            self.holds_directory = True
+            self.wake_after(HOLD_DIRECTORY_SECONDS)
         return not run.flags & wire.SPENT
 
-    def _hold_directory(self, seconds: int) -> None:
+    def _let_go(self) -> None:
+        """Let go, after a while without a command, of its directory; after a longer one, of everything."""
+        if self.holds_directory:
+            # An unused directory must not stay busy.
+            os.chdir("/")
+            self.holds_directory = False
+            self.wake_after(self.idle_seconds)
+        else:
+            # The host's next message fails, and it takes another warden; one that has just come is still served.
+            self.sock.shutdown(SHUT_RD)
+
+    def wake_after(self, seconds: float) -> None:
+        """Stop waiting for a message after some seconds, or never for 0."""
         # The kernel's own timeout: one of Python's would cost a poll for every message.
-        self.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", seconds, 0))
-        self.holds_directory = seconds > 0
+        whole = int(seconds)
+        self.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", whole, int((seconds - whole) * 1_000_000)))
 
     def environment(self, block: bytes) -> dict[bytes, bytes]:
         """Return the variables of a block; most requests have the same as the one before."""
@@ -175,6 +194,7 @@ class _Run:
 
     __slots__ = (
         "argv",
+        "columns",
         "cwd",
         "deadline",
         "drain_seconds",
@@ -188,6 +208,7 @@ class _Run:
         "peak_bytes",
         "pid",
         "request_flags",
+        "rows",
         "status",
         "system_seconds",
         "user_seconds",
@@ -196,7 +217,9 @@ class _Run:
 
     def __init__(self, warden: _Warden, message: bytes, descriptors: tuple[int, ...]) -> None:
         self.warden = warden
-        _, self.nonce, self.deadline, self.drain_seconds, self.request_flags, size = wire.REQUEST.unpack_from(message)
+        _, self.nonce, self.deadline, self.drain_seconds, self.request_flags, size, self.rows, self.columns = (
+            wire.REQUEST.unpack_from(message)
+        )
         large = self.request_flags & wire.HAS_BODY
         body = wire.read_body(descriptors[-1]) if large else message[wire.REQUEST.size :]
         self.executable, self.cwd, self.argv, block = wire.parse_body(body, size)
@@ -212,13 +235,16 @@ class _Run:
 
     def start(self, descriptors: tuple[int, ...]) -> None:
         """Start the command, or note why it cannot be."""
-        stdin = descriptors[2] if self.request_flags & wire.HAS_STDIN else self.warden.null
         try:
             os.chdir(self.cwd)
         except OSError as error:
             self.error = _number(error)
             self.flags |= wire.NO_DIRECTORY
             return
+        if self.request_flags & wire.ON_TERMINAL:
+            self._start_on_terminal()
+            return
+        stdin = descriptors[2] if self.request_flags & wire.HAS_STDIN else self.warden.null
         try:
             if self.warden.rlimits:
                 self.pid = _start_limited(self, (stdin, *descriptors[:2]), self.warden.rlimits)
@@ -238,6 +264,25 @@ class _Run:
                 )
         except OSError as error:
             self.error = _number(error)
+
+    def _start_on_terminal(self) -> None:
+        """Start the command as leader of a session on a new terminal, and hand the terminal's outer end to the host."""
+        try:
+            outer, inner = os.openpty()
+        except OSError as error:
+            self.error = _number(error)
+            self.flags |= wire.NO_TERMINAL
+            return
+        try:
+            # Before the command can ask for it.
+            ioctl(outer, _TIOCSWINSZ, pack("HHHH", self.rows, self.columns, 0, 0))
+            wire.send(self.warden.sock, wire.CONTROL.pack(wire.TERMINAL, self.nonce, 0), (outer,))
+            self.pid = _start_forked(self, lambda: os.login_tty(inner), self.warden.rlimits)
+        except OSError as error:
+            self.error = _number(error)
+        finally:
+            os.close(outer)
+            os.close(inner)
 
     def supervise(self) -> None:
         """Wait until the command and all it started are gone, by themselves or by SIGKILL."""
@@ -346,14 +391,22 @@ def _number(error: OSError) -> int:
 
 
 def _start_limited(run: _Run, streams: tuple[int, ...], rlimits: _Rlimits) -> int:
-    # posix_spawn sets no rlimits, and this process could not raise its own again. A fork is safe: there is one thread.
+    def enter_session() -> None:
+        os.setsid()
+        for number, descriptor in enumerate(streams):
+            os.dup2(descriptor, number)
+
+    return _start_forked(run, enter_session, rlimits)
+
+
+def _start_forked(run: _Run, enter_session: Callable[[], None], rlimits: _Rlimits) -> int:
+    # posix_spawn sets no rlimits and takes no terminal, and this process could not raise its own limits again. A fork is
+    # safe: there is one thread.
     told, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            os.setsid()
-            for number, descriptor in enumerate(streams):
-                os.dup2(descriptor, number)
+            enter_session()
             for number in (*_IGNORED_BY_PYTHON, SIGTERM):
                 signal(number, SIG_DFL)
             pthread_sigmask(SIG_SETMASK, ())

@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 
 NEW, SWEEP, MAP = 1, 2, 10  # host to keeper and back
 READY, RUN, KILL, SIGNAL, DRAINED, EXITED, ENDED = 3, 4, 5, 6, 7, 8, 9  # host to warden and back
+TERMINAL = 11  # warden to host, with the descriptor of a terminal's outer end
 
 NONCE_BYTES = 16
 MAX_PACKET_BYTES = 32_000  # what is larger goes by sealed memory; beyond about 212 kB a send is EMSGSIZE
 MAX_DESCRIPTORS = 4
 
 HAS_STDIN, HAS_BODY = 1, 2  # flags of a request: descriptors that follow stdout and stderr
-NO_DIRECTORY, TIMED_OUT, SPENT, TOO_MANY_PROCESSES = 1, 2, 4, 8  # flags of an outcome
+ON_TERMINAL = 4  # instead of stdout, stderr and stdin
+NO_DIRECTORY, TIMED_OUT, SPENT, TOO_MANY_PROCESSES, NO_TERMINAL = 1, 2, 4, 8, 16  # flags of an outcome
 
-# kind, nonce, monotonic deadline or 0, drain seconds, flags, bytes of the environment
-REQUEST = Struct(f"=B{NONCE_BYTES}sddBI")
+# kind, nonce, monotonic deadline or 0, drain seconds, flags, bytes of the environment, rows and columns of a terminal
+REQUEST = Struct(f"=B{NONCE_BYTES}sddBIHH")
 # kind, nonce, signal
 CONTROL = Struct(f"=B{NONCE_BYTES}sB")
 # kind, nonce, flags, wait status, errno of a failed start, processes killed, user and system seconds, peak bytes
