@@ -7,6 +7,8 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from corral.config import SandboxConfig
 
 MAX_GLOB_MATCHES = 64  # against a directory of a million files
@@ -126,6 +128,41 @@ class Machine:
         except (ValueError, OSError):
             return []
         return found
+
+
+class Witness(Machine):
+    """A machine that notes what it was asked and what it answered."""
+
+    __slots__ = ("answers",)
+
+    def __init__(self, machine: Machine) -> None:
+        for name in Machine.__slots__:
+            setattr(self, name, getattr(machine, name))
+        self.answers: dict[tuple[Callable[..., object], tuple[str, ...]], object] = {}
+
+    def resolve(self, path: str, cwd: str) -> str:
+        """Return where a path leads."""
+        answer = Machine.resolve(self, path, cwd)
+        self.answers[Machine.resolve, (path, cwd)] = answer
+        return answer
+
+    def exists(self, path: str, cwd: str) -> bool:
+        """Say whether anything has this name."""
+        answer = Machine.exists(self, path, cwd)
+        self.answers[Machine.exists, (path, cwd)] = answer
+        return answer
+
+    def is_directory(self, path: str) -> bool:
+        """Say whether a path is a directory."""
+        answer = Machine.is_directory(self, path)
+        self.answers[Machine.is_directory, (path,)] = answer
+        return answer
+
+    def matches(self, pattern: str, cwd: str) -> list[str]:
+        """Return what a glob matches now."""
+        answer = Machine.matches(self, pattern, cwd)
+        self.answers[Machine.matches, (pattern, cwd)] = answer
+        return answer
 
 
 def _fits(name: str, pattern: str) -> bool:

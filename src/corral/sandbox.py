@@ -18,9 +18,9 @@ from corral.launch import Failure, plan
 from corral.machine import Machine
 from corral.model import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Call, Decision, Launch, Verdict
 from corral.outcome import facts_of
+from corral.recall import Recall
 from corral.result import SandboxResult
 from corral.spawn import Pool
-from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class Sandbox:
             raise PolicyError(f"limits.{unkept[0]} cannot be kept without a kernel layer for it; leave it out")
         self._environment = HostEnvironment(self.config.env_allowlist)
         self._seen: tuple[dict[str, str], Machine] = ({}, Machine.of(self.config))
+        self._recall = Recall(self.config)
         self._holding = Holding(self.config)
         self._pool = Pool(self._holding.plan, self._holding.violations)
         self._admitted_in = 0
@@ -58,7 +59,7 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
     ) -> Verdict:
         """Judge a call; run nothing."""
-        return vet(_call(argv, shell, cwd, env), self.config, self._look()[1])
+        return self._recall.vet(_call(argv, shell, cwd, env), self._look()[1])
 
     def run(
         self,
@@ -116,7 +117,7 @@ class Sandbox:
         """
         call = _call(argv, shell, cwd, env)
         environment, machine = self._look()
-        verdict = vet(call, self.config, machine)
+        verdict = self._recall.vet(call, machine)
         if verdict.findings and (refusal := self._refusal(call, verdict)):
             return handle.Finished(self._denied(call, verdict, refusal))
         if self._admitted_in != os.getpid():
@@ -219,7 +220,7 @@ def _call(
     # Copies, and plain strings: what was judged must be what runs, although the caller's own may change meanwhile, and
     # although a subclass of str may show the guard another text than the kernel gets.
     if isinstance(argv, (list, tuple)):
-        argv = tuple(_plain(word) for word in argv)
+        argv = tuple([word if type(word) is str else _plain(word) for word in argv])
     elif isinstance(argv, str):
         argv = _plain(argv)
     if cwd is not None and not isinstance(cwd, str) and isinstance(cwd, os.PathLike):

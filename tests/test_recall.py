@@ -1,0 +1,123 @@
+"""A verdict that is given again is the one that judging again would give, whatever happened to the files meanwhile."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral import SandboxConfig
+from corral.machine import Machine
+from corral.model import Call
+from corral.recall import MAX_VERDICTS, Recall
+from corral.vet import vet
+
+COMMANDS = [
+    Call(("cat", "a")),
+    Call(("cat", "d/a")),
+    Call(("./a",)),
+    Call(("rm", "d/a")),
+    Call(("cp", "a", "d")),
+    Call(("cd d && cat a > b",), shell=True),
+    Call(("cat *",), shell=True),
+    Call(("mv a d/x; touch d/x",), shell=True),
+    Call(("cat", "a"), cwd="d"),
+]
+NAMES = st.sampled_from(["a", "b", "d", "d/a", "d/x", ".git"])
+TARGETS = st.sampled_from(["/etc/passwd", "a", "..", "../d", "/nonexistent", ".git/hooks"])
+CHANGES = st.one_of(
+    st.tuples(st.just("file"), NAMES, st.just("")),
+    st.tuples(st.just("directory"), NAMES, st.just("")),
+    st.tuples(st.just("remove"), NAMES, st.just("")),
+    st.tuples(st.just("link"), NAMES, TARGETS),
+)
+
+
+def change(root: str, kind: str, name: str, target: str) -> None:
+    """Change the project's files, if the change is possible."""
+    path = os.path.join(root, name)
+    if os.path.islink(path) or os.path.isfile(path):
+        os.unlink(path)
+    elif kind != "directory" and os.path.isdir(path):
+        shutil.rmtree(path)
+    try:
+        if kind == "file":
+            Path(path).write_text("x")
+        elif kind == "directory":
+            os.makedirs(path, exist_ok=True)
+        elif kind == "link":
+            os.symlink(target, path)
+    except OSError:
+        return
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(COMMANDS), CHANGES), max_size=12), st.sampled_from(["strict", "workspace"]))
+def test_what_is_recalled_is_what_judging_again_says(
+    steps: list[tuple[Call, tuple[str, str, str]]], profile: str
+) -> None:
+    root = tempfile.mkdtemp()
+    try:
+        config = SandboxConfig(root, profile=profile)
+        machine = Machine.of(config)
+        recall = Recall(config)
+        for call, step in steps:
+            for _ in range(2):
+                assert recall.vet(call, machine) == vet(call, config, machine)
+            change(root, *step)
+            assert recall.vet(call, machine) == vet(call, config, machine)
+    finally:
+        shutil.rmtree(root)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> SandboxConfig:
+    """A config for an empty project."""
+    return SandboxConfig(str(tmp_path))
+
+
+def test_the_same_verdict_is_given_again(config: SandboxConfig) -> None:
+    recall, machine = Recall(config), Machine.of(config)
+    first = recall.vet(Call(("cat", "a")), machine)
+    assert first.allowed
+    assert recall.vet(Call(("cat", "a")), machine) is first
+
+
+def test_a_file_that_became_a_link_outside_is_judged_again(config: SandboxConfig) -> None:
+    recall, machine = Recall(config), Machine.of(config)
+    Path(config.project_root, "a").write_text("x")
+    assert recall.vet(Call(("cat", "a")), machine).allowed
+    Path(config.project_root, "a").unlink()
+    Path(config.project_root, "a").symlink_to("/etc/shadow")
+    assert not recall.vet(Call(("cat", "a")), machine).allowed
+
+
+def test_another_machine_is_judged_again(config: SandboxConfig) -> None:
+    recall = Recall(config)
+    first = recall.vet(Call(("cat", "a")), Machine.of(config))
+    assert recall.vet(Call(("cat", "a")), Machine.of(config)) is not first
+
+
+@pytest.mark.parametrize("argv", [("ls", 1), ("ls", ["a"]), ("ls", None), ["ls"], "ls", 3, ("ls", b"x")])
+def test_what_is_no_tuple_of_text_is_judged_each_time(config: SandboxConfig, argv: object) -> None:
+    recall, machine = Recall(config), Machine.of(config)
+    for shell in (False, True):
+        call = Call(argv, shell)  # type: ignore[arg-type]  # what callers may pass
+        for _ in range(2):
+            assert recall.vet(call, machine) == vet(call, config, machine)
+
+
+def test_a_call_with_variables_is_judged_each_time(config: SandboxConfig) -> None:
+    recall, machine = Recall(config), Machine.of(config)
+    assert recall.vet(Call(("ls",)), machine).allowed
+    assert not recall.vet(Call(("ls",), env={"LD_PRELOAD": "./x.so"}), machine).allowed
+
+
+def test_memory_is_bounded(config: SandboxConfig) -> None:
+    recall, machine = Recall(config), Machine.of(config)
+    for number in range(3 * MAX_VERDICTS):
+        assert recall.vet(Call(("echo", str(number))), machine).allowed
+    assert len(recall._known) <= MAX_VERDICTS
