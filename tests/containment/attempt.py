@@ -1,13 +1,16 @@
-"""Runs the body of an attack as a program in a sandbox, and says how it went."""
+"""Runs the body of an attack as a program, in a sandbox or bare, and says how it went."""
 
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from corral import Sandbox
 
 PRELUDE = """
-import ctypes, errno, fcntl, json, mmap, os, resource, signal, socket, stat, struct, subprocess, sys, time
+import ctypes, errno, fcntl, glob, json, mmap, os, resource, signal, socket, stat, struct, subprocess, sys, time
 facts = json.loads(sys.argv[1])
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
@@ -29,13 +32,31 @@ else:
 """
 
 
+def program(body: str) -> str:
+    """Return the text of the program that an attack is."""
+    return PRELUDE + "".join(f"    {line}\n" for line in body.strip().splitlines()) + EPILOGUE
+
+
 def attempt(box: Sandbox, body: str, **facts: object) -> str:
     """Run the body of an attack as a program in the sandbox, and return how it went."""
-    program = Path(box.config.project_root) / "attack.py"
-    program.write_text(PRELUDE + "".join(f"    {line}\n" for line in body.strip().splitlines()) + EPILOGUE)
+    script = Path(box.config.project_root) / "attack.py"
+    script.write_text(program(body))
     done = box.run([sys._base_executable, "-S", "attack.py", json.dumps(facts)], timeout_seconds=20)
-    program.unlink()
+    script.unlink()
     if done.signal is not None or done.timed_out:
         return f"held: ended by signal {done.signal}"
     assert done.exit_code == 0, done.stderr_text
     return done.stdout_text.strip()
+
+
+def bare(body: str, folder: Path, *, before: Sequence[str] = (), **facts: object) -> str:
+    """Run the same program as a child of the test itself, without corral, and return how it went."""
+    command = [*before, sys._base_executable, "-S", "-c", program(body), json.dumps(facts)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, close_fds=False, timeout=20)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def works_uncontained(box: Sandbox, body: str, **facts: object) -> bool:
+    """Say whether an attack that takes root's rights works without containment; nobody else can be asked to show it."""
+    return os.geteuid() != 0 or attempt(box, body, **facts) == "succeeded"

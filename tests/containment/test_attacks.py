@@ -4,17 +4,15 @@ import ctypes
 import os
 import signal
 import struct
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attempt import attempt
 
-import corral
-from corral import Sandbox
-from observe import alive, children, eventually, unique_seconds
+from corral import Containment, Sandbox
+from observe import children
 
 FILES = {
     "read a file outside": "return open(facts['secret']).read() == 'canary'",
@@ -304,51 +302,31 @@ def test_the_projects_ancestors_in_scratch_cannot_be_swapped_for_the_next_warden
     assert sorted(path.name for path in outside.iterdir()) == ["secret"]
 
 
-HOST = """
-import os, signal, sys
-sys.path[:0] = sys.argv[1].split(":")
-from corral import Sandbox, SandboxConfig
-box = Sandbox(SandboxConfig(sys.argv[2]))
-running = [box.start(["sleep", sys.argv[3]]) for _ in range(2)]
-if os.fork() == 0:
-    # Holds whatever the host held, and lives on.
-    os.close(1)
-    signal.pause()
-print(box._holding.scratch, flush=True)
-signal.pause()
-"""
+WIDER = {
+    "a link in an environment's programs": "mkdir -p .venv/bin && ln -s {outside}/secret .venv/bin/x",
+    "the home of an environment": "mkdir -p .venv/bin && echo 'home = {outside}' > .venv/pyvenv.cfg",
+    "a link to another environment": "mkdir -p .venv && ln -s {outside} .venv/bin",
+    "a way over a second environment": "mkdir -p .venv/bin env/bin && ln -s ../../env/bin/y .venv/bin/x && ln -s {outside}/secret env/bin/y",
+}
 
 
-def test_a_host_that_is_killed_takes_all_with_it_though_its_fork_lives(project: Path) -> None:
-    seconds = unique_seconds()
-    path = ":".join([str(Path(corral.__file__).parents[1]), *[p for p in sys.path if "site-packages" in p]])
-    command = [sys.executable, "-c", HOST, path, str(project), seconds]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as host:
-        assert host.stdout is not None
-        scratch = Path(host.stdout.readline().strip())
-        try:
-            # Two hosts have the number in their command line, and two commands.
-            eventually(lambda: len(alive(seconds)) == 4 and scratch.exists())
-            (fork,) = [pid for pid in children(host.pid) if pid in alive(seconds)]
-        finally:
-            host.kill()
-    eventually(lambda: alive(seconds) == [fork] and not scratch.exists())
-    os.kill(fork, signal.SIGKILL)
+@pytest.mark.parametrize("text", WIDER.values(), ids=WIDER)
+def test_what_a_command_leaves_in_the_project_shows_the_next_sandbox_nothing_more(
+    held: Sandbox, open_sandbox: Callable[..., Sandbox], outside: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("HOME", str(outside.parent))
+    assert held.run(text.format(outside=outside), shell=True).ok
+    held.close()
+    assert not open_sandbox().run(["cat", str(outside / "secret")]).ok
+    # By the owner's word the same directory is shown.
+    granted = open_sandbox(containment=Containment(read=(str(outside),)))
+    assert granted.run(["cat", str(outside / "secret")]).stdout == b"canary"
 
 
-def test_a_file_given_as_input_is_not_opened_again_for_writing(project: Path, outside: Path) -> None:
-    (project / "reopen.py").write_text("import os\nos.write(os.open('/proc/self/fd/0', os.O_WRONLY), b'changed')\n")
-    for containment, left in (("warden", "canary"), ("none", "changed")):
-        code = f"""
-import sys
-sys.path[:0] = sys.argv[1].split(":")
-from corral import Containment, Sandbox, SandboxConfig
-with Sandbox(SandboxConfig({str(project)!r}, containment=Containment(backend={containment!r}))) as box:
-    result = box.start(["python3", "reopen.py"], inherit_stdin=True).wait()
-    assert not result.denied, result.reason
-"""
-        path = ":".join([str(Path(corral.__file__).parents[1]), *[p for p in sys.path if "site-packages" in p]])
-        with (outside / "secret").open() as given:
-            env = {"PATH": "/usr/bin:/bin", "HOME": str(outside)}
-            subprocess.run([sys.executable, "-c", code, path], stdin=given, check=True, env=env)
-        assert (outside / "secret").read_text() == left
+def test_a_pipe_in_place_of_a_setting_does_not_hold_the_next_host(
+    held: Sandbox, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    assert held.run("mkdir -p .venv/bin && mkfifo .venv/pyvenv.cfg", shell=True).ok
+    held.close()
+    # A host that opened it would wait for ever.
+    assert open_sandbox().run(["true"]).ok

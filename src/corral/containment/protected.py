@@ -6,10 +6,12 @@ Reads the disk, changes nothing. The names come from the table of places, which 
 from __future__ import annotations
 
 import os
+import stat
 
 from corral.frozen import Record, frozen
 from corral.rulebook import places
 
+MAX_TEXT_BYTES = 1 << 16  # against a file that is no pointer and no configuration
 _PATTERNS = [pattern.removesuffix("/**") for pattern in places()["protected"]]
 _OF_GIT = tuple(pattern[5:] for pattern in _PATTERNS if pattern.startswith(".git/") and pattern != ".git/modules")
 HEADS: dict[str, tuple[str, ...]] = {}  # the first component of a pattern, and what may follow it; nothing for itself
@@ -123,11 +125,7 @@ def common_directory(root: str) -> str | None:
 
     Without the way back, a text in the project could name any directory of the owner's.
     """
-    try:
-        with open(f"{root}/.git", encoding="utf-8", errors="surrogateescape") as file:
-            word, _, target = file.readline().strip().partition(": ")
-    except (OSError, ValueError):
-        return None
+    word, _, target = _first_line(f"{root}/.git").strip().partition(": ")
     if word != "gitdir":
         return None
     directory = os.path.realpath(os.path.join(root, target))
@@ -142,12 +140,20 @@ def common_directory(root: str) -> str | None:
 
 
 def lines(path: str) -> list[str]:
-    """Return the lines of a small file; none where there is none."""
+    """Return the lines of a small regular file; none where there is none."""
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read(1 << 16).splitlines()
+        # A command may have put a named pipe there, and no host is to wait for its other end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError):
         return []
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return []
+        return os.read(descriptor, MAX_TEXT_BYTES).decode("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
 
 
 def _first_line(path: str) -> str:

@@ -1,9 +1,13 @@
-"""Which directories the programs on PATH need, besides the system's: a prefix of pyenv, nvm, cargo or conda. Reads the disk only."""
+"""Which directories the programs on PATH need, besides the system's: a prefix of pyenv, nvm, cargo or conda. Reads the disk only.
+
+What a file or link of the project names is shown only when it is an installation of Python: an earlier command may have written it.
+"""
 
 from __future__ import annotations
 
 import os
 
+from corral.containment.protected import lines
 from corral.places import inside
 
 TYPE_CHECKING = False
@@ -12,6 +16,7 @@ if TYPE_CHECKING:
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/snap")
 MAX_PROGRAMS = 2000  # against a directory on PATH that is no directory of programs
+MAX_LINKS = 40  # as the kernel: against links that lead round in a circle
 _OF_PROGRAMS = ("bin", "sbin", "shims", "condabin", "Scripts")
 # Prefixes that hold credentials or private data beside programs: of these only the directory of programs is seen.
 _MIXED = (".local", ".cargo", ".config", ".npm", ".docker", ".kube", ".aws", ".ssh", ".gnupg")
@@ -20,10 +25,10 @@ _MIXED = (".local", ".cargo", ".config", ".npm", ".docker", ".kube", ".aws", ".s
 def find(directories: Iterable[str], home: str, project: str) -> list[str]:
     """Return the directories to show read-only, none of them below another."""
     found: set[str] = set()
-    pending = list(directories)
+    pending = [_resolve(path, project) for path in directories]
     seen: set[str] = set()
     while pending:
-        real = os.path.realpath(pending.pop())
+        real = pending.pop()
         if real in seen or is_system(real) or not os.path.isdir(real):
             continue
         seen.add(real)
@@ -31,12 +36,14 @@ def find(directories: Iterable[str], home: str, project: str) -> list[str]:
         if inside(project, prefix) or inside(home, prefix):
             # The home directory itself on PATH, or a link there to a file of it: everything in it would be seen.
             continue
-        if not inside(prefix, project):
-            found.add(prefix)
-        pending += _interpreter(prefix)
-        pending += _targets(real, prefix)
+        named = [_resolve(path, project) for path in _interpreter(prefix)] + _targets(real, prefix, project)
+        if inside(real, project):
+            pending += [path for path in named if inside(path, project) or _holds_python(path)]
+            continue
+        found.add(prefix)
+        pending += named
         if os.path.exists(f"{real}/rustup"):
-            pending.append(os.environ.get("RUSTUP_HOME", f"{home}/.rustup"))
+            pending.append(os.path.realpath(os.environ.get("RUSTUP_HOME", f"{home}/.rustup")))
     return sorted(path for path in found if not any(path != other and inside(path, other) for other in found))
 
 
@@ -58,15 +65,47 @@ def _prefix(directory: str, home: str, project: str) -> str:
 
 
 def _interpreter(prefix: str) -> list[str]:
+    settings = (line.partition("=") for line in lines(f"{prefix}/pyvenv.cfg"))
+    return [home for name, _, value in settings if name.strip() == "home" and (home := value.strip()).startswith("/")]
+
+
+def _holds_python(directory: str) -> bool:
+    """Say whether a directory is the one of an installation's programs."""
+    prefix, _, name = directory.rpartition("/")
     try:
-        with open(f"{prefix}/pyvenv.cfg", encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read(1 << 16).splitlines()
+        return name == "bin" and any(
+            os.path.isfile(f"{prefix}/lib/{version}/os.py")
+            for version in os.listdir(f"{prefix}/lib")
+            if version.startswith(("python3", "pypy3"))
+        )
     except OSError:
-        return []
-    return [value.strip() for name, _, value in (line.partition("=") for line in lines) if name.strip() == "home"]
+        return False
 
 
-def _targets(directory: str, prefix: str) -> list[str]:
+def links_to(path: str) -> list[str]:
+    """Return the links that a path leads through, each by the place where it lies."""
+    found: list[str] = []
+    at, rest = "/", path.split("/")[::-1]
+    while rest and len(found) < MAX_LINKS:
+        at = os.path.normpath(os.path.join(at, rest.pop()))
+        if os.path.islink(at):
+            found.append(at)
+            text = os.readlink(at)
+            rest += text.split("/")[::-1]
+            at = "/" if text.startswith("/") else os.path.dirname(at)
+    return found
+
+
+def _resolve(path: str, project: str, *, is_file: bool = False) -> str:
+    """Return the directory that a path means, or nothing where only the project says so."""
+    # A link .venv/bin/x to ~/.ssh/id, left by a command, would show ~/.ssh to those of the next sandbox.
+    real = os.path.realpath(path)
+    directory = os.path.dirname(real) if is_file else real
+    by_project = any(inside(place, project) for place in (os.path.normpath(path), *links_to(path)))
+    return directory if not by_project or inside(directory, project) or _holds_python(directory) else ""
+
+
+def _targets(directory: str, prefix: str, project: str) -> list[str]:
     """Return the directories that links in a directory of programs lead to."""
     found: set[str] = set()
     try:
@@ -75,7 +114,7 @@ def _targets(directory: str, prefix: str) -> list[str]:
                 if number >= MAX_PROGRAMS:
                     break
                 if entry.is_symlink():
-                    found.add(os.path.dirname(os.path.realpath(entry.path)))
+                    found.add(_resolve(entry.path, project, is_file=True))
     except OSError:
         return []
-    return [path for path in found if not inside(path, prefix)]
+    return [path for path in found if path and not inside(path, prefix)]

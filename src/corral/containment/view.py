@@ -86,7 +86,9 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     binds = _without_what_is_covered(binds)
     writable = tuple(sorted(target for target, (_, how) in binds.items() if how == "rw"))
 
-    readonly = [path for path in (*found.readonly, *own) if _within(path, writable) and path not in binds]
+    readonly = [
+        path for path in (*found.readonly, *own, *_own_links()) if _within(path, writable) and path not in binds
+    ]
     masks = _masks(owner_home if project == owner_home else None)
     steps: list[Step] = [("directory", path, "", "") for path in _EMPTY_DIRECTORIES]
     aliases = (("/var/run", "/run"), ("/var/tmp", "/tmp"))  # noqa: S108  as above
@@ -144,6 +146,12 @@ def _own() -> list[str]:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     paths = {os.path.realpath(path) for path in (package, sys.prefix, sys.base_prefix)}
     return sorted(path for path in paths if path != "/")
+
+
+def _own_links() -> list[str]:
+    """Return the links by which the host's interpreter and corral are reached: one that is replaced leads the next start elsewhere."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return sorted({link for path in (sys.prefix, sys.executable, package) for link in toolchains.links_to(path)})
 
 
 def _within(path: str, roots: Iterable[str]) -> bool:
