@@ -26,7 +26,7 @@ _SET_MODE_FILTER = 1
 _NEWEST_KNOWN = 470  # calls of Linux 6.18 end before it; what came later is refused unseen
 _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020000
-_O_CREAT = 0o100
+_O_MAKES = 0o100 | 0o20000000  # O_CREAT, and O_TMPFILE, whose file gets a name by a link
 _PERSONALITIES = (0, 8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)  # the last asks; 0x40000 is what debuggers set
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423, 0x541D)  # TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
@@ -55,6 +55,7 @@ _NAMES = {
         "clone": 56,
         "ioctl": 16,
         "socket": 41,
+        "socketpair": 53,
         "personality": 135,
         "setpriority": 141,
         "ioprio_set": 251,
@@ -77,6 +78,7 @@ _NAMES = {
         "clone": 220,
         "ioctl": 29,
         "socket": 198,
+        "socketpair": 199,
         "personality": 92,
         "setpriority": 140,
         "ioprio_set": 30,
@@ -135,6 +137,8 @@ def program(
     code += _on(names["ioctl"], _if_equal(1, _TERMINAL_REQUESTS))
     families = (*((_UNIX,) if own_files else ()), *((_INET, _INET6) if network else ()))
     code += _on(names["socket"], _only_families(families))
+    # The kernel makes pairs of other families too, as TIPC; that is no way round the list.
+    code += _on(names["socketpair"], [_argument(0), (_EQUAL, 1, 0, _UNIX), _fail(EAFNOSUPPORT)])
     code += _on(names["personality"], _only(0, _PERSONALITIES))
     set_id_bits = 0o6000 if is_root else 0o4000
     modes, opens = _MODES[machine]
@@ -142,7 +146,7 @@ def program(
         code += _on(number, _if_bits(argument, set_id_bits))
     for number, argument in opens.items():
         block = _if_bits(argument + 1, set_id_bits)
-        code += _on(number, [_argument(argument), (_ANY_BIT, 0, len(block), _O_CREAT), *block])
+        code += _on(number, [_argument(argument), (_ANY_BIT, 0, len(block), _O_MAKES), *block])
     code += _guard(names, guarded)
     if not own_pids:
         code += _guard_signals(names, guarded)
