@@ -137,13 +137,6 @@ def test_the_command_line_says_what_was_planted(held: Sandbox, project: Path) ->
     assert not (project / ".envrc").exists()
 
 
-def test_a_new_repository_in_the_project_is_planted(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
-    held = open_sandbox()
-    result = held.run(["git", "init", "-q"])
-    assert [(v.kind, v.target) for v in result.violations] == [("planted", f"{project}/.git")]
-    assert list(project.iterdir()) == []
-
-
 def test_the_owner_commits_by_name(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     held = open_sandbox()
     done = held.run(
@@ -177,8 +170,8 @@ def test_a_pointer_without_a_way_back_shows_nothing(project: Path, outside: Path
 
 def test_a_project_without_anything_protects_names_only(project: Path) -> None:
     found = find(str(project))
-    assert (found.pinned, found.readonly) == ((), ())
-    assert {".git", ".envrc", ".claude"} <= set(dict(found.absent)[str(project)])
+    assert (found.pinned, found.readonly, found.repositories) == ((), (), ())
+    assert [(path, role) for path, role, _, _ in found.directories] == [(str(project), "")]
 
 
 @pytest.mark.parametrize("name", [".git/hooks", ".git/config", "", ".."])

@@ -33,7 +33,7 @@ class Holding:
             return pack_plan(plan)
         if self.view is None:
             self.view = view.look(self.config, os.environ)
-            self._watch = Watch(self.view.protected.absent, self.config.project_root)
+            self._watch = Watch(self.view.protected, self.config.project_root, self.view.programs)
         if self._made_by != os.getpid():
             # A fork of the host has a keeper of its own, which removes what it made.
             self._made_by = os.getpid()
@@ -58,6 +58,8 @@ class Holding:
         """Remove what a keeper that was killed could not."""
         if self._made_by == os.getpid():
             scratch.remove(self.scratch)
+            if self._watch is not None:
+                self._watch.close()
 
     def _here(self, word: str) -> str:
         return word.replace(view.SCRATCH, self.scratch, 1) if word.startswith(view.SCRATCH) else word

@@ -1,119 +1,200 @@
 """Looks after each command for protected names that were not there before, and moves them out of the way before the result returns.
 
-Links are never followed: a command of another warden may be swapping directories meanwhile.
+Every directory of the project is looked at, and listed only when it has changed. Links are never followed. A repository that a
+command makes may stay with what git puts there; what could make git run something is moved away.
 """
 
 from __future__ import annotations
 
 import os
 from _thread import allocate_lock
-from time import time_ns
+from errno import ENAMETOOLONG
 
-from corral.containment.protected import HEADS
+from corral.containment.directories import Directories, settled, time_of
+from corral.containment.protected import ROLES
+from corral.containment.quarantine import move_away
+from corral.containment.repositories import BARE, GIT, MODULES, Samples, is_repository, suspects, target_of
 from corral.model import Violation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection
 
-# A directory's time of change has the kernel's clock tick: younger than this, another change may have the same.
-_SETTLED_NS = 50_000_000
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_INSTEAD = "It would run outside the sandbox; ask the owner to put it there."
+    from corral.containment.protected import Protected
+
+MAX_VIOLATIONS = 20  # told one by one, against an archive full of settings
+_HOOKS = ".git/hooks"  # the role of the hooks in a repository that a command made
+_JUDGED = ("config", "config.worktree", "commondir")  # files of such a repository that may be changed later
+_TOO_DEEP = "it lies too deep to be looked through"
+_REMOVE = "Remove it."
 
 
 class Watch:
-    """The absent protected names of one sandbox."""
+    """The protected names that may appear in one sandbox."""
 
-    def __init__(self, absent: Iterable[tuple[str, tuple[str, ...]]], root: str) -> None:
-        self._names = {directory: set(names) for directory, names in absent}
-        self._seen: dict[str, int] = {}  # the time of change of a directory that was looked through and had settled
+    def __init__(self, found: Protected, root: str, programs: Collection[str] = ()) -> None:
         self._root = root
+        self._kept = frozenset((*found.readonly, *found.pinned))
+        self._expected = frozenset(found.expected)
+        self._owners = frozenset(found.repositories)
+        self._repositories = set(found.repositories)
+        self._directories = Directories(found.directories)
+        self._judged: dict[str, int] = {}  # files of repositories that commands made, and when each was last changed
+        self._pointers: list[str] = []
+        self._samples = Samples(programs)
+        self._found: list[Violation] = []
         self._lock = allocate_lock()
-        self._locked_in = os.getpid()
+        self._used_in = os.getpid()
 
     def look(self) -> tuple[Violation, ...]:
         """Quarantine what has appeared, and return a violation for each."""
-        found: list[Violation] = []
-        if self._locked_in != os.getpid():
+        if self._used_in != os.getpid():
             # A thread of the process that this one was forked from may have held it.
-            self._locked_in, self._lock = os.getpid(), allocate_lock()
+            self._used_in, self._lock = os.getpid(), allocate_lock()
+            self._directories.forked()
         with self._lock:
-            for directory in list(self._names):
-                try:
-                    changed = os.lstat(directory).st_ctime_ns
-                except OSError:
-                    continue
-                if self._seen.get(directory) != changed:
-                    self._search(directory, found)
-                    if changed < time_ns() - _SETTLED_NS and not found:
-                        self._seen[directory] = changed
-        return tuple(found)
+            pending = self._directories.changed()
+            while pending:
+                pending += self._search(pending.pop())
+            if self._judged or self._pointers:
+                self._judge_again()
+            return self._told() if self._found else ()
 
-    def _search(self, directory: str, found: list[Violation]) -> None:
-        for name in sorted(self._names[directory]):
-            path = f"{directory}/{name}"
-            if not os.path.lexists(path):
-                continue
-            rests = HEADS.get(name, ("",)) if directory == self._root else ("",)
-            if "" in rests or not os.path.isdir(path) or os.path.islink(path):
-                found.append(_quarantine(directory, name, self._root))
-                continue
-            # A directory that may be there, as .github: only some names in it are protected.
-            self._names[directory].discard(name)
-            self._names[path] = set(rests)
-            self._search(path, found)
+    def close(self) -> None:
+        """Let go of what the kernel holds."""
+        if self._used_in == os.getpid():
+            with self._lock:
+                self._directories.close()
 
+    def _told(self) -> tuple[Violation, ...]:
+        found, self._found = self._found, []
+        if len(found) <= MAX_VIOLATIONS:
+            return tuple(found)
+        more = Violation("planted", self._root, f"{len(found) - MAX_VIOLATIONS} more were moved away", found[0].instead)
+        return (*found[:MAX_VIOLATIONS], more)
 
-def _quarantine(directory: str, name: str, root: str) -> Violation:
-    path = f"{directory}/{name}"
-    try:
-        place = _move(directory, name, root)
-    except OSError as error:
-        return Violation("planted", path, f"it could not be moved away: {error.strerror}; remove it", _INSTEAD)
-    return Violation("planted", path, f"it was moved to {place}", _INSTEAD)
+    def _quarantine(self, path: str) -> None:
+        self._found.append(move_away(path, self._root))
 
-
-def _move(directory: str, name: str, root: str) -> str:
-    above, _, last = name.rpartition("/")
-    source = _open(f"{directory}/{above}" if above else directory)
-    try:
-        for base in (state_directory(os.environ), root):
-            place = f"{base}/corral-quarantine/{os.urandom(8).hex()}"
-            try:
-                os.makedirs(place, 0o700)
-                target = _open(place)
-            except OSError:
-                continue
-            try:
-                os.rename(last, last, src_dir_fd=source, dst_dir_fd=target)
-            except OSError:
-                # Another file system; the project's own is the last to be tried.
-                os.rmdir(place)
-                if base == root:
-                    raise
-                continue
-            finally:
-                os.close(target)
-            return f"{place}/{last}"
-        raise PermissionError(13, "no directory for it can be made")
-    finally:
-        os.close(source)
-
-
-def _open(path: str) -> int:
-    """Open a directory, refusing links on the whole way."""
-    at = os.open("/", _DIRECTORY)
-    for part in path.strip("/").split("/"):
+    def _search(self, path: str) -> list[str]:
+        """Look through a directory, and return those in it that are new."""
+        role = self._directories.roles.get(path)
+        if role is None:
+            return []
+        changed = time_of(path)
         try:
-            inner = os.open(part, _DIRECTORY, dir_fd=at)
-        finally:
-            os.close(at)
-        at = inner
-    return at
+            listed = _list(path)
+        except OSError as error:
+            self._unlisted(path, error)
+            return []
+        if role == "" and is_repository(path, listed):
+            role = self._directories.roles[path] = BARE
+        if role == _HOOKS:
+            self._judge(os.path.dirname(path))
+        elif role in (GIT, BARE) and path not in self._owners:
+            self._repositories.add(path)
+            self._judge(path)
+        found = [inner for entry in listed if (inner := self._meet(path, role, entry))]
+        self._directories.listed(path, changed)
+        return found
+
+    def _unlisted(self, path: str, error: OSError) -> None:
+        if isinstance(error, PermissionError):
+            # What nobody can enter harms nobody. It is tried again after each command.
+            return
+        self._directories.forget(path)
+        if error.errno == ENAMETOOLONG:
+            self._found.append(Violation("planted", f"{path[:200]}…", _TOO_DEEP, _REMOVE))
+
+    def _meet(self, directory: str, role_name: str, entry: os.DirEntry[str]) -> str:
+        """Quarantine an entry that is protected; return its path if it is a directory to look through that was not known."""
+        path = entry.path
+        is_directory = entry.is_dir(follow_symlinks=False)
+        if path in self._kept and not (is_directory and path in self._directories.roles):
+            return ""
+        role = ROLES.get(role_name)
+        inner: str | None = None
+        if role is not None:
+            name = role.known(entry.name, directory)
+            made = role_name in (GIT, BARE) and directory not in self._owners
+            if made and (name in ROLES[GIT].names or (name in ROLES[GIT].special and not is_directory)):
+                # Judged as a whole by now; hooks alone can come without a change here.
+                inner = _HOOKS if name == "hooks" and is_directory else None
+            elif name == GIT and not is_directory and role.walked:
+                self._pointers.append(path)
+            elif name in role.names or (name in role.special and not is_directory) or path in self._expected:
+                self._quarantine(path)
+            elif is_directory:
+                inner = self._role_of(path, role_name, role.special.get(name, "" if role.walked else None))
+        if inner is None or self._directories.holds(path, entry.inode()):
+            return ""
+        self._directories.enter(path, inner, entry.inode())
+        return path
+
+    def _role_of(self, path: str, above: str, role: str | None) -> str | None:
+        if above == MODULES:
+            return GIT if os.path.lexists(f"{path}/HEAD") else MODULES
+        return role
+
+    def _judge(self, directory: str) -> None:
+        """Move away what could make git run something in a repository that a command made."""
+        try:
+            found = suspects(directory, self._repositories, self._samples)
+        except FileNotFoundError:
+            return
+        except OSError:
+            # It cannot be read, so nothing in it is known to be harmless.
+            self._quarantine(directory)
+            return
+        for name in found:
+            self._quarantine(f"{directory}/{name}")
+        for name in _JUDGED:
+            self._note(f"{directory}/{name}")
+
+    def _note(self, path: str) -> None:
+        changed = time_of(path)
+        if changed:
+            self._judged[path] = settled(changed)
+        else:
+            self._judged.pop(path, None)
+
+    def _judge_again(self) -> None:
+        """Judge what has changed without a name appearing; pointers last, when all repositories are known."""
+        again = [path for path, known in self._judged.items() if time_of(path) != known]
+        for path in again:
+            if os.path.basename(path) == GIT:
+                self._pointers.append(path)
+            else:
+                self._judge(os.path.dirname(path))
+        pointers, self._pointers = self._pointers, []
+        for path in pointers:
+            if os.path.lexists(path) and target_of(path) not in self._repositories:
+                self._quarantine(path)
+            self._note(path)
 
 
-def state_directory(environ: Mapping[str, str]) -> str:
-    """Return where the owner's programs keep what lasts."""
-    own = environ.get("XDG_STATE_HOME", "")
-    return os.path.realpath(own if own.startswith("/") else f"{environ.get('HOME') or '/nonexistent'}/.local/state")
+def _list(path: str) -> list[os.DirEntry[str]]:
+    for _ in range(2):
+        try:
+            with os.scandir(path) as entries:
+                return list(entries)
+        except PermissionError:
+            if not os.access(path, os.X_OK):
+                raise
+            _make_listable(path)
+    raise PermissionError(13, "it can be entered and not be listed", path)
+
+
+def _make_listable(path: str) -> None:
+    """Give the owner of a directory the right to list it, which a command has taken away to hide what lies there."""
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", os.fstat(descriptor).st_mode & 0o7777 | 0o500)
+    except OSError:
+        # Somebody else's, in which no command of this user can write.
+        return
+    finally:
+        os.close(descriptor)

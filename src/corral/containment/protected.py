@@ -8,116 +8,214 @@ from __future__ import annotations
 import os
 import stat
 
+from corral.containment.directories import NEVER, settled
+from corral.containment.repositories import BARE, GIT, MODULES, is_repository, named_paths
 from corral.frozen import Record, frozen
+from corral.places import inside
 from corral.rulebook import places
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 MAX_TEXT_BYTES = 1 << 16  # against a file that is no pointer and no configuration
-_PATTERNS = [pattern.removesuffix("/**") for pattern in places()["protected"]]
-_OF_GIT = tuple(pattern[5:] for pattern in _PATTERNS if pattern.startswith(".git/") and pattern != ".git/modules")
-HEADS: dict[str, tuple[str, ...]] = {}  # the first component of a pattern, and what may follow it; nothing for itself
-for _pattern in _PATTERNS:
-    _head, _, _rest = _pattern.partition("/")
-    if _head != ".git":
-        HEADS[_head] = (*HEADS.get(_head, ()), _rest)
+MAX_LINKS = 40  # as the kernel's, against links in a circle
+
+
+class Role:
+    """What a directory means: which names in it are protected, which of its directories mean more, and whether all are walked."""
+
+    __slots__ = ("names", "noted", "special", "walked")
+
+    def __init__(self, names: Iterable[str], special: Mapping[str, str], *, walked: bool) -> None:
+        self.names = frozenset(names)
+        self.special = special
+        self.walked = walked
+        # In small letters, as some file systems compare; what is not among these needs no second look.
+        self.noted = frozenset(name.lower() for name in (*names, *special, "HEAD"))
+
+    def known(self, name: str, directory: str) -> str:
+        """Return the name that an entry has for those who look it up; another than its own where case does not count."""
+        if name in self.names or name in self.special:
+            return name
+        for other in (*self.names, *self.special):
+            if other.lower() == name.lower() and _is_same(f"{directory}/{other}", f"{directory}/{name}"):
+                return other
+        return name
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except OSError:
+        return False
+
+
+def _roles() -> dict[str, Role]:
+    """Return the roles by name: the empty one is any directory's, the others are a pattern's directories."""
+    names: dict[str, set[str]] = {"": set()}
+    special: dict[str, dict[str, str]] = {"": {}}
+    for pattern in places()["protected"]:
+        *above, last = pattern.removesuffix("/**").split("/")
+        at = ""
+        for name in above:
+            inner = f"{at}/{name}" if at else name
+            special[at][name] = inner
+            names.setdefault(inner, set())
+            special.setdefault(inner, {})
+            at = inner
+        if (at, last) not in (("", GIT), (GIT, "modules")):
+            names[at].add(last)
+    special[GIT] |= {"modules": MODULES, "worktrees": MODULES}
+    roles = {MODULES: Role((), {}, walked=False)}
+    for at, own in names.items():
+        if at.startswith(GIT):
+            roles[at] = Role(own, special[at], walked=False)
+        else:
+            roles[at] = Role(names[""] | own, special[""] | special[at], walked=True)
+    roles[BARE] = Role(names[""] | names[GIT], special[""] | special[GIT], walked=True)
+    return roles
+
+
+ROLES = _roles()
 
 
 @frozen
 class Protected(Record):
-    """What is there: paths to pin and to make read-only; and what is not: names to look for, by directory."""
+    """What is there: paths to pin and to make read-only, the repositories among them, and what was looked through.
+
+    `directories` are a path, its role, inode and time of change; `expected` are paths that something there refers to and that are missing.
+    """
 
     pinned: tuple[str, ...] = ()
     readonly: tuple[str, ...] = ()
-    absent: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    repositories: tuple[str, ...] = ()
+    directories: tuple[tuple[str, str, int, int], ...] = ()
+    expected: tuple[str, ...] = ()
 
 
 class _Finder:
-    def __init__(self) -> None:
+    def __init__(self, root: str) -> None:
+        self.root = root
         self.pinned: list[str] = []
         self.readonly: list[str] = []
-        self.absent: dict[str, list[str]] = {}
+        self.repositories: list[str] = []
+        self.directories: list[tuple[str, str, int, int]] = []
+        self.expected: list[str] = []
 
-    def miss(self, directory: str, name: str) -> None:
-        self.absent.setdefault(directory, []).append(name)
-
-    def project(self, root: str) -> None:
-        """Walk a project."""
-        for head in (".git", *HEADS):
-            if not os.path.lexists(f"{root}/{head}"):
-                self.miss(root, head)
-        pending = [root]
+    def walk(self, directory: str, role: str) -> None:
+        """Note what is protected in a directory and below."""
+        pending = [(directory, role, 0)]
         while pending:
+            path, role, number = pending.pop()
+            if role == GIT:
+                self.repository(path)
             try:
-                with os.scandir(pending.pop()) as entries:
-                    pending += [entry.path for entry in entries if self.meets(entry)]
+                # Before it is listed: what comes while it is being listed counts as a change.
+                changed = settled(os.lstat(path).st_ctime_ns)
+                with os.scandir(path) as entries:
+                    listed = list(entries)
             except OSError:
-                # What this user cannot list, no command can write to.
+                # It is tried again after each command.
+                self.directories.append((path, role, number, NEVER))
                 continue
+            if role == "" and is_repository(path, listed):
+                role = BARE
+                self.repository(path)
+            self.directories.append((path, role, number, changed))
+            meaning = ROLES[role]
+            noted, walked = meaning.noted, meaning.walked
+            for entry in listed:
+                if entry.name.lower() in noted or role == MODULES:
+                    inner = self.meets(path, entry, meaning)
+                elif walked and entry.is_dir(follow_symlinks=False):
+                    inner = ""
+                else:
+                    continue
+                if inner is not None:
+                    pending.append((entry.path, inner, entry.inode()))
 
-    def meets(self, entry: os.DirEntry[str]) -> bool:
-        """Note what an entry protects, and say whether to walk into it."""
+    def meets(self, directory: str, entry: os.DirEntry[str], role: Role) -> str | None:
+        """Note what an entry protects, and return the role to walk into it by."""
+        name = role.known(entry.name, directory)
         is_directory = entry.is_dir(follow_symlinks=False)
-        if entry.name == ".git":
-            if is_directory:
-                self.git(entry.path)
-            else:
-                self.readonly.append(entry.path)
-            return False
-        rests = HEADS.get(entry.name)
-        if rests is None:
-            return is_directory
-        if "" in rests or not is_directory:
-            self.readonly.append(entry.path)
-            return False
-        for rest in rests:
-            self.below(entry.path, rest)
-        return True
+        if name in role.names or (name in role.special and not is_directory):
+            self.keep(entry.path)
+            return None
+        if not is_directory:
+            return None
+        if role is ROLES[MODULES]:
+            return GIT if os.path.lexists(f"{entry.path}/HEAD") else MODULES
+        return role.special.get(name, "" if role.walked else None)
 
-    def below(self, directory: str, name: str) -> None:
-        """Note a protected name in a directory that is there."""
-        above, _, last = name.rpartition("/")
-        inner = f"{directory}/{above}" if above else directory
-        if not os.path.isdir(inner) or os.path.islink(inner):
-            self.miss(directory, name)
-        elif os.path.lexists(f"{inner}/{last}"):
-            self.readonly.append(f"{inner}/{last}")
-        else:
-            self.miss(inner, last)
-
-    def git(self, directory: str) -> None:
-        """Note what is protected in a git directory, with its modules and worktrees."""
+    def repository(self, directory: str) -> None:
+        """Note a git directory, and what its configuration refers to."""
         self.pinned.append(directory)
-        for name in _OF_GIT:
-            self.below(directory, name)
+        self.repositories.append(directory)
         if os.path.lexists(f"{directory}/gitdir"):
-            self.readonly.append(f"{directory}/gitdir")
-        for inner in _git_directories(f"{directory}/modules", 4) + _git_directories(f"{directory}/worktrees", 1):
-            self.git(inner)
+            self.keep(f"{directory}/gitdir")
+        for path in named_paths(directory):
+            self.refer(path)
+
+    def keep(self, path: str) -> None:
+        """Note a path that is there; if it is a link, what it leads to as well."""
+        self.readonly.append(path)
+        if os.path.islink(path):
+            self.refer(path)
+
+    def refer(self, path: str) -> None:
+        """Note what a path leads to, with every link on the way, as far as it lies in the project."""
+        links, final = follow(path)
+        found = [*links, final] if os.path.lexists(final) else links
+        if inside(final, self.root) and final not in found:
+            while not os.path.lexists(os.path.dirname(final)):
+                final = os.path.dirname(final)
+            self.expected.append(final)
+        # A link to what holds the project would close all of it.
+        self.readonly += [each for each in found if inside(each, self.root) and not inside(self.root, each)]
 
 
-def _git_directories(directory: str, depth: int) -> list[str]:
-    """Return the git directories below, as far as a submodule's name has parts."""
-    found: list[str] = []
-    try:
-        with os.scandir(directory) as entries:
-            inner = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return found
-    for path in inner:
-        if os.path.lexists(f"{path}/HEAD"):
-            found.append(path)
-        elif depth > 1:
-            found += _git_directories(path, depth - 1)
-    return found
+def follow(path: str) -> tuple[list[str], str]:
+    """Return the links that are passed on the way to where a path leads, and that."""
+    links: list[str] = []
+    pending = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    at = ""
+    while pending:
+        part = pending.pop()
+        if part == "..":
+            at = os.path.dirname(at).rstrip("/")
+            continue
+        inner = f"{at}/{part}"
+        if not os.path.islink(inner) or len(links) >= MAX_LINKS:
+            at = inner
+            continue
+        links.append(inner)
+        text = os.readlink(inner)
+        at = "" if text.startswith("/") else at
+        pending += [part for part in reversed(text.split("/")) if part not in ("", ".")]
+    return links, at or "/"
 
 
-def find(root: str, common: tuple[str, ...] = ()) -> Protected:
-    """Return what is protected in a project, and in the git directories outside that belong to it."""
-    finder = _Finder()
-    finder.project(root)
-    for directory in common:
-        finder.git(directory)
-    absent = tuple((directory, tuple(names)) for directory, names in finder.absent.items())
-    return Protected(tuple(finder.pinned), tuple(finder.readonly), absent)
+def find(root: str, common: Iterable[str] = (), granted: Iterable[str] = ()) -> Protected:
+    """Return what is protected in a project, in what is granted besides, and in the git directories that belong to it."""
+    finders = [_Finder(top) for top in (root, *granted, *common)]
+    for finder in finders:
+        finder.walk(finder.root, GIT if finder.root in common else "")
+
+    return Protected(
+        _all(finder.pinned for finder in finders),
+        _all(finder.readonly for finder in finders),
+        _all(finder.repositories for finder in finders),
+        _all(finder.directories for finder in finders),
+        _all(finder.expected for finder in finders),
+    )
+
+
+def _all(found: Iterable[list[T]]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(each for some in found for each in some))
 
 
 def common_directory(root: str) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from corral.containment.protected import lines
+from corral.containment.protected import follow, lines
 from corral.places import inside
 
 TYPE_CHECKING = False
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/snap")
 MAX_PROGRAMS = 2000  # against a directory on PATH that is no directory of programs
-MAX_LINKS = 40  # as the kernel: against links that lead round in a circle
 _OF_PROGRAMS = ("bin", "sbin", "shims", "condabin", "Scripts")
 # Prefixes that hold credentials or private data beside programs: of these only the directory of programs is seen.
 _MIXED = (".local", ".cargo", ".config", ".npm", ".docker", ".kube", ".aws", ".ssh", ".gnupg")
@@ -84,16 +83,7 @@ def _holds_python(directory: str) -> bool:
 
 def links_to(path: str) -> list[str]:
     """Return the links that a path leads through, each by the place where it lies."""
-    found: list[str] = []
-    at, rest = "/", path.split("/")[::-1]
-    while rest and len(found) < MAX_LINKS:
-        at = os.path.normpath(os.path.join(at, rest.pop()))
-        if os.path.islink(at):
-            found.append(at)
-            text = os.readlink(at)
-            rest += text.split("/")[::-1]
-            at = "/" if text.startswith("/") else os.path.dirname(at)
-    return found
+    return follow(path)[0]
 
 
 def _resolve(path: str, project: str, *, is_file: bool = False) -> str:

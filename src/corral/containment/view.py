@@ -54,6 +54,7 @@ class View(Record):
     writable: tuple[str, ...]
     protected: protected.Protected
     git_identity: str
+    programs: tuple[str, ...]
 
 
 def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
@@ -69,7 +70,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     venvs = [f"{project}/{name}/bin" for name in (".venv", "venv", "env") if os.path.isdir(f"{project}/{name}/bin")]
     shown = toolchains.find([*programs, *venvs, f"{sys.base_prefix}/bin", f"{sys.prefix}/bin"], owner_home, project)
     shown += [path for path in own if not toolchains.is_system(path) and path not in shown]
-    found = protected.find(project, tuple(common))
+    found = protected.find(project, common, granted)
     _refuse_grants(granted, found, project)
 
     binds: dict[str, tuple[str, str]] = {}
@@ -94,17 +95,15 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     aliases = (("/var/run", "/run"), ("/var/tmp", "/tmp"))  # noqa: S108  as above
     # Not where the project or the home directory lies below one: a mount point cannot be reached through a link.
     steps += [("link", path, led, "") for path, led in aliases if not any(inside(target, path) for target in binds)]
-    steps += _links(toolchains.SYSTEM, binds) + _devices()
-    tree = _Pins(writable)
+    shared = [path for path in writable if binds[path][0] == path]
+    steps += _links(toolchains.SYSTEM, binds) + _pins([*found.pinned, *readonly, *binds], shared) + _devices()
+    tree = _Placeholders(binds)
     for target in sorted(binds):
         tree.above(target)
         source, how = binds[target]
         tree.steps.append(("bind", target, source, how))
-    for path in sorted({*found.pinned, *readonly}):
-        if _within(path, writable):
-            tree.above(path)
-            tree.put("readonly" if path in readonly else "pin", path)
     steps += tree.steps
+    steps += [("readonly", path, "", "") for path in sorted(set(readonly))]
     steps += _links([*programs, *([environ["HOME"]] if "HOME" in environ else [])], binds)
     steps += [("mask", path, "", "") for path in masks]
     steps += [("readonly", f"/proc/{name}", "", "") for name in _PROC_READ_ONLY if os.path.exists(f"/proc/{name}")]
@@ -121,7 +120,8 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         readable,
         writable,
         found,
-        _git_identity(owner_home, project),
+        _git_identity(owner_home),
+        tuple(path for path in programs if not inside(path, project)),
     )
 
 
@@ -218,30 +218,48 @@ def _matches(pattern: str) -> list[str]:
         return []
 
 
-class _Pins:
-    """Steps that bind every directory between a writable root and what lies in it, so that it cannot be renamed away."""
+def _pins(paths: Iterable[str], roots: list[str]) -> list[Step]:
+    """Return steps that keep every directory between a root and these paths from being renamed away.
 
-    def __init__(self, writable: tuple[str, ...]) -> None:
-        self.writable = writable
+    The kernel renames no directory that something is mounted on anywhere in its namespace. So the mounts are made in another copy
+    of the root, which /dev then hides: on the way itself each would be a border that no file can be renamed or linked across.
+    """
+    steps: list[Step] = []
+    for number, root in enumerate(sorted(roots)):
+        pinned: set[str] = set()
+        for path in paths:
+            at = path
+            while at != root and inside(at, root) and at not in pinned:
+                pinned.add(at)
+                at = os.path.dirname(at)
+        if pinned:
+            copy = f"/dev/pins/{number}"
+            steps.append(("bind", copy, root, "ro"))
+            steps += [("pin", copy + path[len(root) :], path, "") for path in sorted(pinned)]
+    return steps
+
+
+class _Placeholders:
+    """Directories in scratch that lead to what is mounted below: made and bound over themselves, so that nobody renames them away."""
+
+    def __init__(self, binds: dict[str, tuple[str, str]]) -> None:
+        self.binds = binds
         self.steps: list[Step] = []
-        self.done: set[str] = set(writable)
+        self.done: set[str] = set(binds)
 
     def above(self, target: str) -> None:
-        """Pin what lies above a path."""
+        """Make and pin what lies above a path."""
         missing: list[str] = []
         path = os.path.dirname(target)
-        while _within(path, self.writable) and path not in self.done:
+        while path != "/" and path not in self.done:
             missing.append(path)
             path = os.path.dirname(path)
+        if self.binds.get(path, (path,))[0] == path:
+            # What is shown as it is outside has these directories already.
+            return
         for directory in reversed(missing):
-            self.steps.append(("directory", directory, "", ""))
-            self.put("pin", directory)
-        self.done.add(target)
-
-    def put(self, what: str, path: str) -> None:
-        """Bind a path over itself."""
-        self.steps.append((what, path, "", ""))
-        self.done.add(path)
+            self.steps += [("directory", directory, "", ""), ("pin", directory, "", "")]
+        self.done.update(missing)
 
 
 def _rules_without_mounts(
@@ -252,7 +270,7 @@ def _rules_without_mounts(
     return (*rules, ("/proc", "read" if os.geteuid() == 0 else "process"), *nodes)
 
 
-def _git_identity(home: str, project: str) -> str:
+def _git_identity(home: str) -> str:
     """Return a git configuration with the owner's name and e-mail, and nothing else of theirs."""
     known: dict[str, str] = {}
     for path in (f"{home}/.config/git/config", f"{home}/.gitconfig"):
@@ -267,4 +285,5 @@ def _git_identity(home: str, project: str) -> str:
                     known[name.strip().lower()] = value.strip().strip('"')
     quoted = {name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in known.items()}
     user = "".join(f'\t{name} = "{value}"\n' for name, value in quoted.items())
-    return f'[user]\n{user}[safe]\n\tdirectory = "{project}"\n'
+    # Whose a repository is matters to git because its hooks would run; here they are held.
+    return f"[user]\n{user}[safe]\n\tdirectory = *\n"

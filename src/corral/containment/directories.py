@@ -1,0 +1,121 @@
+"""The directories that a sandbox looks through, and which of them have changed since: asked one by one, or told by the kernel."""
+
+from __future__ import annotations
+
+import os
+from time import time_ns
+
+from corral.containment.notices import Notices
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    Known = tuple[str, str, int, int]  # path, role, number of the inode, time of change
+
+MAX_ASKED = 4  # directories; with more the kernel is to tell which have changed, from the third command on
+MAX_WATCHED = 16_384  # directories; a project of more is asked one by one, about 2 ms a thousand
+FEW_LOOKS = 2  # most processes of the command line run one command: to ask costs them less than to listen
+# A directory's time of change has the kernel's clock tick: younger than this, another change may have the same.
+SETTLED_NS = 50_000_000
+NEVER = -1
+_FOR_GOOD = -(1 << 62)  # a number of looks after which all are asked for ever
+
+
+def time_of(path: str) -> int:
+    """Return when something was last changed, or 0 if it is not there."""
+    try:
+        return os.lstat(path).st_ctime_ns
+    except OSError:
+        return 0
+
+
+def settled(changed: int) -> int:
+    """Return a time of change to compare with later, or one that is never equal if it is too young."""
+    return changed if changed < time_ns() - SETTLED_NS else NEVER
+
+
+class Directories:
+    """What is looked through: paths with their roles."""
+
+    def __init__(self, known: Iterable[Known]) -> None:
+        self.roles: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._times: dict[str, int] = {}
+        for path, role, number, changed in known:
+            self.roles[path], self._numbers[path], self._times[path] = role, number, changed
+        self._notices: Notices | None = None
+        self._unseen: set[str] = set()  # what the kernel does not tell of
+        self._looks = 0
+
+    def changed(self) -> list[str]:
+        """Return those in which something may have appeared."""
+        if self._notices is None:
+            self._looks += 1
+            if self._looks > FEW_LOOKS and MAX_ASKED < len(self.roles) <= MAX_WATCHED:
+                # All are asked once more: the kernel does not tell what came before it was to listen.
+                self._listen()
+            return self._asked()
+        told = self._notices.changed()
+        if told is None:
+            return self._asked()
+        appeared, gone = told
+        for path in gone:
+            self.forget(path)
+        return [path for path in (*appeared, *self._unseen) if path in self.roles]
+
+    def holds(self, path: str, number: int) -> bool:
+        """Say whether a directory is known, and not another that has taken its name."""
+        return self._numbers.get(path) == number
+
+    def enter(self, path: str, role: str, number: int) -> None:
+        """Look at a directory from now on."""
+        self.roles[path], self._numbers[path], self._times[path] = role, number, NEVER
+        if self._notices is not None:
+            self._add(self._notices, path)
+
+    def listed(self, path: str, changed: int) -> None:
+        """Note that all of a directory was looked at, as it was at a time of change."""
+        self._times[path] = settled(changed)
+
+    def forget(self, path: str) -> None:
+        """Look no longer at a directory."""
+        for table in (self.roles, self._times, self._numbers):
+            table.pop(path, None)
+        self._unseen.discard(path)
+
+    def forked(self) -> None:
+        """Go on in a fork of the process: the notices are its parent's."""
+        self._notices = None
+
+    def close(self) -> None:
+        """Let go of what the kernel holds."""
+        if self._notices is not None:
+            self._notices.close()
+            self._notices = None
+
+    def _asked(self) -> list[str]:
+        # Times of those that the kernel told of are old ones, which are listed once more than needed.
+        return [path for path, known in self._times.items() if time_of(path) != known]
+
+    def _listen(self) -> None:
+        try:
+            self._notices = Notices()
+        except OSError:
+            # As many as the kernel gives a user are in use; asking each directory is slower and as good.
+            self._looks = _FOR_GOOD
+            return
+        for path in list(self.roles):
+            if self._notices is not None:
+                self._add(self._notices, path)
+
+    def _add(self, notices: Notices, path: str) -> None:
+        try:
+            notices.add(path)
+        except (FileNotFoundError, NotADirectoryError):
+            self.forget(path)
+        except PermissionError:
+            self._unseen.add(path)
+        except OSError:
+            self._looks = _FOR_GOOD
+            self.close()
