@@ -8,10 +8,11 @@ import threading
 from _socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from corral import ContainmentError, Handle, Sandbox, SandboxResult, handle
+from corral import ContainmentError, Handle, Sandbox, SandboxResult, dispatch
 from corral.containment import wire
 from corral.model import Call, Launch, Verdict
 from corral.spawn import Warden
@@ -105,9 +106,11 @@ def test_a_signal_reaches_the_commands_process_group(open_box: Sandbox) -> None:
     assert (started.wait().exit_code, started.wait().stdout) == (5, b"ready\ncaught\n")
 
 
-def test_a_signal_that_does_not_exist_does_nothing(open_box: Sandbox) -> None:
-    started = open_box.start(["sleep", "0.2"])
-    started.signal(200)
+@pytest.mark.parametrize("number", [0, -1, 65, 300, "TERM", None])
+def test_a_signal_that_does_not_exist_is_an_error_and_does_nothing(open_box: Sandbox, number: Any) -> None:
+    started = open_box.start(["true"])
+    with pytest.raises(ValueError, match=f"{number!r} is no signal"):
+        started.signal(number)
     assert started.wait().exit_code == 0
 
 
@@ -224,11 +227,11 @@ class _Desk:
         self.warden = Warden(ours, self.process.pid, os.pidfd_open(self.process.pid))
         self.released: list[Warden] = []
 
-    def prepare(self) -> None:
-        """Have a warden ready, as a pool does."""
-
-    def dispatch(self, message: bytes, descriptors: list[int]) -> Warden:
+    def acquire(self) -> Warden:
         return self.warden
+
+    def dispatch(self, warden: Warden, message: bytes, descriptors: list[int]) -> Warden:
+        return warden
 
     def release(self, warden: Warden) -> None:
         self.released.append(warden)
@@ -241,7 +244,7 @@ class _Desk:
 def forged(box: Sandbox) -> Iterator[tuple[_Desk, Handle]]:
     desk = _Desk()
     launch = Launch("/bin/true", ("true",), "/", {}, None, 100.0)
-    yield desk, handle.start(desk, launch, box.config, Call(("true",)), Verdict())  # type: ignore[arg-type]
+    yield desk, dispatch.start(desk, launch, box.config, Call(("true",)), Verdict())  # type: ignore[arg-type]
     desk.process.kill()
     desk.process.wait()
     desk.theirs.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from corral import Containment, Limits, Output, PolicyError, Sandbox, SandboxResult, Violation
-from corral.spawn import MAX_IDLE_WARDENS
+from corral.pool import MAX_IDLE_WARDENS
 from observe import alive, children, descriptors, eventually, exist, unique_seconds
 
 # Forks and lets the parent end, for ever: no list of processes is true by the time it is read.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from corral import Containment, ContainmentError, Sandbox, handle, spawn
+from corral import Containment, ContainmentError, Sandbox, driver, pool, spawn
 from corral.containment.wire import pack_plan
 from observe import DEADLINE_SECONDS, alive, children, descriptors, eventually, exist, unique_seconds
 
@@ -303,7 +303,7 @@ def test_a_warden_that_died_idle_is_replaced_unnoticed(open_box: Sandbox) -> Non
 
 
 def test_a_warden_that_is_stopped_does_not_hold_the_run(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(driver, "GRACE_SECONDS", 0.3)
     seconds = unique_seconds()
     started = open_box.start(["sleep", seconds], timeout_seconds=0.5)
     eventually(lambda: alive(seconds))
@@ -326,14 +326,14 @@ def test_a_command_that_kills_its_warden_gets_no_further(open_sandbox: Callable[
 
 
 def test_idle_wardens_are_let_go(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawn, "MAX_IDLE_WARDENS", 2)
+    monkeypatch.setattr(pool, "MAX_IDLE_WARDENS", 2)
     started = [open_box.start(["sleep", "0.2"]) for _ in range(6)]
     (keeper,) = children(os.getpid())
     assert len(wardens_of(keeper)) == 6
     for one in started:
         one.wait()
     eventually(lambda: len(wardens_of(keeper)) == 2)
-    monkeypatch.setattr(spawn, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.0)
     open_box.run(["true"])
     eventually(lambda: len(wardens_of(keeper)) == 1)
     assert open_box.run(["true"]).ok
@@ -348,17 +348,17 @@ def test_a_sandbox_that_is_dropped_ends_its_keeper(open_sandbox: Callable[..., S
 
 def test_a_keeper_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     before = descriptors()
-    pool = spawn.Pool(lambda: pack_plan({"rlimits": [], "layers": ()}))
+    made = pool.Pool(lambda: pack_plan({"rlimits": [], "layers": ()}))
     monkeypatch.setattr(sys, "_base_executable", "/nonexistent/python")
     with pytest.raises(ContainmentError, match=r"did not start: .*No such file"):
-        pool.prepare()
+        made.acquire()
     monkeypatch.setattr(sys, "_base_executable", "/bin/true")
     with pytest.raises(ContainmentError, match="did not start: it ended at once"):
-        pool.prepare()
+        made.acquire()
     monkeypatch.undo()
     monkeypatch.setattr(spawn, "_PROGRAM", "raise SystemError('no such luck')")
     with pytest.raises(ContainmentError, match="did not start: SystemError: no such luck"):
-        pool.prepare()
+        made.acquire()
     assert (children(os.getpid()), descriptors()) == ([], before)
 
 

@@ -73,7 +73,7 @@ def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
     exit_code, number, text = 0, None, ""
     violations: tuple[Violation, ...] = ()
     if error:
-        exit_code, text = _explain(error, launch, in_directory=bool(flags & wire.NO_DIRECTORY))
+        exit_code, text = _explain(error, launch, flags)
     elif os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         exit_code = 128 + number
@@ -108,9 +108,11 @@ def silent(ending: Ending, seconds: float) -> Ending:
     return ending.replace(exit_code=TIMED_OUT_EXIT_CODE, timed_out=True, violations=(*ending.violations, violation))
 
 
-def _explain(error: int, launch: Launch, *, in_directory: bool) -> tuple[int, str]:
+def _explain(error: int, launch: Launch, flags: int) -> tuple[int, str]:
     why = os.strerror(error)
-    if in_directory:
+    if flags & wire.NO_TERMINAL:
+        return NOT_EXECUTABLE_EXIT_CODE, f"corral: no terminal can be given to the command: {why}\n"
+    if flags & wire.NO_DIRECTORY:
         return NOT_EXECUTABLE_EXIT_CODE, f"corral: cannot enter {launch.cwd}: {why}\n"
     name = launch.argv[0]
     if error in (ENOENT, ENOTDIR):

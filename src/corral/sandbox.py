@@ -8,26 +8,30 @@ from __future__ import annotations
 import os
 import time
 
-from corral import files, handle
+from corral import dispatch, files
 from corral.config import SandboxConfig
 from corral.containment.holding import Holding, unmet
 from corral.containment.limits import unenforceable
 from corral.environment import HostEnvironment
 from corral.errors import ContainmentError, PolicyError
+from corral.handle import Finished
 from corral.launch import Failure, plan
 from corral.machine import Machine
 from corral.model import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Call, Decision, Launch, Verdict
 from corral.outcome import facts_of
+from corral.pool import Pool
 from corral.recall import Recall
 from corral.result import SandboxResult
-from corral.spawn import Pool
+from corral.streams import checked_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Self
 
+    from corral.audience import OnOutput
     from corral.handle import Handle
+    from corral.spawn import Warden
 
     OnAsk = Callable[[Call, Verdict], bool]
 
@@ -38,7 +42,9 @@ class Sandbox:
     """Runs commands under one config. Any thread may use it; a fork of the process gets processes of its own."""
 
     def __init__(self, config: SandboxConfig | None = None, *, on_ask: OnAsk | None = None) -> None:
-        self.config = config or SandboxConfig()
+        if config is not None and not isinstance(config, SandboxConfig):
+            raise TypeError(f"config must be a SandboxConfig, not {type(config).__name__}")
+        self.config = SandboxConfig() if config is None else config
         self.on_ask = on_ask
         unkept = unenforceable(self.config.limits, self.config.containment.backend)
         if unkept:
@@ -70,9 +76,12 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         timeout_seconds: float | None = None,
+        on_output: OnOutput | None = None,
     ) -> SandboxResult:
-        """Run a call to its end."""
-        running = self.start(argv, shell=shell, cwd=cwd, env=env, stdin=stdin, timeout_seconds=timeout_seconds)
+        """Run a call to its end; `on_output` gets what it prints as it comes, the stream's name and bytes."""
+        running = self.start(
+            argv, shell=shell, cwd=cwd, env=env, stdin=stdin, timeout_seconds=timeout_seconds, on_output=on_output
+        )
         try:
             return running.wait()
         except BaseException:
@@ -88,9 +97,12 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         stdin: bytes | None = None,
         timeout_seconds: float | None = None,
+        on_output: OnOutput | None = None,
     ) -> SandboxResult:
         """Run a call to its end in the running event loop; cancelling ends everything it started."""
-        running = self.start(argv, shell=shell, cwd=cwd, env=env, stdin=stdin, timeout_seconds=timeout_seconds)
+        running = await self.astart(
+            argv, shell=shell, cwd=cwd, env=env, stdin=stdin, timeout_seconds=timeout_seconds, on_output=on_output
+        )
         try:
             return await running
         except BaseException:
@@ -109,37 +121,86 @@ class Sandbox:
         open_stdin: bool = False,
         inherit_stdin: bool = False,
         inherit_stdio: bool = False,
+        pty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+        on_output: OnOutput | None = None,
     ) -> Handle:
         """Start a call and return its handle; a refused one has its result already.
 
         `open_stdin` lets the handle write input, `inherit_stdin` lets the command read this process's own.
         `inherit_stdio` gives it all three streams: nothing is captured then, and silence is not noticed.
+        `pty` puts it on a terminal of its own, which the handle writes and reads, all of it as stdout.
         """
+        terminal = _terminal(rows, columns, lends=inherit_stdin or inherit_stdio) if pty else None
         call = _call(argv, shell, cwd, env)
-        environment, machine = self._look()
-        verdict = self._recall.vet(call, machine)
-        if verdict.findings and (refusal := self._refusal(call, verdict)):
-            return handle.Finished(self._denied(call, verdict, refusal))
+        verdict = self._recall.vet(call, self._look()[1])
+        refused = self._refused(call, verdict)
+        if refused is not None:
+            return refused
+        warden = None
         if self._admitted_in != os.getpid():
-            if not os.path.isdir(self.config.project_root):
-                return handle.Finished(self._unstarted(call, verdict, _no_project(self.config.project_root)))
-            self._admit()
-            environment, _ = self._look()
-        planned = plan(call, self.config, environment, stdin=stdin, timeout_seconds=timeout_seconds)
-        if isinstance(planned, Launch):
-            return handle.start(
-                self._pool,
-                planned,
-                self.config,
-                call,
-                verdict,
-                open_stdin=open_stdin,
-                inherit_stdin=inherit_stdin,
-                inherit_stdio=inherit_stdio,
-            )
-        if planned.exit_code == DENIED_EXIT_CODE:
-            return handle.Finished(self._denied(call, verdict, planned.message))
-        return handle.Finished(self._unstarted(call, verdict, planned))
+            warden = self._pool.acquire()
+            self._admit(warden)
+        planned = self._planned(call, verdict, stdin, timeout_seconds)
+        if not isinstance(planned, Launch):
+            if warden is not None:
+                self._pool.release(warden)
+            return planned
+        return dispatch.start(
+            self._pool,
+            planned,
+            self.config,
+            call,
+            verdict,
+            warden=warden,
+            open_stdin=open_stdin,
+            inherit_stdin=inherit_stdin,
+            inherit_stdio=inherit_stdio,
+            terminal=terminal,
+            on_output=on_output,
+        )
+
+    async def astart(
+        self,
+        argv: Sequence[object] | str,
+        *,
+        shell: bool = False,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | None = None,
+        timeout_seconds: float | None = None,
+        open_stdin: bool = False,
+        pty: bool = False,
+        rows: int = 24,
+        columns: int = 80,
+        on_output: OnOutput | None = None,
+    ) -> Handle:
+        """Start a call as `start` does, and let the running event loop run on while what holds it is made."""
+        terminal = _terminal(rows, columns, lends=False) if pty else None
+        call = _call(argv, shell, cwd, env)
+        verdict = self._recall.vet(call, self._look()[1])
+        refused = self._refused(call, verdict)
+        if refused is not None:
+            return refused
+        warden = await self._pool.acquire_in_loop()
+        if self._admitted_in != os.getpid():
+            self._admit(warden)
+        planned = self._planned(call, verdict, stdin, timeout_seconds)
+        if not isinstance(planned, Launch):
+            self._pool.release(warden)
+            return planned
+        return dispatch.start(
+            self._pool,
+            planned,
+            self.config,
+            call,
+            verdict,
+            warden=warden,
+            open_stdin=open_stdin,
+            terminal=terminal,
+            on_output=on_output,
+        )
 
     def read_bytes(self, path: str | os.PathLike[str]) -> bytes:
         """Return a file's bytes. A path is relative to the project; PermissionError when a command could not read it."""
@@ -168,11 +229,33 @@ class Sandbox:
             self._seen = seen = (environment, Machine.of(self.config))
         return seen
 
-    def _admit(self) -> None:
-        """Find out what holds the commands, and refuse to run where that is less than the config demands."""
-        status = self._pool.status()
+    def _refused(self, call: Call, verdict: Verdict) -> Handle | None:
+        """Return the result of a call that may not run, or that has no project to run in."""
+        if verdict.findings and (refusal := self._refusal(call, verdict)):
+            return Finished(self._denied(call, verdict, refusal))
+        why = self._holding.why_not_here()
+        if why:
+            return Finished(self._unstarted(call, verdict, Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {why}\n")))
+        return None
+
+    def _planned(
+        self, call: Call, verdict: Verdict, stdin: bytes | None, timeout_seconds: float | None
+    ) -> Launch | Handle:
+        """Return what will run, or the result of a call that cannot."""
+        environment = self._look()[0]
+        planned = plan(call, self.config, environment, stdin=stdin, timeout_seconds=timeout_seconds)
+        if isinstance(planned, Launch):
+            return planned
+        if planned.exit_code == DENIED_EXIT_CODE:
+            return Finished(self._denied(call, verdict, planned.message))
+        return Finished(self._unstarted(call, verdict, planned))
+
+    def _admit(self, warden: Warden) -> None:
+        """Look at what holds the commands, and refuse to run where that is less than the config demands."""
+        status = warden.backend, warden.enforcement, warden.missing_layers
         demand = unmet(self.config, *status)
         if demand:
+            warden.close()
             self._pool.retire()
             raise ContainmentError(demand)
         self._environment.replace(self._holding.variables(*status))
@@ -207,8 +290,10 @@ class Sandbox:
         return facts_of(call, verdict, cwd, os.urandom(ID_BYTES), time.time())
 
 
-def _no_project(root: str) -> Failure:
-    return Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: cannot enter {root}: No such file or directory\n")
+def _terminal(rows: int, columns: int, *, lends: bool) -> tuple[int, int]:
+    if lends:
+        raise ValueError("a command has a terminal of its own (pty) or this process's streams, not both")
+    return checked_size(rows, columns)
 
 
 def _call(

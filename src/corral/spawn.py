@@ -1,6 +1,6 @@
-"""The only module of the host that starts processes: one keeper per sandbox, and through it a pool of wardens.
+"""The only module of the host that starts processes: one keeper per sandbox, which makes the wardens.
 
-A fork of the host has a pool of its own; what it inherited it closes and never speaks to.
+Both are ended by pidfd, never by number alone; what they say is not believed unless it has the form of a message.
 """
 
 from __future__ import annotations
@@ -9,30 +9,24 @@ import fcntl
 import os
 import select
 import sys
-from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
-from _thread import allocate_lock
-from _weakrefset import WeakSet
+from _socket import AF_UNIX, SHUT_RDWR, SOCK_SEQPACKET, socket, socketpair
 from signal import SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, pidfd_send_signal, valid_signals
-from time import monotonic
+from time import monotonic, sleep
 
-from corral.containment import namespaces, wire
+from corral.containment import namespaces, tree, wire
 from corral.errors import ContainmentError
 from corral.streams import READ_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from corral.model import Violation
     from corral.streams import Streams
-
-    Inspect = Callable[[bytes, str, tuple[str, ...]], tuple[Violation, ...]]
 
 START_SECONDS = 30.0  # against a keeper or warden that never says it is ready; a loaded machine may take seconds
 END_SECONDS = 5.0  # against a keeper that does not end; it has 2 seconds for what no signal ends
-MAX_IDLE_WARDENS = 16  # a burst of runs leaves at most these, about 2 MB each
-IDLE_SECONDS = 30.0  # a warden that was not needed for so long is let go, except the last
-MAX_STARTS = 3  # of keepers in a row, against one that dies as soon as it starts
+FORCE_SECONDS = 2.0  # against what no signal ends, where the keeper is past doing it
+LOOK_SECONDS = 0.1  # between two looks whether a keeper that does not answer was stopped
 _FIRST_FREE_DESCRIPTOR = 10  # above those the keeper gets by number
 # At the end of the path: a package beside corral must not stand in for a module of the standard library.
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from corral.containment.keeper import main; main()"
@@ -77,6 +71,13 @@ class Warden:
             raise ContainmentError(f"a warden was not ready after {START_SECONDS:g} seconds")
         self.backend, self.enforcement, self.missing_layers = wire.unpack_ready(self.sock.recv(wire.MAX_PACKET_BYTES))
 
+    def receive(self) -> tuple[bytes, tuple[int, ...]]:
+        """Wait for a message that comes at once, and return it with its descriptors; empty when there is none."""
+        try:
+            return wire.receive(self.sock) if self.poller.poll(START_SECONDS * 1000) else (b"", ())
+        except (OSError, wire.WireError):
+            return b"", ()
+
     @property
     def owns_pids(self) -> bool:
         """Whether the warden is the first process of a pid namespace, with which all of it ends."""
@@ -104,6 +105,10 @@ class Warden:
             os.close(self.pidfd)
             self.pidfd = -1
 
+    def __del__(self) -> None:
+        # Dropped on the way by an interrupt.
+        self.close()
+
     def _signal(self, number: int) -> None:
         try:
             pidfd_send_signal(self.pidfd, number)
@@ -112,19 +117,29 @@ class Warden:
             return
 
 
-class _Keeper:
+class Keeper:
     """The host's end of the keeper."""
 
-    def __init__(self, plan: Callable[[], bytes]) -> None:
-        self.ctl, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
-        self.errors = os.memfd_create("corral-keeper-errors", os.MFD_CLOEXEC)
+    def __init__(self) -> None:
+        self.pid = 0
         self.pidfd = -1
-        host = os.pidfd_open(os.getpid())
+        self.errors = os.memfd_create("corral-keeper-errors", os.MFD_CLOEXEC)
+        self.host = -1
         try:
-            self.pid = _start(theirs.fileno(), host, self.errors)
+            self.host = os.pidfd_open(os.getpid())
+            self.ctl, self.theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        except OSError:
+            wire.close_all([descriptor for descriptor in (self.errors, self.host) if descriptor >= 0])
+            raise
+        self.ctl.settimeout(START_SECONDS)
+        self.backend = self.enforcement = ""
+
+    def start(self, plan: Callable[[], bytes]) -> None:
+        """Start the program, and wait until it is ready to make wardens."""
+        try:
+            self.pid = _start(self.theirs.fileno(), self.host, self.errors)
             self.pidfd = os.pidfd_open(self.pid)
-            self.ctl.settimeout(START_SECONDS)
-            theirs.close()
+            self._close_theirs()
             # Made while the interpreter starts.
             self._brief(plan())
             self.backend, self.enforcement, self.missing_layers = self._await_ready()
@@ -136,13 +151,31 @@ class _Keeper:
         except BaseException:
             self.end()
             raise
-        finally:
-            theirs.close()
-            os.close(host)
 
     def told(self) -> str:
         """Return the last line that the keeper or a warden left on its standard error."""
+        if self.errors < 0:
+            return ""
         return os.pread(self.errors, 1 << 16, 0).decode("utf-8", "replace").strip().rpartition("\n")[2]
+
+    def ask(self, message: bytes) -> tuple[int, tuple[int, ...]]:
+        """Ask something, and return the number and the descriptors of the answer."""
+        wire.send(self.ctl, message)
+        self._await_word()
+        answer, descriptors = wire.receive(self.ctl)
+        try:
+            return wire.unpack_count(answer, message[0]), descriptors
+        except wire.WireError:
+            wire.close_all(descriptors)
+            raise
+
+    def _await_word(self) -> None:
+        poller = select.poll()
+        poller.register(self.ctl.fileno(), select.POLLIN)
+        give_up_at = monotonic() + START_SECONDS
+        while not poller.poll(LOOK_SECONDS * 1000):
+            if monotonic() >= give_up_at or tree.is_stopped(self.pid):
+                raise TimeoutError("the keeper was stopped, or does not answer")
 
     def _brief(self, plan: bytes) -> None:
         # By descriptor: a project of many repositories has a plan too large for a packet.
@@ -161,24 +194,46 @@ class _Keeper:
             raise ConnectionResetError
         return wire.unpack_ready(message)
 
+    def _close_theirs(self) -> None:
+        self.theirs.close()
+        if self.host >= 0:
+            os.close(self.host)
+            self.host = -1
+
     def close(self) -> None:
         """Forget the keeper without a word, as a fork of the host must."""
+        self._close_theirs()
         self.ctl.close()
-        os.close(self.errors)
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+        for descriptor in (self.errors, self.pidfd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.errors = self.pidfd = -1
 
     def end(self) -> None:
         """Hang up and wait until the keeper and all below are gone."""
-        self.ctl.close()
+        # Not only closed: a fork of the host below Python may hold it too.
+        self.ctl.shutdown(SHUT_RDWR)
         if self.pidfd >= 0:
-            poller = select.poll()
-            poller.register(self.pidfd, select.POLLIN)
-            if not poller.poll(END_SECONDS * 1000):
-                pidfd_send_signal(self.pidfd, SIGKILL)
+            if not self._ends_by_itself():
+                self._end_by_force()
             _reap(self.pid)
         self.close()
+
+    def _ends_by_itself(self) -> bool:
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        give_up_at = monotonic() + END_SECONDS
+        while not poller.poll(LOOK_SECONDS * 1000):
+            if monotonic() >= give_up_at or tree.is_stopped(self.pid):
+                return False
+        return True
+
+    def _end_by_force(self) -> None:
+        # What a dead warden left behind is the keeper's child, and would be nobody's when the keeper is killed.
+        give_up_at = monotonic() + FORCE_SECONDS
+        while tree.kill_below(self.pid) and monotonic() < give_up_at:
+            sleep(tree.PASS_SECONDS)
+        pidfd_send_signal(self.pidfd, SIGKILL)
 
 
 def _map_all_ids(pid: int) -> int:
@@ -222,164 +277,3 @@ def _start(ctl: int, host: int, errors: int) -> int:
         )
     finally:
         wire.close_all(high)
-
-
-class Pool:
-    """The wardens of one sandbox. Any thread may acquire; each warden runs one command at a time."""
-
-    def __init__(self, plan: Callable[[], bytes], inspect: Inspect | None = None) -> None:
-        self._plan = plan
-        self.inspect = inspect  # asked after each command what it did, by its errors, directory and missing layers
-        self._lock = allocate_lock()
-        self._keeper: _Keeper | None = None
-        self._idle: list[Warden] = []
-        self._wardens: WeakSet[Warden] = WeakSet()
-        self._closed = False
-        _POOLS.add(self)
-
-    def prepare(self) -> None:
-        """See to it that a warden is there."""
-        if not self._idle:
-            self._idle.append(self._make())
-
-    def status(self) -> tuple[str, str, tuple[str, ...]]:
-        """Return backend, enforcement and missing layers; the keeper is started to know them."""
-        with self._lock:
-            keeper = self._started_keeper()
-            return keeper.backend, keeper.enforcement, keeper.missing_layers
-
-    def dispatch(self, message: bytes, descriptors: Sequence[int]) -> Warden:
-        """Hand a request to a warden and return it; one that died while it was idle is replaced."""
-        for _ in range(MAX_IDLE_WARDENS + MAX_STARTS):
-            warden = self._acquire()
-            try:
-                wire.send(warden.sock, message, descriptors)
-            except (BrokenPipeError, ConnectionResetError):
-                warden.close()
-                continue
-            except BaseException:
-                self.release(warden)
-                raise
-            return warden
-        raise ContainmentError("every warden ends before it takes a command")
-
-    def _acquire(self) -> Warden:
-        try:
-            # Atomic without the lock, and the last one used: its memory is warm.
-            return self._idle.pop()
-        except IndexError:
-            return self._make()
-
-    def release(self, warden: Warden) -> None:
-        """Take a warden back that has ended its command."""
-        if self._closed:
-            warden.close()
-            return
-        warden.idle_since = now = monotonic()
-        self._idle.append(warden)
-        if len(self._idle) > 1:
-            self._trim(now)
-
-    def sweep(self, lost: Warden) -> int:
-        """End a warden that is lost and what it leaves behind; return how many processes were killed."""
-        with self._lock:
-            if self._keeper is None:
-                return 0
-            try:
-                wire.send(self._keeper.ctl, wire.COUNT.pack(wire.SWEEP, lost.pid))
-                count = wire.unpack_count(self._keeper.ctl.recv(wire.MAX_PACKET_BYTES), wire.SWEEP)
-            except (OSError, wire.WireError):
-                self._drop_keeper()
-                return 0
-            return count
-
-    def retire(self) -> None:
-        """End the keeper and all below; the next command starts another."""
-        with self._lock:
-            self._drop_keeper()
-
-    def close(self) -> None:
-        """End all commands, wardens and the keeper, and wait until they are gone."""
-        with self._lock:
-            self._closed = True
-            self._drop_keeper()
-
-    def _make(self) -> Warden:
-        told = ""
-        for _ in range(MAX_STARTS):
-            with self._lock:
-                keeper = self._started_keeper()
-                try:
-                    wire.send(keeper.ctl, bytes((wire.NEW,)))
-                    message, descriptors = wire.receive(keeper.ctl)
-                except (OSError, wire.WireError):
-                    message, descriptors = b"", ()
-                if not message:
-                    # The keeper was killed from outside; the next turn starts another.
-                    self._drop_keeper()
-                    continue
-                number = wire.unpack_count(message, wire.NEW)
-                if not descriptors:
-                    raise ContainmentError(f"a warden could not be made: {os.strerror(number)}")
-                warden = Warden(socket(fileno=descriptors[0]), number, descriptors[1])
-                self._wardens.add(warden)
-            try:
-                warden.await_ready()
-            except (OSError, wire.WireError):
-                warden.close()
-                told = keeper.told() if keeper.pidfd >= 0 else ""
-                continue
-            return warden
-        raise ContainmentError(f"what runs all commands ends as soon as it starts: {told or 'it was killed'}")
-
-    def _started_keeper(self) -> _Keeper:
-        if self._closed:
-            raise ContainmentError("the sandbox is closed; make a new one")
-        if self._keeper is None:
-            self._keeper = _Keeper(self._plan)
-        return self._keeper
-
-    def _trim(self, now: float) -> None:
-        try:
-            oldest = self._idle[0]
-            if len(self._idle) <= MAX_IDLE_WARDENS and now - oldest.idle_since < IDLE_SECONDS:
-                return
-            self._idle.remove(oldest)
-        except (IndexError, ValueError):
-            # Another thread has just acquired it.
-            return
-        oldest.close()
-
-    def _drop_keeper(self) -> None:
-        idle, self._idle = self._idle, []
-        for warden in idle:
-            warden.close()
-        if self._keeper is not None:
-            self._keeper.end()
-            self._keeper = None
-
-    def _forget_after_fork(self) -> None:
-        self._lock = allocate_lock()
-        for warden in list(self._wardens):
-            warden.forget()
-            if warden.streams is not None:
-                warden.streams.close()
-        self._idle = []
-        self._wardens = WeakSet()
-        if self._keeper is not None:
-            self._keeper.close()
-            self._keeper = None
-
-    def __del__(self) -> None:
-        self.close()
-
-
-_POOLS: WeakSet[Pool] = WeakSet()
-
-
-def _forget_after_fork() -> None:
-    for pool in list(_POOLS):
-        pool._forget_after_fork()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)

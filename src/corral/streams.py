@@ -1,12 +1,16 @@
 """The host's ends of a command's three streams: output is read into a bounded capture, input never blocks the host.
 
-Only pipes and sealed memory go to a command: any other file it could reopen, and reach what lies behind it.
+Only pipes, sealed memory and a terminal of its own go to a command: any other file it could reopen, and reach what lies
+behind it. The exception is what the caller lends of its own.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+from _struct import pack
+from errno import EIO, EPIPE
+from stat import S_ISCHR
 
 from corral.capture import STDERR, STDOUT, STREAM_NAMES
 from corral.containment import wire
@@ -18,29 +22,53 @@ if TYPE_CHECKING:
     Chunk = tuple[str, bytes]
 
 READ_BYTES = 1 << 16  # a pipe's default size
+MAX_TERMINAL_SIZE = 65535  # of rows and columns: the kernel has sixteen bits for each
+_TIOCSWINSZ = 0x5414
+_OUTER_END = os.makedev(5, 2)  # of any terminal, however many there are
+_END_OF_INPUT = b"\x04"  # what a terminal takes for it, unless the command has set another key
 FLOOD_BYTES = 1 << 20  # pipe and reads of a stream that fills its pipe; the most an ordinary user may have
 
 
 def _copy_of(descriptor: int) -> int:
     try:
-        return os.dup(descriptor)
+        # A host that has closed its own 0, 1 or 2 has something else there by now, perhaps a control socket. What is lent
+        # is what a program started by exec would have.
+        if os.get_inheritable(descriptor):
+            return os.dup(descriptor)
     except OSError:
         # Closed here: empty there.
-        return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        pass
+    return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+
+def checked_size(rows: int, columns: int) -> tuple[int, int]:
+    """Return the size of a terminal, or raise ValueError where there is none such."""
+    for name, number in (("rows", rows), ("columns", columns)):
+        if type(number) is not int or not 1 <= number <= MAX_TERMINAL_SIZE:
+            raise ValueError(f"{name} must be a whole number from 1 to {MAX_TERMINAL_SIZE}, not {number!r}")
+    return rows, columns
+
+
+def is_outer_end(descriptor: int) -> bool:
+    """Say whether a descriptor is the outer end of a terminal: a warden is not believed."""
+    kind = os.fstat(descriptor)
+    return S_ISCHR(kind.st_mode) and kind.st_rdev == _OUTER_END
 
 
 class Streams:
     """The streams of one command, from before it starts until it is over."""
 
-    __slots__ = ("_input", "_input_ends", "_wide_buffer", "lent", "reading", "stdin")
+    __slots__ = ("_input", "_input_ends", "_line_begins", "_wide_buffer", "lent", "reading", "stdin", "terminal")
 
     def __init__(self) -> None:
         self._wide_buffer: memoryview | None = None
         self._input: bytearray | None = None
         self._input_ends = False
+        self._line_begins = True
         self.reading: dict[int, int] = {}  # descriptor to stream
         self.lent: list[int] = []  # the command's ends: stdout, stderr, perhaps stdin
         self.stdin = -1  # our end of an input that stays open
+        self.terminal = -1  # the outer end of the command's terminal, until all is over
 
     def open_output(self) -> None:
         """Make the pipes that the command prints to."""
@@ -70,6 +98,19 @@ class Streams:
         self._input = bytearray()
         os.set_blocking(self.stdin, False)
 
+    def open_terminal(self, outer: int) -> None:
+        """Read and write the outer end of a terminal, on which the command is."""
+        self.reading[outer] = STDOUT
+        # One to read, one to write: a poll object knows a descriptor once.
+        self.stdin = self.terminal = os.dup(outer)
+        self._input = bytearray()
+        os.set_blocking(outer, False)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the terminal's size, which the kernel tells the command by SIGWINCH."""
+        if self.terminal >= 0:
+            fcntl.ioctl(self.terminal, _TIOCSWINSZ, pack("HHHH", *checked_size(rows, columns), 0, 0))
+
     def close_lent(self) -> None:
         """Close the command's ends, which it has by now."""
         while self.lent:
@@ -79,7 +120,15 @@ class Streams:
         """Read once from a stream that is ready, into `capture` and `chunks`; false at its end."""
         if self._wide_buffer is not None:
             buffer = self._wide_buffer
-        size = os.readv(descriptor, (buffer,))
+        try:
+            size = os.readv(descriptor, (buffer,))
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            # A terminal that nobody holds any more is an error, not an end.
+            if error.errno != EIO:
+                raise
+            return False
         if not size:
             return False
         stream = self.reading[descriptor]
@@ -111,10 +160,15 @@ class Streams:
         if self._input is None or self._input_ends:
             return False
         self._input += data
+        if data:
+            self._line_begins = data[-1:] in (b"\n", b"\r")
         return self.flush()
 
     def end_input(self) -> None:
-        """Close the input after what was written."""
+        """Close the input after what was written; a terminal gets the key that means it."""
+        if self.terminal >= 0 and self._input is not None and not self._input_ends:
+            # In the middle of a line the first only hands the line over.
+            self._input += _END_OF_INPUT if self._line_begins else 2 * _END_OF_INPUT
         self._input_ends = True
         self.flush()
 
@@ -127,7 +181,9 @@ class Streams:
                 del self._input[: os.write(self.stdin, self._input[:READ_BYTES])]
         except BlockingIOError:
             return True
-        except BrokenPipeError:
+        except OSError as error:
+            if error.errno not in (EPIPE, EIO):
+                raise
             self._close_input()
             return False
         if self._input_ends:
@@ -139,9 +195,15 @@ class Streams:
         """Whether there is something to write as soon as the pipe takes it."""
         return bool(self._input)
 
+    @property
+    def takes_input(self) -> bool:
+        """Whether there is an open input, and nothing waits to be written to it."""
+        return self._input is not None and not self._input and not self._input_ends
+
     def _close_input(self) -> None:
         self._input = None
-        os.close(self.stdin)
+        if self.stdin != self.terminal:
+            os.close(self.stdin)
         self.stdin = -1
 
     def close(self) -> None:
@@ -149,5 +211,8 @@ class Streams:
         self.close_lent()
         if self._input is not None:
             self._close_input()
+        if self.terminal >= 0:
+            os.close(self.terminal)
+            self.terminal = -1
         while self.reading:
             os.close(self.reading.popitem()[0])

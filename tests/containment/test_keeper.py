@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from corral.containment import wire
-from corral.spawn import Pool, Warden
+from corral.pool import Pool
+from corral.spawn import Warden
 from observe import alive, children, eventually, unique_seconds
 
 NONCE = b"n" * wire.NONCE_BYTES
@@ -25,8 +26,7 @@ def pool() -> Iterator[Pool]:
 
 @pytest.fixture
 def warden(pool: Pool) -> Iterator[Warden]:
-    pool.prepare()
-    taken = pool._acquire()
+    taken = pool.acquire()
     yield taken
     taken.close()
 
@@ -134,8 +134,7 @@ def test_keeper_and_warden_are_closed_to_others_of_the_same_user(warden: Warden)
 
 
 def test_a_warden_whose_host_hangs_up_ends_its_command(pool: Pool) -> None:
-    pool.prepare()
-    taken = pool._acquire()
+    taken = pool.acquire()
     seconds = unique_seconds()
     ask(taken, "/bin/sh", "-c", f"setsid sleep {seconds} & sleep {seconds}")
     eventually(lambda: len(alive(seconds)) == 2)
@@ -145,8 +144,7 @@ def test_a_warden_whose_host_hangs_up_ends_its_command(pool: Pool) -> None:
 
 
 def test_a_sweep_ends_what_a_dead_warden_left_and_spares_the_living(pool: Pool) -> None:
-    pool.prepare()
-    first, second = pool._acquire(), pool._make()
+    first, second = pool.acquire(), pool.acquire()
     mine, other = unique_seconds(), unique_seconds()
     ask(first, "/bin/sh", "-c", f"setsid sleep {mine} & sleep {mine}; :")
     ask(second, "/bin/sleep", other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from errno import ESTALE
 
 from corral.containment import landlock, mounts, namespaces, privileges, seccomp, tree
 from corral.containment.kernel import MACHINE
@@ -18,6 +19,7 @@ def confine(plan: dict[str, Any], layers: Collection[str], keeper: int) -> None:
     namespaces.unshare(*(name for name in ("mount", "ipc", "uts", "cgroup") if name in layers))
     if "mount" in layers:
         mounts.enter(plan["steps"], plan["scratch"], own_proc="proc" in layers)
+        _recognise(*plan["project"])
     privileges.leave_keyring()
     privileges.forbid_core_dumps()
     privileges.gain_nothing()
@@ -37,3 +39,10 @@ def confine(plan: dict[str, Any], layers: Collection[str], keeper: int) -> None:
             is_root=os.geteuid() == 0,
         )
         seccomp.install(code)
+
+
+def _recognise(path: str, device: int, inode: int) -> None:
+    """Refuse to go on in another directory than the host saw when the sandbox was made, such as one that a link leads to."""
+    found = os.lstat(path)
+    if (found.st_dev, found.st_ino) != (device, inode):
+        raise OSError(ESTALE, f"{path} was replaced since the sandbox was made")

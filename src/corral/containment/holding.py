@@ -20,6 +20,7 @@ class Holding:
 
     def __init__(self, config: SandboxConfig) -> None:
         self.config = config
+        self._project = _identity(config.project_root)
         self.view: view.View | None = None
         self.scratch = ""
         self._watch: Watch | None = None
@@ -51,8 +52,20 @@ class Holding:
                 "rules_without_mounts": [(self._here(path), right) for path, right in self.view.rules_without_mounts],
                 "network": containment.network,
                 "processes": self.config.limits.processes,
+                "project": (self.config.project_root, *self._project),
             }
         )
+
+    def why_not_here(self) -> str:
+        """Return why commands cannot work in the project any more, or nothing."""
+        root = self.config.project_root
+        try:
+            found = _identity(root)
+        except OSError as error:
+            return f"cannot enter {root}: {error.strerror}"
+        if found != self._project:
+            return f"{root} was replaced since the sandbox was made; make a new one"
+        return ""
 
     def clean(self) -> None:
         """Remove what a keeper that was killed could not."""
@@ -81,6 +94,12 @@ class Holding:
         if not stderr:
             return found
         return (*found, *denials.infer(stderr, cwd, self.view, self.config))
+
+
+def _identity(path: str) -> tuple[int, int]:
+    # Of the thing itself: a link in its place is another.
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
 
 
 def unmet(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[str, ...]) -> str:

@@ -106,6 +106,22 @@ def kill_descendants(spared: Collection[int] = ()) -> set[int]:
     return killed
 
 
+def is_stopped(pid: int) -> bool:
+    """Say whether a process was stopped by a signal, and so does nothing until another."""
+    return _state_and_parent(pid)[0] == b"T"
+
+
+def kill_below(pid: int) -> int:
+    """Send SIGKILL to every living descendant of another process in one pass; return how many there were."""
+    living = [child for child in descendants(pid) if _state_and_parent(child)[0] not in b"ZX"]
+    for child in living:
+        try:
+            os.kill(child, SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+    return len(living)
+
+
 def kill_namespace(*, listed: bool) -> set[int]:
     """Send SIGKILL to all others of the pid namespace whose first process this is; return those `listed` in its own /proc."""
     if os.getpid() != 1:

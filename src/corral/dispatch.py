@@ -1,0 +1,144 @@
+"""Hands what was decided to run to a warden, and returns the handle of it."""
+
+from __future__ import annotations
+
+import os
+from time import monotonic
+
+from corral.containment import wire
+from corral.errors import ContainmentError
+from corral.handle import Handle
+from corral.streams import Streams, is_outer_end
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corral.audience import OnOutput
+    from corral.config import SandboxConfig
+    from corral.model import Call, Launch, Verdict
+    from corral.pool import Pool
+    from corral.spawn import Warden
+
+
+def start(
+    pool: Pool,
+    launch: Launch,
+    config: SandboxConfig,
+    call: Call,
+    verdict: Verdict,
+    *,
+    warden: Warden | None = None,
+    open_stdin: bool = False,
+    inherit_stdin: bool = False,
+    inherit_stdio: bool = False,
+    terminal: tuple[int, int] | None = None,
+    on_output: OnOutput | None = None,
+) -> Handle:
+    """Hand a command to a warden: the one given, or one of the pool. `terminal` is rows and columns."""
+    streams = Streams()
+    try:
+        if warden is None:
+            # Before the clock starts: a deadline is the command's, not ours.
+            warden = pool.acquire()
+        nonce = os.urandom(wire.NONCE_BYTES)
+        started_at = monotonic()
+        deadline = 0.0 if launch.timeout_seconds is None else started_at + launch.timeout_seconds
+        if inherit_stdio:
+            streams.lend_own()
+        elif terminal is None:
+            streams.open_output()
+            if launch.stdin is not None:
+                streams.give_input(launch.stdin)
+            elif inherit_stdin:
+                streams.lend_input()
+            elif open_stdin:
+                streams.open_input()
+        request = _request(launch, config, nonce, deadline, streams, terminal=terminal)
+    except BaseException as error:
+        streams.close()
+        if warden is not None:
+            pool.release(warden)
+        raise _own(error) from error
+    try:
+        warden = pool.dispatch(warden, request, streams.lent)
+    except BaseException as error:
+        streams.close()
+        raise _own(error) from error
+    try:
+        if terminal is not None:
+            _take_terminal(warden, nonce, streams)
+            if launch.stdin is not None:
+                streams.write(launch.stdin)
+                streams.end_input()
+        return Handle(
+            pool,
+            warden,
+            streams,
+            launch,
+            config,
+            judged=(call, verdict),
+            nonce=nonce,
+            started_at=started_at,
+            inherits=inherit_stdio,
+            on_output=on_output,
+        )
+    except BaseException:
+        streams.close()
+        warden.close()
+        raise
+
+
+def _own(error: BaseException) -> BaseException:
+    if isinstance(error, OSError):
+        return ContainmentError(f"the command could not be handed to a warden: {error}")
+    return error
+
+
+def _take_terminal(warden: Warden, nonce: bytes, streams: Streams) -> None:
+    """Take the outer end of the command's terminal; or its outcome, which the handle acts on, where it could not start."""
+    message, descriptors = warden.receive()
+    if len(message) == wire.OUTCOME.size and not descriptors:
+        warden.inbox[: len(message)] = message
+        return
+    fits = message == wire.CONTROL.pack(wire.TERMINAL, nonce, 0) and len(descriptors) == 1
+    if not fits or not is_outer_end(descriptors[0]):
+        wire.close_all(descriptors)
+        raise ContainmentError("the warden gave no terminal; it was killed, or is not to be trusted")
+    streams.open_terminal(descriptors[0])
+
+
+def _request(
+    launch: Launch,
+    config: SandboxConfig,
+    nonce: bytes,
+    deadline: float,
+    streams: Streams,
+    *,
+    terminal: tuple[int, int] | None,
+) -> bytes:
+    flags = wire.HAS_STDIN if len(streams.lent) > 2 else 0
+    rows = columns = 0
+    if terminal is not None:
+        flags = wire.ON_TERMINAL
+        rows, columns = terminal
+    environment = _environment_block(launch.env)
+    body = wire.request_body(launch.executable, launch.cwd, launch.argv, environment)
+    if len(body) > wire.MAX_PACKET_BYTES:
+        streams.lent.append(wire.sealed("request", body))
+        flags |= wire.HAS_BODY
+        body = b""
+    drain = config.output.drain_seconds or 0.0
+    return wire.REQUEST.pack(wire.RUN, nonce, deadline, drain, flags, len(environment), rows, columns) + body
+
+
+_last_block: tuple[Mapping[str, str], bytes] = ({}, b"")
+
+
+def _environment_block(env: Mapping[str, str]) -> bytes:
+    global _last_block  # noqa: PLW0603  one assignment, so threads see the old pair or the new
+    seen, block = _last_block
+    if env is not seen:
+        block = wire.environment_block(env)
+        _last_block = (env, block)
+    return block

@@ -1,0 +1,398 @@
+"""What happens while one command runs, in a poll loop or in an event loop: read, write, watch the clock, make the result.
+
+Exactly one result, whatever happens to the command, the warden or the keeper. One drives at a time, whoever waits.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import RLock, allocate_lock
+from select import POLLIN, POLLOUT
+from time import monotonic, time
+
+from corral.audience import Audience
+from corral.capture import Capture, Captured
+from corral.containment import wire
+from corral.errors import ContainmentError
+from corral.outcome import ending_of, facts_of, lost, silent
+from corral.result import SandboxResult
+from corral.streams import FLOOD_BYTES, READ_BYTES, Streams
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections import deque
+    from typing import Any
+
+    from corral.audience import OnOutput
+    from corral.config import SandboxConfig
+    from corral.model import Call, Launch, Verdict
+    from corral.outcome import Ending
+    from corral.pool import Pool
+    from corral.spawn import Warden
+    from corral.streams import Chunk
+
+GRACE_SECONDS = 3.0  # what a warden has to end its command once it must, before it is itself killed
+LONGEST_WAIT_SECONDS = 5.0  # so that a kill from another thread is followed up although this one waits
+LONGEST_WAIT_WITH_INPUT_SECONDS = 0.05  # so that what another thread left to write is noticed
+NEVER = float("inf")
+_NOTHING_PRINTED = Captured()
+
+
+class Driver:
+    """The inside of a handle: streams, clock and warden of one command."""
+
+    __slots__ = (
+        "_audience",
+        "_began_at",
+        "_capture",
+        "_config",
+        "_driving",
+        "_exited",
+        "_heard_at",
+        "_inherits",
+        "_judged",
+        "_known",
+        "_launch",
+        "_nonce",
+        "_patience_ends_at",
+        "_pool",
+        "_printed",
+        "_relayed",
+        "_result",
+        "_silence_seconds",
+        "_silent",
+        "_speaking",
+        "_started_at",
+        "_streams",
+        "_warden",
+    )
+
+    def __init__(
+        self,
+        pool: Pool,
+        warden: Warden,
+        streams: Streams,
+        launch: Launch,
+        config: SandboxConfig,
+        *,
+        judged: tuple[Call, Verdict],
+        nonce: bytes,
+        started_at: float,
+        inherits: bool,
+        on_output: OnOutput | None = None,
+    ) -> None:
+        self._warden: Warden | None = warden
+        self._streams = streams
+        self._pool = pool
+        self._launch = launch
+        self._config = config
+        self._judged = judged
+        self._nonce = nonce
+        self._inherits = inherits
+        self._began_at = time()
+        self._started_at = self._heard_at = started_at
+        self._result: SandboxResult | None = None
+        self._known: dict[str, Any] | None = None
+        self._capture: Capture | None = None  # made when something is printed
+        self._audience = None if on_output is None else Audience(on_output)
+        self._printed: list[Chunk] | None = None if on_output is None else []  # not yet told to those who listen
+        self._relayed = -1
+        self._driving = RLock()  # a thread that drives knows that it does, although an interrupt came in between
+        self._speaking = allocate_lock()  # held while a message is sent, and while the warden is given back
+        limit = launch.timeout_seconds
+        self._patience_ends_at = NEVER if limit is None else started_at + limit + GRACE_SECONDS
+        self._silence_seconds = None if inherits else config.output.silence_seconds
+        self._silent = self._exited = False
+        warden.streams = streams
+        streams.close_lent()
+        for descriptor in streams.reading:
+            warden.poller.register(descriptor, POLLIN)
+
+    def __del__(self) -> None:
+        # Nobody can ask for the result any more: hanging up makes the warden end the command.
+        if self._warden is not None:
+            self._streams.close()
+            self._warden.close()
+
+    def _say(self, kind: int, number: int = 0) -> None:
+        if self._warden is None or self._warden.pidfd < 0:
+            # In a fork of the host, the lock may be held for ever.
+            return
+        with self._speaking:
+            if self._warden is not None:
+                try:
+                    self._warden.say(kind, self._nonce, number)
+                except OSError:
+                    # The warden is gone; whoever drives will see that.
+                    return
+
+    def _end(self) -> None:
+        self._patience_ends_at = min(self._patience_ends_at, monotonic() + GRACE_SECONDS)
+        self._say(wire.KILL)
+
+    def _dismiss(self) -> None:
+        if self._audience is not None:
+            self._audience.on_output = None
+
+    def _hearers(self) -> Audience:
+        self._check_owner()
+        with self._speaking:
+            if self._audience is None:
+                self._audience = Audience()
+            return self._audience
+
+    def _subscribe(self) -> deque[Chunk]:
+        queue = self._hearers().subscribe()
+        if self._printed is None:
+            self._printed = []
+        return queue
+
+    def _is_driving(self) -> bool:
+        return bool(self._driving._is_owned())  # type: ignore[attr-defined]  # what threading.Condition uses
+
+    def _drive(self, until: float) -> None:
+        """Handle what is ready, waiting for it no longer than `until`; or wait for another who does."""
+        if self._is_driving():
+            raise RuntimeError("this thread is waiting for the command already; a callback cannot do so once more")
+        self._check_owner()
+        try:
+            if not self._driving.acquire(False):
+                self._follow(until)
+            elif self._result is None:
+                self._turn(until)
+        finally:
+            if self._is_driving():
+                self._driving.release()
+                if self._audience is not None:
+                    self._audience.ring()
+
+    def _follow(self, until: float) -> None:
+        seconds = min(until - monotonic(), LONGEST_WAIT_SECONDS)
+        if seconds > 0:
+            self._hearers().wait_for(self._driving, seconds)
+
+    def _turn(self, until: float) -> None:
+        warden = self._held_warden()
+        if warden.inbox[0]:
+            # Taken before, by who started the command, or a KeyboardInterrupt fell between taking it and acting on it.
+            self._act(warden)
+            return
+        streams = self._streams
+        writing = streams.stdin if streams.wants_to_write else -1
+        relayed = self._relayed if streams.takes_input else -1
+        if writing >= 0:
+            warden.poller.register(writing, POLLOUT)
+        if relayed >= 0:
+            warden.poller.register(relayed, POLLIN)
+        try:
+            events = warden.poller.poll(self._seconds_to_wait(until) * 1000)
+        finally:
+            if writing >= 0:
+                warden.poller.unregister(writing)
+            if relayed >= 0:
+                warden.poller.unregister(relayed)
+        if not events:
+            self._watch_the_clock(warden)
+            return
+        spoken = False
+        for descriptor, event in events:
+            if descriptor in streams.reading:
+                self._read(warden, descriptor, event)
+            elif descriptor == warden.descriptor:
+                spoken = True
+            elif descriptor == relayed:
+                self._pass_on()
+            else:
+                with self._speaking:
+                    streams.flush()
+        if spoken:
+            self._hear(warden)
+        if self._printed:
+            self._publish()
+
+    def _publish(self) -> None:
+        printed, self._printed = self._printed, []
+        if printed and self._audience is not None:
+            self._audience.tell(printed)
+
+    def _pass_on(self) -> None:
+        try:
+            data = os.read(self._relayed, READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            # A terminal that is gone.
+            data = b""
+        with self._speaking:
+            if data:
+                self._streams.write(data)
+            else:
+                self._relayed = -1
+                self._streams.end_input()
+
+    async def _readiness(self) -> None:
+        """Wait in the running event loop until there is something to handle."""
+        from asyncio import get_running_loop  # noqa: PLC0415  for those who have it loaded already
+
+        self._check_owner()
+        crowd = self._hearers().crowd_in(get_running_loop())
+        seconds = LONGEST_WAIT_SECONDS
+        # Where a thread drives, it calls when it has.
+        if self._driving.acquire(False):
+            try:
+                if self._result is not None or self._held_warden().inbox[0]:
+                    return
+                streams = self._streams
+                relayed = (self._relayed,) if self._relayed >= 0 and streams.takes_input else ()
+                crowd.watch(
+                    (self._held_warden().descriptor, *streams.reading, *relayed),
+                    (streams.stdin,) if streams.wants_to_write else (),
+                )
+                seconds = self._seconds_to_wait(NEVER)
+            finally:
+                self._driving.release()
+                # For a thread that has just found it held.
+                self._hearers().ring()
+        await crowd.wait(seconds)
+
+    def _held_warden(self) -> Warden:
+        self._check_owner()
+        assert self._warden is not None  # noqa: S101  there is no result yet
+        return self._warden
+
+    def _check_owner(self) -> None:
+        # In this order: a thread that concludes sets the result before it gives the warden back.
+        warden = self._warden
+        if (warden is None or warden.pidfd < 0) and self._result is None:
+            raise ContainmentError("this command belongs to the process that started it, of which this one is a fork")
+
+    def _seconds_to_wait(self, until: float) -> float:
+        alarm = min(until, self._patience_ends_at)
+        if self._silence_seconds is not None and not self._exited and not self._silent:
+            alarm = min(alarm, self._heard_at + self._silence_seconds)
+        longest = LONGEST_WAIT_SECONDS if self._streams.stdin < 0 else LONGEST_WAIT_WITH_INPUT_SECONDS
+        return max(min(alarm - monotonic(), longest), 0.0)
+
+    def _watch_the_clock(self, warden: Warden) -> None:
+        now = monotonic()
+        silence = self._silence_seconds
+        if silence is not None and not self._silent and not self._exited and now >= self._heard_at + silence:
+            self._silent = True
+            self._end()
+        if now >= self._patience_ends_at:
+            self._lose(warden)
+
+    def _read(self, warden: Warden, descriptor: int, event: int) -> None:
+        if event & POLLIN:
+            if self._capture is None:
+                self._capture = Capture(self._config.max_output_bytes, self._config.output.keep)
+            if self._streams.read(descriptor, warden.buffer, self._capture, self._printed):
+                if self._silence_seconds is not None:
+                    self._heard_at = monotonic()
+                return
+        warden.poller.unregister(descriptor)
+        self._streams.shut(descriptor)
+        if self._exited:
+            self._end_the_drain()
+        elif not self._streams.reading:
+            # Most often the command is about to end: what is known by now need not be put together when it has.
+            self._known = self._facts()
+
+    def _end_the_drain(self) -> None:
+        # The command is over and nobody can print any more: what still runs need not be waited for.
+        if not self._streams.reading and not self._inherits:
+            self._say(wire.DRAINED)
+
+    def _hear(self, warden: Warden) -> None:
+        try:
+            size = warden.sock.recv_into(warden.inbox)
+        except OSError:
+            size = 0
+        if size == wire.OUTCOME.size:
+            self._act(warden)
+        else:
+            self._lose(warden)
+
+    def _act(self, warden: Warden) -> None:
+        """Act on what the warden said; a word about another command is none."""
+        inbox = warden.inbox
+        kind = inbox[0] if inbox[1 : 1 + wire.NONCE_BYTES] == self._nonce else 0
+        if kind == wire.ENDED:
+            self._drain(warden)
+            self._conclude(warden, ending_of(inbox, self._launch, self._config.limits))
+        elif kind == wire.EXITED:
+            self._exited = True
+            self._end_the_drain()
+        inbox[0] = 0
+
+    def _lose(self, warden: Warden) -> None:
+        """Make a result without the warden, which was killed or does not answer."""
+        limit = self._launch.timeout_seconds
+        timed_out = limit is not None and monotonic() >= self._started_at + limit
+        warden.kill()
+        killed = self._pool.sweep(warden)
+        self._drain(warden)
+        self._conclude(warden, lost(killed, timed_out=timed_out))
+
+    def _drain(self, warden: Warden) -> None:
+        # The writers are dead, so what is left fits the pipes; more comes only from one who got a descriptor outside.
+        streams = self._streams
+        reads_left = 2 * FLOOD_BYTES // READ_BYTES
+        while streams.reading and reads_left:
+            events = [event for event in warden.poller.poll(0) if event[0] in streams.reading]
+            if not events:
+                return
+            for descriptor, event in events:
+                reads_left -= 1
+                self._read(warden, descriptor, event)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the fields of the result that are known once everything is printed."""
+        kept = _NOTHING_PRINTED if self._capture is None else self._capture.finish()
+        facts = facts_of(*self._judged, self._launch.cwd, self._nonce, self._began_at)
+        facts["stdout"], facts["stdout_bytes"] = kept.stdout, kept.stdout_bytes
+        facts["stderr"], facts["stderr_bytes"] = kept.stderr, kept.stderr_bytes
+        facts["truncated"] = kept.truncated
+        return facts
+
+    def _conclude(self, warden: Warden, ending: Ending) -> None:
+        # Before the result is to be seen: who iterates ends with it.
+        self._publish()
+        if self._silent:
+            ending = silent(ending, self._silence_seconds or 0.0)
+        facts = self._known or self._facts()
+        violations = ending.violations
+        if self._pool.inspect is not None:
+            known = {violation.kind for violation in violations}
+            # On a terminal errors stand among the rest.
+            told = facts["stderr"] if self._streams.terminal < 0 else facts["stdout"]
+            found = self._pool.inspect(told, self._launch.cwd, warden.missing_layers)
+            violations += tuple([violation for violation in found if violation.kind not in known])
+        if ending.message:
+            said = ending.message.encode("utf-8", "surrogateescape")
+            facts["stderr"] += said
+            facts["stderr_bytes"] += len(said)
+        self._result = SandboxResult(
+            exit_code=ending.exit_code,
+            timed_out=ending.timed_out,
+            duration_ms=(monotonic() - self._started_at) * 1000,
+            signal=ending.signal,
+            backend=warden.backend,
+            enforcement=warden.enforcement,
+            missing_layers=warden.missing_layers,
+            violations=violations,
+            usage=ending.usage,
+            killed=ending.killed,
+            **facts,
+        )
+        for descriptor in self._streams.reading:
+            warden.poller.unregister(descriptor)
+        with self._speaking:
+            self._warden = None
+            self._streams.close()
+        warden.streams = None
+        if ending.reusable:
+            warden.inbox[0] = 0
+            self._pool.release(warden)
+        else:
+            warden.close()

@@ -1,0 +1,294 @@
+"""The wardens of one sandbox: taken when idle, made when there is none, replaced when they or their keeper are gone.
+
+They are made by a thread that lives only as long as somebody waits for one: an interrupt of the caller cannot fall into the
+middle, and an event loop runs on. A fork of the host has a pool of its own; what it inherited it closes and never speaks to.
+"""
+
+from __future__ import annotations
+
+import os
+from _socket import socket
+from _thread import allocate_lock, start_new_thread
+from _weakrefset import WeakSet
+from collections import deque
+from time import monotonic
+
+from corral.containment import wire
+from corral.errors import ContainmentError
+from corral.spawn import Keeper, Warden
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from asyncio import Future
+    from collections.abc import Callable, Sequence
+
+    from corral.model import Violation
+
+    Inspect = Callable[[bytes, str, tuple[str, ...]], tuple[Violation, ...]]
+
+MAX_IDLE_WARDENS = 16  # a burst of runs leaves at most these, about 2 MB each
+IDLE_SECONDS = 30.0  # after which an idle warden ends, unless it is the first; what is held of it here then goes too
+MAX_STARTS = 3  # of keepers in a row, against one that dies as soon as it starts
+MAX_MAKERS = 2  # threads at a time: while one warden confines itself, the keeper can fork the next
+
+
+class _Order:
+    """A warden that somebody waits for, and how to tell them that it is there."""
+
+    __slots__ = ("error", "is_given_up", "tell", "warden")
+
+    def __init__(self, tell: Callable[[], object]) -> None:
+        self.tell = tell
+        self.warden: Warden | None = None
+        self.error: BaseException | None = None
+        self.is_given_up = False
+
+    def taken(self) -> Warden:
+        """Return the warden, or raise why there is none."""
+        if self.error is not None:
+            raise self.error
+        warden, self.warden = self.warden, None
+        assert warden is not None  # noqa: S101  told only when there is one of the two
+        return warden
+
+
+class Pool:
+    """The wardens of one sandbox. Any thread may acquire; each warden runs one command at a time."""
+
+    def __init__(self, plan: Callable[[], bytes], inspect: Inspect | None = None) -> None:
+        self._plan = plan
+        self.inspect = inspect  # asked after each command what it did, by its errors, directory and missing layers
+        self._lock = allocate_lock()  # for the orders; never held for long
+        self._talking = allocate_lock()  # with the keeper, which may take its time
+        self._keeper: Keeper | None = None
+        self._orders: deque[_Order] = deque()
+        self._makers = 0
+        self._idle: list[Warden] = []
+        self._wardens: WeakSet[Warden] = WeakSet()
+        self._closed = False
+        _POOLS.add(self)
+
+    def acquire(self) -> Warden:
+        """Return a warden that is ready: the one used last, whose memory is warm, or a new one."""
+        try:
+            # Atomic without a lock.
+            return self._idle.pop()
+        except IndexError:
+            pass
+        told = allocate_lock()
+        told.acquire()
+        order = _Order(told.release)
+        try:
+            self._place(order)
+            told.acquire()
+            return order.taken()
+        except BaseException:
+            self._give_up(order)
+            raise
+
+    async def acquire_in_loop(self) -> Warden:
+        """Return a warden that is ready, and let the running event loop run on while one is made."""
+        from asyncio import get_running_loop  # noqa: PLC0415  for those who have it loaded already
+
+        try:
+            return self._idle.pop()
+        except IndexError:
+            pass
+        loop = get_running_loop()
+        ready = loop.create_future()
+        order = _Order(lambda: loop.call_soon_threadsafe(_set, ready))
+        try:
+            self._place(order)
+            await ready
+            return order.taken()
+        except BaseException:
+            self._give_up(order)
+            raise
+
+    def dispatch(self, warden: Warden, message: bytes, descriptors: Sequence[int]) -> Warden:
+        """Hand a request to a warden and return it; one that died while it was idle is replaced."""
+        for _ in range(MAX_IDLE_WARDENS + MAX_STARTS):
+            try:
+                wire.send(warden.sock, message, descriptors)
+            except (BrokenPipeError, ConnectionResetError):
+                warden.close()
+            except OSError:
+                self.release(warden)
+                raise
+            except BaseException:
+                # It may have the request.
+                warden.close()
+                raise
+            else:
+                return warden
+            warden = self.acquire()
+        warden.close()
+        raise ContainmentError("every warden ends before it takes a command")
+
+    def release(self, warden: Warden) -> None:
+        """Take a warden back that has ended its command."""
+        if self._closed:
+            warden.close()
+            return
+        warden.idle_since = now = monotonic()
+        self._idle.append(warden)
+        if len(self._idle) > 1:
+            self._trim(now)
+
+    def sweep(self, lost: Warden) -> int:
+        """End a warden that is lost and what it leaves behind; return how many processes were killed."""
+        with self._talking:
+            if self._keeper is None:
+                return 0
+            try:
+                return self._keeper.ask(wire.COUNT.pack(wire.SWEEP, lost.pid))[0]
+            except (OSError, wire.WireError):
+                self._drop_keeper()
+                return 0
+
+    def retire(self) -> None:
+        """End the keeper and all below; the next command starts another."""
+        with self._talking:
+            self._drop_keeper()
+
+    def close(self) -> None:
+        """End all commands, wardens and the keeper, and wait until they are gone."""
+        self._closed = True
+        with self._talking:
+            self._drop_keeper()
+
+    def _place(self, order: _Order) -> None:
+        self._orders.append(order)
+        if self._makers < MAX_MAKERS:
+            try:
+                start_new_thread(self._make_what_is_ordered, ())
+            except RuntimeError:
+                # No more threads are to be had.
+                self._make_what_is_ordered()
+
+    def _give_up(self, order: _Order) -> None:
+        with self._lock:
+            order.is_given_up = True
+            warden, order.warden = order.warden, None
+        if warden is not None:
+            self.release(warden)
+
+    def _make_what_is_ordered(self) -> None:
+        with self._lock:
+            self._makers += 1
+        while (order := self._next_order()) is not None:
+            warden = error = None
+            try:
+                warden = self._idle.pop() if self._idle else self._make()
+            except BaseException as failure:  # noqa: BLE001  it is raised where the warden is waited for
+                error = failure
+            with self._lock:
+                is_given_up = order.is_given_up
+                if not is_given_up:
+                    order.warden, order.error = warden, error
+            try:
+                if is_given_up and warden is not None:
+                    self.release(warden)
+                order.tell()
+            except RuntimeError:
+                # An event loop that was closed meanwhile.
+                self._give_up(order)
+
+    def _next_order(self) -> _Order | None:
+        with self._lock:
+            while self._orders:
+                order = self._orders.popleft()
+                if not order.is_given_up:
+                    return order
+            self._makers -= 1
+            return None
+
+    def _make(self) -> Warden:
+        told = ""
+        for _ in range(MAX_STARTS):
+            with self._talking:
+                keeper = self._started_keeper()
+                try:
+                    number, descriptors = keeper.ask(bytes((wire.NEW,)))
+                except (OSError, wire.WireError):
+                    # The keeper was killed or stopped from outside; the next turn starts another.
+                    self._drop_keeper()
+                    continue
+                if not descriptors:
+                    raise ContainmentError(f"a warden could not be made: {os.strerror(number)}")
+                warden = Warden(socket(fileno=descriptors[0]), number, descriptors[1])
+                self._wardens.add(warden)
+            try:
+                warden.await_ready()
+            except (OSError, wire.WireError):
+                warden.close()
+                told = keeper.told()
+                continue
+            return warden
+        raise ContainmentError(f"what runs all commands ends as soon as it starts: {told or 'it was killed'}")
+
+    def _started_keeper(self) -> Keeper:
+        if self._closed:
+            raise ContainmentError("the sandbox is closed; make a new one")
+        if self._keeper is None:
+            # Known before it starts, so that a fork in the meantime closes what it has.
+            self._keeper = Keeper()
+            try:
+                self._keeper.start(self._plan)
+            except BaseException:
+                self._keeper = None
+                raise
+        return self._keeper
+
+    def _trim(self, now: float) -> None:
+        try:
+            oldest = self._idle[0]
+            if len(self._idle) <= MAX_IDLE_WARDENS and now - oldest.idle_since < IDLE_SECONDS:
+                return
+            self._idle.remove(oldest)
+        except (IndexError, ValueError):
+            # Another thread has just acquired it.
+            return
+        oldest.close()
+
+    def _drop_keeper(self) -> None:
+        idle, self._idle = self._idle, []
+        for warden in idle:
+            warden.close()
+        if self._keeper is not None:
+            self._keeper.end()
+            self._keeper = None
+
+    def _forget_after_fork(self) -> None:
+        self._lock = allocate_lock()
+        self._talking = allocate_lock()
+        self._orders = deque()
+        self._makers = 0
+        for warden in list(self._wardens):
+            warden.forget()
+            if warden.streams is not None:
+                warden.streams.close()
+        self._idle = []
+        self._wardens = WeakSet()
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _set(ready: Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+_POOLS: WeakSet[Pool] = WeakSet()
+
+
+def _forget_after_fork() -> None:
+    for pool in list(_POOLS):
+        pool._forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
