@@ -59,7 +59,10 @@ def change(root: str, kind: str, name: str, target: str) -> None:
 def test_what_is_recalled_is_what_judging_again_says(
     steps: list[tuple[Call, tuple[str, str, str]]], profile: str
 ) -> None:
-    root = tempfile.mkdtemp()
+    outer = tempfile.mkdtemp()
+    # Deeper than the links of a test can climb.
+    root = f"{outer}/1/2/3/project"
+    os.makedirs(root)
     try:
         config = SandboxConfig(root, profile=profile)
         machine = Machine.of(config)
@@ -70,7 +73,7 @@ def test_what_is_recalled_is_what_judging_again_says(
             change(root, *step)
             assert recall.vet(call, machine) == vet(call, config, machine)
     finally:
-        shutil.rmtree(root)
+        shutil.rmtree(outer)
 
 
 @pytest.fixture

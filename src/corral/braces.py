@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
+
+from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ HOLE = "\0"
 LITERAL, QUOTED, EXPANDED, SPLIT = range(4)
 MAX_BRACES = 64  # in one word, against time that grows with their square
 MAX_FIELDS = 256  # against a brace expansion that makes millions of words
+_RANGE = pattern(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
 
 
 def expand_braces(fragments: list[Fragment]) -> list[list[Fragment]]:
@@ -66,7 +68,7 @@ def _first_group(chars: list[Fragment]) -> tuple[int, int, list[list[Fragment]]]
 
 
 def _sequence(text: str) -> list[list[Fragment]] | None:
-    match = re.fullmatch(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?", text)
+    match = _RANGE.fullmatch(text)
     if match is None:
         return None
     first, last, step = match.groups()

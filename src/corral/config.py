@@ -171,10 +171,12 @@ class SandboxConfig(Record):
         put(self, "profile", _profile(self.profile))
         if self.denylist is None:
             put(self, "denylist", default_denylist(self.rules))
-        put(self, "denylist", _names("denylist", self.denylist))
+        else:
+            put(self, "denylist", _names("denylist", self.denylist))
         if self.interpreter_block is None:
             put(self, "interpreter_block", default_interpreter_block())
-        put(self, "interpreter_block", _names("interpreter_block", self.interpreter_block))
+        else:
+            put(self, "interpreter_block", _names("interpreter_block", self.interpreter_block))
         put(self, "env_allowlist", _names("env_allowlist", self.env_allowlist))
         for name, kind in (("containment", Containment), ("limits", Limits), ("output", Output)):
             if not isinstance(getattr(self, name), kind):

@@ -5,12 +5,12 @@ A hole is a NUL in the text of a word, which no argument can hold. Never guesses
 
 from __future__ import annotations
 
-import re
-
 from corral.braces import EXPANDED, HOLE, LITERAL, MAX_FIELDS, QUOTED, SPLIT, expand_braces
+from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from re import Match
     from typing import Any
 
     from corral.shell import Script
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
 NUMBER = "\1"  # a hole that can only be a number or a plain word: it changes no path (a call that holds this byte itself is refused)
 SUBSTITUTED = f"/dev/fd/{NUMBER}"  # the name of a process substitution
-_SPECIAL = re.compile(r"[\\~*?\[\]{}$`'\"]")
+_SPECIAL = frozenset("\\~*?[]{}$`'\"")
 _BLANKS = " \t\n"  # what IFS is unless it is set
-_DEFAULT = re.compile(r"\$\{(\w+)(?:\[.*\])?:?=", re.DOTALL)
-_HIDDEN = re.compile(r"(?<!\\)(?:\\\\)*(?:\$\(|`)")
+_DEFAULT = pattern(r"(?s)\$\{(\w+)(?:\[.*\])?:?=")
+_ESCAPED = pattern(r"(?s)\\(.|\n)")
+_BLANK_RUN = pattern(r"[ \t\n]+")
+_BLANK_SET = frozenset(_BLANKS)
+_HIDDEN = pattern(r"(?<!\\)(?:\\\\)*(?:\$\(|`)")
 # Variables whose value, where nothing assigned another, is a plain number or word that changes no path and names no command.
 PLAIN = frozenset(
     [
@@ -65,9 +68,8 @@ _ANSI = {
     '"': '"',
     "?": "?",
 }
-_ANSI_ESCAPE = re.compile(
-    r"\\(?:([abeEfnrtv\\'\"?])|x([0-9a-fA-F]{1,2}|\{[0-9a-fA-F]*\}?)|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.))",
-    re.DOTALL,
+_ANSI_ESCAPE = pattern(
+    r"(?s)\\(?:([abeEfnrtv\\'\"?])|x([0-9a-fA-F]{1,2}|\{[0-9a-fA-F]*\}?)|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.))"
 )
 
 
@@ -109,7 +111,7 @@ class Word:
 def ansi_c(text: str) -> str:
     """Decode the inside of $'…' as bash does."""
 
-    def one(match: re.Match[str]) -> str:
+    def one(match: Match[str]) -> str:
         simple, hexa, short, long, octal, control = match.groups()
         if simple:
             return _ANSI[simple]
@@ -168,7 +170,7 @@ class Expander:
         kind = node.type
         if kind in ("word", "number", "variable_name"):
             text = script.cut(start, end)
-            if not _SPECIAL.search(text):
+            if _SPECIAL.isdisjoint(text):
                 return [Word(text, *script.span(start, end))]
         elif kind == "raw_string":
             return [Word(script.cut(start + 1, end - 1), *script.span(start, end))]
@@ -283,7 +285,7 @@ class Expander:
         if "\\" not in text:
             out.append((text, QUOTED if quoted and text[:1] != "~" else LITERAL))
             return
-        pieces = re.split(r"\\(.|\n)", text, flags=re.DOTALL)
+        pieces = _ESCAPED.split(text)
         for index, piece in enumerate(pieces):
             if index % 2:
                 if piece != "\n":
@@ -370,9 +372,9 @@ class Expander:
         if operator in (":-", ":=") and known == "" and len(children) == 5 and not (quoted and "'" in text):
             return self._collect(children[3], out, quoted)
         if operator in _STRIPPERS and isinstance(known, str) and HOLE not in known and len(children) == 5:
-            pattern = script.cut(children[3].start_byte, children[3].end_byte)
-            if not _SPECIAL.search(pattern):
-                return self._value(_STRIPPERS[operator](known, pattern), out, quoted)
+            ending = script.cut(children[3].start_byte, children[3].end_byte)
+            if _SPECIAL.isdisjoint(ending):
+                return self._value(_STRIPPERS[operator](known, ending), out, quoted)
         several = "[@]" in text or text.startswith(("${@", "${!"))  # any number of words, even inside quotes
         return self._value(None, out, quoted and not several)
 
@@ -421,7 +423,7 @@ class Expander:
                     multi = True
                 if "*" in piece or "?" in piece or "[" in piece:
                     glob = True
-                parts = re.split(r"[ \t\n]+", piece)
+                parts = _BLANK_RUN.split(piece) if not _BLANK_SET.isdisjoint(piece) else [piece]
                 text += parts[0]
                 begun = begun or bool(parts[0])
                 for part in parts[1:]:
@@ -433,7 +435,7 @@ class Expander:
         return words
 
 
-_DQ_ESCAPE = re.compile(r"\\([\\\"$`\n])")
+_DQ_ESCAPE = pattern(r"\\([\\\"$`\n])")
 
 
 def _dequote(text: str) -> str:

@@ -54,15 +54,28 @@ def _build(cls: type[Any]) -> type[Any]:
     body = {k: v for k, v in cls.__dict__.items() if k not in names and k not in ("__dict__", "__weakref__")}
     metaclass: Any = type(cls)
     new: type[Any] = metaclass(cls.__name__, cls.__bases__, body | {"__slots__": names, "_fields": names})
-    setters = {f"_set_{name}": new.__dict__[name].__set__ for name in names}
+
+    def build(self: Any, *values: object, **named: object) -> None:
+        # When the first is made: of the records that a program imports, most are never used in a short one.
+        new.__init__ = _constructor(new, names, defaults, validates="_validate" in body)
+        new.__init__(self, *values, **named)
+
+    new.__init__ = build
+    return new
+
+
+def _constructor(
+    cls: type[Any], names: tuple[str, ...], defaults: dict[str, Any], *, validates: bool
+) -> Callable[..., None]:
+    setters = {f"_set_{name}": cls.__dict__[name].__set__ for name in names}
     parameters = ", ".join(f"{name}=_default_{name}" if name in defaults else name for name in names)
     lines = [f"def __init__(self, {parameters}):", *(f"    _set_{name}(self, {name})" for name in names)]
-    if "_validate" in body:
+    if validates:
         lines.append("    self._validate()")
     scope: dict[str, Any] = setters | {f"_default_{name}": value for name, value in defaults.items()}
     exec("\n".join(lines), scope)  # noqa: S102  the text is made of field names only, as dataclasses does
-    new.__init__ = scope["__init__"]
-    return new
+    made: Callable[..., None] = scope["__init__"]
+    return made
 
 
 if TYPE_CHECKING:

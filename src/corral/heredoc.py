@@ -8,12 +8,11 @@ This can go when the grammar reads what bash reads.
 
 from __future__ import annotations
 
-import re
-
 from corral.frozen import Record, frozen
+from corral.pattern import pattern
 
-_STOPS = re.compile(rb"[\\'\"`$(){}#<\n]")
-_WORD_END = re.compile(rb"[ \t\n;&|<>()]")
+_STOPS = pattern(rb"[\\'\"`$(){}#<\n]")
+_WORD_END = pattern(rb"[ \t\n;&|<>()]")
 MAX_PENDING = 16  # here-documents on one line, against time that grows with their square
 _BLANK = bytes(10 if code == 10 else 32 for code in range(256))
 _BREAKS = b" \t\n;&|("
@@ -206,7 +205,7 @@ def _bodies(
     return at
 
 
-_ACTIVE = re.compile(rb"\\.|\$\(\(?|`", re.DOTALL)
+_ACTIVE = pattern(rb"(?s)\\.|\$\(\(?|`")
 
 
 def substitutions(body: bytes) -> list[bytes]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import enum
-
+from corral.choice import Choice
 from corral.frozen import Record, frozen
 
 TYPE_CHECKING = False
@@ -17,7 +16,7 @@ NOT_FOUND_EXIT_CODE = 127
 RESULT_SCHEMA = "corral.result/1"
 
 
-class Decision(enum.IntEnum):
+class Decision(Choice):
     """What the guard says; ordered, so that the strictest of several is `max()`."""
 
     ALLOW = 0
@@ -28,7 +27,7 @@ class Decision(enum.IntEnum):
         return self.name.lower()
 
 
-class Axis(enum.IntEnum):
+class Axis(Choice):
     """The four ways a call can be refused, in the order in which reasons are told."""
 
     NAME = 0

@@ -26,19 +26,29 @@ class Profile(Record):
     needs_containment: bool = False
 
 
-def _load() -> dict[str, Any]:
-    path = __file__.rpartition("/")[0] + "/rules/compiled.bin"
+_TAG_BYTES = 8  # tell one build of the rules from another
+_PATH = __file__.rpartition("/")[0] + "/rules/compiled.bin"
+
+
+def _load() -> tuple[dict[str, Any], bytes | None]:
+    """Return what is always needed, and the rows if they are not to be read from the file one by one."""
     try:
-        with open(path, "rb") as file:
-            data: dict[str, Any] = marshal.loads(file.read())  # noqa: S302  the package's own file
+        # Unbuffered: the rows behind it are ten times as long.
+        with open(_PATH, "rb", buffering=0) as file:
+            tag = file.read(_TAG_BYTES)
+            head = file.read(int.from_bytes(file.read(4), "little"))
+        book: dict[str, Any] = marshal.loads(head)  # noqa: S302  the package's own file
     except FileNotFoundError:
         from corral.rulecompiler import compile_rules  # noqa: PLC0415  a checkout that was never built; slow, but right
 
-        data = compile_rules()
-    return data
+        book = compile_rules()
+        return book, book["rows"]
+    book["tag"], book["begin"] = tag, _TAG_BYTES + 4 + len(head)
+    return book, None
 
 
-_BOOK = _load()
+_BOOK, _ALL_ROWS = _load()
+_SHELVES: dict[str, dict[str, tuple[int, int]]] = {}
 _ROWS: dict[str, Row | None] = {}
 _PROFILES: dict[str, Profile] = {}
 MAX_CACHED_ROWS = 4096  # against a caller that asks for ever new names
@@ -50,14 +60,35 @@ def row(name: str) -> Row | None:
         return _ROWS[name]
     except KeyError:
         pass
-    rows = _BOOK["rows"]
-    blob = rows.get(name) or rows.get(name.rstrip("0123456789.").rstrip("-")) or rows.get(name.partition(".")[0] + ".*")
+    versionless = name.rstrip("0123456789.").rstrip("-")
+    blob = _blob(name) or _blob(versionless) or _blob(name.partition(".")[0] + ".*")
     if not blob and "-" in name:
-        blob = rows.get(_of_a_toolchain(name.rstrip("0123456789.").rstrip("-")))
+        blob = _blob(_of_a_toolchain(versionless))
     found: Row | None = marshal.loads(blob) if blob else None  # noqa: S302  as above
     if len(_ROWS) < MAX_CACHED_ROWS:
         _ROWS[name] = found
     return found
+
+
+def _blob(name: str) -> bytes | None:
+    initials = name[:2]
+    shelf = _SHELVES.get(initials)
+    if shelf is None:
+        stored = _BOOK["names"].get(initials)
+        if stored is None:
+            return None
+        shelf = _SHELVES[initials] = marshal.loads(stored)  # noqa: S302  as above
+    found = shelf.get(name)
+    if found is None:
+        return None
+    begin, size = found
+    if _ALL_ROWS is not None:
+        return _ALL_ROWS[begin : begin + size]
+    with open(_PATH, "rb", buffering=0) as file:
+        if file.read(_TAG_BYTES) != _BOOK["tag"]:
+            raise RuntimeError("the rules were replaced while this program runs; start it again")
+        file.seek(_BOOK["begin"] + begin)
+        return file.read(size)
 
 
 def _of_a_toolchain(name: str) -> str:
@@ -145,5 +176,14 @@ def default_interpreter_block() -> frozenset[str]:
     return frozenset(_BOOK["interpreters"])
 
 
-DEFAULT_DENYLIST = default_denylist(profile_named("strict"))
-DEFAULT_INTERPRETER_BLOCK = default_interpreter_block()
+if TYPE_CHECKING:
+    DEFAULT_DENYLIST: frozenset[str]
+    DEFAULT_INTERPRETER_BLOCK: frozenset[str]
+
+
+def __getattr__(name: str) -> frozenset[str]:
+    if name == "DEFAULT_DENYLIST":
+        return default_denylist(profile_named("strict"))
+    if name == "DEFAULT_INTERPRETER_BLOCK":
+        return default_interpreter_block()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import marshal
 import os
 import tomllib
+from hashlib import sha256
 from typing import Any
 
 EFFECTS = frozenset(
@@ -98,6 +99,7 @@ ROW_KEYS = frozenset(
     ]
 )
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rules")
+TAG_BYTES = 8
 COMPILED = os.path.join(HERE, "compiled.bin")
 TABLES = frozenset({"profiles", "groups", "variables", "places", "effects"})
 
@@ -244,7 +246,9 @@ def read_tables() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]
 
 
 def compile_rules() -> dict[str, Any]:
-    """Return everything that the guard reads, as plain data: `rows` maps each spelling of a name to marshalled bytes."""
+    """Return everything that the guard reads, as plain data: `rows` are marshalled, `names` maps two initials to the marshalled
+    numbers of the rows of such names.
+    """
     tables, raw = read_tables()
     rows: dict[str, bytes] = {}
     grouped: dict[str, list[str]] = {}
@@ -268,8 +272,10 @@ def compile_rules() -> dict[str, Any]:
         for spelled, value in tables["variables"].items()
         for spelling in spelled.split()
     }
+    names, blobs = _by_initials(rows)
     return {
-        "rows": rows,
+        "rows": blobs,
+        "names": names,
         "patterns": {name: slots for name, slots in variables.items() if "*" in name},
         "grouped": grouped,
         "interpreters": interpreters,
@@ -278,12 +284,27 @@ def compile_rules() -> dict[str, Any]:
     }
 
 
+def _by_initials(rows: dict[str, bytes]) -> tuple[dict[str, bytes], bytes]:
+    # A short program needs a few rows of five thousand: the others stay on the disk, and their names bytes.
+    places: dict[bytes, tuple[int, int]] = {}
+    size = 0
+    shelves: dict[str, dict[str, tuple[int, int]]] = {}
+    for name, blob in rows.items():
+        if blob not in places:
+            places[blob] = (size, len(blob))
+            size += len(blob)
+        shelves.setdefault(name[:2], {})[name] = places[blob]
+    return {initials: marshal.dumps(shelf, 4) for initials, shelf in shelves.items()}, b"".join(places)
+
+
 def write_compiled() -> None:
-    """Write rules/compiled.bin in one step, so that a reader never sees half of it."""
-    data = marshal.dumps(compile_rules(), 4)
+    """Write rules/compiled.bin in one step, so that a reader never sees half of it: tag, length, what is always read, rows."""
+    book = compile_rules()
+    rows = book.pop("rows")
+    head = marshal.dumps(book, 4)
     partial = f"{COMPILED}.{os.getpid()}"
     with open(partial, "wb") as file:
-        file.write(data)
+        file.write(sha256(head + rows).digest()[:TAG_BYTES] + len(head).to_bytes(4, "little") + head + rows)
     os.replace(partial, COMPILED)
 
 

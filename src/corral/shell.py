@@ -5,10 +5,10 @@ The grammar's shared objects are loaded directly: their packages' own imports co
 
 from __future__ import annotations
 
-import re
 from _thread import _local
 
 from corral.heredoc import Heredoc, HeredocError, extract
+from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ _COMMAND = rb"(^|[;&|({\n]|\b(?:then|do|else)\b)([ \t]*)"
 _COMPOUND = rb"(?=[ \t]+(?:-p[ \t]+)?(?:[({]|\[\[|(?:for|if|while|until|case)\b))"
 # What tree-sitter-bash 0.25.1 calls an error and bash runs. Each can go when the grammar reads it.
 _REWRITES = (
-    (re.compile(_COMMAND + rb"time" + _COMPOUND), rb"\1\2    "),  # time { …; }
-    (re.compile(_COMMAND + rb"!" + _COMPOUND), rb"\1\2 "),  # ! { …; }
-    (re.compile(rb"(\$\{\w+(?:\[[@*]\])?:)\$(\w)"), rb"\1 \2"),  # ${x:$i:1}
-    (re.compile(rb"(\$\{\w+(?:\[[@*]\])?:[ \w]*:)\$(\w)"), rb"\1 \2"),
-    (re.compile(rb"([\w.*+\])])\$(?=\))"), rb"\1%"),  # $(grep foo$)
+    (pattern(_COMMAND + rb"time" + _COMPOUND), rb"\1\2    "),  # time { …; }
+    (pattern(_COMMAND + rb"!" + _COMPOUND), rb"\1\2 "),  # ! { …; }
+    (pattern(rb"(\$\{\w+(?:\[[@*]\])?:)\$(\w)"), rb"\1 \2"),  # ${x:$i:1}
+    (pattern(rb"(\$\{\w+(?:\[[@*]\])?:[ \w]*:)\$(\w)"), rb"\1 \2"),
+    (pattern(rb"([\w.*+\])])\$(?=\))"), rb"\1%"),  # $(grep foo$)
     (
-        re.compile(rb"(?m)(^[ \t]*\w+=(?:\$\([^()\n]*\)|[\w./-]*)) 2>/dev/null(?=[ \t]*(?:$|\|\||&&|;))"),
+        pattern(rb"(?m)(^[ \t]*\w+=(?:\$\([^()\n]*\)|[\w./-]*)) 2>/dev/null(?=[ \t]*(?:$|\|\||&&|;))"),
         rb"\1            ",
     ),  # x=$(cmd) 2>/dev/null
 )
@@ -92,8 +92,8 @@ class Script:
     def _rewrite(self) -> None:
         """Parse again without what the grammar calls an error and bash does not; every change keeps the length and what is run."""
         source = self.source
-        for pattern, replacement in _REWRITES:
-            source = pattern.sub(replacement, source)
+        for misread, replacement in _REWRITES:
+            source = misread.sub(replacement, source)
         if source != self.source:
             root = _parser().parse(source).root_node
             if not root.has_error:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import re
-
 from corral.axes.telling import AXIS_OF, finding, shown
 from corral.model import Axis, Call, Decision, Finding
+from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from re import Match
 
     from corral.config import SandboxConfig
     from corral.unwrap.act import Act
 
 MAX_ARGUMENTS = 10_000  # against a call that takes longer than a second to judge
 MAX_ARGUMENT_BYTES = 1024 * 1024
-_METACHARACTERS = re.compile(r"[;|&<>`\n]|\$[({]")
+_METACHARACTERS_BEGIN = frozenset(";|&<>`\n$")
+_METACHARACTERS = pattern(r"[;|&<>`\n]|\$[({]")
 # Bytes that no shell text needs, and characters that make text look like another.
-_DECEPTIVE = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_DECEPTIVE = pattern("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 
 
 def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
@@ -93,13 +94,21 @@ def _refusal(rule: str, reason: str, text: str, instead: str, argument: int | No
     )
 
 
-def deceptive(text: str) -> re.Match[str] | None:
+def deceptive(text: str) -> Match[str] | None:
     """Return the first character that hides what the text says."""
+    if text.isascii() and _without_breaks(text).isprintable():
+        return None
     return _DECEPTIVE.search(text)
 
 
-def metacharacter(text: str) -> re.Match[str] | None:
+def _without_breaks(text: str) -> str:
+    return text.replace("\n", "").replace("\t", "") if "\n" in text or "\t" in text else text
+
+
+def metacharacter(text: str) -> Match[str] | None:
     """Return the first shell metacharacter in an argument."""
+    if _METACHARACTERS_BEGIN.isdisjoint(text):
+        return None
     return _METACHARACTERS.search(text)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from corral.braces import HOLE
 from corral.expand import NUMBER, Word
+from corral.pattern import pattern
 from corral.unwrap.act import Act
 from corral.unwrap.commands import assign, assign_dynamic
 from corral.unwrap.scope import TAINT
@@ -55,10 +54,11 @@ TOKENS = frozenset(
         "}",
     ]
 ) | {"\n"}
-_QUOTED_SUBSCRIPT = re.compile(r"'[^']*\[[^']*(?:\$\(|`)|\\\$\(")  # a literal that arithmetic would evaluate
-_ENDS_A_COMMAND = re.compile(r"(?<!\\)[<>|&;()\n]")
-_COMPARES = re.compile(r"\s-(?:eq|ne|lt|le|gt|ge)\s|-v\s")
-_SETS = re.compile(
+_QUOTED_SUBSCRIPT = pattern(r"'[^']*\[[^']*(?:\$\(|`)|\\\$\(")  # a literal that arithmetic would evaluate
+_ENDS_A_COMMAND = pattern(r"(?<!\\)[<>|&;()\n]")
+_QUOTES = pattern(r"['\"\\]")
+_COMPARES = pattern(r"\s-(?:eq|ne|lt|le|gt|ge)\s|-v\s")
+_SETS = pattern(
     r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)?(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)|(?:\+\+|--)\s*([A-Za-z_]\w*)"
 )
 _CLOSED = frozenset(
@@ -217,7 +217,7 @@ def test(walker: Walker, node: Node, frame: Frame) -> None:
     if "=~" in text:
         frame.scope.variables["BASH_REMATCH"] = None
     if _COMPARES.search(text) and (
-        walker.tainted or _QUOTED_SUBSCRIPT.search(text) or TAINT.search(re.sub(r"['\"\\]", "", text))
+        walker.tainted or _QUOTED_SUBSCRIPT.search(text) or TAINT.search(_QUOTES.sub("", text))
     ):
         walker.report("code-unproven", frame.word_at(node), "")
 

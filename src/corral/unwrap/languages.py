@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from corral.expand import NUMBER
+from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,25 +13,23 @@ if TYPE_CHECKING:
 
     Reader = Any
 
-_JQ_LOADS = re.compile(r"\b(?:import|include|modulemeta)\b|(?<![.\w])(?:load\w*|eval)\s*\(|\binput_line_number\b")
+_JQ_LOADS = pattern(r"\b(?:import|include|modulemeta)\b|(?<![.\w])(?:load\w*|eval)\s*\(|\binput_line_number\b")
 # What reaches out of languages that otherwise only compute.
 _REACHES = {
-    "m4": re.compile(r"syscmd|include|sinclude|undivert|mkstemp|maketemp"),
-    "goflags": re.compile(r"-(?:extld|extldflags|toolexec|linkmode)\b"),
-    "duckdb": re.compile(
-        r"^\s*\.(?!tables|schema|mode|header|databases|indexes|timer|help|print|quit|exit|show)\w"
+    "m4": pattern(r"syscmd|include|sinclude|undivert|mkstemp|maketemp"),
+    "goflags": pattern(r"-(?:extld|extldflags|toolexec|linkmode)\b"),
+    "duckdb": pattern(
+        r"(?im)^\s*\.(?!tables|schema|mode|header|databases|indexes|timer|help|print|quit|exit|show)\w"
         r"|\b(?:copy|attach|install|load|export|import|read_\w+|glob|parquet_scan|getenv)\b|://|from\s+'",
-        re.IGNORECASE | re.MULTILINE,
     ),
 }
 # The dot commands of sqlite3 that only show something; any other may run, open or write.
-_SQLITE_SHOWS = re.compile(
+_SQLITE_SHOWS = pattern(
     r"\.(?:tables|schema|fullschema|dump|mode|headers?|databases|index(?:es)?|indices|stats|timer|echo|bail|nullvalue"
     r"|separator|help|version|print|quit|exit|eqp|explain|changes|width|show|dbinfo|lint)\b"
 )
-_SQLITE_REACHES = re.compile(
-    r"\b(?:edit|load_extension|readfile|writefile|fts3_tokenizer|zipfile|fsdir)\b\W*\(|\battach\b|\bvacuum\b[^;]*\binto\b",
-    re.IGNORECASE,
+_SQLITE_REACHES = pattern(
+    r"(?i)\b(?:edit|load_extension|readfile|writefile|fts3_tokenizer|zipfile|fsdir)\b\W*\(|\battach\b|\bvacuum\b[^;]*\binto\b"
 )
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
+from corral.pattern import pattern
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "ip6-localhost"})  # noqa: S104  compared, not bound
-_MAILBOX = re.compile(r"^[\w.+-]+@[\w-]+(?:\.[\w-]+)+[.:/]?")
-_SCP = re.compile(r"^(?:[\w.-]+@)?[\w.-]+:(?!//)")
+_MAILBOX = pattern(r"^[\w.+-]+@[\w-]+(?:\.[\w-]+)+[.:/]?")
+_PATH_BEGINS = pattern(r"[/?#]")
+_LOOPBACK = pattern(r"127(\.\d{1,3}){3}")
+_SCP = pattern(r"^(?:[\w.-]+@)?[\w.-]+:(?!//)")
 
 
 def host_of(text: str) -> str:
     """Return the host of an address, lower case, without user, port and path."""
     rest = text.partition("://")[2] if "://" in text else text
-    authority = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    authority = _PATH_BEGINS.split(rest, maxsplit=1)[0].rpartition("@")[2]
     if authority.startswith("["):
         return authority.partition("]")[0] + "]"
     return authority.partition(":")[0].lower()
@@ -23,7 +25,7 @@ def is_address(text: str) -> bool:
     scheme, found, rest = text.partition("://")
     if found:
         return scheme.rpartition("=")[2].lower() not in ("file", "") and effect_of(rest) == "network"
-    return _MAILBOX.search(text) is not None
+    return "@" in text and _MAILBOX.search(text) is not None
 
 
 def file_path(text: str) -> str:
@@ -34,7 +36,7 @@ def file_path(text: str) -> str:
 def effect_of(text: str) -> str:
     """Return the effect of talking to an address."""
     host = host_of(text)
-    local = host in _LOCAL or (re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None)
+    local = host in _LOCAL or (_LOOPBACK.fullmatch(host) is not None)
     return "network-local" if local and "\\" not in text else "network"
 
 
@@ -49,6 +51,6 @@ def remote_kind(text: str) -> str:
         return "local" if effect_of(text) == "network-local" else "url"
     if text.startswith(("/", "./", "../", "~")) or text in (".", ".."):
         return "path"
-    if "::" in text or _SCP.match(text):
+    if ":" in text and ("::" in text or _SCP.match(text)):
         return "url"
     return "path" if "/" in text else "name"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from corral.braces import HOLE
 from corral.expand import NUMBER, PLAIN, Expander, Word
+from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ MAX_DEPTH = 20  # of wrappers, nested shells, substitutions and function calls: 
 
 
 # A text that arithmetic would evaluate a second time: a subscript that holds a command.
-TAINT = re.compile(r"\w\[[^\]]*(?:\$\(|`)")
+TAINT = pattern(r"\w\[[^\]]*(?:\$\(|`)")
 
 
 class PastLimit(Exception):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from corral.expand import Word, ansi_c
+from corral.pattern import pattern
 from corral.unwrap.scope import TAINT
 
 TYPE_CHECKING = False
@@ -39,6 +38,8 @@ _LOOP_SETTERS = frozenset(
     ]
 )
 _MOVERS = frozenset({"cd", "pushd", "popd"})
+
+_QUOTES = pattern(r"\\(.)|['\"]")
 
 
 def children(node: Node, frame: Frame, *, joins: bool = False, dashes: list[Word] | None = None) -> list[Node]:
@@ -86,7 +87,7 @@ def tainted_below(node: Node, script: Script) -> bool:
             if kind == "ansi_c_string":
                 text = ansi_c(text[2:-1])
             elif kind != "raw_string":  # of these only what a backslash or a quote keeps from being run at once
-                text = re.sub(r"\\(.)|['\"]", r"\1", text) if "\\" in text or "'" in text else ""
+                text = _QUOTES.sub(r"\1", text) if "\\" in text or "'" in text else ""
             if "[" in text and TAINT.search(text):
                 return True
         stack.extend(current.children)

@@ -5,10 +5,9 @@ An abstract interpreter that never runs anything and never skips a node: one it 
 
 from __future__ import annotations
 
-import re
-
 from corral.braces import HOLE
 from corral.expand import Word
+from corral.pattern import pattern
 from corral.shell import Script
 from corral.unwrap import commands, constructs, following, redirects
 from corral.unwrap.act import Act, known_output
@@ -54,9 +53,7 @@ _RESERVED = frozenset(
     ]
 )
 _SETTERS = frozenset({"declare", "printf", "read", "mapfile", "getopts", "wait", "unset", "let"})
-_SUBSCRIPT = re.compile(
-    r"\w\\?['\"]?\[[^\n]*?(?:\$\\?['\"]?\(|`|\\)"
-)  # perhaps a literal that arithmetic would evaluate
+_SUBSCRIPT = pattern(r"\w\\?['\"]?\[[^\n]*?(?:\$\\?['\"]?\(|`|\\)")  # perhaps a literal that arithmetic would evaluate
 _BODY_CARRIERS = frozenset({"pipeline", "list", "command", "redirected_statement", "negated_command"})
 
 
@@ -163,7 +160,7 @@ class Walker:
             bad = first_error(root)
             at = frame.word_at(bad)
             self.report("unparsed", at if at.text.strip() else whole, "")
-        if _SUBSCRIPT.search(script.text) and tainted_below(root, script):
+        if "[" in script.text and _SUBSCRIPT.search(script.text) and tainted_below(root, script):
             self.tainted = True
         self.block(root, frame)
         for owner, body in [pair for bodies in frame.scope.functions.values() for pair in bodies if pair[0] is script]:
