@@ -34,13 +34,13 @@ test: check
 docs: setup
 	$(BIN)/python tools/rules_doc.py
 
+# ARGS: names of benchmarks, --rounds N, --json, --own-user, --no-peers.
 bench: setup
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(ARGS)
 
-# Other guards to measure against, in an environment of their own.
+# Other guards and sandboxes to measure against, in bench/.peers; Debian's packages only as root.
 bench-peers: setup
-	$(PYTHON) -m venv bench/.peers
-	bench/.peers/bin/python -m pip install --quiet --disable-pip-version-check nah==0.11.0
+	$(BIN)/python -m bench._install
 
 format: setup
 	$(BIN)/ruff format .

@@ -1,55 +1,140 @@
-"""Run every module of bench/, print one table, write bench/results/. A module is a function `measure()` that returns rows."""
+"""Run every benchmark, print a table of each, write bench/results/. A benchmark is a module with `measure(options)` and `AS_USER`.
 
+The exit code says whether all of them ran, not whether their goals are met: those are looked at by people.
+"""
+
+import argparse
 import json
+import os
 import platform
+import pwd
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 from time import strftime
+from typing import Any
+
+from bench import _user
+from bench._peers import PLACE
+from bench._rows import Section, section_from_dict, shown, summary
+from bench._turns import ROUNDS, Options
 
 HERE = Path(__file__).parent
-COLUMNS = ("what", "value", "unit", "bare", "ratio", "goal")
+NAMES = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("_"))
 
 
-def shown(value: object) -> str:
-    """Return a cell as a person reads it."""
-    if value is None:
-        return ""
-    return (
-        f"{value:.3g}"
-        if isinstance(value, float) and abs(value) < 100
-        else f"{value:,.0f}"
-        if isinstance(value, float)
-        else str(value)
+def parsed(words: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}; all when left out")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, help="of each comparison; fewer are quicker and less sure"
     )
+    parser.add_argument("--json", action="store_true", help="print the report instead of tables")
+    parser.add_argument("--own-user", action="store_true", help="as root: do not measure as an ordinary user too")
+    parser.add_argument("--peers", default=str(PLACE), metavar="DIR", help="where other sandboxes are")
+    parser.add_argument("--results", default=str(HERE / "results"), metavar="DIR", help="where the report is written")
+    parser.add_argument("--no-peers", action="store_true", help="leave other sandboxes out")
+    arguments = parser.parse_args(words)
+    unknown = sorted(set(arguments.names) - set(NAMES))
+    if unknown or arguments.rounds < 1:
+        parser.error(f"{unknown[0]} is no benchmark" if unknown else "--rounds must be at least 1")
+    return arguments
 
 
-def table(rows: list[dict[str, object]]) -> str:
-    """Return the rows as an aligned table."""
-    cells = [list(COLUMNS), *([shown(row.get(column)) for column in COLUMNS] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(COLUMNS))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in cells
-    )
+def measured(name: str, options: Options) -> Section:
+    """Run one benchmark; one that breaks says so and leaves the others."""
+    try:
+        section: Section = import_module(f"bench.{name}").measure(options)
+    except Exception as error:  # noqa: BLE001  whatever broke it, the others still run, and the exit code tells
+        traceback.print_exc()
+        return Section(name, broke=f"{type(error).__name__}: {error}")
+    return section
 
 
-def main() -> None:
+def as_who() -> str:
+    """Return the user in words, with the interpreter, which may differ between users."""
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        name = f"user {os.geteuid()}"
+    return f"as {name}, Python {platform.python_version()}"
+
+
+def machine() -> dict[str, Any]:
+    """Return what the numbers depend on."""
+    facts = {"kernel": platform.release(), "machine": platform.machine(), "cores": os.cpu_count() or 1}
+    return {"at": strftime("%Y-%m-%dT%H:%M:%S%z"), **facts, "load": load()}
+
+
+def load() -> dict[str, float]:
+    """Return how busy the machine is: tasks that run or wait for a core, over one minute and five."""
+    one, five, _ = os.getloadavg()
+    return {"one_minute": round(one, 2), "five_minutes": round(five, 2)}
+
+
+def main() -> int:
     """Measure what is named on the command line, or everything."""
-    names = sys.argv[1:] or sorted(p.stem for p in HERE.glob("*.py") if not p.stem.startswith("_"))
-    rows: list[dict[str, object]] = []
+    arguments = parsed(sys.argv[1:])
+    peers = "" if arguments.no_peers else arguments.peers
+    options = Options(arguments.rounds, peers)
+    report: dict[str, Any] = {**machine(), "rounds": options.rounds}
+    if not arguments.json:
+        print(
+            f"{report['cores']} cores, kernel {report['kernel']}, {options.rounds} rounds, {_load_in_words()}\n",
+            flush=True,
+        )
+    names = arguments.names or NAMES
+    sections: list[Section] = []
     for name in names:
-        rows += import_module(f"bench.{name}").measure()
-    print(table(rows))
-    results = HERE / "results"
-    results.mkdir(exist_ok=True)
-    machine = {"python": platform.python_version(), "kernel": platform.release(), "machine": platform.machine()}
-    report = {"at": strftime("%Y-%m-%dT%H:%M:%S%z"), **machine, "rows": rows}
-    (results / f"{'-'.join(names) if sys.argv[1:] else 'all'}.json").write_text(json.dumps(report, indent=1) + "\n")
+        section = measured(name, options)
+        sections.append(section.replace(title=f"{section.title}, {as_who()}"))
+        _print_unless(arguments.json, sections[-1:])
+    if os.geteuid() == 0 and not arguments.own_user:
+        theirs = _as_nobody([name for name in names if import_module(f"bench.{name}").AS_USER], options)
+        sections += theirs
+        _print_unless(arguments.json, theirs)
+    report |= {"load_after": load(), "sections": [section.to_dict() for section in sections]}
+    if not arguments.json:
+        print(f"{summary(sections)}\n{_load_in_words()}")
+    _write(report, sections, Path(arguments.results), "-".join(arguments.names) or "all")
+    if arguments.json:
+        print(json.dumps(report, indent=1, ensure_ascii=False))
+    return int(any(section.broke for section in sections))
+
+
+def _as_nobody(names: list[str], options: Options) -> list[Section]:
+    if not names:
+        return []
+    try:
+        report = _user.report_of_nobody(names, options.rounds, peers=bool(options.peers))
+    except _user.Impossible as why:
+        return [Section("as an ordinary user", notes=(f"not measured: {why}",))]
+    return [section_from_dict(section) for section in report["sections"]]
+
+
+def _load_in_words() -> str:
+    now = load()
+    return f"load {now['one_minute']:g} over one minute, {now['five_minutes']:g} over five (about 1 is this benchmark's own)"
+
+
+def _print_unless(quiet: bool, sections: list[Section]) -> None:
+    for section in sections:
+        if not quiet:
+            print(shown(section), flush=True)
+
+
+def _write(report: dict[str, Any], sections: list[Section], results: Path, stem: str) -> None:
+    try:
+        results.mkdir(exist_ok=True)
+        (results / f"{stem}.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+        text = "\n".join([*(shown(section) for section in sections), summary(sections), ""])
+        (results / f"{stem}.txt").write_text(text)
+    except PermissionError:
+        # An ordinary user runs from copies; who started that run has the report.
+        return
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

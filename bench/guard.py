@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 from time import perf_counter_ns
 
+from bench._rows import Row, Section, at_most
+from bench._turns import Options, timing
 from corral import SandboxConfig
 from corral.grammar import make_parser
 from corral.machine import Machine
@@ -15,8 +15,8 @@ from corral.model import Call
 from corral.rulecompiler import read_tables
 from corral.vet import vet
 
+AS_USER = False
 CORPUS = Path(__file__).parents[2] / "shared" / "corpora" / "agents_benign.jsonl"
-PEERS = Path(__file__).parent / ".peers" / "bin" / "python"
 # Runs in the peers' own environment: times nah's classifier on the strings it is given.
 NAH = """
 import json, sys, time
@@ -40,16 +40,41 @@ def strings() -> list[str]:
     return [text for row in rules.values() for text in (*row.get("deny", ()), *row.get("allow", ()))]
 
 
-def measure() -> list[dict[str, object]]:
+def measure(options: Options) -> Section:
     """Time every string once with each, side by side."""
     texts = strings()
+    bare, checked, plain = _samples(texts)
+    ranked = sorted(checked)
+    parse, check, words = timing(bare), timing(checked), timing(plain)
+    rows = [
+        Row(f"check of {len(texts)} commands, against their bare parse", check.ms * 1000, "us", parse.ms * 1000, check.spread, at_most(15)),
+        Row("check, 99th percentile", ranked[int(len(ranked) * 0.99)] / 1000, "us"),
+        Row("check, worst", ranked[-1] / 1000, "us"),
+        Row("check of a plain argv", words.ms * 1000, "us", spread=words.spread),
+    ]  # fmt: skip
+    times, note = _nah(texts, options.peers)
+    if not times:
+        return Section("the guard", tuple(rows), (note,))
+    ranked = sorted(times)
+    nah = timing(times)
+    rows += [
+        Row(
+            "check, against nah on the same commands", check.ms * 1000, "us", nah.ms * 1000, check.spread, at_most(0.33)
+        ),
+        Row("nah, 99th percentile", ranked[int(len(ranked) * 0.99)] / 1000, "us"),
+        Row("nah, worst", ranked[-1] / 1000, "us"),
+    ]
+    return Section("the guard", tuple(rows))
+
+
+def _samples(texts: list[str]) -> tuple[list[int], list[int], list[int]]:
     parser = make_parser()
+    bare: list[int] = []
+    checked: list[int] = []
+    plain: list[int] = []
     with tempfile.TemporaryDirectory(dir="/var/tmp") as root:
         config = SandboxConfig(project_root=root, profile="workspace")
         machine = Machine.of(config)
-        bare: list[int] = []
-        checked: list[int] = []
-        plain: list[int] = []
         for text in texts:
             vet(Call(text, shell=True), config, machine)
         for text in texts:
@@ -63,28 +88,15 @@ def measure() -> list[dict[str, object]]:
             start = perf_counter_ns()
             vet(Call(("grep", "-rn", "foo", "src")), config, machine)
             plain.append(perf_counter_ns() - start)
-    ranked = sorted(checked)
-    parse_us, check_us = median(bare) / 1000, median(checked) / 1000
-    rows: list[dict[str, object]] = [
-        {"what": f"check, median of {len(texts)} commands", "value": check_us, "unit": "us", "bare": parse_us,
-         "ratio": check_us / parse_us, "goal": "<= 15 bare parses"},
-        {"what": "check, 99th percentile", "value": ranked[int(len(ranked) * 0.99)] / 1000, "unit": "us"},
-        {"what": "check, worst", "value": ranked[-1] / 1000, "unit": "us"},
-        {"what": "check of a plain argv", "value": median(plain) / 1000, "unit": "us"},
-    ]  # fmt: skip
-    if PEERS.exists():
-        done = subprocess.run([PEERS, "-c", NAH], input=json.dumps(texts), capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            times = sorted(json.loads(done.stdout))
-            nah_us = median(times) / 1000
-            rows += [
-                {"what": "nah on the same commands, median", "value": nah_us, "unit": "us", "bare": check_us,
-                 "ratio": check_us / nah_us, "goal": "<= 0.33"},
-                {"what": "nah, 99th percentile", "value": times[int(len(times) * 0.99)] / 1000, "unit": "us"},
-                {"what": "nah, worst", "value": times[-1] / 1000, "unit": "us"},
-            ]  # fmt: skip
-        else:
-            print(f"nah did not run: {done.stderr[-200:]}", file=sys.stderr)
-    else:
-        print("nah is not installed for comparison: make bench-peers", file=sys.stderr)
-    return rows
+    return bare, checked, plain
+
+
+def _nah(texts: list[str], peers: str) -> tuple[list[int], str]:
+    if not peers or not Path(peers, "bin/python").exists():
+        return [], "nah is not installed for comparison: make bench-peers"
+    command = [f"{peers}/bin/python", "-c", NAH]
+    done = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, check=False)
+    if done.returncode:
+        return [], f"nah did not run: {done.stderr[-200:]}"
+    times: list[int] = json.loads(done.stdout)
+    return times, ""

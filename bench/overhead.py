@@ -1,101 +1,133 @@
-"""`run()` against bare `subprocess.run`, one after the other in one process, so that the machine's mood hits both."""
+"""A contained command against bare `subprocess.run(capture_output=True)` in turns, and other sandboxes against the same."""
 
+import os
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
-from time import perf_counter
+from functools import partial
+from pathlib import Path
+from select import POLLIN, poll
 
+from bench._peers import PEERS, Missing, Running, canary, installed_version
+from bench._place import make_project, workplace
+from bench._rows import Row, Section, at_most
+from bench._turns import ROUNDS, Options, Timing, in_turns
 from corral import Containment, Sandbox, SandboxConfig
 
-ROUNDS = 600
-COLD_ROUNDS = 30
-WARM_UP = 10
+AS_USER = True
+Way = Callable[[], object]
+PEER_SECONDS = 4.0  # for one peer and command at 300 rounds; the slow ones get fewer turns
+COMMANDS = {
+    "/bin/true": ["/bin/true"],
+    "git status": ["/usr/bin/git", "status", "--short"],
+    "a Python script": ["/usr/bin/python3", "hello.py"],
+    # By pipe: not every peer gives a directory for temporary files.
+    "a C compile": ["/usr/bin/gcc", "-pipe", "-c", "hello.c", "-o", "hello.o"],
+}
+TEXT = "echo one; echo two | cat"
+BASH = ["/bin/bash", "--noprofile", "--norc", "-c", "--", TEXT]
 
 
-def median(samples: list[float]) -> float:
-    """Return the middle sample."""
-    return sorted(samples)[len(samples) // 2]
+def measure(options: Options) -> Section:
+    """Return what a run costs beyond the process itself."""
+    with workplace() as folder:
+        project = make_project(folder / "project")
+        with Sandbox(SandboxConfig(project)) as box, Sandbox(_uncontained(project)) as loose:
+            notes = [f"corral's enforcement here is {box.run(['/bin/true']).enforcement}"]
+            rows = _ours(box, loose, project, options.rounds)
+        peers = _at_work(folder, options.peers, notes) if options.peers else {}
+        for what in COMMANDS if peers else ():
+            rows[what] += _theirs(what, peers, project, options.rounds)
+        for peer in peers.values():
+            peer.close()
+    return Section("what a command costs", tuple(row for some in rows.values() for row in some), tuple(notes))
 
 
-def interleaved(ours: Callable[[], object], bare: Callable[[], object], rounds: int = ROUNDS) -> tuple[float, float]:
-    """Return the median milliseconds of both, measured in turns."""
-    samples: tuple[list[float], list[float]] = ([], [])
-    for turn in range(rounds + WARM_UP):
-        for kept, function in zip(samples, (ours, bare), strict=True):
-            begun = perf_counter()
-            function()
-            if turn >= WARM_UP:
-                kept.append((perf_counter() - begun) * 1000)
-    return median(samples[0]), median(samples[1])
+def _uncontained(project: str) -> SandboxConfig:
+    return SandboxConfig(project, containment=Containment(backend="none"))
 
 
-def row(what: str, ours: float, bare: float, goal: str) -> dict[str, object]:
-    """Return one line of the table."""
-    return {"what": what, "value": ours, "unit": "ms", "bare": bare, "ratio": ours / bare, "goal": goal}
+def _ours(box: Sandbox, loose: Sandbox, project: str, rounds: int) -> dict[str, list[Row]]:
+    rows = {}
+    for what, argv in COMMANDS.items():
+        _must_end_well(box, argv)
+        ways: dict[str, Way] = {
+            "corral": partial(box.run, argv),
+            "corral without containment": partial(loose.run, argv),
+            "posix_spawn": partial(spawned, argv, project),
+            "bare": partial(bare, argv, project),
+        }
+        rows[what] = _rows(what, in_turns(ways, rounds))
+    what = "a pipeline in bash"
+    ways = {"corral": partial(box.run, TEXT, shell=True), "bare": partial(bare, BASH, project)}
+    return rows | {what: _rows(what, in_turns(ways, rounds))}
 
 
-def measure() -> list[dict[str, object]]:
-    """Return what a run costs beyond the process itself, contained and not."""
-    rows: list[dict[str, object]] = []
-    for backend, goal in (("warden", "<= 1.10"), ("none", "<= 1.15")):
-        with tempfile.TemporaryDirectory() as root:
-            containment = Containment(backend=backend)
-            with Sandbox(SandboxConfig(root, containment=containment)) as box:
-                rows += costs(box, root, f"{backend}: ", goal)
-            rows += first_runs(root, containment, f"{backend}: ")
-    return rows
-
-
-def costs(box: Sandbox, root: str, head: str, goal: str) -> list[dict[str, object]]:
-    """Return what each kind of command costs in a sandbox that is warm."""
-    with open(f"{root}/hello.c", "w") as source, open(f"{root}/hello.py", "w") as script:
-        source.write("int main(void) { return 0; }\n")
-        script.write("print(1)\n")
-    subprocess.run(["git", "init", "-q", root], check=True)
-    cases = {
-        "/bin/true": (["/bin/true"], ROUNDS),
-        "echo": (["echo", "hello"], ROUNDS),
-        "git status": (["git", "status", "--short"], ROUNDS // 2),
-        "a Python script": (["/usr/bin/python3", "hello.py"], ROUNDS // 6),
-        "a C compile": (["gcc", "-c", "hello.c", "-o", "hello.o"], ROUNDS // 10),
-    }
-    rows = []
-    for what, (argv, rounds) in cases.items():
-        assert box.run(argv).ok, argv
-        ours, bare = interleaved(
-            lambda argv=argv: box.run(argv),
-            lambda argv=argv: subprocess.run(argv, capture_output=True, check=False, cwd=root),
-            rounds,
+def _at_work(folder: Path, place: str, notes: list[str]) -> dict[str, Running]:
+    """Return the other sandboxes that hold, by name and version; of the rest, note why they are left out."""
+    running = {}
+    for peer in PEERS:
+        try:
+            at_work = Running(peer, place, make_project(folder / peer.name))
+            try:
+                canary(at_work, folder / "outside")
+                for argv in COMMANDS.values():
+                    at_work.run(argv)
+            except Missing:
+                at_work.close()
+                raise
+        except Missing as missing:
+            notes.append(f"{peer.name} is not compared: {missing}")
+        else:
+            running[f"{peer.name} {installed_version(peer)}"] = at_work
+    if running:
+        notes.append(
+            "each other sandbox was held to a canary that writes outside, and is measured in turns with bare runs"
         )
-        rows.append(row(head + what, ours, bare, goal))
-    text = "echo one; echo two | cat"
-    bash = ["bash", "--noprofile", "--norc", "-c", "--", text]
-    ours, bare = interleaved(
-        lambda: box.run(text, shell=True),
-        lambda: subprocess.run(bash, capture_output=True, check=False, cwd=root),
-        ROUNDS // 3,
-    )
-    rows.append(row(head + "a pipeline, shell=True", ours, bare, goal))
-    return rows
+    return running
 
 
-def first_runs(root: str, containment: Containment, head: str) -> list[dict[str, object]]:
-    """Return what the first run of a sandbox costs, and one more warden, in the unit of a bare interpreter."""
+def _theirs(what: str, peers: dict[str, Running], project: str, rounds: int) -> list[Row]:
+    argv = COMMANDS[what]
+    ways: dict[str, Way] = {name: partial(peer.run, argv) for name, peer in peers.items()}
+    ways["bare"] = partial(bare, argv, project)
+    return _rows(what, in_turns(ways, rounds, seconds_each=PEER_SECONDS * rounds / ROUNDS))
 
-    def cold() -> None:
-        with Sandbox(SandboxConfig(root, containment=containment)) as fresh:
-            fresh.run(["/bin/true"])
 
-    python = [sys._base_executable, "-I", "-S", "-c", "pass"]
-    ours, bare = interleaved(cold, lambda: subprocess.run(python, check=True), COLD_ROUNDS)
-    rows = [row(head + "first run of a sandbox and its end", ours, bare, "<= 6")]
-    with Sandbox(SandboxConfig(root, containment=containment)) as box:
-        box.run(["/bin/true"])
-        samples = []
-        for _ in range(COLD_ROUNDS):
-            begun = perf_counter()
-            warden = box._pool._make()
-            samples.append((perf_counter() - begun) * 1000)
-            warden.close()
-    return [*rows, {"what": head + "one more warden", "value": median(samples), "unit": "ms"}]
+def _must_end_well(box: Sandbox, argv: list[str]) -> None:
+    result = box.run(argv)
+    if not result.ok:
+        raise RuntimeError(f"{argv} ended with {result.exit_code}: {result.reason or result.stderr_text}")
+
+
+def _rows(what: str, times: dict[str, Timing]) -> list[Row]:
+    unit = times.pop("bare").ms
+    return [
+        Row(f"{what}: {name}", time.ms, "ms", unit, time.spread, at_most(1.10) if name == "corral" else None)
+        for name, time in times.items()
+    ]
+
+
+def bare(argv: list[str], project: str) -> None:
+    """Run a command as everybody does."""
+    subprocess.run(argv, capture_output=True, check=False, cwd=project)
+
+
+def spawned(argv: list[str], project: str) -> None:
+    """Run a command with as little around it as Python allows: this is the floor."""
+    os.chdir(project)
+    pipes = os.pipe(), os.pipe()
+    actions = [(os.POSIX_SPAWN_DUP2, pipes[0][1], 1), (os.POSIX_SPAWN_DUP2, pipes[1][1], 2)]
+    pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=actions)
+    poller = poll()
+    reading = set()
+    for ours, theirs in pipes:
+        os.close(theirs)
+        poller.register(ours, POLLIN)
+        reading.add(ours)
+    while reading:
+        for descriptor, _ in poller.poll():
+            if not os.read(descriptor, 1 << 16):
+                poller.unregister(descriptor)
+                reading.discard(descriptor)
+                os.close(descriptor)
+    os.waitpid(pid, 0)

@@ -2,51 +2,39 @@
 
 import subprocess
 import sys
-import tempfile
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 
 import corral
-from bench.overhead import median
+from bench._place import make_project, workplace
+from bench._rows import Goal, Row, Section, at_most
+from bench._turns import Options, in_turns
 
-ROUNDS = 40
+AS_USER = False
 SOURCE = str(Path(corral.__file__).parents[1])
 HEAD = f"import sys; sys.path.append({SOURCE!r}); "
 CHECK = "from corral.vet import vet; from corral.model import Call; from corral.config import SandboxConfig; "
 CHECK += "vet(Call(('ls', '-la')), SandboxConfig(sys.argv[1]))"
 RUN = "from corral import Sandbox, SandboxConfig; Sandbox(SandboxConfig(sys.argv[1])).run(['true'])"
-CASES = {
-    "import corral": (HEAD + "import corral", "<= 1.1"),
-    "import and check one call": (HEAD + CHECK, "<= 2.5"),
-    "import Sandbox": (HEAD + "from corral import Sandbox", ""),
-    "import, run /bin/true, end": (HEAD + RUN, ""),
+CASES: dict[str, tuple[str, Goal | None]] = {
+    "import corral": (HEAD + "import corral", at_most(1.1)),
+    "import and check one call": (HEAD + CHECK, at_most(2.5)),
+    "import Sandbox": (HEAD + "from corral import Sandbox", None),
+    "import, run /bin/true, end": (HEAD + RUN, None),
 }
 
 
-def milliseconds(code: str, root: str) -> float:
-    """Return how long a bare interpreter takes for some code."""
-    begun = perf_counter()
-    subprocess.run([sys._base_executable, "-I", "-S", "-c", code, root], check=True)
-    return (perf_counter() - begun) * 1000
+def measure(options: Options) -> Section:
+    """Return what each step costs, in turns with the bare interpreter."""
+    with workplace() as folder:
+        project = make_project(folder / "project")
+        functions = {what: partial(_started, code, project) for what, (code, _) in CASES.items()}
+        times = in_turns(functions | {"bare": partial(_started, "pass", project)}, max(options.rounds // 6, 5))
+    bare = times.pop("bare")
+    rows = tuple(Row(what, time.ms, "ms", bare.ms, time.spread, CASES[what][1]) for what, time in times.items())
+    return Section("a process that uses corral once, against python -I -S -c pass", rows)
 
 
-def measure() -> list[dict[str, object]]:
-    """Return what each step costs, interleaved with the bare interpreter."""
-    samples: dict[str, list[float]] = {what: [] for what in ("bare", *CASES)}
-    with tempfile.TemporaryDirectory() as root:
-        for _ in range(ROUNDS):
-            samples["bare"].append(milliseconds("pass", root))
-            for what, (code, _) in CASES.items():
-                samples[what].append(milliseconds(code, root))
-    bare = median(samples["bare"])
-    return [
-        {
-            "what": what,
-            "value": (ours := median(samples[what])),
-            "unit": "ms",
-            "bare": bare,
-            "ratio": ours / bare,
-            "goal": goal,
-        }
-        for what, (_, goal) in CASES.items()
-    ]
+def _started(code: str, project: str) -> None:
+    python = sys._base_executable  # type: ignore[attr-defined]  # there since 3.3
+    subprocess.run([python, "-I", "-S", "-c", code, project], check=True)

@@ -1,0 +1,71 @@
+"""Functions timed in turns in one process, in an order drawn anew each round: the machine's mood, and what ran before, hits all alike."""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from time import perf_counter_ns
+
+from corral.frozen import Record, frozen
+
+ROUNDS = 300
+WARM_UP = 5
+FEWEST = 5  # samples of one that is too slow for every round
+
+
+@frozen
+class Timing(Record):
+    """The median of many times in milliseconds, and half their interquartile range as a part of it."""
+
+    ms: float
+    spread: float
+    samples: int
+
+
+@frozen
+class Options(Record):
+    """What the command line asks for."""
+
+    rounds: int = ROUNDS
+    peers: str = ""  # the directory of other sandboxes, or nothing
+
+
+def timing(nanoseconds: list[int]) -> Timing:
+    """Return what many samples come to."""
+    ranked = sorted(nanoseconds)
+    middle = ranked[len(ranked) // 2]
+    return Timing(
+        middle / 1e6,
+        (ranked[len(ranked) * 3 // 4] - ranked[len(ranked) // 4]) / 2 / middle if middle else 0.0,
+        len(ranked),
+    )
+
+
+def in_turns(
+    functions: Mapping[str, Callable[[], object]], rounds: int, *, seconds_each: float = 0.0
+) -> dict[str, Timing]:
+    """Time every function once a round; with `seconds_each`, a slow one in fewer rounds, so that it takes no longer in all."""
+    samples: dict[str, list[int]] = {name: [] for name in functions}
+    stride = {name: _stride(function, rounds, seconds_each) for name, function in functions.items()}
+    order, names = Random(0), list(functions)
+    for turn in range(rounds):
+        order.shuffle(names)
+        for name in names:
+            if turn % stride[name] == 0:
+                samples[name].append(timed(functions[name]))
+    return {name: timing(kept) for name, kept in samples.items()}
+
+
+def timed(function: Callable[[], object]) -> int:
+    """Return the nanoseconds that one call takes; a function that measures itself returns them."""
+    begun = perf_counter_ns()
+    own = function()
+    spent = perf_counter_ns() - begun
+    return own if type(own) is int else spent
+
+
+def _stride(function: Callable[[], object], rounds: int, seconds: float) -> int:
+    """Warm a function up, and return in how many rounds it takes one turn."""
+    spent = [timed(function) for _ in range(1 if seconds else WARM_UP)]
+    if not seconds:
+        return 1
+    affordable = max(FEWEST, int(seconds * 1e9 / max(spent[-1], 1)))
+    return max(1, -(-rounds // affordable))

@@ -1,0 +1,65 @@
+"""The same benchmarks as an ordinary user, from copies that every user can read, with an interpreter that every user can start."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bench._peers import PLACE
+
+NOBODY = 65534
+# Through a shell: setpriv itself still finds programs with root's rights.
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "sh", "-c", 'exec "$@"', "sh"]
+PACKAGES = ("corral", "tree_sitter", "tree_sitter_bash", "bench")
+VERSION = "import sys; print(sys.version_info[:2], sys.implementation.cache_tag)"
+
+
+class Impossible(Exception):
+    """Why nothing can be measured as an ordinary user here."""
+
+
+def python_for_all() -> str:
+    """Return an interpreter of this version that every user may start."""
+    for path in (sys._base_executable, f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"):  # type: ignore[attr-defined]  # there since 3.3
+        done = subprocess.run([*AS_NOBODY, path, "-I", "-c", VERSION], capture_output=True, text=True, check=False)
+        if done.stdout == f"{sys.version_info[:2]} {sys.implementation.cache_tag}\n":
+            return str(path)
+    raise Impossible(f"no python {sys.version_info[0]}.{sys.version_info[1]} that an ordinary user can start")
+
+
+def report_of_nobody(names: list[str], rounds: int, *, peers: bool) -> dict[str, Any]:
+    """Run these benchmarks as an ordinary user, and return their report."""
+    if shutil.which("setpriv") is None:
+        raise Impossible("there is no setpriv")
+    python = python_for_all()
+    shelf = Path(tempfile.mkdtemp(prefix="corral-bench-shelf-", dir="/var/tmp"))
+    try:
+        shelf.chmod(0o755)
+        for name in PACKAGES:
+            _copy(name, shelf / "lib")
+        (shelf / "home").mkdir()
+        os.chown(shelf / "home", NOBODY, NOBODY)
+        env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(shelf / "home"), "PYTHONPATH": str(shelf / "lib")}
+        words = ["--json", f"--rounds={rounds}", *([f"--peers={PLACE}"] if peers else ["--no-peers"]), *names]
+        command = [*AS_NOBODY, python, "-B", "-m", "bench", *words]
+        done = subprocess.run(command, cwd=shelf / "home", env=env, stdout=subprocess.PIPE, text=True, check=False)
+    finally:
+        shutil.rmtree(shelf)
+    try:
+        report: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise Impossible(f"the benchmarks ended with {done.returncode} as an ordinary user") from None
+    return report
+
+
+def _copy(name: str, shelf: Path) -> None:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise Impossible(f"{name} is not a package that can be copied")
+    left_out = shutil.ignore_patterns("__pycache__", ".peers", "results")
+    shutil.copytree(Path(spec.origin).parent, shelf / name, ignore=left_out)

@@ -1,0 +1,177 @@
+"""The benchmarks themselves: goals are judged rightly, turns are fair, and a sandbox that does not hold is no peer."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench import _install, overhead
+from bench._peers import DEBIAN, PEERS, Missing, Peer, Running, canary
+from bench._place import make_project, workplace
+from bench._rows import Goal, Row, Section, at_least, at_most, row_from_dict, section_from_dict, shown, summary
+from bench._turns import in_turns, timing
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A workplace of the benchmarks."""
+    with workplace() as place:
+        yield place
+
+
+@pytest.mark.parametrize(
+    ("row", "met"),
+    [
+        pytest.param(Row("x", 1.1, "ms", 1.0, goal=at_most(1.1)), True, id="at the bound"),
+        pytest.param(Row("x", 1.2, "ms", 1.0, goal=at_most(1.1)), False, id="above the most"),
+        pytest.param(Row("x", 3.9, "GB/s", 1.0, goal=at_least(4)), False, id="below the least"),
+        pytest.param(Row("x", 4.0, "GB/s", 1.0, goal=at_least(4)), True, id="at the least"),
+        pytest.param(
+            Row("x", 17.0, "MiB", 4000.0, goal=Goal(16, of_value=True)), False, id="a value, whatever its ratio"
+        ),
+        pytest.param(Row("x", 1.0, "ms", 1.0), None, id="no goal"),
+        pytest.param(Row("x", 1.0, "ms", goal=at_most(2)), None, id="no bare thing to compare with"),
+    ],
+)
+def test_a_goal_is_met_or_missed_by_its_own_bound(row: Row, met: bool | None) -> None:
+    assert row.met is met
+    assert row_from_dict(json.loads(json.dumps(row.to_dict()))) == row
+
+
+def test_a_section_says_in_words_what_is_met_and_missed() -> None:
+    rows = (
+        Row("quick", 1.0, "ms", 1.0, 0.02, at_most(1.1)),
+        Row("slow", 1234.5, "ms", 10.0, 0.5, at_most(1.1)),
+        Row("memory", 3.0, "MiB", goal=Goal(16, of_value=True)),
+    )
+    section = Section("a title", rows, ("a note",))
+    assert shown(section) == (
+        "a title\n"
+        "=======\n"
+        "        measured  bare  unit    ratio  spread      goal\n"
+        "quick          1     1  ms      1.00x     ±2%   ≤ 1.10x  ✓ met\n"
+        "slow       1,234    10  ms    123.45x    ±50%   ≤ 1.10x  ✗ missed\n"
+        "memory         3        MiB                    ≤ 16 MiB  ✓ met\n"
+        "* a note\n"
+    )
+    assert section_from_dict(json.loads(json.dumps(section.to_dict()))) == section
+    assert summary([section, Section("other", broke="it fell")]) == (
+        "2 of 3 goals met\n✗ missed: slow: 123.45x, goal ≤ 1.10x (a title)\n✗ broke: other: it fell"
+    )
+
+
+def test_the_median_is_not_moved_by_a_few_slow_samples() -> None:
+    steady = timing([100] * 90 + [100_000] * 10)
+    assert (steady.ms, steady.spread, steady.samples) == (100 / 1e6, 0.0, 100)
+
+
+def test_every_function_has_its_turn_in_every_round_and_none_always_follows_the_same() -> None:
+    ran: list[str] = []
+    times = in_turns({name: lambda name=name: ran.append(name) for name in "abc"}, 30)
+    rounds = ["".join(ran[i : i + 3]) for i in range(15, len(ran), 3)]
+    assert [time.samples for time in times.values()] == [30, 30, 30]
+    assert {"".join(sorted(turn)) for turn in rounds} == {"abc"}
+    assert len(set(rounds)) > 3
+
+
+def test_a_slow_one_gets_fewer_turns_and_its_own_measure_counts() -> None:
+    times = in_turns({"slow": lambda: 10**9, "quick": lambda: 1000}, 100, seconds_each=10.0)
+    assert {name: (time.samples, time.ms) for name, time in times.items()} == {
+        "slow": (10, 1000.0),
+        "quick": (100, 0.001),
+    }
+
+
+def _running(folder: Path, prefix: list[str]) -> Running:
+    peer = Peer("fake", "fake", lambda *_: prefix)
+    return Running(peer, str(folder), make_project(folder / "fake"))
+
+
+def test_a_sandbox_that_holds_nothing_is_noticed(folder: Path) -> None:
+    with pytest.raises(Missing, match="it does not enforce: the canary wrote outside"):
+        canary(_running(folder, ["env"]), folder / "outside")
+    assert list((folder / "outside").iterdir()) == []
+
+
+def test_a_sandbox_that_runs_nothing_is_noticed(folder: Path) -> None:
+    with pytest.raises(Missing, match=r"^it does not run here: error: no user namespaces$"):
+        canary(_running(folder, ["sh", "-c", "echo error: no user namespaces >&2; false"]), folder / "outside")
+
+
+def test_a_sandbox_that_fails_a_command_is_not_timed_as_quick(folder: Path) -> None:
+    with pytest.raises(Missing, match="it ends false with 1"):
+        _running(folder, ["env"]).run(["false"])
+
+
+@pytest.mark.parametrize(
+    "peer", [peer for peer in PEERS if peer.package not in DEBIAN], ids=lambda peer: str(peer.name)
+)
+def test_what_is_not_installed_is_left_out_with_the_reason(peer: Peer, folder: Path) -> None:
+    place = folder / "empty"
+    place.mkdir()
+    (place / "reasons.json").write_text(json.dumps({peer.package: "the registry said no"}))
+    with pytest.raises(Missing, match=r"^the registry said no$"):
+        Running(peer, str(place), make_project(folder / peer.name))
+
+
+def test_a_failed_install_is_told_by_its_error() -> None:
+    code = "import sys; print('npm warn x', file=sys.stderr); sys.exit('ERROR: no such version')"
+    assert _install.tried([sys.executable, "-c", code]) == "ERROR: no such version"
+    assert _install.tried([sys.executable, "-c", "pass"]) == ""
+    assert "No such file" in _install.tried(["/no/such/installer"])
+
+
+def bench(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the benchmarks as a person does."""
+    command = [sys.executable, "-m", "bench", "--rounds=1", f"--results={results}", *words]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def test_the_report_has_every_command_with_its_goal_and_the_load(tmp_path: Path) -> None:
+    done = bench(tmp_path, "--json", "--no-peers", "--own-user", "overhead", "cold")
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert json.loads((tmp_path / "overhead-cold.json").read_text()) == report
+    costs, start = report["sections"]
+    judged = {row["what"]: row["goal"] for row in (*costs["rows"], *start["rows"]) if "goal" in row}
+    limit = {"ratio at most": 1.1}
+    assert judged == {
+        **{f"{what}: corral": limit for what in (*overhead.COMMANDS, "a pipeline in bash")},
+        "Sandbox() to its first result": {"ratio at most": 6},
+    }
+    assert report["load"].keys() == report["load_after"].keys() == {"one_minute", "five_minutes"}
+    assert (costs["broke"], start["broke"]) == ("", "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can measure as another user")
+def test_root_measures_as_an_ordinary_user_too(tmp_path: Path) -> None:
+    done = bench(tmp_path, "--no-peers", "cold")
+    assert (done.returncode, done.stderr) == (0, "")
+    titles = [line for line in done.stdout.splitlines() if line.startswith("the cold start of a sandbox")]
+    assert ["as root" in title for title in titles] == [True, False]
+
+
+def test_a_benchmark_that_breaks_is_said_and_leaves_the_others(tmp_path: Path) -> None:
+    code = (
+        "import sys; from bench import __main__ as bench, cold\n"
+        "def fall(options): raise RuntimeError('it fell')\n"
+        "cold.measure = fall\n"
+        "sys.argv = ['bench', '--rounds=1', '--results', sys.argv[1], '--no-peers', '--own-user', 'cold', 'crowd']\n"
+        "sys.exit(bench.main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "✗ broke: RuntimeError: it fell" in done.stdout
+    assert "64 at a time" in done.stdout
+
+
+def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
+    done = bench(tmp_path, "speed")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "python -m bench: error: speed is no benchmark")
