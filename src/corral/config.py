@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 DEFAULT_MAX_OUTPUT_BYTES = 64 * 1024
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_ENV_ALLOWLIST = frozenset({"PATH", "HOME", "LANG", "LC_*", "TERM", "TZ", "TMPDIR"})
+BACKENDS = ("auto", "warden", "bubblewrap", "none")
 MAX_SECONDS = 1e9  # thirty years; against numbers that no clock of the kernel holds
 MAX_LIMIT = 2**62  # against numbers that no limit of the kernel holds
 # What a program loads code from, whatever the owner lists by pattern: only an exact name lets one of these through.
@@ -103,7 +104,7 @@ class Containment(Record):
     def _validate(self) -> None:
         if not isinstance(self.accept_partial, bool):
             raise PolicyError(f"containment.accept_partial must be True or False, not {self.accept_partial!r}")
-        _one_of("containment.backend", self.backend, ("auto", "warden", "none"))
+        _one_of("containment.backend", self.backend, BACKENDS)
         _one_of("containment.network", self.network, ("off", "on"))
         _one_of("containment.project", self.project, ("read-write", "read-only"))
         for name in ("read", "write"):

@@ -81,7 +81,7 @@ class Warden:
     @property
     def owns_pids(self) -> bool:
         """Whether the warden is the first process of a pid namespace, with which all of it ends."""
-        return self.backend == "warden" and "pid" not in self.missing_layers
+        return self.backend != "none" and "pid" not in self.missing_layers
 
     def kill(self) -> None:
         """End the warden itself; its keeper ends what is below."""

@@ -1,4 +1,4 @@
-"""Runs the body of an attack as a program, in a sandbox or bare, and says how it went."""
+"""Runs the body of an attack as a program, in a sandbox or bare, and says how it went; or why it was not tried."""
 
 import json
 import os
@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from corral import Sandbox
 
@@ -30,6 +32,13 @@ except (OSError, ValueError, AttributeError) as error:
 else:
     print("succeeded" if done else "held: nothing came of it")
 """
+
+
+def must_hold() -> None:
+    """Skip where the kernel gives no containment, or fail where that must not be."""
+    if os.environ.get("CORRAL_MUST_CONTAIN") == "1":
+        pytest.fail("this machine cannot contain, and CORRAL_MUST_CONTAIN=1 says that it must")
+    pytest.skip("this machine cannot contain")
 
 
 def program(body: str) -> str:

@@ -9,16 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attempt import must_hold
 
 from corral import Containment, Sandbox
 from observe import unique_seconds
-
-
-def must_hold() -> None:
-    """Skip where the kernel gives no containment, or fail where that must not be."""
-    if os.environ.get("CORRAL_MUST_CONTAIN") == "1":
-        pytest.fail("this machine cannot contain, and CORRAL_MUST_CONTAIN=1 says that it must")
-    pytest.skip("this machine cannot contain")
 
 
 @pytest.fixture

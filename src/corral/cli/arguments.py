@@ -7,7 +7,7 @@ import os
 import sys
 
 from corral import __version__
-from corral.config import DEFAULT_TIMEOUT_SECONDS
+from corral.config import BACKENDS, DEFAULT_TIMEOUT_SECONDS
 from corral.record import FAILURE_STATUS
 from corral.rulebook import profile_names
 from corral.terminal import PIPE_COLUMNS, terminal_of, visible
@@ -166,6 +166,9 @@ def _verb_parser(verb: str) -> Parser:
     parser = _parser(f"corral {verb}", f"{what[0].upper()}{what[1:]}.", epilog, CALLS.get(verb))
     if verb in CALLS:
         _call_arguments(parser)
+    if verb == "run":
+        what = "what holds the command: auto (default), warden, bubblewrap, or none"
+        parser.add_argument("--backend", default="auto", choices=BACKENDS, metavar="NAME", help=what)
     if verb == "check":
         parser.add_argument("--jsonl", action="store_true", help="judge one call per line of stdin")
     if verb == "rule":

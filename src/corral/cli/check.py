@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.config import SandboxConfig
+from corral.config import Containment, SandboxConfig
 from corral.model import Call
 from corral.record import CHECK_STATUS, json_text, verdict_text
 from corral.terminal import terminal_of
@@ -35,7 +35,12 @@ def main(options: argparse.Namespace) -> int:
 
 def config_of(options: argparse.Namespace) -> SandboxConfig:
     """Return the policy that the command line asks for."""
-    return SandboxConfig(project_root=options.root, profile=options.profile, timeout_seconds=options.timeout)
+    return SandboxConfig(
+        project_root=options.root,
+        profile=options.profile,
+        timeout_seconds=options.timeout,
+        containment=Containment(backend=getattr(options, "backend", "auto")),
+    )
 
 
 def call_of(options: argparse.Namespace) -> Call:

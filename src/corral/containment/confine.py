@@ -10,18 +10,30 @@ from corral.containment.kernel import MACHINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
     from typing import Any
 
 
 def confine(plan: dict[str, Any], layers: Collection[str], keeper: int) -> None:
     """Confine this process as far as the layers go; the pid and net namespaces are those it was started in."""
+    if plan["backend"] == "bubblewrap":
+        # It has made the namespaces and the tree, and its filter is on already.
+        _recognise(*plan["project"])
+        give_up(plan, layers)
+        return
     namespaces.unshare(*(name for name in ("mount", "ipc", "uts", "cgroup") if name in layers))
     if "mount" in layers:
         mounts.enter(plan["steps"], plan["scratch"], own_proc="proc" in layers)
         _recognise(*plan["project"])
     privileges.leave_keyring()
     privileges.forbid_core_dumps()
+    give_up(plan, layers)
+    if "seccomp" in layers:
+        seccomp.install(program(plan, layers, (os.getpid(),) if "pid" in layers else (os.getpid(), keeper)))
+
+
+def give_up(plan: dict[str, Any], layers: Collection[str]) -> None:
+    """Give up, in the tree that is there now, every right that is not for commands."""
     privileges.gain_nothing()
     if "landlock" in layers:
         # After the last mount: a rule binds to what lies there when it is made.
@@ -29,16 +41,18 @@ def confine(plan: dict[str, Any], layers: Collection[str], keeper: int) -> None:
         landlock.confine(rules, deny_tcp="net" not in layers and plan["network"] == "off")
     privileges.drop(privileges.FILE_CAPABILITIES if plan["full_map"] and os.geteuid() == 0 else ())
     tree.hide()
-    if "seccomp" in layers:
-        code = seccomp.program(
-            MACHINE,
-            guarded=(os.getpid(),) if "pid" in layers else (os.getpid(), keeper),
-            own_pids="pid" in layers,
-            own_files="mount" in layers,
-            network="net" in layers or plan["network"] == "on",
-            is_root=os.geteuid() == 0,
-        )
-        seccomp.install(code)
+
+
+def program(plan: dict[str, Any], layers: Collection[str], guarded: Sequence[int]) -> list[seccomp.Instruction]:
+    """Return the filter that stands beside these layers."""
+    return seccomp.program(
+        MACHINE,
+        guarded=guarded,
+        own_pids="pid" in layers,
+        own_files="mount" in layers,
+        network="net" in layers or plan["network"] == "on",
+        is_root=os.geteuid() == 0,
+    )
 
 
 def _recognise(path: str, device: int, inode: int) -> None:

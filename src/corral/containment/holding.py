@@ -6,6 +6,7 @@ import os
 
 from corral.containment import denials, layers, scratch, view
 from corral.containment.limits import rlimits
+from corral.containment.links import Links
 from corral.containment.planted import Watch
 from corral.containment.wire import pack_plan
 
@@ -24,21 +25,30 @@ class Holding:
         self.view: view.View | None = None
         self.scratch = ""
         self._watch: Watch | None = None
+        self._links: Links | None = None
+        self._watched: tuple[Links, ...] = ()
         self._made_by = 0
 
     def plan(self) -> bytes:
         """Return what the keeper is to do."""
         containment = self.config.containment
-        plan: dict[str, object] = {"rlimits": rlimits(self.config.limits), "layers": (), "full_map": False}
+        plan: dict[str, object] = {
+            "backend": containment.backend,
+            "rlimits": rlimits(self.config.limits),
+            "layers": (),
+            "full_map": False,
+        }
         if containment.backend == "none":
             return pack_plan(plan)
         if self.view is None:
             self.view = view.look(self.config, os.environ)
             self._watch = Watch(self.view.protected, self.config.project_root, self.view.programs)
+            kept = [target for what, target, _, _ in self.view.steps if what == "readonly"]
+            self._links = Links(kept, self.config.project_root)
         if self._made_by != os.getpid():
             # A fork of the host has a keeper of its own, which removes what it made.
             self._made_by = os.getpid()
-            directory = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  the name below cannot be guessed
+            directory = os.path.realpath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108  the name below cannot be guessed
             self.scratch = f"{directory}/corral-{os.getuid()}-{os.urandom(8).hex()}"
         return pack_plan(
             plan
@@ -81,6 +91,8 @@ class Holding:
         """Return the variables that name a command's own home and temporary directory."""
         if backend == "none" or enforcement == "none" or self.view is None:
             return {}
+        # A warden mounts over links, so that nothing has to be looked for.
+        self._watched = (self._links,) if backend == "bubblewrap" and self._links is not None else ()
         if "mount" not in missing:
             own = {"HOME": self.view.home, "TMPDIR": "/tmp"}  # noqa: S108  the command's own
             return own if "TMPDIR" in os.environ else {"HOME": self.view.home}
@@ -90,7 +102,7 @@ class Holding:
         """Return what a command that has ended did against the policy, as far as it can be known from outside."""
         if self.view is None or self._watch is None or "mount" in missing:
             return ()
-        found = self._watch.look()
+        found = self._watch.look() + tuple(violation for links in self._watched for violation in links.look())
         if not stderr:
             return found
         return (*found, *denials.infer(stderr, cwd, self.view, self.config))
@@ -103,22 +115,29 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def unmet(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[str, ...]) -> str:
-    """Return what the config demands of the kernel that is not there, or nothing."""
+    """Return what the config demands of the kernel that is not there, and what to do; or nothing."""
     containment = config.containment
+    more = "Set containment.accept_partial to run with less"
     if containment.project == "read-only" and (backend == "none" or "mount" in missing):
-        wanted = "containment.project 'read-only'"
+        wanted, more, less = (
+            "containment.project 'read-only'",
+            "Run where there is the layer mount",
+            "leave it 'read-write'",
+        )
     elif config.limits.processes is not None and "limits" in missing:
-        wanted = "limits.processes"
+        wanted, more, less = "limits.processes", "Run where a control group can be made", "leave it out"
     elif enforcement == "full" or (containment.accept_partial and enforcement == "partial"):
         return ""
     elif config.rules.needs_containment:
-        wanted = f"profile {config.rules.name}"
-    elif containment.backend == "warden":
-        wanted = "containment.backend 'warden'"
+        wanted, less = f"profile {config.rules.name}", "use profile 'strict', which does not rely on it"
+    elif containment.backend in ("warden", "bubblewrap"):
+        wanted, less = f"containment.backend '{containment.backend}'", "choose 'auto', which takes what there is"
     else:
         return ""
-    lacking = "; ".join(f"{name} ({layers.LAYERS[name][0]})" for name in missing) or "containment.backend is 'none'"
+    lacking = "; ".join(f"{name} ({layers.LAYERS[name][0]})" for name in missing)
+    if backend == "none":
+        lacking, more = "containment.backend is 'none'", "Choose containment.backend 'auto'"
     return (
         f"{wanted} needs the kernel to contain the command, and not all of that is to be had here: {lacking}. "
-        "Set containment.accept_partial to run with less, or use profile 'strict', which does not rely on it"
+        f"{more}, or {less}"
     )

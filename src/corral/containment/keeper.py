@@ -11,14 +11,17 @@ import select
 import sys
 from _signal import SIGKILL, pidfd_send_signal  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
 from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
+from errno import ELOOP
 from time import monotonic, sleep
 
-from corral.containment import cgroups, layers, namespaces, scratch, tree, warden, wire
+from corral.containment import backend, cgroups, inside, layers, namespaces, scratch, tree, warden, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
+
+    from corral.containment.bubblewrap import Bubblewrap
 
 CTL, HOST = 3, 4  # the descriptors the host leaves this program
 MAX_PATH_BYTES = 4096
@@ -38,7 +41,13 @@ def main() -> None:
     _, (descriptor,) = wire.receive(ctl)
     plan = wire.unpack_plan(wire.read_body(descriptor))
     os.close(descriptor)
-    status = _enter(ctl, plan)
+    try:
+        status = _enter(ctl, plan)
+    except backend.UnusableError as error:
+        # The host shows the last line to the owner.
+        print(error, file=sys.stderr, flush=True)
+        scratch.remove(plan["scratch"])
+        os._exit(1)
     # After the ids are mapped: a process that is hidden cannot open its own map.
     tree.hide()
     keeper = _Keeper(ctl, plan, status)
@@ -62,10 +71,15 @@ def _enter(ctl: socket, plan: dict[str, Any]) -> tuple[str, str, tuple[str, ...]
     if not wanted:
         return "none", "none", ()
     scratch.make(plan["scratch"], plan["home_files"])
+    plan["outside"] = inside.identities()
     available = layers.probe(plan["scratch"])
+    held = _choose_backend(plan, available)
     if plan["processes"] is not None:
-        _choose_count(plan, available)
-    enforcement, missing = layers.downgrade(wanted, available)
+        _choose_count(plan, held)
+    enforcement, missing = layers.downgrade(wanted, held)
+    if plan["backend"] == "bubblewrap" and not plan["nested"]:
+        plan["full_map"] = False
+        return "bubblewrap", enforcement, missing
     if "user" not in missing:
         uid, gid = os.geteuid(), os.getegid()
         namespaces.unshare("user")
@@ -75,7 +89,29 @@ def _enter(ctl: socket, plan: dict[str, Any]) -> tuple[str, str, tuple[str, ...]
     if "net" in wanted and "net" not in missing:
         namespaces.unshare("net")
         namespaces.raise_loopback()
-    return "warden", enforcement, missing
+    return plan["backend"], enforcement, missing
+
+
+def _choose_backend(plan: dict[str, Any], available: set[str]) -> set[str]:
+    """Decide who makes the wardens, and return the layers that will hold them."""
+    asked = plan["backend"]
+    plan["backend"] = "warden"
+    if asked == "warden" or (asked == "auto" and layers.downgrade(plan["layers"], available)[0] == "full"):
+        return available
+    from corral.containment.bubblewrap import Bubblewrap  # noqa: PLC0415  few need it, and all would wait for it
+
+    try:
+        tool = Bubblewrap()
+        held = tool.probe(plan, available)
+    except backend.UnusableError:
+        if asked == "auto":
+            return available
+        raise
+    if asked == "auto" and not backend.holds_more(held, available, plan["layers"]):
+        return available
+    plan["backend"] = "bubblewrap"
+    plan["tool"] = tool
+    return held
 
 
 def _choose_count(plan: dict[str, Any], available: set[str]) -> None:
@@ -103,7 +139,9 @@ class _Keeper:
         self.status = status
         self.layers = frozenset(plan["layers"]) - frozenset(status[2])
         self.ours_lives, self.lives = os.pipe()  # its end tells a warden that the keeper is gone
+        self.tool: Bubblewrap | None = plan.pop("tool", None)
         self.wardens: dict[int, int] = {}  # pidfd to pid
+        self.above: dict[int, int] = {}  # where the tool starts wardens, the pid of its own process to the warden's
         self.groups: dict[int, str] = {}  # pid to control group
         self.poller = select.poll()
         self.poller.register(CTL, select.POLLIN)
@@ -132,7 +170,10 @@ class _Keeper:
         """Fork a warden, and hand the host its socket and a pidfd, or the error that prevents it."""
         try:
             theirs, ours = socketpair(AF_UNIX, SOCK_SEQPACKET)
-            pid, pidfd = self.fork_first_of_namespace(ours) if "pid" in self.layers else self.fork(ours)
+            if self.tool is not None:
+                pid, pidfd = self.start_by_tool(self.tool, ours)
+            else:
+                pid, pidfd = self.fork_first_of_namespace(ours) if "pid" in self.layers else self.fork(ours)
         except OSError as error:
             wire.send(self.ctl, wire.COUNT.pack(wire.NEW, error.errno or 0))
             return
@@ -180,6 +221,23 @@ class _Keeper:
             os.close(go)
         return number, descriptors[0]
 
+    def start_by_tool(self, tool: Bubblewrap, ours: socket) -> tuple[int, int]:
+        """Let bubblewrap start a warden."""
+
+        def count(child: int) -> None:
+            if self.plan.get("group_place"):
+                # One more for the tool's own process.
+                self.groups[child] = cgroups.make(self.plan["group_place"], child, self.plan["processes"] + 1)
+
+        facts = {"status": self.status, "is_first": not self.wardens}
+        try:
+            pid, pidfd, child = tool.start(ours, self.ours_lives, self.layers, facts, count)
+        except backend.UnusableError as error:
+            # A link has come into the way since the first one was started.
+            raise OSError(ELOOP, str(error)) from error
+        self.above[child] = pid
+        return pid, pidfd
+
     def run_warden(self, ours: socket, keeper: int, wait: int = -1) -> NoReturn:
         """Be a warden, and end as one: nothing of the keeper's stack may run on in a fork."""
         try:
@@ -218,7 +276,7 @@ class _Keeper:
         # one of them dies may lack another, so it takes two that are empty.
         while quiet_passes < 2 and monotonic() < give_up_at:
             self.reap()
-            found = tree.kill_descendants(spared=self.wardens.values())
+            found = tree.kill_descendants(spared=(*self.wardens.values(), *self.above))
             killed |= found
             quiet_passes = 0 if found or lost in self.wardens.values() else quiet_passes + 1
             sleep(tree.PASS_SECONDS)
@@ -239,6 +297,7 @@ class _Keeper:
         """Close what is known of a warden that has ended."""
         if pid in self.groups:
             cgroups.remove(self.groups.pop(pid))
+        pid = self.above.pop(pid, pid)
         for pidfd, known in self.wardens.items():
             if known == pid:
                 self.poller.unregister(pidfd)

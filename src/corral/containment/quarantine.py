@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_INSTEAD = "It would run outside the sandbox; ask the owner to put it there."
+INSTEAD = "It would run outside the sandbox; ask the owner to put it there."
 
 
 def move_away(path: str, root: str) -> Violation:
@@ -19,19 +19,19 @@ def move_away(path: str, root: str) -> Violation:
     try:
         place = _move(path, root)
     except OSError as error:
-        return Violation("planted", path, f"it could not be moved away: {error.strerror}; remove it", _INSTEAD)
-    return Violation("planted", path, f"it was moved to {place}", _INSTEAD)
+        return Violation("planted", path, f"it could not be moved away: {error.strerror}; remove it", INSTEAD)
+    return Violation("planted", path, f"it was moved to {place}", INSTEAD)
 
 
 def _move(path: str, root: str) -> str:
     above, _, name = path.rpartition("/")
-    source = _open(above)
+    source = open_directory(above)
     try:
         for base, last in ((state_directory(os.environ), name), (root, f"{name.lstrip('.')}.planted")):
             place = f"{base}/corral-quarantine/{os.urandom(8).hex()}"
             try:
                 os.makedirs(place, 0o700)
-                target = _open(place)
+                target = open_directory(place)
             except OSError:
                 continue
             try:
@@ -50,7 +50,7 @@ def _move(path: str, root: str) -> str:
         os.close(source)
 
 
-def _open(path: str) -> int:
+def open_directory(path: str) -> int:
     """Open a directory, refusing links on the whole way: a command of another warden may be swapping directories meanwhile."""
     at = os.open("/", _DIRECTORY)
     for part in path.strip("/").split("/"):

@@ -153,10 +153,15 @@ def program(
     return [*code, (_RETURN, 0, 0, _ALLOW)]
 
 
+def packed(code: Sequence[Instruction]) -> bytes:
+    """Return a filter as the kernel reads it."""
+    return b"".join(_PACKED.pack(*instruction) for instruction in code)
+
+
 def install(code: Sequence[Instruction]) -> None:
     """Put a filter on this process and all it will start; it can never be taken off."""
-    packed = b"".join(_PACKED.pack(*instruction) for instruction in code)
-    buffer = ctypes.create_string_buffer(packed, len(packed))
+    data = packed(code)
+    buffer = ctypes.create_string_buffer(data, len(data))
     header = Struct("@HP").pack(len(code), ctypes.addressof(buffer))
     syscall("seccomp", _SET_MODE_FILTER, 0, header)
 

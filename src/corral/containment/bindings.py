@@ -1,0 +1,154 @@
+"""A view as arguments of bubblewrap. What the tool cannot express is an error: nothing of a view is left out.
+
+The tool follows links while it builds. So no step may lead through one, and what lies in scratch is made before the first
+command: a command that swapped a directory there for a link would choose where the next tree is built.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from corral.containment.backend import UnusableError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Step = tuple[str, str, str, str]  # what, target, source, how
+
+_BIND = {"ro": "--ro-bind", "rw": "--bind", "pin": "--bind", "readonly": "--ro-bind"}
+# `--dev` gives the nodes, the links and the pseudo-terminals by itself, and has no other way to give the last.
+_DEVICES = "/dev"
+
+
+def _inside(path: str, root: str) -> bool:
+    # Not by way of the table of places: a keeper loads no rules.
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def arguments(steps: Sequence[Step], scratch: str, *, own_proc: bool) -> list[str]:
+    """Return what makes the tool build the tree; links that a command could have put in its way are refused."""
+    tree = _Tree(steps, scratch)
+    found = ["--proc", "/proc"] if own_proc else ["--ro-bind", "/proc", "/proc"]
+    # Once each: the tool does not make a link that is there.
+    for step in dict.fromkeys(steps):
+        found += tree.argument(*step)
+    return [*found, "--remount-ro", "/"]
+
+
+def prepare(steps: Sequence[Step], scratch: str) -> None:
+    """Make in scratch what the tree needs there: places to mount on, links, and nothing, to put over what is masked."""
+    os.makedirs(_nothing(scratch, is_directory=True), 0o555, exist_ok=True)
+    os.close(os.open(_nothing(scratch, is_directory=False), os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o444))
+    tree = _Tree(steps, scratch)
+    for what, target, source, _ in steps:
+        place = tree.outside(target)
+        if place is None or not _inside(place, scratch) or what in ("mask", "seal"):
+            continue
+        if what == "link":
+            tree.link(place, source)
+        elif what == "bind" and os.path.lexists(source) and not os.path.isdir(source):
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            os.close(os.open(place, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o600))
+        else:
+            os.makedirs(place, exist_ok=True)
+
+
+def _nothing(scratch: str, *, is_directory: bool) -> str:
+    return f"{scratch}/nothing.d" if is_directory else f"{scratch}/nothing"
+
+
+class _Tree:
+    """Where outside the parts of a tree lie."""
+
+    def __init__(self, steps: Sequence[Step], scratch: str) -> None:
+        self.scratch = scratch
+        self.binds = {target: (source, how) for what, target, source, how in steps if what == "bind"}
+
+    def above(self, target: str) -> str | None:
+        """Return the nearest bind that holds a path, not counting one at the path itself."""
+        holding = [bound for bound in self.binds if bound != target and _inside(target, bound)]
+        return max(holding, key=len, default=None)
+
+    def outside(self, target: str) -> str | None:
+        """Return where outside a path of the tree lies, without what is bound at the path itself; None for nowhere."""
+        bound = self.above(target)
+        return None if bound is None else self.binds[bound][0] + target[len(bound.rstrip("/")) :]
+
+    def argument(self, what: str, target: str, source: str, how: str) -> list[str]:
+        """Return the arguments for one step."""
+        if how == "node" or what == "devpts" or (what == "link" and _inside(target, _DEVICES)):
+            return []
+        if what == "tmpfs":
+            return ["--dev", target] if target == _DEVICES else _memory(target, source)
+        if what == "seal":
+            return ["--remount-ro", target]
+        place = self.outside(target)
+        if what in ("directory", "link"):
+            # What lies in a bind is there already: in the project by itself, in scratch since it was prepared.
+            if place is not None:
+                return []
+            return ["--dir", target] if what == "directory" else ["--symlink", source, target]
+        if what == "bind":
+            if place is not None:
+                self.refuse_links(place, target)
+            return [_BIND[how], source, target]
+        if what == "mask":
+            return self.mask(target, place)
+        if what in ("pin", "readonly"):
+            place = self.source(target)
+            if os.path.islink(place) and os.path.realpath(os.path.dirname(place)) == os.path.dirname(place):
+                # No bind of the tool's lies over a link: the host looks after each command whether it is still there.
+                return []
+            self.refuse_links(place, target)
+            return [_BIND[what], place, target]
+        raise ValueError(what)
+
+    def source(self, target: str) -> str:
+        """Return what a path shows, for binding it over itself."""
+        if target in self.binds:
+            return self.binds[target][0]
+        return self.outside(target) or target
+
+    def mask(self, target: str, place: str | None) -> list[str]:
+        """Put nothing over a file or directory. Of a link in what is read-only its end is what matters."""
+        real = os.path.realpath(target)
+        if real != target and not self.is_writable(target):
+            if self.above(real) is None or not os.path.lexists(real):
+                return []
+            target = real
+        else:
+            self.refuse_links(place or target, target)
+        try:
+            is_directory = stat.S_ISDIR(os.lstat(self.source(target)).st_mode)
+        except FileNotFoundError:
+            return []
+        return ["--ro-bind", _nothing(self.scratch, is_directory=is_directory), target]
+
+    def is_writable(self, target: str) -> bool:
+        """Say whether commands can change what lies there."""
+        bound = self.above(target)
+        return bound is not None and self.binds[bound][1] == "rw"
+
+    def refuse_links(self, place: str, target: str) -> None:
+        """Raise where a way leads through a link, or ends in one: the tool would follow it, and could not keep it."""
+        if os.path.realpath(place) != place:
+            raise UnusableError(
+                f"bubblewrap cannot keep {target!r} as it is, because it is a link or lies behind one; "
+                "choose containment.backend 'warden', or replace the link by what it leads to"
+            )
+
+    def link(self, place: str, text: str) -> None:
+        """Make a link in scratch, unless it is there."""
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        try:
+            os.symlink(text, place)
+        except FileExistsError:
+            if not os.path.islink(place) or os.readlink(place) != text:
+                raise
+
+
+def _memory(target: str, options: str) -> list[str]:
+    given = dict(option.split("=") for option in options.split(","))
+    return ["--perms", given["mode"], "--size", given["size"], "--tmpfs", target]
