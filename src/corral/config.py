@@ -100,10 +100,12 @@ class Containment(Record):
     write: tuple[str, ...] = ()
     project: str = "read-write"
     accept_partial: bool = False  # the owner's word that less than all layers will do
+    ptrace: bool = True  # debuggers, on the command's own processes
 
     def _validate(self) -> None:
-        if not isinstance(self.accept_partial, bool):
-            raise PolicyError(f"containment.accept_partial must be True or False, not {self.accept_partial!r}")
+        for name in ("accept_partial", "ptrace"):
+            if not isinstance(getattr(self, name), bool):
+                raise PolicyError(f"containment.{name} must be True or False, not {getattr(self, name)!r}")
         _one_of("containment.backend", self.backend, BACKENDS)
         _one_of("containment.network", self.network, ("off", "on"))
         _one_of("containment.project", self.project, ("read-write", "read-only"))

@@ -14,7 +14,7 @@ from corral.audience import Audience
 from corral.capture import Capture, Captured
 from corral.containment import wire
 from corral.errors import ContainmentError
-from corral.outcome import ending_of, facts_of, lost, silent
+from corral.outcome import ending_of, facts_of, lost, merges_errors, silent
 from corral.result import SandboxResult
 from corral.streams import FLOOD_BYTES, READ_BYTES, Streams
 
@@ -364,9 +364,18 @@ class Driver:
         violations = ending.violations
         if self._pool.inspect is not None:
             known = {violation.kind for violation in violations}
-            # On a terminal errors stand among the rest.
-            told = facts["stderr"] if self._streams.terminal < 0 else facts["stdout"]
-            found = self._pool.inspect(told, self._launch.cwd, warden.missing_layers)
+            told = facts["stderr"]
+            # On a terminal errors stand among the rest, and where the shell puts them there.
+            if self._streams.terminal >= 0 or (not told and merges_errors(self._judged[0])):
+                told = facts["stdout"]
+            found = self._pool.inspect(
+                told,
+                self._launch.cwd,
+                warden.missing_layers,
+                signal=ending.signal,
+                began_at=self._began_at,
+                warden=warden.pid,
+            )
             violations += tuple([violation for violation in found if violation.kind not in known])
         if ending.message:
             said = ending.message.encode("utf-8", "surrogateescape")

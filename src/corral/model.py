@@ -129,13 +129,20 @@ class Verdict(Record):
 
 @frozen
 class Violation(Record):
-    """What was stopped while the command ran: by the kernel, or by a limit."""
+    """What was stopped while the command ran: by the kernel, or by a limit. `grant` is the setting that would allow it."""
 
     kind: str
     target: str = ""
     detail: str = ""
     instead: str = ""
     inferred: bool = False
+    grant: str = ""
+
+    @property
+    def text(self) -> str:
+        """The violation in one line: what, of what, why, and the way out."""
+        said = ": ".join(part for part in (self.kind, self.target, self.detail) if part)
+        return f"{said}{' (inferred)' * self.inferred}. {self.instead}".rstrip()
 
 
 @frozen

@@ -26,6 +26,12 @@ _WARDEN_LOST = Violation(
 )
 
 
+def merges_errors(call: Call) -> bool:
+    """Say whether shell text puts errors among its output, as agents like to have it: `make 2>&1 | tail`."""
+    text = call.argv
+    return call.shell and isinstance(text, str) and any(mark in text for mark in ("2>&1", "&>", "|&"))
+
+
 def facts_of(call: Call, verdict: Verdict, cwd: str, id_: bytes, started_at: float) -> dict[str, Any]:
     """Return the fields of a result that are known when a call is judged, at a time of the epoch."""
     argv = call.argv if isinstance(call.argv, tuple) else (call.argv,)

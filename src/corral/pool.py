@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from corral.model import Violation
 
-    Inspect = Callable[[bytes, str, tuple[str, ...]], tuple[Violation, ...]]
+    Inspect = Callable[..., tuple[Violation, ...]]
 
 MAX_IDLE_WARDENS = 16  # a burst of runs leaves at most these, about 2 MB each
 IDLE_SECONDS = 30.0  # after which an idle warden ends, unless it is the first; what is held of it here then goes too
@@ -57,7 +57,7 @@ class Pool:
 
     def __init__(self, plan: Callable[[], bytes], inspect: Inspect | None = None) -> None:
         self._plan = plan
-        self.inspect = inspect  # asked after each command what it did, by its errors, directory and missing layers
+        self.inspect = inspect  # asked after each command what it did against the policy
         self._lock = allocate_lock()  # for the orders; never held for long
         self._talking = allocate_lock()  # with the keeper, which may take its time
         self._keeper: Keeper | None = None

@@ -129,13 +129,7 @@ def timeout_text(seconds: float | None) -> str:
 
 def violation_text(violation: Violation) -> str:
     """Return what a person is told about something that was stopped: what, why, and what would allow it."""
-    said = (
-        f"{violation.kind}: {violation.target}: {violation.detail}"
-        if violation.target
-        else f"{violation.kind}: {violation.detail}"
-    )
-    inferred = " (inferred)" if violation.inferred else ""
-    return f"corral: {visible(f'{said}{inferred}. {violation.instead}'.strip())}"
+    return f"corral: {visible(violation.text)}"
 
 
 def _shown(call: Call, terminal: Terminal) -> str:

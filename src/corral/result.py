@@ -50,6 +50,14 @@ class SandboxResult(Record):
         return self.exit_code == 0
 
     @property
+    def hint(self) -> str:
+        """What an agent can act on, in one line: the reason of a refusal, or the first violation. Empty where there is none."""
+        if self.reason or not self.violations:
+            return self.reason
+        more = len(self.violations) - 1
+        return self.violations[0].text + (f" (and {more} more)" if more else "")
+
+    @property
     def stdout_text(self) -> str:
         """The kept output as text; what is not UTF-8 becomes U+FFFD."""
         return self.stdout.decode("utf-8", "replace")
@@ -64,6 +72,7 @@ class SandboxResult(Record):
         data: dict[str, Any] = {name: getattr(self, name) for name in self._fields}
         data["argv"] = list(self.argv)
         data["ok"] = self.ok
+        data["hint"] = self.hint
         data["verdict"] = self.verdict.to_dict()
         data["missing_layers"] = list(self.missing_layers)
         data["violations"] = [_plain(v) for v in self.violations]

@@ -103,7 +103,8 @@ def test_what_a_config_demands(
 
 
 @pytest.mark.parametrize(
-    ("abi", "bits"), [(0, 0), (1, 0x1FFF), (2, 0x3FFF), (3, 0x7FFF), (4, 0x7FFF), (5, 0xFFFF), (9, 0xFFFF)]
+    ("abi", "bits"),
+    [(0, 0), (1, 0x1FFF), (2, 0x3FFF), (3, 0x7FFF), (4, 0x7FFF), (5, 0xFFFF), (8, 0xFFFF), (9, 0x1FFFF)],
 )
 def test_landlock_handles_what_its_version_knows(abi: int, bits: int) -> None:
     assert landlock.handled_files(abi) == bits
@@ -112,7 +113,7 @@ def test_landlock_handles_what_its_version_knows(abi: int, bits: int) -> None:
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("own", [True, False])
 def test_a_filter_is_a_valid_program(machine: str, own: bool) -> None:
-    code = seccomp.program(machine, guarded=(7, 8), own_pids=own, own_files=own, network=own, is_root=own)
+    code = seccomp.program(machine, guarded=(7, 8), own_pids=own, own_files=own, network=own, is_root=own, ptrace=own)
     assert len(code) < 4096
     for place, (operation, if_true, if_false, _) in enumerate(code):
         assert place + 1 + max(if_true, if_false) < len(code) or operation == 0x06

@@ -1,22 +1,27 @@
-"""What the kernel refused, as far as a command's own words tell: each is confirmed against what the command could see, and marked inferred."""
+"""What containment refused, as violations: in the kernel's own words, or by the command's, confirmed by what it could see.
+
+What is read from a command's words is marked inferred. An error that the same user would have met outside is no violation.
+"""
 
 from __future__ import annotations
 
 import os
 
+from corral.containment import messages
+from corral.containment.sight import Sight, granted
 from corral.model import Violation
-from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from corral.config import SandboxConfig
+    from corral.containment.audit import Denial
     from corral.containment.view import View
 
 MAX_VIOLATIONS = 5  # against a program that complains about every file
 MAX_LINES = 200
-_REFUSED = ("Read-only file system", "Permission denied", "Operation not permitted", "Device or resource busy")
+MAX_LINE_CHARACTERS = 1000
 _LIMITS = {
     b"Resource temporarily unavailable": ("process-limit", "processes"),
     b"Cannot allocate memory": ("memory-limit", "memory_bytes"),
@@ -24,80 +29,146 @@ _LIMITS = {
     b"std::bad_alloc": ("memory-limit", "memory_bytes"),
     b"Too many open files": ("open-files-limit", "open_files"),
 }
-_HIDDEN = "No such file or directory"
-_UNREACHABLE = (
-    *("Network is unreachable", "Could not resolve host", "Temporary failure in name resolution"),
-    *("Name or service not known", "getaddrinfo EAI_AGAIN", "getaddrinfo ENOTFOUND"),
-)
+_NEVER = "There is no grant for it; do the task without it, or ask the owner to run it."
 
 
-def infer(stderr: bytes, cwd: str, view: View, config: SandboxConfig) -> tuple[Violation, ...]:
+def infer(said: bytes, cwd: str, view: View, config: SandboxConfig, missing: tuple[str, ...]) -> tuple[Violation, ...]:
     """Return what containment stopped, by the messages of the last lines."""
-    found: dict[str, Violation] = {}
-    network, limits = config.containment.network, config.limits
+    found: dict[tuple[str, str], Violation] = {}
     for text, (kind, field) in _LIMITS.items():
-        if getattr(limits, field) is not None and text in stderr:
-            found[kind] = Violation(kind, detail=f"limits.{field} is {getattr(limits, field)}", inferred=True)
-    for line in stderr.decode("utf-8", "replace").splitlines()[-MAX_LINES:]:
-        for violation in _in_line(line, cwd, view, network):
-            found.setdefault(violation.kind + violation.target, violation)
-        if len(found) >= MAX_VIOLATIONS:
-            break
-    return tuple(found.values())
+        limit = getattr(config.limits, field)
+        if limit is not None and text in said:
+            found[kind, ""] = Violation(kind, detail=f"limits.{field} is {limit}", inferred=True)
+    # Most of what programs print on stderr is no refusal, and is not taken apart.
+    low = said.lower()
+    if any(text in low for text in messages.TRIGGERS):
+        reader = _Reader(Sight(view, config, missing), cwd)
+        for line in said.decode("utf-8", "replace").splitlines()[-MAX_LINES:]:
+            for violation in reader.read(line[:MAX_LINE_CHARACTERS]):
+                found.setdefault(_told_once(violation), violation)
+            if len(found) >= MAX_VIOLATIONS:
+                break
+    return tuple(_without_the_vaguer(found.values()))
 
 
-def _in_line(line: str, cwd: str, view: View, network: str) -> Iterator[Violation]:
-    if network == "off" and any(text in line for text in _UNREACHABLE):
-        yield Violation(
-            "network",
-            detail="the sandbox has no network but its own loopback",
-            instead="The owner grants it: containment.network = 'on'.",
-            inferred=True,
-        )
-    refused = next((text for text in _REFUSED if text in line), "")
-    if not refused and _HIDDEN not in line:
-        return
-    for path in _paths(line, cwd):
-        violation = _refusal(path, refused, view) if refused else _absence(path, view)
-        if violation is not None:
-            yield violation
+def _told_once(violation: Violation) -> tuple[str, str]:
+    """Return what makes a violation another one: of files in one directory, the first will do."""
+    directory = os.path.dirname(violation.target) if violation.target.startswith("/") else violation.target
+    return violation.kind, violation.grant if violation.kind == "write-outside" else directory
+
+
+def _without_the_vaguer(found: Iterable[Violation]) -> list[Violation]:
+    """Leave out a violation without a target where another of its kind has one: it is the same, told by another line."""
+    named = {violation.kind for violation in found if violation.target}
+    return [violation for violation in found if violation.target or violation.kind not in named]
+
+
+class _Reader:
+    def __init__(self, sight: Sight, cwd: str) -> None:
+        self.sight = sight
+        self.cwd = cwd
+
+    def read(self, line: str) -> Iterator[Violation]:
+        """Return what one line tells of: a closed call, else a host, else a path."""
+        refused = messages.call_in(line)
+        if refused is not None:
+            if not refused.needs_root or os.geteuid() == 0:
+                yield self._closed(refused)
             return
+        docker = messages.DOCKER_SOCKET.search(line)
+        if docker:
+            yield from self._docker(docker[1])
+        elif self.sight.config.containment.network == "off" and self._is_cut_off(line):
+            host = messages.host_in(line)
+            if not messages.is_loopback(host):
+                yield unreachable(host, inferred=True)
+        else:
+            error = messages.refusal_in(line)
+            if error:
+                yield from self._path(line, error)
+
+    def _is_cut_off(self, line: str) -> bool:
+        if messages.has_no_network(line):
+            return True
+        # Where there is no network namespace the filter refuses internet sockets, and only there.
+        return "net" in self.sight.missing and messages.NO_FAMILY in line.lower()
+
+    def _closed(self, refused: messages.Refused) -> Violation:
+        call, why = refused.call, refused.why
+        if call == "ptrace" and not self.sight.config.containment.ptrace:
+            return granted("call", call, why, "Do without a debugger", "containment.ptrace = true", inferred=True)
+        return Violation("call", call, why, _NEVER, inferred=True)
+
+    def _docker(self, path: str) -> Iterator[Violation]:
+        if os.path.exists(path):
+            why = "who reaches it has all of the machine"
+            yield Violation("hidden", path, why, _NEVER, inferred=True)
+
+    def _path(self, line: str, error: str) -> Iterator[Violation]:
+        if error == "EPERM" and messages.MODE_CHANGE.search(line):
+            owned = (path for word in messages.paths_in(line) for path in self._places(word))
+            if any(_is_own(path) for path in owned):
+                yield self._closed(messages.SET_ID)
+            return
+        words = list(messages.paths_in(line))
+        for word in words:
+            for path in self._places(word):
+                violation = self.sight.absent(path) if error == "ENOENT" else self.sight.refused(path, error)
+                if violation is not None:
+                    yield violation
+                    return
+        if messages.READ_ONLY.search(line) and not any(word.startswith("/") for word in words):
+            # As tar says it of a member, and perl of nothing: the kernel has refused, and nobody says where.
+            detail, instead = "something that is read-only for commands", "Write inside the project or /tmp"
+            yield granted("write-outside", "", detail, instead, "containment.write", inferred=True)
+
+    def _places(self, word: str) -> Iterator[str]:
+        """Return where a word of a message can lie: programs name files from their own directory, git from the project's."""
+        if len(word) < 4096 and "\0" not in word:
+            for directory in dict.fromkeys((self.cwd, self.sight.config.project_root)):
+                yield os.path.normpath(os.path.join(directory, word))
+                if word.startswith("/"):
+                    return
 
 
-def _paths(line: str, cwd: str) -> Iterator[str]:
-    """Return the words of a message that could be paths, those in quotes first."""
-    for quote in ("'", '"', "`", "\u2018"):
-        for word in line.replace("\u2019", "\u2018").split(quote)[1::2]:
-            yield os.path.normpath(os.path.join(cwd, word))
-    for word in reversed(line.replace(": ", " ").replace(",", " ").split()):
-        if "/" in word or "." in word:
-            yield os.path.normpath(os.path.join(cwd, word.strip("'\"`:;()[]")))
+def _is_own(path: str) -> bool:
+    try:
+        return os.geteuid() in (0, os.lstat(path).st_uid)
+    except OSError:
+        return False
 
 
-def _refusal(path: str, refused: str, view: View) -> Violation | None:
-    for kept in view.protected.readonly:
-        if inside(path, kept):
-            detail = "what is written there runs later outside the sandbox"
-            instead = "Leave it as it is, or ask the owner to change it."
-            return Violation("protected", path, detail, instead, inferred=True)
-    if refused == "Device or resource busy":
-        if any(inside(kept, path) for kept in (*view.protected.readonly, *view.protected.pinned)):
-            detail = "it holds protected files, and cannot be renamed or removed"
-            return Violation("protected", path, detail, "Leave it where it is.", inferred=True)
-        return None
-    if any(inside(path, root) for root in view.writable) or not any(inside(path, root) for root in view.readable):
-        return None
-    # Refused outside too, where the owner has no right to it, is no refusal of ours.
-    if refused != "Read-only file system" and not os.access(path, os.W_OK):
-        return None
-    instead = f"Write inside the project or /tmp; the owner grants more: containment.write = [{path!r}]."
-    return Violation("write-outside", path, "it is read-only for commands", instead, inferred=True)
+def unreachable(host: str, *, inferred: bool) -> Violation:
+    """Return the violation of a connection where there is no network."""
+    detail = "the sandbox has no network but its own loopback"
+    instead = "Use what is in the project or on the sandbox's own loopback"
+    return granted("network", host, detail, instead, "containment.network = 'on'", inferred=inferred)
 
 
-def _absence(path: str, view: View) -> Violation | None:
-    if any(inside(path, root) for root in (*view.readable, *view.writable)) or path.startswith(("/proc/", "/dev/")):
-        return None
-    if not os.path.lexists(path):
-        return None
-    instead = f"Work inside the project; the owner grants more: containment.read = [{path!r}]."
-    return Violation("hidden", path, "it exists outside, and commands do not see it", instead, inferred=True)
+_WRITES = ("fs.write", "fs.make", "fs.remove", "fs.truncate", "fs.refer")
+
+
+def from_kernel(denials: Iterable[Denial], view: View, config: SandboxConfig) -> tuple[Violation, ...]:
+    """Return violations for what the kernel's audit records name; these are not inferred."""
+    sight = Sight(view, config, ())
+    found: dict[tuple[str, str], Violation] = {}
+    for denial in denials:
+        first = denial.blockers[0] if denial.blockers else ""
+        if first.startswith("net."):
+            violation = unreachable(denial.target, inferred=False)
+        elif first.startswith("scope.") or first in ("fs.make_char", "fs.make_block", "fs.ioctl_dev", "ptrace"):
+            violation = Violation("call", first, denial.target, _NEVER)
+        else:
+            violation = sight.by_rule(denial.target, writes=any(b.startswith(_WRITES) for b in denial.blockers))
+        found.setdefault((violation.kind, violation.target), violation)
+    return tuple(found.values())[:MAX_VIOLATIONS]
+
+
+def ended_by_filter(fields: dict[str, str]) -> Violation:
+    """Return the violation of a process that the filter ended, with what the kernel's record says of it, if there is one."""
+    detail = "calls of another architecture, as 32-bit programs make them, end the process"
+    if "syscall" in fields:
+        detail += (
+            f": number {fields['syscall']} of architecture {fields.get('arch', 'unknown')} by {fields.get('exe', 'it')}"
+        )
+    return Violation("call", "foreign ABI", detail, "Use a program built for this machine.", inferred=True)

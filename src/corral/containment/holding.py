@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.containment import denials, layers, scratch, view
+from corral.containment import audit, denials, layers, scratch, view
 from corral.containment.limits import rlimits
 from corral.containment.links import Links
 from corral.containment.planted import Watch
@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.config import SandboxConfig
     from corral.model import Violation
+
+SIGSYS = 31
 
 
 class Holding:
@@ -28,6 +30,7 @@ class Holding:
         self._links: Links | None = None
         self._watched: tuple[Links, ...] = ()
         self._made_by = 0
+        self._listener: audit.Listener | None = None
 
     def plan(self) -> bytes:
         """Return what the keeper is to do."""
@@ -45,6 +48,7 @@ class Holding:
             self._watch = Watch(self.view.protected, self.config.project_root, self.view.programs)
             kept = [target for what, target, _, _ in self.view.steps if what == "readonly"]
             self._links = Links(kept, self.config.project_root)
+            self._listener = audit.subscribe()
         if self._made_by != os.getpid():
             # A fork of the host has a keeper of its own, which removes what it made.
             self._made_by = os.getpid()
@@ -61,6 +65,8 @@ class Holding:
                 "rules": self.view.rules,
                 "rules_without_mounts": [(self._here(path), right) for path, right in self.view.rules_without_mounts],
                 "network": containment.network,
+                "ptrace": containment.ptrace,
+                "audited": self._listener is not None,
                 "processes": self.config.limits.processes,
                 "project": (self.config.project_root, *self._project),
             }
@@ -98,14 +104,26 @@ class Holding:
             return own if "TMPDIR" in os.environ else {"HOME": self.view.home}
         return {"HOME": f"{self.scratch}/home", "TMPDIR": f"{self.scratch}/tmp"}  # noqa: S108
 
-    def violations(self, stderr: bytes, cwd: str, missing: tuple[str, ...]) -> tuple[Violation, ...]:
+    def violations(
+        self, said: bytes, cwd: str, missing: tuple[str, ...], *, signal: int | None, began_at: float, warden: int
+    ) -> tuple[Violation, ...]:
         """Return what a command that has ended did against the policy, as far as it can be known from outside."""
-        if self.view is None or self._watch is None or "mount" in missing:
+        if self.view is None or self._watch is None:
             return ()
-        found = self._watch.look() + tuple(violation for links in self._watched for violation in links.look())
-        if not stderr:
+        found: tuple[Violation, ...] = ()
+        if "mount" not in missing:
+            found = self._watch.look() + tuple(violation for links in self._watched for violation in links.look())
+        listener = self._listener
+        if signal == SIGSYS:
+            found += (denials.ended_by_filter(listener.take_kill(began_at) if listener else {}),)
+        elif listener is not None:
+            taken = listener.take(warden, began_at, expected=bool(said))
+            found += denials.from_kernel(taken, self.view, self.config)
+        if not said:
             return found
-        return (*found, *denials.infer(stderr, cwd, self.view, self.config))
+        known = {violation.target for violation in found if violation.target}
+        guessed = denials.infer(said, cwd, self.view, self.config, missing)
+        return (*found, *[violation for violation in guessed if violation.target not in known])
 
 
 def _identity(path: str) -> tuple[int, int]:

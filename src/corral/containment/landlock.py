@@ -18,23 +18,26 @@ EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 _REMOVE = 1 << 4 | 1 << 5
 _MAKE = 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12  # all but devices
 _MAKE_DEVICE = 1 << 6 | 1 << 11
-_REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
-_OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+_REFER, TRUNCATE, IOCTL_DEV, _RESOLVE_UNIX = 1 << 13, 1 << 14, 1 << 15, 1 << 16
+_OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | _RESOLVE_UNIX
 _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1, 2
 _TCP = 1 | 2
+_LOG_NEW_EXEC_ON, _ALL_THREADS = 1 << 1, 1 << 3
 
 RIGHTS = {
     "read": EXECUTE | READ_FILE | READ_DIR,
-    "write": EXECUTE | WRITE_FILE | READ_FILE | READ_DIR | _REMOVE | _MAKE | _REFER | TRUNCATE,
+    # Sockets too: a server of one warden is reached from the next, which is another domain.
+    "write": EXECUTE | WRITE_FILE | READ_FILE | READ_DIR | _REMOVE | _MAKE | _REFER | TRUNCATE | _RESOLVE_UNIX,
     "terminal": WRITE_FILE | READ_FILE | READ_DIR | IOCTL_DEV,
     "process": WRITE_FILE | READ_FILE | READ_DIR | TRUNCATE,
 }
 # Handled rights by the version that brought them.
 _FILES_SINCE = {
-    1: RIGHTS["read"] | RIGHTS["write"] & ~(_REFER | TRUNCATE) | _MAKE_DEVICE,
+    1: RIGHTS["read"] | RIGHTS["write"] & ~(_REFER | TRUNCATE | _RESOLVE_UNIX) | _MAKE_DEVICE,
     2: _REFER,
     3: TRUNCATE,
     5: IOCTL_DEV,
+    9: _RESOLVE_UNIX,
 }
 
 
@@ -55,19 +58,36 @@ def handled_files(abi: int) -> int:
     return handled
 
 
-def confine(rules: Sequence[tuple[str, str]], *, deny_tcp: bool) -> None:
-    """Allow what the rules name, path and rights, and nothing else. `deny_tcp` is for those in the host's network."""
-    abi = version()
-    files = handled_files(abi)
-    attr = pack("=Q", files)
+def attributes(abi: int, *, deny_tcp: bool) -> bytes:
+    """Return what a ruleset handles, in the form that a version takes."""
+    attr = pack("=Q", handled_files(abi))
     if abi >= 4:
         attr += pack("=Q", _TCP if deny_tcp else 0)
     if abi >= 6:
         attr += pack("=Q", _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS)
+    return attr
+
+
+def restrict_flags(abi: int, *, logged: bool) -> int:
+    """Return how a version is asked to enforce; `logged` if somebody reads the kernel's audit records."""
+    flags = 0
+    if abi >= 7 and logged:
+        # Else the kernel tells of the warden's own denials alone, and not of those of the programs that it starts.
+        flags |= _LOG_NEW_EXEC_ON
+    if abi >= 8:
+        flags |= _ALL_THREADS
+    return flags
+
+
+def confine(rules: Sequence[tuple[str, str]], *, deny_tcp: bool, logged: bool = False) -> None:
+    """Allow what the rules name, path and rights, and nothing else. `deny_tcp` is for those in the host's network."""
+    abi = version()
+    files = handled_files(abi)
+    attr = attributes(abi, deny_tcp=deny_tcp)
     ruleset = syscall("landlock_create_ruleset", attr, len(attr), 0)
     for path, rights in rules:
         _allow(ruleset, path, RIGHTS[rights] & files)
-    syscall("landlock_restrict_self", ruleset, 0)
+    syscall("landlock_restrict_self", ruleset, restrict_flags(abi, logged=logged))
     os.close(ruleset)
 
 

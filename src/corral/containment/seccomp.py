@@ -35,18 +35,21 @@ _PRIO_USER, _IOPRIO_WHO_USER = 2, 3
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 # The same on both machines from 424 on.
 _ABSENT_SHARED = (425, 426, 427, 435, 437)  # io_uring_*, clone3 and openat2, whose arguments lie in memory
-_REFUSED_SHARED = (428, 429, 430, 431, 432, 433, 442, 443, 467)  # the mount calls; quotactl_fd
+# The mount calls and quotactl_fd; pidfd_getfd, process_madvise and set_mempolicy_home_node.
+_REFUSED_SHARED = (428, 429, 430, 431, 432, 433, 442, 443, 467, 438, 440, 450)
 _REFUSED = {
     # mount umount2 pivot_root chroot unshare setns; bpf perf_event_open userfaultfd; add_key request_key keyctl; modules;
     # kexec reboot swap; settimeofday clock_settime; quotactl acct syslog; open_by_handle_at fanotify_init; sethostname
-    # setdomainname vhangup; then what only x86 has: iopl ioperm modify_ldt uselib ustat sysfs _sysctl and the dead ones
+    # setdomainname vhangup nfsservctl lookup_dcookie; clock_adjtime kcmp; mbind set_mempolicy get_mempolicy migrate_pages
+    # move_pages; then what only x86 has: iopl ioperm modify_ldt uselib ustat sysfs _sysctl and the dead ones
     "x86_64": (
         *(165, 166, 155, 161, 272, 308, 321, 298, 323, 248, 249, 250, 175, 176, 313, 246, 320, 169, 167, 168, 164, 227),
-        *(179, 163, 103, 304, 300, 170, 171, 153, 172, 173, 154, 134, 136, 139, 156, 174, 177, 178, 180, 212),
+        *(179, 163, 103, 304, 300, 170, 171, 153, 180, 212, 305, 312, 237, 238, 239, 256, 279),
+        *(172, 173, 154, 134, 136, 139, 156, 174, 177, 178, 181, 182, 183, 184, 185, 214, 215, 236),
     ),
     "aarch64": (
         *(40, 39, 41, 51, 97, 268, 280, 241, 282, 217, 218, 219, 105, 106, 273, 104, 294, 142, 224, 225, 170, 112),
-        *(60, 89, 116, 265, 262, 161, 162, 58, 42, 18),
+        *(60, 89, 116, 265, 262, 161, 162, 58, 42, 18, 266, 272, 235, 237, 236, 238, 239),
     ),
 }
 _MQ_OPEN = {"x86_64": 240, "aarch64": 180}
@@ -103,6 +106,7 @@ _MODES = {
     "x86_64": ({90: 1, 91: 1, 268: 2, 452: 2, 133: 1, 259: 2, 85: 1}, {2: 1, 257: 2}),
     "aarch64": ({52: 1, 53: 2, 452: 2, 33: 2}, {56: 2}),
 }
+ALLOW_ALL: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
 def is_known(machine: str = MACHINE) -> bool:
@@ -118,8 +122,12 @@ def program(
     own_files: bool,
     network: bool,
     is_root: bool,
+    ptrace: bool,
 ) -> list[Instruction]:
-    """Return the filter. `guarded` are the processes that keep the command; the rest says what other layers hold."""
+    """Return the filter. `guarded` are the processes that keep the command; the rest says what other layers hold.
+
+    `ptrace` is the owner's word for debuggers; without a pid namespace there is none, since other processes are seen.
+    """
     names = _NAMES[machine]
     code: Code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
@@ -148,9 +156,12 @@ def program(
         block = _if_bits(argument + 1, set_id_bits)
         code += _on(number, [_argument(argument), (_ANY_BIT, 0, len(block), _O_MAKES), *block])
     code += _guard(names, guarded)
+    if not (ptrace and own_pids):
+        for name in ("ptrace", "process_vm_readv", "process_vm_writev"):
+            code += [(_EQUAL, 0, 1, names[name]), _fail(EPERM)]
     if not own_pids:
         code += _guard_signals(names, guarded)
-    return [*code, (_RETURN, 0, 0, _ALLOW)]
+    return [*code, ALLOW_ALL]
 
 
 def packed(code: Sequence[Instruction]) -> bytes:
@@ -217,11 +228,9 @@ def _guard(names: dict[str, int], guarded: Sequence[int]) -> Code:
 
 
 def _guard_signals(names: dict[str, int], guarded: Sequence[int]) -> Code:
-    """Without a pid namespace: no signal to those who keep the command, none to all of the user's processes, no tracing."""
+    """Without a pid namespace: no signal to those who keep the command, and none to all of the user's processes."""
     code: Code = []
     signalled = (*guarded, *(-pid for pid in guarded), -1)
     for name in ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open"):
         code += _on(names[name], _if_equal(0, signalled))
-    for name in ("ptrace", "process_vm_readv", "process_vm_writev"):
-        code += [(_EQUAL, 0, 1, names[name]), _fail(EPERM)]
     return code
