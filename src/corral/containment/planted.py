@@ -12,7 +12,7 @@ from errno import ENAMETOOLONG
 
 from corral.containment.directories import Directories, settled, time_of
 from corral.containment.protected import ROLES
-from corral.containment.quarantine import move_away
+from corral.containment.quarantine import move_away, open_directory
 from corral.containment.repositories import BARE, GIT, MODULES, Samples, is_repository, suspects, target_of
 from corral.model import Violation
 
@@ -188,7 +188,7 @@ def _list(path: str) -> list[os.DirEntry[str]]:
 def _make_listable(path: str) -> None:
     """Give the owner of a directory the right to list it, which a command has taken away to hide what lies there."""
     try:
-        descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = open_directory(path, os.O_PATH)
     except OSError:
         return
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.model import Violation
+from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,42 +28,68 @@ def _move(path: str, root: str) -> str:
     above, _, name = path.rpartition("/")
     source = open_directory(above)
     try:
-        for base, last in ((state_directory(os.environ), name), (root, f"{name.lstrip('.')}.planted")):
-            place = f"{base}/corral-quarantine/{os.urandom(8).hex()}"
+        for base, last in (*_owners_place(name, root), (root, f"{name.lstrip('.')}.planted")):
             try:
-                os.makedirs(place, 0o700)
-                target = open_directory(place)
+                return _move_below(base, source, name, last)
             except OSError:
-                continue
-            try:
-                os.rename(name, last, src_dir_fd=source, dst_dir_fd=target)
-            except OSError:
-                # Another file system; the project's own is the last to be tried.
-                os.rmdir(place)
+                # It cannot be written, or is another file system; the project's own is the last to be tried.
                 if base == root:
                     raise
-                continue
-            finally:
-                os.close(target)
-            return f"{place}/{last}"
         raise PermissionError(13, "no directory for it can be made")
     finally:
         os.close(source)
 
 
-def open_directory(path: str) -> int:
+def _owners_place(name: str, root: str) -> list[tuple[str, str]]:
+    # Where the project is the home directory, a command could have made the way there a link.
+    written, real = state_directory(os.environ)
+    return [] if inside(written, root) or inside(real, root) else [(real, name)]
+
+
+def _move_below(base: str, source: int, name: str, last: str) -> str:
+    os.makedirs(base, 0o700, exist_ok=True)
+    own = os.urandom(8).hex()
+    quarantine = _enter("corral-quarantine", open_directory(base))
+    try:
+        target = _enter(own, os.dup(quarantine))
+        try:
+            os.rename(name, last, src_dir_fd=source, dst_dir_fd=target)
+        except OSError:
+            os.rmdir(own, dir_fd=quarantine)
+            raise
+        finally:
+            os.close(target)
+    finally:
+        os.close(quarantine)
+    return f"{base}/corral-quarantine/{own}/{last}"
+
+
+def _enter(name: str, at: int) -> int:
+    """Open a directory that is made where it is missing; what it lies in is closed."""
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=at)
+    except FileNotFoundError:
+        os.mkdir(name, 0o700, dir_fd=at)
+        return os.open(name, _DIRECTORY, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def open_directory(path: str, flags: int = os.O_RDONLY) -> int:
     """Open a directory, refusing links on the whole way: a command of another warden may be swapping directories meanwhile."""
     at = os.open("/", _DIRECTORY)
-    for part in path.strip("/").split("/"):
+    *above, last = path.strip("/").split("/")
+    for part, way in (*((part, os.O_PATH) for part in above), (last, flags)):
         try:
-            inner = os.open(part, _DIRECTORY, dir_fd=at)
+            inner = os.open(part, way | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
         finally:
             os.close(at)
         at = inner
     return at
 
 
-def state_directory(environ: Mapping[str, str]) -> str:
-    """Return where the owner's programs keep what lasts."""
+def state_directory(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return where the owner's programs keep what lasts, as it is written and where that is."""
     own = environ.get("XDG_STATE_HOME", "")
-    return os.path.realpath(own if own.startswith("/") else f"{environ.get('HOME') or '/nonexistent'}/.local/state")
+    written = own if own.startswith("/") else f"{environ.get('HOME') or '/nonexistent'}/.local/state"
+    return os.path.normpath(written), os.path.realpath(written)

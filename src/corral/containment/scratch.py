@@ -51,17 +51,26 @@ def _remove(name: str, top: int, moved: int) -> int:
         os.unlink(name, dir_fd=top)
         return moved
     except IsADirectoryError:
-        os.chmod(name, 0o700, dir_fd=top)
+        _open_up(name, top)
     inner = os.open(name, _DIRECTORY, dir_fd=top)
     try:
         for entry in os.listdir(inner):
             try:
                 os.unlink(entry, dir_fd=inner)
             except IsADirectoryError:
-                os.chmod(entry, 0o700, dir_fd=inner)
+                _open_up(entry, inner)
                 moved += 1
                 os.rename(entry, f"{moved}.moved", src_dir_fd=inner, dst_dir_fd=top)
     finally:
         os.close(inner)
     os.rmdir(name, dir_fd=top)
     return moved
+
+
+def _open_up(name: str, directory: int) -> None:
+    """Give the owner all rights to a directory. Not by its name: a process that is still dying may make that a link."""
+    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
+    finally:
+        os.close(descriptor)
