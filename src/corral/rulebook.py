@@ -17,6 +17,22 @@ if TYPE_CHECKING:
 
 
 @frozen
+class CommandRule(Record):
+    """What the owner says about commands that begin with these words."""
+
+    words: tuple[str, ...]
+    decision: Decision
+    reason: str = ""
+    instead: str = ""
+    source: str = ""  # file and line
+
+    @property
+    def id(self) -> str:
+        """The id that findings carry."""
+        return "policy-" + "-".join(self.words)
+
+
+@frozen
 class Profile(Record):
     """What each effect means to the owner. `effects` maps `effect` or `effect.place` to a decision, `groups` a group of names."""
 
@@ -24,6 +40,7 @@ class Profile(Record):
     effects: Mapping[str, Decision]
     groups: Mapping[str, Decision]
     needs_containment: bool = False
+    commands: tuple[tuple[CommandRule, ...], ...] = ()  # of each file; in each the first that fits counts
 
 
 _TAG_BYTES = 8  # tell one build of the rules from another
@@ -128,6 +145,11 @@ def group(name: str) -> dict[str, str]:
     """Return why a group of names is refused, and what to do instead."""
     table: dict[str, str] = _BOOK["groups"][name]
     return table
+
+
+def group_names() -> tuple[str, ...]:
+    """Return the names of the groups of commands."""
+    return tuple(_BOOK["groups"])
 
 
 def profile_names() -> tuple[str, ...]:

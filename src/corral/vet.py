@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.axes import arguments, executable, paths, structure
+from corral.axes import arguments, executable, owner, paths, structure
 from corral.axes.telling import AXIS_OF
 from corral.expand import Word
 from corral.machine import Machine
@@ -38,8 +38,11 @@ def _vet(call: Call, config: SandboxConfig, machine: Machine) -> Verdict:
     if refused is not None:
         return Verdict((refused,))
     acts, complete = acts_of(call, machine)
-    found = executable.judge(acts, config)
-    found += arguments.judge(acts, config)
+    rules = config.rules.commands
+    unlifted = owner.lifted(acts, rules) if rules else acts
+    found = owner.judge(acts, rules) if rules else []
+    found += executable.judge(unlifted, config)
+    found += arguments.judge(unlifted, config)
     found += structure.judge(acts, config)
     found += paths.judge(acts, config, machine)
     outside = paths.cwd_finding(call, machine, config.rules.effects)

@@ -1,0 +1,53 @@
+"""Where the owner's own files lie: choices, what lasts, what can be made again. Never where a command could write them."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from corral.errors import PolicyError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PLACES = {
+    "config": ("XDG_CONFIG_HOME", ".config"),
+    "state": ("XDG_STATE_HOME", ".local/state"),
+    "cache": ("XDG_CACHE_HOME", ".cache"),
+}
+
+
+def directory(kind: str, environ: Mapping[str, str]) -> str:
+    """Return corral's directory for `config`, `state` or `cache`; it need not exist."""
+    variable, below_home = _PLACES[kind]
+    own = environ.get(variable, "")
+    base = own if own.startswith("/") else f"{environ.get('HOME') or '/nonexistent'}/{below_home}"
+    return f"{os.path.realpath(base)}/corral"
+
+
+def private_directory(kind: str, environ: Mapping[str, str], root: str) -> str:
+    """Return corral's directory, made if need be; PolicyError where someone else, or a command, could write it."""
+    path = directory(kind, environ)
+    refuse_inside(path, root)
+    os.makedirs(path, 0o700, exist_ok=True)
+    refuse_foreign(path)
+    return path
+
+
+def refuse_inside(path: str, root: str) -> None:
+    """Raise where a file of the owner's would lie in the project."""
+    if path == root or path.startswith(root + "/"):
+        raise PolicyError(
+            f"{path} lies inside the project {root}, where its commands could write it; "
+            "choose a smaller project, or set XDG_CONFIG_HOME, XDG_STATE_HOME and XDG_CACHE_HOME to places outside"
+        )
+
+
+def refuse_foreign(path: str) -> None:
+    """Raise where another user owns or may write what only the owner may."""
+    found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode) or found.st_uid not in (os.geteuid(), 0):
+        raise PolicyError(f"{path} belongs to another user or is a link; remove it")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PolicyError(f"{path} can be written by others; run: chmod go-w {path}")
