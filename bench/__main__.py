@@ -116,7 +116,9 @@ def _as_nobody(names: list[str], options: Options) -> list[Section]:
 
 def _load_in_words() -> str:
     now = load()
-    return f"load {now['one_minute']:g} over one minute, {now['five_minutes']:g} over five (about 1 is this benchmark's own)"
+    said = f"load {now['one_minute']:g} over one minute, {now['five_minutes']:g} over five (about 1 is this benchmark's own)"
+    busy = now["one_minute"] > (os.cpu_count() or 1)
+    return said + ("; the machine is busy: look at the column quiet, and again when it is idle" if busy else "")
 
 
 def _print_unless(quiet: bool, sections: list[Section]) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 from corral.frozen import Record, frozen
 
-COLUMNS = ("", "measured", "bare", "unit", "ratio", "spread", "goal", "")
-_TEXT_COLUMNS = (0, 3, 7)
+COLUMNS = ("", "measured", "bare", "unit", "ratio", "spread", "quiet", "goal", "")
+_TEXT_COLUMNS = (0, 3, 8)
 
 
 @frozen
@@ -33,7 +33,11 @@ def at_least(bound: float) -> Goal:
 
 @frozen
 class Row(Record):
-    """What was measured, in a unit, beside the bare thing. `spread` is half the interquartile range, as a part of the value."""
+    """What was measured, in a unit, beside the bare thing.
+
+    `spread` is half the interquartile range, as a part of the value. `quiet` is the ratio of the tenth percentiles, which what
+    else the machine does hardly moves; the goal is for the medians all the same.
+    """
 
     what: str
     value: float
@@ -41,6 +45,7 @@ class Row(Record):
     bare: float | None = None
     spread: float | None = None
     goal: Goal | None = None
+    quiet: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -56,7 +61,7 @@ class Row(Record):
     def to_dict(self) -> dict[str, Any]:
         """Return the row for JSON."""
         row: dict[str, Any] = {
-            name: getattr(self, name) for name in ("what", "value", "unit", "bare", "ratio", "spread")
+            name: getattr(self, name) for name in ("what", "value", "unit", "bare", "ratio", "spread", "quiet")
         }
         if self.goal is not None:
             kind = ("value" if self.goal.of_value else "ratio") + (" at least" if self.goal.at_least else " at most")
@@ -69,7 +74,7 @@ def row_from_dict(data: dict[str, Any]) -> Row:
     goal = None
     for kind, bound in data.get("goal", {}).items():
         goal = Goal(bound, at_least=kind.endswith("least"), of_value=kind.startswith("value"))
-    return Row(**{name: data[name] for name in ("what", "value", "unit", "bare", "spread")}, goal=goal)
+    return Row(**{name: data[name] for name in ("what", "value", "unit", "bare", "spread", "quiet")}, goal=goal)
 
 
 @frozen
@@ -121,7 +126,8 @@ def _cells(row: Row) -> list[str]:
     judged_by_value = row.goal is not None and row.goal.of_value
     ratio = "" if row.ratio is None or judged_by_value else f"{row.ratio:,.2f}x"
     spread = "" if row.spread is None else f"±{row.spread:.0%}"
-    return [row.what, _number(row.value), bare, row.unit, ratio, spread, _goal(row), verdict]
+    quiet = "" if row.quiet is None else f"{row.quiet:,.2f}x"
+    return [row.what, _number(row.value), bare, row.unit, ratio, spread, quiet, _goal(row), verdict]
 
 
 def _reached(row: Row) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from time import perf_counter_ns
 
+from bench._rows import Goal, Row
 from corral.frozen import Record, frozen
 
 ROUNDS = 300
@@ -13,10 +14,11 @@ FEWEST = 5  # samples of one that is too slow for every round
 
 @frozen
 class Timing(Record):
-    """The median of many times in milliseconds, and half their interquartile range as a part of it."""
+    """The median of many times in milliseconds, half their interquartile range as a part of it, and the tenth percentile."""
 
     ms: float
     spread: float
+    quiet_ms: float
     samples: int
 
 
@@ -31,12 +33,15 @@ class Options(Record):
 def timing(nanoseconds: list[int]) -> Timing:
     """Return what many samples come to."""
     ranked = sorted(nanoseconds)
-    middle = ranked[len(ranked) // 2]
-    return Timing(
-        middle / 1e6,
-        (ranked[len(ranked) * 3 // 4] - ranked[len(ranked) // 4]) / 2 / middle if middle else 0.0,
-        len(ranked),
-    )
+    tenth, quarter, middle, three_quarters = (ranked[int(len(ranked) * part)] for part in (0.1, 0.25, 0.5, 0.75))
+    spread = (three_quarters - quarter) / 2 / middle if middle else 0.0
+    return Timing(middle / 1e6, spread, tenth / 1e6, len(ranked))
+
+
+def compared(what: str, ours: Timing, bare: Timing, goal: Goal | None = None) -> Row:
+    """Return the row of one timing beside another."""
+    quiet = ours.quiet_ms / bare.quiet_ms if bare.quiet_ms else None
+    return Row(what, ours.ms, "ms", bare.ms, ours.spread, goal, quiet)
 
 
 def in_turns(

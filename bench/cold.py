@@ -5,8 +5,8 @@ import sys
 from time import perf_counter_ns
 
 from bench._place import make_project, workplace
-from bench._rows import Row, Section, at_most
-from bench._turns import Options, Timing, in_turns, timing
+from bench._rows import Section, at_most
+from bench._turns import Options, Timing, compared, in_turns, timing
 from corral import Sandbox, SandboxConfig
 
 AS_USER = True
@@ -31,13 +31,13 @@ def measure(options: Options) -> Section:
 
         times = in_turns({"cold": cold, "bare": lambda: subprocess.run(PYTHON, check=True)}, rounds)
         further = _further_warden(project, rounds)
-    bare, ending = times["bare"].ms, timing(endings)
+    bare = times["bare"]
     return Section(
         "the cold start of a sandbox, against python -I -S -c pass",
         (
-            Row("Sandbox() to its first result", times["cold"].ms, "ms", bare, times["cold"].spread, at_most(6)),
-            Row("its end", ending.ms, "ms", bare, ending.spread),
-            Row("one more warden", further.ms, "ms", bare, further.spread),
+            compared("Sandbox() to its first result", times["cold"], bare, at_most(6)),
+            compared("its end", timing(endings), bare),
+            compared("one more warden", further, bare),
         ),
     )
 

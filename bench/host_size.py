@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from typing import IO
 
 from bench._place import make_project, workplace
-from bench._rows import Row, Section, at_most
-from bench._turns import Options, timing
+from bench._rows import Section, at_most
+from bench._turns import Options, compared, timing
 
 AS_USER = False
 BLOCK = 10  # runs in one turn: the first of a turn finds the caches cold, in both alike
@@ -56,7 +56,7 @@ def measure(options: Options) -> Section:
     rows = []
     for way, times in samples["large"].items():
         large, small = timing(times), timing(samples["small"][way])
-        rows.append(Row(way, large.ms, "ms", small.ms, large.spread, at_most(1.05) if way == "corral" else None))
+        rows.append(compared(way, large, small, at_most(1.05) if way == "corral" else None))
     return Section("/bin/true from a host of 1 GB resident, against a small host", tuple(rows))
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from select import POLLIN, poll
@@ -10,8 +11,8 @@ from select import POLLIN, poll
 from bench._peers import PEERS, Missing, Running, canary, installed_version
 from bench._place import make_project, workplace
 from bench._rows import Row, Section, at_most
-from bench._turns import ROUNDS, Options, Timing, in_turns
-from corral import Containment, Sandbox, SandboxConfig
+from bench._turns import ROUNDS, Options, Timing, compared, in_turns
+from corral import Containment, ContainmentError, Sandbox, SandboxConfig
 
 AS_USER = True
 Way = Callable[[], object]
@@ -23,43 +24,54 @@ COMMANDS = {
     # By pipe: not every peer gives a directory for temporary files.
     "a C compile": ["/usr/bin/gcc", "-pipe", "-c", "hello.c", "-o", "hello.o"],
 }
+BACKENDS = {"corral": "auto", "corral by bubblewrap": "bubblewrap", "corral without containment": "none"}
 TEXT = "echo one; echo two | cat"
 BASH = ["/bin/bash", "--noprofile", "--norc", "-c", "--", TEXT]
 
 
 def measure(options: Options) -> Section:
     """Return what a run costs beyond the process itself."""
-    with workplace() as folder:
+    with workplace() as folder, ExitStack() as stack:
         project = make_project(folder / "project")
-        with Sandbox(SandboxConfig(project)) as box, Sandbox(_uncontained(project)) as loose:
-            notes = [f"corral's enforcement here is {box.run(['/bin/true']).enforcement}"]
-            rows = _ours(box, loose, project, options.rounds)
+        notes: list[str] = []
+        boxes = {name: stack.enter_context(box) for name, box in _boxes(project, notes).items()}
+        rows = _ours(boxes, project, options.rounds)
         peers = _at_work(folder, options.peers, notes) if options.peers else {}
+        for peer in peers.values():
+            stack.callback(peer.close)
         for what in COMMANDS if peers else ():
             rows[what] += _theirs(what, peers, project, options.rounds)
-        for peer in peers.values():
-            peer.close()
     return Section("what a command costs", tuple(row for some in rows.values() for row in some), tuple(notes))
 
 
-def _uncontained(project: str) -> SandboxConfig:
-    return SandboxConfig(project, containment=Containment(backend="none"))
+def _boxes(project: str, notes: list[str]) -> dict[str, Sandbox]:
+    """Return a warm sandbox for each backend that is to be had; of the rest, note why not."""
+    boxes = {}
+    for name, backend in BACKENDS.items():
+        box = Sandbox(SandboxConfig(project, containment=Containment(backend=backend)))
+        try:
+            enforcement = box.run(["/bin/true"]).enforcement
+        except ContainmentError as error:
+            notes.append(f"{name} is not measured: {error}")
+            box.close()
+        else:
+            notes.append(f"{name}: enforcement is {enforcement}")
+            boxes[name] = box
+    return boxes
 
 
-def _ours(box: Sandbox, loose: Sandbox, project: str, rounds: int) -> dict[str, list[Row]]:
+def _ours(boxes: dict[str, Sandbox], project: str, rounds: int) -> dict[str, list[Row]]:
     rows = {}
     for what, argv in COMMANDS.items():
-        _must_end_well(box, argv)
-        ways: dict[str, Way] = {
-            "corral": partial(box.run, argv),
-            "corral without containment": partial(loose.run, argv),
-            "posix_spawn": partial(spawned, argv, project),
-            "bare": partial(bare, argv, project),
-        }
+        ways: dict[str, Way] = {}
+        for name, box in boxes.items():
+            _must_end_well(box, argv)
+            ways[name] = partial(box.run, argv)
+        ways |= {"posix_spawn": partial(spawned, argv, project), "bare": partial(bare, argv, project)}
         rows[what] = _rows(what, in_turns(ways, rounds))
     what = "a pipeline in bash"
-    ways = {"corral": partial(box.run, TEXT, shell=True), "bare": partial(bare, BASH, project)}
-    return rows | {what: _rows(what, in_turns(ways, rounds))}
+    ways = {name: partial(box.run, TEXT, shell=True) for name, box in boxes.items()}
+    return rows | {what: _rows(what, in_turns(ways | {"bare": partial(bare, BASH, project)}, rounds))}
 
 
 def _at_work(folder: Path, place: str, notes: list[str]) -> dict[str, Running]:
@@ -100,9 +112,9 @@ def _must_end_well(box: Sandbox, argv: list[str]) -> None:
 
 
 def _rows(what: str, times: dict[str, Timing]) -> list[Row]:
-    unit = times.pop("bare").ms
+    unit = times.pop("bare")
     return [
-        Row(f"{what}: {name}", time.ms, "ms", unit, time.spread, at_most(1.10) if name == "corral" else None)
+        compared(f"{what}: {name}", time, unit, at_most(1.10) if name == "corral" else None)
         for name, time in times.items()
     ]
 

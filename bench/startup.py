@@ -7,8 +7,8 @@ from pathlib import Path
 
 import corral
 from bench._place import make_project, workplace
-from bench._rows import Goal, Row, Section, at_most
-from bench._turns import Options, in_turns
+from bench._rows import Goal, Section, at_most
+from bench._turns import Options, compared, in_turns
 
 AS_USER = False
 SOURCE = str(Path(corral.__file__).parents[1])
@@ -31,7 +31,7 @@ def measure(options: Options) -> Section:
         functions = {what: partial(_started, code, project) for what, (code, _) in CASES.items()}
         times = in_turns(functions | {"bare": partial(_started, "pass", project)}, max(options.rounds // 6, 5))
     bare = times.pop("bare")
-    rows = tuple(Row(what, time.ms, "ms", bare.ms, time.spread, CASES[what][1]) for what, time in times.items())
+    rows = tuple(compared(what, time, bare, CASES[what][1]) for what, time in times.items())
     return Section("a process that uses corral once, against python -I -S -c pass", rows)
 
 

@@ -45,7 +45,7 @@ def test_a_goal_is_met_or_missed_by_its_own_bound(row: Row, met: bool | None) ->
 
 def test_a_section_says_in_words_what_is_met_and_missed() -> None:
     rows = (
-        Row("quick", 1.0, "ms", 1.0, 0.02, at_most(1.1)),
+        Row("quick", 1.0, "ms", 1.0, 0.02, at_most(1.1), 0.9),
         Row("slow", 1234.5, "ms", 10.0, 0.5, at_most(1.1)),
         Row("memory", 3.0, "MiB", goal=Goal(16, of_value=True)),
     )
@@ -53,10 +53,10 @@ def test_a_section_says_in_words_what_is_met_and_missed() -> None:
     assert shown(section) == (
         "a title\n"
         "=======\n"
-        "        measured  bare  unit    ratio  spread      goal\n"
-        "quick          1     1  ms      1.00x     ±2%   ≤ 1.10x  ✓ met\n"
-        "slow       1,234    10  ms    123.45x    ±50%   ≤ 1.10x  ✗ missed\n"
-        "memory         3        MiB                    ≤ 16 MiB  ✓ met\n"
+        "        measured  bare  unit    ratio  spread  quiet      goal\n"
+        "quick          1     1  ms      1.00x     ±2%  0.90x   ≤ 1.10x  ✓ met\n"
+        "slow       1,234    10  ms    123.45x    ±50%          ≤ 1.10x  ✗ missed\n"
+        "memory         3        MiB                           ≤ 16 MiB  ✓ met\n"
         "* a note\n"
     )
     assert section_from_dict(json.loads(json.dumps(section.to_dict()))) == section
@@ -67,7 +67,7 @@ def test_a_section_says_in_words_what_is_met_and_missed() -> None:
 
 def test_the_median_is_not_moved_by_a_few_slow_samples() -> None:
     steady = timing([100] * 90 + [100_000] * 10)
-    assert (steady.ms, steady.spread, steady.samples) == (100 / 1e6, 0.0, 100)
+    assert (steady.ms, steady.spread, steady.quiet_ms, steady.samples) == (100 / 1e6, 0.0, 100 / 1e6, 100)
 
 
 def test_every_function_has_its_turn_in_every_round_and_none_always_follows_the_same() -> None:
