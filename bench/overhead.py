@@ -3,7 +3,7 @@
 import os
 import subprocess
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir
 from functools import partial
 from pathlib import Path
 from select import POLLIN, poll
@@ -35,7 +35,9 @@ def measure(options: Options) -> Section:
         project = make_project(folder / "project")
         notes: list[str] = []
         boxes = {name: stack.enter_context(box) for name, box in _boxes(project, notes).items()}
-        rows = _ours(boxes, project, options.rounds)
+        # posix_spawn has no word for the directory.
+        with chdir(project):
+            rows = _ours(boxes, project, options.rounds)
         peers = _at_work(folder, options.peers, notes) if options.peers else {}
         for peer in peers.values():
             stack.callback(peer.close)
@@ -67,7 +69,7 @@ def _ours(boxes: dict[str, Sandbox], project: str, rounds: int) -> dict[str, lis
         for name, box in boxes.items():
             _must_end_well(box, argv)
             ways[name] = partial(box.run, argv)
-        ways |= {"posix_spawn": partial(spawned, argv, project), "bare": partial(bare, argv, project)}
+        ways |= {"posix_spawn": partial(spawned, argv), "bare": partial(bare, argv, project)}
         rows[what] = _rows(what, in_turns(ways, rounds))
     what = "a pipeline in bash"
     ways = {name: partial(box.run, TEXT, shell=True) for name, box in boxes.items()}
@@ -124,9 +126,8 @@ def bare(argv: list[str], project: str) -> None:
     subprocess.run(argv, capture_output=True, check=False, cwd=project)
 
 
-def spawned(argv: list[str], project: str) -> None:
+def spawned(argv: list[str]) -> None:
     """Run a command with as little around it as Python allows: this is the floor."""
-    os.chdir(project)
     pipes = os.pipe(), os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, pipes[0][1], 1), (os.POSIX_SPAWN_DUP2, pipes[1][1], 2)]
     pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=actions)
