@@ -16,6 +16,14 @@ settings.register_profile("corral", deadline=None)
 settings.load_profile("corral")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The command line keeps scratch in a cache of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """An empty project."""

@@ -1,6 +1,7 @@
 """Files as a command sees them: inside the project, through links that stay inside, and nowhere else."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,8 +49,6 @@ def test_a_link_that_stays_inside_is_followed(box: Sandbox, project: Path) -> No
         "directory/secret",
         "hop/secret",
         "/etc/passwd",
-        "",
-        ".",
         "..",
         "{project}_evil/secret",
     ],
@@ -74,21 +73,20 @@ def test_a_link_that_appears_after_the_path_was_resolved_leads_nowhere(
     box: Sandbox, project: Path, outside: Path
 ) -> None:
     (project / "sub").mkdir()
-    resolved = os.path.realpath
+    read = os.readlink
 
     def swap(path: str) -> str:
-        found = resolved(path)
-        if (project / "sub").is_dir() and not (project / "sub").is_symlink():
+        if path.endswith("/secret"):
             (project / "sub").rmdir()
             (project / "sub").symlink_to(outside)
-        return found
+        return read(path)
 
     try:
-        os.path.realpath = swap  # type: ignore[assignment]
+        os.readlink = swap  # type: ignore[assignment]
         with pytest.raises(OSError, match="sub"):
             box.read_bytes("sub/secret")
     finally:
-        os.path.realpath = resolved
+        os.readlink = read
 
 
 def test_what_is_no_regular_file_is_refused(box: Sandbox, project: Path) -> None:
@@ -96,10 +94,11 @@ def test_what_is_no_regular_file_is_refused(box: Sandbox, project: Path) -> None
     (project / "directory").mkdir()
     with pytest.raises(PermissionError, match="not a regular file"):
         box.read_bytes("pipe")
-    with pytest.raises(IsADirectoryError):
-        box.read_bytes("directory")
-    with pytest.raises(IsADirectoryError):
-        box.write_bytes("directory", b"")
+    for path in ("directory", "", ".", "directory/..", str(project)):
+        with pytest.raises(IsADirectoryError, match="Is a directory"):
+            box.read_bytes(path)
+        with pytest.raises(IsADirectoryError, match="Is a directory"):
+            box.write_bytes(path, b"")
 
 
 def test_what_does_not_exist_is_not_found(box: Sandbox) -> None:
@@ -140,8 +139,71 @@ def test_the_profiles_rules_hold_for_files_too(project: Path) -> None:
 
 def test_refused_files_leave_no_descriptor(box: Sandbox, project: Path) -> None:
     os.mkfifo(project / "pipe")
+    box.run(["true"])
     before = set(os.listdir("/proc/self/fd"))
-    for path in ("pipe", "missing/x", "/etc/passwd", "."):
-        with pytest.raises((PermissionError, FileNotFoundError)):
+    for path in ("pipe", "missing/x", "/etc/passwd", ".", "/tmp/missing"):
+        with pytest.raises((PermissionError, FileNotFoundError, IsADirectoryError)):
             box.read_bytes(path)
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def workspace(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """A sandbox whose commands have a /tmp and a home of their own."""
+    box = sandbox(profile="workspace", containment=Containment(accept_partial=True))
+    if "mount" in box.run(["true"]).missing_layers:
+        pytest.skip("this machine gives no mounts")
+    return box
+
+
+def test_temporary_files_are_the_commands_own(workspace: Sandbox, tmp_path: Path) -> None:
+    assert workspace.run("mkdir /tmp/a && echo 1 > /tmp/a/x && ln -s /tmp/a /tmp/b", shell=True).ok
+    assert workspace.read_bytes("/tmp/b/x") == b"1\n"
+    name = f"/tmp/corral-test-{os.getpid()}"
+    workspace.write_bytes(name, b"2")
+    assert workspace.run(["cat", name]).stdout == b"2"
+    assert not os.path.lexists(name)
+    with pytest.raises(FileNotFoundError):
+        workspace.read_bytes("/tmp/none")
+
+
+def test_links_in_scratch_lead_where_they_lead_for_a_command(workspace: Sandbox, project: Path, outside: Path) -> None:
+    (project / "notes").write_text("mine")
+    workspace.run(f"ln -s {project}/notes /tmp/n; ln -s /etc/passwd /tmp/p; ln -s {outside} /tmp/o", shell=True)
+    workspace.run("ln -s /tmp/n here; ln -s ../../../../../etc/passwd /tmp/up", shell=True)
+    assert workspace.read_bytes("/tmp/n") == workspace.read_bytes("here") == b"mine"
+    for path in ("/tmp/p", "/tmp/o/secret", "/tmp/up", "/tmp/../etc/passwd"):
+        with pytest.raises(PermissionError, match="outside project root"):
+            workspace.read_bytes(path)
+        with pytest.raises(PermissionError, match="outside project root"):
+            workspace.write_bytes(path, b"")
+
+
+def test_the_commands_home_is_not_the_owners(
+    sandbox: Callable[..., Sandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "mine").write_text("mine")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    box = sandbox()
+    box.write_bytes(tmp_path / "home" / "note", b"1")
+    if "mount" in box.run(["true"]).missing_layers:
+        pytest.skip("this machine gives no mounts")
+    assert box.read_bytes(tmp_path / "home" / "note") == b"1"
+    with pytest.raises(PermissionError, match="outside project root"):
+        box.read_bytes(tmp_path / "home" / "mine")
+    assert os.listdir(tmp_path / "home") == ["mine"]
+
+
+def test_without_containment_nobody_has_a_tmp_of_their_own(sandbox: Callable[..., Sandbox]) -> None:
+    with pytest.raises(PermissionError, match="outside project root"):
+        sandbox(containment=Containment(backend="none")).read_bytes("/tmp/x")
+
+
+def test_the_guard_resolves_as_commands_see_it(workspace: Sandbox, project: Path, outside: Path) -> None:
+    (project / "to").symlink_to("/tmp/leak")
+    assert workspace.run("ln -s /etc/shadow /tmp/leak; echo 1 > /tmp/fine", shell=True).denied
+    assert workspace.run([sys.executable, "-c", "import os; os.symlink('/etc/shadow', '/tmp/leak')"]).ok
+    for path in ("/tmp/leak", "to"):
+        assert [finding.rule for finding in workspace.check(["cat", path]).findings] == ["path-read-secret"]
+    assert workspace.check(["cat", "/tmp/fine"]).findings == ()

@@ -60,3 +60,9 @@ def test_credentials_stay_credentials_in_a_project_that_holds_the_home_directory
 def test_a_glob_that_spells_a_credential_is_one() -> None:
     globs = (".e*", ".[e]nv", ".en?", "id_*", "*", "*.json", "src*", ".g*", ".env.example")
     assert [is_credentials(g) for g in globs] == [True, True, True, True, False, False, False, True, False]
+
+
+def test_credentials_in_a_home_directory_below_tmp_are_no_scratch() -> None:
+    assert place_of("/tmp/h/.ssh/id_rsa", "/tmp/p", "/tmp/h") == "secret"
+    assert place_of("/tmp/h/notes", "/tmp/p", "/tmp/h") == "scratch"
+    assert place_of("/tmp/other/.ssh/id_rsa", "/tmp/p", "/tmp/h") == "scratch"

@@ -99,6 +99,9 @@ class Containment(Record):
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     project: str = "read-write"
+    scratch: str = (
+        "sandbox"  # whose /tmp and HOME are: they end with the sandbox, or last for the next one of the project
+    )
     accept_partial: bool = False  # the owner's word that less than all layers will do
     ptrace: bool = True  # debuggers, on the command's own processes
 
@@ -109,6 +112,7 @@ class Containment(Record):
         _one_of("containment.backend", self.backend, BACKENDS)
         _one_of("containment.network", self.network, ("off", "on"))
         _one_of("containment.project", self.project, ("read-write", "read-only"))
+        _one_of("containment.scratch", self.scratch, ("sandbox", "project"))
         for name in ("read", "write"):
             object.__setattr__(self, name, _paths(f"containment.{name}", getattr(self, name)))
 

@@ -1,4 +1,4 @@
-"""Files as a command sees them: inside the owner's directories, under the profile's rules, whatever links do meanwhile."""
+"""Files as a command sees them: in the project, scratch and what the owner grants, under the profile's rules, whatever links do meanwhile."""
 
 from __future__ import annotations
 
@@ -6,49 +6,75 @@ import os
 import stat
 from errno import EACCES, EISDIR
 
+from corral.machine import host_path, resolve_as_shown
 from corral.model import Decision
-from corral.places import place_of
+from corral.places import inside, place_of
 from corral.rulebook import effects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.config import SandboxConfig
+    from corral.machine import Shown
 
 # The places inside a project that the profile may close, and the effect that it decides on.
 _READING = {"env": "read-env"}
 _WRITING = {"protected": "write-protected"}
 
 
-def read_bytes(path: str, config: SandboxConfig) -> bytes:
-    """Return what a regular file holds."""
-    roots = (config.project_root, *config.containment.read, *config.containment.write)
-    with open(_open(path, roots, config, _READING, os.O_RDONLY), "rb") as file:
+def read_bytes(path: str, config: SandboxConfig, scratch: Shown = ()) -> bytes:
+    """Return what a regular file holds. `scratch` is what the commands see of their own, and where it lies."""
+    top, below, shown = _place(path, config, scratch, _READING)
+    with open(_open_below(host_path(top, shown), below, os.O_RDONLY, path), "rb") as file:
         return file.read()
 
 
-def write_bytes(path: str, data: bytes, config: SandboxConfig) -> None:
+def write_bytes(path: str, data: bytes, config: SandboxConfig, scratch: Shown = ()) -> None:
     """Replace what a regular file holds; its directory must exist."""
     data = bytes(memoryview(data))  # before the file is touched: what is no bytes must not empty it
+    top, below, shown = _place(path, config, scratch, _WRITING)
     project = (config.project_root,) if config.containment.project == "read-write" else ()
-    roots = (*project, *config.containment.write)
-    with open(_open(path, roots, config, _WRITING, os.O_WRONLY | os.O_CREAT), "wb") as file:
+    if top not in dict(scratch) and top not in (*project, *map(os.path.realpath, config.containment.write)):
+        raise PermissionError(EACCES, "the path is read-only for commands", path)
+    with open(_open_below(host_path(top, shown), below, os.O_WRONLY | os.O_CREAT, path), "wb") as file:
         file.truncate(0)
         file.write(data)
 
 
-def _open(path: str, roots: tuple[str, ...], config: SandboxConfig, closed: dict[str, str], flags: int) -> int:
+def may_be_scratch(path: str, config: SandboxConfig) -> bool:
+    """Say whether a path as written may mean what commands have of their own, and not the project or a grant."""
+    return path.startswith("/") and not any(inside(os.path.normpath(path), seen) for seen, _ in _granted(config))
+
+
+def _granted(config: SandboxConfig) -> list[tuple[str, str]]:
+    paths = (config.project_root, *config.containment.read, *config.containment.write)
+    return [(real, real) for real in map(os.path.realpath, paths)]
+
+
+def _place(path: str, config: SandboxConfig, scratch: Shown, closed: dict[str, str]) -> tuple[str, str, Shown]:
+    """Return the directory that a path lies in as commands see it, the way from there, and where what they see lies."""
+    absolute = os.path.join(config.project_root, path)
+    if not path.startswith("/") and not inside(os.path.normpath(absolute), config.project_root):
+        scratch = ()  # with `..` out of the project and into a /tmp that the project lies in: nobody means that
+    # The longest first: a project below the home directory is not the commands' home.
+    shown = tuple(sorted((*_granted(config), *scratch), key=lambda pair: -len(pair[0])))
     # Links are followed here, by name; the walk below refuses any, so one that is swapped in meanwhile leads nowhere.
-    resolved = os.path.realpath(os.path.join(config.project_root, path))
-    for root in roots:
-        top = os.path.realpath(root).rstrip("/")
-        if resolved.startswith(top + "/"):
-            break
-    else:
+    resolved = resolve_as_shown(absolute, shown)
+    top = next((seen for seen, _ in shown if inside(resolved, seen)), "")
+    if not top or (
+        top in dict(scratch) and _is_hidden(resolved if closed is _READING else os.path.dirname(resolved), shown)
+    ):
         raise PermissionError(EACCES, "the path leads outside project root", path)
+    if resolved == top:
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR), path)
     effect = closed.get(place_of(resolved, config.project_root, ""), "")
     if effect and config.rules.effects[effect] != Decision.ALLOW:
         raise PermissionError(EACCES, effects()[effect]["reason"].format(text=path, detail=""), path)
-    return _open_below(top, resolved[len(top) + 1 :], flags, path)
+    return top, resolved[len(top) + 1 :], shown
+
+
+def _is_hidden(path: str, shown: Shown) -> bool:
+    """Say whether the host has something at a path where commands see nothing."""
+    return os.path.lexists(path) and not os.path.lexists(host_path(path, shown))
 
 
 def _open_below(top: str, below: str, flags: int, path: str) -> int:

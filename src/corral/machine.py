@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
     from corral.config import SandboxConfig
 
+    Shown = tuple[tuple[str, str], ...]  # what a command sees at a path and where it lies, the longest paths first
+
 MAX_GLOB_MATCHES = 64  # against a directory of a million files
+MAX_LINKS = 40  # as the kernel's, against links in a circle
+TEMPORARY = "/tmp"  # noqa: S108  what commands call it, wherever it lies
 
 
 def real_path(path: str) -> str:
@@ -32,10 +36,44 @@ def real_path(path: str) -> str:
     return os.path.realpath(path)
 
 
+def host_path(path: str, shown: Shown) -> str:
+    """Return where something lies that a command sees at a path."""
+    for seen, real in shown:
+        if path == seen or path.startswith(f"{seen}/"):
+            return real + path[len(seen) :]
+    return path
+
+
+def resolve_as_shown(path: str, shown: Shown) -> str:
+    """Return where an absolute path leads for a command, through every link; what does not exist keeps its name."""
+    at = ""
+    links = 0
+    pending = path.split("/")[::-1]
+    while pending:
+        part = pending.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            at = at.rpartition("/")[0]
+            continue
+        inner = f"{at}/{part}"
+        try:
+            text = os.readlink(host_path(inner, shown)) if links < MAX_LINKS else ""
+        except OSError:
+            text = ""
+        if text:
+            links += 1
+            at = "" if text.startswith("/") else at
+            pending += text.split("/")[::-1]
+        else:
+            at = inner
+    return at or "/"
+
+
 class Machine:
     """What the guard may ask: nothing here changes anything, and nothing raises."""
 
-    __slots__ = ("_prefix", "cwd", "home", "path", "readable", "root", "writable")
+    __slots__ = ("_prefix", "cwd", "home", "path", "readable", "root", "shown", "writable")
 
     def __init__(self, root: str, cwd: str | None = None, home: str | None = None, path: tuple[str, ...] = ()) -> None:
         self.root = root
@@ -45,10 +83,11 @@ class Machine:
         self.path = path  # the directories of PATH that lie inside the root, where a name can be anything
         self.readable: tuple[str, ...] = ()  # what the owner grants besides the project
         self.writable: tuple[str, ...] = ()
+        self.shown: Shown = ()  # where the commands' own temporary directory lies, and what lies in it as it is
 
     @classmethod
-    def of(cls, config: SandboxConfig) -> Machine:
-        """Look at this machine as a config sees it."""
+    def of(cls, config: SandboxConfig, temporary: str = "") -> Machine:
+        """Look at this machine as a config sees it, and as a command does whose temporary directory lies elsewhere."""
         root = config.project_root
         home = os.environ.get("HOME") or "/nonexistent"
         inside = tuple(d for d in os.environ.get("PATH", "").split(":") if d == root or d.startswith(root + "/"))
@@ -57,6 +96,9 @@ class Machine:
         if containment.read or containment.write:
             machine.writable = tuple(os.path.realpath(p) for p in containment.write)
             machine.readable = (*machine.writable, *(os.path.realpath(p) for p in containment.read))
+        if temporary:
+            kept = [path for path in (root, *machine.readable) if path.startswith(f"{TEMPORARY}/")]
+            machine.shown = (*((path, path) for path in sorted(kept, key=len, reverse=True)), (TEMPORARY, temporary))
         return machine
 
     def granted(self, verb: str, path: str) -> bool:
@@ -77,13 +119,21 @@ class Machine:
         except (ValueError, OSError):  # a name that no file can have
             return os.path.normpath(path)
 
+    def _real_path(self, path: str) -> str:
+        if self.shown and path.startswith(f"{TEMPORARY}/"):
+            return resolve_as_shown(path, self.shown)
+        found = real_path(path)
+        if self.shown and found.startswith(f"{TEMPORARY}/") and not found.startswith(self._prefix):
+            return resolve_as_shown(path, self.shown)
+        return found
+
     def _resolve(self, path: str) -> str:
         if "/../" in path or path.endswith("/..") or "\0" in path:
-            return real_path(path.replace("\0", ""))
+            return self._real_path(path.replace("\0", ""))
         if not path.startswith(self._prefix):
             if path == self.root:
                 return path
-            return real_path(path)
+            return self._real_path(path)
         # The root is resolved already: only what lies below it can be a link.
         at = self.root
         for part in path[len(self._prefix) :].split("/"):
@@ -95,20 +145,20 @@ class Machine:
             except FileNotFoundError:
                 return os.path.normpath(path)
             if stat.S_ISLNK(mode):
-                return real_path(path)
+                return self._real_path(path)
         return at
 
     def exists(self, path: str, cwd: str) -> bool:
         """Say whether anything has this name."""
         try:
-            return os.path.lexists(path if path.startswith("/") else f"{cwd}/{path}")
+            return os.path.lexists(host_path(path if path.startswith("/") else f"{cwd}/{path}", self.shown))
         except (ValueError, OSError):
             return False
 
     def is_directory(self, path: str) -> bool:
         """Say whether a path is a directory."""
         try:
-            return os.path.isdir(path)
+            return os.path.isdir(host_path(path, self.shown))
         except (ValueError, OSError):
             return False
 
@@ -119,10 +169,10 @@ class Machine:
             return []
         found: list[str] = []
         try:
-            with os.scandir(directory or "/") as entries:
+            with os.scandir(host_path(directory, self.shown) or "/") as entries:
                 for entry in entries:
                     if entry.is_symlink() and _fits(entry.name, tail):
-                        found.append(entry.path)
+                        found.append(f"{directory}/{entry.name}")
                         if len(found) >= MAX_GLOB_MATCHES:
                             break
         except (ValueError, OSError):

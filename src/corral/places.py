@@ -180,7 +180,8 @@ def place_of(path: str, root: str, home: str) -> str:
     if _STANDARD.match(path):
         return "standard"
     if _SCRATCH.match(path):
-        return "scratch"
+        # A home directory below /tmp is not the commands' scratch.
+        return "secret" if inside(path, home) and _SECRET_HOME.match(path[len(home) + 1 :]) else "scratch"
     if root.startswith(path.rstrip("/") + "/") or path == home:
         return "ancestor"
     if _SECRET.match(path):

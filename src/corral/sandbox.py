@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from corral.audience import OnOutput
     from corral.handle import Handle
     from corral.spawn import Warden
+    from corral.machine import Shown
 
     OnAsk = Callable[[Call, Verdict], bool]
 
@@ -204,11 +205,11 @@ class Sandbox:
 
     def read_bytes(self, path: str | os.PathLike[str]) -> bytes:
         """Return a file's bytes. A path is relative to the project; PermissionError when a command could not read it."""
-        return files.read_bytes(os.fspath(path), self.config)
+        return files.read_bytes(os.fspath(path), self.config, self._scratch_for(os.fspath(path)))
 
     def write_bytes(self, path: str | os.PathLike[str], data: bytes) -> None:
         """Replace a file's bytes. A path is relative to the project; PermissionError when a command could not write it."""
-        files.write_bytes(os.fspath(path), data, self.config)
+        files.write_bytes(os.fspath(path), data, self.config, self._scratch_for(os.fspath(path)))
 
     def close(self) -> None:
         """End everything that was started, and wait until it is gone. A closed sandbox checks, but runs nothing."""
@@ -221,12 +222,20 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _scratch_for(self, path: str) -> Shown:
+        """Return where the commands' own /tmp and home lie; those that a path may need are made."""
+        if self._admitted_in != os.getpid() and files.may_be_scratch(path, self.config):
+            warden = self._pool.acquire()
+            self._admit(warden)
+            self._pool.release(warden)
+        return self._holding.shown()
+
     def _look(self) -> tuple[dict[str, str], Machine]:
         """Return the environment for commands, and the machine as the guard sees it; made anew when something changed."""
         environment = self._environment.scrubbed()
         seen = self._seen
         if environment is not seen[0]:
-            self._seen = seen = (environment, Machine.of(self.config))
+            self._seen = seen = (environment, Machine.of(self.config, self._holding.temporary()))
         return seen
 
     def _refused(self, call: Call, verdict: Verdict) -> Handle | None:

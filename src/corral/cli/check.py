@@ -6,6 +6,8 @@ import os
 import sys
 
 from corral.config import Containment, SandboxConfig
+from corral.containment.lasting import temporary
+from corral.machine import Machine
 from corral.model import Call
 from corral.record import CHECK_STATUS, json_text, verdict_text
 from corral.terminal import terminal_of
@@ -25,7 +27,7 @@ def main(options: argparse.Namespace) -> int:
         answer(sys.stdin.buffer, sys.stdout.buffer, config)
         return 0
     call = call_of(options)
-    verdict = vet(call, config)
+    verdict = vet(call, config, machine_of(config))
     if options.json:
         print(json_text(verdict.to_dict()))
     else:
@@ -39,8 +41,14 @@ def config_of(options: argparse.Namespace) -> SandboxConfig:
         project_root=options.root,
         profile=options.profile,
         timeout_seconds=options.timeout,
-        containment=Containment(backend=getattr(options, "backend", "auto")),
+        # What one command writes to /tmp the next one reads, though each has a process of its own.
+        containment=Containment(backend=getattr(options, "backend", "auto"), scratch="project"),
     )
+
+
+def machine_of(config: SandboxConfig) -> Machine:
+    """Return the machine as the commands of the project see it."""
+    return Machine.of(config, temporary(config, os.environ))
 
 
 def call_of(options: argparse.Namespace) -> Call:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.cli.check import call_of, config_of
+from corral.cli.check import call_of, config_of, machine_of
 from corral.record import CHECK_STATUS, Reasoning, explain_text, json_text
 from corral.rulebook import effects
 from corral.terminal import terminal_of
@@ -20,8 +20,9 @@ def main(options: argparse.Namespace) -> int:
     """Show how the call is judged; the exit code is the decision."""
     config, call = config_of(options), call_of(options)
     axis_of = {key: str(row["axis"]) for key, row in effects().items()}
-    verdict = vet(call, config)
-    reasoning = Reasoning(call, verdict, trace(call, config), axis_of, options.profile, config.project_root)
+    machine = machine_of(config)
+    verdict = vet(call, config, machine)
+    reasoning = Reasoning(call, verdict, trace(call, config, machine), axis_of, options.profile, config.project_root)
     if options.json:
         print(json_text(reasoning.to_dict()))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.containment import audit, denials, layers, scratch, view
+from corral.containment import audit, denials, lasting, layers, scratch, view
 from corral.containment.limits import rlimits
 from corral.containment.links import Links
 from corral.containment.planted import Watch
@@ -26,6 +26,8 @@ class Holding:
         self._project = _identity(config.project_root)
         self.view: view.View | None = None
         self.scratch = ""
+        self.lasts = False  # whether scratch is the project's, and stays when the sandbox ends
+        self._mounted: bool | None = None  # whether commands see scratch as /tmp and their home, once that is known
         self._watch: Watch | None = None
         self._links: Links | None = None
         self._watched: tuple[Links, ...] = ()
@@ -52,14 +54,19 @@ class Holding:
         if self._made_by != os.getpid():
             # A fork of the host has a keeper of its own, which removes what it made.
             self._made_by = os.getpid()
-            directory = os.path.realpath(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108  the name below cannot be guessed
-            self.scratch = f"{directory}/corral-{os.getuid()}-{os.urandom(8).hex()}"
+            # That tool follows links while it builds, and commands of another sandbox may be making some in what lasts.
+            self.lasts = containment.scratch == "project" and containment.backend != "bubblewrap"
+            if self.lasts:
+                self.scratch = lasting.place(self.config.project_root, self.view.shared, os.environ, make=True)
+            if not self.lasts or not self.scratch:
+                self.lasts, self.scratch = False, scratch.private(os.environ)
         return pack_plan(
             plan
             | {
                 "layers": layers.wanted(containment.network),
                 "full_map": os.geteuid() == 0,
                 "scratch": self.scratch,
+                "scratch_lasts": self.lasts,
                 "home_files": {".gitconfig": self.view.git_identity.encode("utf-8", "surrogateescape")},
                 "steps": [tuple(self._here(word) for word in step) for step in self.view.steps],
                 "rules": self.view.rules,
@@ -86,7 +93,8 @@ class Holding:
     def clean(self) -> None:
         """Remove what a keeper that was killed could not."""
         if self._made_by == os.getpid():
-            scratch.remove(self.scratch)
+            if not self.lasts:
+                scratch.remove(self.scratch)
             if self._watch is not None:
                 self._watch.close()
 
@@ -99,10 +107,26 @@ class Holding:
             return {}
         # A warden mounts over links, so that nothing has to be looked for.
         self._watched = (self._links,) if backend == "bubblewrap" and self._links is not None else ()
-        if "mount" not in missing:
+        self._mounted = "mount" not in missing
+        if self._mounted:
             own = {"HOME": self.view.home, "TMPDIR": "/tmp"}  # noqa: S108  the command's own
             return own if "TMPDIR" in os.environ else {"HOME": self.view.home}
         return {"HOME": f"{self.scratch}/home", "TMPDIR": f"{self.scratch}/tmp"}  # noqa: S108
+
+    def shown(self) -> tuple[tuple[str, str], ...]:
+        """Return what commands see of their own, and where it lies; nothing before the first."""
+        if self.view is None or self._mounted is None:
+            return ()
+        if self._mounted:
+            seen = {"/tmp": f"{self.scratch}/tmp", self.view.home: f"{self.scratch}/home"}  # noqa: S108  the command's own
+            return tuple((path, real) for path, real in seen.items() if path in self.view.writable)
+        return tuple((f"{self.scratch}/{name}", f"{self.scratch}/{name}") for name in ("tmp", "home"))
+
+    def temporary(self) -> str:
+        """Return where the commands' /tmp lies, or nothing where it is the host's or not yet there."""
+        if self._mounted is None:
+            return lasting.temporary(self.config, os.environ)
+        return dict(self.shown()).get("/tmp", "")  # noqa: S108  the command's own
 
     def violations(
         self, said: bytes, cwd: str, missing: tuple[str, ...], *, signal: int | None, began_at: float, warden: int

@@ -14,7 +14,7 @@ from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 from errno import ELOOP
 from time import monotonic, sleep
 
-from corral.containment import backend, cgroups, inside, layers, namespaces, scratch, tree, warden, wire
+from corral.containment import backend, cgroups, inside, lasting, layers, namespaces, scratch, tree, warden, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def _enter(ctl: socket, plan: dict[str, Any]) -> tuple[str, str, tuple[str, ...]
     wanted = plan["layers"]
     if not wanted:
         return "none", "none", ()
+    if plan["scratch_lasts"]:
+        plan["held_scratch"] = lasting.hold(plan["scratch"])
     scratch.make(plan["scratch"], plan["home_files"])
     plan["outside"] = inside.identities()
     available = layers.probe(plan["scratch"])
@@ -97,6 +99,9 @@ def _choose_backend(plan: dict[str, Any], available: set[str]) -> set[str]:
     asked = plan["backend"]
     plan["backend"] = "warden"
     if asked == "warden" or (asked == "auto" and layers.downgrade(plan["layers"], available)[0] == "full"):
+        return available
+    if asked == "auto" and plan["scratch_lasts"]:
+        # The tool follows links while it builds, and commands of another sandbox may be making some there.
         return available
     from corral.containment.bubblewrap import Bubblewrap  # noqa: PLC0415  few need it, and all would wait for it
 
@@ -312,7 +317,9 @@ class _Keeper:
         tree.end_descendants(SWEEP_SECONDS)
         for group in self.groups.values():
             cgroups.remove(group)
-        if self.layers:
+        if "held_scratch" in self.plan:
+            lasting.release(self.plan["scratch"], self.plan["held_scratch"])
+        elif self.layers:
             scratch.remove(self.plan["scratch"])
 
 

@@ -52,10 +52,13 @@ def enter(steps: Sequence[Step], stage: str, *, own_proc: bool) -> None:
     if proc >= 0:
         tree.attach(proc, "/proc")
     for what, target, source, _ in steps:
-        if what == "bind":
-            tree.attach(clones[target], target)
-        else:
-            tree.make(what, target, source)
+        try:
+            if what == "bind":
+                tree.attach(clones[target], target)
+            else:
+                tree.make(what, target, source)
+        except OSError as error:
+            raise OSError(error.errno, f"{target} could not be put in place: {error.strerror}") from error
     tree.finish()
 
 

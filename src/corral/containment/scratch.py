@@ -1,13 +1,18 @@
-"""The directory that holds a sandbox's /tmp and home: made by its keeper, and removed by it with whatever commands left there."""
+"""The directory that holds a sandbox's /tmp and home: made by its keeper, and removed by it with whatever commands left there.
+
+Commands see the two below it, never itself, so nothing they do can lead its keeper elsewhere.
+"""
 
 from __future__ import annotations
 
 import os
+from time import monotonic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_FOREVER = float("inf")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -26,8 +31,14 @@ def make(path: str, files: Mapping[str, bytes]) -> None:
         os.close(descriptor)
 
 
-def remove(path: str) -> None:
-    """Remove the directory when nobody uses it any more; what this user cannot remove stays behind."""
+def private(environ: Mapping[str, str]) -> str:
+    """Return a path for a directory of one sandbox alone."""
+    directory = os.path.realpath(environ.get("TMPDIR") or "/tmp")  # noqa: S108  the name below cannot be guessed
+    return f"{directory}/corral-{os.getuid()}-{os.urandom(8).hex()}"
+
+
+def remove(path: str, give_up_at: float = _FOREVER) -> None:
+    """Remove the directory when nobody uses it any more; what this user cannot remove, or not in time, stays behind."""
     try:
         top = os.open(path, _DIRECTORY)
     except OSError:
@@ -37,6 +48,8 @@ def remove(path: str) -> None:
         while names := os.listdir(top):
             for name in names:
                 moved = _remove(name, top, moved)
+                if monotonic() > give_up_at:
+                    return
         os.rmdir(path)
     except OSError:
         return

@@ -55,6 +55,7 @@ class View(Record):
     protected: protected.Protected
     git_identity: str
     programs: tuple[str, ...]
+    shared: tuple[str, ...]  # of what is writable, that which is not scratch
 
 
 def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
@@ -122,6 +123,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         found,
         _git_identity(owner_home),
         tuple(path for path in programs if not inside(path, project)),
+        tuple(shared),
     )
 
 
