@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from corral.audience import OnOutput
     from corral.handle import Handle
-    from corral.spawn import Warden
     from corral.machine import Shown
+    from corral.spawn import Warden
 
     OnAsk = Callable[[Call, Verdict], bool]
 
