@@ -34,6 +34,11 @@ else:
 """
 
 
+def has_bubblewrap() -> bool:
+    """Say whether the tool of the second backend is installed."""
+    return Path("/usr/bin/bwrap").exists()
+
+
 def must_hold() -> None:
     """Skip where the kernel gives no containment, or fail where that must not be."""
     if os.environ.get("CORRAL_MUST_CONTAIN") == "1":

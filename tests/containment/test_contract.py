@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from attempt import attempt, must_hold
+from attempt import attempt, has_bubblewrap, must_hold
 
-from corral import Containment, Sandbox
+from corral import Containment, Limits, Sandbox
 from corral.containment.inside import NAMESPACES
 from corral.containment.layers import LAYERS
 from corral.pool import Pool
@@ -315,7 +314,7 @@ def ground(
     (project / "plain").write_text("no program")
 
     def make(backend: str) -> Ground:
-        if backend == "bubblewrap" and shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin") is None:
+        if backend == "bubblewrap" and not has_bubblewrap():
             must_hold()
         lies = backend == "lying"
         box = open_sandbox(containment=Containment(backend="none" if lies else backend))
@@ -353,3 +352,66 @@ def test_who_claims_and_does_not_hold_is_caught(ground: Callable[[str], Ground],
     made = ground("lying")
     assert made.box.run(["true"]).enforcement == "full"
     assert not FACTS[fact](made)
+
+
+@pytest.fixture
+def opened(open_sandbox: Callable[..., Sandbox]) -> Callable[..., Sandbox]:
+    """A maker of sandboxes by backend and settings of its containment."""
+
+    def make(backend: str, *, limits: Limits | None = None, **settings: object) -> Sandbox:
+        if backend == "bubblewrap" and not has_bubblewrap():
+            must_hold()
+        box = open_sandbox(containment=Containment(backend=backend, **settings), limits=limits or Limits())
+        assert box.run(["true"]).enforcement == "full"
+        return box
+
+    return make
+
+
+@pytest.mark.parametrize("backend", HOLDING)
+def test_the_network_is_the_hosts_when_it_is_granted(
+    opened: Callable[..., Sandbox], servers: dict[str, Any], backend: str
+) -> None:
+    body = ATTACKS["reaches a port outside"]
+    assert attempt(opened(backend, network="on"), body, **servers) == "succeeded"
+    assert attempt(opened(backend), body, **servers).startswith("held")
+
+
+@pytest.mark.parametrize("backend", HOLDING)
+def test_grants_are_given_and_no_more(opened: Callable[..., Sandbox], outside: Path, backend: str) -> None:
+    path = {"path": str(outside / "secret")}
+    read, write = "return open(facts['path']).read() == 'canary'", "return open(facts['path'], 'a').write('')  == 0"
+    readable = opened(backend, read=(str(outside),))
+    assert attempt(readable, read, **path) == "succeeded"
+    assert attempt(readable, write, **path).startswith("held")
+    assert attempt(opened(backend, write=(str(outside),)), write, **path) == "succeeded"
+
+
+@pytest.mark.parametrize("backend", HOLDING)
+def test_a_read_only_project_is_read_only(opened: Callable[..., Sandbox], project: Path, backend: str) -> None:
+    box = opened(backend, project="read-only")
+    result = box.run(["touch", "made"])
+    assert (result.ok, (project / "made").exists()) == (False, False)
+
+
+FORKS = """
+started = 0
+try:
+    for _ in range(30):
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        started += 1
+except OSError:
+    pass
+return started < 30
+"""
+
+
+@pytest.mark.parametrize("backend", HOLDING)
+def test_limits_hold(opened: Callable[..., Sandbox], backend: str) -> None:
+    box = opened(backend, limits=Limits(processes=12, open_files=50, memory_bytes=200_000_000))
+    assert attempt(box, FORKS) == "succeeded"
+    assert attempt(box, "return resource.getrlimit(resource.RLIMIT_NOFILE)[1] == 50") == "succeeded"
+    assert attempt(box, "return resource.getrlimit(resource.RLIMIT_DATA)[1] == 200_000_000") == "succeeded"
+    assert box.run("for i in 1 2 3 4 5 6 7 8; do sleep 0.01 & done; wait", shell=True).ok

@@ -204,7 +204,7 @@ def _advice() -> str:
     """Return which of the machine's settings keeps user namespaces away, and what to do about it."""
     for path, (value, remedy) in _SETTINGS.items():
         try:
-            with open(path, encoding="ascii") as file:
+            with open(path, encoding="utf-8") as file:
                 if file.read().strip() == value:
                     return f"{path} is {value}, so there are no user namespaces for it; {remedy}"
         except OSError:
