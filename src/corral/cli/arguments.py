@@ -37,11 +37,14 @@ examples:
   corral run -- pytest -q
   corral run --profile strict --shell 'pytest -q | tail -5'
   corral run --json --timeout 5 -- make | jq .exit_code
+  corral run --tty -- bash
 
 workspace runs only where the kernel gives every layer of containment; strict runs with those that there are. The JSON
 says which held: "enforcement" and "missing_layers".
-Output is passed on as it comes, stdin and the terminal are the command's own. With --json what it prints is
-captured and bounded instead, and one JSON object is printed when the command has ended.
+Output is passed on as it comes. From a terminal the command gets one of its own, shown in yours: colours, job
+control, Ctrl-C and Ctrl-Z are the command's. -t gives it one in any case, and all the time it takes unless --timeout
+says otherwise; -T gives it none. Elsewhere stdin, stdout and stderr are the command's own. With --json what it prints
+is captured and bounded instead, and one JSON object is printed when the command has ended.
 Exit code: the command's own; 126 denied, 124 timed out, 125 corral itself failed.
 """
 CHECK = """\
@@ -145,6 +148,12 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
         if loose or command is not None:
             parser.error(f"{options.verb} takes no command")
         return
+    wants_terminal = getattr(options, "tty", None)
+    if wants_terminal and options.json:
+        parser.error("--tty shows the command live, --json captures it; give one of them")
+    if "timeout" not in options:
+        # Somebody sits there.
+        options.timeout = None if wants_terminal else DEFAULT_TIMEOUT_SECONDS
     batch = getattr(options, "jsonl", False)
     given = (command is not None) + (options.shell is not None) + batch
     if loose:
@@ -169,6 +178,9 @@ def _verb_parser(verb: str) -> Parser:
     if verb == "run":
         what = "what holds the command: auto (default), warden, bubblewrap, or none"
         parser.add_argument("--backend", default="auto", choices=BACKENDS, metavar="NAME", help=what)
+        own = "on a terminal of its own (default: where corral is on one)"
+        parser.add_argument("-t", "--tty", action="store_true", default=None, help=own)
+        parser.add_argument("-T", "--no-tty", dest="tty", action="store_false", help="without one")
     if verb == "check":
         parser.add_argument("--jsonl", action="store_true", help="judge one call per line of stdin")
     if verb == "rule":
@@ -185,7 +197,7 @@ def _call_arguments(parser: Parser) -> None:
     parser.add_argument("--root", default=".", metavar="DIR", help="the project's directory (default: .)")
     parser.add_argument("--cwd", metavar="DIR", help="where the command starts, in the project (default: its root)")
     limit = f"wall-clock seconds, 0 for no limit (default: {DEFAULT_TIMEOUT_SECONDS:g})"
-    parser.add_argument("--timeout", type=_seconds, default=DEFAULT_TIMEOUT_SECONDS, metavar="S", help=limit)
+    parser.add_argument("--timeout", type=_seconds, default=argparse.SUPPRESS, metavar="S", help=limit)
 
 
 def _seconds(text: str) -> float | None:

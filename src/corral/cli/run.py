@@ -1,4 +1,4 @@
-"""`corral run`: one call through the guard, then live in this terminal, or captured into one JSON object."""
+"""`corral run`: one call through the guard, then live here, on a terminal of its own or with our streams, or captured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from signal import SIG_IGN, SIGINT, getsignal, signal
 
+from corral.cli import console
 from corral.cli.check import call_of, config_of
 from corral.record import denial_text, json_text, process_status, timeout_text, violation_text
 from corral.sandbox import Sandbox
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
     from corral.model import Call
     from corral.result import SandboxResult
 
-NOTICE_SECONDS = 0.1  # how long an interrupt may wait until it is handed on
-
 
 def main(options: argparse.Namespace) -> int:
     """Run what the command line names; the exit code is the command's, or says why there is none."""
     config, call = config_of(options), call_of(options)
     with Sandbox(config=config) as box:
-        result = _drive(box, call, live=not options.json)
+        on_terminal = not options.json and console.is_wanted(options.tty)
+        result = console.drive(box, call) if on_terminal else _drive(box, call, live=not options.json)
     if options.json:
         print(json_text(result.to_dict()))
     elif result.denied:
@@ -33,7 +33,7 @@ def main(options: argparse.Namespace) -> int:
     elif result.timed_out:
         print(timeout_text(options.timeout), file=sys.stderr)
     else:
-        # Empty where the command had our own streams; why it could not be started where it had none.
+        # Empty where it was shown already; why it could not be started where it could not.
         sys.stderr.buffer.write(result.stderr)
     if not options.json:
         for violation in result.violations:
@@ -51,7 +51,7 @@ def _drive(box: Sandbox, call: Call, *, live: bool) -> SandboxResult:
     handed_on = 0
     while True:
         try:
-            return handle.wait(NOTICE_SECONDS)
+            return handle.wait(console.NOTICE_SECONDS)
         except TimeoutError:
             if handed_on < len(interrupts):
                 handed_on += 1

@@ -50,7 +50,10 @@ HOLD_DIRECTORY_SECONDS = 1.0  # how long the last command's directory is kept, s
 IDLE_SECONDS = 30.0  # a warden that was not needed for so long ends, unless it is the sandbox's first
 _NEVER = float("inf")
 _AWAITED = (SIGCHLD, SIGUSR1)  # an exit below; a message about the command at hand
-_TIOCSWINSZ = 0x5414  # the same on x86 and arm; termios would be one more file to load
+# The same on x86 and arm; termios would be one more file to load.
+_TCGETS, _TCSETS, _TIOCSWINSZ = 0x5401, 0x5402, 0x5414
+_TERMIOS_BYTES = 36
+_IUTF8 = 0x4000
 _IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # posix_spawn would hand them on ignored
 
 _Rlimits = list[tuple[int, int, int]]
@@ -274,8 +277,7 @@ class _Run:
             self.flags |= wire.NO_TERMINAL
             return
         try:
-            # Before the command can ask for it.
-            ioctl(outer, _TIOCSWINSZ, pack("HHHH", self.rows, self.columns, 0, 0))
+            _set_up(inner, self.rows, self.columns)
             wire.send(self.warden.sock, wire.CONTROL.pack(wire.TERMINAL, self.nonce, 0), (outer,))
             self.pid = _start_forked(self, lambda: os.login_tty(inner), self.warden.rlimits)
         except OSError as error:
@@ -388,6 +390,16 @@ class _Run:
 
 def _number(error: OSError) -> int:
     return error.errno or EIO
+
+
+def _set_up(terminal: int, rows: int, columns: int) -> None:
+    """Give a terminal its size, and erase whole characters of UTF-8, before the command can look."""
+    ioctl(terminal, _TIOCSWINSZ, pack("HHHH", rows, columns, 0, 0))
+    settings = bytearray(_TERMIOS_BYTES)
+    ioctl(terminal, _TCGETS, settings)
+    flags = int.from_bytes(settings[:4], "little")
+    settings[:4] = (flags | _IUTF8).to_bytes(4, "little")
+    ioctl(terminal, _TCSETS, bytes(settings))
 
 
 def _start_limited(run: _Run, streams: tuple[int, ...], rlimits: _Rlimits) -> int:
