@@ -1,14 +1,17 @@
 """The same runs in an event loop: concurrent, cancellable, without threads."""
 
 import asyncio
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from corral import Output, Sandbox
-from observe import alive, descriptors, eventually, unique_seconds
+from corral import ContainmentError, Handle, Output, Sandbox, SandboxResult
+from corral.pool import Pool
+from corral.spawn import Warden
+from observe import DEADLINE_SECONDS, alive, children, descriptors, eventually, unique_seconds
 
 
 def test_arun_gives_what_run_gives(open_box: Sandbox) -> None:
@@ -132,3 +135,125 @@ def test_awaiting_a_handle_may_be_given_up_while_the_command_runs_on(open_box: S
 
     asyncio.run(impatient())
     eventually(lambda: not alive(seconds))
+
+
+def test_everybody_who_iterates_or_awaits_gets_everything(open_box: Sandbox) -> None:
+    async def crowd() -> None:
+        started = await open_box.astart("for n in 1 2 3 4 5 6; do echo $n; sleep 0.02; done", shell=True)
+
+        async def told(chunks: AsyncIterator[tuple[str, bytes]]) -> bytes:
+            return b"".join([data async for _, data in chunks])
+
+        first, second = aiter(started), aiter(started)
+        seen = await asyncio.wait_for(
+            asyncio.gather(told(first), started, told(second), started, started), DEADLINE_SECONDS
+        )
+        assert seen == [b"1\n2\n3\n4\n5\n6\n", started.result, b"1\n2\n3\n4\n5\n6\n", *[started.result] * 2]
+
+    before = descriptors()
+    open_box.run(["true"])
+    grown = len(descriptors()) - len(before)
+    asyncio.run(crowd())
+    assert len(descriptors()) == len(before) + grown
+
+
+def test_one_of_several_may_give_up_while_the_others_wait_on(open_box: Sandbox) -> None:
+    async def crowd() -> bytes:
+        started = await open_box.astart("read; echo done", shell=True, open_stdin=True)
+        patient = asyncio.ensure_future(_of(started))
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(started, 0.02)
+        started.write_stdin(b"\n")
+        return (await asyncio.wait_for(patient, DEADLINE_SECONDS)).stdout
+
+    async def _of(started: Handle) -> SandboxResult:
+        return await started
+
+    assert asyncio.run(crowd()) == b"done\n"
+
+
+def test_a_thread_and_a_loop_may_wait_for_one_command(open_box: Sandbox) -> None:
+    async def both() -> None:
+        started = await open_box.astart("for n in 1 2 3 4 5 6; do echo $n; sleep 0.02; done", shell=True)
+        chunks = aiter(started)
+        in_thread = asyncio.get_running_loop().run_in_executor(None, started.wait)
+        seen = b"".join([data async for _, data in chunks])
+        assert seen == b"1\n2\n3\n4\n5\n6\n"
+        assert await asyncio.wait_for(in_thread, DEADLINE_SECONDS) is await started
+
+    asyncio.run(both())
+
+
+def test_the_with_form_ends_what_still_runs_in_the_loop(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+
+    async def leave() -> None:
+        async with await open_box.astart(["sleep", seconds]) as started:
+            while not alive(seconds):
+                await asyncio.sleep(0.01)
+        assert (await started).exit_code == 137
+
+    asyncio.run(leave())
+    assert alive(seconds) == []
+
+
+def test_a_callback_hears_what_is_printed_in_the_loop(open_box: Sandbox) -> None:
+    heard: list[tuple[str, bytes]] = []
+    result = asyncio.run(open_box.arun(["echo", "x"], on_output=lambda *chunk: heard.append(chunk)))
+    assert (result.exit_code, heard) == (0, [("stdout", b"x\n")])
+
+
+def test_a_terminal_is_talked_to_in_the_loop(open_box: Sandbox) -> None:
+    async def talk() -> bytes:
+        started = await open_box.astart(["cat"], pty=True)
+        started.write_stdin(b"x" * 100 + b"\n")
+        async for _, data in started:
+            if b"\n" in data:
+                started.close_stdin()
+        return (await started).stdout
+
+    assert asyncio.run(talk()).endswith(b"x" * 100 + b"\r\n")
+
+
+def test_the_loop_runs_on_while_keeper_and_wardens_are_made(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticked = threading.Event()
+    make = Pool._make
+
+    def make_when_the_loop_has_run(pool: Pool) -> Warden:
+        # In the loop's own thread nobody could set it.
+        assert ticked.wait(DEADLINE_SECONDS)
+        return make(pool)
+
+    monkeypatch.setattr(Pool, "_make", make_when_the_loop_has_run)
+
+    async def crowd() -> list[bytes]:
+        runs = [asyncio.ensure_future(open_box.arun(f"sleep 0.1; echo {n}", shell=True)) for n in range(20)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        ticked.set()
+        return [(await run).stdout for run in runs]
+
+    assert asyncio.run(crowd()) == [f"{n}\n".encode() for n in range(20)]
+
+
+def test_cancelling_while_a_warden_is_made_loses_nothing(open_box: Sandbox) -> None:
+    async def hurry() -> None:
+        runs = [asyncio.ensure_future(open_box.arun(["true"])) for _ in range(5)]
+        await asyncio.sleep(0)
+        for run in runs[:4]:
+            run.cancel()
+        assert (await runs[4]).ok
+
+    asyncio.run(hurry())
+    eventually(lambda: open_box._pool._makers == 0)
+    assert open_box.run(["echo", "next"]).stdout == b"next\n"
+    (keeper,) = children(os.getpid())
+    idle = {warden.pid for warden in open_box._pool._idle}
+    assert set(children(keeper)) == idle
+
+
+def test_a_closed_sandbox_says_so_in_the_loop(open_box: Sandbox) -> None:
+    open_box.close()
+    with pytest.raises(ContainmentError, match="closed"):
+        asyncio.run(open_box.arun(["true"]))

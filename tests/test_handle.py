@@ -5,18 +5,21 @@ import os
 import signal
 import subprocess
 import threading
+import warnings
 from _socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from corral import ContainmentError, Handle, Sandbox, SandboxResult, dispatch
+from corral import ContainmentError, Handle, Output, Sandbox, SandboxResult, dispatch
 from corral.containment import wire
+from corral.driver import Driver
 from corral.model import Call, Launch, Verdict
 from corral.spawn import Warden
-from observe import alive, descriptors, eventually, unique_seconds
+from observe import DEADLINE_SECONDS, alive, descriptors, eventually, unique_seconds
 
 ECHO = "import sys\nfor line in sys.stdin:\n    print('got', line.strip(), flush=True)\nprint('end')\n"
 
@@ -310,3 +313,203 @@ def test_closing_the_sandbox_ends_what_runs(open_box: Sandbox) -> None:
     assert (result.exit_code, [violation.kind for violation in result.violations]) == (137, ["warden-lost"])
     with pytest.raises(ContainmentError, match="closed"):
         open_box.run(["true"])
+
+
+def test_a_callback_hears_what_is_printed_as_it_comes(open_box: Sandbox) -> None:
+    heard: list[tuple[str, bytes]] = []
+    text = "echo one; read; echo two >&2"
+
+    def hear(name: str, data: bytes) -> None:
+        heard.append((name, data))
+        if data == b"one\n":
+            started.write_stdin(b"\n")
+            assert started.poll() is None
+
+    started = open_box.start(text, shell=True, open_stdin=True, on_output=hear)
+    assert started.wait().exit_code == 0
+    assert heard == [("stdout", b"one\n"), ("stderr", b"two\n")]
+    heard.clear()
+    assert open_box.run("echo x", shell=True, on_output=lambda *chunk: heard.append(chunk)).stdout == b"x\n"
+    assert heard == [("stdout", b"x\n")]
+
+
+def test_a_callback_that_fails_fails_the_run_and_ends_the_command(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    calls: list[bytes] = []
+
+    def fail(_: str, data: bytes) -> None:
+        calls.append(data)
+        raise LookupError("of the caller's own")
+
+    with pytest.raises(LookupError):
+        open_box.run(f"echo x; sleep {seconds}", shell=True, on_output=fail)
+    assert (calls, alive(seconds)) == ([b"x\n"], [])
+    started = open_box.start(["echo", "y"], on_output=fail)
+    with pytest.raises(LookupError):
+        started.wait()
+    assert calls == [b"x\n", b"y\n"]
+    assert started.wait().stdout == b"y\n"
+    assert open_box.run(["echo", "next"]).stdout == b"next\n"
+
+
+def test_a_callback_cannot_wait_for_the_command_that_calls_it(open_box: Sandbox) -> None:
+    def wait(*_: object) -> None:
+        started.wait()
+
+    started = open_box.start(["echo", "x"], on_output=wait)
+    with pytest.raises(RuntimeError, match="waiting for the command already"):
+        started.wait()
+    assert started.wait().stdout == b"x\n"
+
+
+def in_threads(*functions: Callable[[], object]) -> list[object]:
+    """Call functions at once, each in a thread, and return what they return."""
+    with ThreadPoolExecutor(len(functions)) as pool:
+        return [future.result(DEADLINE_SECONDS) for future in [pool.submit(function) for function in functions]]
+
+
+def test_everybody_who_iterates_gets_everything_although_others_wait(open_box: Sandbox) -> None:
+    started = open_box.start("for n in 1 2 3 4 5 6 7 8; do echo $n; echo $n >&2; sleep 0.02; done", shell=True)
+    first, second, third = iter(started), iter(started), iter(started)
+
+    def told(chunks: Iterator[tuple[str, bytes]]) -> tuple[bytes, bytes]:
+        seen = list(chunks)
+        return tuple(b"".join(data for name, data in seen if name == stream) for stream in ("stdout", "stderr"))
+
+    everything = b"1\n2\n3\n4\n5\n6\n7\n8\n"
+    results = in_threads(lambda: told(first), started.wait, lambda: told(second), started.wait, started.wait)
+    assert results == [(everything, everything), started.result, (everything, everything), *[started.result] * 2]
+    assert told(third) == (everything, everything)
+    assert list(started) == []
+
+
+def test_who_waits_behind_another_keeps_an_own_timeout(open_box: Sandbox) -> None:
+    started = open_box.start("read; echo done", shell=True, open_stdin=True)
+    with ThreadPoolExecutor(1) as pool:
+        driving = pool.submit(started.wait)
+        eventually(lambda: not started._driving.acquire(False) or started._driving.release())
+        with pytest.raises(TimeoutError):
+            started.wait(0.05)
+        assert started.poll() is None
+        started.write_stdin(b"\n")
+        assert started.wait(DEADLINE_SECONDS).stdout == b"done\n"
+        assert driving.result(DEADLINE_SECONDS) is started.result
+
+
+def test_when_the_one_that_drives_gives_up_another_goes_on(open_box: Sandbox) -> None:
+    started = open_box.start("read; echo done", shell=True, open_stdin=True)
+    with ThreadPoolExecutor(2) as pool:
+        impatient = pool.submit(started.wait, 0.3)
+        patient = pool.submit(started.wait)
+        with pytest.raises(TimeoutError):
+            impatient.result(DEADLINE_SECONDS)
+        started.write_stdin(b"\n")
+        assert patient.result(DEADLINE_SECONDS).stdout == b"done\n"
+
+
+def test_an_iteration_that_is_dropped_holds_no_output(open_box: Sandbox) -> None:
+    started = open_box.start(["head", "-c", "3000000", "/dev/zero"])
+    for _ in range(3):
+        iter(started)
+    assert next(iter(started))[0] == "stdout"
+    started.wait()
+    assert started._audience is not None
+    assert started._audience._queues == []
+
+
+def test_silence_after_the_commands_end_is_not_watched(
+    open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    watch = Driver._watch_the_clock
+    monkeypatch.setattr(Driver, "_watch_the_clock", lambda self, warden: (looks.append(0), watch(self, warden)))
+    box = open_sandbox(output=Output(silence_seconds=0.05, drain_seconds=0.5))
+    result = box.run(f"sleep {unique_seconds()} & true", shell=True)
+    assert (result.exit_code, result.killed, result.violations) == (0, 1, ())
+    # One for each wait that ended without news; spinning makes thousands.
+    assert len(looks) < 50
+
+
+def test_a_fork_that_waits_for_a_command_its_parent_drives_gets_an_error(open_box: Sandbox) -> None:
+    started = open_box.start(["sleep", unique_seconds()])
+    driver = threading.Thread(target=started.wait)
+    driver.start()
+    eventually(lambda: not started._driving.acquire(False) or started._driving.release())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        failures = 0
+        signal.alarm(10)
+        for ask in (started.wait, started.poll, started.__iter__, lambda: started.write_stdin(b"x"), started.close):
+            try:
+                ask()
+            except ContainmentError as error:
+                failures += "fork" in str(error)
+        started.kill()
+        os._exit(failures)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    started.kill()
+    driver.join(DEADLINE_SECONDS)
+    assert started.wait().exit_code == 137
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(0, 80), (24, 65536), (-1, 80), (24.0, 80), ("24", 80), (True, 80)])
+def test_a_size_that_no_terminal_has_is_an_error(open_box: Sandbox, rows: Any, columns: Any) -> None:
+    with pytest.raises(ValueError, match="must be a whole number from 1 to 65535"):
+        open_box.start(["true"], pty=True, rows=rows, columns=columns)
+    with open_box.start(["cat"], pty=True) as started, pytest.raises(ValueError, match="must be a whole number"):
+        started.resize(rows, columns)
+
+
+def test_a_terminal_and_the_callers_own_streams_exclude_each_other(open_box: Sandbox) -> None:
+    for lent in ("inherit_stdin", "inherit_stdio"):
+        with pytest.raises(ValueError, match="not both"):
+            open_box.start(["true"], pty=True, **{lent: True})  # type: ignore[arg-type]
+
+
+def test_a_terminal_leaves_no_descriptor_behind(open_box: Sandbox) -> None:
+    open_box.run(["true"])
+    before = descriptors()
+    for _ in range(3):
+        open_box.start(["echo", "x"], pty=True).wait()
+        with open_box.start(["cat"], pty=True):
+            pass
+        open_box.start(["nothing-like-this"], pty=True).wait()
+    plain = open_box.start(["true"])
+    plain.resize(1, 1)
+    plain.wait()
+    assert descriptors() == before
+
+
+def test_what_is_read_elsewhere_can_be_relayed_as_input(open_box: Sandbox) -> None:
+    theirs, ours = os.pipe()
+    started = open_box.start(["cat"], open_stdin=True)
+    started.relay(theirs)
+    writer = threading.Thread(target=lambda: (os.write(ours, b"x" * 1_000_000), os.close(ours)))
+    writer.start()
+    assert started.wait().stdout_bytes == 1_000_000
+    writer.join()
+    os.close(theirs)
+
+
+def test_a_warden_that_gives_something_else_than_a_terminal_is_not_believed(box: Sandbox) -> None:
+    launch = Launch("/bin/true", ("true",), "/", {}, None, 100.0)
+    for given in ("/dev/null", "/dev/zero", "/etc/passwd"):
+        desk = _Desk()
+        descriptor = os.open(given, os.O_RDONLY)
+        before = descriptors()
+
+        def answer(warden: Warden, message: bytes, _: list[int], desk: _Desk = desk, held: int = descriptor) -> Warden:
+            nonce = wire.REQUEST.unpack_from(message)[1]
+            wire.send(desk.theirs, wire.CONTROL.pack(wire.TERMINAL, nonce, 0), (held,))
+            return warden
+
+        desk.dispatch = answer  # type: ignore[method-assign]
+        with pytest.raises(ContainmentError, match="no terminal"):
+            dispatch.start(desk, launch, box.config, Call(("true",)), Verdict(), terminal=(24, 80))  # type: ignore[arg-type]
+        assert len(descriptors()) == len(before) - 2
+        os.close(descriptor)
+        desk.theirs.close()
+        desk.process.kill()
+        desk.process.wait()

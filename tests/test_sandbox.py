@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -320,3 +321,9 @@ def test_what_is_no_bytes_does_not_empty_a_file(box: Sandbox, project: Path) -> 
     with pytest.raises(TypeError):
         box.write_bytes("keep.txt", "text")  # type: ignore[arg-type]
     assert (project / "keep.txt").read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize("config", [{}, "", 0, False, (), "project", {"project_root": "."}])
+def test_a_config_of_another_type_is_an_error(config: Any) -> None:
+    with pytest.raises(TypeError, match=f"config must be a SandboxConfig, not {type(config).__name__}"):
+        Sandbox(config)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ctypes import CDLL, byref, c_int
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from corral import Containment, ContainmentError, Sandbox, driver, pool, spawn
-from corral.containment.wire import pack_plan
+from corral.containment.wire import pack_plan, unpack_plan
 from observe import DEADLINE_SECONDS, alive, children, descriptors, eventually, exist, unique_seconds
 
 HOST = """
@@ -391,3 +392,110 @@ def test_a_keeper_lives_as_long_as_runs_come(open_box: Sandbox) -> None:
     while time.monotonic() < until:
         assert open_box.run(["true"]).ok
     assert children(os.getpid()) == keepers
+
+
+def test_a_stopped_keeper_is_ended_with_what_its_wardens_left(open_sandbox: Callable[..., Sandbox]) -> None:
+    seconds = unique_seconds()
+    box = open_sandbox(containment=Containment(backend="none"))
+    server = box.start(["sleep", seconds])
+    started = box.start(f"setsid sleep {seconds} & sleep {seconds}", shell=True)
+    eventually(lambda: len(alive(seconds)) == 3)
+    (keeper,) = children(os.getpid())
+    warden = started._warden
+    assert warden is not None
+    os.kill(keeper, signal.SIGSTOP)
+    os.kill(warden.pid, signal.SIGKILL)
+    result = started.wait()
+    assert [violation.kind for violation in result.violations] == ["warden-lost"]
+    assert alive(seconds) == []
+    assert [violation.kind for violation in server.wait().violations] == ["warden-lost"]
+    assert box.run(["echo", "next"]).stdout == b"next\n"
+    assert keeper not in children(os.getpid())
+
+
+def test_a_stopped_keeper_does_not_hold_up_who_needs_another_warden(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    with open_box.start(["sleep", seconds]) as started:
+        eventually(lambda: alive(seconds))
+        (keeper,) = children(os.getpid())
+        os.kill(keeper, signal.SIGSTOP)
+        # Well below the time that a slow keeper has.
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(open_box.run, ["echo", "next"]).result(DEADLINE_SECONDS).stdout == b"next\n"
+        assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
+
+
+def test_a_stopped_keeper_does_not_hold_up_the_end(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    started = open_box.start(["sleep", seconds])
+    eventually(lambda: alive(seconds))
+    (keeper,) = children(os.getpid())
+    os.kill(keeper, signal.SIGSTOP)
+    open_box.close()
+    assert (alive(seconds), children(os.getpid())) == ([], [])
+    assert started.wait().exit_code == 137
+
+
+def test_an_interrupt_while_a_keeper_starts_leaks_nothing(project: Path) -> None:
+    code = """
+import gc
+class Late(Exception): pass
+def late(*_): raise Late
+signal.signal(signal.SIGALRM, late)
+def known(): return sorted(os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{n}"))
+before = len(known())
+interrupted = 0
+for turn in range(40):
+    box = Sandbox(SandboxConfig(sys.argv[1]))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0005 + turn * 0.0015)
+        box.run(["true"])
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Late:
+        interrupted += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    box.close()
+    while box._pool._makers: time.sleep(0.001)
+    box.close()
+del box
+gc.collect()
+try:
+    os.waitpid(-1, os.WNOHANG)
+    print("a child is left")
+except ChildProcessError:
+    print(len(known()) - before, interrupted > 5)
+"""
+    assert output_of(project, code) == (0, "0 True\n", "")
+
+
+def test_an_idle_pool_shrinks_to_its_first_warden_although_nothing_runs() -> None:
+    made = pool.Pool(lambda: pack_plan({"rlimits": [], "layers": (), "idle_seconds": 0.2}))
+    try:
+        wardens = [made.acquire() for _ in range(4)]
+        (keeper,) = children(os.getpid())
+        assert len(wardens_of(keeper)) == 4
+        for warden in wardens:
+            made.release(warden)
+        eventually(lambda: wardens_of(keeper) == [wardens[0].pid])
+        # What is left of the others is found out when they are wanted.
+        assert made.dispatch(made.acquire(), b"x", ()) is wardens[0]
+    finally:
+        made.close()
+
+
+def test_wardens_that_have_left_are_not_missed(open_box: Sandbox) -> None:
+    plan = open_box._holding.plan
+    open_box._pool._plan = lambda: pack_plan({**unpack_plan(plan()), "idle_seconds": 0.1})
+    for _ in range(2):
+        started = [open_box.start(["sleep", "0.1"]) for _ in range(4)]
+        assert [one.wait().ok for one in started] == [True] * 4
+        (keeper,) = children(os.getpid())
+        eventually(lambda keeper=keeper: len(wardens_of(keeper)) == 1)
+    assert open_box.run(["echo", "next"]).stdout == b"next\n"
+
+
+def test_many_threads_share_what_is_made(open_box: Sandbox) -> None:
+    with ThreadPoolExecutor(16) as threads:
+        results = list(threads.map(lambda n: open_box.run(["echo", str(n)]).stdout, range(64)))
+    assert results == [f"{n}\n".encode() for n in range(64)]
+    assert len(children(os.getpid())) == 1

@@ -2,12 +2,15 @@
 
 import fcntl
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from corral.capture import STDERR, STDOUT, Capture
-from corral.streams import FLOOD_BYTES, READ_BYTES, Streams
+from corral.streams import FLOOD_BYTES, READ_BYTES, Streams, is_outer_end
 from observe import descriptors
 
 
@@ -90,3 +93,63 @@ def test_own_streams_are_copies_in_the_order_of_a_request(streams: Streams) -> N
     same = [os.path.sameopenfile(lent, own) for lent, own in zip(streams.lent, (1, 2, 0), strict=True)]
     assert same == [True] * 3
     assert [os.get_inheritable(descriptor) for descriptor in streams.lent] == [False] * 3
+
+
+def test_what_has_taken_the_place_of_a_closed_standard_stream_is_not_lent(project: Path) -> None:
+    code = """
+import os, sys
+from corral.streams import Streams
+keep = os.dup(1)
+for number in (0, 1, 2):
+    os.close(number)
+taken = [os.open("/etc/hostname", os.O_RDONLY) for _ in range(3)]
+streams = Streams()
+streams.lend_own()
+os.write(keep, repr((taken, [os.readlink(f"/proc/self/fd/{lent}") for lent in streams.lent])).encode())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=project)
+    assert (done.stdout, done.stderr) == (repr(([0, 1, 2], ["/dev/null"] * 3)), "")
+
+
+def test_a_host_without_stdin_lends_an_empty_one(project: Path) -> None:
+    code = """
+import os
+os.close(0)
+from corral import Sandbox, SandboxConfig
+with Sandbox(SandboxConfig(".")) as box:
+    # By now a control socket may have the number.
+    box.run(["true"])
+    result = box.start(["python3", "see.py"], inherit_stdin=True).wait()
+    print(result.stdout_text, result.stderr_text)
+"""
+    (project / "see.py").write_text("import os\nprint(os.readlink('/proc/self/fd/0'), os.read(0, 10))\n")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=project)
+    assert (done.stdout.strip(), done.stderr) == ("/dev/null b''", "")
+
+
+def test_a_terminal_is_read_written_and_resized(streams: Streams, buffer: memoryview) -> None:
+    outer, inner = os.openpty()
+    streams.open_terminal(outer)
+    capture = Capture(100)
+    assert streams.write(b"typed\n")
+    assert os.read(inner, 100) == b"typed\n"
+    os.write(inner, b"said\n")
+    while b"said" not in bytes(buffer[:100]):
+        assert streams.read(outer, buffer, capture, None)
+    streams.resize(33, 101)
+    assert os.get_terminal_size(inner) == (101, 33)
+    streams.end_input()
+    assert os.read(inner, 100) == b""
+    assert not streams.write(b"more")
+    os.close(inner)
+    # Nobody holds it any more: an error of the kernel's, and an end here.
+    assert not streams.read(outer, buffer, capture, None)
+
+
+def test_only_the_outer_end_of_a_terminal_is_taken_for_one() -> None:
+    outer, inner = os.openpty()
+    null = os.open("/dev/null", os.O_RDWR)
+    pipe = os.pipe()
+    assert [is_outer_end(descriptor) for descriptor in (outer, inner, null, *pipe)] == [True, *[False] * 4]
+    for descriptor in (outer, inner, null, *pipe):
+        os.close(descriptor)

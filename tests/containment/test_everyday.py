@@ -157,6 +157,18 @@ def test_a_server_left_running_is_reached_by_later_commands_and_ends_with_the_sa
     assert server.wait().exit_code == 137
 
 
+def test_a_program_that_needs_a_terminal_is_talked_to(held: Sandbox) -> None:
+    session = held.start([PYTHON, "-i", "-q"], pty=True, env={"TERM": "dumb"}, timeout_seconds=60)
+    said = b""
+    for _, data in session:
+        said += data
+        if said.endswith(b">>> ") and b"6 * 7" not in said:
+            session.write_stdin(b"6 * 7\n")
+        elif said.endswith(b"42\r\n>>> "):
+            session.close_stdin()
+    assert well(session.wait()).replace(b"\r", b"").startswith(b">>> 6 * 7\n42\n>>> ")
+
+
 def test_many_commands_at_once_share_scratch_and_not_processes(held: Sandbox) -> None:
     text = "echo {0} > /tmp/n{0}; ls /proc > /tmp/list{0}; grep -c '^[0-9]' /tmp/list{0}"
     started = [held.start(text.format(n), shell=True) for n in range(8)]
