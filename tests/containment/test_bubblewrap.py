@@ -1,5 +1,6 @@
 """The second backend: what it says where it cannot be used, when it is chosen, and what it does in its own way."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,14 +8,16 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attempt import attempt, has_bubblewrap, must_hold
 from test_layers import import_path
 
-from corral import Containment, Sandbox
+from corral import Containment, Limits, Sandbox, SandboxConfig
 from corral.containment import bindings, bubblewrap
 from corral.containment.backend import UnusableError, holds_more
+from corral.containment.holding import unmet
 from corral.containment.layers import LAYERS
 from observe import alive, children, eventually, unique_seconds
 
@@ -274,3 +277,50 @@ def test_what_holds_the_command_is_closed_to_it(wrapped: Sandbox) -> None:
     ):
         assert attempt(wrapped, body).startswith("held"), body
     assert wrapped.run(["true"]).ok
+
+
+@pytest.mark.parametrize(
+    ("settings", "status", "said"),
+    [
+        pytest.param(
+            {"containment": Containment(backend="bubblewrap")},
+            ("bubblewrap", "partial", ("proc",)),
+            ("containment.backend 'bubblewrap' needs", "proc (", "Set containment.accept_partial", "choose 'auto'"),
+            id="a tool that is asked for holds by every layer",
+        ),
+        pytest.param(
+            {"containment": Containment(backend="none", project="read-only")},
+            ("none", "none", ()),
+            ("containment.project 'read-only' needs", "Choose containment.backend 'auto'", "leave it 'read-write'"),
+            id="nobody makes a project read-only without a backend",
+        ),
+        pytest.param(
+            {"containment": Containment(accept_partial=True), "limits": Limits(processes=5)},
+            ("bubblewrap", "partial", ("limits",)),
+            ("limits.processes needs", "limits (", "control group", "leave it out"),
+            id="a bound that cannot be kept is not accepted by accepting less",
+        ),
+        pytest.param(
+            {"profile": "workspace", "containment": Containment(scratch="project")},
+            ("warden", "partial", ("mount", "pid", "proc")),
+            ("profile workspace needs", "Try containment.backend 'bubblewrap'", "use profile 'strict'"),
+            id="auto names the tool that it did not try",
+        ),
+    ],
+)
+def test_what_is_demanded_and_missing_is_said_with_a_way_out(
+    tmp_path: Path, settings: dict[str, Any], status: tuple[str, str, tuple[str, ...]], said: tuple[str, ...]
+) -> None:
+    told = unmet(SandboxConfig(str(tmp_path), **settings), *status)
+    assert [words for words in said if words not in told] == []
+
+
+def test_the_command_line_chooses(project: Path, wrapped: Sandbox) -> None:
+    command = [sys.executable, "-m", "corral", "run", "--root", str(project), "--json", "--backend"]
+    told = [
+        json.loads(subprocess.run([*command, name, "--", "true"], capture_output=True, check=True).stdout)["backend"]
+        for name in ("auto", "warden", "bubblewrap")
+    ]
+    assert told == ["warden", "warden", "bubblewrap"]
+    refused = subprocess.run([*command, "none", "--", "true"], capture_output=True, text=True, check=False)
+    assert (refused.returncode, "containment.backend is 'none'" in refused.stderr) == (125, True)

@@ -1,6 +1,7 @@
-"""What stands between a keeper and its wardens: two functions, and the choice between those who have them.
+"""What a backend is to a keeper, and the choice between two: it finds out which layers will hold, and starts wardens.
 
-Who claims a layer must enforce it: tests/containment/test_contract.py asks the same of each.
+A warden says on its socket what holds it and then serves, by the messages of `wire`, whoever started it. Who claims a layer
+must enforce it: tests/containment/test_contract.py asks the same of each.
 """
 
 from __future__ import annotations
@@ -8,17 +9,10 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Collection
-    from typing import Any, Protocol
+    from collections.abc import Callable, Collection
 
-    class Backend(Protocol):
-        """Makes wardens that are held."""
-
-        def probe(self, plan: dict[str, Any], available: Collection[str]) -> set[str]:
-            """Return the layers that will hold, of what the kernel gives this process; UnusableError for none."""
-
-        def start(self, ours: socket) -> tuple[int, int, int]:
-            """Start a warden that speaks on a socket; return its pid, its pidfd, and the child of this process above it."""
+    # Starts a warden that speaks on a socket, and returns its pid and a pidfd.
+    Start = Callable[[socket], tuple[int, int]]
 
 
 class UnusableError(Exception):

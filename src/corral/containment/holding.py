@@ -161,11 +161,8 @@ def unmet(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[
     containment = config.containment
     more = "Set containment.accept_partial to run with less"
     if containment.project == "read-only" and (backend == "none" or "mount" in missing):
-        wanted, more, less = (
-            "containment.project 'read-only'",
-            "Run where there is the layer mount",
-            "leave it 'read-write'",
-        )
+        wanted, less = "containment.project 'read-only'", "leave it 'read-write'"
+        more = "Run where there is the layer mount"
     elif config.limits.processes is not None and "limits" in missing:
         wanted, more, less = "limits.processes", "Run where a control group can be made", "leave it out"
     elif enforcement == "full" or (containment.accept_partial and enforcement == "partial"):
@@ -179,6 +176,9 @@ def unmet(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[
     lacking = "; ".join(f"{name} ({layers.LAYERS[name][0]})" for name in missing)
     if backend == "none":
         lacking, more = "containment.backend is 'none'", "Choose containment.backend 'auto'"
+    elif containment.backend == "auto" and containment.scratch == "project" and "mount" in missing:
+        # Not tried by itself: with it, scratch does not last.
+        more = f"Try containment.backend 'bubblewrap', which may be allowed more. {more}"
     return (
         f"{wanted} needs the kernel to contain the command, and not all of that is to be had here: {lacking}. "
         f"{more}, or {less}"

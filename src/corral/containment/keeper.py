@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
+    from corral.containment.backend import Start
     from corral.containment.bubblewrap import Bubblewrap
 
 CTL, HOST = 3, 4  # the descriptors the host leaves this program
@@ -144,7 +145,9 @@ class _Keeper:
         self.status = status
         self.layers = frozenset(plan["layers"]) - frozenset(status[2])
         self.ours_lives, self.lives = os.pipe()  # its end tells a warden that the keeper is gone
-        self.tool: Bubblewrap | None = plan.pop("tool", None)
+        self.start: Start = self.fork_first_of_namespace if "pid" in self.layers else self.fork
+        if tool := plan.pop("tool", None):
+            self.start = lambda ours: self.start_by_tool(tool, ours)
         self.wardens: dict[int, int] = {}  # pidfd to pid
         self.above: dict[int, int] = {}  # where the tool starts wardens, the pid of its own process to the warden's
         self.groups: dict[int, str] = {}  # pid to control group
@@ -175,10 +178,7 @@ class _Keeper:
         """Fork a warden, and hand the host its socket and a pidfd, or the error that prevents it."""
         try:
             theirs, ours = socketpair(AF_UNIX, SOCK_SEQPACKET)
-            if self.tool is not None:
-                pid, pidfd = self.start_by_tool(self.tool, ours)
-            else:
-                pid, pidfd = self.fork_first_of_namespace(ours) if "pid" in self.layers else self.fork(ours)
+            pid, pidfd = self.start(ours)
         except OSError as error:
             wire.send(self.ctl, wire.COUNT.pack(wire.NEW, error.errno or 0))
             return
