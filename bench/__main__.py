@@ -21,6 +21,7 @@ from bench._rows import Section, section_from_dict, shown, summary
 from bench._turns import ROUNDS, Options
 
 HERE = Path(__file__).parent
+LEGEND = "Medians; spread is half the interquartile range; quiet is the ratio of the tenth percentiles."
 NAMES = sorted(path.stem for path in HERE.glob("*.py") if not path.stem.startswith("_"))
 
 
@@ -82,7 +83,7 @@ def main() -> int:
     report: dict[str, Any] = {**machine(), "rounds": options.rounds}
     if not arguments.json:
         print(
-            f"{report['cores']} cores, kernel {report['kernel']}, {options.rounds} rounds, {_load_in_words()}\n",
+            f"{report['cores']} cores, kernel {report['kernel']}, {options.rounds} rounds, {_load_in_words()}\n{LEGEND}\n",
             flush=True,
         )
     names = arguments.names or NAMES
@@ -118,7 +119,7 @@ def _load_in_words() -> str:
     now = load()
     said = f"load {now['one_minute']:g} over one minute, {now['five_minutes']:g} over five (about 1 is this benchmark's own)"
     busy = now["one_minute"] > (os.cpu_count() or 1)
-    return said + ("; the machine is busy: look at the column quiet, and again when it is idle" if busy else "")
+    return said + ("\nThe machine is busy: look at the column quiet, and again when it is idle." if busy else "")
 
 
 def _print_unless(quiet: bool, sections: list[Section]) -> None:

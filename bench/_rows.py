@@ -147,11 +147,10 @@ def _number(value: float) -> str:
 
 
 def _aligned(lines: list[list[str]]) -> list[str]:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(COLUMNS))]
+    """Return the lines with their columns one below the other, without those that say nothing here."""
+    used = [i for i in range(len(COLUMNS)) if any(line[i] for line in lines[1:])]
+    widths = {i: max(len(line[i]) for line in lines) for i in used}
     return [
-        "  ".join(
-            cell.ljust(width) if i in _TEXT_COLUMNS else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
+        "  ".join(line[i].ljust(widths[i]) if i in _TEXT_COLUMNS else line[i].rjust(widths[i]) for i in used).rstrip()
         for line in lines
     ]

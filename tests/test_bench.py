@@ -65,6 +65,10 @@ def test_a_section_says_in_words_what_is_met_and_missed() -> None:
     )
 
 
+def test_a_column_that_says_nothing_is_left_out() -> None:
+    assert shown(Section("t", (Row("x", 2.0, "runs/s"),))) == "t\n=\n   measured  unit\nx         2  runs/s\n"
+
+
 def test_the_median_is_not_moved_by_a_few_slow_samples() -> None:
     steady = timing([100] * 90 + [100_000] * 10)
     assert (steady.ms, steady.spread, steady.quiet_ms, steady.samples) == (100 / 1e6, 0.0, 100 / 1e6, 100)
