@@ -3,21 +3,27 @@
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attempt import EPILOGUE, PRELUDE
+from attempt import EPILOGUE, PRELUDE, has_bubblewrap, must_hold
 
-from corral import ContainmentError, Handle, Sandbox
+from corral import Containment, ContainmentError, Handle, Sandbox
 from observe import alive, eventually, unique_seconds
 
 PYTHON = sys._base_executable
 
 
-@pytest.fixture(params=["held", "loose"])
-def some_box(request: pytest.FixtureRequest) -> Sandbox:
-    """A sandbox with containment, and one without."""
-    box: Sandbox = request.getfixturevalue(request.param)
+@pytest.fixture(params=["warden", "bubblewrap", "none"])
+def some_box(request: pytest.FixtureRequest, open_sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """A sandbox of each backend."""
+    backend: str = request.param
+    if backend == "bubblewrap" and not has_bubblewrap():
+        must_hold()
+    box = open_sandbox(containment=Containment(backend=backend))
+    if backend != "none" and box.run(["true"]).enforcement != "full":
+        must_hold()
     return box
 
 
