@@ -65,11 +65,16 @@ def test_the_program_runs(project: Path) -> None:
     assert len(program.strip().splitlines()) <= 10
 
 
-def test_the_librarys_program_runs_contained(project: Path) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / "library.md").read_text(), re.DOTALL)
-    program += "print(result.enforcement, result.stdout_text, end='')\n"
-    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True)
-    assert done.stdout == "full src/main.py:1:print('The answer is', 6 * 7)\n"
+def test_the_librarys_programs_run_contained(project: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (PROJECT / "docs" / "library.md").read_text(), re.DOTALL)
+    programs[0] += "print(result.enforcement, result.stdout_text, end='')\n"
+    run, live = (
+        subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True)
+        for program in programs
+    )
+    assert run.stdout == "full src/main.py:1:print('The answer is', 6 * 7)\n"
+    assert live.stdout.startswith("stdout notes.txt\n")
+    assert live.stdout.endswith("200\n3\n")
 
 
 def test_the_tests_that_the_threat_model_names_exist() -> None:
