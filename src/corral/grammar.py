@@ -15,6 +15,9 @@ else:
     ModuleType = type(sys)
 
 
+DEPENDENCIES = ("tree_sitter", "tree_sitter_bash")
+
+
 def _extension(package: str, stem: str) -> ModuleType:
     """Load package/stem.*.so as `package.stem`, without running the package's `__init__`."""
     name = f"{package}.{stem}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import corral
 from corral import Containment, PolicyError, Sandbox
 from corral.containment import toolchains
 from corral.containment.protected import common_directory, find
@@ -75,6 +76,41 @@ def test_what_is_protected_stays(repository: Path, open_sandbox: Callable[..., S
     loose = open_sandbox(containment=Containment(backend="none"))
     loose.run(text, shell=True)
     assert snapshot(repository) != before
+
+
+LED = {
+    "by hooksPath": ("core.hooksPath", ".githooks", "echo x >> .githooks/pre-commit", ".githooks/pre-commit"),
+    "by hooksPath and rename": ("core.hooksPath", ".githooks", "mv .githooks x; mkdir .githooks; echo x > .githooks/pre-commit", ".githooks/pre-commit"),
+    "by an include": ("include.path", "../shared.gitconfig", "echo '[alias]' >> shared.gitconfig", "shared.gitconfig"),
+    "by a link": ("", "", "echo x >> real-hooks/pre-commit", "real-hooks/pre-commit"),
+    "by a link to a link": ("", "", "rm second && echo x > second", "second"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LED.values(), ids=LED)
+def test_what_is_led_to_stays(repository: Path, open_sandbox: Callable[..., Sandbox], case: tuple[str, ...]) -> None:
+    key, value, text, name = case
+    (repository / ".githooks").mkdir()
+    (repository / "first").write_text("")
+    (repository / "second").symlink_to("first")
+    (repository / ".profile").symlink_to("second")
+    for path in (".githooks/pre-commit", "real-hooks/pre-commit", "shared.gitconfig"):
+        (repository / path).write_text("# mine\n")
+    if key:
+        git(repository, "config", key, value)
+    before = (repository / name).read_bytes()
+    assert open_sandbox().run(text, shell=True).enforcement == "full"
+    assert (repository / name).read_bytes() == before
+    open_sandbox(containment=Containment(backend="none")).run(text, shell=True)
+    assert (repository / name).read_bytes() != before
+
+
+def test_what_is_led_to_and_missing_is_planted(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    git(repository, "config", "core.hooksPath", "tools/hooks")
+    (repository / ".profile").symlink_to("later")
+    held = open_sandbox()
+    result = held.run("mkdir -p tools/hooks && touch tools/hooks/pre-commit later", shell=True)
+    assert sorted(violation.target for violation in result.violations) == [f"{repository}/later", f"{repository}/tools"]
 
 
 def snapshot(root: Path) -> dict[str, object]:
@@ -161,6 +197,139 @@ def test_a_linked_worktree_commits_to_its_repository(
     assert not held.run("echo 'gitdir: /etc' > .git", shell=True).ok
 
 
+@pytest.fixture
+def family(repository: Path, tmp_path: Path) -> Path:
+    """A project with a submodule, a worktree inside, and a bare repository."""
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    git(origin, "init", "-q")
+    (origin / "file").write_text("1")
+    git(origin, "add", "file")
+    git(origin, "commit", "-qm", "first")
+    git(repository, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(origin), "libs/sub")
+    git(repository, "commit", "-qm", "submodule")
+    git(repository, "worktree", "add", "-q", "trees/w")
+    git(repository, "clone", "-q", "--bare", str(origin), "bare")
+    return repository
+
+
+FAMILY = {
+    "a submodule's hook": "echo x > .git/modules/libs/sub/hooks/pre-commit",
+    "a submodule's configuration": "git -C libs/sub config core.fsmonitor x",
+    "a submodule's repository by rename": "mv .git/modules/libs/sub x && mkdir .git/modules/libs/sub",
+    "all submodules by rename": "mv .git/modules x",
+    "a submodule's pointer": "echo 'gitdir: /etc' > libs/sub/.git",
+    "a submodule's pointer by rename": "mv libs/sub/.git x; git init -q libs/sub",
+    "a submodule by rename": "mv libs l && mkdir -p libs/sub",
+    "a worktree's pointer": "rm -f trees/w/.git; echo 'gitdir: /etc' > trees/w/.git",
+    "a worktree's repository": "echo /tmp > .git/worktrees/w/commondir",
+    "a worktree's way back": "echo /tmp > .git/worktrees/w/gitdir",
+    "a worktree by rename": "mv trees t && mkdir -p trees/w",
+    "a bare repository's hook": "echo x > bare/hooks/update",
+    "a bare repository's configuration": "git -C bare config core.fsmonitor x",
+    "a bare repository by rename": "mv bare b",
+    "a hook by a hard link to a sample": "ln .git/modules/libs/sub/hooks/update.sample x && echo x >> x",
+    "a nested hook by its descriptor": "exec 9< vendor/inner/.git/hooks; echo x > /proc/self/fd/9/pre-commit",
+}
+
+
+def family_snapshot(root: Path) -> dict[str, object]:
+    names = ["libs/sub/.git", "trees/w/.git", ".git/worktrees/w/commondir", ".git/worktrees/w/gitdir", "bare/config"]
+    names += [".git/modules/libs/sub/config", "vendor/inner/.git/config"]
+    found: dict[str, object] = {name: (root / name).read_bytes() if (root / name).is_file() else None for name in names}
+    for name in ("bare/hooks", ".git/modules/libs/sub/hooks", "vendor/inner/.git/hooks"):
+        folder = root / name
+        found[name] = sorted((path.name, path.read_bytes()) for path in folder.iterdir()) if folder.is_dir() else None
+    return found
+
+
+@pytest.mark.parametrize("text", FAMILY.values(), ids=FAMILY)
+def test_repositories_within_stay(family: Path, open_sandbox: Callable[..., Sandbox], text: str) -> None:
+    before = family_snapshot(family)
+    result = open_sandbox().run(text, shell=True)
+    assert (result.enforcement, family_snapshot(family)) == ("full", before)
+    open_sandbox(containment=Containment(backend="none")).run(text, shell=True)
+    assert family_snapshot(family) != before
+
+
+@pytest.mark.parametrize("name", [".", "libs/sub", "trees/w", "vendor/inner"])
+def test_every_repository_within_is_committed_to(family: Path, open_sandbox: Callable[..., Sandbox], name: str) -> None:
+    done = open_sandbox().run(
+        f"cd {name} && echo 2 > file && git commit -qam second && git branch b && git tag t && git status --short",
+        shell=True,
+    )
+    assert (done.exit_code, done.stderr, done.violations) == (0, b"", ())
+    assert git(family / name, "log", "-1", "--format=%an %ae %s") == "The Owner o@example.org second"
+
+
+def test_the_submodules_own_folder_is_a_project(family: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    sub = family / "libs" / "sub"
+    assert common_directory(str(sub)) == str(family / ".git" / "modules" / "libs" / "sub")
+    held = open_sandbox(project_root=str(sub))
+    assert held.run("echo 2 > file && git commit -qam second", shell=True).ok
+    assert git(sub, "log", "-1", "--format=%s") == "second"
+    assert not held.run(f"echo x > {family}/.git/modules/libs/sub/hooks/pre-commit", shell=True).ok
+
+
+RENAMES = {
+    "out of a directory with a repository": "mv vendor/file file2",
+    "into one": "mv file vendor/inner/moved",
+    "between two": "mv vendor/file libs/sub/moved",
+    "out of the repository": "touch .git/x && mv .git/x x",
+    "a directory across": "mkdir d && touch d/e && mv d vendor/d",
+    "by git": "git mv file vendor/moved && git commit -qm moved",
+    "a hard link": "ln file vendor/linked",
+}
+
+
+@pytest.mark.parametrize("text", RENAMES.values(), ids=RENAMES)
+def test_a_rename_across_directories_is_one(family: Path, open_sandbox: Callable[..., Sandbox], text: str) -> None:
+    (family / "vendor" / "file").write_text("1")
+    script = "import os, sys\nos.rename(sys.argv[1], sys.argv[2])\n"
+    (family / "rename.py").write_text(script)
+    if text.startswith(("mv", "touch", "mkdir")):
+        text = text.replace("mv", "python3 rename.py")  # which does not copy where it cannot rename
+    done = open_sandbox().run(text, shell=True)
+    assert (done.exit_code, done.stderr, done.violations) == (0, b"", ())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["git", "config", "user.name", "x"],
+        ["git", "remote", "add", "origin", "/nowhere"],
+        ["git", "config", "core.fsmonitor", "x"],
+        ["git", "remote", "set-url", "origin", "/x"],
+        ["mv", ".git", "x"],
+        ["rm", "-rf", ".git/hooks"],
+        ["mv", "vendor", "v"],
+    ],
+    ids=" ".join,
+)
+def test_what_breaks_is_said_with_a_way_out(
+    repository: Path, open_sandbox: Callable[..., Sandbox], words: list[str]
+) -> None:
+    if "set-url" in words:
+        git(repository, "remote", "add", "origin", "/somewhere")
+    result = open_sandbox().run(words)
+    assert result.exit_code != 0
+    assert {(violation.kind, bool(violation.instead)) for violation in result.violations} == {("protected", True)}
+
+
+def listing(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if "objects" not in path.parts)
+
+
+def test_no_ghosts_are_left(family: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    before = listing(family), git(family, "status", "--porcelain", "--ignored")
+    held = open_sandbox()
+    for words in (["true"], ["false"], ["git", "status"], ["git", "remote", "add", "x", "y"], ["touch", ".bashrc"]):
+        held.run(words)
+    held.run("mv .git x; git init -q; mkdir .claude; touch sub/.envrc; sleep 9", shell=True, timeout_seconds=0.3)
+    held.close()
+    assert (listing(family), git(family, "status", "--porcelain", "--ignored")) == before
+
+
 def test_a_pointer_without_a_way_back_shows_nothing(project: Path, outside: Path) -> None:
     (project / ".git").write_text(f"gitdir: {outside}\n")
     assert common_directory(str(project)) is None
@@ -174,13 +343,101 @@ def test_a_project_without_anything_protects_names_only(project: Path) -> None:
     assert [(path, role) for path, role, _, _ in found.directories] == [(str(project), "")]
 
 
-@pytest.mark.parametrize("name", [".git/hooks", ".git/config", "", ".."])
+WRITE_REFUSED = {
+    "hooks": ("{project}/.git/hooks", "is protected"),
+    "a file in the hooks": ("{project}/.git/hooks/pre-commit.sample", "is protected"),
+    "the configuration of git": ("{project}/.git/config", "is protected"),
+    "a link to hooks": ("{project}/link", "is protected"),
+    "the project": ("{project}", "holds the project"),
+    "what holds the project": ("{project}/..", "holds the project"),
+    "corral": ("{corral}", "corral itself runs from"),
+    "what corral needs": ("{tree_sitter}", "corral itself runs from"),
+    "the interpreter": ("{base}/bin", "corral itself runs from"),
+    "the environment": ("{prefix}", "corral itself runs from"),
+    "the policy": ("{home}/.config/corral", "corral"),
+    "what holds the policy": ("{home}/.config", "corral"),
+    "the quarantine": ("{state}/corral", "keeps for the owner"),
+    "keys": ("{home}/.ssh", ".ssh"),
+    "a key": ("{home}/.ssh/id", ".ssh"),
+    "the home directory": ("{home}", "would open|corral"),
+    "processes": ("/proc/self", "kernel"),
+}
+READ_REFUSED = {
+    "keys": ("{home}/.ssh", ".ssh"),
+    "a key": ("{home}/.ssh/id", ".ssh"),
+    "a link to a key": ("{home}/fine", ".ssh"),
+    "the home directory": ("{home}", "would open"),
+    "what holds the home directory": ("{home}/..", "would open"),
+    "the machine's passwords": ("/etc/shadow", "/etc/shadow"),
+    "processes": ("/proc", "kernel"),
+}
+
+
+@pytest.fixture
+def places(repository: Path, tmp_path: Path) -> dict[str, str]:
+    """What a grant could name."""
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "id").write_text("canary")
+    (home / "fine").symlink_to(home / ".ssh" / "id")
+    (home / ".config" / "corral").mkdir(parents=True)
+    (tmp_path / "state" / "corral").mkdir(parents=True)
+    (repository / "link").symlink_to(".git/hooks")
+    import tree_sitter
+
+    return {
+        "project": str(repository),
+        "home": str(home),
+        "state": str(tmp_path / "state"),
+        "corral": os.path.dirname(corral.__file__),
+        "tree_sitter": os.path.dirname(tree_sitter.__file__),
+        "base": sys.base_prefix,
+        "prefix": sys.prefix,
+    }
+
+
+@pytest.mark.parametrize(("path", "why"), WRITE_REFUSED.values(), ids=WRITE_REFUSED)
 def test_a_grant_that_would_open_the_protected_is_an_error(
-    repository: Path, open_sandbox: Callable[..., Sandbox], name: str
+    places: dict[str, str], open_sandbox: Callable[..., Sandbox], path: str, why: str
 ) -> None:
-    path = os.path.normpath(repository / name)
-    with pytest.raises(PolicyError, match=r"containment\.write"):
-        open_sandbox(containment=Containment(write=(path,))).run(["true"])
+    given = path.format(**places)
+    with pytest.raises(PolicyError, match=rf"containment\.write names '.*'.*({why})") as raised:
+        open_sandbox(containment=Containment(write=(given,))).run(["true"])
+    assert os.path.realpath(given) in str(raised.value)
+
+
+@pytest.mark.parametrize(("path", "why"), READ_REFUSED.values(), ids=READ_REFUSED)
+def test_a_grant_that_would_show_credentials_is_an_error(
+    places: dict[str, str], open_sandbox: Callable[..., Sandbox], path: str, why: str
+) -> None:
+    with pytest.raises(PolicyError, match=rf"containment\.read names '.*'.*({why})"):
+        open_sandbox(containment=Containment(read=(path.format(**places),))).run(["true"])
+
+
+@pytest.mark.parametrize("name", ["read", "write"])
+@pytest.mark.parametrize("path", ["/", "//", "relative", ""])
+def test_a_grant_of_everything_is_an_error(name: str, path: str) -> None:
+    with pytest.raises(PolicyError, match=f"containment.{name}"):
+        Containment(**{name: (path,)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["read", "write"])
+def test_a_grant_of_what_does_not_exist_is_an_error(
+    open_sandbox: Callable[..., Sandbox], tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(PolicyError, match="does not exist"):
+        open_sandbox(containment=Containment(**{name: (str(tmp_path / "none"),)})).run(["true"])  # type: ignore[arg-type]
+
+
+def test_what_is_protected_in_a_grant_stays_too(outside: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    git(outside, "init", "-q")
+    held = open_sandbox(containment=Containment(write=(str(outside),)))
+    assert held.run(["touch", f"{outside}/new"]).ok
+    assert not held.run(f"echo x > {outside}/.git/hooks/pre-commit", shell=True).ok
+    assert not held.run(["mv", f"{outside}/.git", f"{outside}/x"]).ok
+    result = held.run(["touch", f"{outside}/.envrc"])
+    assert [violation.target for violation in result.violations] == [f"{outside}/.envrc"]
+    assert not (outside / ".envrc").exists()
 
 
 def test_the_owner_grants_more_by_path(outside: Path, open_sandbox: Callable[..., Sandbox]) -> None:

@@ -79,7 +79,8 @@ def _is_ours(base: str, below: tuple[str, ...], *, make: bool) -> bool:
             os.close(at)
             at = inner
             state = os.fstat(at)
-            if state.st_uid != os.geteuid() or state.st_mode & 0o077:
+            # What lies beside scratch may be read by others, as the cache of policies.
+            if state.st_uid != os.geteuid() or state.st_mode & (0o077 if name == below[-1] else 0o022):
                 return False
     except OSError:
         return False

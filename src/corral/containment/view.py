@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.containment import protected, toolchains
-from corral.errors import PolicyError
+from corral.containment import grants, protected, toolchains
 from corral.frozen import Record, frozen
+from corral.grammar import DEPENDENCIES
 from corral.places import inside
 from corral.rulebook import places
 
@@ -63,16 +63,20 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     project = config.project_root
     owner_home = os.path.realpath(environ.get("HOME") or DEFAULT_HOME)
     home = DEFAULT_HOME if owner_home == "/" or toolchains.is_system(owner_home) else owner_home
-    given = [os.path.realpath(path) for path in config.containment.read if _exists("read", path)]
-    granted = [os.path.realpath(path) for path in config.containment.write if _exists("write", path)]
-    common = [c for c in [protected.common_directory(project)] if c is not None and not inside(c, project)]
+    given, granted = grants.resolve(config.containment)
     own = _own()
+    for path in given:
+        grants.refuse_reading(path, owner_home)
+    for path in granted:
+        grants.refuse_writing(path, owner_home, project, (*own, *_own_links()))
+    common = [c for c in [protected.common_directory(project)] if c is not None and not inside(c, project)]
     programs = [entry for entry in environ.get("PATH", "").split(":") if entry.startswith("/")]
     venvs = [f"{project}/{name}/bin" for name in (".venv", "venv", "env") if os.path.isdir(f"{project}/{name}/bin")]
     shown = toolchains.find([*programs, *venvs, f"{sys.base_prefix}/bin", f"{sys.prefix}/bin"], owner_home, project)
     shown += [path for path in own if not toolchains.is_system(path) and path not in shown]
     found = protected.find(project, common, granted)
-    _refuse_grants(granted, found, project)
+    for path in granted:
+        grants.refuse_protected(path, found.readonly)
 
     binds: dict[str, tuple[str, str]] = {}
     for path in toolchains.SYSTEM:
@@ -127,27 +131,17 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     )
 
 
-def _exists(name: str, path: str) -> bool:
-    if os.path.exists(path):
-        return True
-    raise PolicyError(f"containment.{name} names {path!r}, which does not exist")
-
-
-def _refuse_grants(granted: list[str], found: protected.Protected, project: str) -> None:
-    for path in granted:
-        if any(inside(path, kept) for kept in found.readonly):
-            raise PolicyError(
-                f"containment.write names {path!r}, which is protected; it runs later outside the sandbox"
-            )
-        if path == "/" or inside(project, path):
-            raise PolicyError(f"containment.write names {path!r}, which holds the project; name what is beside it")
-
-
 def _own() -> list[str]:
     """Return where corral, its interpreter and its dependencies lie."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    paths = {os.path.realpath(path) for path in (package, sys.prefix, sys.base_prefix)}
-    return sorted(path for path in paths if path != "/")
+    mine = [package, sys.prefix, sys.base_prefix, *_dependencies()]
+    return sorted({real for real in map(os.path.realpath, mine) if real != "/"})
+
+
+def _dependencies() -> list[str]:
+    folders = [folder for folder in sys.path if folder.startswith("/")]
+    candidates = [[f"{folder}/{name}" for folder in folders] for name in DEPENDENCIES]
+    return [path for some in candidates for path in some if os.path.isdir(path)]
 
 
 def _own_links() -> list[str]:

@@ -1,0 +1,78 @@
+"""What the owner may grant besides the project. A grant that would open what is protected, corral itself or credentials is an error."""
+
+from __future__ import annotations
+
+import os
+
+from corral import owned
+from corral.errors import PolicyError
+from corral.places import inside
+from corral.rulebook import places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from corral.config import Containment
+
+_KERNELS = ("/proc", "/dev", "/sys")
+
+
+def resolve(containment: Containment) -> tuple[list[str], list[str]]:
+    """Return the paths to read and those to write, through every link."""
+    return _resolve("read", containment.read), _resolve("write", containment.write)
+
+
+def _resolve(name: str, paths: Iterable[str]) -> list[str]:
+    for path in paths:
+        if not os.path.exists(path):
+            raise PolicyError(f"containment.{name} names {path!r}, which does not exist")
+    return [os.path.realpath(path) for path in paths]
+
+
+def refuse_reading(path: str, home: str) -> None:
+    """Raise if a grant to read would show credentials or the kernel's own files."""
+    _refuse_secrets("read", path, home)
+
+
+def refuse_writing(path: str, home: str, project: str, own: Iterable[str]) -> None:
+    """Raise if a grant to write would open credentials, corral itself or what the project lies in."""
+    if inside(project, path):
+        _refuse("write", path, f"which holds the project {project!r}; name what is beside it")
+    for mine in own:
+        if inside(path, mine) or inside(mine, path):
+            _refuse("write", path, f"where {mine!r} is, which corral itself runs from")
+    for kind in ("config", "state", "cache"):
+        mine = owned.directory(kind, os.environ)
+        if inside(path, mine) or inside(mine, path):
+            _refuse("write", path, f"where {mine!r} is, which holds what corral keeps for the owner")
+    _refuse_secrets("write", path, home)
+
+
+def refuse_protected(path: str, kept: Iterable[str]) -> None:
+    """Raise if a grant to write lies in what is protected."""
+    for protected in kept:
+        if inside(path, protected):
+            _refuse("write", path, f"which is protected, as all of {protected!r}: it runs later outside the sandbox")
+
+
+def _refuse_secrets(name: str, path: str, home: str) -> None:
+    for kernels in _KERNELS:
+        if path == kernels or (inside(path, kernels) and path != "/dev/shm"):  # noqa: S108  the host's, by the owner's word
+            _refuse(name, path, "which is the kernel's; commands have their own")
+    for secret in _secrets(home):
+        if inside(path, secret) or (inside(secret, path) and os.path.lexists(secret)):
+            _refuse(name, path, f"which would open {secret!r}: credentials, start-up files or corral's policy")
+
+
+def _secrets(home: str) -> Iterator[str]:
+    for pattern in places()["secret_home"]:
+        yield f"{home}/{pattern.removesuffix('/**')}"
+    for pattern in places()["secret"]:
+        plain = pattern.removesuffix("/**").removesuffix("*")
+        if "*" not in plain:
+            yield plain
+
+
+def _refuse(name: str, path: str, why: str) -> None:
+    raise PolicyError(f"containment.{name} names {path!r}, {why}")
