@@ -131,7 +131,7 @@ READ_ONLY = pattern(r"(?i)(?:^|: )read-only file system(?: at \S+ line \d+)?\.?$
 _ADDRESS = pattern(r"(?i)\d+(?:\.\d+){3}$|[0-9a-f:]*:[0-9a-f:]*:[0-9a-f:]*$")
 _LOOPBACK = pattern(r"(?i)(?:localhost|127(?:\.\d+){3}|::1|0\.0\.0\.0)$")
 _QUOTED = pattern(r"(?<!\w)['\"`]([^'\"`]+)['\"`]|[‘“]([^’”]+)[’”]")
-_NOISE = pattern(r"(?i)\[Errno \d+\]|\(os error \d+\)|\bat \S+ line \d+\.?|line \d+$")
+_NOISE = pattern(r"(?i)\[Errno \d+\]|\(os error \d+\)|\bat \S+ line \d+\.?|line \d+$| \([a-z -]+\)$")
 
 
 def refusal_in(line: str) -> str:
