@@ -1,6 +1,12 @@
-"""`python -m corral` is the command line."""
+"""The command line: `python -m corral`, or this very file under `python -I -S`, where nothing is on the path by itself."""
 
 import sys
+
+if not __package__:
+    # At the end: nothing there may stand in for a module of the standard library.
+    sys.path.append(__file__.rsplit("/", 2)[0])
+    while sys.argv[1:] and sys.argv[1].startswith("--path="):
+        sys.path.append(sys.argv.pop(1).partition("=")[2])
 
 from corral.cli import main
 

@@ -1,0 +1,1 @@
+"""Leaves: each plugs corral into one thing outside it. They import the core, and nothing imports them."""
