@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from corral.containment import bindings, bubblewrap
 from corral.containment.backend import UnusableError, holds_more
 from corral.containment.holding import unmet
 from corral.containment.layers import LAYERS
-from observe import alive, children, eventually, unique_seconds
+from observe import alive, children, descriptors, eventually, exist, unique_seconds
 
 ALL = {*LAYERS}
 
@@ -324,3 +325,29 @@ def test_the_command_line_chooses(project: Path, wrapped: Sandbox) -> None:
     assert told == ["warden", "warden", "bubblewrap"]
     refused = subprocess.run([*command, "none", "--", "true"], capture_output=True, text=True, check=False)
     assert (refused.returncode, "containment.backend is 'none'" in refused.stderr) == (125, True)
+
+
+def test_many_at_a_time_leave_nothing(wrapped: Sandbox) -> None:
+    before = descriptors()
+    failed: list[object] = []
+
+    def work() -> None:
+        for _ in range(3):
+            result = wrapped.run("sleep 0.01 & echo x", shell=True, timeout_seconds=60)
+            if (result.stdout, result.enforcement) != (b"x\n", "full"):
+                failed.append(result)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    (keeper,) = children(os.getpid())
+    # The tool's own process, a warden below each, and nobody below that.
+    tools = children(keeper)
+    assert [len(children(tool)) for tool in tools] == [1] * len(tools)
+    assert [children(warden) for tool in tools for warden in children(tool)] == [[]] * len(tools)
+    scratch = Path(wrapped._holding.scratch)
+    wrapped.close()
+    assert (exist(keeper, *tools), scratch.exists(), descriptors()) == (False, False, before)
