@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from corral.containment.view import View
 
 MAX_VIOLATIONS = 5  # against a program that complains about every file
-MAX_LINES = 200
+MAX_LINES = 100
 MAX_LINE_CHARACTERS = 1000
 _LIMITS = {
     b"Resource temporarily unavailable": ("process-limit", "processes"),
@@ -70,10 +70,9 @@ class _Reader:
 
     def read(self, line: str) -> Iterator[Violation]:
         """Return what one line tells of: a closed call, else a host, else a path."""
-        refused = messages.call_in(line)
-        if refused is not None:
-            if not refused.needs_root or os.geteuid() == 0:
-                yield self._closed(refused)
+        call = messages.call_in(line)
+        if call:
+            yield from self._closed(call)
             return
         docker = messages.DOCKER_SOCKET.search(line)
         if docker:
@@ -93,11 +92,12 @@ class _Reader:
         # Where there is no network namespace the filter refuses internet sockets, and only there.
         return "net" in self.sight.missing and messages.NO_FAMILY in line.lower()
 
-    def _closed(self, refused: messages.Refused) -> Violation:
-        call, why = refused.call, refused.why
+    def _closed(self, call: str) -> Iterator[Violation]:
+        why, needs_root = messages.CALLS[call]
         if call == "ptrace" and not self.sight.config.containment.ptrace:
-            return granted("call", call, why, "Do without a debugger", "containment.ptrace = true", inferred=True)
-        return Violation("call", call, why, _NEVER, inferred=True)
+            yield granted("call", call, why, "Do without a debugger", "containment.ptrace = true", inferred=True)
+        elif not needs_root or os.geteuid() == 0:
+            yield Violation("call", call, why, _NEVER, inferred=True)
 
     def _docker(self, path: str) -> Iterator[Violation]:
         if os.path.exists(path):
@@ -108,7 +108,7 @@ class _Reader:
         if error == "EPERM" and messages.MODE_CHANGE.search(line):
             owned = (path for word in messages.paths_in(line) for path in self._places(word))
             if any(_is_own(path) for path in owned):
-                yield self._closed(messages.SET_ID)
+                yield from self._closed("chmod")
             return
         words = list(messages.paths_in(line))
         for word in words:
@@ -166,7 +166,7 @@ def from_kernel(denials: Iterable[Denial], view: View, config: SandboxConfig) ->
 
 def ended_by_filter(fields: dict[str, str]) -> Violation:
     """Return the violation of a process that the filter ended, with what the kernel's record says of it, if there is one."""
-    detail = "calls of another architecture, as 32-bit programs make them, end the process"
+    detail = messages.CALLS["foreign ABI"][0]
     if "syscall" in fields:
         detail += (
             f": number {fields['syscall']} of architecture {fields.get('arch', 'unknown')} by {fields.get('exe', 'it')}"

@@ -5,7 +5,6 @@ Words only: whether a refusal is the sandbox's own is decided elsewhere, by what
 
 from __future__ import annotations
 
-from corral.frozen import Record, frozen
 from corral.pattern import pattern
 
 TYPE_CHECKING = False
@@ -41,63 +40,76 @@ TRIGGERS = tuple(
 )
 
 
-@frozen
-class Refused(Record):
-    """A call that is closed to commands: its name, and whether it is closed to all but root anyway."""
-
-    call: str
-    why: str
-    needs_root: bool = False
-
-
+# What is closed to commands: why, and whether outside too only root may have it.
+CALLS = {
+    "unshare": ("a command enters no namespaces of its own", False),
+    "setns": ("a command enters no others' namespaces", True),
+    "mount": ("commands see a file system that is put together before they start", True),
+    "pivot_root": ("commands see a file system that is put together before they start", True),
+    "chroot": ("a command keeps the root it has", True),
+    "ptrace": ("a command traces no process", False),
+    "perf_event_open": ("the kernel's counters are closed to commands", False),
+    "io_uring_setup": ("io_uring is closed to commands", False),
+    "userfaultfd": ("it is closed to commands", False),
+    "bpf": ("it is closed to commands", True),
+    "keyctl": ("keyrings are closed to commands", False),
+    "mq_open": ("message queues are closed to commands", False),
+    "syslog": ("the kernel's log is closed to commands", True),
+    "clock_settime": ("the clock cannot be set", True),
+    "sethostname": ("the machine's name is fixed", True),
+    "netlink": ("the network's settings cannot be changed", True),
+    "init_module": ("the kernel's modules cannot be changed", True),
+    "swapon": ("swap is the machine's", True),
+    "setuid": ("no program gains rights by being started", True),
+    "capset": ("a command gains no capability", True),
+    "mknod": ("a command makes no device", True),
+    "socket": ("raw and packet sockets are closed to commands", True),
+    "chmod": ("a file that lends its owner's rights could be run outside", False),
+    "foreign ABI": ("calls of another architecture, as 32-bit programs make them, end the process", False),
+}
+_CLOSED_WORDS = (
+    *("not permitted", "permission", "not implemented", "superuser", "must be root", "new privileges", "set groups"),
+    *("trace the inferior", "bad system call", "perf_event_paranoid"),
+)
 _DENIED = r"(?:operation not permitted|permission denied)"
 _CLOSED = r"(?:operation not permitted|permission denied|function not implemented)"
-_MOUNT = "commands see a file system that is put together before they start"
-_NAMESPACE = Refused("unshare", "a command enters no namespaces of its own")
-_MODULES = Refused("init_module", "the kernel's modules cannot be changed", needs_root=True)
-_NETWORK = Refused("netlink", "the network's settings cannot be changed", needs_root=True)
-_PRIVILEGE = Refused("setuid", "no program gains rights by being started", needs_root=True)
-_RAW = Refused("socket", "raw and packet sockets are closed to commands", needs_root=True)
-_TRACE = Refused("ptrace", "a command traces no process")
-_TABLE = (
-    (rf"\bunshare(?:\(\w*\))?\b.*{_DENIED}", _NAMESPACE),
-    (rf"creat\w+ (?:a )?new (?:user )?namespace.*{_DENIED}", _NAMESPACE),
-    (r"no permissions to create (?:a )?new namespace", _NAMESPACE),
-    (rf"^nsenter: .*{_DENIED}|\bsetns\b.*{_DENIED}", Refused("setns", "a command enters no others' namespaces", True)),
-    (rf"^(?:mount|umount|fusermount3?): .*(?:{_DENIED}|superuser|must be root)", Refused("mount", _MOUNT, True)),
-    (rf"\b(?:mount|umount2?|move_mount|open_tree|fsopen)\(\).*{_DENIED}", Refused("mount", _MOUNT, True)),
-    (rf"\bpivot_root\b.*{_DENIED}", Refused("pivot_root", _MOUNT, True)),
-    (rf"^chroot: .*{_DENIED}", Refused("chroot", "a command keeps the root it has", True)),
-    (rf"\bPTRACE_\w+\b.*{_DENIED}|\bptrace(?:\([^)]*\))?: {_DENIED}", _TRACE),
-    (rf"could not trace the inferior|\bprocess_vm_(?:readv|writev)\b.*{_DENIED}", _TRACE),
-    (
-        rf"perf_event_open\b.*{_CLOSED}|no permission to enable .* event|perf_event_paranoid",
-        Refused("perf_event_open", "the kernel's counters are closed to commands"),
-    ),
-    (rf"\bio_uring\w*\b.*{_CLOSED}", Refused("io_uring_setup", "io_uring is closed to commands")),
-    (rf"\buserfaultfd\b.*{_CLOSED}", Refused("userfaultfd", "it is closed to commands")),
-    (rf"\bbpf(?:\(\w*\))?\b.*{_CLOSED}", Refused("bpf", "it is closed to commands", True)),
-    (rf"\b(?:keyctl|add_key|request_key)\w*\b.*{_CLOSED}", Refused("keyctl", "keyrings are closed to commands")),
-    (rf"\bmq_open\b.*{_CLOSED}", Refused("mq_open", "message queues are closed to commands")),
-    (rf"^dmesg: .*{_DENIED}", Refused("syslog", "the kernel's log is closed to commands", True)),
-    (rf"^(?:date: cannot set date|hwclock): .*{_DENIED}", Refused("clock_settime", "the clock cannot be set", True)),
-    (rf"^hostname: (?:you must be root|.*{_DENIED})", Refused("sethostname", "the machine's name is fixed", True)),
-    (rf"^RTNETLINK answers: {_DENIED}|^(?:iptables|nft|ip6tables)\b.*(?:{_DENIED}|must be root)", _NETWORK),
-    (rf"^(?:insmod|modprobe|rmmod): .*{_DENIED}", _MODULES),
-    (rf"^swap(?:on|off): .*{_DENIED}", Refused("swapon", "swap is the machine's", True)),
-    (r"^(?:su|sudo|newgrp|pkexec|doas)\b.*(?:operation not permitted|no new privileges|cannot set groups)", _PRIVILEGE),
-    (rf"\bCAP_\w+\b.*{_DENIED}", Refused("capset", "a command gains no capability", True)),
-    (rf"^mknod: .*{_DENIED}", Refused("mknod", "a command makes no device", True)),
-    (rf"^ping: .*(?:socket|SOCK_RAW).*{_DENIED}|^(?:tcpdump|nmap|arping|dumpcap): .*{_DENIED}", _RAW),
-    (
-        r"(?:^|: )(?:line \d+: +)?(?:\d+ )?bad system call\b",
-        Refused("foreign ABI", "calls of another architecture, as 32-bit programs make them, end the process"),
-    ),
+_SAID = tuple(
+    (pattern(f"(?i){text}"), call)
+    for text, call in (
+        (rf"\bunshare(?:\(\w*\))?\b.*{_DENIED}", "unshare"),
+        (rf"creat\w+ (?:a )?new (?:user )?namespace.*{_DENIED}", "unshare"),
+        (r"no permissions to create (?:a )?new namespace", "unshare"),
+        (rf"^nsenter: .*{_DENIED}|\bsetns\b.*{_DENIED}", "setns"),
+        (rf"^(?:mount|umount|fusermount3?): .*(?:{_DENIED}|superuser|must be root)", "mount"),
+        (rf"\b(?:mount|umount2?|move_mount|open_tree|fsopen)\(\).*{_DENIED}", "mount"),
+        (rf"\bpivot_root\b.*{_DENIED}", "pivot_root"),
+        (rf"^chroot: .*{_DENIED}", "chroot"),
+        (rf"\bPTRACE_\w+\b.*{_DENIED}|\bptrace(?:\([^)]*\))?: {_DENIED}", "ptrace"),
+        (rf"could not trace the inferior|\bprocess_vm_(?:readv|writev)\b.*{_DENIED}", "ptrace"),
+        (rf"perf_event_open\b.*{_CLOSED}|no permission to enable .* event|perf_event_paranoid", "perf_event_open"),
+        (rf"\bio_uring\w*\b.*{_CLOSED}", "io_uring_setup"),
+        (rf"\buserfaultfd\b.*{_CLOSED}", "userfaultfd"),
+        (rf"\bbpf(?:\(\w*\))?\b.*{_CLOSED}", "bpf"),
+        (rf"\b(?:keyctl|add_key|request_key)\w*\b.*{_CLOSED}", "keyctl"),
+        (rf"\bmq_open\b.*{_CLOSED}", "mq_open"),
+        (rf"^dmesg: .*{_DENIED}", "syslog"),
+        (rf"^(?:date: cannot set date|hwclock): .*{_DENIED}", "clock_settime"),
+        (rf"^hostname: (?:you must be root|.*{_DENIED})", "sethostname"),
+        (rf"^RTNETLINK answers: {_DENIED}|^(?:iptables|nft|ip6tables)\b.*(?:{_DENIED}|must be root)", "netlink"),
+        (rf"^(?:insmod|modprobe|rmmod): .*{_DENIED}", "init_module"),
+        (rf"^swap(?:on|off): .*{_DENIED}", "swapon"),
+        (
+            r"^(?:su|sudo|newgrp|pkexec|doas)\b.*(?:operation not permitted|no new privileges|cannot set groups)",
+            "setuid",
+        ),
+        (rf"\bCAP_\w+\b.*{_DENIED}", "capset"),
+        (rf"^mknod: .*{_DENIED}", "mknod"),
+        (rf"^ping: .*(?:socket|SOCK_RAW).*{_DENIED}|^(?:tcpdump|nmap|arping|dumpcap): .*{_DENIED}", "socket"),
+        (r"(?:^|: )(?:line \d+: +)?(?:\d+ )?bad system call\b", "foreign ABI"),
+    )
 )
-CALLS = tuple((pattern(f"(?i){text}"), refused) for text, refused in _TABLE)
 # A change of mode that the kernel refuses to the file's own user is one of the bits that lend rights.
 MODE_CHANGE = pattern(rf"(?i)(?:changing permissions of|cannot change mode|chmod).*{_DENIED}")
-SET_ID = Refused("chmod", "a file that lends its owner's rights could be run outside")
 DOCKER_SOCKET = pattern(r"(?i)docker daemon(?: socket)? at unix://(/[^\s'\"]+?)\.?(?:\s|$)")
 
 _HOST = r"\[?([A-Za-z0-9_](?:[A-Za-z0-9_.:-]*[A-Za-z0-9_])?)\]?"
@@ -140,9 +152,12 @@ def refusal_in(line: str) -> str:
     return next((name for text, name in REFUSALS.items() if text in low), "")
 
 
-def call_in(line: str) -> Refused | None:
-    """Return the closed call that a line tells of."""
-    return next((refused for said, refused in CALLS if said.search(line)), None)
+def call_in(line: str) -> str:
+    """Return the closed call that a line tells of, by its name in the table, or nothing."""
+    low = line.lower()
+    if not any(text in low for text in _CLOSED_WORDS):
+        return ""
+    return next((call for said, call in _SAID if said.search(line)), "")
 
 
 def has_no_network(line: str) -> bool:

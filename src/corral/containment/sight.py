@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import os
 
+from corral.containment import grants
+from corral.containment.view import own_links, own_paths
+from corral.errors import PolicyError
 from corral.model import Violation
-from corral.places import inside, place_of
+from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,8 +133,16 @@ class Sight:
             return Violation("protected", path, detail, "Leave it where it is.", inferred=True)
         return None
 
-    def _is_secret(self, path: str) -> bool:
-        return place_of(path, self.config.project_root, self.view.home) == "secret"
+    def _may_be_granted(self, place: str, *, to_write: bool) -> bool:
+        real = os.path.realpath(place)
+        try:
+            if to_write:
+                own = (*own_paths(), *own_links())
+                grants.refuse_writing(real, self.view.home, self.config.project_root, own)
+            grants.refuse_reading(real, self.view.home)
+        except PolicyError:
+            return False
+        return real != "/"
 
     def _unwritable(self, path: str, *, grantable: bool, inferred: bool) -> Violation:
         if inside(path, self.config.project_root):
@@ -141,18 +152,17 @@ class Sight:
         detail, instead = "it is read-only for commands", "Write inside the project or /tmp"
         if not grantable:
             detail += ", and this user could not write it outside either"
-        if not grantable or place == "/" or inside(self.config.project_root, place) or self._is_secret(path):
-            return Violation("write-outside", path, detail, f"{instead}.", inferred)
+        if not grantable or not self._may_be_granted(place, to_write=True):
+            return Violation("write-outside", path, detail, f"{instead}; there is no grant for it.", inferred)
         grant = f"containment.write = [{place!r}]"
         return granted("write-outside", path, detail, instead, grant, inferred=inferred)
 
     def _unseen(self, path: str, detail: str, place: str, *, inferred: bool) -> Violation:
-        if self._is_secret(path):
-            return Violation(
-                "hidden", path, detail, "Credentials and private data are not shown to commands.", inferred
-            )
+        instead = "Work inside the project"
+        if not self._may_be_granted(place, to_write=False):
+            return Violation("hidden", path, detail, f"{instead}; there is no grant for it.", inferred)
         grant = f"containment.read = [{place!r}]"
-        return granted("hidden", path, detail, "Work inside the project", grant, inferred=inferred)
+        return granted("hidden", path, detail, instead, grant, inferred=inferred)
 
 
 def _is_read_only(path: str) -> bool:

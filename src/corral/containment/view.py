@@ -64,11 +64,11 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     owner_home = os.path.realpath(environ.get("HOME") or DEFAULT_HOME)
     home = DEFAULT_HOME if owner_home == "/" or toolchains.is_system(owner_home) else owner_home
     given, granted = grants.resolve(config.containment)
-    own = _own()
+    own = own_paths()
     for path in given:
         grants.refuse_reading(path, owner_home)
     for path in granted:
-        grants.refuse_writing(path, owner_home, project, (*own, *_own_links()))
+        grants.refuse_writing(path, owner_home, project, (*own, *own_links()))
     common = [c for c in [protected.common_directory(project)] if c is not None and not inside(c, project)]
     programs = [entry for entry in environ.get("PATH", "").split(":") if entry.startswith("/")]
     venvs = [f"{project}/{name}/bin" for name in (".venv", "venv", "env") if os.path.isdir(f"{project}/{name}/bin")]
@@ -92,9 +92,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     binds = _without_what_is_covered(binds)
     writable = tuple(sorted(target for target, (_, how) in binds.items() if how == "rw"))
 
-    readonly = [
-        path for path in (*found.readonly, *own, *_own_links()) if _within(path, writable) and path not in binds
-    ]
+    readonly = [path for path in (*found.readonly, *own, *own_links()) if _within(path, writable) and path not in binds]
     masks = _masks(owner_home if project == owner_home else None)
     steps: list[Step] = [("directory", path, "", "") for path in _EMPTY_DIRECTORIES]
     aliases = (("/var/run", "/run"), ("/var/tmp", "/tmp"))  # noqa: S108  as above
@@ -131,7 +129,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     )
 
 
-def _own() -> list[str]:
+def own_paths() -> list[str]:
     """Return where corral, its interpreter and its dependencies lie."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     mine = [package, sys.prefix, sys.base_prefix, *_dependencies()]
@@ -144,7 +142,7 @@ def _dependencies() -> list[str]:
     return [path for some in candidates for path in some if os.path.isdir(path)]
 
 
-def _own_links() -> list[str]:
+def own_links() -> list[str]:
     """Return the links by which the host's interpreter and corral are reached: one that is replaced leads the next start elsewhere."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return sorted({link for path in (sys.prefix, sys.executable, package) for link in toolchains.links_to(path)})
