@@ -168,6 +168,9 @@ def test_a_wrong_choice_is_one_error_that_names_the_field(
         (lambda: Containment(write="/tmp"), "containment.write"),
         (lambda: Limits(cpu_seconds=0), "limits.cpu_seconds"),
         (lambda: Limits(memory_bytes=-1), "limits.memory_bytes"),
+        (lambda: Limits(memory_bytes=1.5), "limits.memory_bytes"),
+        (lambda: Limits(memory_bytes=0.0), "limits.memory_bytes"),
+        (lambda: Limits(disk_bytes=0.5), "limits.disk_bytes"),  # type: ignore[arg-type]
         (lambda: Limits(processes=True), "limits.processes"),
         (lambda: Limits(open_files=1.5), "limits.open_files"),  # type: ignore[arg-type]
         (lambda: Output(keep="middle"), "output.keep"),

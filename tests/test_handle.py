@@ -239,8 +239,8 @@ class _Desk:
     def release(self, warden: Warden) -> None:
         self.released.append(warden)
 
-    def sweep(self, lost: Warden) -> int:
-        return 7
+    def sweep(self, lost: Warden) -> tuple[int, int]:
+        return 7, 0
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def forged(box: Sandbox) -> Iterator[tuple[_Desk, Handle]]:
 
 
 def outcome(nonce: bytes, status: int = 0, kind: int = wire.ENDED) -> bytes:
-    return wire.OUTCOME.pack(kind, nonce, 0, status, 0, 0, 0.0, 0.0, 0)
+    return wire.OUTCOME.pack(kind, nonce, 0, status, 0, 0, 0.0, 0.0, 0, 0, 0)
 
 
 def test_a_forged_outcome_with_another_nonce_is_not_believed(forged: tuple[_Desk, Handle]) -> None:

@@ -8,16 +8,21 @@ import pytest
 from corral import Limits, Usage, Violation
 from corral.containment import wire
 from corral.model import Call, Launch, Verdict
-from corral.outcome import Ending, ending_of, facts_of, lost, silent
+from corral.outcome import Ending, broken, ending_of, facts_of, lost, silent
 
 LAUNCH = Launch("/nonexistent/tool", ("tool", "x"), "/project", {})
-USAGE = Usage(1.5, 0.25, 4096)
+USAGE = Usage(1.5, 0.25, 4096, 512, 1024)
 
 
 def outcome(flags: int = 0, status: int = 0, error: int = 0, killed: int = 0) -> bytearray:
     return bytearray(
-        wire.OUTCOME.pack(wire.ENDED, b"n" * wire.NONCE_BYTES, flags, status, error, killed, 1.5, 0.25, 4096)
+        wire.OUTCOME.pack(wire.ENDED, b"n" * wire.NONCE_BYTES, flags, status, error, killed, 1.5, 0.25, 4096, 512, 1024)
     )
+
+
+def hit(kind: str, field: str, value: str, *, inferred: bool = False) -> Violation:
+    instead = f"Use less, or in smaller parts; the owner sets limits.{field}."
+    return Violation(kind, "", f"limits.{field} is {value}", instead, inferred, f"limits.{field}")
 
 
 @pytest.mark.parametrize(
@@ -65,9 +70,7 @@ def test_a_script_whose_interpreter_is_missing_is_not_called_missing_itself(tmp_
 @pytest.mark.parametrize(
     ("number", "limits", "violations"),
     [
-        (24, Limits(cpu_seconds=2), (Violation("cpu-limit", detail="limits.cpu_seconds is 2", inferred=True),)),
-        (25, Limits(file_size_bytes=9), (Violation("file-size-limit", detail="limits.file_size_bytes is 9", inferred=True),)),
-        (24, Limits(), ()),
+        (25, Limits(file_size_bytes=9), (hit("file-size-limit", "file_size_bytes", "9", inferred=True),)),
         (25, Limits(cpu_seconds=2), ()),
     ],
 )  # fmt: skip
@@ -79,6 +82,22 @@ def test_a_signal_of_a_limit_is_a_violation_only_where_the_limit_is_set(
     )
 
 
+@pytest.mark.parametrize(
+    ("flag", "limits", "violation"),
+    [
+        (wire.TOO_MUCH_CPU, Limits(cpu_seconds=2), hit("cpu-limit", "cpu_seconds", "2")),
+        (wire.TOO_MUCH_MEMORY, Limits(memory_bytes=9), hit("memory-limit", "memory_bytes", "9")),
+        (wire.TOO_MUCH_MEMORY, Limits(), hit("memory-limit", "memory_bytes", "0.75 of the machine's memory")),
+        (wire.TOO_MANY_PROCESSES, Limits(processes=9), hit("process-limit", "processes", "9")),
+        (wire.AS_MANY_PROCESSES_AS_MAY_BE, Limits(processes=9), hit("process-limit", "processes", "9", inferred=True)),
+        (wire.TOO_MUCH_WRITTEN, Limits(disk_bytes=9), hit("disk-limit", "disk_bytes", "9")),
+        (wire.DISK_NEARLY_FULL, Limits(free_disk_bytes=9), hit("disk-full", "free_disk_bytes", "9")),
+    ],
+)  # fmt: skip
+def test_a_bound_that_was_broken_is_named_with_its_value(flag: int, limits: Limits, violation: Violation) -> None:
+    assert ending_of(outcome(flag, 9), LAUNCH, limits) == Ending(137, 9, False, (violation,), usage=USAGE)
+
+
 def test_what_could_not_be_ended_is_said_and_the_warden_not_used_again() -> None:
     ending = ending_of(outcome(wire.SPENT, 0), LAUNCH, Limits())
     assert ([violation.kind for violation in ending.violations], ending.reusable) == (["left-running"], False)
@@ -88,6 +107,13 @@ def test_a_lost_warden_is_a_kill_that_says_so() -> None:
     ending = lost(4, timed_out=False)
     assert ending == Ending(137, 9, False, ending.violations, 4, reusable=False)
     assert [violation.kind for violation in ending.violations] == ["warden-lost"]
+
+
+def test_a_warden_lost_when_memory_was_out_says_that_too() -> None:
+    ending = lost(4, broken(wire.TOO_MUCH_MEMORY, Limits(memory_bytes=9)), timed_out=False)
+    first, second = ending.violations
+    assert first == hit("memory-limit", "memory_bytes", "9", inferred=True)
+    assert second.kind == "warden-lost"
 
 
 def test_a_warden_lost_after_the_deadline_is_a_timeout() -> None:

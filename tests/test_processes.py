@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corral import Containment, Limits, Output, PolicyError, Sandbox, SandboxResult, Violation
+from corral import Limits, Output, Sandbox, SandboxResult, Violation
 from corral.pool import MAX_IDLE_WARDENS
 from observe import alive, children, descriptors, eventually, exist, unique_seconds
 
@@ -340,27 +340,16 @@ def test_a_command_uses_what_usage_says(open_box: Sandbox, project: Path) -> Non
 
 
 def test_limits_hold_in_the_command_and_everything_below(open_sandbox: Callable[..., Sandbox]) -> None:
-    limits = Limits(cpu_seconds=60, memory_bytes=512 * 1024 * 1024, open_files=77, file_size_bytes=4096 * 1024)
-    result = open_sandbox(limits=limits).run(
-        'bash -c "ulimit -t; ulimit -d; ulimit -n; ulimit -f; ulimit -Hn"', shell=True
-    )
-    assert told(result) == (0, b"60\n524288\n77\n4096\n77\n", b"")
+    limits = Limits(open_files=77, file_size_bytes=4096 * 1024)
+    result = open_sandbox(limits=limits).run('bash -c "ulimit -n; ulimit -f; ulimit -Hn"', shell=True)
+    assert told(result) == (0, b"77\n4096\n77\n", b"")
 
 
 def test_a_limit_that_is_passed_is_a_violation(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
-    box = open_sandbox(limits=Limits(cpu_seconds=1, file_size_bytes=1000))
-    spinning = box.run(script(project, "spin.py", "while True: pass"))
-    assert (spinning.exit_code, spinning.signal) == (152, 24)
-    assert [violation.kind for violation in spinning.violations] == ["cpu-limit"]
+    box = open_sandbox(limits=Limits(file_size_bytes=1000))
     writing = box.run(["dd", "if=/dev/zero", "of=big", "bs=2000", "count=1"])
     assert (writing.exit_code, [violation.kind for violation in writing.violations]) == (153, ["file-size-limit"])
     assert (project / "big").stat().st_size == 1000
-
-
-def test_too_much_memory_is_refused_to_the_command(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
-    box = open_sandbox(limits=Limits(memory_bytes=256 * 1024 * 1024))
-    text = "try:\n    b'x' * 400_000_000\nexcept MemoryError:\n    print('refused')"
-    assert told(box.run(script(project, "eat.py", text))) == (0, b"refused\n", b"")
 
 
 def test_what_cannot_start_says_why_under_limits_too(open_sandbox: Callable[..., Sandbox]) -> None:
@@ -368,8 +357,3 @@ def test_what_cannot_start_says_why_under_limits_too(open_sandbox: Callable[...,
     assert told(box.run(["./nonesuch"])) == (127, b"", b"corral: ./nonesuch: command not found\n")
     assert told(box.run(["cat"], stdin=b"x")) == (0, b"x", b"")
     assert signal_masks(box) == (0, 0)
-
-
-def test_a_limit_that_cannot_be_kept_is_refused_by_name(sandbox: Callable[..., Sandbox]) -> None:
-    with pytest.raises(PolicyError, match=r"limits\.processes"):
-        sandbox(limits=Limits(processes=10), containment=Containment(backend="none"))

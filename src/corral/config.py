@@ -17,6 +17,9 @@ DEFAULT_MAX_OUTPUT_BYTES = 64 * 1024
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_ENV_ALLOWLIST = frozenset({"PATH", "HOME", "LANG", "LC_*", "TERM", "TZ", "TMPDIR"})
 BACKENDS = ("auto", "warden", "bubblewrap", "none")
+DEFAULT_MEMORY_SHARE = 0.75  # of the machine; so that what else runs there goes on
+DEFAULT_PROCESSES = 4096  # against a fork bomb; the largest builds and browsers stay below
+DEFAULT_FREE_DISK_BYTES = 1024**3  # against a disk that is full for everybody else
 MAX_SECONDS = 1e9  # thirty years; against numbers that no clock of the kernel holds
 MAX_LIMIT = 2**62  # against numbers that no limit of the kernel holds
 # What a program loads code from, whatever the owner lists by pattern: only an exact name lets one of these through.
@@ -119,21 +122,31 @@ class Containment(Record):
 
 @frozen
 class Limits(Record):
-    """Bounds on what one command may use; None is no bound of ours."""
+    """Bounds on what one command and all it starts may use together; None is no bound of ours.
+
+    `open_files` and `file_size_bytes` hold for each process and each file. The defaults keep the machine usable, no more.
+    """
 
     cpu_seconds: int | None = None
-    memory_bytes: int | None = None
-    processes: int | None = None
+    memory_bytes: int | float | None = DEFAULT_MEMORY_SHARE
+    processes: int | None = DEFAULT_PROCESSES
     open_files: int | None = None
     file_size_bytes: int | None = None
+    disk_bytes: int | None = None
+    free_disk_bytes: int | None = DEFAULT_FREE_DISK_BYTES
 
     def _validate(self) -> None:
         for name in self._fields:
             value = getattr(self, name)
+            if name == "memory_bytes" and isinstance(value, float) and 0 < value <= 1:
+                continue
             if value is not None and (
                 not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_LIMIT
             ):
-                raise PolicyError(f"limits.{name} must be a whole number from 1 to 2**62, or None, not {value!r}")
+                share = ", or a share of the machine's memory such as 0.5" * (name == "memory_bytes")
+                raise PolicyError(
+                    f"limits.{name} must be a whole number from 1 to 2**62{share}, or None, not {value!r}"
+                )
 
 
 @frozen

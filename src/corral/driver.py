@@ -14,7 +14,7 @@ from corral.audience import Audience
 from corral.capture import Capture, Captured
 from corral.containment import wire
 from corral.errors import ContainmentError
-from corral.outcome import ending_of, facts_of, lost, merges_errors, silent
+from corral.outcome import broken, ending_of, facts_of, lost, merges_errors, silent
 from corral.result import SandboxResult
 from corral.streams import FLOOD_BYTES, READ_BYTES, Streams
 
@@ -330,9 +330,9 @@ class Driver:
         limit = self._launch.timeout_seconds
         timed_out = limit is not None and monotonic() >= self._started_at + limit
         warden.kill()
-        killed = self._pool.sweep(warden)
+        killed, hits = self._pool.sweep(warden)
         self._drain(warden)
-        self._conclude(warden, lost(killed, timed_out=timed_out))
+        self._conclude(warden, lost(killed, broken(hits, self._config.limits), timed_out=timed_out))
 
     def _drain(self, warden: Warden) -> None:
         # The writers are dead, so what is left fits the pipes; more comes only from one who got a descriptor outside.

@@ -147,11 +147,13 @@ class Violation(Record):
 
 @frozen
 class Usage(Record):
-    """What the command and its children cost."""
+    """What the command and its children cost. Bytes are those that disks had to give or will have to take."""
 
     user_seconds: float = 0.0
     system_seconds: float = 0.0
     peak_memory_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
 
 
 @frozen

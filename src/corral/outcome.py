@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from errno import ENOENT, ENOTDIR
-from signal import SIGKILL, SIGXCPU, SIGXFSZ
+from signal import SIGKILL, SIGXFSZ
 
 from corral.containment import wire
+from corral.containment.denials import limit_hit
 from corral.frozen import Record, frozen
 from corral.model import NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, TIMED_OUT_EXIT_CODE, Usage, Violation
 
@@ -18,7 +19,16 @@ if TYPE_CHECKING:
     from corral.config import Limits
     from corral.model import Call, Launch, Verdict
 
-_LIMIT_SIGNALS = {int(SIGXCPU): ("cpu-limit", "cpu_seconds"), int(SIGXFSZ): ("file-size-limit", "file_size_bytes")}
+# flag of an outcome: the kind of violation, the field of `limits`, and whether the hit itself was not seen
+_LIMIT_FLAGS = {
+    wire.TOO_MUCH_CPU: ("cpu-limit", "cpu_seconds", False),
+    wire.TOO_MUCH_MEMORY: ("memory-limit", "memory_bytes", False),
+    wire.TOO_MANY_PROCESSES: ("process-limit", "processes", False),
+    wire.AS_MANY_PROCESSES_AS_MAY_BE: ("process-limit", "processes", True),
+    wire.TOO_MUCH_WRITTEN: ("disk-limit", "disk_bytes", False),
+    wire.DISK_NEARLY_FULL: ("disk-full", "free_disk_bytes", False),
+}
+_LIMITS_BROKEN = sum(_LIMIT_FLAGS)
 _LEFT_RUNNING = Violation("left-running", detail="processes that the command started could not be ended by SIGKILL")
 _WARDEN_LOST = Violation(
     "warden-lost",
@@ -75,7 +85,7 @@ class Ending(Record):
 
 def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
     """Read a warden's outcome."""
-    _, _, flags, status, error, killed, user_seconds, system_seconds, peak_bytes = wire.OUTCOME.unpack_from(message)
+    _, _, flags, status, error, killed, *usage = wire.OUTCOME.unpack_from(message)
     exit_code, number, text = 0, None, ""
     violations: tuple[Violation, ...] = ()
     if error:
@@ -83,11 +93,12 @@ def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
     elif os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         exit_code = 128 + number
-        violations = _limit_violations(number, limits)
+        if number == SIGXFSZ and limits.file_size_bytes is not None:
+            violations = (limit_hit("file-size-limit", "file_size_bytes", limits, inferred=True),)
     else:
         exit_code = os.WEXITSTATUS(status)
-    if flags & wire.TOO_MANY_PROCESSES:
-        violations += (Violation("process-limit", detail=f"limits.processes is {limits.processes}"),)
+    if flags & _LIMITS_BROKEN:
+        violations += broken(flags, limits)
     timed_out = bool(flags & wire.TIMED_OUT)
     spent = bool(flags & wire.SPENT)
     return Ending(
@@ -96,16 +107,18 @@ def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
         timed_out,
         (*violations, _LEFT_RUNNING) if spent else violations,
         killed,
-        Usage(user_seconds, system_seconds, peak_bytes),
+        Usage(*usage),
         text,
         not spent,
     )
 
 
-def lost(killed: int, *, timed_out: bool) -> Ending:
-    """Return the ending of a command whose warden is gone."""
+def lost(killed: int, hits: tuple[Violation, ...] = (), *, timed_out: bool) -> Ending:
+    """Return the ending of a command whose warden is gone, and whose group had hit bounds."""
     exit_code = TIMED_OUT_EXIT_CODE if timed_out else 128 + SIGKILL
-    return Ending(exit_code, int(SIGKILL), timed_out, (_WARDEN_LOST,), killed, reusable=False)
+    # The group may have hit them under a command before.
+    violations = (*(hit.replace(inferred=True) for hit in hits), _WARDEN_LOST)
+    return Ending(exit_code, int(SIGKILL), timed_out, violations, killed, reusable=False)
 
 
 def silent(ending: Ending, seconds: float) -> Ending:
@@ -128,10 +141,10 @@ def _explain(error: int, launch: Launch, flags: int) -> tuple[int, str]:
     return NOT_EXECUTABLE_EXIT_CODE, f"corral: {name}: {why}\n"
 
 
-def _limit_violations(number: int, limits: Limits) -> tuple[Violation, ...]:
-    if number not in _LIMIT_SIGNALS:
-        return ()
-    kind, field = _LIMIT_SIGNALS[number]
-    if getattr(limits, field) is None:
-        return ()
-    return (Violation(kind, detail=f"limits.{field} is {getattr(limits, field)}", inferred=True),)
+def broken(flags: int, limits: Limits) -> tuple[Violation, ...]:
+    """Return the violations that the flags of an outcome stand for."""
+    return tuple(
+        limit_hit(kind, field, limits, inferred=inferred)
+        for flag, (kind, field, inferred) in _LIMIT_FLAGS.items()
+        if flags & flag
+    )

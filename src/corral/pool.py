@@ -135,16 +135,18 @@ class Pool:
         if len(self._idle) > 1:
             self._trim(now)
 
-    def sweep(self, lost: Warden) -> int:
-        """End a warden that is lost and what it leaves behind; return how many processes were killed."""
+    def sweep(self, lost: Warden) -> tuple[int, int]:
+        """End a warden that is lost and what it leaves behind; return how many were killed, and the bounds its group had hit."""
         with self._talking:
             if self._keeper is None:
-                return 0
+                return 0, 0
             try:
-                return self._keeper.ask(wire.COUNT.pack(wire.SWEEP, lost.pid))[0]
+                killed, _ = self._keeper.ask(wire.COUNT.pack(wire.SWEEP, lost.pid))
+                hits, _ = self._keeper.ask(wire.COUNT.pack(wire.HITS, lost.pid))
             except (OSError, wire.WireError):
                 self._drop_keeper()
-                return 0
+                return 0, 0
+            return killed, hits
 
     def retire(self) -> None:
         """End the keeper and all below; the next command starts another."""

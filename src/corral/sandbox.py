@@ -11,9 +11,8 @@ import time
 from corral import dispatch, files
 from corral.config import SandboxConfig
 from corral.containment.holding import Holding, unmet
-from corral.containment.limits import unenforceable
 from corral.environment import HostEnvironment
-from corral.errors import ContainmentError, PolicyError
+from corral.errors import ContainmentError
 from corral.handle import Finished
 from corral.launch import Failure, plan
 from corral.machine import Machine
@@ -47,9 +46,6 @@ class Sandbox:
             raise TypeError(f"config must be a SandboxConfig, not {type(config).__name__}")
         self.config = SandboxConfig() if config is None else config
         self.on_ask = on_ask
-        unkept = unenforceable(self.config.limits, self.config.containment.backend)
-        if unkept:
-            raise PolicyError(f"limits.{unkept[0]} cannot be kept without a kernel layer for it; leave it out")
         self._environment = HostEnvironment(self.config.env_allowlist)
         self._seen: tuple[dict[str, str], Machine] = ({}, Machine.of(self.config))
         self._recall = Recall(self.config)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corral import Sandbox
+from corral import Sandbox, SandboxResult
 
 PRELUDE = """
 import ctypes, errno, fcntl, glob, json, mmap, os, resource, signal, socket, stat, struct, subprocess, sys, time
@@ -51,12 +51,20 @@ def program(body: str) -> str:
     return PRELUDE + "".join(f"    {line}\n" for line in body.strip().splitlines()) + EPILOGUE
 
 
-def attempt(box: Sandbox, body: str, **facts: object) -> str:
-    """Run the body of an attack as a program in the sandbox, and return how it went."""
+def run_attack(box: Sandbox, body: str, *, timeout_seconds: float = 20, **facts: object) -> SandboxResult:
+    """Run the body of an attack as a program in the sandbox, and return its result."""
     script = Path(box.config.project_root) / "attack.py"
     script.write_text(program(body))
-    done = box.run([sys._base_executable, "-S", "attack.py", json.dumps(facts)], timeout_seconds=20)
-    script.unlink()
+    argv = [sys._base_executable, "-S", "attack.py", json.dumps(facts)]
+    try:
+        return box.run(argv, timeout_seconds=timeout_seconds)
+    finally:
+        script.unlink()
+
+
+def attempt(box: Sandbox, body: str, **facts: object) -> str:
+    """Run the body of an attack as a program in the sandbox, and return how it went."""
+    done = run_attack(box, body, **facts)  # type: ignore[arg-type]  # a fact is never a timeout
     if done.signal is not None or done.timed_out:
         return f"held: ended by signal {done.signal}"
     assert done.exit_code == 0, done.stderr_text

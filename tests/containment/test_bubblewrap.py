@@ -15,7 +15,7 @@ import pytest
 from attempt import attempt, has_bubblewrap, must_hold
 from test_layers import import_path
 
-from corral import Containment, Limits, Sandbox, SandboxConfig
+from corral import Containment, Sandbox, SandboxConfig
 from corral.containment import bindings, bubblewrap
 from corral.containment.backend import UnusableError, holds_more
 from corral.containment.holding import unmet
@@ -294,12 +294,6 @@ def test_what_holds_the_command_is_closed_to_it(wrapped: Sandbox) -> None:
             ("none", "none", ()),
             ("containment.project 'read-only' needs", "Choose containment.backend 'auto'", "leave it 'read-write'"),
             id="nobody makes a project read-only without a backend",
-        ),
-        pytest.param(
-            {"containment": Containment(accept_partial=True), "limits": Limits(processes=5)},
-            ("bubblewrap", "partial", ("limits",)),
-            ("limits.processes needs", "limits (", "control group", "leave it out"),
-            id="a bound that cannot be kept is not accepted by accepting less",
         ),
         pytest.param(
             {"profile": "workspace", "containment": Containment(scratch="project")},

@@ -413,5 +413,7 @@ def test_limits_hold(opened: Callable[..., Sandbox], backend: str) -> None:
     box = opened(backend, limits=Limits(processes=12, open_files=50, memory_bytes=200_000_000))
     assert attempt(box, FORKS) == "succeeded"
     assert attempt(box, "return resource.getrlimit(resource.RLIMIT_NOFILE)[1] == 50") == "succeeded"
-    assert attempt(box, "return resource.getrlimit(resource.RLIMIT_DATA)[1] == 200_000_000") == "succeeded"
+    eats = "try:\n    return len(bytearray(facts['bytes']))\nexcept MemoryError:\n    return False"
+    assert attempt(box, eats, bytes=10_000_000) == "succeeded"
+    assert attempt(box, eats, bytes=600_000_000).startswith("held:")
     assert box.run("for i in 1 2 3 4 5 6 7 8; do sleep 0.01 & done; wait", shell=True).ok

@@ -149,7 +149,7 @@ def test_a_sweep_ends_what_a_dead_warden_left_and_spares_the_living(pool: Pool) 
     ask(first, "/bin/sh", "-c", f"setsid sleep {mine} & sleep {mine}; :")
     ask(second, "/bin/sleep", other)
     eventually(lambda: len(alive(mine)) == 2 and len(alive(other)) == 1)
-    assert pool.sweep(first) == 3
+    assert pool.sweep(first) == (3, 0)
     assert (alive(mine), len(alive(other))) == ([], 1)
     first.close()
     second.close()

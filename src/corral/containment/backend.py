@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Collection
 
-    # Starts a warden that speaks on a socket, and returns its pid and a pidfd.
-    Start = Callable[[socket], tuple[int, int]]
+    from corral.containment.bounds import Bounds
+    from corral.containment.cgroups import Group
+
+    # Starts a warden that speaks on a socket, in its group; returns its pid, a pidfd, and the keeper's child that it is or is below.
+    Start = Callable[[socket, Bounds, Group | None], tuple[int, int, int]]
 
 
 class UnusableError(Exception):

@@ -14,13 +14,15 @@ from fcntl import F_DUPFD_CLOEXEC, fcntl
 from corral.containment import bindings, landlock, namespaces, privileges, seccomp, wire
 from corral.containment.backend import UnusableError
 from corral.containment.confine import program
-from corral.containment.inside import LIVES, PLAN, SOCK
+from corral.containment.inside import FIRST_COUNTER, LIVES, METER, PLAN, SOCK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Collection, Sequence
     from typing import Any, NoReturn
+
+    from corral.containment.bounds import Bounds
 
 OLDEST = (0, 8, 0)  # that the tests have run with
 _PLACES = (
@@ -96,15 +98,26 @@ class Bubblewrap:
         return found + bindings.arguments(plan["steps"], plan["scratch"], own_proc=plan["own_proc"])
 
     def start(
-        self, ours: socket, lives: int, layers: frozenset[str], facts: dict[str, Any], count: Callable[[int], None]
+        self,
+        ours: socket,
+        lives: int,
+        layers: frozenset[str],
+        bounds: Bounds,
+        *,
+        facts: dict[str, Any],
+        count: Callable[[int], None],
     ) -> tuple[int, int, int]:
         """Start a warden; return its pid, its pidfd, and the tool's own process, which is above it and ends with it.
 
         `count` puts that process where processes are counted, before there are more.
         """
         plan, words = self.plan, self._arguments()
+        counters = dict(enumerate(bounds.named.items(), FIRST_COUNTER))
+        facts |= {"counters": [(number, name, counter.word) for number, (name, counter) in counters.items()]}
         told = wire.sealed("plan", wire.pack_plan(plan | facts | {"held": tuple(layers)}))
         passed = {SOCK: ours.fileno(), LIVES: lives, PLAN: told}
+        passed |= {number: counter.descriptor for number, (_, counter) in counters.items()}
+        passed |= {METER: bounds.meter.fileno()} if bounds.meter else {}
         if "seccomp" in layers:
             code = program(plan, layers, guarded=(1,))
             passed[_FILTER] = wire.sealed("filter", seccomp.packed(code))

@@ -54,6 +54,7 @@ def program(plan: dict[str, Any], layers: Collection[str], guarded: Sequence[int
         network="net" in layers or plan["network"] == "on",
         is_root=os.geteuid() == 0,
         ptrace=plan["ptrace"],
+        reserves_disk=not {"disk_bytes", "free_disk_bytes"} & set(plan["limits"]),
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from corral.config import Limits
 from corral.containment import messages
 from corral.containment.sight import Sight, granted
 from corral.model import Violation
@@ -29,7 +30,16 @@ _LIMITS = {
     b"std::bad_alloc": ("memory-limit", "memory_bytes"),
     b"Too many open files": ("open-files-limit", "open_files"),
 }
+_DEFAULTS = Limits()
 _NEVER = "There is no grant for it; do the task without it, or ask the owner to run it."
+
+
+def limit_hit(kind: str, field: str, limits: Limits, *, inferred: bool) -> Violation:
+    """Return the violation of one bound of `limits`."""
+    value, name = getattr(limits, field), f"limits.{field}"
+    share = " of the machine's memory" if isinstance(value, float) else ""
+    instead = f"Use less, or in smaller parts; the owner sets {name}."
+    return Violation(kind, detail=f"{name} is {value}{share}", instead=instead, inferred=inferred, grant=name)
 
 
 def infer(said: bytes, cwd: str, view: View, config: SandboxConfig, missing: tuple[str, ...]) -> tuple[Violation, ...]:
@@ -37,8 +47,9 @@ def infer(said: bytes, cwd: str, view: View, config: SandboxConfig, missing: tup
     found: dict[tuple[str, str], Violation] = {}
     for text, (kind, field) in _LIMITS.items():
         limit = getattr(config.limits, field)
-        if limit is not None and text in said:
-            found[kind, ""] = Violation(kind, detail=f"limits.{field} is {limit}", inferred=True)
+        # Of a default, which hardly anything reaches, only the kernel and the meter are believed.
+        if limit != getattr(_DEFAULTS, field) and limit is not None and text in said:
+            found[kind, ""] = limit_hit(kind, field, config.limits, inferred=True)
     # Most of what programs print on stderr is no refusal, and is not taken apart.
     low = said.lower()
     if any(text in low for text in messages.TRIGGERS):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.containment import audit, denials, lasting, layers, scratch, view
-from corral.containment.limits import rlimits
+from corral.containment import audit, cgroups, denials, lasting, layers, limits, scratch, view
 from corral.containment.links import Links
 from corral.containment.planted import Watch
 from corral.containment.wire import pack_plan
@@ -37,11 +36,11 @@ class Holding:
     def plan(self) -> bytes:
         """Return what the keeper is to do."""
         containment = self.config.containment
-        plan: dict[str, object] = {
+        plan: dict[str, object] = limits.plan(self.config.limits) | {
             "backend": containment.backend,
-            "rlimits": rlimits(self.config.limits),
             "layers": (),
             "full_map": False,
+            "places": (self.config.project_root,),
         }
         if containment.backend == "none":
             return pack_plan(plan)
@@ -74,8 +73,8 @@ class Holding:
                 "network": containment.network,
                 "ptrace": containment.ptrace,
                 "audited": self._listener is not None,
-                "processes": self.config.limits.processes,
                 "project": (self.config.project_root, *self._project),
+                "places": (self.config.project_root, self.scratch),
             }
         )
 
@@ -97,6 +96,7 @@ class Holding:
                 scratch.remove(self.scratch)
             if self._watch is not None:
                 self._watch.close()
+            cgroups.remove_stale()
 
     def _here(self, word: str) -> str:
         return word.replace(view.SCRATCH, self.scratch, 1) if word.startswith(view.SCRATCH) else word
@@ -163,8 +163,6 @@ def unmet(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[
     if containment.project == "read-only" and (backend == "none" or "mount" in missing):
         wanted, less = "containment.project 'read-only'", "leave it 'read-write'"
         more = "Run where there is the layer mount"
-    elif config.limits.processes is not None and "limits" in missing:
-        wanted, more, less = "limits.processes", "Run where a control group can be made", "leave it out"
     elif enforcement == "full" or (containment.accept_partial and enforcement == "partial"):
         return ""
     elif config.rules.needs_containment:

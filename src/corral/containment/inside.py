@@ -10,8 +10,11 @@ import sys
 from _socket import socket
 
 from corral.containment import warden, wire
+from corral.containment.bounds import Bounds, close_all_but
+from corral.containment.cgroups import Counter
 
-SOCK, LIVES, PLAN = 3, 4, 5  # the descriptors that the keeper leaves this program
+SOCK, LIVES, PLAN, METER = 3, 4, 5, 6  # the descriptors that the keeper leaves this program
+FIRST_COUNTER = 10  # and from here those that count how often bounds are hit
 NAMESPACES = {
     "user": "user",
     "mount": "mnt",
@@ -26,11 +29,14 @@ NAMESPACES = {
 def main() -> None:
     """Serve the host whose keeper started this program."""
     try:
-        for descriptor in (SOCK, LIVES, PLAN):
-            os.set_inheritable(descriptor, False)
-        os.closerange(PLAN + 1, os.sysconf("SC_OPEN_MAX"))
         plan = wire.unpack_plan(wire.read_body(PLAN))
         os.close(PLAN)
+        counters = {name: Counter(number, word) for number, name, word in plan["counters"]}
+        bounds = Bounds(counters, plan["limits"], socket(fileno=METER) if plan["is_metered"] else None)
+        kept = (SOCK, LIVES, *bounds.descriptors())
+        close_all_but(*kept)
+        for descriptor in kept:
+            os.set_inheritable(descriptor, False)
         layers = frozenset(plan["held"])
         lacking = _lacking(layers, plan["outside"])
         if lacking:
@@ -39,6 +45,7 @@ def main() -> None:
             socket(fileno=SOCK),
             plan,
             layers,
+            bounds,
             status=plan["status"],
             keeper=0,
             keeper_lives=LIVES,

@@ -14,7 +14,21 @@ from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 from errno import ELOOP
 from time import monotonic, sleep
 
-from corral.containment import backend, cgroups, inside, lasting, layers, namespaces, scratch, tree, warden, wire
+from corral.containment import (
+    backend,
+    cgroups,
+    inside,
+    lasting,
+    layers,
+    limits,
+    namespaces,
+    scratch,
+    tree,
+    warden,
+    wire,
+)
+from corral.containment.bounds import Bounds, close_all_but
+from corral.containment.meter import Meter, is_needed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +41,7 @@ if TYPE_CHECKING:
 CTL, HOST = 3, 4  # the descriptors the host leaves this program
 MAX_PATH_BYTES = 4096
 SWEEP_SECONDS = 2.0  # against what no signal ends
+_CONTROLLED = {"pids": "processes", "memory": "memory_bytes", "cpu": "cpu_seconds"}
 
 
 def main() -> None:
@@ -40,7 +55,7 @@ def main() -> None:
     tree.adopt_orphans()
     ctl = socket(fileno=CTL)
     _, (descriptor,) = wire.receive(ctl)
-    plan = wire.unpack_plan(wire.read_body(descriptor))
+    plan = {"limits": {}, "places": ()} | wire.unpack_plan(wire.read_body(descriptor))
     os.close(descriptor)
     try:
         status = _enter(ctl, plan)
@@ -69,7 +84,9 @@ def main() -> None:
 def _enter(ctl: socket, plan: dict[str, Any]) -> tuple[str, str, tuple[str, ...]]:
     """Enter the namespaces that all wardens share; return backend, enforcement and what is missing."""
     wanted = plan["layers"]
+    trial = cgroups.Trial(controller for controller, name in _CONTROLLED.items() if name in plan["limits"])
     if not wanted:
+        _choose_bounds(plan, trial.places(), own_pids=False)
         return "none", "none", ()
     if plan["scratch_lasts"]:
         plan["held_scratch"] = lasting.hold(plan["scratch"])
@@ -77,8 +94,7 @@ def _enter(ctl: socket, plan: dict[str, Any]) -> tuple[str, str, tuple[str, ...]
     plan["outside"] = inside.identities()
     available = layers.probe(plan["scratch"])
     held = _choose_backend(plan, available)
-    if plan["processes"] is not None:
-        _choose_count(plan, held)
+    _choose_bounds(plan, trial.places(), own_pids="pid" in held)
     enforcement, missing = layers.downgrade(wanted, held)
     if plan["backend"] == "bubblewrap" and not plan["nested"]:
         plan["full_map"] = False
@@ -120,15 +136,18 @@ def _choose_backend(plan: dict[str, Any], available: set[str]) -> set[str]:
     return held
 
 
-def _choose_count(plan: dict[str, Any], available: set[str]) -> None:
-    """Decide by what the processes of a command are counted; without a way the limits are not kept."""
-    if "pid" in available:
-        plan["group_place"] = cgroups.place()
-        # The kernel counts for RLIMIT_NPROC by user and user namespace, and root not at all.
-        plan["counts_by_user"] = plan["group_place"] is None and os.geteuid() != 0
-        if plan["group_place"] or plan["counts_by_user"]:
-            return
-    available.discard("limits")
+def _choose_bounds(plan: dict[str, Any], groups: dict[str, cgroups.Place], *, own_pids: bool) -> None:
+    """Decide by what each bound of a command is kept: a control group, a resource limit, or the meter."""
+    bounds = plan["limits"]
+    plan["groups"] = groups
+    # The warden, and above it the tool that started it.
+    plan["not_counted"] = 2 if plan.get("backend") == "bubblewrap" else 1
+    # The kernel counts for RLIMIT_NPROC by user and user namespace, and root not at all.
+    plan["counts_by_user"] = "processes" in bounds and "pids" not in groups and own_pids and os.geteuid() != 0
+    plan["rlimits"] = limits.rlimits(plan)
+    plan["is_metered"] = is_needed(plan)
+    if isinstance(bounds.get("memory_bytes"), float):
+        bounds["memory_bytes"] = int(bounds["memory_bytes"] * cgroups.own_memory_bound())
 
 
 def _ask_for_all_ids(ctl: socket) -> bool:
@@ -145,12 +164,15 @@ class _Keeper:
         self.status = status
         self.layers = frozenset(plan["layers"]) - frozenset(status[2])
         self.ours_lives, self.lives = os.pipe()  # its end tells a warden that the keeper is gone
-        self.start: Start = self.fork_first_of_namespace if "pid" in self.layers else self.fork
+        self.start: Start = self.fork
         if tool := plan.pop("tool", None):
-            self.start = lambda ours: self.start_by_tool(tool, ours)
+            self.start = lambda ours, bounds, group: self.start_by_tool(tool, ours, bounds, group)
         self.wardens: dict[int, int] = {}  # pidfd to pid
         self.above: dict[int, int] = {}  # where the tool starts wardens, the pid of its own process to the warden's
-        self.groups: dict[int, str] = {}  # pid to control group
+        self.groups: dict[int, cgroups.Group] = {}  # pid of this process's child to control group
+        self.hits: dict[int, int] = {}  # pid of a dead warden to the bounds that its group had hit
+        self.meters: dict[int, tuple[socket, Meter]] = {}  # descriptor of the way to a warden
+        self.made = 0
         self.poller = select.poll()
         self.poller.register(CTL, select.POLLIN)
         self.poller.register(HOST, select.POLLIN)
@@ -170,97 +192,146 @@ class _Keeper:
                 elif message[0] == wire.SWEEP:
                     killed = self.sweep(wire.unpack_count(message, wire.SWEEP))
                     wire.send(self.ctl, wire.COUNT.pack(wire.SWEEP, killed))
+                elif message[0] == wire.HITS:
+                    hits = self.hits.pop(wire.unpack_count(message, wire.HITS), 0)
+                    wire.send(self.ctl, wire.COUNT.pack(wire.HITS, hits))
+            elif descriptor in self.meters:
+                self.measure(descriptor)
             elif descriptor in self.wardens:
                 self.sweep()
         return True
 
+    def measure(self, descriptor: int) -> None:
+        """Tell a warden what its command uses."""
+        sock, meter = self.meters[descriptor]
+        try:
+            asked = sock.recv(wire.ASK.size)
+            if asked:
+                wire.send(sock, meter.answer(asked))
+                return
+        except (BrokenPipeError, ConnectionResetError):
+            # It ended with a question open.
+            pass
+        self.poller.unregister(descriptor)
+        sock.close()
+        del self.meters[descriptor]
+
     def make_warden(self) -> None:
         """Fork a warden, and hand the host its socket and a pidfd, or the error that prevents it."""
+        group: cgroups.Group | None = None
         try:
             theirs, ours = socketpair(AF_UNIX, SOCK_SEQPACKET)
-            pid, pidfd = self.start(ours)
+            group = self.make_group()
+            pid, pidfd, child = self.start_bounded(ours, group)
         except OSError as error:
+            if group:
+                group.remove()
             wire.send(self.ctl, wire.COUNT.pack(wire.NEW, error.errno or 0))
             return
         ours.close()
         self.wardens[pidfd] = pid
+        if group:
+            self.groups[child] = group
         self.poller.register(pidfd, select.POLLIN)
         wire.send(self.ctl, wire.COUNT.pack(wire.NEW, pid), (theirs.fileno(), pidfd))
         theirs.close()
 
-    def fork(self, ours: socket) -> tuple[int, int]:
-        """Fork a warden in this pid namespace."""
-        keeper = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self.run_warden(ours, keeper)
-        return pid, os.pidfd_open(pid)
+    def make_group(self) -> cgroups.Group | None:
+        """Make the control group of a warden, where there is to be one."""
+        if not self.plan["groups"]:
+            return None
+        self.made += 1
+        bounds = {"memory": self.plan["limits"].get("memory_bytes", 0)}
+        bounds["pids"] = self.plan["limits"].get("processes", 0) + self.plan["not_counted"]
+        return cgroups.make(self.plan["groups"], self.made, bounds)
 
-    def fork_first_of_namespace(self, ours: socket) -> tuple[int, int]:
+    def start_bounded(self, ours: socket, group: cgroups.Group | None) -> tuple[int, int, int]:
+        """Start a warden in its group, and answer its questions from now on."""
+        meter, asks = socketpair(AF_UNIX, SOCK_SEQPACKET) if self.plan["is_metered"] else (None, None)
+        bounds = Bounds(group.counters() if group else {}, self.plan["limits"], asks)
+        try:
+            pid, pidfd, child = self.start(ours, bounds, group)
+        finally:
+            wire.close_all(bounds.descriptors())
+            if asks:
+                asks.detach()
+        if meter:
+            self.meters[meter.fileno()] = (meter, Meter(pid, group, self.plan))
+            self.poller.register(meter.fileno(), select.POLLIN)
+        return pid, pidfd, child
+
+    def fork(self, ours: socket, bounds: Bounds, group: cgroups.Group | None) -> tuple[int, int, int]:
+        """Fork a warden, and let it begin when it is this process's child and in its group."""
+        bounds.wait, go = os.pipe()
+        keeper = os.getpid()
+        try:
+            if "pid" in self.layers:
+                pid, pidfd = self.fork_first_of_namespace(lambda: self.run_warden(ours, keeper, bounds))
+            else:
+                pid = os.fork()
+                if pid == 0:
+                    self.run_warden(ours, keeper, bounds)
+                pidfd = os.pidfd_open(pid)
+            # Only now is this process the warden's parent, whose death it can ask to be told of.
+            os.write(go, b"c")
+            if group:
+                group.take(pid)
+            os.write(go, b"g")
+        finally:
+            # A warden that reads the pipe's end before it was let go ends itself.
+            os.close(go)
+        return pid, pidfd, pid
+
+    def fork_first_of_namespace(self, run: Callable[[], NoReturn]) -> tuple[int, int]:
         """Fork a warden that is the first process of a new pid namespace."""
         # By way of a child: who enters a pid namespace for its children can do so only once.
-        keeper = os.getpid()
         told, tell = socketpair(AF_UNIX, SOCK_SEQPACKET)
-        wait, go = os.pipe()
         between = os.fork()
         if between == 0:
-            _step_between(
-                tell, lambda: self.run_warden(ours, keeper, wait), own_user=self.plan.get("counts_by_user", False)
-            )
+            _step_between(tell, run, own_user=self.plan["counts_by_user"])
         tell.close()
-        os.close(wait)
         try:
             message, descriptors = wire.receive(told)
             os.waitpid(between, 0)
-            number = wire.unpack_count(message, wire.NEW)
-            if not descriptors:
-                raise OSError(number, os.strerror(number))
-            group = ""
-            if self.plan.get("group_place"):
-                group = cgroups.make(self.plan["group_place"], number, self.plan["processes"])
-                self.groups[number] = group
-            # Only now is this process the warden's parent, whose death it can ask to be told of.
-            os.write(go, os.fsencode(group) or b"-")
         finally:
             told.close()
-            os.close(go)
+        number = wire.unpack_count(message, wire.NEW)
+        if not descriptors:
+            raise OSError(number, os.strerror(number))
         return number, descriptors[0]
 
-    def start_by_tool(self, tool: Bubblewrap, ours: socket) -> tuple[int, int]:
+    def start_by_tool(
+        self, tool: Bubblewrap, ours: socket, bounds: Bounds, group: cgroups.Group | None
+    ) -> tuple[int, int, int]:
         """Let bubblewrap start a warden."""
 
         def count(child: int) -> None:
-            if self.plan.get("group_place"):
-                # One more for the tool's own process.
-                self.groups[child] = cgroups.make(self.plan["group_place"], child, self.plan["processes"] + 1)
+            if group:
+                group.take(child)
 
         facts = {"status": self.status, "is_first": not self.wardens}
         try:
-            pid, pidfd, child = tool.start(ours, self.ours_lives, self.layers, facts, count)
+            pid, pidfd, child = tool.start(ours, self.ours_lives, self.layers, bounds, facts=facts, count=count)
         except backend.UnusableError as error:
             # A link has come into the way since the first one was started.
             raise OSError(ELOOP, str(error)) from error
         self.above[child] = pid
-        return pid, pidfd
+        return pid, pidfd, child
 
-    def run_warden(self, ours: socket, keeper: int, wait: int = -1) -> NoReturn:
+    def run_warden(self, ours: socket, keeper: int, bounds: Bounds) -> NoReturn:
         """Be a warden, and end as one: nothing of the keeper's stack may run on in a fork."""
         try:
-            _close_all_but(ours.fileno(), wait, self.ours_lives)
-            if wait >= 0:
-                os.read(wait, 1)
-                os.close(wait)
+            close_all_but(ours.fileno(), self.ours_lives, *bounds.descriptors())
+            bounds.await_keeper()
             warden.serve(
-                ours,
-                self.plan,
-                self.layers,
+                *(ours, self.plan, self.layers, bounds),
                 status=self.status,
                 keeper=keeper,
                 keeper_lives=self.ours_lives,
                 is_first=not self.wardens,
             )
         except (BrokenPipeError, ConnectionResetError):
-            # The host hung up in the middle of an answer.
+            # The host hung up in the middle of an answer, or the keeper before the beginning.
             pass
         except BaseException:  # noqa: BLE001  the last frame of this process: told to the keeper's stderr, then the end
             sys.excepthook(*sys.exc_info())
@@ -301,7 +372,10 @@ class _Keeper:
     def forget(self, pid: int) -> None:
         """Close what is known of a warden that has ended."""
         if pid in self.groups:
-            cgroups.remove(self.groups.pop(pid))
+            group = self.groups.pop(pid)
+            if group.hits("memory"):
+                self.hits[self.above.get(pid, pid)] = wire.TOO_MUCH_MEMORY
+            group.remove()
         pid = self.above.pop(pid, pid)
         for pidfd, known in self.wardens.items():
             if known == pid:
@@ -316,20 +390,11 @@ class _Keeper:
             pidfd_send_signal(pidfd, SIGKILL)
         tree.end_descendants(SWEEP_SECONDS)
         for group in self.groups.values():
-            cgroups.remove(group)
+            group.remove()
         if "held_scratch" in self.plan:
             lasting.release(self.plan["scratch"], self.plan["held_scratch"])
         elif self.layers:
             scratch.remove(self.plan["scratch"])
-
-
-def _close_all_but(*kept: int) -> None:
-    after = 3
-    for descriptor in sorted(kept):
-        if descriptor >= 0:
-            os.closerange(after, descriptor)
-            after = descriptor + 1
-    os.closerange(after, os.sysconf("SC_OPEN_MAX"))
 
 
 def _step_between(tell: socket, run: Callable[[], NoReturn], *, own_user: bool) -> NoReturn:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from _struct import Struct
-from errno import EAFNOSUPPORT, ENOSYS, EPERM
+from errno import EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM
 
 from corral.containment.kernel import MACHINE, syscall
 
@@ -29,6 +29,8 @@ _NEW_NAMESPACES = 0x7E020000
 _O_MAKES = 0o100 | 0o20000000  # O_CREAT, and O_TMPFILE, whose file gets a name by a link
 _PERSONALITIES = (0, 8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)  # the last asks; 0x40000 is what debuggers set
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423, 0x541D)  # TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS
+_RESERVING_REQUESTS = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
+_FREEING_MODES = 2 | 8  # of fallocate: FALLOC_FL_PUNCH_HOLE, FALLOC_FL_COLLAPSE_RANGE
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _PRIO_USER, _IOPRIO_WHO_USER = 2, 3
 
@@ -57,6 +59,7 @@ _NAMES = {
     "x86_64": {
         "clone": 56,
         "ioctl": 16,
+        "fallocate": 285,
         "socket": 41,
         "socketpair": 53,
         "personality": 135,
@@ -80,6 +83,7 @@ _NAMES = {
     "aarch64": {
         "clone": 220,
         "ioctl": 29,
+        "fallocate": 47,
         "socket": 198,
         "socketpair": 199,
         "personality": 92,
@@ -123,10 +127,12 @@ def program(
     network: bool,
     is_root: bool,
     ptrace: bool,
+    reserves_disk: bool = True,
 ) -> list[Instruction]:
     """Return the filter. `guarded` are the processes that keep the command; the rest says what other layers hold.
 
     `ptrace` is the owner's word for debuggers; without a pid namespace there is none, since other processes are seen.
+    Without `reserves_disk` space is taken by writing alone, which can be counted.
     """
     names = _NAMES[machine]
     code: Code = [
@@ -142,7 +148,10 @@ def program(
     for number in (*_REFUSED[machine], *_REFUSED_SHARED):
         code += [(_EQUAL, 0, 1, number), _fail(EPERM)]
     code += _on(names["clone"], _if_bits(0, _NEW_NAMESPACES))
-    code += _on(names["ioctl"], _if_equal(1, _TERMINAL_REQUESTS))
+    code += _on(names["ioctl"], _if_equal(1, _TERMINAL_REQUESTS + (() if reserves_disk else _RESERVING_REQUESTS)))
+    if not reserves_disk:
+        # As on a file system that has no such thing: the C library then writes instead.
+        code += _on(names["fallocate"], [_argument(1), (_ANY_BIT, 1, 0, _FREEING_MODES), _fail(EOPNOTSUPP)])
     families = (*((_UNIX,) if own_files else ()), *((_INET, _INET6) if network else ()))
     code += _on(names["socket"], _only_families(families))
     # The kernel makes pairs of other families too, as TIPC; that is no way round the list.

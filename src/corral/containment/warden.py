@@ -31,7 +31,8 @@ from fcntl import ioctl
 from select import POLLIN, poll
 from time import monotonic
 
-from corral.containment import cgroups, leftovers, tree, wire
+from corral.containment import leftovers, limits, tree, wire
+from corral.containment.bounds import OomScore
 from corral.containment.confine import confine
 
 TYPE_CHECKING = False
@@ -40,12 +41,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
+    from corral.containment.bounds import Bounds
+
 SETTLE_SECONDS = 0.02  # what a background child that has closed its output has to end by itself
 KILL_PASS_SECONDS = 0.01  # between two passes: a process that forks faster than one pass loses to the next
 KILL_SECONDS = (
     2.0  # against what no signal ends: a program that became another user, a process in uninterruptible sleep
 )
 LONGEST_WAIT_SECONDS = 3600.0  # against a deadline that the kernel's clock cannot hold
+METER_SECONDS = 0.2  # between two looks at what a command uses; one that ends sooner is never looked at
+METER_SHARE = 10  # a look takes at most one such part of the time: a tree of thousands takes long to walk
 HOLD_DIRECTORY_SECONDS = 1.0  # how long the last command's directory is kept, so that the next one's start is quick
 IDLE_SECONDS = 30.0  # a warden that was not needed for so long ends, unless it is the sandbox's first
 _NEVER = float("inf")
@@ -56,7 +61,9 @@ _TERMIOS_BYTES = 36
 _IUTF8 = 0x4000
 _IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # posix_spawn would hand them on ignored
 
-_Rlimits = list[tuple[int, int, int]]
+_BLOCK_BYTES = 512  # in which rusage counts
+
+_Rlimits = list[tuple[int, int]]
 
 
 class _HungUp(BaseException):
@@ -71,6 +78,7 @@ def serve(
     sock: socket,
     plan: dict[str, Any],
     layers: frozenset[str],
+    bounds: Bounds,
     *,
     status: tuple[str, str, tuple[str, ...]],
     keeper: int,
@@ -89,18 +97,17 @@ def serve(
         if _is_at_end(keeper_lives):
             return
         os.close(keeper_lives)
-        rlimits = [(getattr(resource, name), soft, hard) for name, soft, hard in plan["rlimits"]]
-        if plan.get("counts_by_user"):
-            # This process is the one more.
-            rlimits.append((resource.RLIMIT_NPROC, plan["processes"] + 1, plan["processes"] + 1))
-        events = cgroups.open_events(plan["group"]) if plan.get("group") else -1
+        oom_score = OomScore()
         if layers:
             confine(plan, layers, keeper)
         else:
             tree.hide()
-        warden = _Warden(sock, rlimits, layers, events)
+        own, each = limits.split(plan["rlimits"])
+        _set_rlimits(_numbers(own))
+        warden = _Warden(sock, _numbers(each), layers, bounds, oom_score)
         warden.idle_seconds = 0.0 if is_first else plan.get("idle_seconds", IDLE_SECONDS)
         warden.wake_after(warden.idle_seconds)
+        bounds.await_group()
         wire.send(sock, wire.pack_ready(*status))
         while warden.answer():
             pass
@@ -118,11 +125,24 @@ def _is_at_end(pipe: int) -> bool:
     return bool(poller.poll(0))
 
 
+def _numbers(rlimits: list[tuple[str, int]]) -> _Rlimits:
+    return [(getattr(resource, name), value) for name, value in rlimits]
+
+
+def _set_rlimits(rlimits: _Rlimits) -> None:
+    for name, value in rlimits:
+        ceiling = resource.getrlimit(name)[1]
+        bound = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
+        resource.setrlimit(name, (bound, bound))
+
+
 class _Warden:
-    def __init__(self, sock: socket, rlimits: _Rlimits, layers: frozenset[str], events: int) -> None:
+    def __init__(
+        self, sock: socket, rlimits: _Rlimits, layers: frozenset[str], bounds: Bounds, oom_score: OomScore
+    ) -> None:
         self.sock = sock
-        self.events = events
-        self.hits = 0
+        self.bounds = bounds
+        self.oom_score = oom_score
         self.rlimits = rlimits
         self.owns_pids = "pid" in layers
         self.lists_pids = "proc" in layers
@@ -154,12 +174,11 @@ class _Warden:
         run.start(descriptors)
         wire.close_all(descriptors)
         if not run.error:
+            self.oom_score.after_a_start()
             run.supervise()
-        if self.events >= 0:
-            hits = cgroups.hits(self.events)
-            run.flags |= wire.TOO_MANY_PROCESSES if hits > self.hits else 0
-            self.hits = hits
+        run.flags |= self.bounds.hits(run.user_seconds + run.system_seconds, run.blocks_written * _BLOCK_BYTES)
         wire.send(self.sock, run.outcome(wire.ENDED))
+        self.oom_score.before_a_start()
         if self.shared_memory >= 0:
             # Nobody but this warden's next command could see it, so the answer need not wait.
             leftovers.clear(self.shared_memory, self.kept)
@@ -197,6 +216,8 @@ class _Run:
 
     __slots__ = (
         "argv",
+        "blocks_read",
+        "blocks_written",
         "columns",
         "cwd",
         "deadline",
@@ -234,7 +255,7 @@ class _Run:
         self.killed: set[int] = set()
         self.killing = False
         self.user_seconds = self.system_seconds = 0.0
-        self.peak_bytes = 0
+        self.peak_bytes = self.blocks_read = self.blocks_written = 0
 
     def start(self, descriptors: tuple[int, ...]) -> None:
         """Start the command, or note why it cannot be."""
@@ -291,8 +312,9 @@ class _Run:
         end_at = self.deadline or _NEVER
         give_up_at = 0.0
         draining = False
+        now = monotonic()
+        look_at = now + METER_SECONDS if self.warden.bounds.meter else _NEVER
         while True:
-            now = monotonic()
             if give_up_at:
                 if now >= give_up_at:
                     self.flags |= wire.SPENT
@@ -300,24 +322,40 @@ class _Run:
                 self._kill()
                 seconds = KILL_PASS_SECONDS
             else:
-                seconds = min(max(end_at - now, 0.0), LONGEST_WAIT_SECONDS)
+                seconds = min(max(min(end_at, look_at) - now, 0.0), LONGEST_WAIT_SECONDS)
             woken = sigtimedwait(_AWAITED, seconds)
             if not self._reap():
                 return
             orders = self._orders() if woken is not None and woken.si_signo == SIGUSR1 else ()
+            now = monotonic()
             if give_up_at:
                 continue
-            now = monotonic()
             if self.status is not None and not draining:
                 draining = True
                 end_at = now + self.drain_seconds
                 wire.send(self.warden.sock, self.outcome(wire.EXITED))
             if wire.DRAINED in orders and draining:
                 end_at = min(end_at, now + SETTLE_SECONDS)
-            if now >= end_at and not draining:
+            breaks_a_bound = False
+            if now >= look_at:
+                breaks_a_bound = self._look()
+                looked_at, now = now, monotonic()
+                look_at = now + max(METER_SECONDS, METER_SHARE * (now - looked_at))
+            if now >= end_at and not draining and not breaks_a_bound:
                 self.flags |= wire.TIMED_OUT
-            if now >= end_at or wire.KILL in orders:
+            if now >= end_at or breaks_a_bound or wire.KILL in orders:
                 give_up_at = now + KILL_SECONDS
+
+    def _look(self) -> bool:
+        """See what the command uses; true when that breaks a bound."""
+        shared = self.warden.shared_memory
+        held = os.fstatvfs(shared) if shared >= 0 else None
+        shared_bytes = (held.f_blocks - held.f_bfree) * held.f_frsize if held else 0
+        used = (self.user_seconds + self.system_seconds, self.blocks_written * _BLOCK_BYTES, shared_bytes)
+        memory_bytes, broken = self.warden.bounds.ask(wire.ASK.pack(self.nonce, *used))
+        self.peak_bytes = max(self.peak_bytes, memory_bytes)
+        self.flags |= broken
+        return bool(broken & ~wire.AS_MANY_PROCESSES_AS_MAY_BE)
 
     def _kill(self) -> None:
         if self.warden.owns_pids:
@@ -367,6 +405,8 @@ class _Run:
             self.system_seconds += usage.ru_stime
             # Never below this process's own few megabytes: until it execs, a command lives in them.
             self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
+            self.blocks_read += usage.ru_inblock
+            self.blocks_written += usage.ru_oublock
             if self.killing and os.WIFSIGNALED(status):
                 # Where /proc is not the namespace's own, this is all that is known of whom the kill met.
                 self.killed.add(pid)
@@ -385,6 +425,8 @@ class _Run:
             self.user_seconds,
             self.system_seconds,
             self.peak_bytes,
+            self.blocks_read * _BLOCK_BYTES,
+            self.blocks_written * _BLOCK_BYTES,
         )
 
 
@@ -422,10 +464,7 @@ def _start_forked(run: _Run, enter_session: Callable[[], None], rlimits: _Rlimit
             for number in (*_IGNORED_BY_PYTHON, SIGTERM):
                 signal(number, SIG_DFL)
             pthread_sigmask(SIG_SETMASK, ())
-            for name, soft, hard in rlimits:
-                ceiling = resource.getrlimit(name)[1]
-                bound = hard if ceiling == resource.RLIM_INFINITY else min(hard, ceiling)
-                resource.setrlimit(name, (min(soft, bound), bound))
+            _set_rlimits(rlimits)
             os.execve(run.executable, run.argv, run.env)  # noqa: S606  this is what a warden is for
         except OSError as error:
             os.write(tell, _number(error).to_bytes(4, "little"))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-NEW, SWEEP, MAP = 1, 2, 10  # host to keeper and back
+NEW, SWEEP, MAP, HITS = 1, 2, 10, 12  # host to keeper and back
 READY, RUN, KILL, SIGNAL, DRAINED, EXITED, ENDED = 3, 4, 5, 6, 7, 8, 9  # host to warden and back
 TERMINAL = 11  # warden to host, with the descriptor of a terminal's outer end
 
@@ -35,14 +35,21 @@ MAX_DESCRIPTORS = 4
 
 HAS_STDIN, HAS_BODY = 1, 2  # flags of a request: descriptors that follow stdout and stderr
 ON_TERMINAL = 4  # instead of stdout, stderr and stdin
-NO_DIRECTORY, TIMED_OUT, SPENT, TOO_MANY_PROCESSES, NO_TERMINAL = 1, 2, 4, 8, 16  # flags of an outcome
+NO_DIRECTORY, TIMED_OUT, SPENT, NO_TERMINAL = 1, 2, 4, 512  # flags of an outcome; then the bounds that were broken
+TOO_MANY_PROCESSES, AS_MANY_PROCESSES_AS_MAY_BE, TOO_MUCH_MEMORY, TOO_MUCH_CPU = 8, 16, 32, 64
+TOO_MUCH_WRITTEN, DISK_NEARLY_FULL = 128, 256
 
 # kind, nonce, monotonic deadline or 0, drain seconds, flags, bytes of the environment, rows and columns of a terminal
 REQUEST = Struct(f"=B{NONCE_BYTES}sddBIHH")
 # kind, nonce, signal
 CONTROL = Struct(f"=B{NONCE_BYTES}sB")
-# kind, nonce, flags, wait status, errno of a failed start, processes killed, user and system seconds, peak bytes
-OUTCOME = Struct(f"=B{NONCE_BYTES}sBiiIddQ")
+# kind, nonce, flags, wait status, errno of a failed start, processes killed, user and system seconds, peak bytes of memory,
+# bytes read and written
+OUTCOME = Struct(f"=B{NONCE_BYTES}sHiiIddQQQ")
+# warden to keeper: nonce, processor seconds and bytes written of the processes that have ended, bytes in shared memory
+ASK = Struct(f"={NONCE_BYTES}sdQQ")
+# and back: nonce, bytes of memory in use, bounds that are broken
+ANSWER = Struct(f"={NONCE_BYTES}sQH")
 # kind, number
 COUNT = Struct("=BI")
 
