@@ -156,11 +156,14 @@ class Output(Record):
     keep: str = "both"
     silence_seconds: float | None = None
     drain_seconds: float = 0.2  # how long what a background child still prints is waited for after the command's end
+    directory_file: str | None = None  # where shell text that comes to its end leaves the directory it is in then
 
     def _validate(self) -> None:
         _one_of("output.keep", self.keep, ("both", "head", "tail"))
         _positive("output.silence_seconds", self.silence_seconds)
         _positive("output.drain_seconds", self.drain_seconds)
+        if self.directory_file is not None:
+            _paths("output.directory_file", (self.directory_file,))
 
 
 @frozen

@@ -53,12 +53,23 @@ def plan(
         if bash is None:
             reason = "shell=True needs bash in a system directory, and there is none. Pass the command as a list."
             return Failure(DENIED_EXIT_CODE, reason)
+        text = words[0] if config.output.directory_file is None else _telling(words[0], config.output.directory_file)
         # The two dashes: a text that begins with one would be taken for an option of bash.
-        return Launch(bash, ("bash", "--noprofile", "--norc", "-c", "--", *words), cwd, env, data, timeout)
+        return Launch(bash, ("bash", "--noprofile", "--norc", "-c", "--", text), cwd, env, data, timeout)
     executable = _find(words[0], cwd, env["PATH"])
     if isinstance(executable, Failure):
         return executable
     return Launch(executable, words, cwd, env, data, timeout)
+
+
+def _telling(text: str, file: str) -> str:
+    """Return shell text that ends as `text` does, and then leaves in a file which directory it ended in."""
+    # By eval: what is put behind a text could become part of it, as behind a backslash or a here-document.
+    return f"eval {_quoted(text)}\ncorral_status=$?; pwd -P >{_quoted(file)}; exit $corral_status"
+
+
+def _quoted(word: str) -> str:
+    return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
 def _words(call: Call) -> tuple[str, ...]:

@@ -197,6 +197,7 @@ def _call_arguments(parser: Parser) -> None:
     parser.add_argument("--root", default=".", metavar="DIR", help="the project's directory (default: .)")
     parser.add_argument("--cwd", metavar="DIR", help="where the command starts, in the project (default: its root)")
     limit = f"wall-clock seconds, 0 for no limit (default: {DEFAULT_TIMEOUT_SECONDS:g})"
+    parser.add_argument("--directory-file", metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--timeout", type=_seconds, default=argparse.SUPPRESS, metavar="S", help=limit)
 
 
