@@ -56,6 +56,7 @@ def _tell_directory(box: Sandbox, file: str) -> None:
         # It did not come to its end.
         return
     if os.path.isabs(told) and os.path.isdir(told) and inside(os.path.realpath(told), box.config.project_root):
+        os.makedirs(os.path.dirname(os.path.abspath(file)), 0o700, exist_ok=True)
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as ours:
             ours.write(os.fsencode(told))
