@@ -1,0 +1,45 @@
+"""The rights of a command, as the kernel tells them in its own /proc."""
+
+import os
+import resource
+from collections.abc import Callable
+
+import pytest
+
+from corral import Containment, Sandbox
+
+# CHOWN, DAC_OVERRIDE, FOWNER, FSETID: over the files that root's command sees, which may belong to other users.
+OF_FILES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
+KEPT = OF_FILES if os.geteuid() == 0 else 0
+
+
+def status(box: Sandbox) -> dict[str, str]:
+    lines = box.run(["cat", "/proc/self/status"]).stdout_text.splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+@pytest.mark.parametrize("name", ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"])
+def test_a_command_has_no_capability_but_roots_over_files(held: Sandbox, name: str) -> None:
+    assert int(status(held)[name], 16) & ~KEPT == 0
+
+
+def test_without_containment_root_has_them_all(loose: Sandbox) -> None:
+    if os.geteuid() == 0:
+        assert int(status(loose)["CapEff"], 16) & ~KEPT
+
+
+def test_no_program_gains_rights_and_a_filter_is_on(held: Sandbox, loose: Sandbox) -> None:
+    found = status(held)
+    assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
+    # Each process has its warden's one filter; what this test itself was started under comes on top.
+    outside = status(loose)
+    assert int(found["Seccomp_filters"]) == int(outside["Seccomp_filters"]) + 1
+
+
+def test_nothing_leaves_a_core(held: Sandbox, open_sandbox: Callable[..., Sandbox]) -> None:
+    assert held.run(["bash", "-c", "ulimit -c; ulimit -Hc"]).stdout == b"0\n0\n"
+    assert held.run(["bash", "-c", "ulimit -c unlimited"]).exit_code == 1
+    died = held.run(["bash", "-c", "kill -SEGV $$"])
+    assert (died.signal, held.run(["ls"]).stdout) == (11, b"")
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] != 0:
+        assert open_sandbox(containment=Containment(backend="none")).run(["bash", "-c", "ulimit -Hc"]).stdout != b"0\n"
