@@ -1,4 +1,4 @@
-"""The same processes as an ordinary user: the tests of this folder once more, without root's rights."""
+"""The same processes and the same attacks as an ordinary user: the tests of this folder once more, without root's rights."""
 
 import os
 import shutil
@@ -36,7 +36,12 @@ NEEDED += [
     "_hypothesis_ftz_detector",
     "_hypothesis_globals",
 ]
-REPEATED = ["observe.py", "conftest.py", "test_processes.py", "test_spawn.py", "test_handle.py", "containment"]
+CONTAINMENT = sorted(f"containment/{path.name}" for path in (HERE / "containment").glob("test_*.py"))
+REPEATED = ["test_processes.py", "test_spawn.py", "test_handle.py", *CONTAINMENT]
+COPIED = ["observe.py", "conftest.py", "test_processes.py", "test_spawn.py", "test_handle.py", "containment"]
+# The list of attacks: whole for either, and nothing of it may be skipped.
+ATTACKS = [f"containment/test_{name}.py" for name in ("attacks", "nineteen", "races", "network", "leaks", "walls")]
+MIN_ATTACKS = 80
 # What takes long and depends on no right: once is enough.
 LEFT_OUT = "not gigabyte and not bomb and not talking and not limit and not two_hundred and not three_hundred"
 
@@ -55,7 +60,7 @@ def python_for_all() -> str | None:
     return None
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def shelf() -> Iterator[Path]:
     """A directory that everybody can read, with copies of the package, its tests and what they need."""
     folder = Path(tempfile.mkdtemp(prefix="corral-ordinary-"))
@@ -70,11 +75,12 @@ def shelf() -> Iterator[Path]:
         else:
             shutil.copy(origin, folder / "lib")
     (folder / "tests").mkdir()
-    for name in REPEATED:
+    for name in COPIED:
         if (HERE / name).is_dir():
             shutil.copytree(HERE / name, folder / "tests" / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(HERE / name, folder / "tests")
+    shutil.copytree(HERE.parent / "tools", folder / "tools", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "home").mkdir()
     os.chown(folder / "home", NOBODY, NOBODY)
     yield folder
@@ -89,19 +95,48 @@ def as_nobody(shelf: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*AS_NOBODY, python, "-B", *words],
         cwd=shelf / "home",
-        env={"PATH": "/usr/bin:/bin", "HOME": str(shelf / "home"), "PYTHONPATH": str(shelf / "lib")},
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(shelf / "home"),
+            "PYTHONPATH": str(shelf / "lib"),
+            "CORRAL_MUST_CONTAIN": os.environ.get("CORRAL_MUST_CONTAIN", ""),
+            "CORRAL_LEAK_RUNS": os.environ.get("CORRAL_LEAK_RUNS", "100"),
+        },
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
-def test_processes_behave_the_same_for_an_ordinary_user(shelf: Path) -> None:
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-W", "error", "-k", LEFT_OUT]
-    done = as_nobody(shelf, "-m", "pytest", *options, "--basetemp", str(shelf / "home" / "tmp"), str(shelf / "tests"))
+def repeat(shelf: Path, name: str, *options: str) -> str:
+    """Run a file of tests as an ordinary user, and return the last line that it prints."""
+    fixed = ["-q", "-x", "-p", "no:cacheprovider", "-W", "error", "--basetemp", str(shelf / "home" / "tmp")]
+    done = as_nobody(shelf, "-m", "pytest", *fixed, *options, str(shelf / "tests" / name))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
+    return done.stdout.rstrip().rpartition("\n")[2]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
+@pytest.mark.parametrize("name", [name for name in REPEATED if name not in ATTACKS])
+def test_it_is_the_same_for_an_ordinary_user(shelf: Path, name: str) -> None:
+    assert " passed" in repeat(shelf, name, "-k", LEFT_OUT)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_is_held_for_an_ordinary_user(shelf: Path, name: str) -> None:
+    summary = repeat(shelf, name)
+    print(name, summary)
+    # As many as root runs: none is left out, none is skipped.
+    listed = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--collect-only", str(HERE / name)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    expected = sum(line.count("::") for line in listed.splitlines())
+    assert summary.split(" in ")[0] == f"{expected} passed"
+    assert name != ATTACKS[0] or expected >= MIN_ATTACKS
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program that an ordinary user cannot kill")

@@ -76,3 +76,34 @@ def servers(outside: Path) -> Iterator[dict[str, Any]]:
     thread.join()
     for server in (tcp, udp, by_path, by_name):
         server.close()
+
+
+@pytest.fixture
+def giver(outside: Path) -> Iterator[dict[str, Any]]:
+    """Servers outside, by path and by abstract name, that hand a descriptor of their directory to whoever connects."""
+    addresses = [str(outside / "giver"), f"\0corral-giver-{os.getpid()}-{unique_seconds()}"]
+    directory = os.open(outside, os.O_RDONLY | os.O_DIRECTORY)
+    servers = [socket.socket(socket.AF_UNIX) for _ in addresses]
+
+    def give(server: socket.socket) -> None:
+        while True:
+            with server.accept()[0] as peer:
+                if ending.is_set():
+                    return
+                socket.send_fds(peer, [b"x"], [directory])
+
+    ending = threading.Event()
+    threads = []
+    for server, address in zip(servers, addresses, strict=True):
+        server.bind(address)
+        server.listen()
+        threads.append(threading.Thread(target=give, args=(server,)))
+        threads[-1].start()
+    yield {"addresses": addresses}
+    ending.set()
+    for server, address, thread in zip(servers, addresses, threads, strict=True):
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(address)
+        thread.join()
+        server.close()
+    os.close(directory)

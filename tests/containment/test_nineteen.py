@@ -150,7 +150,7 @@ REPLACEMENTS = {
     "the interpreter by rename": "cp evil e && mv -f e .venv/bin/python",
     "the whole environment": "mv .venv away && mkdir -p .venv/bin && cp evil .venv/bin/python",
     "where its interpreter lies": "cp evil python3; echo home = $PWD > .venv/pyvenv.cfg; rm .venv/bin/python && cp evil .venv/bin/python",
-    "a module that every start loads": "cp start.py $(echo .venv/lib/python3*/site-packages)/sitecustomize.py",
+    "what every start runs": "cp start.pth $(echo .venv/lib/python3*/site-packages)/",
 }
 
 
@@ -166,7 +166,7 @@ def test_06_the_hosts_own_interpreter_in_the_project_is_not_replaced(
         (project / ".venv").symlink_to("real")
     (project / "evil").write_text(f"#!/bin/sh\ntouch {ran}\n")
     (project / "evil").chmod(0o755)
-    (project / "start.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    (project / "start.pth").write_text(f"import os; open({str(ran)!r}, 'w').close()\n")
     for backend, expected in (("warden", False), ("none", True)):
         command = [project / ".venv" / "bin" / "python", "-c", HOST, import_path(), str(project), backend, replace]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"})
@@ -189,6 +189,7 @@ def test_07_a_repository_is_not_renamed_away_from_its_protection(
 
 PLANTS = {
     "a pointer to a configuration": "cp -r .git evil && cp plant evil/config && echo ../evil > .git/commondir",
+    "a repository in a directory": "cp -r .git sub/.git && cp plant sub/.git/config && git add sub",
     "a second configuration": "git config extensions.worktreeConfig true; cp plant .git/config.worktree",
 }
 
@@ -198,6 +199,8 @@ def test_08_what_was_not_there_does_not_run_at_the_owners_next_git_status(
     repository: Path, open_sandbox: Callable[..., Sandbox], outside: Path, plant: str
 ) -> None:
     ran = outside / "ran"
+    (repository / "sub").mkdir()
+    (repository / "sub" / "file").write_text("1")
     if "worktree" in plant:
         git(repository, "config", "extensions.worktreeConfig", "true")
     (repository / "plant").write_text(

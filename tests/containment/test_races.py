@@ -140,6 +140,8 @@ def test_quarantine_moves_nothing_from_outside(held: Sandbox, project: Path, out
     (project / "door" / "hooks").mkdir(parents=True)
     (project / "way").symlink_to(outside)
 
+    own = os.open(project / "door", os.O_RDONLY)
+
     def naive() -> bool:
         try:
             if (project / "door").is_symlink():
@@ -149,14 +151,13 @@ def test_quarantine_moves_nothing_from_outside(held: Sandbox, project: Path, out
             return False
         if (tmp_path / "away" / "file").exists():
             return True
-        for path in (project / "door", project / "way"):
-            if not path.is_symlink():
-                (tmp_path / "away").rename(path / "hooks")
-                return (path / "hooks" / "file").exists()
+        (tmp_path / "away").rmdir()
+        os.mkdir("hooks", dir_fd=own)
         return False
 
     with swapping(held, "door", "way"):
         until(naive)
+    os.close(own)
 
 
 def test_quarantine_makes_no_directory_outside(
@@ -180,8 +181,9 @@ def test_removing_scratch_changes_nothing_outside(held: Sandbox, project: Path, 
     tree = project / "tree"
 
     def grow() -> None:
-        (tree / "a" / "deep").mkdir(parents=True, exist_ok=True)
-        (tree / "a").chmod(0)
+        if not (tree / "a").exists():
+            (tree / "a" / "deep").mkdir(parents=True)
+            (tree / "a").chmod(0)
         for path in (tree / "door", project / "other"):
             if not os.path.lexists(path):
                 # Of the two, one is to be a directory and one a link.
