@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.containment import grants, protected, toolchains
+from corral.containment import grants, identity, protected, toolchains
 from corral.frozen import Record, frozen
 from corral.grammar import DEPENDENCIES
 from corral.places import inside
@@ -123,7 +123,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         readable,
         writable,
         found,
-        _git_identity(owner_home),
+        identity.git_configuration(owner_home, environ),
         tuple(path for path in programs if not inside(path, project)),
         tuple(shared),
     )
@@ -262,22 +262,3 @@ def _rules_without_mounts(
     rules = [(source, "write" if how == "rw" else "read") for source, how in binds.values()]
     # What belongs to root in /proc is the machine's settings, and nothing but this rule keeps them from root.
     return (*rules, ("/proc", "read" if os.geteuid() == 0 else "process"), *nodes)
-
-
-def _git_identity(home: str) -> str:
-    """Return a git configuration with the owner's name and e-mail, and nothing else of theirs."""
-    known: dict[str, str] = {}
-    for path in (f"{home}/.config/git/config", f"{home}/.gitconfig"):
-        section = ""
-        for line in protected.lines(path):
-            text = line.strip()
-            if text.startswith("["):
-                section = text.lower()
-            elif section == "[user]":
-                name, _, value = text.partition("=")
-                if name.strip().lower() in ("name", "email"):
-                    known[name.strip().lower()] = value.strip().strip('"')
-    quoted = {name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in known.items()}
-    user = "".join(f'\t{name} = "{value}"\n' for name, value in quoted.items())
-    # Whose a repository is matters to git because its hooks would run; here they are held.
-    return f"[user]\n{user}[safe]\n\tdirectory = *\n"

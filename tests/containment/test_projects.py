@@ -1,0 +1,262 @@
+"""Projects of every shape and place are worked in the same way, and what corral runs from stays as it is."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral import Containment, Sandbox
+from corral.containment import toolchains
+
+GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home directory of the test's own, with a name for commits."""
+    path = tmp_path / "home"
+    path.mkdir()
+    (path / ".gitconfig").write_text('[user]\n\tname = "The \\"Real\\" Owner"\n\temail = o@example.org\n')
+    monkeypatch.setenv("HOME", str(path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return path
+
+
+def works(held: Sandbox, root: Path) -> None:
+    """Write, commit, and try to change a hook."""
+    subprocess.run(["git", "init", "-q", root], check=True)
+    text = "echo 1 > file && git add file && git commit -qm one && cat file && pwd"
+    done = held.run(text, shell=True)
+    assert (done.enforcement, done.exit_code, done.stderr, done.violations) == ("full", 0, b"", ())
+    assert done.stdout == b"1\n" + os.fsencode(str(root)) + b"\n"
+    shown = subprocess.run(
+        ["git", "-C", root, "log", "-1", "--format=%an %ae"], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == 'The "Real" Owner o@example.org\n'
+    assert not held.run("echo x > .git/hooks/pre-commit", shell=True).ok
+    planted = held.run("mkdir -p a/b && touch a/b/.envrc", shell=True)
+    assert [violation.target for violation in planted.violations] == [f"{root}/a/b/.envrc"]
+    assert not (root / "a" / "b" / ".envrc").exists()
+
+
+NAMES = {
+    "spaces": "a b  c ",
+    "other letters": "проект-ü-漢字",
+    "a new line": "a\nb",
+    "quotes": "a'b\"c`d$(e)",
+    "a backslash": "a\\nb",
+    "what looks like an option": "-rf",
+    "a percent sign": "%s%n",
+    "no text at all": os.fsdecode(b"\xff\xfe"),
+    "deep": "/".join(["d" * 100] * 20),
+    "a colon": "a:b,c",
+}
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_a_project_may_have_any_name(tmp_path: Path, open_sandbox: Callable[..., Sandbox], name: str) -> None:
+    root = tmp_path / name
+    root.mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", root], check=True)
+    works(open_sandbox(project_root=str(root)), root)
+
+
+def test_a_project_behind_links_is_where_they_lead(tmp_path: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    root = tmp_path / "real" / "project"
+    root.mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", root], check=True)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "other").symlink_to(tmp_path / "link" / "project")
+    works(open_sandbox(project_root=str(tmp_path / "other")), root)
+
+
+def test_a_home_directory_may_be_the_project(home: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "id").write_text("canary")
+    (home / "work").mkdir()
+    held = open_sandbox(project_root=str(home))
+    done = held.run("echo 1 > work/file; cat .ssh/id; ls -A .ssh; mv .ssh x; cat work/file", shell=True)
+    assert (done.stdout, (home / ".ssh" / "id").read_text()) == (b"1\n", "canary")
+    result = held.run(["touch", "work/.envrc"])
+    assert [violation.target for violation in result.violations] == [f"{home}/work/.envrc"]
+    assert not any(path.name == ".envrc" for path in home.rglob("*"))
+    for _ in range(2):
+        assert held.run(["true"]).violations == ()
+
+
+def test_a_project_that_holds_the_home_directory_shows_nothing_of_it(
+    home: Path, tmp_path: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "id").write_text("canary")
+    held = open_sandbox(project_root=str(tmp_path))
+    assert held.run(["ls", "-A", "home"]).stdout == b".gitconfig\n"
+    assert not held.run(["cat", "home/.ssh/id"]).ok
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory on another file system."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder).resolve()
+
+
+def test_a_project_may_lie_on_another_file_system(memory: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    subprocess.run(["git", "init", "-q", memory], check=True)
+    works(open_sandbox(project_root=str(memory)), memory)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs projects of other users")
+def test_a_project_may_be_another_users(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    subprocess.run(["git", "init", "-q", project], check=True)
+    for path in (project, *project.rglob("*")):
+        os.chown(path, 1234, 1234)
+    done = open_sandbox().run("echo 1 > f && git add f && git commit -qm one && git status --short", shell=True)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_tree_deeper_than_a_path_is_said(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    (project / "dig.py").write_text(
+        "import os\nfor _ in range(60):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)\nopen('.envrc', 'w')\n"
+    )
+    result = open_sandbox().run(["python3", "dig.py"])
+    assert [(violation.kind, "too deep" in violation.detail) for violation in result.violations] == [("planted", True)]
+    subprocess.run(["rm", "-rf", project / ("d" * 100)], check=True)
+
+
+PROGRAM = """
+import os, sys
+from corral import Containment, Profile, Sandbox, SandboxConfig
+from corral.model import Decision
+from corral.rulebook import effects, profile_named
+groups = dict.fromkeys(profile_named("strict").groups, Decision.ALLOW)
+profile = Profile("open", dict.fromkeys(effects(), Decision.ALLOW), groups)
+backend = sys.argv[2] if len(sys.argv) > 2 else "auto"
+config = SandboxConfig(".", profile=profile, denylist=(), interpreter_block=(), containment=Containment(backend=backend))
+with Sandbox(config) as box:
+    box.run(sys.argv[1], shell=True)
+"""
+
+
+@pytest.fixture
+def own(project: Path) -> Path:
+    """A project whose own environment corral runs from, with its dependencies in a folder beside."""
+    made = [sys._base_executable, "-m", "venv", "--without-pip", "--symlinks", project / ".venv"]
+    subprocess.run(made, check=True, env={})
+    (packages,) = (project / ".venv" / "lib").glob("python3*/site-packages")
+    shutil.copytree(os.path.dirname(corral.__file__), packages / "corral", ignore=shutil.ignore_patterns("__pycache__"))
+    needed = project / "needed"
+    for name in ("tree_sitter", "tree_sitter_bash"):
+        module = __import__(name)
+        shutil.copytree(os.path.dirname(module.__file__), needed / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (packages / "needed.pth").write_text(f"{needed}\n")
+    (project / "program.py").write_text(PROGRAM)
+    return project
+
+
+OWN_CHANGES = {
+    "the package": "echo x >> $(echo .venv/lib/*/site-packages/corral/sandbox.py)",
+    "the package by a new module": "touch $(echo .venv/lib/*/site-packages/corral)/json.py",
+    "what is loaded at start": "echo 'import os' > $(echo .venv/lib/*/site-packages)/x.pth",
+    "the interpreter": "rm .venv/bin/python && cp /bin/true .venv/bin/python",
+    "the environment's own file": "echo x >> .venv/pyvenv.cfg",
+    "the environment by rename": "mv .venv v && mkdir .venv",
+    "a dependency": "touch needed/tree_sitter/x.py",
+    "a dependency by rename": "mv needed n && mkdir needed",
+}
+
+
+def contents(root: Path) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for top in (".venv", "needed"):
+        for path in sorted((root / top).rglob("*")):
+            if "__pycache__" not in path.parts:
+                found[str(path)] = os.readlink(path) if path.is_symlink() else path.is_file() and path.read_bytes()
+    return found
+
+
+@pytest.mark.parametrize("text", OWN_CHANGES.values(), ids=OWN_CHANGES)
+def test_what_corral_runs_from_stays(own: Path, text: str) -> None:
+    before = contents(own)
+    command = [own / ".venv" / "bin" / "python", "program.py", text]
+    subprocess.run(command, cwd=own, check=True)
+    assert contents(own) == before
+    subprocess.run([*command, "none"], cwd=own, check=True)
+    assert contents(own) != before
+
+
+def test_programs_of_every_manager_are_found_on_the_path(
+    home: Path, open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {
+        "pyenv": (".pyenv/shims/tool", '#!/bin/sh\nexec "$HOME_OF_TOOLS/.pyenv/versions/3/bin/tool"\n'),
+        "nvm": (".nvm/versions/node/v1/bin/tool", "#!/bin/sh\ncat \"$(dirname \"$0\")/../lib/data\"\n"),
+        "cargo": (".cargo/bin/tool", "#!/bin/sh\necho cargo\n"),
+        "conda": ("miniconda/bin/tool", "#!/bin/sh\ncat \"$(dirname \"$0\")/../lib/data\"\n"),
+    }  # fmt: skip
+    for name, (path, text) in made.items():
+        tool = home / path
+        tool.parent.mkdir(parents=True)
+        tool.write_text(text)
+        tool.chmod(0o755)
+        (tool.parent.parent / "lib").mkdir(exist_ok=True)
+        (tool.parent.parent / "lib" / "data").write_text(f"{name}\n")
+    version = home / ".pyenv" / "versions" / "3" / "bin" / "tool"
+    version.parent.mkdir(parents=True)
+    version.write_text("#!/bin/sh\necho pyenv\n")
+    version.chmod(0o755)
+    (home / ".cargo" / "credentials.toml").write_text("canary")
+    (home / "notes").write_text("canary")
+    for name, (path, _) in made.items():
+        monkeypatch.setenv("PATH", f"{home / os.path.dirname(path)}:/usr/bin:/bin")
+        held = open_sandbox()
+        done = held.run(["tool"], env={"HOME_OF_TOOLS": str(home)})
+        assert (done.stdout, done.enforcement) == (f"{name}\n".encode(), "full"), done.stderr_text
+        assert not held.run(["ls", home / "notes"]).ok
+        assert not held.run(["ls", home / ".cargo" / "credentials.toml"]).ok
+        assert not held.run(["rm", "-f", home / path]).ok
+        assert (home / path).exists()
+
+
+def test_a_prefix_is_read_only_and_nothing_of_the_home_directory_is_a_prefix(home: Path, project: Path) -> None:
+    (home / "bin").mkdir()
+    assert toolchains.find([str(home / "bin"), str(home)], str(home), str(project)) == [str(home / "bin")]
+
+
+def test_a_commit_needs_no_configuration_inside(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    done = open_sandbox().run(
+        "git init -q r && cd r && git commit -q --allow-empty -m one && git log --format=%an", shell=True
+    )
+    assert (done.exit_code, done.stdout, done.stderr) == (0, b'The "Real" Owner\n', b"")
+    loose = open_sandbox(containment=Containment(backend="none"))
+    assert loose.run(["git", "-C", "r", "log", "-1", "--format=%ae"]).stdout == b"o@example.org\n"
+
+
+NAMES_OF_OWNERS = {
+    "plain": ("[user]\n\tname = A B\n\temail = a@x\n", "A B a@x"),
+    "in one line": ('[user] name = "A  B" ; note\n[User]\nEMAIL=a@x # note\n', "A  B a@x"),
+    "escaped": ('[user]\nname = A \\"B\\" \\\\ C\nemail = a@x\n', 'A "B" \\ C a@x'),
+    "in another file": ("[include]\n\tpath = ~/own\n\tpath = more\n", "From Own more@x"),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), NAMES_OF_OWNERS.values(), ids=NAMES_OF_OWNERS)
+def test_the_owners_name_is_read_as_git_reads_it(
+    home: Path, project: Path, open_sandbox: Callable[..., Sandbox], text: str, expected: str
+) -> None:
+    (home / ".gitconfig").write_text(text)
+    (home / "own").write_text("[user]\nname = From Own\n[include]\npath = ~/own\n")
+    (home / "more").write_text("[user]\nemail = more@x\n")
+    words = "git init -q r && cd r && git commit -q --allow-empty -m one && git log --format='%an %ae'"
+    assert open_sandbox().run(words, shell=True).stdout == f"{expected}\n".encode()
+    shutil.rmtree(project / "r")
+    (home / "own").write_text("[user]\nname = From Own\n")
+    assert (
+        open_sandbox(containment=Containment(backend="none")).run(words, shell=True).stdout == f"{expected}\n".encode()
+    )
