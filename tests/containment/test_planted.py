@@ -160,6 +160,22 @@ def test_a_directory_that_cannot_be_listed_hides_nothing(
 ) -> None:
     result = open_sandbox().run("mkdir src/x && touch src/x/.envrc && chmod 111 src/x src", shell=True)
     assert planted_by(result, repository) == ["src/x/.envrc"]
+    assert not (repository / "src" / "x" / ".envrc").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("touch src/.envrc && chmod 555 src", "src/.envrc"),
+        ("mkdir -p src/.claude/x && chmod 500 src/.claude/x src/.claude src", "src/.claude"),
+        ("mkdir -p src/.idea && chmod 0 src/.idea", "src/.idea"),
+    ],
+)
+def test_what_cannot_be_written_is_moved_too(
+    repository: Path, open_sandbox: Callable[..., Sandbox], text: str, expected: str
+) -> None:
+    assert planted_by(open_sandbox().run(text, shell=True), repository) == [expected]
+    assert not (repository / expected).exists()
 
 
 def test_many_are_all_moved_and_counted(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:

@@ -53,7 +53,7 @@ def _move_below(base: str, source: int, name: str, last: str) -> str:
     try:
         target = _enter(own, os.dup(quarantine))
         try:
-            os.rename(name, last, src_dir_fd=source, dst_dir_fd=target)
+            _rename(name, source, last, target)
         except OSError:
             os.rmdir(own, dir_fd=quarantine)
             raise
@@ -62,6 +62,32 @@ def _move_below(base: str, source: int, name: str, last: str) -> str:
     finally:
         os.close(quarantine)
     return f"{base}/corral-quarantine/{own}/{last}"
+
+
+def _rename(name: str, source: int, last: str, target: int) -> None:
+    try:
+        os.rename(name, last, src_dir_fd=source, dst_dir_fd=target)
+    except PermissionError:
+        # A command has taken away the owner's right to write there, or to what it made.
+        mode = os.fstat(source).st_mode & 0o7777
+        os.fchmod(source, mode | 0o700)
+        try:
+            _open_up(name, source)
+            os.rename(name, last, src_dir_fd=source, dst_dir_fd=target)
+        finally:
+            os.fchmod(source, mode)
+
+
+def _open_up(name: str, directory: int) -> None:
+    """Give the owner all rights to a directory: to move one changes it."""
+    try:
+        descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    except NotADirectoryError:
+        return
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
+    finally:
+        os.close(descriptor)
 
 
 def _enter(name: str, at: int) -> int:
