@@ -24,7 +24,7 @@ _MIXED = (".local", ".cargo", ".config", ".npm", ".docker", ".kube", ".aws", ".s
 def find(directories: Iterable[str], home: str, project: str) -> list[str]:
     """Return the directories to show read-only, none of them below another."""
     found: set[str] = set()
-    pending = [_resolve(path, project) for path in directories]
+    pending = [_resolve(path, project) for path in dict.fromkeys(directories)]
     seen: set[str] = set()
     while pending:
         real = pending.pop()
@@ -89,9 +89,9 @@ def links_to(path: str) -> list[str]:
 def _resolve(path: str, project: str, *, is_file: bool = False) -> str:
     """Return the directory that a path means, or nothing where only the project says so."""
     # A link .venv/bin/x to ~/.ssh/id, left by a command, would show ~/.ssh to those of the next sandbox.
-    real = os.path.realpath(path)
+    links, real = follow(path)
     directory = os.path.dirname(real) if is_file else real
-    by_project = any(inside(place, project) for place in (os.path.normpath(path), *links_to(path)))
+    by_project = any(inside(place, project) for place in (os.path.normpath(path), *links))
     return directory if not by_project or inside(directory, project) or _holds_python(directory) else ""
 
 
