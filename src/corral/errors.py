@@ -1,4 +1,4 @@
-"""The two ways corral itself fails. What a command or its arguments do is never one of them."""
+"""The three ways corral itself fails. What a command or its arguments do is never one of them."""
 
 
 class CorralError(Exception):
@@ -11,3 +11,7 @@ class PolicyError(CorralError, ValueError):
 
 class ContainmentError(CorralError, RuntimeError):
     """The kernel cannot give what the profile needs, or the process that spawns is gone."""
+
+
+class AuditError(CorralError, RuntimeError):
+    """What happens cannot be written to the owner's log; the message names the file and what to do."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from errno import ENOENT, ENOTDIR
 from signal import SIGKILL, SIGXFSZ
 
+from corral.clock import utc
 from corral.containment import wire
 from corral.containment.denials import limit_hit
 from corral.frozen import Record, frozen
@@ -51,22 +51,8 @@ def facts_of(call: Call, verdict: Verdict, cwd: str, id_: bytes, started_at: flo
         "cwd": cwd,
         "verdict": verdict,
         "id": id_.hex(),
-        "started_at": _utc(started_at),
+        "started_at": utc(started_at),
     }
-
-
-_last_second: tuple[int, str] = (0, "1970-01-01T00:00:00")
-
-
-def _utc(now: float) -> str:
-    global _last_second  # noqa: PLW0603  one assignment, so threads see the old pair or the new
-    whole = int(now)
-    second, text = _last_second
-    if second != whole:
-        # Once a second: the C library's way to a date is long.
-        text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
-        _last_second = (whole, text)
-    return f"{text}.{int((now - whole) * 1000):03d}Z"
 
 
 @frozen

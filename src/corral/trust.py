@@ -10,19 +10,29 @@ from corral.errors import PolicyError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
+_sha256: Any = None
 _FILE = "trust"  # one line for each file: hash, blank, path
 
 
 def digest_of(data: bytes) -> str:
     """Return the hash that stands for a file's exact bytes."""
-    try:
-        from _sha256 import sha256  # type: ignore[import-not-found]  # noqa: PLC0415  hashlib takes a millisecond
-    except ImportError:
-        from hashlib import sha256  # noqa: PLC0415
-
-    digest: str = sha256(data).hexdigest()
+    global _sha256  # noqa: PLW0603  found once
+    if _sha256 is None:
+        _sha256 = _find_sha256()
+    digest: str = _sha256(data).hexdigest()
     return digest
+
+
+def _find_sha256() -> Any:
+    # Until 3.11 and from 3.12 on; hashlib takes a millisecond.
+    for name in ("_sha256", "_sha2", "hashlib"):
+        try:
+            return __import__(name).sha256
+        except (ImportError, AttributeError):
+            continue
+    raise PolicyError("this Python has no SHA-256")
 
 
 def is_trusted(path: str, digest: str, environ: Mapping[str, str], root: str) -> bool:

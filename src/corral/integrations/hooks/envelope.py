@@ -5,11 +5,15 @@ That package loads `re` and `enum`, which take as long as the whole hook may.
 
 from __future__ import annotations
 
-from _json import encode_basestring_ascii, make_scanner
+from _json import make_scanner
+
+from corral import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+dumps = jsontext.dumps
 
 SHELL, WRITE = "shell", "write"
 MAX_REASON = 4000  # characters; the hosts cut at 10,000 and some at less
@@ -82,21 +86,6 @@ def loads(data: bytes) -> dict[str, Any]:
     if text[end:].strip() or not isinstance(value, dict):
         raise BadPayload("the payload is no single JSON object")
     return value
-
-
-def dumps(value: object) -> str:
-    """Return plain data as JSON."""
-    if isinstance(value, str):
-        return str(encode_basestring_ascii(value))
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{dumps(str(key))}: {dumps(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(dumps(item) for item in value) + "]"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
 
 
 def text_at(payload: dict[str, Any], *path: str) -> str:
