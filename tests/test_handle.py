@@ -352,6 +352,18 @@ def test_a_callback_that_fails_fails_the_run_and_ends_the_command(open_box: Sand
     assert open_box.run(["echo", "next"]).stdout == b"next\n"
 
 
+def test_a_signal_handler_may_kill_in_the_middle_of_anything(open_box: Sandbox) -> None:
+    started = open_box.start(["sleep", unique_seconds()], open_stdin=True)
+    before = signal.signal(signal.SIGUSR2, lambda *_: started.kill())
+    try:
+        with started._speaking:
+            # As if it fell into the middle of a word to the warden.
+            signal.raise_signal(signal.SIGUSR2)
+        assert started.wait().exit_code == 137
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
 def test_a_callback_cannot_wait_for_the_command_that_calls_it(open_box: Sandbox) -> None:
     def wait(*_: object) -> None:
         started.wait()

@@ -77,9 +77,11 @@ def test_the_host_is_no_subreaper(open_box: Sandbox) -> None:
     assert answer.value == 0
 
 
-def test_when_the_host_is_killed_everything_ends(project: Path) -> None:
+@pytest.mark.parametrize("pty", [False, True], ids=["", "on a terminal"])
+def test_when_the_host_is_killed_everything_ends(project: Path, pty: bool) -> None:
     seconds = unique_seconds()
-    with host(project, seconds, "h = box.start(['sleep', seconds]); print(1, flush=True); signal.pause()") as process:
+    code = f"h = box.start(['sleep', seconds], pty={pty}); print(1, flush=True); signal.pause()"
+    with host(project, seconds, code) as process:
         assert line_of(process)
         eventually(lambda: alive(seconds))
         (keeper,) = children(process.pid)

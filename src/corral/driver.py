@@ -6,7 +6,7 @@ Exactly one result, whatever happens to the command, the warden or the keeper. O
 from __future__ import annotations
 
 import os
-from _thread import RLock, allocate_lock
+from _thread import RLock
 from select import POLLIN, POLLOUT
 from time import monotonic, time
 
@@ -98,7 +98,8 @@ class Driver:
         self._printed: list[Chunk] | None = None if on_output is None else []  # not yet told to those who listen
         self._relayed = -1
         self._driving = RLock()  # a thread that drives knows that it does, although an interrupt came in between
-        self._speaking = allocate_lock()  # held while a message is sent, and while the warden is given back
+        # By a signal handler too, in the middle of the same thread's words.
+        self._speaking = RLock()  # held while a message is sent, and while the warden is given back
         limit = launch.timeout_seconds
         self._patience_ends_at = NEVER if limit is None else started_at + limit + GRACE_SECONDS
         self._silence_seconds = None if inherits else config.output.silence_seconds
@@ -179,7 +180,7 @@ class Driver:
             return
         streams = self._streams
         writing = streams.stdin if streams.wants_to_write else -1
-        relayed = self._relayed if streams.takes_input else -1
+        relayed = self._relayed if self._relayed >= 0 and streams.takes_input else -1
         if writing >= 0:
             warden.poller.register(writing, POLLOUT)
         if relayed >= 0:

@@ -5,7 +5,7 @@ Any number of threads and coroutines may wait for one command, and each gets all
 
 from __future__ import annotations
 
-from _thread import RLock, allocate_lock
+from _thread import RLock
 from signal import valid_signals
 from time import monotonic
 
@@ -150,6 +150,6 @@ class Finished(Handle):
         self._audience = None
         self._printed = None
         self._driving = RLock()
-        self._speaking = allocate_lock()
+        self._speaking = RLock()
         self._streams = Streams()
         self._patience_ends_at = NEVER

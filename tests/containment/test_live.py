@@ -57,15 +57,14 @@ def test_a_terminal_is_one_on_all_three_streams_and_controls_its_session(some_bo
 def test_a_terminal_has_the_size_that_was_asked_for_and_hears_of_another(some_box: Sandbox, project: Path) -> None:
     program = script(
         project,
-        "import os, signal\n"
-        "def say(*_):\n    os.write(1, b'%d %d\\n' % os.get_terminal_size())\n"
-        "signal.signal(signal.SIGWINCH, say)\nsay()\ninput()\n",
+        "import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])\n"
+        "print(*os.get_terminal_size(), flush=True)\nsignal.sigwait([signal.SIGWINCH])\n"
+        "print(*os.get_terminal_size(), flush=True)\n",
     )
     started = some_box.start(program, pty=True, rows=33, columns=101)
     assert until(started, b"\n") == b"101 33\r\n"
     started.resize(50, 120)
     assert until(started, b"\n") == b"120 50\r\n"
-    started.write_stdin(b"\n")
     assert started.wait().exit_code == 0
 
 
@@ -101,7 +100,8 @@ def test_the_end_of_input_reaches_the_command(some_box: Sandbox, typed: bytes, r
 def test_keys_are_signals_for_who_is_in_the_foreground(some_box: Sandbox, project: Path) -> None:
     program = script(
         project,
-        "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    raise SystemExit(7)\n",
+        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+        "print('ready', flush=True)\nraise SystemExit(5 + signal.sigwait([signal.SIGINT]))\n",
     )
     started = some_box.start(program, pty=True)
     until(started, b"ready")
