@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Known = tuple[str, str, int, int]  # path, role, number of the inode, time of change
 
-MAX_ASKED = 4  # directories; with more the kernel is to tell which have changed, from the third command on
+MAX_ASKED = 1  # directory; with more the kernel is to tell which have changed, from the third command on
 MAX_WATCHED = 16_384  # directories; a project of more is asked one by one, about 2 ms a thousand
 FEW_LOOKS = 2  # most processes of the command line run one command: to ask costs them less than to listen
 # A directory's time of change has the kernel's clock tick: younger than this, another change may have the same.
@@ -86,7 +86,7 @@ class Directories:
 
     def forked(self) -> None:
         """Go on in a fork of the process: the notices are its parent's."""
-        self._notices = None
+        self.close()
 
     def close(self) -> None:
         """Let go of what the kernel holds."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from _struct import Struct
-from _thread import start_new_thread
 
 from corral.containment.kernel import call
 
@@ -48,5 +47,5 @@ class Notices:
 
     def close(self) -> None:
         """Forget all of them."""
-        # The kernel waits here until no event can be on its way, 13 ms as measured: nobody else needs to.
-        start_new_thread(os.close, (self._descriptor,))
+        # Here the kernel waits until no event can be on its way, 13 ms as measured; once a sandbox.
+        os.close(self._descriptor)
