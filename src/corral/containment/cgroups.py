@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     Place = tuple[int, str]  # version and directory
+    Home = tuple[int, frozenset[str], str]
 
 # What is counted or bounded, by its name in version 1 and, where version 2 must be told to count it, there.
 _CONTROLLERS = {"pids": ("pids", "pids"), "memory": ("memory", "memory"), "cpu": ("cpuacct", "")}
@@ -34,17 +35,22 @@ def find(wanted: Iterable[str]) -> dict[str, Place]:
     found: dict[str, Place] = {}
     homes = list(homes_of(_read("/proc/self/cgroup"), _read("/proc/self/mountinfo")))
     for controller in wanted:
-        in_first, in_second = _CONTROLLERS[controller]
-        places = [(1, place) for version, counted, place in homes if version == 1 and in_first in counted]
-        for _, _, home in (home for home in homes if home[0] == 2):
-            places += [(2, place) for place in places_of(home) if _counts(place, in_second)]
-        usable = next((place for place in places if _can_make(place[1])), None)
+        usable = next((place for place in _places(controller, homes) if _can_make(place[1])), None)
         if usable:
             found[controller] = usable
     return found
 
 
-def homes_of(cgroup: str, mountinfo: str) -> Iterator[tuple[int, frozenset[str], str]]:
+def _places(controller: str, homes: Iterable[Home]) -> Iterator[Place]:
+    in_first, in_second = _CONTROLLERS[controller]
+    for version, counted, home in homes:
+        if version == 1 and in_first in counted:
+            yield 1, home
+        elif version == 2:
+            yield from ((2, place) for place in places_of(home) if _counts(place, in_second))
+
+
+def homes_of(cgroup: str, mountinfo: str) -> Iterator[Home]:
     """Return version, controllers and directory of each group that this process is in; those of version 1 first."""
     mounts = [_mount(line) for line in mountinfo.splitlines() if " - cgroup" in line]
     for line in cgroup.splitlines():
@@ -93,7 +99,7 @@ def _can_make(place: str) -> bool:
         os.mkdir(probe)
     except OSError:
         return False
-    os.rmdir(probe)
+    _remove(probe)
     return True
 
 
@@ -104,12 +110,13 @@ def _prefix() -> str:
 
 def remove_stale() -> None:
     """Remove the empty groups of keepers that were killed."""
-    for place in {place for _, place in find(_CONTROLLERS).values()}:
+    homes = list(homes_of(_read("/proc/self/cgroup"), _read("/proc/self/mountinfo")))
+    for place in {place for controller in _CONTROLLERS for _, place in _places(controller, homes)}:
         _remove_stale(place)
 
 
 def _remove_stale(place: str) -> None:
-    for name in os.listdir(place):
+    for name in os.listdir(place) if os.access(place, os.W_OK) else ():
         # A keeper that is dead but not waited for is gone too.
         if name.startswith(_prefix()) and ") Z " in (_read(f"/proc/{name.split('-')[2]}/stat") or ") Z "):
             _remove(f"{place}/{name}")
