@@ -48,7 +48,9 @@ def test_the_version_is_the_packages(project: Path) -> None:
     assert (done.returncode, done.stdout.decode()) == (0, f"corral {corral.__version__}\n")
 
 
-@pytest.mark.parametrize("verb", [(), ("run",), ("check",), ("explain",), ("rule",), ("demo",)])
+@pytest.mark.parametrize(
+    "verb", [(), ("run",), ("check",), ("explain",), ("rule",), ("demo",), ("doctor",), ("selftest",)]
+)
 def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], project: Path) -> None:
     done = cli(*verb, "--help", cwd=project, COLUMNS="100")
     text = done.stdout.decode()

@@ -38,7 +38,15 @@ NEEDED += [
 ]
 CONTAINMENT = sorted(f"containment/{path.name}" for path in (HERE / "containment").glob("test_*.py"))
 REPEATED = ["test_processes.py", "test_spawn.py", "test_handle.py", *CONTAINMENT]
-COPIED = ["observe.py", "conftest.py", "test_processes.py", "test_spawn.py", "test_handle.py", "containment"]
+COPIED = [
+    "observe.py",
+    "machines.py",
+    "conftest.py",
+    "test_processes.py",
+    "test_spawn.py",
+    "test_handle.py",
+    "containment",
+]
 # The list of attacks: whole for either, and nothing of it may be skipped.
 ATTACKS = [f"containment/test_{name}.py" for name in ("attacks", "nineteen", "races", "network", "leaks", "walls")]
 MIN_ATTACKS = 80

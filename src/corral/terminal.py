@@ -18,6 +18,7 @@ SIGNS = {
     "deny": ("✗", "x"),
     "ask": ("?", "?"),
     "allow": ("✓", "+"),
+    "warn": ("⚠", "!"),
     "stop": ("!", "!"),
     "cut": ("…", "..."),
     "dot": ("·", "-"),
@@ -55,7 +56,7 @@ def terminal_of(stream: TextIO, environ: Mapping[str, str]) -> Terminal:
             columns = 80
     color = tty and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
     try:
-        "✗…└".encode(stream.encoding or "ascii")
+        "✗⚠…└".encode(stream.encoding or "ascii")
     except (UnicodeError, LookupError):
         unicode = False
     else:

@@ -24,12 +24,16 @@ what runs inside the project.
   corral explain --shell 'cat x | sh'   why, part by part
   corral run -- pytest -q               run it contained, if it is allowed
   corral demo                           see it at work in a temporary project
+  corral doctor                         what this machine gives to hold commands with
+  corral selftest                       attack the sandbox, harmlessly, and see what holds
 """
 EXIT_CODES = """\
 exit codes:
   run        the command's own; 126 denied, 124 timed out
   check      0 allow, 3 ask, 126 deny
   explain    as check
+  doctor     0 full, 1 partial, 2 none
+  selftest   0 all held, 1 something did not, 3 something could not be shown
   any        125 corral itself failed, wrong arguments included
 """
 RUN = """\
@@ -77,6 +81,24 @@ Rule ids stand in every finding.
 DEMO = """\
 The table goes to stderr and the outcomes as JSON to stdout. Exit code: 0 only if every outcome is as expected.
 """
+DOCTOR = """\
+examples:
+  corral doctor
+  corral doctor --json | jq -r '.checks[] | select(.status != "ok") | .name'
+
+Every layer is entered by a throwaway process, and a command looks around in a sandbox that is started for it. Settings
+of the machine are read only to explain what did not hold.
+Exit code: 0 every layer holds (full), 1 some do (partial), 2 none does, 125 corral itself failed.
+"""
+SELFTEST = """\
+examples:
+  corral selftest
+  corral selftest --profile strict --json
+
+Each attempt is made twice: in a sandbox as `run` would make it, where it must fail, and uncontained on a victim of its
+own, where it must succeed. Victims are made for it and removed. Where the second fails too, nothing was shown.
+Exit code: 0 all held, 1 something did not, 3 nothing got out but something could not be shown, 125 corral failed.
+"""
 DEFAULT_PROFILE = "workspace"
 VERBS = {
     "run": ("run a command, if the guard allows it", RUN),
@@ -84,6 +106,8 @@ VERBS = {
     "explain": ("show how a command is judged, part by part; run nothing", EXPLAIN),
     "rule": ("show a rule's page, or the ids of all rules", RULE),
     "demo": ("run legal and adversarial calls in a temporary project", DEMO),
+    "doctor": ("show what this machine gives to hold commands with, and what would give more", DOCTOR),
+    "selftest": ("attack the sandbox harmlessly, and show what held", SELFTEST),
 }
 CALLS = {
     verb: f"corral {verb} [options] -- CMD [ARG ...]\n       corral {verb} [options] --shell STRING"
@@ -176,25 +200,38 @@ def _verb_parser(verb: str) -> Parser:
     if verb in CALLS:
         _call_arguments(parser)
     if verb == "run":
-        what = "what holds the command: auto (default), warden, bubblewrap, or none"
-        parser.add_argument("--backend", default="auto", choices=BACKENDS, metavar="NAME", help=what)
         own = "on a terminal of its own (default: where corral is on one)"
         parser.add_argument("-t", "--tty", action="store_true", default=None, help=own)
         parser.add_argument("-T", "--no-tty", dest="tty", action="store_false", help="without one")
     if verb == "check":
         parser.add_argument("--jsonl", action="store_true", help="judge one call per line of stdin")
+    if verb == "selftest":
+        _profile_argument(parser)
+    if verb in ("doctor", "selftest"):
+        _root_argument(parser)
+    if verb in ("run", "doctor", "selftest"):
+        what = "what holds commands: auto (default), warden, bubblewrap, or none"
+        parser.add_argument("--backend", default="auto", choices=BACKENDS, metavar="NAME", help=what)
     if verb == "rule":
         parser.add_argument("id", nargs="?", metavar="ID", help="a rule's id, as in a finding")
     parser.add_argument("--json", action="store_true", help="print JSON on stdout")
     return parser
 
 
-def _call_arguments(parser: Parser) -> None:
+def _profile_argument(parser: Parser) -> None:
     names = profile_names()
     known = f"{' or '.join(names)} (default: {DEFAULT_PROFILE})"
-    parser.add_argument("--shell", metavar="STRING", help="a shell command line instead of a program and its arguments")
     parser.add_argument("--profile", default=DEFAULT_PROFILE, choices=names, metavar="NAME", help=known)
+
+
+def _root_argument(parser: Parser) -> None:
     parser.add_argument("--root", default=".", metavar="DIR", help="the project's directory (default: .)")
+
+
+def _call_arguments(parser: Parser) -> None:
+    parser.add_argument("--shell", metavar="STRING", help="a shell command line instead of a program and its arguments")
+    _profile_argument(parser)
+    _root_argument(parser)
     parser.add_argument("--cwd", metavar="DIR", help="where the command starts, in the project (default: its root)")
     limit = f"wall-clock seconds, 0 for no limit (default: {DEFAULT_TIMEOUT_SECONDS:g})"
     parser.add_argument("--directory-file", metavar="FILE", help=argparse.SUPPRESS)

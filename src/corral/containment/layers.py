@@ -9,6 +9,7 @@ import os
 from errno import ENOSYS
 
 from corral.containment import landlock, mounts, namespaces, privileges, seccomp
+from corral.containment.kernel import MACHINE, call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "privileges": ("no capability, and none to be gained by any program", ()),
     "limits": ("no core dumps, and the limits of the config", ()),
 }
+# Where there is a kernel there are these; the rest is found by trying.
+_ALWAYS = ("privileges", "limits")
 _MINIMAL = (("bind", "/usr", "/usr", "ro"), ("pin", "/usr", "", ""))
 
 
@@ -52,72 +55,78 @@ def _stands(name: str, available: Collection[str]) -> bool:
 
 
 def probe(stage: str) -> set[str]:
-    """Try every layer in children that end at once, each in the way it will be used, and return those that hold."""
+    """Return the layers that hold on this machine."""
+    return {name for name, refusal in attempt(stage).items() if refusal is None}
+
+
+def attempt(stage: str) -> dict[str, OSError | None]:
+    """Try every layer in children that end at once, each in the way it will be used; return what spoke against each."""
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(told)
             _try_all(stage, tell)
-        except OSError:
-            # What does not hold here has been left out of what was told.
-            os._exit(0)
         finally:
-            os._exit(1)
+            os._exit(0)
     os.close(tell)
-    with open(told, "rb") as file:
-        found = set(file.read().decode().split())
+    with open(told, encoding="utf-8", errors="replace") as file:
+        answers = [line.rstrip("\n").split(" ", 2) for line in file]
     os.waitpid(child, 0)
-    return found | {"privileges", "limits"}
+    found = {name: OSError(int(number), words) if words else None for name, number, words in answers}
+    untried = {name: OSError(0, "it was not tried") for name in LAYERS if name not in _ALWAYS}
+    return untried | dict.fromkeys(_ALWAYS) | found
 
 
 def _try_all(stage: str, tell: int) -> None:
-    _holds(lambda: _try_rules(tell))
+    if _tell(tell, "user", _try_user):
+        for name in ("net", "ipc", "uts", "cgroup"):
+            _tell(tell, name, _trial_of(name))
+        if (
+            _in_child(lambda: _tell(tell, "mount", lambda: _try_tree(stage, own_proc=False)))
+            # The first child is the new namespace's first process, and with its end the namespace is spent.
+            and _tell(tell, "pid", lambda: namespaces.unshare("pid"))
+        ):
+            _in_child(lambda: _tell(tell, "proc", lambda: _try_tree(stage, own_proc=True)))
+    privileges.gain_nothing()
+    _tell(tell, "landlock", lambda: _try_landlock(stage))
+    _tell(tell, "seccomp", _try_seccomp)
+
+
+def _tell(tell: int, name: str, trial: Callable[[], None]) -> bool:
+    """Tell how a trial went: the name, the kernel's number and its words; no words where it went well."""
+    words, number = "", 0
+    try:
+        trial()
+    except OSError as error:
+        words, number = f"{error.strerror}{f': {error.filename}' if error.filename else ''}", error.errno or 0
+    os.write(tell, f"{name} {number} {words}\n".encode("utf-8", "replace"))
+    return not words
+
+
+def _in_child(trial: Callable[[], bool]) -> bool:
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if trial() else 1)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _try_user() -> None:
     uid, gid = os.geteuid(), os.getegid()
     namespaces.unshare("user")
     namespaces.write_own_id(uid, gid)
-    os.write(tell, b"user ")
-    for name in ("net", "ipc", "uts", "cgroup"):
-        try:
-            namespaces.unshare(name)
-            if name == "net":
-                namespaces.raise_loopback()
-        except OSError:
-            continue
-        os.write(tell, name.encode() + b" ")
-    if not _holds(lambda: _try_tree(stage, own_proc=False)):
-        return
-    os.write(tell, b"mount ")
-    namespaces.unshare("pid")
-    # The first child is the new namespace's first process, and with its end the namespace is spent.
-    if _holds(lambda: _try_tree(stage, own_proc=True)):
-        os.write(tell, b"pid proc ")
-    else:
-        os.write(tell, b"pid ")
 
 
-def _try_rules(tell: int) -> None:
-    # In a child of their own, since neither is ever taken off again.
-    privileges.gain_nothing()
-    for name, attempt in (("landlock", _try_landlock), ("seccomp", _try_seccomp)):
-        try:
-            attempt()
-        except OSError:
-            continue
-        os.write(tell, name.encode() + b" ")
+def _trial_of(name: str) -> Callable[[], None]:
+    def trial() -> None:
+        namespaces.unshare(name)
+        if name == "net":
+            namespaces.raise_loopback()
 
-
-def _try_landlock() -> None:
-    if not landlock.version():
-        raise OSError(ENOSYS, "this kernel has no Landlock")
-    landlock.confine((("/", "write"),), deny_tcp=False)
-
-
-def _try_seccomp() -> None:
-    if not seccomp.is_known():
-        raise OSError(ENOSYS, "there is no table of calls for this machine")
-    # One instruction: the whole filter differs in length alone.
-    seccomp.install([seccomp.ALLOW_ALL])
+    return trial
 
 
 def _try_tree(stage: str, *, own_proc: bool) -> None:
@@ -126,12 +135,26 @@ def _try_tree(stage: str, *, own_proc: bool) -> None:
     mounts.enter(_MINIMAL, stage, own_proc=own_proc)
 
 
-def _holds(attempt: Callable[[], None]) -> bool:
-    child = os.fork()
-    if child == 0:
-        try:
-            attempt()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+def _try_landlock(stage: str) -> None:
+    landlock.confine((("/", "read"),), deny_tcp=False)
+    try:
+        os.close(os.open(f"{stage}/probe", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except PermissionError:
+        return
+    os.unlink(f"{stage}/probe")
+    raise OSError(0, "landlock: a file was made against its rules")
+
+
+def _try_seccomp() -> None:
+    if not seccomp.is_known():
+        raise OSError(ENOSYS, f"seccomp: there is no table for {MACHINE}")
+    is_root = os.geteuid() == 0
+    seccomp.install(
+        seccomp.program(MACHINE, guarded=(), own_pids=True, own_files=True, network=True, is_root=is_root, ptrace=True)
+    )
+    try:
+        # Of no namespace: without a filter that does nothing, and is allowed to everybody.
+        call("unshare", 0)
+    except PermissionError:
+        return
+    raise OSError(0, "seccomp: a call went through against the filter")

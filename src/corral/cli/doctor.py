@@ -1,0 +1,44 @@
+"""`corral doctor`: what this machine gives to hold commands with. The exit code says how much that is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+
+from corral.config import Containment, SandboxConfig
+from corral.doctor.examine import examine
+from corral.doctor.facts import gather
+from corral.doctor.report import report_text
+from corral.errors import PolicyError
+from corral.record import json_text
+from corral.terminal import terminal_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from corral.doctor.facts import Facts
+
+STATUS = {"full": 0, "partial": 1, "none": 2}
+
+
+def main(options: argparse.Namespace) -> int:
+    """Examine the machine; 0 where every layer holds, 1 where some do, 2 where none does."""
+    report = examine(_facts(options))
+    if options.json:
+        print(json_text(report.to_dict()))
+    else:
+        print(report_text(report, terminal_of(sys.stdout, os.environ)))
+    return STATUS[report.enforcement]
+
+
+def _facts(options: argparse.Namespace) -> Facts:
+    containment = Containment(backend=options.backend, scratch="project")
+    try:
+        config = SandboxConfig(options.root, containment=containment)
+    except PolicyError as error:
+        # As in a container that starts in the root directory: the machine can be examined anyway.
+        with tempfile.TemporaryDirectory(prefix="corral-doctor-") as place:
+            return gather(SandboxConfig(place, containment=containment), str(error))
+    return gather(config)

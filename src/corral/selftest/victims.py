@@ -1,0 +1,147 @@
+"""What attempts are made on: files, a process with servers, shared memory. All made here, in a throwaway place, and removed with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+
+from corral.containment.kernel import libc
+from corral.containment.toolchains import is_system
+from corral.errors import ContainmentError
+from corral.places import inside
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Self
+
+    from corral.handle import Handle
+    from corral.sandbox import Sandbox
+
+PYTHON = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # there since 3.3
+_IPC_CREAT, _IPC_EXCL, _IPC_RMID = 0o1000, 0o2000, 0
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  the kernel's own; the name in it cannot be guessed
+_MAX_LINE_BYTES = 4096
+# Answers on TCP, UDP and two unix sockets, until it is killed.
+_SERVER = """
+import json, os, select, socket, sys
+tcp = socket.create_server(("127.0.0.1", 0))
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(("127.0.0.1", 0))
+names = sys.argv[2], chr(0) + sys.argv[1]
+by_path, by_name = (socket.socket(socket.AF_UNIX) for _ in names)
+for server, name in zip((by_path, by_name), names):
+    server.bind(name)
+    server.listen()
+about = {"pid": os.getpid(), "tcp": tcp.getsockname()[1], "udp": udp.getsockname()[1]}
+print(json.dumps(about | {"socket": sys.argv[2], "abstract": sys.argv[1]}), flush=True)
+while True:
+    for ready in select.select([tcp, udp, by_path, by_name], [], [])[0]:
+        if ready is udp:
+            udp.sendto(*udp.recvfrom(100))
+        else:
+            ready.accept()[0].close()
+"""
+
+
+def place_outside(reachable: Iterable[str]) -> str:
+    """Make the throwaway place where no command is meant to reach."""
+    known = [os.path.realpath(path) for path in reachable]
+    for candidate in (tempfile.gettempdir(), "/var/tmp", os.path.expanduser("~")):  # noqa: S108  mkdtemp makes the name
+        base = os.path.realpath(candidate)
+        if os.access(base, os.W_OK) and not is_system(base) and not any(inside(base, path) for path in known):
+            return tempfile.mkdtemp(prefix="corral-selftest-", dir=base)
+    raise ContainmentError("there is no directory to make victims in that lies outside the project and all grants")
+
+
+class Victims:
+    """The victims of one selftest, in a place of their own; with its end they are gone."""
+
+    def __init__(self, place: str, uncontained: Sandbox) -> None:
+        self.place = place
+        self.canary = f"corral-canary-{os.getpid()}-{os.urandom(8).hex()}"
+        self._uncontained = uncontained
+        self._server: Handle | None = None
+        self._segment = -1
+        self._shared = f"{_SHARED_MEMORY}/{self.canary}"
+        self._count = 0
+        self._facts: dict[str, object] = {}
+
+    def __enter__(self) -> Self:
+        self._facts = {"canary": self.canary, "shared": self._shared, "key": int.from_bytes(os.urandom(3)) + 1}
+        try:
+            self._make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _make(self) -> None:
+        self._segment = libc.shmget(self._facts["key"], 4096, _IPC_CREAT | _IPC_EXCL | 0o600)
+        if os.path.isdir(_SHARED_MEMORY):
+            _write(self._shared, self.canary)
+        self._server = self._uncontained.start(
+            [PYTHON, "-I", "-S", "-c", _SERVER, self.canary, f"{self.place}/socket"], env={"CANARY": self.canary}
+        )
+        line = b""
+        for _, data in self._server:
+            line += data
+            if line.endswith(b"\n") or len(line) > _MAX_LINE_BYTES:
+                break
+        self._facts |= json.loads(line)
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._segment >= 0:
+            libc.shmctl(self._segment, _IPC_RMID, None)
+        if os.path.exists(self._shared):
+            os.unlink(self._shared)
+
+    def fresh(self) -> dict[str, object]:
+        """Return the facts for one more attempt, with files that no other has touched."""
+        self._count += 1
+        outside = f"{self.place}/{self._count}"
+        # Beside them: what a command makes in its own directory is no change of a victim.
+        room = f"{outside}-room"
+        os.mkdir(outside)
+        os.mkdir(room)
+        _write(f"{outside}/secret", self.canary)
+        _write(f"{outside}/program", "#!/bin/sh\nexit 42\n")
+        os.chmod(f"{outside}/program", 0o700)
+        named = {"secret": f"{outside}/secret", "program": f"{outside}/program", "room": room}
+        return self._facts | {"outside": outside} | named
+
+
+def snapshot(folder: str) -> dict[str, tuple[int, int, bytes]]:
+    """Return all that an attempt on a directory could change."""
+    found: dict[str, tuple[int, int, bytes]] = {}
+    for above, directories, names in os.walk(folder):
+        for name in (*directories, *names):
+            path = f"{above}/{name}"
+            about = os.lstat(path)
+            held = b""
+            if name in names and not os.path.islink(path):
+                with open(path, "rb") as file:
+                    held = file.read()
+            found[path] = (about.st_mode, about.st_mtime_ns, held)
+    return found
+
+
+def make_project(folder: str) -> None:
+    """Make what is in a project anew; the directory stays, since a sandbox knows it by more than its name."""
+    os.makedirs(folder, exist_ok=True)
+    for entry in os.scandir(folder):
+        shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)
+    for name in ("hooks", "objects", "refs/heads"):
+        os.makedirs(f"{folder}/.git/{name}")
+    _write(f"{folder}/.git/HEAD", "ref: refs/heads/main\n")
+    _write(f"{folder}/.git/config", "[core]\n\trepositoryformatversion = 0\n")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,312 @@
+"""Facts of machines, judged: what each that is missing means, and the command that would bring it."""
+
+import errno
+from typing import Any
+
+import pytest
+
+from corral.containment.layers import LAYERS
+from corral.doctor.examine import WITHOUT, Check, examine
+from corral.doctor.facts import Facts, Refusal
+from corral.doctor.inside import Inside
+from corral.doctor.report import report_text
+from corral.terminal import Terminal, columns
+
+INSIDE = Inside(
+    backend="warden",
+    enforcement="full",
+    status={"NoNewPrivs": "1", "Seccomp": "2", "CapEff": "0", "CapPrm": "0", "CapBnd": "1ffffffffff"},
+    processes=1,
+    scratch=("/home/user", "/tmp"),
+    git='[user]\n\tname = "The Owner"\n\temail = "o@example.org"\n',
+)
+HEALTHY = Facts(
+    corral="0.1.0",
+    kernel="6.18.0",
+    machine="x86_64",
+    python="3.12.1",
+    interpreter="/usr/bin/python3.12",
+    uid=1000,
+    refusals=dict.fromkeys(LAYERS),
+    landlock_abi=7,
+    settings={},
+    security_modules="lockdown,yama,apparmor",
+    is_filtered=False,
+    container="",
+    proc_covers=(),
+    groups=dict.fromkeys(("pids", "memory", "cpu"), "/sys/fs/cgroup/user.slice"),
+    bash="/bin/bash",
+    bubblewrap="/usr/bin/bwrap",
+    quarantine="/home/o/.local/state/corral-quarantine",
+    is_quarantine_apart=False,
+    can_quarantine=True,
+    scratch="",
+    project="/home/o/work",
+    unusable="",
+    inside=INSIDE,
+)
+
+
+def refused(layer: str, number: int, *also: str, **changes: Any) -> Facts:
+    """Return a machine on which the kernel refused a layer."""
+    words = f"call: {errno.errorcode[number]}"
+    untried = {name: Refusal(0, "it was not tried") for name in also}
+    missing = tuple(name for name in LAYERS if name in (layer, *also))
+    inside = INSIDE.replace(enforcement="partial", missing_layers=missing)
+    refusals = {**dict.fromkeys(LAYERS), layer: Refusal(number, words), **untried}
+    return HEALTHY.replace(**{"refusals": refusals, "inside": inside} | changes)
+
+
+def check(facts: Facts, name: str) -> Check:
+    return next(check for check in examine(facts).checks if check.name == name)
+
+
+def test_a_healthy_machine_has_nothing_to_fix() -> None:
+    report = examine(HEALTHY)
+    assert {check.status for check in report.checks} == {"ok"}
+    assert [check.name for check in report.checks][:12] == list(LAYERS)
+    assert [check for check in report.checks if check.fixes] == []
+    assert report.enforcement == "full"
+
+
+def test_every_layer_has_a_meaning() -> None:
+    assert list(WITHOUT) == list(LAYERS)
+
+
+@pytest.mark.parametrize(
+    ("layer", "number", "changes", "commands"),
+    [
+        pytest.param(
+            "user",
+            errno.ENOSPC,
+            {"settings": {"user.max_user_namespaces": "0"}},
+            ["echo user.max_user_namespaces=28633 | sudo tee /etc/sysctl.d/60-corral.conf && sudo sysctl --system"],
+            id="no user namespaces by a limit",
+        ),
+        pytest.param(
+            "net",
+            errno.ENOSPC,
+            {"settings": {"user.max_net_namespaces": "0"}},
+            ["echo user.max_net_namespaces=28633 | sudo tee /etc/sysctl.d/60-corral.conf && sudo sysctl --system"],
+            id="no network namespaces by a limit",
+        ),
+        pytest.param(
+            "mount",
+            errno.ENOSPC,
+            {},
+            ["echo user.max_mnt_namespaces=28633 | sudo tee /etc/sysctl.d/60-corral.conf && sudo sysctl --system"],
+            id="a limit by the kernel's own name",
+        ),
+        pytest.param(
+            "user",
+            errno.EPERM,
+            {"settings": {"kernel.unprivileged_userns_clone": "0"}},
+            ["echo kernel.unprivileged_userns_clone=1 | sudo tee /etc/sysctl.d/60-corral.conf && sudo sysctl --system"],
+            id="only root, on Debian",
+        ),
+        pytest.param(
+            "mount",
+            errno.EACCES,
+            {"settings": {"kernel.apparmor_restrict_unprivileged_userns": "1"}},
+            [
+                (
+                    "printf 'abi <abi/4.0>,\\nprofile corral /usr/bin/python3.12 flags=(unconfined) {\\n  userns,\\n}\\n' "
+                    "| sudo tee /etc/apparmor.d/corral && sudo apparmor_parser -r /etc/apparmor.d/corral"
+                )
+            ],
+            id="AppArmor, on Ubuntu",
+        ),
+        pytest.param(
+            "user",
+            errno.EPERM,
+            {"container": "docker"},
+            [
+                (
+                    "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
+                    "--security-opt systempaths=unconfined IMAGE"
+                )
+            ],
+            id="Docker",
+        ),
+        pytest.param(
+            "user",
+            errno.EPERM,
+            {"container": "podman"},
+            ["podman run --security-opt seccomp=unconfined --security-opt unmask=ALL IMAGE"],
+            id="Podman",
+        ),
+        pytest.param("user", errno.EPERM, {"is_filtered": True}, [""], id="another sandbox"),
+        pytest.param("user", errno.EPERM, {}, [""], id="nothing that explains it"),
+        pytest.param(
+            "user", errno.EINVAL, {}, ["grep CONFIG_USER_NS /boot/config-$(uname -r)"], id="a kernel without them"
+        ),
+        pytest.param(
+            "proc",
+            errno.EPERM,
+            {"proc_covers": ("/proc/kcore", "/proc/keys")},
+            ["sudo umount /proc/kcore /proc/keys"],
+            id="covered parts of /proc",
+        ),
+        pytest.param(
+            "landlock",
+            errno.EOPNOTSUPP,
+            {},
+            [
+                (
+                    "echo 'GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT lsm=landlock,lockdown,yama,apparmor\"' "
+                    "| sudo tee /etc/default/grub.d/corral.cfg && sudo update-grub && sudo reboot"
+                )
+            ],
+            id="Landlock not started",
+        ),
+        pytest.param(
+            "landlock",
+            errno.ENOSYS,
+            {"kernel": "5.10.0"},
+            ["grep CONFIG_SECURITY_LANDLOCK /boot/config-$(uname -r)"],
+            id="a kernel before Landlock",
+        ),
+        pytest.param("seccomp", errno.ENOSYS, {"machine": "riscv64"}, [""], id="a machine without a table"),
+        pytest.param(
+            "seccomp",
+            errno.EINVAL,
+            {},
+            ["grep CONFIG_SECCOMP_FILTER /boot/config-$(uname -r)"],
+            id="a kernel without filters",
+        ),
+    ],
+)
+def test_a_layer_that_is_refused_is_explained(
+    layer: str, number: int, changes: dict[str, object], commands: list[str]
+) -> None:
+    found = check(refused(layer, number, **changes), layer)
+    assert (found.status, found.means) == ("fail", WITHOUT[layer])
+    assert found.found == f"call: {errno.errorcode[number]}"
+    assert [fix.command for fix in found.fixes] == commands
+    assert all(fix.why for fix in found.fixes)
+
+
+def test_in_docker_a_covered_proc_is_docker_s_to_uncover() -> None:
+    facts = refused("proc", errno.EPERM, proc_covers=("/proc/kcore",), container="docker")
+    assert [fix.command[:10] for fix in check(facts, "proc").fixes] == ["", "docker run"]
+
+
+def test_a_setting_alone_proves_nothing() -> None:
+    settings = {
+        "user.max_user_namespaces": "0",
+        "kernel.apparmor_restrict_unprivileged_userns": "1",
+        "kernel.unprivileged_userns_clone": "0",
+    }
+    assert {check.status for check in examine(HEALTHY.replace(settings=settings)).checks} == {"ok"}
+
+
+def test_a_layer_that_held_in_the_trial_and_not_in_the_sandbox_is_missing() -> None:
+    inside = INSIDE.replace(enforcement="partial", missing_layers=("net",))
+    assert check(HEALTHY.replace(inside=inside), "net").status == "fail"
+
+
+def test_a_layer_that_another_backend_brings_is_there_and_says_by_whom() -> None:
+    facts = refused("mount", errno.EACCES).replace(inside=INSIDE.replace(backend="bubblewrap"))
+    found = check(facts, "mount")
+    assert (found.status, found.fixes) == ("ok", ())
+    assert found.found.endswith("by bubblewrap, since corral's own warden could not: call: EACCES")
+
+
+def test_what_stands_on_a_missing_layer_has_no_fix_of_its_own() -> None:
+    facts = refused("mount", errno.EACCES, "pid", "proc")
+    found = [(name, check(facts, name).found, check(facts, name).fixes) for name in ("pid", "proc")]
+    assert found == [
+        ("pid", "it stands on mount, which is missing", ()),
+        ("proc", "it stands on pid, which is missing", ()),
+    ]
+
+
+@pytest.mark.parametrize(("abi", "status", "lacking"), [(1, "warn", 6), (3, "warn", 4), (5, "warn", 2), (6, "ok", 1)])
+def test_an_older_landlock_says_what_it_lacks(abi: int, status: str, lacking: int) -> None:
+    found = check(HEALTHY.replace(landlock_abi=abi), "landlock")
+    assert (found.status, found.means.count("(until Linux ")) == (status, lacking)
+    assert f"version {abi}" in found.found
+    assert [fix.command for fix in found.fixes] == ["uname -r"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "status", "words"),
+    [
+        pytest.param({"bash": ""}, "bash", "fail", "sudo apt install bash", id="no bash"),
+        pytest.param({"bubblewrap": ""}, "bubblewrap", "warn", "sudo apt install bubblewrap", id="no bubblewrap"),
+        pytest.param({"groups": {"pids": "/g"}}, "cgroups", "warn", "systemd-run", id="no control groups"),
+        pytest.param({"can_quarantine": False}, "quarantine", "warn", "XDG_STATE_HOME", id="no place for quarantine"),
+        pytest.param({"is_quarantine_apart": True}, "quarantine", "warn", "XDG_STATE_HOME", id="another file system"),
+        pytest.param({"unusable": "no"}, "project", "fail", "corral doctor --root DIR", id="an unusable project"),
+        pytest.param(
+            {"inside": INSIDE.replace(git="")}, "git", "warn", "git config --global", id="no name for commits"
+        ),
+        pytest.param({"inside": INSIDE.replace(scratch=("/tmp",))}, "scratch", "fail", "TMPDIR", id="no scratch"),
+        pytest.param(
+            {"inside": INSIDE.replace(writable_own=("/home/o/work/corral",))},
+            "own files",
+            "fail",
+            "pipx install corral",
+            id="a package that commands can write",
+        ),
+    ],
+)
+def test_what_stands_around_the_layers(changes: dict[str, Any], name: str, status: str, words: str) -> None:
+    found = check(HEALTHY.replace(**changes), name)
+    assert (found.status, words in found.fixes[0].command) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [
+        pytest.param({"NoNewPrivs": "0"}, "privileges", id="rights to gain"),
+        pytest.param({"CapEff": "200000", "CapPrm": "200000"}, "privileges", id="a capability"),
+        pytest.param({"Seccomp": "0"}, "seccomp", id="no filter"),
+    ],
+)
+def test_what_a_command_has_counts_and_not_what_it_should(status: dict[str, str], name: str) -> None:
+    inside = INSIDE.replace(status={**INSIDE.status, **status})
+    assert check(HEALTHY.replace(inside=inside), name).status == "fail"
+
+
+def test_a_core_dump_that_a_command_could_leave_is_told() -> None:
+    assert check(HEALTHY.replace(inside=INSIDE.replace(can_dump_core=True)), "rlimits").status == "fail"
+
+
+def test_where_no_sandbox_starts_the_reason_is_told() -> None:
+    report = examine(HEALTHY.replace(inside=Inside("the keeper did not start")))
+    assert (report.enforcement, report.means) == ("none", "No sandbox could be used: the keeper did not start")
+
+
+BROKEN = (
+    HEALTHY,
+    refused("user", errno.EPERM, "mount", "pid", "proc", "net", "ipc", "uts", "cgroup", container="docker"),
+    refused("mount", errno.EACCES, "pid", settings={"kernel.apparmor_restrict_unprivileged_userns": "1"}, bash=""),
+    HEALTHY.replace(inside=Inside("the keeper did not start"), landlock_abi=1, unusable="a\x1b[2Jb"),
+)
+
+
+@pytest.mark.parametrize("facts", BROKEN)
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 120])
+def test_a_report_fits_but_for_the_longest_words_of_commands(facts: Facts, width: int) -> None:
+    wide = [line for line in report_text(examine(facts), Terminal(width)).splitlines() if columns(line) > width]
+    assert [line for line in wide if "'" not in line and len(line.strip(" $\\").split()) > 1] == []
+
+
+@pytest.mark.parametrize("facts", BROKEN)
+def test_a_report_in_ascii_without_colour_says_the_same(facts: Facts) -> None:
+    rich = report_text(examine(facts), Terminal(80, color=True))
+    plain = report_text(examine(facts), Terminal(80, unicode=False))
+    assert plain.isascii()
+    assert plain.replace("\n", "").isprintable()
+    for code in ("1;31", "1;33", "1;32", "1;36", "1", "2", "0"):
+        rich = rich.replace(f"\x1b[{code}m", "")
+    assert rich.translate(str.maketrans("✓⚠✗", "+!x")) == plain
+
+
+def test_a_command_over_several_lines_is_the_command() -> None:
+    facts = refused("mount", errno.EACCES, settings={"kernel.apparmor_restrict_unprivileged_userns": "1"})
+    (fix,) = check(facts, "mount").fixes
+    text = report_text(examine(facts), Terminal(60))
+    shown = text[text.index("$ printf") + 2 :].partition("\n    ✗")[0].partition("\n  ✗")[0].partition("\n  ✓")[0]
+    assert " ".join(line.strip().removesuffix(" \\") for line in shown.splitlines()) == fix.command

@@ -1,0 +1,67 @@
+"""Machines that lack something: a process gives up a part of its kernel, and becomes corral."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import corral
+
+# Nothing here needs rights or changes the machine: a filter and a namespace of the process's own.
+PROGRAM = """
+import json, os, sys
+sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
+from corral.containment import namespaces, privileges, seccomp
+refused, limits, words = json.loads(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
+if limits:
+    uid, gid = os.geteuid(), os.getegid()
+    namespaces.unshare("user")
+    namespaces.write_own_id(uid, gid)
+    for name, value in limits.items():
+        with open(f"/proc/sys/user/{name}", "w") as file:
+            file.write(str(value))
+if refused:
+    code = [(0x20, 0, 0, 0)]
+    for number, error in refused:
+        code += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | error)]
+    privileges.gain_nothing()
+    seccomp.install([*code, (0x06, 0, 0, 0x7FFF0000)])
+os.execv(sys.executable, [sys.executable, "-m", "corral", *words])
+"""
+X86 = os.uname().machine == "x86_64"
+UNSHARE, MOUNT, SECCOMP = (272, 165, 317) if X86 else (97, 40, 277)
+CREATE_RULESET = 444
+IN_DOCKER = [(UNSHARE, errno.EPERM)]
+RESTRICTED_BY_APPARMOR = [(MOUNT, errno.EACCES)]
+LANDLOCK_NOT_STARTED = [(CREATE_RULESET, errno.EOPNOTSUPP)]
+LANDLOCK_NOT_BUILT = [(CREATE_RULESET, errno.ENOSYS)]
+NOTHING = [*IN_DOCKER, *RESTRICTED_BY_APPARMOR, *LANDLOCK_NOT_BUILT, (SECCOMP, errno.EINVAL)]
+
+
+def import_path() -> str:
+    """Return where corral and what it needs are to be imported from."""
+    return ":".join([str(Path(corral.__file__).parents[1]), *[p for p in sys.path if "site-packages" in p]])
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which corral is found, and nothing decides about colours and widths."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+    return kept | {"PYTHONPATH": import_path()}
+
+
+def run_corral(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run corral on this machine as it is."""
+    command = [sys.executable, "-m", "corral", *words]
+    return subprocess.run(
+        command, cwd=cwd, env=environment() | environ, capture_output=True, text=True, encoding="utf-8", check=False
+    )
+
+
+def run_corral_without(
+    refused: list[tuple[int, int]], *words: str, cwd: Path, limits: dict[str, int] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run corral where the kernel refuses these calls with these errors, and where these limits of namespaces hold."""
+    command = [sys.executable, "-c", PROGRAM, import_path(), json.dumps(refused), json.dumps(limits or {}), *words]
+    return subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, check=False)
