@@ -172,6 +172,12 @@ AS_ROOT = {
     "raise a limit": "resource.setrlimit(resource.RLIMIT_CORE, (1, 1))\nreturn True",
     "read the kernel's log": "return call(103 if X86 else 116, 10, 0, 0) > 0",
     "watch all files": "return call(300 if X86 else 262, 0, 0) > 0",
+    "capabilities of a file": "open('f', 'w').close()\ntry:\n    os.setxattr('f', 'security.capability', struct.pack('=5I', 0x02000001, 1 << 21, 0, 0, 0))\n    return True\nfinally:\n    os.unlink('f')",
+    "a file that nobody can remove": "fd = os.open('f', os.O_CREAT | os.O_RDWR)\ntry:\n    fcntl.ioctl(fd, 0x40086602, struct.pack('l', 0x10))\n    fcntl.ioctl(fd, 0x40086602, struct.pack('l', 0))\n    return True\nfinally:\n    os.unlink('f')",
+    "a turn before all others": "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))\nreturn True",
+    "a higher priority": "os.setpriority(os.PRIO_PROCESS, 0, -5)\nreturn True",
+    "set the clock": "time.clock_settime(time.CLOCK_REALTIME, time.time())\nreturn True",
+    "change the machine's name": "socket.sethostname(socket.gethostname())\nreturn True",
     "load a filter into the kernel": "attr = struct.pack('=IIII', 2, 4, 4, 1) + bytes(56)\nreturn call(321 if X86 else 280, 0, attr, len(attr)) > 0",
 }
 
@@ -420,3 +426,34 @@ def test_a_pipe_in_place_of_a_setting_does_not_hold_the_next_host(
     held.close()
     # A host that opened it would wait for ever.
     assert open_sandbox().run(["true"]).ok
+
+
+def test_a_link_that_names_a_grant_is_not_replaced(
+    open_sandbox: Callable[..., Sandbox], loose: Sandbox, project: Path, outside: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "secret").write_text("granted")
+    (project / "data").symlink_to(tmp_path / "data")
+    granted = Containment(read=(str(project / "data"),))
+    swap = f"rm data && ln -s {outside} data"
+    with open_sandbox(containment=granted) as box:
+        assert not box.run(swap, shell=True).ok
+        assert box.read_bytes("data/secret") == b"granted"
+    assert open_sandbox(containment=granted).run(["cat", "data/secret"]).stdout == b"granted"
+    assert loose.run(swap, shell=True).ok
+    assert open_sandbox(containment=granted).run(["cat", "data/secret"]).stdout == b"canary"
+
+
+def test_a_device_that_lies_in_the_project_is_not_opened(held: Sandbox, loose: Sandbox, project: Path) -> None:
+    if os.geteuid() == 0:
+        os.mknod(project / "device", 0o20666, os.makedev(1, 5))
+    body = "return open('device', 'rb').read(3) == bytes(3)"
+    assert attempt(held, body).startswith("held")
+    assert works_uncontained(loose, body)
+
+
+def test_a_chain_of_directories_in_shared_memory_costs_the_next_command_nothing(held: Sandbox) -> None:
+    body = "os.chdir('/dev/shm')\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\nos.chmod('.', 0)\nreturn True"
+    assert attempt(held, body) == "succeeded"
+    after = held.run(["ls", "-A", "/dev/shm"])
+    assert (after.ok, after.stdout, after.violations) == (True, b"", ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 
+from corral.containment import scratch
 from corral.containment.kernel import libc
 
 TYPE_CHECKING = False
@@ -21,9 +22,10 @@ def clear(shared_memory: int, kept: Collection[str]) -> None:
     _clear(libc.shmctl, _SHM_INFO, _SHM_STAT)
     _clear(libc.msgctl, _MSG_INFO, _MSG_STAT)
     _clear(lambda index, command, buffer: libc.semctl(index, 0, command, buffer), _SEM_INFO, _SEM_STAT)
-    for name in os.listdir(shared_memory):
-        if name not in kept:
-            _remove(name, shared_memory)
+    moved = 0
+    while names := [name for name in os.listdir(shared_memory) if name not in kept]:
+        for name in names:
+            moved = scratch.remove_entry(name, shared_memory, moved)
 
 
 def _clear(control: Callable[[int, int, object], int], info: int, stat: int) -> None:
@@ -32,21 +34,3 @@ def _clear(control: Callable[[int, int, object], int], info: int, stat: int) -> 
         identifier = control(index, stat, _buffer)
         if identifier >= 0:
             control(identifier, _RMID, None)
-
-
-def _remove(name: str, directory: int) -> None:
-    try:
-        os.unlink(name, dir_fd=directory)
-        return
-    except IsADirectoryError:
-        pass
-    os.chmod(name, 0o700, dir_fd=directory)
-    inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        # Nothing is mounted in what a command made.
-        if os.fstat(inner).st_dev == os.fstat(directory).st_dev:
-            for entry in os.listdir(inner):
-                _remove(entry, inner)
-    finally:
-        os.close(inner)
-    os.rmdir(name, dir_fd=directory)

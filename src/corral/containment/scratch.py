@@ -47,7 +47,7 @@ def remove(path: str, give_up_at: float = _FOREVER) -> None:
         moved = 0
         while names := os.listdir(top):
             for name in names:
-                moved = _remove(name, top, moved)
+                moved = remove_entry(name, top, moved)
                 if monotonic() > give_up_at:
                     return
         os.rmdir(path)
@@ -57,7 +57,7 @@ def remove(path: str, give_up_at: float = _FOREVER) -> None:
         os.close(top)
 
 
-def _remove(name: str, top: int, moved: int) -> int:
+def remove_entry(name: str, top: int, moved: int) -> int:
     """Remove an entry of the top; directories in it become entries of the top themselves."""
     # A command may have made a chain of directories too deep for a path or a stack.
     try:

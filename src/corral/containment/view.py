@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 DEFAULT_HOME = "/home/user"
 SCRATCH = "\0scratch"  # stands for the scratch directory, which a fork of the host has its own of
 SHARED_MEMORY_BYTES = 1 << 30
+SHARED_MEMORY_FILES = 100_000  # against a command that makes the next one wait until all are removed
 _EMPTY_DIRECTORIES = ("/home", "/root", "/run", "/sys", "/mnt", "/media", "/srv", "/var/lib", "/var/cache", "/var/log")
 _NODES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 _DEVICE_LINKS = {
@@ -92,7 +93,13 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     binds = _without_what_is_covered(binds)
     writable = tuple(sorted(target for target, (_, how) in binds.items() if how == "rw"))
 
-    readonly = [path for path in (*found.readonly, *own, *own_links()) if _within(path, writable) and path not in binds]
+    # A link in the project by which a grant is named is as good as the grant: replaced, it would grant something else.
+    links = [
+        link for path in (*config.containment.read, *config.containment.write) for link in toolchains.links_to(path)
+    ]
+    readonly = [
+        path for path in (*found.readonly, *own, *own_links(), *links) if _within(path, writable) and path not in binds
+    ]
     masks = _masks(owner_home if project == owner_home else None)
     steps: list[Step] = [("directory", path, "", "") for path in _EMPTY_DIRECTORIES]
     aliases = (("/var/run", "/run"), ("/var/tmp", "/tmp"))  # noqa: S108  as above
@@ -186,7 +193,8 @@ def _devices() -> list[Step]:
     steps += [("bind", path, path, "node") for path in _NODES if os.path.exists(path)]
     steps += [("link", path, target, "") for path, target in _DEVICE_LINKS.items()]
     steps.append(("devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620", ""))
-    steps.append(("tmpfs", "/dev/shm", f"mode=1777,size={SHARED_MEMORY_BYTES}", ""))  # noqa: S108
+    shared = f"mode=1777,size={SHARED_MEMORY_BYTES},nr_inodes={SHARED_MEMORY_FILES}"
+    steps.append(("tmpfs", "/dev/shm", shared, ""))  # noqa: S108
     return steps
 
 
