@@ -23,6 +23,7 @@ class Captured(Record):
     truncated: bool = False
     stdout_bytes: int = 0
     stderr_bytes: int = 0
+    path: str | None = None  # of a file that holds all of it
 
 
 class Stream:

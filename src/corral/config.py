@@ -21,6 +21,7 @@ DEFAULT_MEMORY_SHARE = 0.75  # of the machine; so that what else runs there goes
 DEFAULT_PROCESSES = 4096  # against a fork bomb; the largest builds and browsers stay below
 DEFAULT_FREE_DISK_BYTES = 1024**3  # against a disk that is full for everybody else
 MAX_SECONDS = 1e9  # thirty years; against numbers that no clock of the kernel holds
+MAX_SPILL_BYTES = 2**30  # of one output; against a disk full of them
 MAX_LIMIT = 2**62  # against numbers that no limit of the kernel holds
 # What a program loads code from, whatever the owner lists by pattern: only an exact name lets one of these through.
 LOADER_VARIABLES = (
@@ -156,12 +157,19 @@ class Output(Record):
     keep: str = "both"
     silence_seconds: float | None = None
     drain_seconds: float = 0.2  # how long what a background child still prints is waited for after the command's end
+    spill_bytes: int | None = None  # saved in the commands' /tmp of an output that is cut
     directory_file: str | None = None  # where shell text that comes to its end leaves the directory it is in then
 
     def _validate(self) -> None:
         _one_of("output.keep", self.keep, ("both", "head", "tail"))
         _positive("output.silence_seconds", self.silence_seconds)
         _positive("output.drain_seconds", self.drain_seconds)
+        if self.spill_bytes is not None and (
+            type(self.spill_bytes) is not int or not 0 < self.spill_bytes <= MAX_SPILL_BYTES
+        ):
+            raise PolicyError(
+                f"output.spill_bytes must be a whole number from 1 to 2**30, or None, not {self.spill_bytes!r}"
+            )
         if self.directory_file is not None:
             _paths("output.directory_file", (self.directory_file,))
 

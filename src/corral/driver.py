@@ -286,7 +286,7 @@ class Driver:
     def _read(self, warden: Warden, descriptor: int, event: int) -> None:
         if event & POLLIN:
             if self._capture is None:
-                self._capture = Capture(self._config.max_output_bytes, self._config.output.keep)
+                self._capture = self._new_capture()
             if self._streams.read(descriptor, warden.buffer, self._capture, self._printed):
                 if self._silence_seconds is not None:
                     self._heard_at = monotonic()
@@ -298,6 +298,11 @@ class Driver:
         elif not self._streams.reading:
             # Most often the command is about to end: what is known by now need not be put together when it has.
             self._known = self._facts()
+
+    def _new_capture(self) -> Capture:
+        if self._pool.spill is not None:
+            return self._pool.spill()
+        return Capture(self._config.max_output_bytes, self._config.output.keep)
 
     def _end_the_drain(self) -> None:
         # The command is over and nobody can print any more: what still runs need not be waited for.
@@ -353,7 +358,7 @@ class Driver:
         facts = facts_of(*self._judged, self._launch.cwd, self._nonce, self._began_at)
         facts["stdout"], facts["stdout_bytes"] = kept.stdout, kept.stdout_bytes
         facts["stderr"], facts["stderr_bytes"] = kept.stderr, kept.stderr_bytes
-        facts["truncated"] = kept.truncated
+        facts["truncated"], facts["full_output_path"] = kept.truncated, kept.path
         return facts
 
     def _conclude(self, warden: Warden, ending: Ending) -> None:

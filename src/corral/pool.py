@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Callable, Sequence
 
+    from corral.capture import Capture
     from corral.model import Violation
 
     Inspect = Callable[..., tuple[Violation, ...]]
@@ -55,8 +56,11 @@ class _Order:
 class Pool:
     """The wardens of one sandbox. Any thread may acquire; each warden runs one command at a time."""
 
-    def __init__(self, plan: Callable[[], bytes], inspect: Inspect | None = None) -> None:
+    def __init__(
+        self, plan: Callable[[], bytes], inspect: Inspect | None = None, spill: Callable[[], Capture] | None = None
+    ) -> None:
         self._plan = plan
+        self.spill = spill  # makes a capture that saves what it cuts, where the config wants that
         self.inspect = inspect  # asked after each command what it did against the policy
         self._lock = allocate_lock()  # for the orders; never held for long
         self._talking = allocate_lock()  # with the keeper, which may take its time

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from corral.audience import OnOutput
+    from corral.capture import Capture
     from corral.handle import Handle
     from corral.machine import Shown
     from corral.spawn import Warden
@@ -50,7 +51,7 @@ class Sandbox:
         self._seen: tuple[dict[str, str], Machine] = ({}, Machine.of(self.config))
         self._recall = Recall(self.config)
         self._holding = Holding(self.config)
-        self._pool = Pool(self._holding.plan, self._holding.violations)
+        self._pool = Pool(self._holding.plan, self._holding.violations, self._spill())
         self._admitted_in = 0
 
     def check(
@@ -217,6 +218,13 @@ class Sandbox:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _spill(self) -> Callable[[], Capture] | None:
+        if self.config.output.spill_bytes is None:
+            return None
+        from corral.spill import Shelf  # noqa: PLC0415  most sandboxes save nothing
+
+        return Shelf(self.config, self.config.output.spill_bytes, self._holding.shown).capture
 
     def _scratch_for(self, path: str) -> Shown:
         """Return where the commands' own /tmp and home lie; those that a path may need are made."""
