@@ -15,6 +15,7 @@ NAMES = {
     "DEFAULT_INTERPRETER_BLOCK",
     "DENIED_EXIT_CODE",
     "TIMED_OUT_EXIT_CODE",
+    "AuditError",
     "Axis",
     "Containment",
     "ContainmentError",
@@ -103,12 +104,14 @@ CALL = {
     "env": ("KEYWORD_ONLY", None),
     "stdin": ("KEYWORD_ONLY", None),
     "timeout_seconds": ("KEYWORD_ONLY", None),
+    "on_output": ("KEYWORD_ONLY", None),
 }
 
 
-def test_a_sandbox_takes_a_config_and_somebody_to_ask() -> None:
-    assert list(parameters(corral.Sandbox.__init__)) == ["config", "on_ask"]
-    assert parameters(corral.Sandbox.__init__)["on_ask"] == ("KEYWORD_ONLY", None)
+def test_a_sandbox_takes_a_config_somebody_to_ask_and_somebody_to_tell() -> None:
+    assert list(parameters(corral.Sandbox.__init__)) == ["config", "on_ask", "on_result"]
+    for name in ("on_ask", "on_result"):
+        assert parameters(corral.Sandbox.__init__)[name] == ("KEYWORD_ONLY", None)
 
 
 @pytest.mark.parametrize("method", ["run", "arun"])

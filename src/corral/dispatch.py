@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from corral.audience import OnOutput
     from corral.config import SandboxConfig
+    from corral.driver import OnResult
     from corral.model import Call, Launch, Verdict
     from corral.pool import Pool
     from corral.spawn import Warden
@@ -34,6 +35,7 @@ def start(
     inherit_stdio: bool = False,
     terminal: tuple[int, int] | None = None,
     on_output: OnOutput | None = None,
+    on_result: OnResult | None = None,
 ) -> Handle:
     """Hand a command to a warden: the one given, or one of the pool. `terminal` is rows and columns."""
     streams = Streams()
@@ -82,6 +84,7 @@ def start(
             started_at=started_at,
             inherits=inherit_stdio,
             on_output=on_output,
+            on_result=on_result,
         )
     except BaseException:
         streams.close()

@@ -21,6 +21,7 @@ from corral.streams import FLOOD_BYTES, READ_BYTES, Streams
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections import deque
+    from collections.abc import Callable
     from typing import Any
 
     from corral.audience import OnOutput
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from corral.pool import Pool
     from corral.spawn import Warden
     from corral.streams import Chunk
+
+    OnResult = Callable[[SandboxResult], object]
 
 GRACE_SECONDS = 3.0  # what a warden has to end its command once it must, before it is itself killed
 LONGEST_WAIT_SECONDS = 5.0  # so that a kill from another thread is followed up although this one waits
@@ -54,6 +57,7 @@ class Driver:
         "_known",
         "_launch",
         "_nonce",
+        "_on_result",
         "_patience_ends_at",
         "_pool",
         "_printed",
@@ -80,6 +84,7 @@ class Driver:
         started_at: float,
         inherits: bool,
         on_output: OnOutput | None = None,
+        on_result: OnResult | None = None,
     ) -> None:
         self._warden: Warden | None = warden
         self._streams = streams
@@ -96,6 +101,7 @@ class Driver:
         self._capture: Capture | None = None  # made when something is printed
         self._audience = None if on_output is None else Audience(on_output)
         self._printed: list[Chunk] | None = None if on_output is None else []  # not yet told to those who listen
+        self._on_result = on_result
         self._relayed = -1
         self._driving = RLock()  # a thread that drives knows that it does, although an interrupt came in between
         # By a signal handler too, in the middle of the same thread's words.
@@ -411,3 +417,5 @@ class Driver:
             self._pool.release(warden)
         else:
             warden.close()
+        if self._on_result is not None:
+            self._on_result(self._result)

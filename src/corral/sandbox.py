@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from corral.audience import OnOutput
     from corral.capture import Capture
+    from corral.driver import OnResult
     from corral.handle import Handle
     from corral.machine import Shown
     from corral.spawn import Warden
@@ -42,11 +43,14 @@ ID_BYTES = 16
 class Sandbox:
     """Runs commands under one config. Any thread may use it; a fork of the process gets processes of its own."""
 
-    def __init__(self, config: SandboxConfig | None = None, *, on_ask: OnAsk | None = None) -> None:
+    def __init__(
+        self, config: SandboxConfig | None = None, *, on_ask: OnAsk | None = None, on_result: OnResult | None = None
+    ) -> None:
         if config is not None and not isinstance(config, SandboxConfig):
             raise TypeError(f"config must be a SandboxConfig, not {type(config).__name__}")
         self.config = SandboxConfig() if config is None else config
         self.on_ask = on_ask
+        self.on_result = on_result
         self._environment = HostEnvironment(self.config.env_allowlist)
         self._seen: tuple[dict[str, str], Machine] = ({}, Machine.of(self.config))
         self._recall = Recall(self.config)
@@ -140,7 +144,12 @@ class Sandbox:
         if self._admitted_in != os.getpid():
             warden = self._pool.acquire()
             self._admit(warden)
-        planned = self._planned(call, verdict, stdin, timeout_seconds)
+        try:
+            planned = self._planned(call, verdict, stdin, timeout_seconds)
+        except BaseException:
+            if warden is not None:
+                self._pool.release(warden)
+            raise
         if not isinstance(planned, Launch):
             if warden is not None:
                 self._pool.release(warden)
@@ -157,6 +166,7 @@ class Sandbox:
             inherit_stdio=inherit_stdio,
             terminal=terminal,
             on_output=on_output,
+            on_result=self.on_result,
         )
 
     async def astart(
@@ -184,7 +194,11 @@ class Sandbox:
         warden = await self._pool.acquire_in_loop()
         if self._admitted_in != os.getpid():
             self._admit(warden)
-        planned = self._planned(call, verdict, stdin, timeout_seconds)
+        try:
+            planned = self._planned(call, verdict, stdin, timeout_seconds)
+        except BaseException:
+            self._pool.release(warden)
+            raise
         if not isinstance(planned, Launch):
             self._pool.release(warden)
             return planned
@@ -198,6 +212,7 @@ class Sandbox:
             open_stdin=open_stdin,
             terminal=terminal,
             on_output=on_output,
+            on_result=self.on_result,
         )
 
     def read_bytes(self, path: str | os.PathLike[str]) -> bytes:
@@ -245,10 +260,10 @@ class Sandbox:
     def _refused(self, call: Call, verdict: Verdict) -> Handle | None:
         """Return the result of a call that may not run, or that has no project to run in."""
         if verdict.findings and (refusal := self._refusal(call, verdict)):
-            return Finished(self._denied(call, verdict, refusal))
+            return self._finished(self._denied(call, verdict, refusal))
         why = self._holding.why_not_here()
         if why:
-            return Finished(self._unstarted(call, verdict, Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {why}\n")))
+            return self._finished(self._unstarted(call, verdict, Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {why}\n")))
         return None
 
     def _planned(
@@ -260,8 +275,8 @@ class Sandbox:
         if isinstance(planned, Launch):
             return planned
         if planned.exit_code == DENIED_EXIT_CODE:
-            return Finished(self._denied(call, verdict, planned.message))
-        return Finished(self._unstarted(call, verdict, planned))
+            return self._finished(self._denied(call, verdict, planned.message))
+        return self._finished(self._unstarted(call, verdict, planned))
 
     def _admit(self, warden: Warden) -> None:
         """Look at what holds the commands, and refuse to run where that is less than the config demands."""
@@ -288,6 +303,11 @@ class Sandbox:
             if answer is True:
                 return ""
         return verdict.reason or "The call was not allowed."
+
+    def _finished(self, result: SandboxResult) -> Handle:
+        if self.on_result is not None:
+            self.on_result(result)
+        return Finished(result)
 
     def _denied(self, call: Call, verdict: Verdict, reason: str) -> SandboxResult:
         return SandboxResult(**self._facts(call, verdict), exit_code=DENIED_EXIT_CODE, denied=True, reason=reason)

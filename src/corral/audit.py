@@ -1,0 +1,207 @@
+"""What the owner's log says of each call, verdict and result: one line each, bounded, without secrets and without output.
+
+It lies where no command can reach it. Who cannot write it raises; what was to be told has not been told then.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral import owned
+from corral.errors import AuditError, PolicyError
+from corral.jsontext import dumps
+from corral.ledger import Ledger
+from corral.redact import redact, redact_words, secrets_of
+from corral.trust import digest_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from corral.config import SandboxConfig
+    from corral.ledger import Link
+    from corral.model import Call, Decision, Finding, Verdict, Violation
+    from corral.result import SandboxResult
+
+ID_BYTES = 16
+MAX_TEXT = 4096  # characters of a call; the rest is counted, and known by its hash
+MAX_WORD = 1024  # characters of a path, a reason or another text beside it
+MAX_ITEMS = 20  # findings or violations of one call
+MAX_READ = 256 * 1024  # characters of a call that are read at all: the guard refuses what is longer
+_NUMBERS = ("exit_code", "signal", "timed_out", "denied", "truncated", "stdout_bytes", "stderr_bytes", "killed")
+_PLAIN = ("backend", "enforcement", "started_at")
+
+
+def directory(environ: Mapping[str, str]) -> str:
+    """Return where the log lies; it need not exist."""
+    return f"{owned.directory('state', environ)}/audit"
+
+
+def new_id() -> str:
+    """Return an id that nobody else has."""
+    return os.urandom(ID_BYTES).hex()
+
+
+class Log:
+    """The owner's log, as one project's calls are written to it. `Log(config).result` is a sandbox's `on_result`."""
+
+    def __init__(
+        self,
+        config: SandboxConfig,
+        *,
+        event: str = "run",
+        host: str = "",
+        call: str = "",
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._root = config.project_root
+        self._profile = config.profile if isinstance(config.profile, str) else config.profile.name
+        self._event = event
+        self._host = host
+        self._call = call  # what ties a hook's verdict to the run of what it allowed
+        self._environ = os.environ if environ is None else environ
+        self._secrets: tuple[tuple[str, str], ...] | None = None
+
+    def check(self) -> None:
+        """Raise where nothing could be written now."""
+        self._ledger().check()
+
+    def result(self, result: SandboxResult) -> None:
+        """Write what became of a call."""
+        fields = self._called(result.argv, shell=result.shell, cwd=result.cwd)
+        verdict = result.verdict
+        # A call that is allowed may be refused still, for its working directory or its environment.
+        decision = "deny" if result.denied and verdict.allowed else str(verdict.decision)
+        fields |= {"decision": decision, "findings": self._findings(verdict.findings)}
+        if result.reason:
+            fields["reason"] = self._text(result.reason)
+        fields["result"] = {
+            **{name: getattr(result, name) for name in (*_NUMBERS, *_PLAIN)},
+            "duration_ms": round(result.duration_ms, 3),
+            "missing_layers": list(result.missing_layers),
+            "violations": [self._violation(v) for v in result.violations[:MAX_ITEMS]],
+            "usage": {name: getattr(result.usage, name) for name in result.usage._fields},
+        }
+        self._append(result.id or new_id(), fields)
+
+    def verdict(
+        self, call: Call, verdict: Verdict, *, decision: Decision | None = None, reason: str = "", id_: str = ""
+    ) -> None:
+        """Write what was said of a call; `decision` where another one was given than the guard's."""
+        fields = self._called(call.argv, shell=call.shell, cwd=self._cwd(call.cwd))
+        given = verdict.decision if decision is None else decision
+        fields |= {"decision": str(given), "findings": self._findings(verdict.findings)}
+        if reason:
+            fields["reason"] = self._text(reason)
+        self._append(id_ or new_id(), fields)
+
+    def failure(self, call: Call, error: object) -> None:
+        """Write that a call was not run because corral itself failed."""
+        fields = self._called(call.argv, shell=call.shell, cwd=self._cwd(call.cwd))
+        self._append(new_id(), fields | {"decision": "deny", "error": self._text(str(error))})
+
+    def note(self, fields: Mapping[str, object]) -> None:
+        """Write what is no call: files that a host would write, something that was trusted or granted."""
+        self._append(new_id(), {name: self._plain(value) for name, value in fields.items()})
+
+    def _cwd(self, cwd: object) -> str:
+        return self._root if cwd is None else os.path.join(self._root, str(cwd))
+
+    def _append(self, id_: str, fields: Mapping[str, object]) -> Link:
+        entry: dict[str, object] = {"id": id_, "event": self._event}
+        if self._host:
+            entry["host"] = self._host
+        if self._call:
+            entry["call"] = self._call
+        entry |= {"root": self._text(self._root), "profile": self._profile, **fields, "pid": os.getpid()}
+        return self._ledger().append(dumps(entry)[1:-1])
+
+    def _ledger(self) -> Ledger:
+        place = directory(self._environ)
+        try:
+            owned.refuse_inside(place, self._root)
+            try:
+                owned.refuse_foreign(os.path.dirname(place))
+                owned.refuse_foreign(place)
+            except FileNotFoundError:
+                owned.private_directory("state", self._environ, self._root)
+                os.makedirs(place, 0o700, exist_ok=True)
+                owned.refuse_foreign(place)
+        except PolicyError as error:
+            raise AuditError(f"the audit log cannot be written: {error}") from None
+        except OSError as error:
+            message = (
+                f"the audit log cannot be written: {place}: {error.strerror}; set XDG_STATE_HOME to a place that can be"
+            )
+            raise AuditError(message) from None
+        return Ledger(place)
+
+    def _known(self) -> tuple[tuple[str, str], ...]:
+        if self._secrets is None:
+            self._secrets = secrets_of(self._environ)
+        return self._secrets
+
+    def _text(self, text: str) -> str:
+        plain = self._clean(text)
+        return plain if len(plain) <= MAX_WORD else f"{plain[:MAX_WORD]}…"
+
+    def _clean(self, text: str) -> str:
+        plain = redact(text[:MAX_READ], self._known())
+        # Where it was cut, half a secret may stand that has no shape any more.
+        return plain if len(text) <= MAX_READ else plain[:-MAX_WORD]
+
+    def _plain(self, value: object) -> object:
+        if isinstance(value, str):
+            return self._text(value)
+        return [self._plain(item) for item in value[:MAX_ITEMS]] if isinstance(value, (list, tuple)) else value
+
+    def _called(self, argv: Sequence[object] | str, *, shell: bool, cwd: str) -> dict[str, object]:
+        fields: dict[str, object] = {"cwd": self._text(cwd)}
+        words = [argv] if isinstance(argv, str) else [w if isinstance(w, str) else repr(w) for w in argv]
+        if shell and len(words) == 1:
+            text = self._clean(words[0])
+            if len(text) > MAX_TEXT or len(words[0]) > MAX_READ:
+                fields["cut"] = _cut(len(words[0]), text)
+            return fields | {"shell": text[:MAX_TEXT]}
+        words, read = _bounded(words)
+        plain = redact_words(words, self._known())
+        if read < 0 or sum(map(len, plain)) > MAX_TEXT:
+            fields["cut"] = _cut(abs(read), "\0".join(plain)) | {"words": len(argv)}
+        return fields | {"argv": _kept(plain)}
+
+    def _findings(self, findings: Sequence[Finding]) -> list[dict[str, str]]:
+        return [
+            {"rule": f.rule, "decision": str(f.decision), "reason": self._text(f.reason)} for f in findings[:MAX_ITEMS]
+        ]
+
+    def _violation(self, violation: Violation) -> dict[str, object]:
+        given = {name: getattr(violation, name) for name in violation._fields if name != "instead"}
+        return {name: self._plain(value) for name, value in given.items() if value}
+
+
+def _cut(length: int, text: str) -> dict[str, object]:
+    return {"length": length, "sha256": digest_of(text.encode("utf-8", "surrogatepass"))}
+
+
+def _bounded(words: list[str]) -> tuple[list[str], int]:
+    """Return the words that are read, and the length of all: negative where not all are."""
+    length = sum(map(len, words))
+    if length <= MAX_READ and len(words) <= MAX_TEXT:
+        return words, length
+    made, room = [], MAX_READ
+    for word in words[:MAX_TEXT]:
+        room -= len(word)
+        if room < 0:
+            break
+        made.append(word)
+    return made, -length
+
+
+def _kept(words: list[str]) -> list[str]:
+    kept, room = [], MAX_TEXT
+    for word in words:
+        if room <= 0:
+            break
+        kept.append(word[:room])
+        room -= len(word) + 1
+    return kept

@@ -1,0 +1,180 @@
+"""Secrets in text: what is none stays as it is, no planted one survives, and hostile text takes no longer."""
+
+import string
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.redact import MAX_SPANS, SHAPES, redact, redact_words, secrets_of
+
+WORD = string.ascii_letters + string.digits
+
+
+def secret_of(alphabet: str, least: int, needed: str) -> st.SearchStrategy[str]:
+    body = st.text(alphabet, min_size=least, max_size=least + 20)
+    return body if not needed else st.tuples(body, st.sampled_from(needed), body).map("".join)
+
+
+SHAPED = st.one_of(
+    [
+        st.tuples(st.sampled_from(heads), secret_of(alphabet, least, needed)).map("".join)
+        for _, heads, alphabet, least, needed in SHAPES
+    ]
+)
+PASSWORD = st.text(WORD + "!#%+,./:@^_~-", min_size=8, max_size=30).filter(lambda s: s[0] in WORD and s[-1] in WORD)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "git show 3f786850e387550fdabc836ed0a9c1b5c6d4e8f1",
+        "git log --author=token --since=yesterday -- src/auth/passwords.py",
+        "git checkout -b task-sk-learn-integration-of-the-new-model",
+        "sha256sum dist/corral-0.1.0-py3-none-any.whl # e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+        "python train.py --max-tokens=4096 --tokenizer=gpt2 --num_tokens 512",
+        "pytest tests/test_token.py::test_secret_is_kept -k 'password or token'",
+        "cat src/secret/token.py:12",
+        "kubectl get secret my-app -o yaml",
+        "docker login --password-stdin < token.txt",
+        "docker run -u 1000:1000 -p 8080:80 image",
+        "export GITHUB_TOKEN=$OTHER_TOKEN PASSWORD=${PASSWORD} X_SECRET=$(pass show x)",
+        'curl -H "Authorization: Bearer $TOKEN" https://example.com/',
+        "git clone ssh://git@example.com/a/b.git && git clone https://example.com/@scope/pkg",
+        "PASSWORD_FILE=/run/pw ./serve --token-file=/run/token --secret-name=db",
+        "python -c 'token = get_token(); password = os.environ[\"P\"]'",
+        "if token == expected: pass",
+        "npm run token:refresh && npm run auth:login",
+        "ls /home/me/passwords /etc/passwd",
+        "sort --key=2 -k1,1 data.csv",
+        "echo 'the bearer of bad news'",
+        "ssh -i id_rsa -p 22 host && mkdir -p a/b && sshpass",
+        "cd /work && PWD=/x OLDPWD=/y pwd",
+        "uuidgen 123e4567-e89b-12d3-a456-426614174000",
+        "pip install 'sk-video==1.0' scikit-learn",
+        "gh auth login --with-token < x",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact(text) == text
+    words = text.split()
+    assert redact_words(words) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("aws configure set aws_secret_access_key wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", None),
+        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG aws s3 ls", "AWS_SECRET_ACCESS_KEY=[redacted] aws s3 ls"),
+        ("curl -u admin:hunter2 https://h/", "curl -u admin:[redacted] https://h/"),
+        ("curl -uadmin:hunter2 https://h/", "curl -uadmin:[redacted] https://h/"),
+        ("curl --user 'admin:hunter 2' https://h/", "curl --user 'admin:[redacted]' https://h/"),
+        ("git clone https://me:hunter2@h/r.git x", "git clone https://me:[redacted]@h/r.git x"),
+        ("git clone https://0123456789abcdefghij@h/r", "git clone https://[redacted]@h/r"),
+        ("curl -H 'Authorization: Basic YWRtaW46' h", "curl -H 'Authorization: Basic [redacted]' h"),
+        ('curl -H "Authorization: Bearer abc" h', 'curl -H "Authorization: Bearer [redacted]" h'),
+        ('curl -H "X-Api-Key: abcdef123456" h', 'curl -H "X-Api-Key: [redacted]" h'),
+        ("curl -H 'Cookie: a=b; session=1' h", "curl -H 'Cookie: [redacted]' h"),
+        ("""curl -d '{"user": "me", "password": "a b"}' h""", """curl -d '{"user": "me", "password": [redacted]}' h"""),
+        ('curl -d "{\\"password\\": \\"a b\\"}" h', 'curl -d "{\\"password\\": [redacted]}" h'),
+        ("curl -d 'user=me&password=a&x=1' h", "curl -d 'user=me&password=[redacted]&x=1' h"),
+        ("DB_PASS='a b'c\"d e\" ./run --now", "DB_PASS=[redacted] ./run --now"),
+        ("bash -c \"export DB_PWD='a b'; ls\"", "bash -c \"export DB_PWD=[redacted]; ls\""),
+        ("tool --password 'a b' --user me", "tool --password [redacted] --user me"),
+        ("tool --password=a --api-key=b --user=me", "tool --password=[redacted] --api-key=[redacted] --user=me"),
+        ("sshpass -p hunter2 ssh -p 22 h", "sshpass -p [redacted] ssh -p 22 h"),
+        ("mysql -u root -phunter2 db", "mysql -u root -p[redacted] db"),
+        ("docker login -u me -p hunter2 reg", "docker login -u me -p [redacted] reg"),
+        ("printf '//r/:_authToken=abc' >> .npmrc", "printf '//r/:_authToken=[redacted]' >> .npmrc"),
+        ("password: hunter2\nuser: me", "password: [redacted]\nuser: me"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- x", "[redacted:private-key] x"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl", "[redacted:private-key]"),
+    ],
+)  # fmt: skip
+def test_a_secret_is_taken_out_and_nothing_else(text: str, kept: str | None) -> None:
+    if kept is not None:
+        assert redact(text) == kept
+    assert redact(redact(text)) == redact(text)
+
+
+def test_the_word_after_an_option_is_taken_out_of_a_call() -> None:
+    words = ["tool", "--password", "a b", "--token=c d", "-H", "Authorization: Bearer e", "curl", "-u", "me:f"]
+    assert redact_words(words) == [
+        *("tool", "--password", "[redacted]", "--token=[redacted]", "-H"),
+        *("Authorization: Bearer [redacted]", "curl", "-u", "me:[redacted]"),
+    ]
+
+
+def test_values_of_credential_variables_are_taken_out_wherever_they_stand() -> None:
+    environ = {
+        "GITHUB_TOKEN": "plain words",
+        "DB_PASSWORD": "longer than plain words",
+        "SHORT_SECRET": "true",
+        "HOME": "/home/me",
+        "SSH_AUTH_SOCK": "/run/agent",
+        "TOKEN_FILE": "/run/token",
+    }
+    secrets = secrets_of(environ)
+    assert secrets == (("DB_PASSWORD", "longer than plain words"), ("GITHUB_TOKEN", "plain words"))
+    text = "echo longer than plain words, plain words, true, /home/me, /run/agent /run/token"
+    kept = "echo [redacted:DB_PASSWORD], [redacted:GITHUB_TOKEN], true, /home/me, /run/agent /run/token"
+    assert redact(text, secrets) == kept
+
+
+CARRIERS: list[Callable[[str], str]] = [
+    "export API_TOKEN={}".format,
+    "export API_TOKEN='{}' && ls".format,
+    'deploy --password "{}" now'.format,
+    "deploy --client-secret={} now".format,
+    "curl -H 'Authorization: Bearer {}' h".format,
+    'curl -H "PRIVATE-TOKEN: {}0123456789" h'.format,
+    'curl -d \'{{"api_key": "{}"}}\' h'.format,
+    "sshpass -p '{}' ssh h".format,
+    "curl -u 'me:{}' h".format,
+    "bash -c 'DB_PASSWORD=\"{}\" run'".format,
+    "bash -c \"cd x; ACCESS_KEY='{}' run\"".format,
+    "cat > .env <<EOF\nA=1\nSECRET_KEY={}\nEOF".format,
+]
+
+
+@given(PASSWORD, st.sampled_from(CARRIERS))
+def test_no_password_survives_where_its_name_stands_beside_it(password: str, carrier: Callable[[str], str]) -> None:
+    text = carrier(password)
+    assert password not in redact(text).replace(carrier("").strip(), "")
+    assert password not in redact_words(["sh", "-c", text])[2].replace(carrier("").strip(), "")
+
+
+@given(SHAPED, st.text(max_size=20), st.text(" \n\"'=:;,/@|", min_size=1, max_size=3), st.text(max_size=20))
+def test_no_token_of_a_known_shape_survives(token: str, before: str, between: str, after: str) -> None:
+    for text in (token, f"{before}{between}{token}{between}{after}", f"echo {token} | tee x"):
+        assert token not in redact(text)
+        assert token not in redact_words([text])[0]
+    assert token not in " ".join(redact_words(["git", "push", token, after]))
+
+
+@given(st.text(min_size=6, max_size=40), st.text(max_size=30), st.text(max_size=30))
+def test_no_value_of_a_credential_variable_survives(value: str, before: str, after: str) -> None:
+    secrets = secrets_of({"SOME_TOKEN": value})
+    marked = redact(before + value + after, secrets)
+    assert marked.count(value) <= (before + "[redacted:SOME_TOKEN]" + after).count(value)
+
+
+@given(st.text(max_size=200))
+def test_any_text_can_be_given_and_a_second_time_changes_nothing(text: str) -> None:
+    assert redact(redact(text)) == redact(text)
+    assert len(redact_words([text, text])) == 2
+
+
+@given(st.text("abcdef0123456789", min_size=40, max_size=64))
+def test_hashes_stay(digest: str) -> None:
+    assert redact(f"git show {digest}") == f"git show {digest}"
+
+
+@pytest.mark.parametrize(
+    "part", ["token=a ", "sk-", "eyJ", "://", "'", '"\\', "-----BEGIN ", "token-", "bearer ", "(("]
+)
+def test_text_made_to_take_long_is_read_once(part: str) -> None:
+    text = part * (256 * 1024 // len(part))
+    kept = redact(text)
+    assert kept == text or kept == f"[redacted: {len(text)} characters]" or len(kept) < len(text) + 20 * MAX_SPANS
