@@ -17,10 +17,11 @@ settings.load_profile("corral")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The command line keeps scratch in a cache of the tests' own."""
+def _owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The command line keeps scratch, policy and log in places of the tests' own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        for kind in ("CACHE", "CONFIG", "STATE"):
+            patch.setenv(f"XDG_{kind}_HOME", str(tmp_path_factory.mktemp(kind.lower())))
         yield
 
 

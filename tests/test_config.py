@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.config import DEFAULT_ENV_ALLOWLIST, Containment, Limits, Output, SandboxConfig
+from corral.config import DEFAULT_ENV_ALLOWLIST, Audit, Containment, Limits, Output, SandboxConfig
 from corral.errors import CorralError, PolicyError
 from corral.model import Decision
 from corral.rulebook import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, profile_from_dict, profile_named
@@ -29,6 +29,7 @@ def test_the_defaults_are_the_strict_profile_in_the_current_directory(
         containment=Containment(),
         limits=Limits(),
         output=Output(),
+        audit=Audit(),
     )
 
 
@@ -143,6 +144,7 @@ REFUSED = [
     ("containment", None, "must be a Containment"),
     ("limits", {}, "must be a Limits"),
     ("output", "both", "must be a Output"),
+    ("audit", True, "must be a Audit"),
 ]
 
 
@@ -174,6 +176,7 @@ def test_a_wrong_choice_is_one_error_that_names_the_field(
         (lambda: Limits(processes=True), "limits.processes"),
         (lambda: Limits(open_files=1.5), "limits.open_files"),  # type: ignore[arg-type]
         (lambda: Output(keep="middle"), "output.keep"),
+        (lambda: Audit(required="yes"), "audit.required"),
         (lambda: Output(silence_seconds=-1), "output.silence_seconds"),
         (lambda: Output(drain_seconds=0), "output.drain_seconds"),
     ],

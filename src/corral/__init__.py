@@ -7,7 +7,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.config import Containment, Limits, Output, SandboxConfig
+    from corral.config import Audit, Containment, Limits, Output, SandboxConfig
     from corral.errors import AuditError, ContainmentError, CorralError, PolicyError
     from corral.handle import Handle
     from corral.model import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Decision, Finding, Usage, Verdict, Violation
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "Audit": "config",
     "AuditError": "errors",
     "Axis": "model",
     "Containment": "config",
@@ -47,6 +48,7 @@ __all__ = [
     "DEFAULT_INTERPRETER_BLOCK",
     "DENIED_EXIT_CODE",
     "TIMED_OUT_EXIT_CODE",
+    "Audit",
     "AuditError",
     "Axis",
     "Containment",

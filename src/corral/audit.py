@@ -47,15 +47,15 @@ class Log:
 
     def __init__(
         self,
-        config: SandboxConfig,
+        config: SandboxConfig | None = None,
         *,
         event: str = "run",
         host: str = "",
         call: str = "",
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self._root = config.project_root
-        self._profile = config.profile if isinstance(config.profile, str) else config.profile.name
+        self._root = "" if config is None else config.project_root
+        self._profile = "" if config is None else config.rules.name
         self._event = event
         self._host = host
         self._call = call  # what ties a hook's verdict to the run of what it allowed
@@ -113,18 +113,21 @@ class Log:
             entry["host"] = self._host
         if self._call:
             entry["call"] = self._call
-        entry |= {"root": self._text(self._root), "profile": self._profile, **fields, "pid": os.getpid()}
+        if self._root:
+            entry |= {"root": self._text(self._root), "profile": self._profile}
+        entry |= {**fields, "pid": os.getpid()}
         return self._ledger().append(dumps(entry)[1:-1])
 
     def _ledger(self) -> Ledger:
         place = directory(self._environ)
         try:
-            owned.refuse_inside(place, self._root)
+            if self._root:
+                owned.refuse_inside(place, self._root)
             try:
                 owned.refuse_foreign(os.path.dirname(place))
                 owned.refuse_foreign(place)
             except FileNotFoundError:
-                owned.private_directory("state", self._environ, self._root)
+                owned.private_directory("state", self._environ, self._root or "/nonexistent")
                 os.makedirs(place, 0o700, exist_ok=True)
                 owned.refuse_foreign(place)
         except PolicyError as error:

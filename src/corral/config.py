@@ -175,6 +175,17 @@ class Output(Record):
 
 
 @frozen
+class Audit(Record):
+    """What becomes of calls where the owner's log cannot be written: on the command line and in hooks, they are refused."""
+
+    required: bool = True
+
+    def _validate(self) -> None:
+        if not isinstance(self.required, bool):
+            raise PolicyError(f"audit.required must be True or False, not {self.required!r}")
+
+
+@frozen
 class SandboxConfig(Record):
     """The merged policy of one sandbox."""
 
@@ -188,6 +199,7 @@ class SandboxConfig(Record):
     containment: Containment = Containment()
     limits: Limits = Limits()
     output: Output = Output()
+    audit: Audit = Audit()
 
     def _validate(self) -> None:
         put = object.__setattr__
@@ -209,7 +221,7 @@ class SandboxConfig(Record):
         else:
             put(self, "interpreter_block", _names("interpreter_block", self.interpreter_block))
         put(self, "env_allowlist", _names("env_allowlist", self.env_allowlist))
-        for name, kind in (("containment", Containment), ("limits", Limits), ("output", Output)):
+        for name, kind in (("containment", Containment), ("limits", Limits), ("output", Output), ("audit", Audit)):
             if not isinstance(getattr(self, name), kind):
                 raise PolicyError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")
 

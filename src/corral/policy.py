@@ -9,7 +9,7 @@ import marshal
 import os
 
 from corral import owned
-from corral.config import DEFAULT_ENV_ALLOWLIST, Containment, Limits, Output, SandboxConfig
+from corral.config import DEFAULT_ENV_ALLOWLIST, Audit, Containment, Limits, Output, SandboxConfig
 from corral.errors import PolicyError
 from corral.frozen import Record, frozen
 from corral.model import Decision
@@ -31,11 +31,12 @@ _STRICTNESS: dict[str, tuple[object, ...]] = {  # from loose to tight; any value
     "containment.project": ("read-write", "read-only"),
     "containment.accept_partial": (True, False),
     "containment.ptrace": (True, False),
+    "audit.required": (False, True),
 }
 _NEUTRAL = ("output.keep", "output.drain_seconds")
 _ADDED = ("denylist", "interpreters")  # a list that only grows stricter
 _GRANTS = ("containment.read", "containment.write", "environment")  # a list that only grows looser
-_TABLES: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output}
+_TABLES: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
 
 
 @frozen

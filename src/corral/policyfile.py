@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
-from corral.config import Containment, Limits, Output, SandboxConfig
+from corral.config import Audit, Containment, Limits, Output, SandboxConfig
 from corral.errors import PolicyError
 from corral.pattern import pattern
 from corral.rulebook import effects, group_names, profile_names
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 256 * 1024
 DECISIONS = ("allow", "ask", "deny")
 RULE_KEYS = ("command", "decision", "reason", "instead", "allow", "ask", "deny")
-_TABLES: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output}
+_TABLES: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
 _SIMPLE = ("profile", "timeout_seconds", "max_output_bytes", "denylist", "interpreters", "environment")
 _HEADER = pattern(r"\s*\[(\[)?\s*([^\]]+?)\s*\]")
 _KEY = pattern(r"""\s*("[^"]*"|'[^']*'|[\w.-]+)\s*=""")

@@ -203,6 +203,7 @@ def _verb_parser(verb: str) -> Parser:
         own = "on a terminal of its own (default: where corral is on one)"
         parser.add_argument("-t", "--tty", action="store_true", default=None, help=own)
         parser.add_argument("-T", "--no-tty", dest="tty", action="store_false", help="without one")
+        parser.add_argument("--call", default="", metavar="ID", help=argparse.SUPPRESS)
     if verb == "check":
         parser.add_argument("--jsonl", action="store_true", help="judge one call per line of stdin")
     if verb == "selftest":

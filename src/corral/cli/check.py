@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
+from corral.audit import Log
 from corral.config import Containment, SandboxConfig
 from corral.containment.lasting import temporary
+from corral.errors import AuditError
 from corral.machine import Machine
 from corral.model import Call
 from corral.record import CHECK_STATUS, json_text, verdict_text
-from corral.terminal import terminal_of
+from corral.terminal import terminal_of, visible
 from corral.vet import vet
 
 TYPE_CHECKING = False
@@ -28,6 +30,11 @@ def main(options: argparse.Namespace) -> int:
         return 0
     call = call_of(options)
     verdict = vet(call, config, machine_of(config))
+    try:
+        Log(config, event="check").verdict(call, verdict)
+    except AuditError as error:
+        # Nothing runs on this answer alone.
+        print(f"corral: {visible(str(error))}", file=sys.stderr)
     if options.json:
         print(json_text(verdict.to_dict()))
     else:

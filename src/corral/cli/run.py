@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from signal import SIG_IGN, SIGINT, getsignal, signal
+from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal
 
+from corral.audit import Log
 from corral.cli import console
 from corral.cli.check import call_of, config_of
+from corral.errors import AuditError, CorralError
 from corral.places import inside
 from corral.record import denial_text, json_text, process_status, timeout_text, violation_text
 from corral.sandbox import Sandbox
@@ -16,6 +18,7 @@ from corral.terminal import terminal_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from corral.model import Call
     from corral.result import SandboxResult
@@ -28,9 +31,17 @@ def main(options: argparse.Namespace) -> int:
     config, call = config_of(options), call_of(options)
     if options.directory_file is not None:
         config = config.replace(output=config.output.replace(directory_file=f"{TOLD}-{os.urandom(8).hex()}"))
-    with Sandbox(config=config) as box:
+    record = Record(Log(config, call=options.call), required=config.audit.required)
+    record.check()
+    with Sandbox(config=config, on_result=record.result) as box:
         on_terminal = not options.json and console.is_wanted(options.tty)
-        result = console.drive(box, call) if on_terminal else _drive(box, call, live=not options.json)
+        try:
+            result = console.drive(box, call) if on_terminal else _drive(box, call, live=not options.json)
+        except AuditError:
+            raise
+        except CorralError as error:
+            record.failure(call, error)
+            raise
         if options.directory_file is not None:
             _tell_directory(box, options.directory_file)
     if options.json:
@@ -46,6 +57,34 @@ def main(options: argparse.Namespace) -> int:
         for violation in result.violations:
             print(violation_text(violation), file=sys.stderr)
     return process_status(result)
+
+
+class Record:
+    """The owner's log of a run. Where it cannot be written nothing runs, unless the policy accepts that: then it is said."""
+
+    def __init__(self, log: Log, *, required: bool) -> None:
+        self._log = log
+        self._required = required
+
+    def check(self) -> None:
+        """Look whether the line could be written, before there is a result to lose."""
+        self._try(self._log.check)
+
+    def result(self, result: SandboxResult) -> None:
+        """Write what became of the call."""
+        self._try(self._log.result, result)
+
+    def failure(self, call: Call, error: CorralError) -> None:
+        """Write that corral itself failed."""
+        self._try(self._log.failure, call, error)
+
+    def _try(self, write: Callable[..., None], *about: object) -> None:
+        try:
+            write(*about)
+        except AuditError as error:
+            if self._required:
+                raise AuditError(f"{error}; or set audit.required = false in the policy to run without") from None
+            print(f"corral: {error}; the policy accepts that", file=sys.stderr)
 
 
 def _tell_directory(box: Sandbox, file: str) -> None:
@@ -64,18 +103,22 @@ def _tell_directory(box: Sandbox, file: str) -> None:
 
 def _drive(box: Sandbox, call: Call, *, live: bool) -> SandboxResult:
     """Run to the end. The terminal's Ctrl-C reaches only us, since the command has its own session: it is handed on."""
-    interrupts: list[int] = []
-    if getsignal(SIGINT) is not SIG_IGN:
-        # Counted, not raised: an exception in the middle of the handle's work would lose the result.
-        signal(SIGINT, lambda number, _: interrupts.append(number))
-    handle = box.start(call.argv, shell=call.shell, cwd=call.cwd, inherit_stdin=not live, inherit_stdio=live)
-    handed_on = 0
-    while True:
-        try:
-            return handle.wait(console.NOTICE_SECONDS)
-        except TimeoutError:
-            if handed_on < len(interrupts):
-                handed_on += 1
-                handle.signal(SIGINT)
-            if handed_on > 1:
-                handle.kill()  # the second one means it
+    noted: list[int] = []
+    for number in (SIGINT, SIGTERM, SIGHUP):
+        if getsignal(number) is not SIG_IGN:
+            # Noted, not raised: an exception in the middle of the handle's work would lose the result.
+            signal(number, lambda number, _: noted.append(number))
+    interrupts = 0
+    with box.start(call.argv, shell=call.shell, cwd=call.cwd, inherit_stdin=not live, inherit_stdio=live) as handle:
+        while True:
+            try:
+                return handle.wait(console.NOTICE_SECONDS)
+            except TimeoutError:
+                while noted:
+                    came = noted.pop(0)
+                    if came != SIGINT:
+                        sys.exit(128 + came)
+                    interrupts += 1
+                    handle.signal(SIGINT)
+                if interrupts > 1:
+                    handle.kill()  # the second one means it

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from corral import owned
+from corral import audit, owned
 from corral.config import SandboxConfig
-from corral.errors import PolicyError
+from corral.errors import AuditError, PolicyError
 from corral.integrations.hooks.envelope import Answer, Asked
 from corral.machine import Machine
 from corral.model import Call, Decision
@@ -19,10 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
-
-    from corral.model import Verdict
-
 _MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
+_UNRECORDED = "What is not in the owner's log does not run; the owner can mend that, or accept it by audit.required in the policy."
 _UNCONTAINED = "This host cannot run it contained, where it would be allowed."
 
 
@@ -45,6 +43,7 @@ def judge_shell(asked: Asked, host: ModuleType, name: str, environ: Mapping[str,
     try:
         config = load(asked.root, environ).config
     except PolicyError as error:
+        leave_line(name, error, environ)
         return Answer("deny", f"corral's policy cannot be used: {error}. Until it is mended, every call is refused.")
     cwd = os.path.realpath(asked.cwd)
     call = Call((asked.text,), True, None if cwd == asked.root else cwd)
@@ -56,8 +55,14 @@ def judge_shell(asked: Asked, host: ModuleType, name: str, environ: Mapping[str,
     if decision is Decision.ASK and not host.ASKS:
         decision = Decision.DENY
         reason += " Nobody can be asked here: the owner can allow it by a rule or an effect in the policy (corral policy show)."
-    command = rewritten(asked, cwd, host) if host.REWRITES and decision is not Decision.DENY else ""
-    _record(asked, verdict, decision, name)
+    id_ = audit.new_id()
+    command = rewritten(asked, cwd, host, id_) if host.REWRITES and decision is not Decision.DENY else ""
+    log = audit.Log(config, event="hook", host=name, environ=environ)
+    try:
+        log.verdict(call, verdict, decision=decision, reason=reason, id_=id_)
+    except AuditError as error:
+        if config.audit.required:
+            return Answer("deny", f"{error}. {_UNRECORDED}")
     return Answer(str(decision), reason, command)
 
 
@@ -66,8 +71,23 @@ def _uncontained(call: Call, config: SandboxConfig, machine: Machine) -> tuple[D
     return (Decision.ALLOW, "") if verdict.allowed else (Decision.ASK, f"{verdict.reason} {_UNCONTAINED}")
 
 
-def judge_write(asked: Asked, environ: Mapping[str, str]) -> Answer:
+def judge_write(asked: Asked, name: str, environ: Mapping[str, str]) -> Answer:
     """Judge files that a tool of the host itself would write: what runs later outside, or steers corral, is refused."""
+    answer = _judge_files(asked, environ)
+    try:
+        config = load(asked.root, environ).config
+    except PolicyError:
+        config = SandboxConfig(asked.root)
+    told = {"cwd": asked.cwd, "files": asked.text.split("\n"), "decision": answer.decision, "reason": answer.reason}
+    try:
+        audit.Log(config, event="hook", host=name, environ=environ).note(told)
+    except AuditError as error:
+        if config.audit.required:
+            return Answer("deny", f"{error}. {_UNRECORDED}")
+    return answer
+
+
+def _judge_files(asked: Asked, environ: Mapping[str, str]) -> Answer:
     home = os.path.realpath(environ.get("HOME") or "/nonexistent")
     kept = [owned.directory(kind, environ) for kind in ("config", "state", "cache")]
     for name in asked.text.split("\n"):
@@ -79,11 +99,26 @@ def judge_write(asked: Asked, environ: Mapping[str, str]) -> Answer:
     return Answer("allow")
 
 
-def rewritten(asked: Asked, cwd: str, host: ModuleType) -> str:
+def rewritten(asked: Asked, cwd: str, host: ModuleType, id_: str) -> str:
     """Return shell text that runs the call contained, and leaves the host's shell where the call would have left it."""
     main = f"{os.path.dirname(os.path.abspath(__file__)).rsplit('/', 2)[0]}/__main__.py"
     path = [f"--path={folder}" for folder in sys.argv[2:3]]
-    words = [sys.executable, "-I", "-S", main, *path, "run", "--root", asked.root, "--cwd", cwd, "--timeout", "0"]
+    words = [
+        sys.executable,
+        "-I",
+        "-S",
+        main,
+        *path,
+        "run",
+        "--root",
+        asked.root,
+        "--cwd",
+        cwd,
+        "--timeout",
+        "0",
+        "--call",
+        id_,
+    ]
     if not host.KEEPS_DIRECTORY:
         return _quoted([*words, "--shell", asked.text])
     told = f"{owned.directory('state', os.environ)}/directory-{os.urandom(8).hex()}"
@@ -96,5 +131,9 @@ def _quoted(words: list[str]) -> str:
     return " ".join("'" + word.replace("'", "'\"'\"'") + "'" for word in words)
 
 
-def _record(asked: Asked, verdict: Verdict, decision: Decision, name: str) -> None:
-    """Leave the audit line of a call that was judged."""
+def leave_line(name: str, error: object, environ: Mapping[str, str]) -> None:
+    """Leave an audit line of a call that could not be judged, if that can be done; it is refused in any case."""
+    try:
+        audit.Log(event="hook", host=name, environ=environ).note({"decision": "deny", "error": str(error)})
+    except AuditError:
+        return

@@ -65,6 +65,7 @@ def _answered(host: ModuleType, name: str) -> Said:
         asked = host.read(loads(_payload()), os.environ)
         answer = Answer("allow") if asked is None else judge(asked, host, name, os.environ)
     except BadPayload as error:
+        _leave_line(name, error)
         answer = Answer("deny", f"corral could not read the call: {error}. Nothing was judged, so it is refused.")
     said: Said = host.render(answer, asked)
     return said
@@ -83,10 +84,18 @@ def _refusal(name: str, error: BaseException) -> Said:
         "deny", f"corral {why} on this call, so it is refused. Try something simpler, or run: corral doctor"
     )
     try:
+        if not isinstance(error, _TooLong):
+            _leave_line(name, answer.reason)
         said: Said = _host(name).render(answer, None)
     except BaseException:  # noqa: BLE001  every host takes this for a refusal
         return Said("", f"{answer.reason}\n", 2)
     return said
+
+
+def _leave_line(name: str, error: object) -> None:
+    from corral.integrations.hooks.judging import leave_line  # noqa: PLC0415  as below
+
+    leave_line(name, error, os.environ)
 
 
 def _print(said: Said) -> None:
@@ -104,7 +113,7 @@ def judge(asked: Asked, host: ModuleType, name: str, environ: Mapping[str, str])
 
     asked.root = judging.root_of(asked, environ)
     if asked.kind == WRITE:
-        return judging.judge_write(asked, environ)
+        return judging.judge_write(asked, name, environ)
     return judging.judge_shell(asked, host, name, environ)
 
 
