@@ -19,7 +19,7 @@ from corral.streams import READ_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from corral.streams import Streams
 
@@ -277,3 +277,42 @@ def _start(ctl: int, host: int, errors: int) -> int:
         )
     finally:
         wire.close_all(high)
+
+
+def answer(argv: list[str], data: bytes, environ: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
+    """Run a program of the owner's to its end, as a host runs a hook; return its status and what it said.
+
+    OSError where it cannot be started, TimeoutError where it does not end.
+    """
+    # Files, not pipes: nobody waits for a reader.
+    streams = [os.memfd_create(f"corral-{name}", os.MFD_CLOEXEC) for name in ("stdin", "stdout", "stderr")]
+    try:
+        os.pwrite(streams[0], data, 0)
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_DESCRIPTOR) for fd in streams]
+        try:
+            actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high)]
+            pid = os.posix_spawn(argv[0], argv, environ, file_actions=actions, setsid=True, setsigmask=())
+        finally:
+            wire.close_all(high)
+        status = os.waitstatus_to_exitcode(_ended(pid, seconds))
+        out, err = (os.pread(fd, READ_BYTES, 0) for fd in streams[1:])
+        return status, out, err
+    finally:
+        wire.close_all(streams)
+
+
+def _ended(pid: int, seconds: float) -> int:
+    pidfd = os.pidfd_open(pid)
+    try:
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        in_time = poller.poll(seconds * 1000)
+        if not in_time:
+            # Its number is its own until it is reaped, and so is its group's.
+            os.killpg(pid, SIGKILL)
+        status = os.waitpid(pid, 0)[1]
+    finally:
+        os.close(pidfd)
+    if not in_time:
+        raise TimeoutError(f"it did not end within {seconds:g} seconds")
+    return status

@@ -24,6 +24,7 @@ what runs inside the project.
   corral explain --shell 'cat x | sh'   why, part by part
   corral run -- pytest -q               run it contained, if it is allowed
   corral demo                           see it at work in a temporary project
+  corral install claude                 hook it into Claude Code, Codex, Gemini CLI, Cursor, OpenCode or Copilot CLI
   corral doctor                         what this machine gives to hold commands with
   corral selftest                       attack the sandbox, harmlessly, and see what holds
 """
@@ -99,6 +100,25 @@ Each attempt is made twice: in a sandbox as `run` would make it, where it must f
 own, where it must succeed. Victims are made for it and removed. Where the second fails too, nothing was shown.
 Exit code: 0 all held, 1 something did not, 3 nothing got out but something could not be shown, 125 corral failed.
 """
+INSTALL = """\
+examples:
+  corral install claude              for all projects of yours
+  corral install codex --project     for this project alone
+  corral install gemini --dry-run    show the change, write nothing
+
+The change is shown first, and written when you say so; --yes is for scripts. Everything else in the file stays as it
+is. The hook is tried at once, and corral doctor tries it again whenever you like.
+Exit code: 0 installed, or there already; 1 you said no; 125 corral itself failed, and nothing was written, or the hook
+does not do what it should.
+"""
+UNINSTALL = """\
+examples:
+  corral uninstall claude
+  corral uninstall codex --project
+
+The file becomes what it was before corral; where it changed since, only corral's entry is taken out.
+Exit code: 0 gone, or never there; 1 you said no; 125 corral itself failed.
+"""
 DEFAULT_PROFILE = "workspace"
 VERBS = {
     "run": ("run a command, if the guard allows it", RUN),
@@ -107,6 +127,8 @@ VERBS = {
     "rule": ("show a rule's page, or the ids of all rules", RULE),
     "demo": ("run legal and adversarial calls in a temporary project", DEMO),
     "doctor": ("show what this machine gives to hold commands with, and what would give more", DOCTOR),
+    "install": ("put corral between a coding agent and this machine", INSTALL),
+    "uninstall": ("take corral out of a coding agent's settings", UNINSTALL),
     "selftest": ("attack the sandbox harmlessly, and show what held", SELFTEST),
 }
 CALLS = {
@@ -213,10 +235,33 @@ def _verb_parser(verb: str) -> Parser:
     if verb in ("run", "doctor", "selftest"):
         what = "what holds commands: auto (default), warden, bubblewrap, or none"
         parser.add_argument("--backend", default="auto", choices=BACKENDS, metavar="NAME", help=what)
+    if verb in ("install", "uninstall"):
+        _host_arguments(parser)
     if verb == "rule":
         parser.add_argument("id", nargs="?", metavar="ID", help="a rule's id, as in a finding")
     parser.add_argument("--json", action="store_true", help="print JSON on stdout")
     return parser
+
+
+def _host_arguments(parser: Parser) -> None:
+    from corral.integrations.hosts import HOSTS  # noqa: PLC0415  for two verbs
+
+    parser.add_argument("hosts", nargs="*", type=_host, metavar="HOST", help=", ".join(HOSTS))
+    level = parser.add_mutually_exclusive_group()
+    level.add_argument("--user", dest="project", action="store_false", default=False, help="for all projects (default)")
+    level.add_argument("--project", action="store_true", help="for this project alone")
+    where = "the project's directory (default: the one that the working directory lies in)"
+    parser.add_argument("--root", metavar="DIR", help=where)
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask; for scripts")
+    parser.add_argument("-n", "--dry-run", action="store_true", help="show the change and write nothing")
+
+
+def _host(text: str) -> str:
+    from corral.integrations.hosts import HOSTS  # noqa: PLC0415  as above
+
+    if text not in HOSTS:
+        raise argparse.ArgumentTypeError(f"there is no host {visible(text)}; choose one of {', '.join(HOSTS)}")
+    return text
 
 
 def _profile_argument(parser: Parser) -> None:

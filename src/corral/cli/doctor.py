@@ -11,6 +11,7 @@ from corral.doctor.examine import examine
 from corral.doctor.facts import gather
 from corral.doctor.report import report_text
 from corral.errors import PolicyError
+from corral.integrations.canary import hook_checks
 from corral.record import json_text
 from corral.terminal import terminal_of
 
@@ -24,13 +25,15 @@ STATUS = {"full": 0, "partial": 1, "none": 2}
 
 
 def main(options: argparse.Namespace) -> int:
-    """Examine the machine; 0 where every layer holds, 1 where some do, 2 where none does."""
+    """Examine the machine and the hooks; 0 where every layer holds, 1 where some do or a hook fails, 2 where none does."""
     report = examine(_facts(options))
+    hooks = hook_checks(os.environ, os.path.realpath(options.root))
+    report = report.replace(checks=(*report.checks, *hooks))
     if options.json:
         print(json_text(report.to_dict()))
     else:
         print(report_text(report, terminal_of(sys.stdout, os.environ)))
-    return STATUS[report.enforcement]
+    return max(STATUS[report.enforcement], any(check.status == "fail" for check in hooks))
 
 
 def _facts(options: argparse.Namespace) -> Facts:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # Each status's sign and colour; in words it is said by what was found.
 SHOWN = {"ok": ("allow", "allow"), "warn": ("warn", "ask"), "fail": ("deny", "deny")}
 OVERALL = {"full": "ok", "partial": "warn", "none": "fail"}
-GROUPS = {"layers": "Layers", "bounds": "Bounds", "around": "Around them"}
+GROUPS = {"layers": "Layers", "bounds": "Bounds", "around": "Around them", "hooks": "Hooks"}
 NAME_COLUMNS = len("privileges  ")
 CONTINUED = " \\"
 MIN_TEXT_COLUMNS = 40  # with less room beside a name, what is said of it stands below
@@ -28,10 +28,10 @@ def report_text(report: Report, terminal: Terminal) -> str:
     about = f"corral {facts.corral}, Linux {facts.kernel} {facts.machine}, Python {facts.python}, {user}{where}"
     lines = wrap(visible(about), terminal.columns, "")
     for group, title in GROUPS.items():
-        lines += ["", terminal.paint("head", title)]
-        for check in report.checks:
-            if check.group == group:
-                lines += _check_lines(check, terminal)
+        checks = [check for check in report.checks if check.group == group]
+        lines += ["", terminal.paint("head", title)] if checks else []
+        for check in checks:
+            lines += _check_lines(check, terminal)
     return "\n".join([*lines, "", *_overall(report, terminal)])
 
 

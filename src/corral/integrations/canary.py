@@ -1,0 +1,172 @@
+"""Installed hooks proven: the very command in a host's file is given a call that must be refused and one that must not be.
+
+A hook that cannot be started lets every command of the agent run, so silence is never taken for health.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from corral import spawn
+from corral.doctor.examine import Check
+from corral.doctor.remedies import Fix
+from corral.frozen import Record, frozen
+from corral.integrations import settingsfile
+from corral.integrations.hosts import HOSTS, PROJECT, USER, Host, directory, is_used, run_by, settings_path, words_of
+from corral.integrations.installing import installed_hooks
+from corral.integrations.settingsfile import SettingsError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+REFUSED = "sudo reboot"  # judged, never run
+ALLOWED = "ls"
+SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
+REFUSED_STATUS = 2
+
+
+@frozen
+class HookCheck(Record):
+    """One host's hook at one place: whether it holds, what was seen, what that means and the command that mends it."""
+
+    host: str
+    path: str
+    status: str
+    found: str
+    means: str = ""
+    command: str = ""
+
+
+def hook_checks(environ: Mapping[str, str], root: str) -> tuple[Check, ...]:
+    """Prove every hook of ours in the owner's settings and in the project's; name the hosts that have none."""
+    return tuple(_told(check) for host in HOSTS.values() for check in _checks(host, root, environ))
+
+
+def _told(check: HookCheck) -> Check:
+    fixes = (Fix("", check.command),) if check.command else ()
+    return Check("hooks", check.host, check.status, f"{check.found}: {check.path}", check.means, fixes)
+
+
+def prove(host: Host, path: str, root: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
+    """Prove every hook of ours in one file of a host."""
+    for event, hook in installed_hooks(host, path):
+        yield _unless_off(host, root, environ) or _tried(host, path, (event, hook), root, environ)
+
+
+def _tried(
+    host: Host, path: str, installed: tuple[str, dict[str, Any]], root: str, environ: Mapping[str, str]
+) -> HookCheck:
+    event, hook = installed
+    again = f"corral install {host.name}" + (" --project" if path.startswith(f"{root}/{host.project_file}") else "")
+    for program in words_of(hook)[:1]:
+        if program.startswith("/") and not os.access(program, os.X_OK):
+            return HookCheck(host.name, path, FAIL, f"its interpreter {program} is gone", _UNJUDGED, again)
+    answers = []
+    for text in (REFUSED, ALLOWED):
+        payload = json.dumps(payload_of(host.name, event, text, root)).encode()
+        try:
+            answers.append(spawn.answer(run_by(hook), payload, _environment(environ, host, root), SECONDS))
+        except OSError as error:
+            return HookCheck(host.name, path, FAIL, f"it cannot be run: {error.strerror or error}", _UNJUDGED, again)
+    return _judged(host, path, answers, event, again)
+
+
+_UNJUDGED = "The host runs every command unjudged."
+
+
+def _judged(host: Host, path: str, answers: list[tuple[int, bytes, bytes]], event: str, again: str) -> HookCheck:
+    (refused, _, why), (allowed, said, complaint) = answers
+    if refused != REFUSED_STATUS or not why.strip():
+        told = why.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        found = f"it did not refuse `{REFUSED}`: exit code {refused}" + (f", {told}" if told else "")
+        return HookCheck(host.name, path, FAIL, found, _UNJUDGED, again)
+    if allowed != 0:
+        told = complaint.decode("utf-8", "replace").strip()
+        means = "The agent gets nothing done until this is mended."
+        return HookCheck(host.name, path, FAIL, f"it refuses even `{ALLOWED}`: {told}", means, "corral policy show")
+    if host.rewrites and b"__main__.py" not in said:
+        means = "What it allows would run outside the sandbox."
+        return HookCheck(host.name, path, FAIL, f"it does not make `{ALLOWED}` run contained", means, again)
+    held = f"runs `{ALLOWED}` contained" if host.rewrites else f"allows `{ALLOWED}`; this host cannot contain it"
+    return HookCheck(host.name, path, OK, f"refuses `{REFUSED}`, {held} ({event})")
+
+
+def payload_of(host: str, event: str, text: str, root: str) -> dict[str, Any]:
+    """Return a call of the host's shell tool as the host sends it."""
+    if host == "copilot":
+        return {"sessionId": "canary", "timestamp": 0, "cwd": root, "toolName": "bash", "toolArgs": {"command": text}}
+    if host == "opencode":
+        return {"tool_name": "bash", "tool_input": {"command": text}, "cwd": root, "session_id": "canary"}
+    if host == "cursor":
+        common = {"conversation_id": "canary", "hook_event_name": event, "workspace_roots": [root]}
+        if event == "beforeShellExecution":
+            return {**common, "command": text, "cwd": ""}
+        return {**common, "tool_name": "Shell", "tool_input": {"command": text}}
+    tool = {"gemini": "run_shell_command"}.get(host, "Bash")
+    given = {"hook_event_name": event, "tool_name": tool, "tool_input": {"command": text}}
+    return {"session_id": "canary", "transcript_path": "", "cwd": root, **given}
+
+
+def _environment(environ: Mapping[str, str], host: Host, root: str) -> dict[str, str]:
+    named = {"claude": "CLAUDE_PROJECT_DIR", "gemini": "GEMINI_PROJECT_DIR"}.get(host.name)
+    return {**environ, named: root} if named else dict(environ)
+
+
+def _checks(host: Host, root: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
+    found = False
+    # One and the same where the home directory is the project.
+    for path in dict.fromkeys(settings_path(host, level, root, environ) for level in (USER, PROJECT)):
+        try:
+            proofs = list(prove(host, path, root, environ))
+        except SettingsError as error:
+            proofs = [HookCheck(host.name, path, FAIL, str(error), "Neither corral nor the host can read it.")]
+        found = found or bool(proofs)
+        yield from proofs
+        if proofs and host.name == "codex":
+            yield from _trust(path, environ)
+    if not found and is_used(host, environ, os.path.isdir):
+        path = settings_path(host, USER, root, environ)
+        yield HookCheck(host.name, path, WARN, f"{host.title} has no hook", _UNJUDGED, f"corral install {host.name}")
+
+
+def _unless_off(host: Host, root: str, environ: Mapping[str, str]) -> HookCheck | None:
+    """Return the finding that the host was told to run no hooks at all, if it was."""
+    if not host.switch:
+        return None
+    own = f"{directory(host, environ)}/{'settings.json' if host.name != 'gemini' else host.file}"
+    for path in (own, *(f"{root}/{name}" for name in host.switch_files)):
+        try:
+            with open(path, "rb") as file:
+                value: Any = settingsfile.parse(settingsfile.decode(file.read(), path), path, comments=True).value
+        except (OSError, SettingsError):
+            # Unreadable for the host as well, or not there.
+            continue
+        for name in host.switch:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is host.switch_value:
+            name = ".".join(host.switch)
+            return HookCheck(host.name, path, FAIL, f"{name} turns all hooks off", _UNJUDGED)
+    return None
+
+
+def _trust(path: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
+    """Look whether Codex was told to trust the hooks of a file: until then it runs none of them."""
+    from tomllib import TOMLDecodeError, load  # noqa: PLC0415  only for this host
+
+    config = f"{directory(HOSTS['codex'], environ)}/config.toml"
+    try:
+        with open(config, "rb") as file:
+            hooks = load(file).get("hooks", {})
+    except (OSError, TOMLDecodeError):
+        hooks = {}
+    state = hooks.get("state", {}) if isinstance(hooks, dict) else {}
+    real = (path, os.path.realpath(path))
+    if not any(
+        isinstance(known, dict) and known.get("trusted_hash") and key.startswith(real) for key, known in state.items()
+    ):
+        means = "Codex runs a hook only after you have trusted it. Start codex, type /hooks and trust corral's."
+        yield HookCheck("codex", path, WARN, f"{config} does not say that it is trusted", means, "codex")

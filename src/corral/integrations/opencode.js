@@ -1,0 +1,42 @@
+// corral: asks before every command and every file that OpenCode's tools write. Written by `corral install opencode`.
+// An answer that is not a clear yes throws, and what throws here does not run.
+import { spawn } from "node:child_process"
+
+const COMMAND = []
+const SECONDS = 10
+const JUDGED = new Set(["bash", "write", "edit", "apply_patch", "patch", "multiedit"])
+
+const ask = (payload) =>
+  new Promise((resolve, reject) => {
+    const child = spawn(COMMAND[0], COMMAND.slice(1), { stdio: ["pipe", "pipe", "pipe"] })
+    const said = { out: "", err: "" }
+    const timer = setTimeout(() => {
+      child.kill("SIGKILL")
+      reject(new Error(`corral did not answer within ${SECONDS} seconds, so the call is refused. Run: corral doctor`))
+    }, SECONDS * 1000)
+    child.stdout.on("data", (data) => (said.out += data))
+    child.stderr.on("data", (data) => (said.err += data))
+    child.stdin.on("error", () => {}) // it may answer before it has read everything; the exit code says it
+    child.on("error", (error) => {
+      clearTimeout(timer)
+      reject(new Error(`corral could not be asked (${error.message}), so the call is refused. Run: corral doctor`))
+    })
+    child.on("close", (code) => {
+      clearTimeout(timer)
+      if (code === 0) resolve(said.out)
+      else reject(new Error(said.err.trim() || `corral failed with exit code ${code}, so the call is refused.`))
+    })
+    child.stdin.end(JSON.stringify(payload))
+  })
+
+export const Corral = async ({ directory }) => ({
+  "tool.execute.before": async (input, output) => {
+    if (!JUDGED.has(input.tool)) return
+    const payload = { tool_name: input.tool, tool_input: output.args, cwd: directory, session_id: input.sessionID }
+    const said = await ask(payload)
+    if (!said.trim()) return
+    const answer = JSON.parse(said)
+    if (answer.decision !== "allow") throw new Error(answer.reason || "corral refused the call.")
+    if (answer.command) output.args.command = answer.command
+  },
+})

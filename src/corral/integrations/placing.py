@@ -1,0 +1,88 @@
+"""The command that a host is given to run, and whether it may be: nothing an agent could write judges that agent.
+
+A host runs a command that it finds there without asking again, and goes on unjudged where it finds none.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from corral.grammar import DEPENDENCIES
+from corral.integrations.settingsfile import SettingsError
+from corral.places import inside
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
+ELSEWHERE = "Install corral for yourself, outside of any project, and run it from there: pipx install corral, or uv tool install corral"
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  named, not used
+
+
+def package() -> str:
+    """Return the directory of corral itself."""
+    return os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+
+
+def interpreter() -> str:
+    """Return the real interpreter: that of an environment is a link into it."""
+    return str(os.path.realpath(sys._base_executable))  # type: ignore[attr-defined]  # there since 3.3
+
+
+def dependencies() -> str:
+    """Return the directory that holds tree-sitter and its grammar."""
+    for folder in sys.path:
+        if folder.startswith("/") and all(os.path.isdir(f"{folder}/{name}") for name in DEPENDENCIES):
+            return os.path.realpath(folder)
+    raise SettingsError(f"{' and '.join(DEPENDENCIES)} are not installed in one place. {ELSEWHERE}")
+
+
+def command(host: str) -> list[str]:
+    """Return the words that a host is to run."""
+    own, needed = package(), dependencies()
+    words = [interpreter(), "-I", "-S", f"{own}/integrations/hooks/program.py", host]
+    return words if needed == os.path.dirname(own) else [*words, needed]
+
+
+def project_of(cwd: str, environ: Mapping[str, str]) -> str:
+    """Return the project that a directory belongs to, or nothing; a home directory is none, whatever it holds."""
+    home = os.path.realpath(environ.get("HOME") or "/nonexistent")
+    at = os.path.realpath(cwd)
+    while at not in ("/", home):
+        # ~/.pyenv, ~/.asdf and their like are checkouts too, and nobody's project.
+        if not os.path.basename(at).startswith(".") and any(os.path.lexists(f"{at}/{mark}") for mark in MARKS):
+            return at
+        at = os.path.dirname(at)
+    return ""
+
+
+def refuse_writable(guarded: Iterable[str], environ: Mapping[str, str]) -> None:
+    """Raise where what would judge an agent's commands lies where its commands could write."""
+    for what, path in (("interpreter", interpreter()), ("package", package()), ("parser", dependencies())):
+        for root in (*guarded, project_of(path, environ)):
+            if root and inside(path, root):
+                raise SettingsError(
+                    f"corral's {what}, {path}, lies inside {root}, where an agent at work could change it. {ELSEWHERE}"
+                )
+        _refuse_open(what, path)
+
+
+def _refuse_open(what: str, path: str) -> None:
+    at = path
+    while True:
+        mode = os.stat(at).st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise SettingsError(
+                f"corral's {what}, {path}, can be changed by anybody, since {at} is open to all: chmod o-w {at}"
+            )
+        if at == "/":
+            return
+        at = os.path.dirname(at)
+
+
+def is_temporary() -> str:
+    """Return where corral lies in a directory that is emptied now and then, or nothing."""
+    return next((path for path in (package(), interpreter()) for place in TEMPORARY if inside(path, place)), "")

@@ -1,0 +1,83 @@
+"""A corral that lies outside of any project, as an installer would put it: a copy of the package and its dependencies."""
+
+import os
+import pty
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import corral
+
+PYTHON = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]
+DEPENDENCIES = ("tree_sitter", "tree_sitter_bash")
+
+
+@cache
+def _place() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="corral-alone-")
+
+
+@cache
+def lib() -> Path:
+    """Return the directory that holds the package and what it needs."""
+    place = Path(os.path.realpath(_place().name)) / "lib"
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(corral.__file__).parent, place / "corral", ignore=skip)
+    for name in DEPENDENCIES:
+        shutil.copytree(Path(sysconfig.get_paths()["platlib"]) / name, place / name, ignore=skip)
+    for path in (place, *place.rglob("*")):
+        path.chmod(path.stat().st_mode & ~0o022 | 0o444)
+    place.parent.chmod(0o755)
+    return place
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Return the environment of a person who has just logged in."""
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "NO_COLOR": "1", "COLUMNS": "400", **more}
+
+
+def command() -> list[str]:
+    """Return the words that run the copy."""
+    return [PYTHON, "-I", "-S", str(lib() / "corral" / "__main__.py")]
+
+
+def run(*words: str, home: Path, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the copy without a terminal."""
+    return subprocess.run(
+        [*command(), *words],
+        cwd=cwd,
+        env={**environment(home), **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def at_terminal(*words: str, typed: bytes, home: Path, cwd: Path) -> tuple[int, str]:
+    """Run the copy on a terminal where somebody has typed something; return its status and what stood there."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, typed)
+        process = subprocess.Popen(
+            [*command(), *words], cwd=cwd, env=environment(home), stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                data = os.read(ours, 1 << 16)
+            except OSError:
+                break
+            if not data:
+                break
+            shown += data
+        return process.wait(60), shown.decode().replace("\r\n", "\n")
+    finally:
+        os.close(ours)
