@@ -159,6 +159,10 @@ class Output(Record):
     drain_seconds: float = 0.2  # how long what a background child still prints is waited for after the command's end
     spill_bytes: int | None = None  # saved in the commands' /tmp of an output that is cut
     directory_file: str | None = None  # where shell text that comes to its end leaves the directory it is in then
+    exports_file: str | None = None  # the same for its environment
+    text_file: str | None = (
+        None  # where shell text lies that is too long for an argument; it is removed when it is read
+    )
 
     def _validate(self) -> None:
         _one_of("output.keep", self.keep, ("both", "head", "tail"))
@@ -170,8 +174,9 @@ class Output(Record):
             raise PolicyError(
                 f"output.spill_bytes must be a whole number from 1 to 2**30, or None, not {self.spill_bytes!r}"
             )
-        if self.directory_file is not None:
-            _paths("output.directory_file", (self.directory_file,))
+        for name in ("directory_file", "exports_file", "text_file"):
+            if getattr(self, name) is not None:
+                _paths(f"output.{name}", (getattr(self, name),))
 
 
 @frozen

@@ -9,13 +9,14 @@ from corral.config import MAX_SECONDS
 from corral.environment import overlay
 from corral.frozen import Record, frozen
 from corral.model import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, Call, Launch
+from corral.quoting import quoted
 from corral.rulebook import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from corral.config import SandboxConfig
+    from corral.config import Output, SandboxConfig
 
 
 @frozen
@@ -49,11 +50,11 @@ def plan(
     except _UnusableError as unusable:
         return Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {unusable}\n")
     if call.shell:
-        bash = _bash()
+        bash = _system_program("bash")
         if bash is None:
             reason = "shell=True needs bash in a system directory, and there is none. Pass the command as a list."
             return Failure(DENIED_EXIT_CODE, reason)
-        text = words[0] if config.output.directory_file is None else _telling(words[0], config.output.directory_file)
+        text = _telling(words[0], config.output)
         # The two dashes: a text that begins with one would be taken for an option of bash.
         return Launch(bash, ("bash", "--noprofile", "--norc", "-c", "--", text), cwd, env, data, timeout)
     executable = _find(words[0], cwd, env["PATH"])
@@ -62,14 +63,21 @@ def plan(
     return Launch(executable, words, cwd, env, data, timeout)
 
 
-def _telling(text: str, file: str) -> str:
-    """Return shell text that ends as `text` does, and then leaves in a file which directory it ended in."""
+def _telling(text: str, output: Output) -> str:
+    """Return shell text that does and ends as `text` does, and then leaves in files where that was and what it exported."""
+    if output.directory_file is None and output.exports_file is None and output.text_file is None:
+        return text
     # By eval: what is put behind a text could become part of it, as behind a backslash or a here-document.
-    return f"eval {_quoted(text)}\ncorral_status=$?; pwd -P >{_quoted(file)}; exit $corral_status"
-
-
-def _quoted(word: str) -> str:
-    return "'" + word.replace("'", "'\"'\"'") + "'"
+    if output.text_file is None:
+        run = f"eval {quoted(text)}"
+    else:
+        file = quoted(output.text_file)
+        run = f'eval "$(cat {file}; rm -f {file})"'
+    told = f"pwd -P >{quoted(output.directory_file)}; " if output.directory_file is not None else ""
+    if output.exports_file is not None:
+        # By its path: the text may have changed where programs are looked for.
+        told += f"{_system_program('env') or 'env'} -0 >{quoted(output.exports_file)}; "
+    return f"{run}\ncorral_status=$?; {{ {told}:; }} 2>/dev/null; exit $corral_status"
 
 
 def _words(call: Call) -> tuple[str, ...]:
@@ -129,10 +137,10 @@ def _encodable(texts: Iterable[str]) -> None:
         raise _UnusableError(f"{joined[error.start]!r} cannot be encoded for the system") from None
 
 
-def _bash() -> str | None:
+def _system_program(name: str) -> str | None:
     for directory in places()["programs"]:
-        if os.access(f"{directory}/bash", os.X_OK):
-            return f"{directory}/bash"
+        if os.access(f"{directory}/{name}", os.X_OK):
+            return f"{directory}/{name}"
     return None
 
 

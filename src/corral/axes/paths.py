@@ -72,10 +72,10 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
         text += "?"  # something in the directory, not the directory itself
     if text:
         for cwd in cwds or ("/",):
-            made += _keys_at(verb, text, cwd, machine)
+            made += place_keys(verb, text, cwd, machine)
             if word.glob and not unproven:
                 for link in machine.matches(word.text, cwd):
-                    made += _keys_at(verb, link, cwd, machine)
+                    made += place_keys(verb, link, cwd, machine)
     if unproven:
         made.append("unproven")
     elif word.glob and verb == "reads" and "read-inside" in made and is_credentials(word.text.rpartition("/")[2]):
@@ -83,7 +83,8 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
     return made
 
 
-def _keys_at(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
+def place_keys(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
+    """Return the effects of one plain path."""
     if is_standard(text):  # before it is resolved: /dev/stdout is a link to wherever this process prints
         return []
     if verb == "deletes" and text.rpartition("/")[2] not in ("", ".", ".."):

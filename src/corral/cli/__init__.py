@@ -16,18 +16,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+HOOK_REFUSED_STATUS = 2
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as a shell reports it
 _CANNOT_WRITE = (EDQUOT, EFBIG, EIO, ENOSPC)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one corral command and return the exit code of the process."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments[:1] == ["hook"] and not {"-h", "--help"} & set(arguments):
+        return _hook(arguments[1:])
     from importlib import import_module  # noqa: PLC0415  a verb loads only what it needs
 
     from corral.cli.arguments import parse  # noqa: PLC0415  as above
 
     _open_streams()
-    options = parse(sys.argv[1:] if argv is None else list(argv))
+    options = parse(arguments)
     try:
         status: int = import_module(f"corral.cli.{options.verb}").main(options)
         sys.stdout.flush()
@@ -49,6 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         return FAILURE_STATUS
     return status
+
+
+def _hook(arguments: list[str]) -> int:
+    try:
+        from corral.cli import hook  # noqa: PLC0415  as above
+
+        return hook.main(arguments)
+    except BaseException as error:  # noqa: BLE001  any other exit code lets the call run at most hosts
+        print(f"corral failed ({type(error).__name__}: {error}), so the call is refused.", file=sys.stderr)
+        return HOOK_REFUSED_STATUS
 
 
 class _Words(FileIO):

@@ -119,12 +119,19 @@ examples:
 The file becomes what it was before corral; where it changed since, only corral's entry is taken out.
 Exit code: 0 gone, or never there; 1 you said no; 125 corral itself failed.
 """
+HOOK = """\
+corral hook claude|codex|gemini|cursor|opencode|copilot reads one call from stdin, in the words of that host, and answers
+in them: an allowed command is rewritten to run through `corral run` where the host can do that. `corral install HOST`
+enters it, in a form that starts faster, into the settings of the host.
+Exit code: 0 with the answer on stdout, or 2 where the call is refused, whatever the reason.
+"""
 DEFAULT_PROFILE = "workspace"
 VERBS = {
     "run": ("run a command, if the guard allows it", RUN),
     "check": ("say whether a command would be allowed; run nothing", CHECK),
     "explain": ("show how a command is judged, part by part; run nothing", EXPLAIN),
     "rule": ("show a rule's page, or the ids of all rules", RULE),
+    "hook": ("answer one call of a coding agent, in its own protocol", HOOK),
     "demo": ("run legal and adversarial calls in a temporary project", DEMO),
     "doctor": ("show what this machine gives to hold commands with, and what would give more", DOCTOR),
     "install": ("put corral between a coding agent and this machine", INSTALL),
@@ -197,11 +204,14 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
     wants_terminal = getattr(options, "tty", None)
     if wants_terminal and options.json:
         parser.error("--tty shows the command live, --json captures it; give one of them")
-    if "timeout" not in options:
+    options.timeout_is_given = "timeout" in options
+    if not options.timeout_is_given:
         # Somebody sits there.
         options.timeout = None if wants_terminal else DEFAULT_TIMEOUT_SECONDS
     batch = getattr(options, "jsonl", False)
     given = (command is not None) + (options.shell is not None) + batch
+    if given == 0 and getattr(options, "grant", None) is not None:
+        return  # the text lies with the grant
     if loose:
         parser.error(f"put the command after --, as in: {parser.prog} -- {visible(' '.join(loose))}")
     if given > 1:
@@ -226,10 +236,15 @@ def _verb_parser(verb: str) -> Parser:
         parser.add_argument("-t", "--tty", action="store_true", default=None, help=own)
         parser.add_argument("-T", "--no-tty", dest="tty", action="store_false", help="without one")
         parser.add_argument("--call", default="", metavar="ID", help=argparse.SUPPRESS)
+        # What a rewritten command of a hook needs; the guard refuses them in the text of an agent.
+        parser.add_argument("--grant", metavar="ID", help=argparse.SUPPRESS)
+        parser.add_argument("--directory-file", metavar="FILE", help=argparse.SUPPRESS)
+        parser.add_argument("--exports", action="store_true", help=argparse.SUPPRESS)
     if verb == "check":
         parser.add_argument("--jsonl", action="store_true", help="judge one call per line of stdin")
     if verb == "selftest":
         _profile_argument(parser)
+        parser.set_defaults(profile=DEFAULT_PROFILE)
     if verb in ("doctor", "selftest"):
         _root_argument(parser)
     if verb in ("run", "doctor", "selftest"):
@@ -267,7 +282,7 @@ def _host(text: str) -> str:
 def _profile_argument(parser: Parser) -> None:
     names = profile_names()
     known = f"{' or '.join(names)} (default: {DEFAULT_PROFILE})"
-    parser.add_argument("--profile", default=DEFAULT_PROFILE, choices=names, metavar="NAME", help=known)
+    parser.add_argument("--profile", default=None, choices=names, metavar="NAME", help=known)
 
 
 def _root_argument(parser: Parser) -> None:
@@ -280,7 +295,6 @@ def _call_arguments(parser: Parser) -> None:
     _root_argument(parser)
     parser.add_argument("--cwd", metavar="DIR", help="where the command starts, in the project (default: its root)")
     limit = f"wall-clock seconds, 0 for no limit (default: {DEFAULT_TIMEOUT_SECONDS:g})"
-    parser.add_argument("--directory-file", metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--timeout", type=_seconds, default=argparse.SUPPRESS, metavar="S", help=limit)
 
 

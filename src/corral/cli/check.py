@@ -6,11 +6,11 @@ import os
 import sys
 
 from corral.audit import Log
-from corral.config import Containment, SandboxConfig
 from corral.containment.lasting import temporary
-from corral.errors import AuditError
+from corral.errors import AuditError, PolicyError
 from corral.machine import Machine
 from corral.model import Call
+from corral.policy import load
 from corral.record import CHECK_STATUS, json_text, verdict_text
 from corral.terminal import terminal_of, visible
 from corral.vet import vet
@@ -18,6 +18,8 @@ from corral.vet import vet
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+
+    from corral.config import SandboxConfig
 
 
 def main(options: argparse.Namespace) -> int:
@@ -43,14 +45,31 @@ def main(options: argparse.Namespace) -> int:
 
 
 def config_of(options: argparse.Namespace) -> SandboxConfig:
-    """Return the policy that the command line asks for."""
-    return SandboxConfig(
-        project_root=options.root,
-        profile=options.profile,
-        timeout_seconds=options.timeout,
+    """Return the project's policy; what the command line asks for holds where no file has spoken, or tightens it."""
+    policy = load(options.root, os.environ, profile=options.profile)
+    config = policy.config
+    said = {setting.key for setting in policy.settings if setting.in_force}
+    containment = config.containment
+    backend = getattr(options, "backend", "auto")
+    if backend not in ("auto", containment.backend):
+        if "containment.backend" in said:
+            raise PolicyError(
+                f"the policy says containment.backend = {containment.backend!r}; an option does not change it"
+            )
+        containment = containment.replace(backend=backend)
+    if "containment.scratch" not in said:
         # What one command writes to /tmp the next one reads, though each has a process of its own.
-        containment=Containment(backend=getattr(options, "backend", "auto"), scratch="project"),
-    )
+        containment = containment.replace(scratch="project")
+    return config.replace(containment=containment, timeout_seconds=_timeout(options, config, said))
+
+
+def _timeout(options: argparse.Namespace, config: SandboxConfig, said: set[str]) -> float | None:
+    given: float | None = options.timeout
+    if "timeout_seconds" not in said:
+        return given
+    if not options.timeout_is_given or config.timeout_seconds is None:
+        return given if options.timeout_is_given else config.timeout_seconds
+    return min(given or config.timeout_seconds, config.timeout_seconds)
 
 
 def machine_of(config: SandboxConfig) -> Machine:

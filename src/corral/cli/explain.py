@@ -22,7 +22,7 @@ def main(options: argparse.Namespace) -> int:
     axis_of = {key: str(row["axis"]) for key, row in effects().items()}
     machine = machine_of(config)
     verdict = vet(call, config, machine)
-    reasoning = Reasoning(call, verdict, trace(call, config, machine), axis_of, options.profile, config.project_root)
+    reasoning = Reasoning(call, verdict, trace(call, config, machine), axis_of, config.rules.name, config.project_root)
     if options.json:
         print(json_text(reasoning.to_dict()))
     else:

@@ -9,8 +9,10 @@ from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal
 from corral.audit import Log
 from corral.cli import console
 from corral.cli.check import call_of, config_of
-from corral.errors import AuditError, CorralError
-from corral.places import inside
+from corral.cli.told import Telling, kept_names
+from corral.errors import AuditError, CorralError, PolicyError
+from corral.grants import take
+from corral.model import Call
 from corral.record import denial_text, json_text, process_status, timeout_text, violation_text
 from corral.sandbox import Sandbox
 from corral.terminal import terminal_of
@@ -20,36 +22,37 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from corral.model import Call
+    from corral.config import SandboxConfig
+    from corral.grants import Pending
     from corral.result import SandboxResult
-
-TOLD = "/tmp/.corral-directory"  # noqa: S108  the command's own
 
 
 def main(options: argparse.Namespace) -> int:
     """Run what the command line names; the exit code is the command's, or says why there is none."""
-    config, call = config_of(options), call_of(options)
-    if options.directory_file is not None:
-        config = config.replace(output=config.output.replace(directory_file=f"{TOLD}-{os.urandom(8).hex()}"))
+    config = config_of(options)
+    pending = _taken(options, config)
+    call = call_of(options) if pending is None else Call(pending.text, shell=True, cwd=options.cwd)  # noqa: S604  a record
+    if options.exports:
+        config = config.replace(env_allowlist={*config.env_allowlist, *kept_names(os.environ)})
     record = Record(Log(config, call=options.call), required=config.audit.required)
     record.check()
-    with Sandbox(config=config, on_result=record.result) as box:
-        on_terminal = not options.json and console.is_wanted(options.tty)
+    approved = pending is not None and pending.asked
+    with Sandbox(config=config, on_ask=(lambda *_: True) if approved else None, on_result=record.result) as box:
         try:
-            result = console.drive(box, call) if on_terminal else _drive(box, call, live=not options.json)
+            result, telling = _driven(box, call, options)
         except AuditError:
             raise
         except CorralError as error:
             record.failure(call, error)
             raise
-        if options.directory_file is not None:
-            _tell_directory(box, options.directory_file)
+        if telling is not None and not result.denied:
+            telling.leave(options.directory_file, os.environ)
     if options.json:
         print(json_text(result.to_dict()))
     elif result.denied:
         print(denial_text(call, result, terminal_of(sys.stderr, os.environ)), file=sys.stderr)
     elif result.timed_out:
-        print(timeout_text(options.timeout), file=sys.stderr)
+        print(timeout_text(config.timeout_seconds), file=sys.stderr)
     else:
         # Empty where it was shown already; why it could not be started where it could not.
         sys.stderr.buffer.write(result.stderr)
@@ -87,18 +90,24 @@ class Record:
             print(f"corral: {error}; the policy accepts that", file=sys.stderr)
 
 
-def _tell_directory(box: Sandbox, file: str) -> None:
-    """Leave in a file of ours which directory the command ended in, if it did and that is in the project."""
-    try:
-        told = os.fsdecode(box.read_bytes(str(box.config.output.directory_file)).removesuffix(b"\n"))
-    except OSError:
-        # It did not come to its end.
-        return
-    if os.path.isabs(told) and os.path.isdir(told) and inside(os.path.realpath(told), box.config.project_root):
-        os.makedirs(os.path.dirname(os.path.abspath(file)), 0o700, exist_ok=True)
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as ours:
-            ours.write(os.fsencode(told))
+def _taken(options: argparse.Namespace, config: SandboxConfig) -> Pending | None:
+    """Return the call that a hook left under the id it put into a rewritten command; it is there once."""
+    if options.grant is None:
+        return None
+    cwd = options.cwd or config.project_root
+    pending = take(options.grant, config.project_root, cwd, os.environ)
+    if pending is None or options.command is not None or options.shell not in (None, pending.text):
+        raise PolicyError(
+            "no approval waits for this very call in this project; it may be too old. Ask for the call again"
+        )
+    return pending
+
+
+def _driven(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[SandboxResult, Telling | None]:
+    telling = None if options.directory_file is None else Telling(box, call, exports=options.exports)
+    on_terminal = not options.json and console.is_wanted(options.tty)
+    result = console.drive(box, call) if on_terminal else _drive(box, call, live=not options.json)
+    return result, telling
 
 
 def _drive(box: Sandbox, call: Call, *, live: bool) -> SandboxResult:

@@ -2,32 +2,72 @@
 
 from __future__ import annotations
 
-from corral.integrations.hooks.envelope import SHELL, WRITE, Answer, Asked, BadPayload, Said, dumps, text_at
+import os
+
+from corral.integrations.hooks.envelope import (
+    READ,
+    SHELL,
+    WRITE,
+    Answer,
+    Asked,
+    BadPayload,
+    Said,
+    files_in,
+    object_at,
+    other_tool,
+    refuse_others,
+    text_at,
+)
+from corral.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-REWRITES = ASKS = True
-KEEPS_DIRECTORY = True  # its shell goes on where the last command left it
-_FILES = {"Write": "file_path", "Edit": "file_path", "MultiEdit": "file_path", "NotebookEdit": "notebook_path"}
+_SHELLS = ("Bash", "Monitor")
+_WRITES = {"Write": "file_path", "Edit": "file_path", "MultiEdit": "file_path", "NotebookEdit": "notebook_path"}
+_READS = {"Read": "file_path", "NotebookRead": "notebook_path", "Grep": "path", "Glob": "path", "LS": "path"}
+TOOLS = (*_SHELLS, "PowerShell", *_WRITES, *_READS)
 
 
 def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
     """Return what is asked, or None where it is nothing that corral judges."""
-    if text_at(payload, "hook_event_name") != "PreToolUse":
+    refuse_others(payload)
+    event = text_at(payload, "hook_event_name")
+    if event[:1].islower() or event == "BeforeTool":
+        raise BadPayload(f"{event} is an event of another host")
+    if event != "PreToolUse":
         return None
     tool = text_at(payload, "tool_name")
+    if tool not in TOOLS:
+        other_tool(tool)
+        return None
+    given = object_at(payload, "tool_input")
     cwd = text_at(payload, "cwd")
     root = environ.get("CLAUDE_PROJECT_DIR", "")
-    if tool == "Bash":
-        return Asked(SHELL, text_at(payload, "tool_input", "command"), cwd, root, payload)
+    if tool in _SHELLS:
+        # Its shell goes on where the last command left it, but not where one went on in the background.
+        keeps = "" if given.get("run_in_background") or tool != "Bash" else "directory"
+        text = text_at(payload, "tool_input", "command")
+        return Asked(SHELL, cwd, root, text=text, given=given, rewrites=True, asks=True, keeps=keeps)
     if tool == "PowerShell":
         raise BadPayload("PowerShell is not read by corral")
-    if tool in _FILES:
-        return Asked(WRITE, text_at(payload, "tool_input", _FILES[tool]), cwd, root, payload)
-    return None
+    if tool in _READS:
+        return Asked(READ, cwd, root, paths=files_in(given, (_READS[tool],), needed=False))
+    paths = files_in(given, (_WRITES[tool],), needed=True)
+    return (
+        None if all(_is_own_note(path, environ) for path in paths) else Asked(WRITE, cwd, root, paths=paths, asks=True)
+    )
+
+
+def _is_own_note(path: str, environ: Mapping[str, str]) -> bool:
+    """Say whether a file is one of the plans and memories that Claude Code keeps for itself, as text."""
+    own = f"{os.path.realpath(environ.get('HOME') or '/nonexistent')}/.claude"
+    real = os.path.realpath(path)
+    if not path.startswith("/") or not real.endswith(".md"):
+        return False
+    return real.startswith(f"{own}/plans/") or (real.startswith(f"{own}/projects/") and "/memory/" in real)
 
 
 def render(answer: Answer, asked: Asked | None) -> Said:
@@ -38,6 +78,6 @@ def render(answer: Answer, asked: Asked | None) -> Said:
     if answer.reason:
         body["permissionDecisionReason"] = answer.reason
     if answer.command and asked is not None:
-        body["updatedInput"] = {**asked.payload["tool_input"], "command": answer.command}
+        body["updatedInput"] = {**asked.given, "command": answer.command}
     said = dumps({"hookSpecificOutput": body}) + "\n"
     return Said(said, f"{answer.reason}\n", 2) if answer.decision == "deny" else Said(said)

@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from corral.integrations.hooks.envelope import SHELL, WRITE, Answer, Asked, Said, dumps, text_at
+from corral.integrations.hooks.envelope import (
+    SHELL,
+    WRITE,
+    Answer,
+    Asked,
+    BadPayload,
+    Said,
+    object_at,
+    other_tool,
+    patched_files,
+    refuse_others,
+    text_at,
+)
+from corral.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-REWRITES = True
-ASKS = False
-KEEPS_DIRECTORY = False
-_FILE_HEADS = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ")
+TOOLS = ("Bash", "apply_patch", "Write", "Edit")
 
 
 def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
     """Return what is asked, or None where it is nothing that corral judges."""
-    if text_at(payload, "hook_event_name") != "PreToolUse":
+    refuse_others(payload, ("turn_id",))
+    event = text_at(payload, "hook_event_name")
+    if event[:1].islower() or event == "BeforeTool":
+        raise BadPayload(f"{event} is an event of another host")
+    if event != "PreToolUse":
         return None
     tool = text_at(payload, "tool_name")
+    if tool not in TOOLS:
+        other_tool(tool)
+        return None
     cwd = text_at(payload, "cwd")
+    text = text_at(payload, "tool_input", "command")
     if tool == "Bash":
-        return Asked(SHELL, text_at(payload, "tool_input", "command"), cwd, "", payload)
-    if tool in ("apply_patch", "Write", "Edit"):
-        text = text_at(payload, "tool_input", "command")
-        files = [line[len(head) :] for line in text.splitlines() for head in _FILE_HEADS if line.startswith(head)]
-        return Asked(WRITE, "\n".join(files), cwd, "", payload)
-    return None
+        return Asked(SHELL, cwd, text=text, given=object_at(payload, "tool_input"), rewrites=True)
+    return Asked(WRITE, cwd, paths=patched_files(text))
 
 
 def render(answer: Answer, asked: Asked | None) -> Said:
@@ -36,9 +50,8 @@ def render(answer: Answer, asked: Asked | None) -> Said:
         return Said()
     body: dict[str, object] = {"hookEventName": "PreToolUse", "permissionDecision": answer.decision}
     if answer.decision == "allow" and asked is not None:
-        body["updatedInput"] = {**asked.payload["tool_input"], "command": answer.command}
+        body["updatedInput"] = {**asked.given, "command": answer.command}
         return Said(dumps({"hookSpecificOutput": body}) + "\n")
-    reason = answer.reason or "corral refused the call."
     body["permissionDecision"] = "deny"
-    body["permissionDecisionReason"] = reason
-    return Said(dumps({"hookSpecificOutput": body}) + "\n", f"{reason}\n", 2)
+    body["permissionDecisionReason"] = answer.reason
+    return Said(dumps({"hookSpecificOutput": body}) + "\n", f"{answer.reason}\n", 2)

@@ -2,35 +2,64 @@
 
 from __future__ import annotations
 
-from corral.integrations.hooks.envelope import SHELL, WRITE, Answer, Asked, BadPayload, Said, dumps, loads, text_at
+from corral.integrations.hooks.envelope import (
+    READ,
+    SHELL,
+    WRITE,
+    Answer,
+    Asked,
+    BadPayload,
+    Said,
+    files_in,
+    loads,
+    other_tool,
+    patched_files,
+    refuse_others,
+    text_at,
+)
+from corral.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-REWRITES = True
-ASKS = True
-KEEPS_DIRECTORY = True  # its shells are sessions
+_SHELLS = ("bash", "shell")
+_WRITES = ("edit", "create", "write", "str_replace_editor")
+_READS = ("view", "grep", "glob")
+TOOLS = (*_SHELLS, "write_bash", *_WRITES, "apply_patch", *_READS)
 
 
 def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
     """Return what is asked, or None where it is nothing that corral judges."""
+    refuse_others(payload)
     tool = text_at(payload, "toolName")
-    if tool not in ("bash", "shell", "edit", "create", "write"):
+    if tool not in TOOLS:
+        other_tool(tool)
         return None
+    cwd = text_at(payload, "cwd")
+    if not cwd:
+        raise BadPayload("the payload has no text at cwd")
     given = payload.get("toolArgs")
+    if tool == "apply_patch" and isinstance(given, str):
+        return Asked(WRITE, cwd, paths=patched_files(given), asks=True)
     if isinstance(given, str):
         given = loads(given.encode("utf-8", "surrogatepass"))
     if not isinstance(given, dict):
         raise BadPayload("the payload has no object at toolArgs")
-    cwd = payload.get("cwd")
-    if not isinstance(cwd, str) or not cwd:
-        raise BadPayload("the payload has no text at cwd")
-    payload = {**payload, "toolArgs": given}
-    if tool in ("bash", "shell"):
-        return Asked(SHELL, text_at(given, "command"), cwd, "", payload)
-    return Asked(WRITE, text_at(given, "path"), cwd, "", payload)
+    if tool in _SHELLS:
+        # Its shells are sessions: they keep all that a command sets. One that is not waited for is left alone with that.
+        keeps = "exports" if given.get("mode", "sync") == "sync" else ""
+        text = text_at(given, "command")
+        return Asked(SHELL, cwd, text=text, given=given, rewrites=True, asks=True, keeps=keeps)
+    if tool == "write_bash":
+        # Typed into a session: nobody knows whether a contained program reads it, or the session's own shell.
+        return Asked(SHELL, cwd, text=text_at(given, "input"), asks=True)
+    if tool in _READS or (tool == "str_replace_editor" and given.get("command") == "view"):
+        return Asked(READ, cwd, paths=files_in(given, ("path",), needed=False))
+    if tool == "apply_patch":
+        return Asked(WRITE, cwd, paths=patched_files(text_at(given, "patch")), asks=True)
+    return Asked(WRITE, cwd, paths=files_in(given, ("path",), needed=True), asks=True)
 
 
 def render(answer: Answer, asked: Asked | None) -> Said:
@@ -41,6 +70,6 @@ def render(answer: Answer, asked: Asked | None) -> Said:
     if answer.reason:
         body["permissionDecisionReason"] = answer.reason
     if answer.command and asked is not None:
-        body["modifiedArgs"] = {**asked.payload["toolArgs"], "command": answer.command}
+        body["modifiedArgs"] = {**asked.given, "command": answer.command}
     said = dumps(body) + "\n"
     return Said(said, f"{answer.reason}\n", 2) if answer.decision == "deny" else Said(said)

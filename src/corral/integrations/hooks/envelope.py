@@ -1,4 +1,4 @@
-"""What a host asks and what it is answered, whatever its protocol. JSON is read and written without the json package.
+"""What a host asks and what it is answered, whatever its protocol. JSON is read without the json package.
 
 That package loads `re` and `enum`, which take as long as the whole hook may.
 """
@@ -7,16 +7,29 @@ from __future__ import annotations
 
 from _json import make_scanner
 
-from corral import jsontext
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
-dumps = jsontext.dumps
-
-SHELL, WRITE = "shell", "write"
+SHELL, WRITE, READ = "shell", "write", "read"
 MAX_REASON = 4000  # characters; the hosts cut at 10,000 and some at less
+_INFINITE = (float("inf"), float("-inf"))
+# Keys by which the envelope of another host is known, and tools that run commands elsewhere.
+_OTHERS = {
+    "turn_id": "Codex",
+    "conversation_id": "Cursor",
+    "workspace_roots": "Cursor",
+    "cursor_version": "Cursor",
+    "workspaceRoot": "Grok",
+    "toolInput": "Grok",
+    "preToolUse": "Cline",
+}
+_SHELLS = frozenset({
+    "bash", "shell", "sh", "execute", "execute_command", "run_command", "run_in_terminal", "run_shell_command", "run_terminal_cmd",
+    "local_shell", "exec_command", "shell_command", "terminal", "powershell", "pwsh",
+})  # fmt: skip
+_PATCH_HEADS = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ")
 
 
 class BadPayload(Exception):
@@ -24,16 +37,35 @@ class BadPayload(Exception):
 
 
 class Asked:
-    """One call of a host's tool: shell text to be run, or a file to be written."""
+    """One call of a host's tool, shell text or files, and what the host can make of an answer.
 
-    __slots__ = ("cwd", "kind", "payload", "root", "text")
+    `keeps` is what its shell keeps for the next command: nothing, the `directory`, or also the `exports`.
+    """
 
-    def __init__(self, kind: str, text: str, cwd: str, root: str, payload: dict[str, Any]) -> None:
+    __slots__ = ("asks", "cwd", "given", "keeps", "kind", "paths", "rewrites", "root", "text")
+
+    def __init__(
+        self,
+        kind: str,
+        cwd: str,
+        root: str = "",
+        *,
+        text: str = "",
+        paths: tuple[str, ...] = (),
+        given: dict[str, Any] | None = None,
+        rewrites: bool = False,
+        asks: bool = False,
+        keeps: str = "",
+    ) -> None:
         self.kind = kind
-        self.text = text
         self.cwd = cwd
         self.root = root
-        self.payload = payload
+        self.text = text
+        self.paths = paths
+        self.given = given or {}
+        self.rewrites = rewrites
+        self.asks = asks
+        self.keeps = keeps
 
 
 class Answer:
@@ -43,7 +75,7 @@ class Answer:
 
     def __init__(self, decision: str, reason: str = "", command: str = "") -> None:
         self.decision = decision
-        self.reason = reason[:MAX_REASON]
+        self.reason = reason[:MAX_REASON] or ("" if decision == "allow" else "corral refused the call.")
         self.command = command
 
 
@@ -58,12 +90,20 @@ class Said:
         self.status = status
 
 
+def _number(text: str) -> float:
+    value = float(text)
+    if value in _INFINITE:
+        # It could not be repeated in an answer: a host that cannot read the answer lets the call run.
+        raise BadPayload(f"the payload holds a number that is none: {text[:20]}")
+    return value
+
+
 class _Settings:
     """What the C scanner asks of its decoder."""
 
     strict = False  # a command may hold a line break that the host did not escape
     object_hook = object_pairs_hook = None
-    parse_float, parse_int = float, int
+    parse_float, parse_int = staticmethod(_number), int
 
     @staticmethod
     def parse_constant(name: str) -> None:
@@ -77,7 +117,7 @@ _scan = make_scanner(_settings)
 def loads(data: bytes) -> dict[str, Any]:
     """Return a JSON object; BadPayload for anything else."""
     try:
-        text = data.decode("utf-8-sig").strip()
+        text = data.decode("utf-8").removeprefix("\ufeff").strip()
         value, end = _scan(text, 0)
     except BadPayload:
         raise
@@ -88,7 +128,7 @@ def loads(data: bytes) -> dict[str, Any]:
     return value
 
 
-def text_at(payload: dict[str, Any], *path: str) -> str:
+def text_at(payload: Mapping[str, Any], *path: str) -> str:
     """Return a text that must be there; BadPayload names what is missing."""
     value: Any = payload
     for name in path:
@@ -96,3 +136,55 @@ def text_at(payload: dict[str, Any], *path: str) -> str:
     if not isinstance(value, str):
         raise BadPayload(f"the payload has no text at {'.'.join(path)}")
     return value
+
+
+def object_at(payload: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return an object that must be there."""
+    value = payload.get(name)
+    if not isinstance(value, dict):
+        raise BadPayload(f"the payload has no object at {name}")
+    return value
+
+
+def files_in(given: Mapping[str, Any], keys: tuple[str, ...], *, needed: bool) -> tuple[str, ...]:
+    """Return the paths that stand at the first of these keys that is there; a tool that writes needs one."""
+    for key in keys:
+        value = given.get(key)
+        if isinstance(value, str) and value:
+            return (value,)
+        if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+            return tuple(value)
+        if value is not None and value != "":
+            raise BadPayload(f"the payload has no path at {key}")
+    if needed:
+        raise BadPayload(f"the payload has no path at {' or '.join(keys)}")
+    return ()
+
+
+def patched_files(patch: str) -> tuple[str, ...]:
+    """Return the files that a patch in the format of apply_patch adds, changes, deletes or moves to."""
+    lines = [line.strip() for line in patch.splitlines()]
+    files = tuple(line[len(head) :].strip() for line in lines for head in _PATCH_HEADS if line.startswith(head))
+    if not files:
+        raise BadPayload("the patch names no file")
+    return files
+
+
+def below(folder: object, cwd: str) -> str:
+    """Return the directory that a tool's own argument names, or the working directory."""
+    if not isinstance(folder, str) or not folder:
+        return cwd
+    return folder if folder.startswith("/") else f"{cwd}/{folder}"
+
+
+def refuse_others(payload: Mapping[str, Any], own: tuple[str, ...] = ()) -> None:
+    """Raise for the envelope of another host: some load hooks that were written for their neighbours."""
+    for key, host in _OTHERS.items():
+        if key in payload and key not in own:
+            raise BadPayload(f"it is a call of {host}, which this hook does not speak; see: corral install --help")
+
+
+def other_tool(tool: str) -> None:
+    """Let the call of a tool pass that is not corral's to judge; raise for one that runs commands under another name."""
+    if tool.lower() in _SHELLS:
+        raise BadPayload(f"{tool} runs commands, and is not known here")

@@ -2,34 +2,61 @@
 
 from __future__ import annotations
 
-from corral.integrations.hooks.envelope import SHELL, WRITE, Answer, Asked, Said, dumps, text_at
+from corral.integrations.hooks.envelope import (
+    READ,
+    SHELL,
+    WRITE,
+    Answer,
+    Asked,
+    BadPayload,
+    Said,
+    below,
+    files_in,
+    object_at,
+    other_tool,
+    refuse_others,
+    text_at,
+)
+from corral.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-REWRITES = True
-ASKS = False
-KEEPS_DIRECTORY = False
+_WRITES = ("write_file", "replace")
+_READS: dict[str, tuple[str, ...]] = {
+    "read_file": ("file_path", "absolute_path"),
+    "read_many_files": ("include", "paths"),
+    "search_file_content": ("dir_path", "path"),
+    "grep_search": ("dir_path", "path"),
+    "glob": ("dir_path", "path"),
+    "list_directory": ("dir_path", "path"),
+}
+TOOLS = ("run_shell_command", *_WRITES, *_READS)
 
 
 def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
     """Return what is asked, or None where it is nothing that corral judges."""
-    if text_at(payload, "hook_event_name") != "BeforeTool":
+    refuse_others(payload)
+    event = text_at(payload, "hook_event_name")
+    if event in ("PreToolUse", "preToolUse", "beforeShellExecution"):
+        raise BadPayload(f"{event} is an event of another host")
+    if event != "BeforeTool":
         return None
     tool = text_at(payload, "tool_name")
+    if tool not in TOOLS:
+        other_tool(tool)
+        return None
+    given = object_at(payload, "tool_input")
     cwd = text_at(payload, "cwd")
     root = environ.get("GEMINI_PROJECT_DIR", "")
     if tool == "run_shell_command":
-        given = payload.get("tool_input", {})
-        folder = given.get("dir_path") or given.get("directory") if isinstance(given, dict) else None
-        if isinstance(folder, str) and folder:
-            cwd = folder if folder.startswith("/") else f"{root or cwd}/{folder}"
-        return Asked(SHELL, text_at(payload, "tool_input", "command"), cwd, root, payload)
-    if tool in ("write_file", "replace"):
-        return Asked(WRITE, text_at(payload, "tool_input", "file_path"), cwd, root, payload)
-    return None
+        cwd = below(given.get("dir_path") or given.get("directory"), root or cwd)
+        return Asked(SHELL, cwd, root, text=text_at(payload, "tool_input", "command"), given=given, rewrites=True)
+    if tool in _WRITES:
+        return Asked(WRITE, cwd, root, paths=files_in(given, ("file_path",), needed=True))
+    return Asked(READ, cwd, root, paths=files_in(given, _READS[tool], needed=False))
 
 
 def render(answer: Answer, asked: Asked | None) -> Said:
@@ -37,7 +64,6 @@ def render(answer: Answer, asked: Asked | None) -> Said:
     if answer.decision == "allow":
         if not answer.command or asked is None:
             return Said()
-        changed = {**asked.payload["tool_input"], "command": answer.command}
+        changed = {**asked.given, "command": answer.command}
         return Said(dumps({"decision": "allow", "hookSpecificOutput": {"tool_input": changed}}) + "\n")
-    reason = answer.reason or "corral refused the call."
-    return Said(dumps({"decision": "deny", "reason": reason}) + "\n", f"{reason}\n", 2)
+    return Said(dumps({"decision": "deny", "reason": answer.reason}) + "\n", f"{answer.reason}\n", 2)

@@ -6,22 +6,66 @@ import os
 import sys
 
 from corral import audit, owned
-from corral.config import SandboxConfig
 from corral.errors import AuditError, PolicyError
-from corral.integrations.hooks.envelope import Answer, Asked
+from corral.integrations.hooks.envelope import READ, SHELL, Answer, Asked
 from corral.machine import Machine
 from corral.model import Call, Decision
-from corral.places import inside, place_of
 from corral.policy import load
+from corral.quoting import joined, quoted
 from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import ModuleType
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from corral.config import SandboxConfig
+    from corral.model import Finding, Verdict
+
+MAX_TOLD = 5  # findings of one call; more would be cut by the hosts
+MAX_WRITTEN_OUT = 16 * 1024  # characters of a command that is repeated in its rewritten form; hosts quote it once more
 _MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
 _UNRECORDED = "What is not in the owner's log does not run; the owner can mend that, or accept it by audit.required in the policy."
 _UNCONTAINED = "This host cannot run it contained, where it would be allowed."
+
+
+def judge(asked: Asked, name: str, environ: Mapping[str, str], paths: Sequence[str]) -> Answer:
+    """Return the answer to one call; `paths` is where corral's dependencies lie, if not beside it."""
+    asked.root = root_of(asked, environ)
+    try:
+        config = load(asked.root, environ).config
+        log = audit.Log(config, event="hook", host=name, environ=environ)
+        if asked.kind == SHELL:
+            return _judge_shell(asked, config, log, environ, paths)
+        from corral.integrations.hooks.filetools import judge_files  # noqa: PLC0415  a plain command does not need it
+
+        answer = judge_files(asked, config, environ)
+        told = {"cwd": asked.cwd, "files": asked.paths, "decision": answer.decision, "reason": answer.reason}
+        # What was only looked at would fill the log.
+        return (
+            answer if asked.kind == READ and answer.decision == "allow" else _recorded(answer, config, log.note, told)
+        )
+    except PolicyError as error:
+        leave_line(name, error, environ)
+        return Answer("deny", f"corral's policy cannot be used: {error}. Until that is mended, every call is refused.")
+
+
+def _recorded(answer: Answer, config: SandboxConfig, write: Callable[..., None], *about: Any, **named: Any) -> Answer:
+    """Return the answer once it stands in the owner's log: what is not in there does not run, unless the policy accepts that."""
+    try:
+        write(*about, **named)
+    except AuditError as error:
+        if config.audit.required:
+            return Answer("deny", f"{error}. {_UNRECORDED}")
+    return answer
+
+
+def leave_line(name: str, error: object, environ: Mapping[str, str]) -> None:
+    """Leave an audit line of a call that could not be judged, if that can be done; it is refused in any case."""
+    try:
+        audit.Log(event="hook", host=name, environ=environ).note({"decision": "deny", "error": str(error)})
+    except AuditError:
+        return
 
 
 def root_of(asked: Asked, environ: Mapping[str, str]) -> str:
@@ -38,102 +82,80 @@ def root_of(asked: Asked, environ: Mapping[str, str]) -> str:
     return cwd
 
 
-def judge_shell(asked: Asked, host: ModuleType, name: str, environ: Mapping[str, str]) -> Answer:
-    """Judge shell text."""
-    try:
-        config = load(asked.root, environ).config
-    except PolicyError as error:
-        leave_line(name, error, environ)
-        return Answer("deny", f"corral's policy cannot be used: {error}. Until it is mended, every call is refused.")
+def _judge_shell(
+    asked: Asked, config: SandboxConfig, log: audit.Log, environ: Mapping[str, str], paths: Sequence[str]
+) -> Answer:
     cwd = os.path.realpath(asked.cwd)
     call = Call((asked.text,), True, None if cwd == asked.root else cwd)
-    machine = Machine.of(config)
-    verdict = vet(call, config, machine)
-    decision, reason = verdict.decision, verdict.reason
-    if not host.REWRITES and decision is Decision.ALLOW and config.rules.needs_containment:
-        decision, reason = _uncontained(call, config, machine)
-    if decision is Decision.ASK and not host.ASKS:
-        decision = Decision.DENY
-        reason += " Nobody can be asked here: the owner can allow it by a rule or an effect in the policy (corral policy show)."
+    verdict = vet(call, config, machine := _machine(asked.text, config, environ))
+    if not asked.rewrites and verdict.allowed and config.rules.needs_containment:
+        verdict = vet(call, load(asked.root, environ, profile="strict").config, machine)
+        answer = Answer("allow") if verdict.allowed else _asking(asked, verdict, _UNCONTAINED)
+    elif verdict.decision is Decision.ASK:
+        answer = _asking(asked, verdict)
+    else:
+        answer = Answer("allow") if verdict.allowed else Answer("deny", _told("corral refuses this", verdict))
     id_ = audit.new_id()
-    command = rewritten(asked, cwd, host, id_) if host.REWRITES and decision is not Decision.DENY else ""
-    log = audit.Log(config, event="hook", host=name, environ=environ)
-    try:
-        log.verdict(call, verdict, decision=decision, reason=reason, id_=id_)
-    except AuditError as error:
-        if config.audit.required:
-            return Answer("deny", f"{error}. {_UNRECORDED}")
-    return Answer(str(decision), reason, command)
+    if asked.rewrites and answer.decision != "deny":
+        answer.command = rewritten(asked, cwd, environ, paths, id_, ask=answer.decision == "ask")
+    decision = Decision[answer.decision.upper()]
+    return _recorded(answer, config, log.verdict, call, verdict, decision=decision, reason=answer.reason, id_=id_)
 
 
-def _uncontained(call: Call, config: SandboxConfig, machine: Machine) -> tuple[Decision, str]:
-    verdict = vet(call, SandboxConfig(config.project_root, profile="strict"), machine)
-    return (Decision.ALLOW, "") if verdict.allowed else (Decision.ASK, f"{verdict.reason} {_UNCONTAINED}")
+def _machine(text: str, config: SandboxConfig, environ: Mapping[str, str]) -> Machine:
+    """Return the machine as `corral run` will see it."""
+    if "tmp" not in text.lower():
+        return Machine.of(config)
+    from corral.containment.lasting import temporary  # noqa: PLC0415  only what names it can reach it
+
+    return Machine.of(
+        config, temporary(config.replace(containment=config.containment.replace(scratch="project")), environ)
+    )
 
 
-def judge_write(asked: Asked, name: str, environ: Mapping[str, str]) -> Answer:
-    """Judge files that a tool of the host itself would write: what runs later outside, or steers corral, is refused."""
-    answer = _judge_files(asked, environ)
-    try:
-        config = load(asked.root, environ).config
-    except PolicyError:
-        config = SandboxConfig(asked.root)
-    told = {"cwd": asked.cwd, "files": asked.text.split("\n"), "decision": answer.decision, "reason": answer.reason}
-    try:
-        audit.Log(config, event="hook", host=name, environ=environ).note(told)
-    except AuditError as error:
-        if config.audit.required:
-            return Answer("deny", f"{error}. {_UNRECORDED}")
-    return answer
+def _asking(asked: Asked, verdict: Verdict, why: str = "") -> Answer:
+    """Let the host ask, or refuse where it cannot: then the reason names what the owner could set."""
+    if asked.asks:
+        return Answer("ask", _told("corral asks about this", verdict, why))
+    keys = ", ".join(dict.fromkeys(_setting(finding) for finding in verdict.findings))
+    why = f"{why} Nobody can be asked here. The owner can allow it in the policy: {keys}.".strip()
+    return Answer("deny", _told("corral refuses this", verdict, why))
 
 
-def _judge_files(asked: Asked, environ: Mapping[str, str]) -> Answer:
-    home = os.path.realpath(environ.get("HOME") or "/nonexistent")
-    kept = [owned.directory(kind, environ) for kind in ("config", "state", "cache")]
-    for name in asked.text.split("\n"):
-        path = os.path.realpath(os.path.join(asked.cwd, name))
-        place = place_of(path, asked.root, home)
-        if place in ("protected", "secret") or any(inside(path, folder) for folder in kept):
-            reason = f"{name} runs or decides something outside the sandbox, so an agent does not write it. Ask the owner to."
-            return Answer("deny", reason)
-    return Answer("allow")
+def _setting(finding: Finding) -> str:
+    """Return the key of the policy that decides on what was found."""
+    from corral.rulebook import effects  # noqa: PLC0415  most calls are not asked about
+
+    fitting = [key for key in effects() if finding.rule.endswith(f"-{key}")]
+    return f"effects.{max(fitting, key=len)}" if fitting else "a [[rule]] for the command"
 
 
-def rewritten(asked: Asked, cwd: str, host: ModuleType, id_: str) -> str:
-    """Return shell text that runs the call contained, and leaves the host's shell where the call would have left it."""
-    main = f"{os.path.dirname(os.path.abspath(__file__)).rsplit('/', 2)[0]}/__main__.py"
-    path = [f"--path={folder}" for folder in sys.argv[2:3]]
-    words = [
-        sys.executable,
-        "-I",
-        "-S",
-        main,
-        *path,
-        "run",
-        "--root",
-        asked.root,
-        "--cwd",
-        cwd,
-        "--timeout",
-        "0",
-        "--call",
-        id_,
-    ]
-    if not host.KEEPS_DIRECTORY:
-        return _quoted([*words, "--shell", asked.text])
-    told = f"{owned.directory('state', os.environ)}/directory-{os.urandom(8).hex()}"
-    run = _quoted([*words, "--directory-file", told, "--shell", asked.text])
-    file = _quoted([told])
-    return f'{run}; corral_status=$?; [ -s {file} ] && cd -- "$(cat {file})"; rm -f {file}; (exit $corral_status)'
+def _told(head: str, verdict: Verdict, why: str = "") -> str:
+    """Return all that was found, strictest first, each with the way out: who hears one reason at a time tries four times."""
+    found = sorted(verdict.findings, key=lambda finding: (-finding.decision, finding.axis))[:MAX_TOLD]
+    lines = [f"{finding.reason} {finding.instead}".strip() + f" [{finding.rule}]" for finding in found]
+    text = lines[0] if len(lines) == 1 else "".join(f"\n- {line}" for line in lines)
+    return f"{head}: {text.strip() if len(lines) == 1 else text}" + (f"\n{why}" if why else "")
 
 
-def _quoted(words: list[str]) -> str:
-    return " ".join("'" + word.replace("'", "'\"'\"'") + "'" for word in words)
+def rewritten(asked: Asked, cwd: str, environ: Mapping[str, str], paths: Sequence[str], id_: str, *, ask: bool) -> str:
+    """Return shell text that runs the call contained, and leaves the host's shell as the call would have left it."""
+    if not sys.executable:
+        raise PolicyError("there is no interpreter to run commands with")
+    main = f"{__file__.rsplit('/', 3)[0]}/__main__.py"
+    words = [sys.executable, "-I", "-S", main, *[f"--path={folder}" for folder in paths]]
+    words += ["run", "--root", asked.root, "--cwd", cwd, "--timeout", "0", "--call", id_]
+    is_long = len(asked.text) > MAX_WRITTEN_OUT
+    if ask or is_long:
+        from corral.grants import pend  # noqa: PLC0415  most calls leave nothing
 
-
-def leave_line(name: str, error: object, environ: Mapping[str, str]) -> None:
-    """Leave an audit line of a call that could not be judged, if that can be done; it is refused in any case."""
-    try:
-        audit.Log(event="hook", host=name, environ=environ).note({"decision": "deny", "error": str(error)})
-    except AuditError:
-        return
+        words += ["--grant", pend(asked.text, asked.root, cwd, environ, asked=ask)]
+    text = [] if is_long else ["--shell", asked.text]
+    if not asked.keeps:
+        return joined([*words, *text])
+    file = f"{owned.directory('state', environ)}/pending/{os.urandom(8).hex()}.sh"
+    words += ["--directory-file", file, *(["--exports"] if asked.keeps == "exports" else [])]
+    run, file = joined([*words, *text]), quoted(file)
+    # The status is put back last, without leaving the variable behind.
+    after = f"corral_status=$?; if [ -s {file} ]; then . {file}; rm -f {file}; fi"
+    return f'{run}; {after}; eval "unset corral_status; (exit $corral_status)"'

@@ -2,38 +2,55 @@
 
 from __future__ import annotations
 
-from corral.integrations.hooks.envelope import SHELL, WRITE, Answer, Asked, BadPayload, Said, dumps, text_at
+from corral.integrations.hooks.envelope import (
+    READ,
+    SHELL,
+    WRITE,
+    Answer,
+    Asked,
+    Said,
+    below,
+    files_in,
+    object_at,
+    other_tool,
+    patched_files,
+    refuse_others,
+    text_at,
+)
+from corral.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-REWRITES = True
-ASKS = False  # its `permission.ask` is declared and never called
-KEEPS_DIRECTORY = False
+_WRITES = ("write", "edit", "multiedit")
+_READS: dict[str, tuple[str, ...]] = {"read": ("filePath",), "grep": ("path",), "glob": ("path",), "list": ("path",)}
+TOOLS = ("bash", *_WRITES, "patch", "apply_patch", *_READS)
 
 
 def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
     """Return what is asked, or None where it is nothing that corral judges."""
+    refuse_others(payload)
     tool = text_at(payload, "tool_name")
-    if tool not in ("bash", "write", "edit"):
+    if tool not in TOOLS:
+        other_tool(tool)
         return None
     cwd = text_at(payload, "cwd")
-    given = payload.get("tool_input")
-    if not isinstance(given, dict):
-        raise BadPayload("the payload has no object at tool_input")
+    given = object_at(payload, "tool_input")
     if tool == "bash":
-        folder = given.get("workdir")
-        if isinstance(folder, str) and folder:
-            cwd = folder if folder.startswith("/") else f"{cwd}/{folder}"
-        return Asked(SHELL, text_at(payload, "tool_input", "command"), cwd, "", payload)
-    return Asked(WRITE, text_at(payload, "tool_input", "filePath"), cwd, "", payload)
+        # Its permission.ask is declared, and never called: nobody can be asked.
+        folder = below(given.get("workdir"), cwd)
+        return Asked(SHELL, folder, text=text_at(payload, "tool_input", "command"), given=given, rewrites=True)
+    if tool in ("patch", "apply_patch"):
+        return Asked(WRITE, cwd, paths=patched_files(text_at(payload, "tool_input", "patchText")))
+    if tool in _WRITES:
+        return Asked(WRITE, cwd, paths=files_in(given, ("filePath",), needed=True))
+    return Asked(READ, cwd, paths=files_in(given, _READS[tool], needed=False))
 
 
 def render(answer: Answer, _asked: Asked | None) -> Said:
     """Return the answer in the protocol of the plugin."""
     if answer.decision == "allow":
         return Said(dumps({"decision": "allow", "command": answer.command}) + "\n" if answer.command else "")
-    reason = answer.reason or "corral refused the call."
-    return Said(dumps({"decision": "deny", "reason": reason}) + "\n", f"{reason}\n", 2)
+    return Said(dumps({"decision": "deny", "reason": answer.reason}) + "\n", f"{answer.reason}\n", 2)

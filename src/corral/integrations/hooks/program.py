@@ -12,19 +12,28 @@ if __name__ == "__main__":
     # a module of the standard library.
     sys.path += [__file__.rsplit("/", 4)[0], *sys.argv[2:3]]
 
-import os
-from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found]  # `signal` loads enum
+try:
+    import os
+    from _signal import ITIMER_REAL, SIG_IGN, SIGALRM, setitimer, signal  # type: ignore[import-not-found]  # `signal` loads enum
 
-from corral.integrations.hooks.envelope import WRITE, Answer, Asked, BadPayload, Said, loads
+    from corral.integrations.hooks.envelope import Answer, Asked, BadPayload, Said, loads
+except BaseException as error:
+    if __name__ != "__main__":
+        raise
+    # Python's own exit code for this, 1, lets the call run at most hosts.
+    sys.stderr.write(
+        f"corral is not whole ({type(error).__name__}: {error}), so the call is refused. Install it again.\n"
+    )
+    sys.exit(2)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import ModuleType
 
 HOSTS = ("claude", "codex", "gemini", "cursor", "opencode", "copilot")
 OWN_SECONDS = 4.0  # well below the shortest timeout that a host has, after which the call would run
 MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
 
 
 class _TooLong(BaseException):
@@ -36,16 +45,15 @@ def _time_is_up(*_: object) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Answer one payload; the exit code is the host's."""
+    """Answer one payload for a host; the exit code is the host's. What follows its name is where dependencies lie."""
     name = arguments[0] if arguments else ""
     if name not in HOSTS:
         _print(Said("", f"corral: there is no host {name!r}; known: {', '.join(HOSTS)}\n", 2))
         return 2
-    signal(SIGALRM, _time_is_up)
-    setitimer(ITIMER_REAL, OWN_SECONDS)
     try:
-        host = _host(name)
-        said = _answered(host, name)
+        signal(SIGALRM, _time_is_up)
+        setitimer(ITIMER_REAL, OWN_SECONDS)
+        said = _answered(_host(name), name, arguments[1:])
         setitimer(ITIMER_REAL, 0)
     except BaseException as error:  # noqa: BLE001  whatever it is, nobody has judged the call
         said = _refusal(name, error)
@@ -59,11 +67,11 @@ def _host(name: str) -> ModuleType:
     return sys.modules[module]
 
 
-def _answered(host: ModuleType, name: str) -> Said:
+def _answered(host: ModuleType, name: str, paths: list[str]) -> Said:
     asked: Asked | None = None
     try:
         asked = host.read(loads(_payload()), os.environ)
-        answer = Answer("allow") if asked is None else judge(asked, host, name, os.environ)
+        answer = Answer("allow") if asked is None else _judged(asked, name, paths)
     except BadPayload as error:
         _leave_line(name, error)
         answer = Answer("deny", f"corral could not read the call: {error}. Nothing was judged, so it is refused.")
@@ -71,14 +79,33 @@ def _answered(host: ModuleType, name: str) -> Said:
     return said
 
 
+def _judged(asked: Asked, name: str, paths: list[str]) -> Answer:
+    from corral.integrations.hooks.judging import judge  # noqa: PLC0415  not for the calls of other tools
+
+    return judge(asked, name, os.environ, paths)
+
+
+def _leave_line(name: str, error: object) -> None:
+    from corral.integrations.hooks.judging import leave_line  # noqa: PLC0415  as above
+
+    leave_line(name, error, os.environ)
+
+
 def _payload() -> bytes:
-    data = sys.stdin.buffer.read(MAX_PAYLOAD_BYTES + 1)
-    if len(data) > MAX_PAYLOAD_BYTES:
-        raise BadPayload(f"it is longer than {MAX_PAYLOAD_BYTES} bytes")
-    return data
+    """Return all of stdin, whose end the host makes."""
+    parts: list[bytes] = []
+    size = 0
+    while data := os.read(0, CHUNK_BYTES):
+        parts.append(data)
+        size += len(data)
+        if size > MAX_PAYLOAD_BYTES:
+            raise BadPayload(f"it is longer than {MAX_PAYLOAD_BYTES} bytes")
+    return b"".join(parts)
 
 
 def _refusal(name: str, error: BaseException) -> Said:
+    """Return the refusal of a call on which corral itself failed; a second alarm in the middle of it changes nothing."""
+    signal(SIGALRM, SIG_IGN)
     why = "took too long" if isinstance(error, _TooLong) else f"failed ({type(error).__name__}: {error})"
     answer = Answer(
         "deny", f"corral {why} on this call, so it is refused. Try something simpler, or run: corral doctor"
@@ -92,30 +119,17 @@ def _refusal(name: str, error: BaseException) -> Said:
     return said
 
 
-def _leave_line(name: str, error: object) -> None:
-    from corral.integrations.hooks.judging import leave_line  # noqa: PLC0415  as below
-
-    leave_line(name, error, os.environ)
-
-
 def _print(said: Said) -> None:
-    try:
-        os.write(1, said.stdout.encode("utf-8", "surrogateescape")) if said.stdout else 0
-        os.write(2, said.stderr.encode("utf-8", "replace")) if said.stderr else 0
-    except OSError:
-        # The exit code still says it.
-        return
-
-
-def judge(asked: Asked, host: ModuleType, name: str, environ: Mapping[str, str]) -> Answer:
-    """Return the answer to one call of a host."""
-    from corral.integrations.hooks import judging  # noqa: PLC0415  not for the calls of other tools
-
-    asked.root = judging.root_of(asked, environ)
-    if asked.kind == WRITE:
-        return judging.judge_write(asked, name, environ)
-    return judging.judge_shell(asked, host, name, environ)
+    for descriptor, text in ((1, said.stdout), (2, said.stderr)):
+        left = text.encode("utf-8", "backslashreplace")
+        try:
+            while left:
+                left = left[os.write(descriptor, left) :]
+        except OSError:
+            # What the exit code says it says alone then.
+            continue
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    # Without the interpreter's own end, which takes apart everything that was loaded.
+    os._exit(main(sys.argv[1:]))

@@ -1,0 +1,74 @@
+"""What a host's own tools read and write, which no kernel of ours holds: the places are judged by the policy's own words."""
+
+from __future__ import annotations
+
+import os
+
+from corral import owned
+from corral.axes.paths import place_keys
+from corral.integrations.hooks.envelope import WRITE, Answer, Asked
+from corral.machine import Machine
+from corral.model import Decision
+from corral.places import inside, is_credentials
+from corral.rulebook import effects
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corral.config import SandboxConfig
+
+# What hosts keep for themselves in a home directory, and read again; not what lets one log in, or decides what is allowed.
+_OWN = (".claude/", ".codex/", ".gemini/", ".cursor/", ".copilot/", ".config/opencode/", ".local/share/opencode/")
+_OWN_SECRETS = frozenset(
+    {".credentials.json", "auth.json", "oauth_creds.json", "mcp-oauth-tokens.json", "config.toml", "config.json"}
+)
+# Reading elsewhere is left to the host's own rules.
+_READS_JUDGED = frozenset({"read-secret", "read-env", "read-device"})
+
+
+def judge_files(asked: Asked, config: SandboxConfig, environ: Mapping[str, str]) -> Answer:
+    """Return the strictest answer to any of the paths."""
+    machine = Machine.of(config)
+    answer = Answer("allow")
+    for path in asked.paths:
+        one = _judge(path, asked, config, machine, environ)
+        if one.decision == "deny":
+            return one
+        answer = one if one.decision == "ask" else answer
+    return answer
+
+
+def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, environ: Mapping[str, str]) -> Answer:
+    if path.startswith("~"):  # by some tools it is expanded
+        head, slash, rest = path.partition("/")
+        path = (machine.home if head == "~" else f"/home/{head[1:]}") + slash + rest
+    if "\0" in path:
+        return Answer("deny", "corral refuses this: a path with a NUL byte is none.")
+    real = os.path.realpath(os.path.join(asked.cwd, path))
+    writes = asked.kind == WRITE
+    kept = [owned.directory(kind, environ) for kind in ("config", "state", "cache")]
+    if any(inside(real, folder) or inside(folder, real) for folder in kept):
+        return Answer("deny", f"corral refuses this: {path} holds what corral keeps for the owner. Ask the owner.")
+    if writes and config.containment.project == "read-only" and inside(real, config.project_root):
+        return Answer("deny", "corral refuses this: the policy says containment.project = 'read-only'.")
+    if not writes and _is_own(real, machine.home):
+        return Answer("allow")
+    decisions = config.rules.effects
+    keys = place_keys("writes" if writes else "reads", path, asked.cwd, machine)
+    judged = [key for key in keys if (writes or key in _READS_JUDGED) and decisions[key] is not Decision.ALLOW]
+    if not judged:
+        return Answer("allow")
+    key = max(judged, key=decisions.__getitem__)
+    data = effects()[key]
+    why = f"{data['reason'].format(name='The tool', text=path[:200], detail='')} {data['instead']} [path-{key}]"
+    if decisions[key] is Decision.ASK and asked.asks:
+        return Answer("ask", f"corral asks about this: {why}")
+    return Answer("deny", f"corral refuses this: {why}")
+
+
+def _is_own(path: str, home: str) -> bool:
+    """Say whether a path is one of the host's own notes, and holds no credentials."""
+    name = path.rpartition("/")[2]
+    below = path[len(home) + 1 :] if inside(path, home) else ""
+    return below.startswith(_OWN) and name not in _OWN_SECRETS and not is_credentials(name)
