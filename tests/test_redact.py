@@ -4,10 +4,11 @@ import string
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.redact import MAX_SPANS, SHAPES, redact, redact_words, secrets_of
+from corral.redact import MAX_SPANS, SHAPES, redact, redact_words
+from corral.secrecy import may_hold_secret, secrets_of
 
 WORD = string.ascii_letters + string.digits
 
@@ -158,6 +159,23 @@ def test_no_value_of_a_credential_variable_survives(value: str, before: str, aft
     secrets = secrets_of({"SOME_TOKEN": value})
     marked = redact(before + value + after, secrets)
     assert marked.count(value) <= (before + "[redacted:SOME_TOKEN]" + after).count(value)
+
+
+def is_kept_where_no_sign_is_seen(text: str) -> bool:
+    return may_hold_secret(text, ()) or (redact(text) == text and redact_words([text]) == [text])
+
+
+@given(st.text(max_size=40))
+def test_text_without_a_sign_of_a_secret_holds_none(text: str) -> None:
+    assert is_kept_where_no_sign_is_seen(text)
+
+
+@settings(max_examples=1000)
+@given(SHAPED, PASSWORD, st.sampled_from(CARRIERS))
+def test_every_secret_has_a_sign(token: str, password: str, carrier: Callable[[str], str]) -> None:
+    assert may_hold_secret(token, ())
+    assert may_hold_secret(carrier(password), ())
+    assert is_kept_where_no_sign_is_seen(token[: len(token) // 3])
 
 
 @given(st.text(max_size=200))

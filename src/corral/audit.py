@@ -11,7 +11,7 @@ from corral import owned
 from corral.errors import AuditError, PolicyError
 from corral.jsontext import dumps
 from corral.ledger import Ledger
-from corral.redact import redact, redact_words, secrets_of
+from corral.secrecy import may_hold_secret, secrets_of
 from corral.trust import digest_of
 
 TYPE_CHECKING = False
@@ -149,9 +149,22 @@ class Log:
         return plain if len(plain) <= MAX_WORD else f"{plain[:MAX_WORD]}…"
 
     def _clean(self, text: str) -> str:
-        plain = redact(text[:MAX_READ], self._known())
+        secrets = self._known()
+        if not may_hold_secret(text, secrets):
+            return text[:MAX_READ]
+        from corral.redact import redact  # noqa: PLC0415  most texts need it not
+
+        plain = redact(text[:MAX_READ], secrets)
         # Where it was cut, half a secret may stand that has no shape any more.
         return plain if len(text) <= MAX_READ else plain[:-MAX_WORD]
+
+    def _clean_words(self, words: list[str]) -> list[str]:
+        secrets = self._known()
+        if not may_hold_secret(" ".join(words), secrets) and not any(may_hold_secret(word, secrets) for word in words):
+            return words
+        from corral.redact import redact_words  # noqa: PLC0415  as above
+
+        return redact_words(words, secrets)
 
     def _plain(self, value: object) -> object:
         if isinstance(value, str):
@@ -167,7 +180,7 @@ class Log:
                 fields["cut"] = _cut(len(words[0]), text)
             return fields | {"shell": text[:MAX_TEXT]}
         words, read = _bounded(words)
-        plain = redact_words(words, self._known())
+        plain = self._clean_words(words)
         if read < 0 or sum(map(len, plain)) > MAX_TEXT:
             fields["cut"] = _cut(abs(read), "\0".join(plain)) | {"words": len(argv)}
         return fields | {"argv": _kept(plain)}

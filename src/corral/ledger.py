@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
+from _thread import allocate_lock
 from errno import ENOSPC
-from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from time import monotonic, sleep, time
 
 from corral.clock import utc
 from corral.errors import AuditError
-from corral.frozen import Record, frozen
 from corral.trust import digest_of
 
 SCHEMA = "corral.audit/1"
@@ -25,30 +24,52 @@ MAX_LINE_BYTES = 256 * 1024  # what a reader takes for a line; audit's own bound
 NOTHING = "0" * 64  # what comes before the first line
 LOCK_SECONDS = 5.0  # an append takes a tenth of a millisecond, so whoever holds it longer is stopped or not one of us
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+# A lock on a file is a process's, not a thread's, and any close of the file gives it back: one thread at a time has `head`
+# open. Not flock, whose module takes a fifth of a millisecond to load.
+_turn = allocate_lock()
 
 
-@frozen
-class Link(Record):
+def _forget_turn() -> None:
+    global _turn  # noqa: PLW0603  in a fork, who held it is not there
+    _turn = allocate_lock()
+
+
+os.register_at_fork(after_in_child=_forget_turn)
+
+
+class Link:
     """The place of a line in the chain."""
 
-    seq: int
-    prev: str
-    hash: str
+    __slots__ = ("hash", "prev", "seq")
+
+    # Written out, as for the head: what `frozen` makes is compiled when the first is made, and a hook makes but one.
+    def __init__(self, seq: int, prev: str, hash_: str) -> None:
+        self.seq = seq
+        self.prev = prev
+        self.hash = hash_
 
 
-@frozen
-class Head(Record):
+class Head:
     """What was written last: its number and hash, the size of `log.jsonl` then, and the last line that was dropped."""
 
-    seq: int = 0
-    hash: str = NOTHING
-    size: int = 0
-    dropped: int = 0
-    dropped_hash: str = NOTHING
+    __slots__ = ("dropped", "dropped_hash", "hash", "seq", "size")
+
+    def __init__(
+        self, seq: int = 0, hash_: str = NOTHING, size: int = 0, dropped: int = 0, dropped_hash: str = NOTHING
+    ) -> None:
+        self.seq = seq
+        self.hash = hash_
+        self.size = size
+        self.dropped = dropped
+        self.dropped_hash = dropped_hash
 
     def to_bytes(self) -> bytes:
         """Return it as a line of always the same length, so that no part of an older one is left behind it."""
         return f"{self.seq:020d} {self.hash} {self.size:020d} {self.dropped:020d} {self.dropped_hash}\n".encode()
+
+    def at(self, seq: int, hash_: str, size: int) -> Head:
+        """Return it for another last line."""
+        return Head(seq, hash_, size, self.dropped, self.dropped_hash)
 
 
 def head_of(data: bytes) -> Head | None:
@@ -79,6 +100,15 @@ def older_files(place: str) -> list[str]:
     return sorted(name for name in os.listdir(place) if name.startswith("log-") and name.endswith(".jsonl"))
 
 
+def read_head(place: str) -> Head | None:
+    """Return what `head` says now; None where it is missing or damaged."""
+    try:
+        with _turn, open(f"{place}/{HEAD}", "rb") as file:
+            return head_of(file.read(4096))
+    except FileNotFoundError:
+        return None
+
+
 class Ledger:
     """The lines in one directory, which exists and is the owner's alone."""
 
@@ -92,24 +122,22 @@ class Ledger:
     def append(self, body: str) -> Link:
         """Append an object, given as the inside of its JSON text. Once this returns, no kill takes the line away."""
         try:
-            held = self._open(HEAD)
-            try:
-                _lock(held, self._place)
+            with _turn:
+                held = self._open(HEAD)
                 try:
+                    _lock(held, self._place)
                     return self._append(held, body)
                 finally:
-                    # Not by closing alone: a fork by another thread may hold the descriptor too.
-                    flock(held, LOCK_UN)
-            finally:
-                os.close(held)
+                    os.close(held)
         except OSError as error:
             raise AuditError(f"the audit log in {self._place} cannot be written: {error.strerror}") from None
 
     def check(self) -> None:
         """Raise where nothing could be appended now."""
         try:
-            for name in (HEAD, LOG):
-                os.close(self._open(name))
+            with _turn:
+                for name in (HEAD, LOG):
+                    os.close(self._open(name))
             state = os.statvfs(self._place)
         except OSError as error:
             raise AuditError(f"the audit log in {self._place} cannot be written: {error.strerror}") from None
@@ -139,7 +167,7 @@ class Ledger:
                 os.close(log)
                 log, size, glue = self._open(LOG), 0, b""
             _write(log, glue + line, size)
-            new = head.replace(seq=link.seq, hash=link.hash, size=size + len(glue) + len(line))
+            new = head.at(link.seq, link.hash, size + len(glue) + len(line))
             try:
                 os.pwrite(held, new.to_bytes(), 0)
             except OSError:
@@ -186,20 +214,20 @@ class Ledger:
             with open(f"{place}/{older[len(surplus)]}", "rb") as file:
                 first = link_of(file.readline(MAX_LINE_BYTES))
             if first is not None:
-                head = head.replace(dropped=first.seq - 1, dropped_hash=first.prev)
+                head = Head(head.seq, head.hash, head.size, first.seq - 1, first.prev)
         # Before anything is removed: a file too many is no gap.
         os.pwrite(held, head.to_bytes(), 0)
         for name in surplus:
             os.unlink(f"{place}/{name}")
-        return head.replace(size=0)
+        return head.at(head.seq, head.hash, 0)
 
 
 def _lock(held: int, place: str) -> None:
     ends_at = 0.0
     while True:
         try:
-            flock(held, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
+            os.lockf(held, os.F_TLOCK, 0)
+        except (BlockingIOError, PermissionError):
             now = monotonic()
             ends_at = ends_at or now + LOCK_SECONDS
             if now > ends_at:
@@ -224,10 +252,10 @@ def _mended(log: int, size: int, head: Head) -> tuple[Head, bytes]:
             size = start + whole
         last = link_of(tail[:whole].rpartition(b"\n")[0].rpartition(b"\n")[2] + b"\n")
         if last is not None and last.seq > head.seq:
-            head = head.replace(seq=last.seq, hash=last.hash)
+            head = head.at(last.seq, last.hash, size)
     # In a file that became shorter, or holds no line, the chain goes on from what was there, and the gap shows.
     ends_well = not size or os.pread(log, 1, size - 1) == b"\n"
-    return head.replace(size=size), b"" if ends_well else b"\n"
+    return head.at(head.seq, head.hash, size), b"" if ends_well else b"\n"
 
 
 def _line(body: str, head: Head) -> tuple[bytes, Link]:

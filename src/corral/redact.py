@@ -5,15 +5,15 @@ By plain searches, each linear: the text is an agent's, and regular expressions 
 
 from __future__ import annotations
 
+from corral.secrecy import STEMS
 from corral.shellwords import Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     Span = tuple[int, int, str]  # from, to, and what it was
 
-MIN_VALUE = 6  # characters of a variable's value: a shorter one, such as `true`, stands in many texts by chance
 MAX_SPANS = 5000  # of one text; with more, nothing of it is kept: against text that is made to take long
 MAX_NAME = 64  # characters looked at on either side of a word that names a secret
 MAX_DEPTH = 3  # of shell text in shell text
@@ -51,7 +51,6 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str, int, str], ...] = (
     ("atlassian", ("ATATT3", "ATCTT3", "ATBB"), _WIDE + "=", 20, _DIGITS),
     ("tailscale", ("tskey-",), _WIDE, 15, _DIGITS),
 )  # fmt: skip
-_STEMS = ("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "_pat")
 # How a name of a secret ends, or what it holds, without its - and _; and its last word, where it has more than one.
 _ENDS = (
     "password", "passwd", "passphrase", "secret", "secrets", "token", "credential", "credentials", "apikey", "accesskey", "secretkey", "privatekey",
@@ -79,23 +78,7 @@ _PROGRAMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _CLIENTS = ("curl", "wget", "http", "https", "xh")
 _USERS = ("-u", "--user", "--proxy-user", "-U", "-a", "--auth")  # of these: name:password
 _NOTHING = ("", "none", "null", "nil", "true", "false", "xxx", "***", "...")
-_NOT_VARIABLES = ("_SOCK", "_FILE", "_PATH", "_DIR", "_ASKPASS")
-_VARIABLES = (
-    "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "_PAT", "DATABASE_URL", "_AUTH", "_PWD", "_DSN",
-)  # fmt: skip
 _LOWER = {ord(letter): letter.lower() for letter in _UPPER}
-
-
-def secrets_of(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return name and value of the variables that hold credentials, the longest value first."""
-    found = []
-    for name in environ:
-        upper = name.upper()
-        if not upper.endswith(_NOT_VARIABLES) and any(word in upper for word in _VARIABLES):
-            value = environ.get(name, "")
-            if len(value) >= MIN_VALUE:
-                found.append((name, value))
-    return tuple(sorted(found, key=lambda pair: -len(pair[1])))
 
 
 def redact(text: str, secrets: Sequence[tuple[str, str]] = ()) -> str:
@@ -220,7 +203,7 @@ def _bearers(text: str, lower: str, words: Words) -> Iterator[Span]:
 
 def _named(text: str, lower: str, words: Words) -> Iterator[Span]:
     """Find the values that stand beside a name: NAME=value, "name": "value", Name: value."""
-    for stem in _STEMS:
+    for stem in STEMS:
         at = lower.find(stem)
         while at >= 0:
             start, end = _name_around(lower, at, at + len(stem))

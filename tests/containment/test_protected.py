@@ -370,6 +370,8 @@ READ_REFUSED = {
     "what holds the home directory": ("{home}/..", "would open"),
     "the machine's passwords": ("/etc/shadow", "/etc/shadow"),
     "processes": ("/proc", "kernel"),
+    "the owner's log": ("{state}/corral", "policy and log"),
+    "what holds the owner's log": ("{state}", "policy and log"),
 }
 
 

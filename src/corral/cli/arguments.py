@@ -125,11 +125,23 @@ in them: an allowed command is rewritten to run through `corral run` where the h
 enters it, in a form that starts faster, into the settings of the host.
 Exit code: 0 with the answer on stdout, or 2 where the call is refused, whatever the reason.
 """
+LOG = """\
+examples:
+  corral log                             the last calls, the newest last
+  corral log --decision deny --since 1d  what was refused since yesterday
+  corral log -f                          live
+  corral log show 3f2a91c0               one again: all of it, and what the guard says of it today
+  corral log verify                      whether a line was removed or changed
+
+Times are 10m, 2h, 3d, today, yesterday, or as 2026-11-15T09:30. A rule is an id, or how ids begin: name, path-outside.
+Exit code: 0; verify 1 where the log is not whole; 125 corral itself failed.
+"""
 DEFAULT_PROFILE = "workspace"
 VERBS = {
     "run": ("run a command, if the guard allows it", RUN),
     "check": ("say whether a command would be allowed; run nothing", CHECK),
     "explain": ("show how a command is judged, part by part; run nothing", EXPLAIN),
+    "log": ("show what was tried, what was said of it, and what became of it", LOG),
     "rule": ("show a rule's page, or the ids of all rules", RULE),
     "hook": ("answer one call of a coding agent, in its own protocol", HOOK),
     "demo": ("run legal and adversarial calls in a temporary project", DEMO),
@@ -143,6 +155,7 @@ CALLS = {
     for verb in ("run", "check", "explain")
 }
 CALLS["check"] += "\n       corral check [--profile NAME] [--root DIR] --jsonl"
+USAGE = CALLS | {"log": "corral log [options]\n       corral log show ID\n       corral log verify"}
 
 
 class Form(argparse.RawDescriptionHelpFormatter):
@@ -228,7 +241,7 @@ def _parser(name: str, about: str, epilog: str, usage: str | None) -> Parser:
 
 def _verb_parser(verb: str) -> Parser:
     what, epilog = VERBS[verb]
-    parser = _parser(f"corral {verb}", f"{what[0].upper()}{what[1:]}.", epilog, CALLS.get(verb))
+    parser = _parser(f"corral {verb}", f"{what[0].upper()}{what[1:]}.", epilog, USAGE.get(verb))
     if verb in CALLS:
         _call_arguments(parser)
     if verb == "run":
@@ -252,6 +265,8 @@ def _verb_parser(verb: str) -> Parser:
         parser.add_argument("--backend", default="auto", choices=BACKENDS, metavar="NAME", help=what)
     if verb in ("install", "uninstall"):
         _host_arguments(parser)
+    if verb == "log":
+        _log_arguments(parser)
     if verb == "rule":
         parser.add_argument("id", nargs="?", metavar="ID", help="a rule's id, as in a finding")
     parser.add_argument("--json", action="store_true", help="print JSON on stdout")
@@ -277,6 +292,41 @@ def _host(text: str) -> str:
     if text not in HOSTS:
         raise argparse.ArgumentTypeError(f"there is no host {visible(text)}; choose one of {', '.join(HOSTS)}")
     return text
+
+
+def _log_arguments(parser: Parser) -> None:
+    parser.add_argument("action", nargs="?", choices=("show", "verify"), help=argparse.SUPPRESS)
+    parser.add_argument("id", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on as new ones come")
+    parser.add_argument(
+        "-n", dest="number", type=_number, default=50, metavar="N", help="the last N (default: 50), 0 for all"
+    )
+    for name, what in (("since", "from then on"), ("until", "up to then")):
+        parser.add_argument(f"--{name}", type=_moment, metavar="TIME", help=what)
+    parser.add_argument("--decision", choices=("allow", "ask", "deny"), default="", help="with this verdict")
+    for name, metavar, what in (
+        ("rule", "ID", "with a finding of this rule"),
+        ("project", "DIR", "of this project"),
+        ("text", "TEXT", "whose command holds this"),
+        ("host", "NAME", "that this agent asked for"),
+        ("event", "NAME", "of this kind: hook, run, check, …"),
+    ):
+        parser.add_argument(f"--{name}", default="", metavar=metavar, help=what)
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{visible(text)} is not a number of entries")
+    return int(text)
+
+
+def _moment(text: str) -> str:
+    from corral.cli.log import moment  # noqa: PLC0415  other verbs know no times
+
+    try:
+        return moment(text)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{visible(text)} is no time, such as 2h, today or 2026-11-15T09:30") from None
 
 
 def _profile_argument(parser: Parser) -> None:

@@ -31,8 +31,12 @@ def _resolve(name: str, paths: Iterable[str]) -> list[str]:
 
 
 def refuse_reading(path: str, home: str) -> None:
-    """Raise if a grant to read would show credentials or the kernel's own files."""
+    """Raise if a grant to read would show credentials, the owner's log, or the kernel's own files."""
     _refuse_secrets("read", path, home)
+    for kind in ("config", "state"):
+        mine = owned.directory(kind, os.environ)
+        if inside(path, mine) or (inside(mine, path) and os.path.lexists(mine)):
+            _refuse("read", path, f"where {mine!r} is, which holds the owner's policy and log")
 
 
 def refuse_writing(path: str, home: str, project: str, own: Iterable[str]) -> None:

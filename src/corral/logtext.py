@@ -1,0 +1,156 @@
+"""Entries of the audit log as text for people: a row each, or all that one says. Pure; foreign text cannot drive a terminal."""
+
+from __future__ import annotations
+
+from corral.excerpt import one_line
+from corral.history import command_of
+from corral.model import Call, Decision
+from corral.record import badge, labelled
+from corral.terminal import clip, columns, pad, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from corral.terminal import Terminal
+
+    Entry = dict[str, Any]
+
+ID_CHARACTERS = 8
+RULE_COLUMNS = 22
+PROJECT_COLUMNS = 14
+MIN_COMMAND_COLUMNS = 24  # with less room, the command stands on a line of its own
+_GAP = "  "
+
+
+class Table:
+    """Rows whose columns fit what is shown: the day and the project only where there are several of them."""
+
+    def __init__(self, entries: Sequence[Entry], terminal: Terminal, local: Any) -> None:
+        self._terminal = terminal
+        self._local = local
+        days = {self._local(e)[:10] for e in entries}
+        self._time_from = 11 if len(days) <= 1 else 5
+        names = {_project(e) for e in entries}
+        self._project = min(max(map(columns, names)), PROJECT_COLUMNS) if len(names) > 1 else 0
+        self._rule = min(max([columns(_why(e)) for e in entries] or [0]), RULE_COLUMNS)
+
+    def row(self, entry: Entry) -> list[str]:
+        """Return the lines of one entry: time, id, verdict, rule or ending, project, command."""
+        terminal, cut = self._terminal, self._terminal.sign("cut")
+        decision = _decision(entry)
+        cells = [
+            self._local(entry)[self._time_from : 19],
+            terminal.paint("dim", visible(str(entry.get("id", "")))[:ID_CHARACTERS]),
+            terminal.paint(str(decision), badge(decision, terminal.replace(color=False))),
+            pad(clip(_why(entry), self._rule, cut), self._rule),
+        ]
+        used = 19 - self._time_from + ID_CHARACTERS + len("? allow") + self._rule + 4 * len(_GAP)
+        if self._project:
+            cells.append(pad(clip(_project(entry), self._project, cut), self._project))
+            used += self._project + len(_GAP)
+        room = terminal.columns - used
+        if room >= MIN_COMMAND_COLUMNS:
+            return [_GAP.join([*cells, _shown(entry, room, cut)]).rstrip()]
+        first = _GAP.join([cells[0], cells[2], clip(_why(entry), max(terminal.columns - 27, 8), cut)]).rstrip()
+        return [first, "    " + _shown(entry, max(terminal.columns - 4, 8), cut)]
+
+
+def _project(entry: Entry) -> str:
+    return visible(str(entry.get("root", "")).rpartition("/")[2]) or "-"
+
+
+def _shown(entry: Entry, width: int, cut: str) -> str:
+    """Return the call on one line, its words quoted where they need it; or the files, or why there is no call."""
+    if "shell" in entry or "argv" in entry:
+        argv = str(entry["shell"]) if "shell" in entry else tuple(map(str, entry["argv"]))
+        return one_line(Call(argv, "shell" in entry), width, cut)
+    return clip(visible(command_of(entry) or str(entry.get("error", ""))), width, cut)
+
+
+def _decision(entry: Entry) -> Decision:
+    name = str(entry.get("decision", "deny")).upper()
+    return Decision[name] if name in Decision.__members__ else Decision.DENY
+
+
+def _why(entry: Entry) -> str:
+    """Return in a word or two why, or what became of it: the strictest rule, how the command ended, or who asked."""
+    result = entry.get("result") or {}
+    findings = sorted(entry.get("findings", ()), key=lambda f: str(f.get("decision")) != entry.get("decision"))
+    if findings and (result.get("denied", True) or not result):
+        return visible(str(findings[0].get("rule", "")))
+    if not result:
+        return "not judged" if "error" in entry else visible(str(entry.get("host") or entry.get("event", "")))
+    if result.get("timed_out"):
+        return "timed out"
+    if result.get("denied"):
+        return "refused"
+    return f"signal {result['signal']}" if result.get("signal") else f"exit {result.get('exit_code')}"
+
+
+def call_of(entry: Entry) -> Call | None:
+    """Return the call of an entry as it can be judged again; None where it was cut, had secrets, or is none."""
+    if "cut" in entry or ("shell" not in entry and "argv" not in entry) or "[redacted" in command_of(entry):
+        return None
+    argv = str(entry["shell"]) if "shell" in entry else tuple(map(str, entry["argv"]))
+    root, cwd = entry.get("root"), entry.get("cwd")
+    return Call(argv, "shell" in entry, None if cwd == root else str(cwd))
+
+
+def entry_lines(entry: Entry, terminal: Terminal, local: Any) -> list[str]:
+    """Return all that an entry says."""
+    decision = _decision(entry)
+    head = (
+        f"{badge(decision, terminal)}  {clip(visible(command_of(entry)), terminal.columns - 9, terminal.sign('cut'))}"
+    )
+    lines = [head.rstrip(), terminal.paint("dim", f"{local(entry)}  {visible(str(entry.get('id', '')))}"), ""]
+    for label, text in _facts(entry):
+        lines += labelled(label, text, terminal)
+    for finding in entry.get("findings", ()):
+        lines += [
+            "",
+            f"{badge(_decision(finding), terminal)}  {terminal.paint('head', visible(str(finding.get('rule'))))}",
+        ]
+        lines += labelled("why", str(finding.get("reason", "")), terminal)
+    return lines
+
+
+def _facts(entry: Entry) -> list[tuple[str, str]]:
+    result = entry.get("result") or {}
+    by = " ".join(str(entry[name]) for name in ("event", "host") if name in entry)
+    facts = [("by", f"{by}, process {entry.get('pid')}"), ("project", str(entry.get("root", "")))]
+    facts += [("profile", str(entry.get("profile", ""))), ("in", str(entry.get("cwd", "")))]
+    facts += [("reason", str(entry.get("reason", ""))), ("error", str(entry.get("error", "")))]
+    if "cut" in entry:
+        facts.append(
+            ("cut", f"the call has {entry['cut'].get('length')} characters, sha256 {entry['cut'].get('sha256')}")
+        )
+    if result:
+        facts += [("ended", _ending(result)), ("held", _held(result)), ("used", _used(result))]
+    for violation in result.get("violations", ()):
+        facts.append(
+            ("stopped", ": ".join(str(violation[k]) for k in ("kind", "target", "detail") if violation.get(k)))
+        )
+    facts.append(("line", f"{entry.get('seq')}, hash {entry.get('hash')}"))
+    return [(label, text) for label, text in facts if text]
+
+
+def _ending(result: Entry) -> str:
+    parts = [f"exit code {result.get('exit_code')}"]
+    parts += [word for name, word in (("denied", "refused"), ("timed_out", "timed out")) if result.get(name)]
+    parts += [f"signal {result['signal']}"] if result.get("signal") else []
+    parts += [f"{result['killed']} left over and ended"] if result.get("killed") else []
+    return f"{', '.join(parts)}, after {float(result.get('duration_ms', 0)):.0f} ms"
+
+
+def _held(result: Entry) -> str:
+    missing = ", ".join(map(str, result.get("missing_layers", ())))
+    return f"{result.get('backend')}, {result.get('enforcement')}" + (f", without {missing}" if missing else "")
+
+
+def _used(result: Entry) -> str:
+    usage = result.get("usage") or {}
+    seconds = float(usage.get("user_seconds", 0)) + float(usage.get("system_seconds", 0))
+    printed = f"{result.get('stdout_bytes', 0)} and {result.get('stderr_bytes', 0)} bytes printed"
+    return f"{seconds:.2f} s of CPU, {int(usage.get('peak_memory_bytes', 0)) // 1024} KiB at most, {printed}"
