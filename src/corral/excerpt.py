@@ -82,6 +82,23 @@ def one_line(call: Call, width: int, cut: str) -> str:
     return clip("\\n".join("".join(shown for shown, _, _ in line) for line in lines), width, cut)
 
 
+def quoted_lines(call: Call, width: int) -> list[str]:
+    """Return all of a call, in lines of at most `width` columns; a line of the call that is longer goes on in the next."""
+    reach = 1 << 62
+    found: list[str] = []
+    for line in _lines(call, Part(), reach, ""):
+        row, used = "", 0
+        for shown, _, _ in line:
+            wide = columns(shown)
+            if used + wide > width and row:
+                found.append(row)
+                row, used = "", 0
+            row += shown
+            used += wide
+        found.append(row)
+    return found
+
+
 def _window(line: list[Cell], first: int, width: int, cut: str) -> list[Cell]:
     """Return the cells around number `first` that fit in `width`, a third of them before it."""
     if sum(columns(shown) for shown, _, _ in line) <= width:

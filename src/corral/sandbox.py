@@ -25,7 +25,7 @@ from corral.streams import checked_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from typing import Any, Self
 
     from corral.audience import OnOutput
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from corral.machine import Shown
     from corral.spawn import Warden
 
-    OnAsk = Callable[[Call, Verdict], bool]
+    OnAsk = Callable[[Call, Verdict], bool | Awaitable[bool]]
 
 ID_BYTES = 16
 
@@ -137,7 +137,7 @@ class Sandbox:
         terminal = _terminal(rows, columns, lends=inherit_stdin or inherit_stdio) if pty else None
         call = _call(argv, shell, cwd, env)
         verdict = self._recall.vet(call, self._look()[1])
-        refused = self._refused(call, verdict)
+        refused = self._refused(call, verdict, self._refusal(call, verdict) if verdict.findings else "")
         if refused is not None:
             return refused
         warden = None
@@ -188,7 +188,8 @@ class Sandbox:
         terminal = _terminal(rows, columns, lends=False) if pty else None
         call = _call(argv, shell, cwd, env)
         verdict = self._recall.vet(call, self._look()[1])
-        refused = self._refused(call, verdict)
+        refusal = await self._refusal_in_loop(call, verdict) if verdict.findings else ""
+        refused = self._refused(call, verdict, refusal)
         if refused is not None:
             return refused
         warden = await self._pool.acquire_in_loop()
@@ -257,9 +258,9 @@ class Sandbox:
             self._seen = seen = (environment, Machine.of(self.config, self._holding.temporary()))
         return seen
 
-    def _refused(self, call: Call, verdict: Verdict) -> Handle | None:
+    def _refused(self, call: Call, verdict: Verdict, refusal: str) -> Handle | None:
         """Return the result of a call that may not run, or that has no project to run in."""
-        if verdict.findings and (refusal := self._refusal(call, verdict)):
+        if refusal:
             return self._finished(self._denied(call, verdict, refusal))
         why = self._holding.why_not_here()
         if why:
@@ -291,18 +292,39 @@ class Sandbox:
 
     def _refusal(self, call: Call, verdict: Verdict) -> str:
         """Return why a call may not run, or nothing."""
-        decision = verdict.decision
-        if decision == Decision.ALLOW:
-            return ""
-        if decision == Decision.ASK and self.on_ask is not None:
-            try:
-                answer = self.on_ask(call, verdict)
-            except Exception as error:  # noqa: BLE001  whoever was asked did not say yes
-                return f"{verdict.reason} (asking failed: {type(error).__name__}: {error})"
-            # Not any true value: a coroutine that nobody awaited is one.
-            if answer is True:
-                return ""
-        return verdict.reason or "The call was not allowed."
+        if not self._is_asked(verdict):
+            return _reason(verdict)
+        try:
+            answer = self.on_ask(call, verdict)  # type: ignore[misc]  # there is one, or it would not be asked
+            if hasattr(answer, "__await__"):
+                _drop(answer)
+                raise TypeError("on_ask gave something to be awaited, which only arun and astart do")
+        except Exception as error:  # noqa: BLE001  whoever was asked did not say yes
+            return _unanswered(verdict, error)
+        return self._answered(call, verdict, answer)
+
+    async def _refusal_in_loop(self, call: Call, verdict: Verdict) -> str:
+        """Return why a call may not run, or nothing; the loop runs on while somebody thinks about it."""
+        if not self._is_asked(verdict):
+            return _reason(verdict)
+        try:
+            answer = self.on_ask(call, verdict)  # type: ignore[misc]  # as above
+            if not isinstance(answer, bool) and hasattr(answer, "__await__"):
+                answer = await answer
+        except Exception as error:  # noqa: BLE001  as above
+            return _unanswered(verdict, error)
+        return self._answered(call, verdict, answer)
+
+    def _is_asked(self, verdict: Verdict) -> bool:
+        return verdict.decision == Decision.ASK and self.on_ask is not None
+
+    def _answered(self, call: Call, verdict: Verdict, answer: object) -> str:
+        # Not any true value: a coroutine that nobody awaited is one.
+        if answer is not True:
+            return _reason(verdict)
+        # A person takes minutes, in which a link may have been changed.
+        again = self._recall.vet(call, self._look()[1])
+        return "" if again == verdict else f"While it was asked about, it became another call. {_reason(again)}"
 
     def _finished(self, result: SandboxResult) -> Handle:
         if self.on_result is not None:
@@ -353,6 +375,21 @@ def _call(
             # No mapping at all; the guard says so.
             return Call(argv, bool(shell), _plain(cwd), env)
     return Call(argv, bool(shell), _plain(cwd), env)
+
+
+def _reason(verdict: Verdict) -> str:
+    return "" if verdict.decision == Decision.ALLOW else verdict.reason or "The call was not allowed."
+
+
+def _unanswered(verdict: Verdict, error: Exception) -> str:
+    return f"{_reason(verdict)} (asking failed: {type(error).__name__}: {error})"
+
+
+def _drop(answer: object) -> None:
+    close = getattr(answer, "close", None)
+    if close is not None:
+        # Or Python would complain later that nobody awaited it.
+        close()
 
 
 def _plain(value: Any) -> Any:

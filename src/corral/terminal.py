@@ -9,7 +9,16 @@ from corral.frozen import Record, frozen
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import TextIO
+    from typing import Protocol
+
+    class Stream(Protocol):
+        """What is asked of a stream to know what it can show."""
+
+        @property
+        def encoding(self) -> str: ...
+        def isatty(self) -> bool: ...
+        def fileno(self) -> int: ...
+
 
 PIPE_COLUMNS = 100  # for output that no terminal bounds: wide enough for a log, narrow enough to read
 MIN_COLUMNS = 24  # below this nothing aligned can be read; lines then run over
@@ -45,7 +54,7 @@ class Terminal(Record):
         return (SIGNS.get(name) or BRANCHES[name])[0 if self.unicode else 1]
 
 
-def terminal_of(stream: TextIO, environ: Mapping[str, str]) -> Terminal:
+def terminal_of(stream: Stream, environ: Mapping[str, str]) -> Terminal:
     """Return what a stream can show. NO_COLOR, TERM=dumb and pipes mean no colour; COLUMNS overrides the width."""
     tty = stream.isatty()
     columns = int(environ["COLUMNS"]) if environ.get("COLUMNS", "").isdecimal() else 0

@@ -248,6 +248,8 @@ def _verb_parser(verb: str) -> Parser:
         own = "on a terminal of its own (default: where corral is on one)"
         parser.add_argument("-t", "--tty", action="store_true", default=None, help=own)
         parser.add_argument("-T", "--no-tty", dest="tty", action="store_false", help="without one")
+        never = "ask nobody: what would be asked about is refused"
+        parser.add_argument("--no-ask", dest="ask", action="store_false", help=never)
         parser.add_argument("--call", default="", metavar="ID", help=argparse.SUPPRESS)
         # What a rewritten command of a hook needs; the guard refuses them in the text of an agent.
         parser.add_argument("--grant", metavar="ID", help=argparse.SUPPRESS)

@@ -8,14 +8,15 @@ from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal
 
 from corral.audit import Log
 from corral.cli import console
-from corral.cli.check import call_of, config_of
+from corral.cli.ask import Asking
+from corral.cli.check import call_of, config_of, machine_of
 from corral.cli.told import Telling, kept_names
 from corral.errors import AuditError, CorralError, PolicyError
 from corral.grants import take
 from corral.model import Call
 from corral.record import denial_text, json_text, process_status, timeout_text, violation_text
 from corral.sandbox import Sandbox
-from corral.terminal import terminal_of
+from corral.terminal import terminal_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,15 +30,18 @@ if TYPE_CHECKING:
 
 def main(options: argparse.Namespace) -> int:
     """Run what the command line names; the exit code is the command's, or says why there is none."""
-    config = config_of(options)
+    config = judged = config_of(options)
     pending = _taken(options, config)
     call = call_of(options) if pending is None else Call(pending.text, shell=True, cwd=options.cwd)  # noqa: S604  a record
     if options.exports:
         config = config.replace(env_allowlist={*config.env_allowlist, *kept_names(os.environ)})
     record = Record(Log(config, call=options.call), required=config.audit.required)
     record.check()
+    # What a hook let through was asked about by its host, or by nobody: in the host's terminal an agent may have the keys.
+    asking = Asking(judged, machine_of, may_ask=options.ask and not options.call and pending is None)
     approved = pending is not None and pending.asked
-    with Sandbox(config=config, on_ask=(lambda *_: True) if approved else None, on_result=record.result) as box:
+    on_ask = (lambda *_: True) if approved else asking.answer
+    with Sandbox(config=config, on_ask=on_ask, on_result=record.result) as box:
         try:
             result, telling = _driven(box, call, options)
         except AuditError:
@@ -50,7 +54,7 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print(json_text(result.to_dict()))
     elif result.denied:
-        print(denial_text(call, result, terminal_of(sys.stderr, os.environ)), file=sys.stderr)
+        print(_denied(call, result, asking), file=sys.stderr)
     elif result.timed_out:
         print(timeout_text(config.timeout_seconds), file=sys.stderr)
     else:
@@ -60,6 +64,15 @@ def main(options: argparse.Namespace) -> int:
         for violation in result.violations:
             print(violation_text(violation), file=sys.stderr)
     return process_status(result)
+
+
+def _denied(call: Call, result: SandboxResult, asking: Asking) -> str:
+    if asking.was_asked:
+        # All else was on the screen a moment ago.
+        why = "the answer was no" if result.reason == result.verdict.reason else visible(result.reason)
+        return f"corral: not run: {why}"
+    said = denial_text(call, result, terminal_of(sys.stderr, os.environ))
+    return f"{said}\ncorral: nobody was asked: {visible(asking.why_not)}" if asking.why_not else said
 
 
 class Record:

@@ -1,0 +1,279 @@
+"""Approvals: exact, expiring, bounded, the owner's alone, and never more than was shown."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from corral import Containment, PolicyError, SandboxConfig, approvals
+from corral.model import Call, Decision, Verdict
+from corral.rulebook import CommandRule, profile_named
+from corral.vet import vet
+
+RESET = Call(("git", "reset", "--hard"))
+DENIED = Call(("sudo", "id"))
+ALLOWED = Call(("git", "status"))
+
+
+@pytest.fixture
+def config(project: Path) -> SandboxConfig:
+    (project / "sub").mkdir()
+    return SandboxConfig(str(project), profile="workspace")
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path / "home"), "XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "corral" / "approvals"
+
+
+def found(call: Call, config: SandboxConfig, environ: dict[str, str]) -> bool:
+    return approvals.find(call, vet(call, config), config, environ) is not None
+
+
+def approve(call: Call, config: SandboxConfig, environ: dict[str, str]) -> approvals.Approval:
+    return approvals.approve(call, vet(call, config), config, environ)
+
+
+def test_nothing_is_approved_by_itself(config: SandboxConfig, environ: dict[str, str]) -> None:
+    assert vet(RESET, config).decision is Decision.ASK
+    assert not found(RESET, config, environ)
+    assert approvals.listed(environ) == []
+
+
+def test_what_was_approved_is_found_and_listed(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
+    made = approve(RESET, config, environ)
+    assert approvals.find(RESET, vet(RESET, config), config, environ) == made
+    assert approvals.listed(environ) == [made]
+    assert (made.call, made.shell, made.root, made.cwd) == (
+        RESET.argv,
+        False,
+        config.project_root,
+        config.project_root,
+    )
+    assert made.rules == ("argv-git-discard",)
+    assert made.expires_at - made.approved_at == approvals.APPROVAL_SECONDS
+    assert (place.stat().st_mode & 0o777, (place / made.key).stat().st_mode & 0o777) == (0o700, 0o600)
+    json.dumps(made.to_dict())
+
+
+def test_the_same_text_is_the_same_call_whoever_asks(config: SandboxConfig, environ: dict[str, str]) -> None:
+    approve(Call("git reset --hard", shell=True), config, environ)
+    root = config.project_root
+    for cwd in (None, root, ".", "sub/.."):
+        assert found(Call(("git reset --hard",), shell=True, cwd=cwd), config, environ)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(Call(("git", "reset", "--hard", "HEAD")), id="one word more"),
+        pytest.param(Call(("git", "reset", "--hard "), cwd=None), id="a blank more"),
+        pytest.param(Call("git reset --hard", shell=True), id="as shell text"),
+        pytest.param(Call(("git", "reset", "--hard"), cwd="sub"), id="in another directory"),
+        pytest.param(Call(("git", "reset", "--hard"), env={"A": "b"}), id="with a variable"),
+        pytest.param(Call("git  reset --hard", shell=True), id="as shell text with two blanks"),
+        pytest.param(Call("git reset --hard; true", shell=True), id="with a command behind it"),
+    ],
+)
+def test_another_call_is_asked_about(other: Call, config: SandboxConfig, environ: dict[str, str]) -> None:
+    approve(RESET, config, environ)
+    assert not found(other, config, environ)
+
+
+def test_another_project_is_asked_about(config: SandboxConfig, environ: dict[str, str], tmp_path: Path) -> None:
+    approve(RESET, config, environ)
+    (tmp_path / "other").mkdir()
+    assert not found(RESET, SandboxConfig(str(tmp_path / "other"), profile="workspace"), environ)
+
+
+def _rule(config: SandboxConfig) -> SandboxConfig:
+    rule = CommandRule(("make", "deploy"), Decision.DENY)
+    return config.replace(profile=profile_named("workspace").replace(commands=((rule,),)))
+
+
+def _effect(config: SandboxConfig) -> SandboxConfig:
+    base = profile_named("workspace")
+    return config.replace(profile=base.replace(effects={**base.effects, "network": Decision.ALLOW}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda c: c.replace(containment=Containment(network="on")), id="the network"),
+        pytest.param(lambda c: c.replace(containment=Containment(backend="none")), id="nothing holds it"),
+        pytest.param(lambda c: c.replace(containment=Containment(write=("/opt/x",))), id="another path"),
+        pytest.param(lambda c: c.replace(denylist={*c.denylist, "xyz"}), id="the denylist"),
+        pytest.param(lambda c: c.replace(env_allowlist={*c.env_allowlist, "XYZ"}), id="the environment"),
+        pytest.param(_rule, id="a rule"),
+        pytest.param(_effect, id="an effect"),
+    ],
+)
+def test_a_changed_policy_is_asked_about_again(
+    change: Callable[[SandboxConfig], SandboxConfig], config: SandboxConfig, environ: dict[str, str]
+) -> None:
+    approve(RESET, config, environ)
+    other = change(config)
+    assert vet(RESET, other).decision is Decision.ASK
+    assert not found(RESET, other, environ)
+
+
+def test_limits_and_scratch_change_nothing(config: SandboxConfig, environ: dict[str, str]) -> None:
+    approve(RESET, config, environ)
+    other = config.replace(timeout_seconds=None, max_output_bytes=1, containment=Containment(scratch="project"))
+    assert found(RESET, other, environ)
+
+
+def test_a_guard_that_says_something_else_asks_again(config: SandboxConfig, environ: dict[str, str]) -> None:
+    verdict = vet(RESET, config)
+    approvals.approve(RESET, verdict, config, environ)
+    (finding,) = verdict.findings
+    more = Verdict((finding, finding.replace(rule="argv-git-other")))
+    assert approvals.find(RESET, more, config, environ) is None
+
+
+@pytest.mark.parametrize("call", [DENIED, ALLOWED], ids=["denied", "allowed"])
+def test_only_what_is_asked_about_can_be_approved(
+    call: Call, config: SandboxConfig, environ: dict[str, str], place: Path
+) -> None:
+    with pytest.raises(PolicyError, match="only a call that is asked about"):
+        approve(call, config, environ)
+    assert not place.exists()
+
+
+def test_a_denied_call_is_not_even_looked_up(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
+    """Not even where a file says so that the owner themself might have copied there."""
+    asked = vet(RESET, config)
+    denied = Verdict((asked.findings[0].replace(decision=Decision.DENY),))
+    made = approvals.approve(RESET, asked, config, environ)
+    key = approvals._key(RESET, denied, config)
+    (place / key).write_text(json.dumps(made.to_dict() | {"key": key}))
+    assert approvals.find(RESET, denied, config, environ) is None
+
+
+def test_it_expires(config: SandboxConfig, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = approve(RESET, config, environ)
+    for at, holds in ((made.expires_at - 1, True), (made.expires_at, False), (made.approved_at - 3600, False)):
+        monkeypatch.setattr(approvals, "time", lambda at=at: at)
+        assert found(RESET, config, environ) == holds
+        assert [a.key for a in approvals.listed(environ)] == [made.key] * holds
+
+
+def test_no_file_makes_it_last_longer(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
+    made = approve(RESET, config, environ)
+    (place / made.key).write_text(json.dumps(made.to_dict() | {"expires_at": made.expires_at + 1e9}))
+    assert not found(RESET, config, environ)
+
+
+def test_it_can_be_revoked(config: SandboxConfig, environ: dict[str, str]) -> None:
+    made = approve(RESET, config, environ)
+    approvals.revoke(made, environ)
+    approvals.revoke(made, environ)
+    assert not found(RESET, config, environ)
+
+
+def _writable(place: Path, key: str) -> None:
+    (place / key).chmod(0o666)
+
+
+def _linked(place: Path, key: str) -> None:
+    (place / key).rename(place.parent / "elsewhere")
+    (place / key).symlink_to(place.parent / "elsewhere")
+
+
+def _piped(place: Path, key: str) -> None:
+    (place / key).unlink()
+    os.mkfifo(place / key)
+
+
+def _damaged(place: Path, key: str) -> None:
+    (place / key).write_bytes((place / key).read_bytes()[:-5])
+
+
+def _of_another_call(place: Path, key: str) -> None:
+    data = json.loads((place / key).read_text())
+    (place / key).write_text(json.dumps(data | {"call": ["git", "clean", "-fdx"]}))
+
+
+def _nested(place: Path, key: str) -> None:
+    (place / key).write_text("[" * 100_000)
+
+
+@pytest.mark.parametrize("harm", [_writable, _linked, _piped, _damaged, _of_another_call, _nested])
+def test_a_file_that_is_not_the_owners_whole_own_approves_nothing(
+    harm: Callable[[Path, str], None], config: SandboxConfig, environ: dict[str, str], place: Path
+) -> None:
+    harm(place, approve(RESET, config, environ).key)
+    assert not found(RESET, config, environ)
+
+
+def test_a_place_that_others_can_write_is_an_error(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
+    approve(RESET, config, environ)
+    place.chmod(0o777)
+    for act in (lambda: found(RESET, config, environ), lambda: approve(RESET, config, environ)):
+        with pytest.raises(PolicyError, match="can be written by others"):
+            act()
+
+
+def test_a_place_inside_the_project_is_an_error(config: SandboxConfig, project: Path) -> None:
+    environ = {"HOME": str(project)}
+    for act in (lambda: found(RESET, config, environ), lambda: approve(RESET, config, environ)):
+        with pytest.raises(PolicyError, match="lies inside the project"):
+            act()
+
+
+def test_the_number_is_bounded_and_what_expired_makes_room(
+    config: SandboxConfig, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "MAX_APPROVALS", 3)
+    calls = [Call(("git", "reset", "--hard", f"HEAD~{i}")) for i in range(4)]
+    made = [approve(call, config, environ) for call in calls[:3]]
+    approve(calls[0], config, environ)
+    with pytest.raises(PolicyError, match="corral grants revoke"):
+        approve(calls[3], config, environ)
+    monkeypatch.setattr(approvals, "time", lambda: made[2].expires_at + 1)
+    approve(calls[3], config, environ)
+    assert [a.call for a in approvals.listed(environ)] == [calls[3].argv]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(Call(("git", "reset", "--hard", "x" * approvals.MAX_TEXT)), id="long"),
+        pytest.param(Call(("git", "reset", 3)), id="no text"),
+        pytest.param(Call(("git", "reset", "--hard"), env={}), id="a changed environment"),
+    ],
+)
+def test_what_nobody_can_read_is_not_kept(call: Call) -> None:
+    assert not approvals.can_be_kept(call)
+
+
+def test_many_writers_lose_nothing_and_leave_nothing_half(
+    config: SandboxConfig, environ: dict[str, str], place: Path
+) -> None:
+    code = """if True:
+        import os, sys
+        from corral import SandboxConfig, approvals
+        from corral.model import Call
+        from corral.vet import vet
+        config = SandboxConfig(sys.argv[1], profile="workspace")
+        for i in range(20):
+            call = Call(("git", "reset", "--hard", f"HEAD~{sys.argv[2]}{i}"))
+            approvals.approve(call, vet(call, config), config, os.environ)
+            assert approvals.find(call, vet(call, config), config, os.environ)
+    """
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code, config.project_root, str(n)], env=os.environ | environ)
+        for n in range(4)
+    ]
+    assert [writer.wait(60) for writer in writers] == [0] * 4
+    assert len(approvals.listed(environ)) == 80
+    assert sorted(p.name for p in place.iterdir()) == sorted(a.key for a in approvals.listed(environ))
