@@ -5,7 +5,7 @@ By plain searches, each linear: the text is an agent's, and regular expressions 
 
 from __future__ import annotations
 
-from corral.secrecy import STEMS
+from corral.secrecy import SHAPES, STEMS
 from corral.shellwords import Words
 
 TYPE_CHECKING = False
@@ -19,38 +19,6 @@ MAX_NAME = 64  # characters looked at on either side of a word that names a secr
 MAX_DEPTH = 3  # of shell text in shell text
 MAX_BLANKS = 4  # around the sign between a name and its value
 
-_DIGITS = "0123456789"
-_UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_HEX = _DIGITS + "abcdefABCDEF"
-_WORD = _DIGITS + _UPPER + _UPPER.lower()
-_WIDE = _WORD + "_-"
-# What it is, how it begins, which characters follow, at least how many, and of which one at least must be among them.
-SHAPES: tuple[tuple[str, tuple[str, ...], str, int, str], ...] = (
-    ("aws", ("AKIA", "ASIA", "ABIA", "ACCA"), _UPPER + _DIGITS, 16, ""),
-    ("github", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), _WORD + "_", 20, ""),
-    ("gitlab", ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glimt-", "glagent-", "gloas-", "glsoat-"), _WIDE + ".", 16, ""),
-    ("slack", ("xoxb-", "xoxp-", "xoxa-", "xoxr-", "xoxs-", "xoxc-", "xoxd-", "xoxe-", "xoxe.", "xapp-"), _WIDE + ".%", 10, ""),
-    ("slack", ("hooks.slack.com/services/", "hooks.slack.com/workflows/"), _WORD + "/", 16, ""),
-    ("discord", ("discord.com/api/webhooks/", "discordapp.com/api/webhooks/"), _WIDE + "/", 24, ""),
-    ("api-key", ("sk-",), _WIDE, 20, _DIGITS),  # OpenAI, Anthropic and those who do as they do
-    ("google", ("AIza",), _WIDE, 30, ""),
-    ("google", ("ya29.", "GOCSPX-", "1//0"), _WIDE + ".", 20, ""),
-    ("npm", ("npm_",), _WORD, 30, ""),
-    ("pypi", ("pypi-",), _WIDE, 40, ""),
-    ("stripe", ("sk_live_", "sk_test_", "rk_live_", "rk_test_", "whsec_"), _WORD + "_", 16, ""),
-    ("jwt", ("eyJ",), _WIDE + ".", 30, "."),
-    ("sendgrid", ("SG.",), _WIDE + ".", 40, ""),
-    ("huggingface", ("hf_", "api_org_"), _WORD, 30, ""),
-    ("vault", ("hvs.", "hvb.", "hvr."), _WIDE, 20, ""),
-    ("digitalocean", ("dop_v1_", "doo_v1_", "dor_v1_"), _HEX, 40, ""),
-    ("docker", ("dckr_pat_", "dckr_oat_"), _WIDE, 20, ""),
-    ("databricks", ("dapi",), _HEX, 32, ""),
-    ("shopify", ("shpat_", "shpss_", "shpca_", "shppa_"), _HEX, 32, ""),
-    ("age", ("AGE-SECRET-KEY-1",), _UPPER + _DIGITS, 40, ""),
-    ("api-key", ("xai-", "pplx-", "gsk_", "r8_", "ntn_", "lin_api_", "sbp_", "figd_", "PMAK-", "rubygems_", "sntrys_", "glsa_"), _WIDE, 30, _DIGITS),
-    ("atlassian", ("ATATT3", "ATCTT3", "ATBB"), _WIDE + "=", 20, _DIGITS),
-    ("tailscale", ("tskey-",), _WIDE, 15, _DIGITS),
-)  # fmt: skip
 # How a name of a secret ends, or what it holds, without its - and _; and its last word, where it has more than one.
 _ENDS = (
     "password", "passwd", "passphrase", "secret", "secrets", "token", "credential", "credentials", "apikey", "accesskey", "secretkey", "privatekey",
@@ -78,7 +46,7 @@ _PROGRAMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _CLIENTS = ("curl", "wget", "http", "https", "xh")
 _USERS = ("-u", "--user", "--proxy-user", "-U", "-a", "--auth")  # of these: name:password
 _NOTHING = ("", "none", "null", "nil", "true", "false", "xxx", "***", "...")
-_LOWER = {ord(letter): letter.lower() for letter in _UPPER}
+_LOWER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
 def redact(text: str, secrets: Sequence[tuple[str, str]] = ()) -> str:

@@ -1,4 +1,4 @@
-"""Whether a text may hold a secret at all, and which variables do. Pure, and small: `redact` is loaded only where it may."""
+"""What secrets look like, whether a text may hold one at all, and which variables do. Pure; `redact` is loaded only where one may be."""
 
 from __future__ import annotations
 
@@ -8,6 +8,38 @@ if TYPE_CHECKING:
 
 MIN_VALUE = 6  # characters of a variable's value: a shorter one, such as `true`, stands in many texts by chance
 MIN_TOKEN = 15  # characters, at least, of a token that is known by its shape, or of a part of it between slashes
+_DIGITS = "0123456789"
+_UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_HEX = _DIGITS + "abcdefABCDEF"
+_WORD = _DIGITS + _UPPER + _UPPER.lower()
+_WIDE = _WORD + "_-"
+# What it is, how it begins, which characters follow, at least how many, and of which one at least must be among them.
+SHAPES: tuple[tuple[str, tuple[str, ...], str, int, str], ...] = (
+    ("aws", ("AKIA", "ASIA", "ABIA", "ACCA"), _UPPER + _DIGITS, 16, ""),
+    ("github", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), _WORD + "_", 20, ""),
+    ("gitlab", ("glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glimt-", "glagent-", "gloas-", "glsoat-"), _WIDE + ".", 16, ""),
+    ("slack", ("xoxb-", "xoxp-", "xoxa-", "xoxr-", "xoxs-", "xoxc-", "xoxd-", "xoxe-", "xoxe.", "xapp-"), _WIDE + ".%", 10, ""),
+    ("slack", ("hooks.slack.com/services/", "hooks.slack.com/workflows/"), _WORD + "/", 16, ""),
+    ("discord", ("discord.com/api/webhooks/", "discordapp.com/api/webhooks/"), _WIDE + "/", 24, ""),
+    ("api-key", ("sk-",), _WIDE, 20, _DIGITS),  # OpenAI, Anthropic and those who do as they do
+    ("google", ("AIza",), _WIDE, 30, ""),
+    ("google", ("ya29.", "GOCSPX-", "1//0"), _WIDE + ".", 20, ""),
+    ("npm", ("npm_",), _WORD, 30, ""),
+    ("pypi", ("pypi-",), _WIDE, 40, ""),
+    ("stripe", ("sk_live_", "sk_test_", "rk_live_", "rk_test_", "whsec_"), _WORD + "_", 16, ""),
+    ("jwt", ("eyJ",), _WIDE + ".", 30, "."),
+    ("sendgrid", ("SG.",), _WIDE + ".", 40, ""),
+    ("huggingface", ("hf_", "api_org_"), _WORD, 30, ""),
+    ("vault", ("hvs.", "hvb.", "hvr."), _WIDE, 20, ""),
+    ("digitalocean", ("dop_v1_", "doo_v1_", "dor_v1_"), _HEX, 40, ""),
+    ("docker", ("dckr_pat_", "dckr_oat_"), _WIDE, 20, ""),
+    ("databricks", ("dapi",), _HEX, 32, ""),
+    ("shopify", ("shpat_", "shpss_", "shpca_", "shppa_"), _HEX, 32, ""),
+    ("age", ("AGE-SECRET-KEY-1",), _UPPER + _DIGITS, 40, ""),
+    ("api-key", ("xai-", "pplx-", "gsk_", "r8_", "ntn_", "lin_api_", "sbp_", "figd_", "PMAK-", "rubygems_", "sntrys_", "glsa_"), _WIDE, 30, _DIGITS),
+    ("atlassian", ("ATATT3", "ATCTT3", "ATBB"), _WIDE + "=", 20, _DIGITS),
+    ("tailscale", ("tskey-",), _WIDE, 15, _DIGITS),
+)  # fmt: skip
 # Words in the names of secrets. `redact` looks for these, so what has none of them has no value beside a name.
 STEMS = ("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "_pat")
 _SIGNS = (*STEMS, "bearer", "://", "webhooks", "-----", "-p", "-a", "-w", "-u")
@@ -30,10 +62,10 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def may_hold_secret(text: str, secrets: Iterable[tuple[str, str]]) -> bool:
-    """Say whether a text must be looked at: it has a sign of a secret, a long name, or a known value."""
+    """Say whether a text must be looked at: it has a sign of a secret, a known value, or something that begins like a token."""
     lower = text.lower()
-    return (
-        any(sign in lower for sign in _SIGNS)
-        or any(len(word) >= MIN_TOKEN for word in text.replace("/", " ").split())
-        or any(value in text for _, value in secrets)
-    )
+    if any(sign in lower for sign in _SIGNS) or any(value in text for _, value in secrets):
+        return True
+    if not any(len(word) >= MIN_TOKEN for word in text.replace("/", " ").split()):
+        return False
+    return any(head in text for _, heads, _, _, _ in SHAPES for head in heads)

@@ -1,0 +1,310 @@
+"""What the owner's log says: one line for each call, after the published schema, bounded, without secrets, never lost silently."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import corral
+from corral import AuditError, Sandbox, SandboxConfig, SandboxResult
+from corral.audit import MAX_READ, MAX_TEXT, Log, directory
+from corral.history import verify
+from corral.ledger import LOG, MAX_LINE_BYTES
+from corral.machine import Machine
+from corral.model import Call, Decision, Usage, Verdict, Violation
+from corral.vet import vet
+
+SCHEMA = json.loads((Path(corral.__file__).parent / "schemas" / "audit.schema.json").read_text())
+TOKEN = "ghp_" + "abcdefghij0123456789"
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path / "home"), "DEPLOY_TOKEN": "a rather plain phrase"}
+
+
+@pytest.fixture
+def config(project: Path) -> SandboxConfig:
+    return SandboxConfig(str(project), profile="workspace")
+
+
+def lines(environ: dict[str, str]) -> list[dict[str, Any]]:
+    file = Path(directory(environ), LOG)
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    for entry in found:
+        jsonschema.validate(entry, SCHEMA)
+    assert verify(directory(environ)).problems == ()
+    return found
+
+
+def test_the_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_a_verdict_is_one_line(config: SandboxConfig, environ: dict[str, str]) -> None:
+    call = Call(("sudo", "ls"), cwd="sub")
+    verdict = vet(call, config, Machine.of(config))
+    Log(config, event="hook", host="claude", environ=environ).verdict(call, verdict, id_="0" * 32)
+    (entry,) = lines(environ)
+    for name in ("at", "pid", "hash"):
+        del entry[name]
+    assert entry == {
+        "schema": "corral.audit/1",
+        "id": "0" * 32,
+        "event": "hook",
+        "host": "claude",
+        "seq": 1,
+        "prev": "0" * 64,
+        "root": config.project_root,
+        "profile": "workspace",
+        "cwd": f"{config.project_root}/sub",
+        "argv": ["sudo", "ls"],
+        "decision": "deny",
+        "findings": [{"rule": f.rule, "decision": "deny", "reason": f.reason} for f in verdict.findings],
+    }
+
+
+def test_a_result_is_one_line_without_what_was_printed(config: SandboxConfig, environ: dict[str, str]) -> None:
+    result = SandboxResult(
+        argv=("echo hidden words | wc",),
+        exit_code=3,
+        stdout=b"private output",
+        shell=True,
+        id="1" * 32,
+        cwd=config.project_root,
+        duration_ms=1.23456,
+        stdout_bytes=14,
+        killed=2,
+        backend="warden",
+        enforcement="partial",
+        missing_layers=("net",),
+        signal=9,
+        timed_out=True,
+        violations=(Violation("blocked", "/etc/x", grant="containment.read"),),
+        usage=Usage(0.5, 0.25, 1024),
+    )  # type: ignore[arg-type]
+    Log(config, call="2" * 32, environ=environ).result(result)
+    (entry,) = lines(environ)
+    assert (entry["event"], entry["shell"], entry["decision"], entry["call"]) == (
+        *("run", "echo hidden words | wc", "allow", "2" * 32),
+    )
+    assert "private output" not in json.dumps(entry)
+    assert entry["result"] == {
+        "exit_code": 3,
+        "signal": 9,
+        "timed_out": True,
+        "denied": False,
+        "truncated": False,
+        "stdout_bytes": 14,
+        "stderr_bytes": 0,
+        "killed": 2,
+        "backend": "warden",
+        "enforcement": "partial",
+        "started_at": "",
+        "duration_ms": 1.235,
+        "missing_layers": ["net"],
+        "violations": [{"kind": "blocked", "target": "/etc/x", "grant": "containment.read"}],
+        "usage": {name: getattr(result.usage, name) for name in result.usage._fields},
+    }
+
+
+@pytest.mark.parametrize(
+    ("allowed", "decision"),
+    [(Verdict(), "deny"), (None, "ask")],
+    ids=["refused though allowed by the guard", "asked about and refused"],
+)
+def test_a_refusal_says_what_the_guard_said(
+    config: SandboxConfig, environ: dict[str, str], allowed: Verdict | None, decision: str
+) -> None:
+    call = Call(("git", "reset", "--hard"))
+    verdict = vet(call, config, Machine.of(config)) if allowed is None else allowed
+    result = SandboxResult(("git",), -100, denied=True, reason="no", id="1" * 32, verdict=verdict)
+    Log(config, environ=environ).result(result)
+    assert [(e["decision"], e["result"]["denied"], e["reason"]) for e in lines(environ)] == [(decision, True, "no")]
+
+
+def test_what_is_no_call_is_a_line_too(config: SandboxConfig, environ: dict[str, str]) -> None:
+    Log(config, event="hook", host="gemini", environ=environ).note({"files": ["a", "b"], "decision": "allow"})
+    Log(event="hook", host="gemini", environ=environ).note({"decision": "deny", "error": "no JSON"})
+    Log(config, environ=environ).failure(Call(("ls",)), AuditError("x"))
+    assert [(e.get("root"), e.get("files"), e.get("error")) for e in lines(environ)] == [
+        (config.project_root, ["a", "b"], None),
+        (None, None, "no JSON"),
+        (config.project_root, None, "x"),
+    ]
+
+
+def test_no_field_keeps_a_secret(config: SandboxConfig, environ: dict[str, str]) -> None:
+    log = Log(config, environ=environ)
+    secrets = (TOKEN, environ["DEPLOY_TOKEN"])
+    for secret in secrets:
+        call = Call(("deploy", secret, "--password", "hunter2", "x"), cwd=secret)
+        finding = corral.Finding(corral.Axis.PATH, "path-x", Decision.DENY, f"{secret} is outside")
+        log.verdict(call, Verdict((finding,)), reason=secret)
+        log.failure(Call(f"echo {secret}; PASSWORD=hunter2 x", shell=True), secret)
+        log.note({"files": [secret], "error": secret})
+        violation = Violation("blocked", secret, secret)
+        log.result(SandboxResult((secret,), 0, id="1" * 32, cwd=secret, reason=secret, violations=(violation,)))
+    text = Path(directory(environ), LOG).read_text()
+    assert [secret for secret in (*secrets, "hunter2") if secret in text] == []
+    assert "[redacted:DEPLOY_TOKEN]" in text
+    lines(environ)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call("é" * 300_000, shell=True),
+        Call(("x", "é" * 300_000)),
+        Call(("x",) * 100_000),
+        Call(tuple("\U0001f600" * 200 for _ in range(500))),
+    ],
+    ids=["shell text", "a word", "words", "long words"],
+)
+def test_a_long_call_is_cut_and_known_by_its_length_and_hash(
+    config: SandboxConfig, environ: dict[str, str], call: Call
+) -> None:
+    log = Log(config, environ=environ)
+    log.verdict(call, Verdict())
+    log.verdict(call.replace(argv="y" + call.argv if isinstance(call.argv, str) else ("y", *call.argv)), Verdict())
+    one, two = lines(environ)
+    kept = one.get("shell") or "".join(one["argv"])
+    assert len(kept) <= MAX_TEXT
+    assert one["cut"]["length"] == sum(map(len, call.argv))
+    assert one["cut"]["sha256"] != two["cut"]["sha256"]
+    assert Path(directory(environ), LOG).stat().st_size < 2 * MAX_LINE_BYTES
+
+
+def test_a_secret_at_the_place_of_the_cut_does_not_survive(config: SandboxConfig, environ: dict[str, str]) -> None:
+    log = Log(config, environ=environ)
+    for before in (MAX_TEXT - 10, MAX_READ - 10, MAX_READ - 30):
+        log.verdict(Call("#" * before + TOKEN + "#" * 9, shell=True), Verdict())
+        log.verdict(Call(("#" * before + TOKEN, TOKEN)), Verdict())
+    assert "ghp_abc" not in Path(directory(environ), LOG).read_text()
+
+
+def test_text_that_is_no_unicode_or_no_text_is_a_line(config: SandboxConfig, environ: dict[str, str]) -> None:
+    log = Log(config, environ=environ)
+    log.verdict(Call(("a\udcff\n\x1b[31m\u202e\0", 7, b"x")), Verdict())
+    log.verdict(Call("a\udcff\u2028\ud800", shell=True), Verdict())
+    assert lines(environ)[0]["argv"] == ["a\udcff\n\x1b[31m\u202e\0", "7", "b'x'"]
+
+
+def test_a_log_inside_the_project_is_refused(config: SandboxConfig, project: Path) -> None:
+    environ = {"HOME": str(project)}
+    with pytest.raises(AuditError, match="lies inside the project"):
+        Log(config, environ=environ).verdict(Call(("ls",)), Verdict())
+    assert list(project.iterdir()) == []
+
+
+def test_a_place_that_others_can_write_is_refused(config: SandboxConfig, environ: dict[str, str]) -> None:
+    Log(config, environ=environ).verdict(Call(("ls",)), Verdict())
+    os.chmod(directory(environ), 0o777)
+    with pytest.raises(AuditError, match="can be written by others"):
+        Log(config, environ=environ).verdict(Call(("ls",)), Verdict())
+
+
+def test_a_place_that_cannot_be_made_is_refused(config: SandboxConfig, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    log = Log(config, environ={"HOME": str(tmp_path / "file")})
+    for attempt in (log.check, lambda: log.verdict(Call(("ls",)), Verdict())):
+        with pytest.raises(AuditError, match="set XDG_STATE_HOME to a place that can be"):
+            attempt()
+
+
+def test_the_log_is_the_owners_alone(config: SandboxConfig, environ: dict[str, str]) -> None:
+    Log(config, environ=environ).verdict(Call(("ls",)), Verdict())
+    place = Path(directory(environ))
+    assert [oct(path.stat().st_mode & 0o777) for path in (place, place / LOG)] == ["0o700", "0o600"]
+
+
+def told(project: Path) -> tuple[Sandbox, list[SandboxResult]]:
+    results: list[SandboxResult] = []
+    return Sandbox(SandboxConfig(str(project), timeout_seconds=0.5), on_result=results.append), results
+
+
+def closed(box: Sandbox) -> SandboxResult:
+    with box.start(["sleep", "60"], timeout_seconds=60) as handle:
+        pass
+    assert handle.result is not None
+    return handle.result
+
+
+CALLS: dict[str, Callable[[Sandbox], SandboxResult]] = {
+    "a command": lambda box: box.run(["true"]),
+    "one that fails": lambda box: box.run(["false"]),
+    "one that is refused": lambda box: box.run(["sudo", "ls"]),
+    "one that is not there": lambda box: box.run(["nosuchprogram"]),
+    "one with no place to run in": lambda box: box.run(["true"], cwd="nowhere"),
+    "one that takes too long": lambda box: box.run(["sleep", "60"]),
+    "one in an event loop": lambda box: asyncio.run(box.arun(["true"])),
+    "a refused one in an event loop": lambda box: asyncio.run(box.arun(["sudo", "ls"])),
+    "one whose handle is closed": closed,
+}
+
+
+@pytest.mark.parametrize("run", CALLS.values(), ids=CALLS)
+def test_a_sandbox_tells_every_result_once(project: Path, run: Callable[[Sandbox], SandboxResult]) -> None:
+    box, results = told(project)
+    with box:
+        result = run(box)
+        assert results == [result]
+        assert box.run(["true"]).ok
+    assert len(results) == 2
+
+
+def test_what_the_listener_raises_reaches_the_caller_and_the_sandbox_runs_on(project: Path) -> None:
+    def fail(_: SandboxResult) -> None:
+        raise AuditError("the disk is full")
+
+    with Sandbox(SandboxConfig(str(project)), on_result=fail) as box:
+        for call in (["true"], ["sudo", "ls"], ["nosuchprogram"], ["true"]):
+            with pytest.raises(AuditError, match="the disk is full"):
+                box.run(call)
+        box.on_result = None
+        assert box.run(["true"]).ok
+
+
+def test_the_library_logs_by_a_listener(project: Path, environ: dict[str, str]) -> None:
+    config = SandboxConfig(str(project))
+    with Sandbox(config, on_result=Log(config, event="library", environ=environ).result) as box:
+        ran = box.run(["true"])
+        refused = box.run(["sudo", "ls"])
+    assert [(e["id"], e["event"], e["decision"]) for e in lines(environ)] == [
+        (ran.id, "library", "allow"),
+        (refused.id, "library", "deny"),
+    ]
+
+
+def test_writing_a_line_loads_nothing_heavy(project: Path, environ: dict[str, str]) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(corral.__file__).parents[1])!r})
+from corral.audit import Log
+from corral.config import SandboxConfig
+from corral.model import Call, Verdict
+Log(SandboxConfig({str(project)!r}), environ={environ!r}).verdict(Call(("git status",), True), Verdict())
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    heavy = {
+        "json",
+        "re",
+        "enum",
+        "hashlib",
+        "typing",
+        "datetime",
+        "fcntl",
+        "_hashlib",
+        "corral.redact",
+        "corral.history",
+    }
+    assert set(done.stdout.split()) & heavy == set()
+    assert len(lines(environ)) == 1
