@@ -59,6 +59,21 @@ def test_an_unknown_field_is_a_type_error() -> None:
         Point(1, z=3)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("made", [0, 3, 10], ids=["the first", "the last by the general way", "by its own constructor"])
+def test_a_record_is_made_the_same_way_however_many_there_are(made: int) -> None:
+    @frozen
+    class Fresh(Record):
+        x: int
+        y: int = 2
+
+    for _ in range(made):
+        Fresh(1)
+    for arguments, named in (((1, 2), {"x": 1}), ((), {"z": 1}), ((1,), {"x": 2}), ((), {}), ((1, 2, 3), {})):
+        with pytest.raises(TypeError):
+            Fresh(*arguments, **named)
+    assert (Fresh(1), Fresh(x=4, y=None)) == (Fresh(1, 2), Fresh(4, y=None))  # type: ignore[arg-type]
+
+
 def test_a_field_cannot_be_set_deleted_or_added() -> None:
     point = Point(1)
     with pytest.raises(AttributeError, match=r"Point is frozen: x cannot be set; use replace\(x=...\)"):

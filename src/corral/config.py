@@ -29,7 +29,8 @@ LOADER_VARIABLES = (
 )  # fmt: skip
 
 
-def _root(value: object) -> str:
+def checked_root(value: object) -> str:
+    """Return a project's directory through every link; PolicyError where it is none."""
     if not isinstance(value, (str, os.PathLike)):
         raise PolicyError(f"project_root must be a path, not {value!r}")
     try:
@@ -208,7 +209,7 @@ class SandboxConfig(Record):
 
     def _validate(self) -> None:
         put = object.__setattr__
-        put(self, "project_root", _root(self.project_root))
+        put(self, "project_root", checked_root(self.project_root))
         if (
             not isinstance(self.max_output_bytes, int)
             or isinstance(self.max_output_bytes, bool)

@@ -1,4 +1,4 @@
-"""A decorator for frozen records, because importing dataclasses costs more than a whole hook call may.
+"""Frozen records, because importing dataclasses costs more than a whole hook call may.
 
 A record is its annotated fields: built by keyword or position, never assigned again; equality, hash, repr and pickling.
 """
@@ -13,8 +13,24 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-class Record:
-    """What every record can do; `frozen` adds slots and the constructor, which calls `_validate` if there is one."""
+FEW = 3  # records of a class; a constructor of its own takes longer to make than that many by the general way
+
+
+class _Kind(type):
+    """Makes the fields of a record its slots."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _Kind:
+        names = tuple(body.get("__annotations__", ())) if bases else ()
+        if not names:
+            return super().__new__(cls, name, bases, body)
+        defaults = {field: body.pop(field) for field in names if field in body}
+        new = super().__new__(cls, name, bases, {**body, "__slots__": names, "_fields": names})
+        _give_constructor(new, names, defaults, validates="_validate" in body)
+        return new
+
+
+class Record(metaclass=_Kind):
+    """What every record can do; its kind adds slots and the constructor, which calls `_validate` if there is one."""
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
@@ -48,20 +64,25 @@ def _revive(cls: Callable[..., object], values: tuple[object, ...]) -> object:
     return cls(*values)
 
 
-def _build(cls: type[Any]) -> type[Any]:
-    names = tuple(cls.__dict__.get("__annotations__", ()))  # noqa: RUF063  inspect is slower than a whole call may be
-    defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
-    body = {k: v for k, v in cls.__dict__.items() if k not in names and k not in ("__dict__", "__weakref__")}
-    metaclass: Any = type(cls)
-    new: type[Any] = metaclass(cls.__name__, cls.__bases__, body | {"__slots__": names, "_fields": names})
+def _give_constructor(new: type[Any], names: tuple[str, ...], defaults: dict[str, Any], *, validates: bool) -> None:
+    made = 0
 
     def build(self: Any, *values: object, **named: object) -> None:
-        # When the first is made: of the records that a program imports, most are never used in a short one.
-        new.__init__ = _constructor(new, names, defaults, validates="_validate" in body)
-        new.__init__(self, *values, **named)
+        nonlocal made
+        made += 1
+        rest = names[len(values) :]
+        is_sound = len(values) <= len(names) and named.keys() <= set(rest) and {*rest} <= {*named, *defaults}
+        if made > FEW or not is_sound:
+            # What is wrong with them it says in Python's own words.
+            new.__init__ = _constructor(new, names, defaults, validates=validates)
+            new.__init__(self, *values, **named)
+            return
+        for name, value in zip(names, (*values, *(named.get(name, defaults.get(name)) for name in rest)), strict=True):
+            object.__setattr__(self, name, value)
+        if validates:
+            self._validate()
 
     new.__init__ = build
-    return new
 
 
 def _constructor(
@@ -85,4 +106,7 @@ if TYPE_CHECKING:
         """Make a record of an annotated class."""
         return cls
 else:
-    frozen = _build
+
+    def frozen(cls: type) -> type:
+        """Say of a class that it is a record; its kind has made it one."""
+        return cls

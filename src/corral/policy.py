@@ -9,7 +9,7 @@ import marshal
 import os
 
 from corral import owned
-from corral.config import DEFAULT_ENV_ALLOWLIST, Audit, Containment, Limits, Output, SandboxConfig
+from corral.config import DEFAULT_ENV_ALLOWLIST, Audit, Containment, Limits, Output, SandboxConfig, checked_root
 from corral.errors import PolicyError
 from corral.frozen import Record, frozen
 from corral.model import Decision
@@ -76,7 +76,7 @@ class Policy(Record):
 
 def load(root: str, environ: Mapping[str, str], *, profile: str | None = None) -> Policy:
     """Return the policy of a project; `profile` may only tighten what the files say."""
-    root = SandboxConfig(root).project_root
+    root = checked_root(root)
     base = owned.directory("config", environ)
     merge = _Merge()
     sources = []

@@ -66,6 +66,7 @@ def _load() -> tuple[dict[str, Any], bytes | None]:
 
 _BOOK, _ALL_ROWS = _load()
 _SHELVES: dict[str, dict[str, tuple[int, int]]] = {}
+_SELDOM: dict[str, Any] = {}
 _ROWS: dict[str, Row | None] = {}
 _PROFILES: dict[str, Profile] = {}
 MAX_CACHED_ROWS = 4096  # against a caller that asks for ever new names
@@ -91,10 +92,9 @@ def _blob(name: str) -> bytes | None:
     initials = name[:2]
     shelf = _SHELVES.get(initials)
     if shelf is None:
-        stored = _BOOK["names"].get(initials)
-        if stored is None:
-            return None
-        shelf = _SHELVES[initials] = marshal.loads(stored)  # noqa: S302  as above
+        shelf = _shelf(initials)
+        if len(_SHELVES) < MAX_CACHED_ROWS:
+            _SHELVES[initials] = shelf
     found = shelf.get(name)
     if found is None:
         return None
@@ -108,6 +108,13 @@ def _blob(name: str) -> bytes | None:
         return file.read(size)
 
 
+def _shelf(initials: str) -> dict[str, tuple[int, int]]:
+    case = _BOOK["names"].get(initials[:1])
+    stored = None if case is None else marshal.loads(case).get(initials)  # noqa: S302  as above
+    shelf: dict[str, tuple[int, int]] = {} if stored is None else marshal.loads(stored)  # noqa: S302  as above
+    return shelf
+
+
 def _of_a_toolchain(name: str) -> str:
     """Return the tool that a cross compiler's name ends with (`aarch64-linux-gnu-gcc`), or nothing."""
     system, _, tool = name.rpartition("-")
@@ -115,9 +122,16 @@ def _of_a_toolchain(name: str) -> str:
     return tool if known or system in ("c89", "c99") else ""
 
 
+def _seldom(name: str) -> Any:
+    """Return a table that only some calls need."""
+    if name not in _SELDOM:
+        _SELDOM[name] = marshal.loads(_BOOK[name])  # noqa: S302  as above
+    return _SELDOM[name]
+
+
 def variable(name: str) -> tuple[Any, ...] | None:
     """Return the slots that the value of an environment variable fills, if it is one that matters."""
-    table: dict[str, tuple[Any, ...]] = _BOOK["variables"]
+    table: dict[str, tuple[Any, ...]] = _seldom("variables")
     if name[:11].lower() == "npm_config_":
         name = name.lower()  # npm does not care
     if name in table:
@@ -188,14 +202,19 @@ def profile_from_dict(name: str, data: Mapping[str, Any]) -> Profile:
 
 def default_denylist(profile: Profile) -> frozenset[str]:
     """Return the names that a profile does not let run."""
+    built_in = _PROFILES.get(profile.name)
+    if built_in is not None and profile.groups == built_in.groups:
+        listed: frozenset[str] = _seldom(f"denied-{profile.name}")
+        return listed
     return frozenset(
-        name for group, names in _BOOK["grouped"].items() if profile.groups[group] != Decision.ALLOW for name in names
+        name for group, names in _seldom("grouped").items() if profile.groups[group] != Decision.ALLOW for name in names
     )
 
 
 def default_interpreter_block() -> frozenset[str]:
     """Return the names of the interpreters: rows whose code can arrive inline or on standard input."""
-    return frozenset(_BOOK["interpreters"])
+    known: frozenset[str] = _seldom("interpreters")
+    return known
 
 
 if TYPE_CHECKING:

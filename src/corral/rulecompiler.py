@@ -246,8 +246,8 @@ def read_tables() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]
 
 
 def compile_rules() -> dict[str, Any]:
-    """Return everything that the guard reads, as plain data: `rows` are marshalled, `names` maps two initials to the marshalled
-    numbers of the rows of such names.
+    """Return everything that the guard reads, as plain data: `rows` are marshalled, `names` leads by one initial and then by two to
+    the marshalled numbers of the rows of such names.
     """
     tables, raw = read_tables()
     rows: dict[str, bytes] = {}
@@ -273,13 +273,16 @@ def compile_rules() -> dict[str, Any]:
         for spelling in spelled.split()
     }
     names, blobs = _by_initials(rows)
+    # As bytes: a short program needs none of them.
+    seldom: dict[str, Any] = {"grouped": grouped, "interpreters": frozenset(interpreters), "variables": variables}
+    for name, profile in tables["profiles"].items():
+        loose = [group for group, word in profile.get("groups", {}).items() if word == "allow"]
+        seldom[f"denied-{name}"] = frozenset(n for group in grouped for n in grouped[group] if group not in loose)
     return {
         "rows": blobs,
         "names": names,
         "patterns": {name: slots for name, slots in variables.items() if "*" in name},
-        "grouped": grouped,
-        "interpreters": interpreters,
-        "variables": variables,
+        **{name: marshal.dumps(table, 4) for name, table in seldom.items()},
         **{name: table for name, table in tables.items() if name != "variables"},
     }
 
@@ -294,7 +297,10 @@ def _by_initials(rows: dict[str, bytes]) -> tuple[dict[str, bytes], bytes]:
             places[blob] = (size, len(blob))
             size += len(blob)
         shelves.setdefault(name[:2], {})[name] = places[blob]
-    return {initials: marshal.dumps(shelf, 4) for initials, shelf in shelves.items()}, b"".join(places)
+    cases: dict[str, dict[str, bytes]] = {}
+    for initials, shelf in shelves.items():
+        cases.setdefault(initials[:1], {})[initials] = marshal.dumps(shelf, 4)
+    return {initial: marshal.dumps(case, 4) for initial, case in cases.items()}, b"".join(places)
 
 
 def write_compiled() -> None:

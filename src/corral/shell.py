@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from _thread import _local
 
-from corral.heredoc import Heredoc, HeredocError, extract
 from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from corral.heredoc import Heredoc
 
     Node = Any
 
@@ -75,6 +76,8 @@ class Script:
             self.source, self.leaves, self.plain = b"", b"", True
             return
         if b"<<" in source:
+            from corral.heredoc import HeredocError, extract  # noqa: PLC0415  a short program seldom needs it
+
             try:
                 source, self.heredocs = extract(source)
             except HeredocError as error:

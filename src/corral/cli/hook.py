@@ -6,12 +6,12 @@ import os
 import sys
 
 from corral.grammar import DEPENDENCIES
-from corral.integrations.hooks import program
+from corral.integrations.hooks import answering
 
 
 def main(arguments: list[str]) -> int:
     """Answer one payload. Not by argparse: its exit code for what it cannot read lets the call run at most hosts."""
-    return program.main([*arguments[:1], *_dependencies()])
+    return answering.main([*arguments[:1], *_dependencies()])
 
 
 def _dependencies() -> list[str]:

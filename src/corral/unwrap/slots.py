@@ -6,7 +6,7 @@ from corral.braces import HOLE
 from corral.expand import SUBSTITUTED, Word
 from corral.places import is_standard
 from corral.rulebook import row as row_of
-from corral.unwrap import guess, languages, network
+from corral.unwrap import guess, network
 from corral.unwrap.scope import fresh
 
 TYPE_CHECKING = False
@@ -79,6 +79,11 @@ class Slots:
         """Record an effect."""
         self.act.effects.append((key, word, detail))
 
+    def _language(self, name: str, effect: str, word: Word) -> None:
+        from corral.unwrap.languages import read  # noqa: PLC0415  most programs take no text in one
+
+        read(name, self, effect, word)
+
     def fill(self, slot: Slot, word: Word) -> None:
         """Judge what a word does in its slot."""
         effect, kind, _, label, _, _ = slot
@@ -93,7 +98,7 @@ class Slots:
         if handler is not None:
             handler(self, effect, word, label)
         else:
-            languages.read(kind[5:], self, effect, word)
+            self._language(kind[5:], effect, word)
 
     def path(self, effect: str, word: Word, label: str = "") -> None:
         """Record that a path is read, written, deleted, loaded or entered."""
@@ -246,7 +251,7 @@ class Slots:
     def input(self, effect: str, word: Word, label: str = "") -> None:
         """Judge what is known of standard input in the language that the label names."""
         for line in (self.frame.stdin or "").splitlines():
-            languages.read(label, self, effect, word.part(line))
+            self._language(label, effect, word.part(line))
 
     def unnamed(self, effect: str, word: Word, label: str = "") -> None:
         """Remember that a command writes files whose names are not in its words."""

@@ -1,135 +1,23 @@
-"""The hook itself: one payload on stdin, one answer. A crash, a bad payload, a limit or its own timeout refuses.
+"""The hook as hosts run it, once for every command of an agent: `python -I -S program.py HOST [where dependencies lie]`.
 
-It runs as `python -I -S program.py HOST`, once for every command of an agent, so it imports as little as it can.
+A script is compiled each time it runs, so this one is short; what it does is in `answering`.
 """
-
-from __future__ import annotations
 
 import sys
 
 if __name__ == "__main__":
-    # Under -I neither the package's own place nor site-packages is on the path. At its end: nothing there may stand in for
-    # a module of the standard library.
-    sys.path += [__file__.rsplit("/", 4)[0], *sys.argv[2:3]]
-
-try:
-    import os
-    from _signal import ITIMER_REAL, SIG_IGN, SIGALRM, setitimer, signal  # type: ignore[import-not-found]  # `signal` loads enum
-
-    from corral.integrations.hooks.envelope import Answer, Asked, BadPayload, Said, loads
-except BaseException as error:
-    if __name__ != "__main__":
-        raise
-    # Python's own exit code for this, 1, lets the call run at most hosts.
-    sys.stderr.write(
-        f"corral is not whole ({type(error).__name__}: {error}), so the call is refused. Install it again.\n"
-    )
-    sys.exit(2)
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import ModuleType
-
-HOSTS = ("claude", "codex", "gemini", "cursor", "opencode", "copilot")
-OWN_SECONDS = 4.0  # well below the shortest timeout that a host has, after which the call would run
-MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
-CHUNK_BYTES = 1024 * 1024
-
-
-class _TooLong(BaseException):
-    """Our own time is up; not an Exception, so that no check of the guard takes it for its own crash."""
-
-
-def _time_is_up(*_: object) -> None:
-    raise _TooLong
-
-
-def main(arguments: list[str]) -> int:
-    """Answer one payload for a host; the exit code is the host's. What follows its name is where dependencies lie."""
-    name = arguments[0] if arguments else ""
-    if name not in HOSTS:
-        _print(Said("", f"corral: there is no host {name!r}; known: {', '.join(HOSTS)}\n", 2))
-        return 2
     try:
-        signal(SIGALRM, _time_is_up)
-        setitimer(ITIMER_REAL, OWN_SECONDS)
-        said = _answered(_host(name), name, arguments[1:])
-        setitimer(ITIMER_REAL, 0)
-    except BaseException as error:  # noqa: BLE001  whatever it is, nobody has judged the call
-        said = _refusal(name, error)
-    _print(said)
-    return said.status
+        # First of all, so that corral itself comes the short way. From this directory, which is ours, and only this.
+        sys.path.insert(0, __file__.rpartition("/")[0])
+        import quick  # type: ignore[import-not-found]
 
-
-def _host(name: str) -> ModuleType:
-    module = f"corral.integrations.hooks.{name}"
-    __import__(module)  # importlib would load contextlib
-    return sys.modules[module]
-
-
-def _answered(host: ModuleType, name: str, paths: list[str]) -> Said:
-    asked: Asked | None = None
-    try:
-        asked = host.read(loads(_payload()), os.environ)
-        answer = Answer("allow") if asked is None else _judged(asked, name, paths)
-    except BadPayload as error:
-        _leave_line(name, error)
-        answer = Answer("deny", f"corral could not read the call: {error}. Nothing was judged, so it is refused.")
-    said: Said = host.render(answer, asked)
-    return said
-
-
-def _judged(asked: Asked, name: str, paths: list[str]) -> Answer:
-    from corral.integrations.hooks.judging import judge  # noqa: PLC0415  not for the calls of other tools
-
-    return judge(asked, name, os.environ, paths)
-
-
-def _leave_line(name: str, error: object) -> None:
-    from corral.integrations.hooks.judging import leave_line  # noqa: PLC0415  as above
-
-    leave_line(name, error, os.environ)
-
-
-def _payload() -> bytes:
-    """Return all of stdin, whose end the host makes."""
-    parts: list[bytes] = []
-    size = 0
-    while data := os.read(0, CHUNK_BYTES):
-        parts.append(data)
-        size += len(data)
-        if size > MAX_PAYLOAD_BYTES:
-            raise BadPayload(f"it is longer than {MAX_PAYLOAD_BYTES} bytes")
-    return b"".join(parts)
-
-
-def _refusal(name: str, error: BaseException) -> Said:
-    """Return the refusal of a call on which corral itself failed; a second alarm in the middle of it changes nothing."""
-    signal(SIGALRM, SIG_IGN)
-    why = "took too long" if isinstance(error, _TooLong) else f"failed ({type(error).__name__}: {error})"
-    answer = Answer(
-        "deny", f"corral {why} on this call, so it is refused. Try something simpler, or run: corral doctor"
-    )
-    try:
-        if not isinstance(error, _TooLong):
-            _leave_line(name, answer.reason)
-        said: Said = _host(name).render(answer, None)
-    except BaseException:  # noqa: BLE001  every host takes this for a refusal
-        return Said("", f"{answer.reason}\n", 2)
-    return said
-
-
-def _print(said: Said) -> None:
-    for descriptor, text in ((1, said.stdout), (2, said.stderr)):
-        left = text.encode("utf-8", "backslashreplace")
-        try:
-            while left:
-                left = left[os.write(descriptor, left) :]
-        except OSError:
-            # What the exit code says it says alone then.
-            continue
-
-
-if __name__ == "__main__":
-    # Without the interpreter's own end, which takes apart everything that was loaded.
-    os._exit(main(sys.argv[1:]))
+        # Under -I neither the package's own place nor site-packages is on the path. At its end: nothing there may stand in
+        # for a module of the standard library.
+        sys.path[:] = [*sys.path[1:], __file__.rsplit("/", 4)[0], *sys.argv[2:3]]
+        quick.begin()
+        from corral.integrations.hooks.answering import main
+    except BaseException as error:  # noqa: BLE001  Python's own exit code for this, 1, lets the call run at most hosts
+        said = f"corral is not whole ({type(error).__name__}: {error}), so the call is refused. Install it again.\n"
+        sys.stderr.write(said)
+        sys.exit(2)
+    quick.end(main(sys.argv[1:]))
