@@ -28,10 +28,10 @@ class Pending(Record):
     text: str
     root: str
     cwd: str
-    asked: bool  # whether running it means that a person has said yes
+    asked: frozenset[str]  # the rules that a person was told of: running it means that they have said yes to these
 
 
-def pend(text: str, root: str, cwd: str, environ: Mapping[str, str], *, asked: bool) -> str:
+def pend(text: str, root: str, cwd: str, environ: Mapping[str, str], *, asked: frozenset[str]) -> str:
     """Leave a call for `corral run` to take, once; return the id by which it is known."""
     place = pending_directory(environ, root)
     _sweep(place)
@@ -66,7 +66,7 @@ def take(name: str, root: str, cwd: str, environ: Mapping[str, str]) -> Pending 
         return None
     if kind != _FORMAT or not 0 <= expires - time() <= PENDING_SECONDS or (for_root, for_cwd) != (root, cwd):
         return None
-    return Pending(text, root, cwd, asked is True)
+    return Pending(text, root, cwd, asked)
 
 
 def pending_directory(environ: Mapping[str, str], root: str) -> str:

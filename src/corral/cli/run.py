@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from corral.config import SandboxConfig
     from corral.grants import Pending
+    from corral.model import Verdict
     from corral.result import SandboxResult
 
 
@@ -39,9 +40,9 @@ def main(options: argparse.Namespace) -> int:
     record.check()
     # What a hook let through was asked about by its host, or by nobody: in the host's terminal an agent may have the keys.
     asking = Asking(judged, machine_of, may_ask=options.ask and not options.call and pending is None)
-    approved = pending is not None and pending.asked
-    on_ask = (lambda *_: True) if approved else asking.answer
-    with Sandbox(config=config, on_ask=on_ask, on_result=record.result) as box:
+    with Sandbox(
+        config=config, on_ask=asking.answer if pending is None else _approval(pending), on_result=record.result
+    ) as box:
         try:
             result, telling = _driven(box, call, options)
         except AuditError:
@@ -114,6 +115,11 @@ def _taken(options: argparse.Namespace, config: SandboxConfig) -> Pending | None
             "no approval waits for this very call in this project; it may be too old. Ask for the call again"
         )
     return pending
+
+
+def _approval(pending: Pending) -> Callable[[Call, Verdict], bool]:
+    """Say yes for the person whom the host has asked, but only to what they were told of."""
+    return lambda _, verdict: {finding.rule for finding in verdict.findings} <= pending.asked
 
 
 def _driven(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[SandboxResult, Telling | None]:
