@@ -45,9 +45,16 @@ def refuse_inside(path: str, root: str) -> None:
 
 
 def refuse_foreign(path: str) -> None:
-    """Raise where another user owns or may write what only the owner may."""
+    """Raise where another user owns or may write what only the owner may, or where it is a link."""
     found = os.lstat(path)
-    if stat.S_ISLNK(found.st_mode) or found.st_uid not in (os.geteuid(), 0):
-        raise PolicyError(f"{path} belongs to another user or is a link; remove it")
+    if stat.S_ISLNK(found.st_mode):
+        raise PolicyError(f"{path} is a link; put the directory or file itself there")
+    refuse_foreign_status(path, found)
+
+
+def refuse_foreign_status(path: str, found: os.stat_result) -> None:
+    """Raise where another user owns or may write what has this status."""
+    if found.st_uid not in (os.geteuid(), 0):
+        raise PolicyError(f"{path} belongs to another user; remove it, or run corral as that user")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PolicyError(f"{path} can be written by others; run: chmod go-w {path}")

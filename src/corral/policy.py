@@ -5,38 +5,24 @@ A project's file may only tighten until the owner trusts its exact bytes; what i
 
 from __future__ import annotations
 
-import marshal
 import os
+import stat
 
 from corral import owned
-from corral.config import DEFAULT_ENV_ALLOWLIST, Audit, Containment, Limits, Output, SandboxConfig, checked_root
+from corral.config import SandboxConfig, checked_root
 from corral.errors import PolicyError
 from corral.frozen import Record, frozen
-from corral.model import Decision
-from corral.rulebook import CommandRule, Profile, default_denylist, default_interpreter_block, profile_named
-from corral.trust import digest_of, is_trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+
+    from corral.policymerge import Setting
 
 OWNER_FILE = "policy.toml"
 PROJECT_FILE = "corral.toml"
 DEFAULT_PROFILE = "workspace"
-_FORMAT = 1  # of the compiled files; another one is another cache entry
-_STRICTNESS: dict[str, tuple[object, ...]] = {  # from loose to tight; any value may follow itself
-    "profile": ("workspace", "strict"),
-    "containment.network": ("on", "off"),
-    "containment.project": ("read-write", "read-only"),
-    "containment.accept_partial": (True, False),
-    "containment.ptrace": (True, False),
-    "audit.required": (False, True),
-}
-_NEUTRAL = ("output.keep", "output.drain_seconds")
-_ADDED = ("denylist", "interpreters")  # a list that only grows stricter
-_GRANTS = ("containment.read", "containment.write", "environment")  # a list that only grows looser
-_TABLES: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
+MAX_FILE_BYTES = 256 * 1024
 
 
 @frozen
@@ -47,17 +33,6 @@ class Source(Record):
     path: str
     digest: str
     trusted: bool
-
-
-@frozen
-class Setting(Record):
-    """One line of a policy, where it stands, and whether it counts."""
-
-    key: str
-    value: object
-    path: str
-    line: int
-    in_force: bool = True
 
 
 @frozen
@@ -75,166 +50,117 @@ class Policy(Record):
 
 
 def load(root: str, environ: Mapping[str, str], *, profile: str | None = None) -> Policy:
-    """Return the policy of a project; `profile` may only tighten what the files say."""
+    """Return the policy of a project; `profile` holds where no trusted file names one, and may else only tighten."""
     root = checked_root(root)
-    base = owned.directory("config", environ)
-    merge = _Merge()
+    owners = owner_file(environ)
+    found = [
+        (level, path, read(path, root, level)) for level, path in (("owner", owners), ("project", project_file(root)))
+    ]
+    if not any(data is not None for _, _, data in found):
+        # Most projects; nothing of what follows is imported for them.
+        return Policy(SandboxConfig(root, profile=profile or DEFAULT_PROFILE))
+    return _merged(root, environ, [(level, path, data) for level, path, data in found if data is not None], profile)
+
+
+def owner_file(environ: Mapping[str, str]) -> str:
+    """Return where the owner's policy lies, if there is one."""
+    return f"{owned.directory('config', environ)}/{OWNER_FILE}"
+
+
+def project_file(root: str) -> str:
+    """Return where a project's policy lies, if there is one."""
+    return f"{root}/{PROJECT_FILE}"
+
+
+def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, bytes]], profile: str | None) -> Policy:
+    from corral.policycache import compiled  # noqa: PLC0415  where there is a file
+    from corral.policymerge import Merge  # noqa: PLC0415
+    from corral.trust import digest_of, is_trusted  # noqa: PLC0415
+
+    merge = Merge(environ.get("HOME", ""))
     sources = []
-    for level, path in (("owner", f"{base}/{OWNER_FILE}"), ("project", f"{root}/{PROJECT_FILE}")):
-        data = _read(path, root if level == "owner" else "")
-        if data is None:
-            continue
+    asked = profile
+    for level, path, data in files:
         digest = digest_of(data)
         trusted = level == "owner" or is_trusted(path, digest, environ, root)
         sources.append(Source(level, path, digest, trusted))
+        if not trusted and asked is not None:
+            # Before what is not trusted: else that would be the first to speak of the profile.
+            merge.ask_for(asked)
+            asked = None
         merge.add(compiled(data, digest, path, environ, root), path, trusted=trusted)
-    if profile is not None:
-        merge.set("profile", profile, "", 0, trusted=not merge.values.get("profile"))
-    return Policy(merge.config(root), tuple(sources), tuple(merge.settings))
+    if asked is not None:
+        merge.ask_for(asked)
+    config = merge.config(root)
+    _refuse_contradiction(config, merge.settings)
+    _refuse_grants(config, merge.settings, environ)
+    return Policy(config, tuple(sources), tuple(merge.settings))
 
 
-def _read(path: str, root: str) -> bytes | None:
+def read(path: str, root: str, level: str) -> bytes | None:
+    """Return the bytes of a policy file, or None where there is none; PolicyError where they are not for us to believe."""
     try:
-        with open(path, "rb") as file:
-            if root:
-                owned.refuse_inside(path, root)
-                owned.refuse_foreign(path)
-            return file.read()
+        # What waits for a writer or a device must not hold the guard up.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | _not_followed(level))
     except FileNotFoundError:
+        if os.path.islink(path):
+            raise PolicyError(f"{path} is a link that leads nowhere") from None
         return None
     except OSError as error:
         # Not to be read is not the same as not there: it might have tightened.
         raise PolicyError(f"{path} cannot be read: {error.strerror}") from None
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise PolicyError(f"{path} is not a file")
+        if level == "owner":
+            owned.refuse_inside(os.path.realpath(path), root)
+            owned.refuse_foreign_status(path, found)
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise PolicyError(f"{path}:1:1: longer than {MAX_FILE_BYTES} bytes")
+    return data
 
 
-def compiled(data: bytes, digest: str, path: str, environ: Mapping[str, str], root: str) -> dict[str, Any]:
-    """Return the settings and rules of a file, from the cache where these bytes were read before."""
-    place = f"{owned.directory('cache', environ)}/policy"
-    cached = f"{place}/{digest}-{_FORMAT}"
-    try:
-        owned.refuse_inside(place, root)
-        owned.refuse_foreign(place)
-        with open(cached, "rb") as file:
-            found: dict[str, Any] = marshal.loads(file.read())  # noqa: S302  written below, where only the owner can
-            return found
-    except (OSError, PolicyError, ValueError, EOFError, TypeError):
-        pass
-    from corral import policyfile  # noqa: PLC0415  a file that is known needs no parser
-    from corral.policycheck import check_examples  # noqa: PLC0415
-
-    parsed = policyfile.parse(data, path)
-    check_examples(parsed, path)
-    _keep(place, cached, marshal.dumps(parsed), root)
-    return parsed
+def _not_followed(level: str) -> int:
+    # The owner may keep their file elsewhere and link it. A project's link could lead to what its messages would then show.
+    return os.O_NOFOLLOW if level == "project" else 0
 
 
-def _keep(place: str, cached: str, data: bytes, root: str) -> None:
-    partial = f"{cached}.{os.getpid()}"
-    try:
-        owned.refuse_inside(place, root)
-        os.makedirs(place, 0o700, exist_ok=True)
-        with open(partial, "wb") as file:
-            file.write(data)
-        os.replace(partial, cached)
-    except (OSError, PolicyError):
-        # Without a cache it is read again the next time.
+def _refuse_contradiction(config: SandboxConfig, settings: list[Setting]) -> None:
+    if config.containment.backend != "none" or not config.rules.needs_containment:
         return
+    where = next(s for s in reversed(settings) if s.key == "containment.backend" and s.in_force)
+    raise PolicyError(
+        f"{where.path}:{where.line}:{where.column}: profile {config.rules.name} runs nothing that is not contained, "
+        "and backend is 'none'; set profile = 'strict', or another backend"
+    )
 
 
-class _Merge:
-    def __init__(self) -> None:
-        self.values: dict[str, Any] = {}
-        self.rules: list[tuple[CommandRule, ...]] = []
-        self.settings: list[Setting] = []
+def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapping[str, str]) -> None:
+    """Raise where a file grants what would open credentials, corral itself or what is protected, whether it is trusted or not."""
+    granting = [s for s in settings if s.key in ("containment.read", "containment.write") and s.value]
+    if not granting:
+        return
+    from corral.containment import grants, view  # noqa: PLC0415  most policies grant nothing
+    from corral.places import protected  # noqa: PLC0415
 
-    def add(self, parsed: dict[str, Any], path: str, *, trusted: bool) -> None:
-        for key, value, line in parsed["settings"]:
-            self.set(key, value, path, line, trusted=trusted)
-        rules = []
-        for rule in parsed["rules"]:
-            decision = Decision[rule["decision"].upper()]
-            in_force = trusted or decision is not Decision.ALLOW
-            self.settings.append(Setting("rule", " ".join(rule["words"]), path, rule["line"], in_force))
-            if in_force:
-                source = f"{path}:{rule['line']}"
-                rules.append(
-                    CommandRule(rule["words"], decision, rule.get("reason", ""), rule.get("instead", ""), source)
-                )
-        if rules:
-            self.rules.append(tuple(rules))
-
-    def set(self, key: str, value: Any, path: str, line: int, *, trusted: bool) -> None:
-        """Take one setting, if it is the owner's word or no looser than what holds."""
-        in_force = trusted or self._tightens(key, value)
-        self.settings.append(Setting(key, value, path, line, in_force))
-        if not in_force:
-            return
-        if key in _ADDED or key in _GRANTS:
-            value = [*self.values.get(key, ()), *value]
-        if key == "profile":
-            # What another profile says of an effect counts as well: the strictest of all holds.
-            value = max(value, self.values.get(key, value), key=_STRICTNESS["profile"].index) if not trusted else value
-        self.values[key] = value
-
-    def _tightens(self, key: str, value: Any) -> bool:
-        held = self.values.get(key, _default(key, self._profile()))
-        if key in _NEUTRAL or key in _ADDED:
-            return True
-        if key in _GRANTS:
-            return not set(value) - set(held)
-        if key.startswith(("effects.", "groups.")):
-            return Decision[value.upper()] >= Decision[str(held).upper()]
-        if key in _STRICTNESS:
-            order = _STRICTNESS[key]
-            return order.index(value) >= order.index(held)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return bool(value) and (not held or value <= held)
-        return bool(value == held)
-
-    def _profile(self) -> Profile:
-        return profile_named(self.values.get("profile", DEFAULT_PROFILE))
-
-    def config(self, root: str) -> SandboxConfig:
-        """Return the config that all of it comes to."""
-        values = self.values
-        base = self._profile()
-        changed = {key: value for key, value in values.items() if key.startswith(("effects.", "groups."))}
-        profile: str | Profile = base.name
-        if changed or self.rules:
-            effects, groups = dict(base.effects), dict(base.groups)
-            for key, word in changed.items():
-                table = effects if key.startswith("effects.") else groups
-                table[key.partition(".")[2]] = Decision[word.upper()]
-            profile = Profile(base.name, effects, groups, base.needs_containment, tuple(self.rules))
-        made: dict[str, Any] = {"profile": profile}
-        for name in ("timeout_seconds", "max_output_bytes"):
-            if name in values:
-                made[name] = values[name] if name != "timeout_seconds" else values[name] or None
-        if "denylist" in values:
-            made["denylist"] = default_denylist(profile if isinstance(profile, Profile) else base) | set(
-                values["denylist"]
-            )
-        if "interpreters" in values:
-            made["interpreter_block"] = default_interpreter_block() | set(values["interpreters"])
-        if "environment" in values:
-            made["env_allowlist"] = DEFAULT_ENV_ALLOWLIST | set(values["environment"])
-        for name, record in _TABLES.items():
-            fields = {k.partition(".")[2]: v for k, v in values.items() if k.startswith(name + ".")}
-            if fields:
-                made[name] = record(**fields)
-        return SandboxConfig(root, **made)
-
-
-def _default(key: str, profile: Profile) -> Any:
-    table, _, field = key.partition(".")
-    if table == "effects":
-        return profile.effects[field]
-    if table == "groups":
-        return profile.groups[field]
-    if table in _TABLES:
-        return getattr(_TABLES[table](), field)
-    if key == "profile":
-        return profile.name
-    if key in _GRANTS:
-        return ()
-    return getattr(SandboxConfig("/usr"), key)
+    home = os.path.realpath(environ.get("HOME") or view.DEFAULT_HOME)
+    own = (*view.own_paths(), *view.own_links())
+    for setting in granting:
+        verb = setting.key.partition(".")[2]
+        for path in setting.value:  # type: ignore[attr-defined]  # a list of texts: the parser saw to it
+            real = os.path.realpath(f"{home}{path[1:]}" if path.startswith("~/") else path)
+            try:
+                if setting.in_force and not os.path.exists(real):
+                    raise PolicyError(f"{setting.key} names {path!r}, which does not exist")
+                if verb == "read":
+                    grants.refuse_reading(real, home)
+                else:
+                    grants.refuse_writing(real, home, config.project_root, own)
+                    if protected(real, ""):
+                        raise PolicyError(
+                            f"{setting.key} names {path!r}, which is protected: it runs later outside the sandbox"
+                        )
+            except PolicyError as error:
+                raise PolicyError(f"{setting.path}:{setting.line}:{setting.column}: {error}") from None

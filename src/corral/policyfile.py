@@ -7,22 +7,25 @@ import tomllib
 from corral.config import Audit, Containment, Limits, Output, SandboxConfig
 from corral.errors import PolicyError
 from corral.pattern import pattern
-from corral.rulebook import effects, group_names, profile_names
+from corral.policykeys import DECIDED, DECISIONS, FIELDS, KEYS, LISTS, TABLES
+from corral.rulebook import effects, group_names
+from corral.tomlplaces import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    Setting = tuple[str, object, int]  # dotted key, value, line
+    from corral.tomlplaces import Path
+
+    Setting = tuple[str, object, int, int]  # dotted key, value, line, column
 
 MAX_FILE_BYTES = 256 * 1024
-DECISIONS = ("allow", "ask", "deny")
-RULE_KEYS = ("command", "decision", "reason", "instead", "allow", "ask", "deny")
-_TABLES: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
-_SIMPLE = ("profile", "timeout_seconds", "max_output_bytes", "denylist", "interpreters", "environment")
-_HEADER = pattern(r"\s*\[(\[)?\s*([^\]]+?)\s*\]")
-_KEY = pattern(r"""\s*("[^"]*"|'[^']*'|[\w.-]+)\s*=""")
-_SYNTAX_PLACE = pattern(r"^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
+MAX_RULES = 500
+MAX_EXAMPLES = 2000  # of all rules; each is judged when a file is new
+RULE_KEYS = ("command", "decision", "reason", "instead", "exact", *DECISIONS)
+_RECORDS: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
+_SYNTAX_PLACE = pattern(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_WORD = pattern(r"[^\s\x00-\x20'\"$`\\|&;<>(){}*?!~#\[\]]+")
 
 
 class Located:
@@ -30,160 +33,238 @@ class Located:
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
-        self._lines = text.splitlines()
-        self._keys: dict[str, tuple[int, int]] = {}
-        table, counts = "", {}  # type: ignore[var-annotated]
-        for number, line in enumerate(self._lines, 1):
-            header, key = _HEADER.match(line), _KEY.match(line)
-            if header is not None and "=" not in line.partition("#")[0].partition("]")[0]:
-                table = _bare(header.group(2))
-                if header.group(1):
-                    counts[table] = counts.get(table, -1) + 1
-                    table = f"{table}.{counts[table]}"
-                self._keys.setdefault(table, (number, len(line) - len(line.lstrip()) + 1))
-            elif key is not None:
-                dotted = _bare(key.group(1))
-                self._keys.setdefault(f"{table}.{dotted}" if table else dotted, (number, key.start(1) + 1))
+        self._keys = places(text)
 
-    def of(self, key: str) -> tuple[int, int]:
-        """Return line and column of a dotted key, or of the nearest thing above it."""
-        while key and key not in self._keys:
-            key = key.rpartition(".")[0]
-        return self._keys.get(key, (1, 1))
+    def of(self, *key: str | int) -> tuple[int, int]:
+        """Return line and column of a key, or of the nearest thing above it."""
+        at: Path = key
+        while at and at not in self._keys:
+            at = at[:-1]
+        return self._keys.get(at, (1, 1))
 
-    def refuse(self, key: str, message: str) -> NoReturn:
+    def refuse(self, key: tuple[str | int, ...], message: str) -> NoReturn:
         """Raise with the place of a key."""
-        line, column = self.of(key)
-        raise PolicyError(f"{self.path}:{line}:{column}: {message}")
+        raise at_place(self.path, self.of(*key), message)
 
 
-def _bare(key: str) -> str:
-    return ".".join(part.strip().strip("\"'") for part in key.split("."))
+def at_place(path: str, place: tuple[int, int], message: str) -> PolicyError:
+    """Return what is wrong, with the place where it stands."""
+    return PolicyError(f"{path}:{place[0]}:{place[1]}: {message}")
 
 
 def parse(data: bytes, path: str) -> dict[str, Any]:
-    """Return `settings` (dotted key, value, line) and `rules` of a file, all of the right kind; plain data."""
+    """Return `settings` (dotted key, value, line, column) and `rules` of a file, all of the right kind; plain data."""
     if len(data) > MAX_FILE_BYTES:
-        raise PolicyError(f"{path}: longer than {MAX_FILE_BYTES} bytes")
-    try:
-        text = data.decode()
-        tree = tomllib.loads(text)
-    except UnicodeDecodeError as error:
-        raise PolicyError(f"{path}:1:1: not UTF-8 at byte {error.start}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise PolicyError(f"{path}:{_syntax(str(error), data)}") from None
-    except RecursionError:
-        raise PolicyError(f"{path}:1:1: nested too deeply") from None
+        raise at_place(path, (1, 1), f"longer than {MAX_FILE_BYTES} bytes")
+    text = _text(data, path)
+    tree = _tree(text, path)
     where = Located(path, text)
     settings: list[Setting] = []
     rules: list[dict[str, Any]] = []
     for key, value in tree.items():
         if key == "rule":
             rules = _rules(value, where)
-        elif key in _SIMPLE:
-            _check_simple(key, value, where)
-            settings.append((key, value, where.of(key)[0]))
-        elif key in ("effects", "groups", *_TABLES):
+        elif key in TABLES or key in DECIDED:
             settings += _table(key, value, where)
+        elif key in KEYS:
+            settings.append((key, _checked((key,), value, where), *where.of(key)))
         else:
-            known = ", ".join((*_SIMPLE, "effects", "groups", *_TABLES, "rule"))
-            where.refuse(key, f"unknown key {key!r}; known: {known}")
+            known = ", ".join((*(k for k in KEYS if "." not in k), *TABLES, *DECIDED, "rule"))
+            where.refuse((key,), f"unknown key {key!r}; known: {known}")
+    _refuse_contradictions(settings, rules, where)
     return {"settings": settings, "rules": rules}
 
 
-def _syntax(message: str, data: bytes) -> str:
-    match = _SYNTAX_PLACE.match(message)
-    if match is None:
-        return f"1:1: {message}"
-    if match.group(2) is None:
-        return f"{data.count(10) + 1}:1: {match.group(1)}"
-    return f"{match.group(2)}:{match.group(3)}: {match.group(1)}"
-
-
-def _check_simple(key: str, value: object, where: Located) -> None:
-    if key in ("denylist", "interpreters", "environment"):
-        if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-            where.refuse(key, f"{key} must be a list of names")
-        return
-    if key == "profile" and value not in profile_names():
-        where.refuse(key, f"profile must be one of {', '.join(profile_names())}, not {value!r}")
-    if key == "timeout_seconds" and value == 0:
-        return  # no limit, as on the command line
+def _text(data: bytes, path: str) -> str:
     try:
-        SandboxConfig("/usr", **{key: value})  # type: ignore[arg-type]  # the record says what is wrong
-    except PolicyError as error:
-        where.refuse(key, str(error))
+        return data.decode().replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+        raise at_place(path, (line, column), "not UTF-8") from None
+
+
+def _tree(text: str, path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise at_place(path, (1, 1), "nested too deeply") from None
+    except ValueError as error:  # a number of five thousand digits is no TOMLDecodeError
+        match = _SYNTAX_PLACE.match(str(error))
+        if match is None:
+            raise at_place(path, (1, 1), str(error)) from None
+        end = (text.count("\n") + 1, len(text) - (text.rfind("\n") + 1) + 1)
+        place = end if match.group(2) is None else (int(match.group(2)), int(match.group(3)))
+        raise at_place(path, place, match.group(1)) from None
 
 
 def _table(name: str, table: object, where: Located) -> list[Setting]:
     if not isinstance(table, dict):
-        where.refuse(name, f"{name} must be a table")
+        where.refuse((name,), f"{name} must be a table, as in: [{name}]")
     settings: list[Setting] = []
     for key, value in table.items():
         dotted = f"{name}.{key}"
-        if name in _TABLES:
-            _check_field(name, key, value, where)
-        else:
-            known = effects() if name == "effects" else group_names()
+        if name in DECIDED:
+            known: Any = effects() if name == "effects" else group_names()
             if key not in known:
-                where.refuse(dotted, f"{name} has no {key!r}; known: {', '.join(sorted(known))}")
-            if value not in DECISIONS:
-                where.refuse(dotted, f"{dotted} must be one of {', '.join(DECISIONS)}, not {value!r}")
-        settings.append((dotted, value, where.of(dotted)[0]))
+                where.refuse((name, key), f"{name} has no {key!r}; known: {', '.join(sorted(known))}")
+            if not isinstance(value, str) or value not in DECISIONS:
+                where.refuse((name, key), f"{dotted} must be one of {', '.join(DECISIONS)}, not {value!r}")
+        elif dotted not in KEYS:
+            own = ", ".join(k.partition(".")[2] for k in KEYS if k.startswith(f"{name}."))
+            where.refuse((name, key), f"{name} has no {key!r}; known: {own}")
+        else:
+            value = _checked((name, key), value, where)  # noqa: PLW2901  checked, and lists without a second mention
+        settings.append((dotted, value, *where.of(name, key)))
     return settings
 
 
-def _check_field(name: str, key: str, value: object, where: Located) -> None:
-    record = _TABLES[name]
-    if key not in record._fields:
-        where.refuse(f"{name}.{key}", f"{name} has no {key!r}; known: {', '.join(record._fields)}")
+def _checked(path: tuple[str, ...], value: Any, where: Located) -> Any:
+    """Return a value of the kind that its key takes."""
+    key = ".".join(path)
+    row = KEYS[key]
+    if row.kind in LISTS:
+        return _list(path, value, where)
+    if row.kind in ("choice", "switch"):
+        # True == 1: the type counts as well.
+        if not any(value == choice and type(value) is type(choice) for choice in row.choices):
+            words = ", ".join(repr(c) if isinstance(c, str) else str(c).lower() for c in row.choices)
+            where.refuse(path, f"{key} must be one of {words}, not {value!r}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        where.refuse(path, f"{key} must be a number, not {value!r}")
+    if value == 0 and row.zero:
+        return value
     try:
-        record(**{key: value})
+        if len(path) > 1:
+            _RECORDS[path[0]](**{path[1]: value})
+        else:
+            SandboxConfig("/usr", **{key: value})  # type: ignore[arg-type]  # the record says what is wrong
     except PolicyError as error:
-        where.refuse(f"{name}.{key}", str(error))
+        where.refuse(path, str(error).replace(", or None", ", or 0 for none" if row.zero else ""))
+    return value
+
+
+def _list(path: tuple[str, ...], value: Any, where: Located) -> list[str]:
+    key = ".".join(path)
+    paths = KEYS[key].kind == "paths"
+    wanted = "absolute paths, or paths that begin with ~/" if paths else "names"
+    if not isinstance(value, list):
+        where.refuse(path, f"{key} must be a list of {wanted}, not {value!r}")
+    for number, item in enumerate(value):
+        place: tuple[str | int, ...] = (*path, number)
+        if not isinstance(item, str):
+            where.refuse(place, f"{key} must be a list of {wanted}; this is {item!r}")
+        try:
+            if paths:
+                Containment(read=(item.replace("~/", "/home/", 1) if item.startswith("~/") else item,))
+            else:
+                SandboxConfig("/usr", **{FIELDS.get(key, key): (item,)})  # type: ignore[arg-type]
+        except PolicyError as error:
+            where.refuse(place, f"{key} must be a list of {wanted}; this is {item!r}" if paths else str(error))
+        if KEYS[key].kind == "names" and "*" in item:
+            where.refuse(place, f"{key} takes whole names, not {item!r}")
+        if value.index(item) != number:
+            where.refuse(place, f"{item!r} stands in {key} twice")
+    return value
 
 
 def _rules(value: object, where: Located) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(rule, dict) for rule in value):
-        where.refuse("rule", "rules are written as [[rule]]")
+        where.refuse(("rule",), "rules are written as [[rule]]")
+    if len(value) > MAX_RULES:
+        where.refuse(("rule", MAX_RULES), f"more than {MAX_RULES} rules")
     rules: list[dict[str, Any]] = []
+    count = 0
     for number, rule in enumerate(value):
-        at = f"rule.{number}"
+        at = ("rule", number)
         for key in rule:
             if key not in RULE_KEYS:
-                where.refuse(f"{at}.{key}", f"a rule has no {key!r}; known: {', '.join(RULE_KEYS)}")
-        words = _words(rule.get("command"), at, where)
-        if rule.get("decision") not in DECISIONS:
-            where.refuse(f"{at}.decision", f"decision must be one of {', '.join(DECISIONS)}")
+                where.refuse((*at, key), f"a rule has no {key!r}; known: {', '.join(RULE_KEYS)}")
+        words = _words(rule, at, where)
+        decision = rule.get("decision")
+        if not isinstance(decision, str) or decision not in DECISIONS:
+            where.refuse((*at, "decision"), f"decision must be one of {', '.join(DECISIONS)}, not {decision!r}")
         for key in ("reason", "instead"):
             if not isinstance(rule.get(key, ""), str):
-                where.refuse(f"{at}.{key}", f"{key} must be a text")
-        for key in DECISIONS:
-            texts = rule.get(key, [])
-            if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
-                where.refuse(f"{at}.{key}", f"{key} must be a list of commands, as examples")
-        if not any(rule.get(key) for key in DECISIONS):
-            where.refuse(at, "a rule needs an example of what it decides, as in: deny = ['git push origin main']")
-        _refuse_unreachable(words, rules, at, where)
-        line, column = where.of(at)
-        rules.append({**rule, "words": words, "line": line, "column": column})
+                where.refuse((*at, key), f"{key} must be a text, not {rule[key]!r}")
+        if not isinstance(rule.get("exact", False), bool):
+            where.refuse((*at, "exact"), f"exact must be true or false, not {rule['exact']!r}")
+        if rule.get("exact") and decision != "allow":
+            where.refuse((*at, "exact"), "exact is for rules that allow: one that refuses looks through options")
+        count += _examples(rule, at, where)
+        if count > MAX_EXAMPLES:
+            where.refuse(at, f"more than {MAX_EXAMPLES} examples")
+        if not rule.get(decision):
+            where.refuse(at, f"a rule needs an example of what it decides, as in: {decision} = [{' '.join(words)!r}]")
+        _refuse_unreachable(words, rule, rules, at, where)
+        line, column = where.of(*at)
+        rules.append({**rule, "words": words, "line": line, "column": column, "number": number})
     return rules
 
 
-def _words(command: object, at: str, where: Located) -> tuple[str, ...]:
+def _examples(rule: dict[str, Any], at: tuple[str, int], where: Located) -> int:
+    seen: dict[str, str] = {}
+    for key in DECISIONS:
+        texts = rule.get(key, [])
+        if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
+            where.refuse((*at, key), f"{key} must be a list of commands, as examples")
+        for number, text in enumerate(texts):
+            if text in seen:
+                where.refuse(
+                    (*at, key, number), f"the example {text!r} stands here twice, as {seen[text]} and as {key}"
+                )
+            seen[text] = key
+    return len(seen)
+
+
+def _words(rule: dict[str, Any], at: tuple[str, int], where: Located) -> tuple[str, ...]:
+    command = rule.get("command")
     words = command.split() if isinstance(command, str) else command
     if not isinstance(words, list) or not words or not all(isinstance(word, str) and word for word in words):
-        where.refuse(
-            f"{at}.command", "command must be the first words of a command, as in 'git push' or ['git', 'push']"
-        )
+        message = "command must be the first words of a command, as in 'git push' or ['git', 'push']"
+        where.refuse((*at, "command"), message)
+    for word in words:
+        if _WORD.fullmatch(word) is None:
+            where.refuse(
+                (*at, "command"), f"command takes plain words, and {word!r} is none: no quotes, variables or patterns"
+            )
+    if "/" in words[0] or words[0].startswith("-") or "=" in words[0]:
+        where.refuse((*at, "command"), f"command begins with a program's name, not with {words[0]!r}")
     return tuple(words)
 
 
-def _refuse_unreachable(words: tuple[str, ...], before: list[dict[str, Any]], at: str, where: Located) -> None:
+def _refuse_unreachable(
+    words: tuple[str, ...], rule: dict[str, Any], before: list[dict[str, Any]], at: tuple[str, int], where: Located
+) -> None:
     for earlier in before:
-        if words[: len(earlier["words"])] == earlier["words"]:
+        whole = earlier.get("exact") is True
+        if words[: len(earlier["words"])] != earlier["words"] or (
+            whole and not (rule.get("exact") and words == earlier["words"])
+        ):
+            continue
+        named = f"the one for {' '.join(earlier['words'])!r} in line {earlier['line']}"
+        if words == earlier["words"] and earlier["decision"] != rule["decision"]:
+            where.refuse(at, f"this rule contradicts {named}, which says {earlier['decision']} to the same words")
+        where.refuse(at, f"this rule is never reached: {named} decides first; put the longer one before it")
+
+
+def _refuse_contradictions(settings: list[Setting], rules: list[dict[str, Any]], where: Located) -> None:
+    values = {key: value for key, value, _, _ in settings}
+    timeout, silence = values.get("timeout_seconds"), values.get("output.silence_seconds")
+    if isinstance(timeout, (int, float)) and isinstance(silence, (int, float)) and 0 < timeout <= silence:
+        where.refuse(
+            ("output", "silence_seconds"), f"{silence} seconds of silence never pass: timeout_seconds is {timeout}"
+        )
+    if values.get("containment.backend") == "none" and values.get("profile") == "workspace":
+        where.refuse(
+            ("containment", "backend"),
+            "workspace runs nothing that is not contained, and backend is 'none'; set profile = 'strict', or another backend",
+        )
+    refused: Any = values.get("denylist", ())
+    for rule in rules:
+        if rule["decision"] == "allow" and rule["words"][0] in refused:
+            name = rule["words"][0]
             where.refuse(
-                at,
-                f"this rule is never reached: the one for {' '.join(earlier['words'])!r} in line {earlier['line']} "
-                "decides first; put the longer one before it",
+                ("rule", rule["number"]), f"this rule allows {name}, and denylist refuses it; remove one of them"
             )

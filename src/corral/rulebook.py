@@ -25,6 +25,8 @@ class CommandRule(Record):
     reason: str = ""
     instead: str = ""
     source: str = ""  # file and line
+    exact: bool = False  # whether nothing may stand behind the words
+    lifts: tuple[str, ...] = ()  # the effects that a rule's examples of what it allows have: it allows no others
 
     @property
     def id(self) -> str:
@@ -127,6 +129,12 @@ def _seldom(name: str) -> Any:
     if name not in _SELDOM:
         _SELDOM[name] = marshal.loads(_BOOK[name])  # noqa: S302  as above
     return _SELDOM[name]
+
+
+def build() -> str:
+    """Return what tells this build of the rules from another, or nothing where they are not compiled."""
+    tag: bytes = _BOOK.get("tag", b"")
+    return tag.hex()
 
 
 def variable(name: str) -> tuple[Any, ...] | None:

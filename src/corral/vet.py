@@ -39,13 +39,14 @@ def _vet(call: Call, config: SandboxConfig, machine: Machine) -> Verdict:
         return Verdict((refused,))
     acts, complete = acts_of(call, machine)
     rules = config.rules.commands
-    unlifted, found = acts, []
+    named, trimmed, found = acts, acts, []
     if rules:
         from corral.axes import owner  # noqa: PLC0415  most owners have no rules of their own
 
-        unlifted, found = owner.lifted(acts, rules), owner.judge(acts, rules)
-    found += executable.judge(unlifted, config)
-    found += arguments.judge(unlifted, config)
+        named, trimmed = owner.lifted(acts, rules)
+        found = owner.judge(acts, rules)
+    found += executable.judge(named, config)
+    found += arguments.judge(trimmed, config)
     found += structure.judge(acts, config)
     found += paths.judge(acts, config, machine)
     outside = paths.cwd_finding(call, machine, config.rules.effects)

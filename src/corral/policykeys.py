@@ -1,0 +1,107 @@
+"""Every key that a policy file may have: what it takes, which value is the tighter one, and what it means.
+
+The parser, the merge, the published schema and the documentation all read this table; a setting that is not here is in no file.
+"""
+
+from __future__ import annotations
+
+from corral.config import BACKENDS, MAX_LIMIT, MAX_SECONDS, MAX_SPILL_BYTES
+from corral.frozen import Record, frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+DECISIONS = ("allow", "ask", "deny")  # from loose to tight
+TABLES = ("containment", "limits", "output", "audit")
+DECIDED = ("effects", "groups")  # tables whose keys are those of the rules, and whose values are decisions
+LISTS = ("names", "patterns", "paths")
+
+
+@frozen
+class Key(Record):
+    """One key. `tighter` is the table of strictness: which values an untrusted file may set, given the one that holds.
+
+    rank     `choices` stand from loose to tight; those in `equal` are neither, and only the owner changes one for another
+    lower    a smaller number; 0 is no bound, the loosest
+    higher   a larger number; 0 is no bound, the loosest
+    less     a smaller number; 0 is none at all, the tightest
+    adds     a list of refusals, to which anyone may add
+    grants   a list of permissions, to which only the owner adds
+    free     neither value reaches further than the other
+    """
+
+    kind: str  # choice, switch, whole, share, seconds, names, patterns or paths
+    tighter: str
+    what: str
+    choices: tuple[Any, ...] = ()
+    equal: tuple[Any, ...] = ()
+    most: float = 0  # of a number
+    zero: bool = False  # whether 0 may be written
+
+
+KEYS = {
+    "profile": Key("choice", "rank", "What the other settings start from.", ("workspace", "strict")),
+    "timeout_seconds": Key(
+        "seconds", "lower", "How long a command may take; 0 is without end.", most=MAX_SECONDS, zero=True
+    ),
+    "max_output_bytes": Key(
+        "whole", "less", "How much of each output is kept in the result.", most=MAX_LIMIT, zero=True
+    ),
+    "denylist": Key("names", "adds", "Programs that are refused by name, besides those that the profile refuses."),
+    "interpreters": Key("names", "adds", "Programs whose -c or -e is inline code, besides those that are known."),
+    "environment": Key("patterns", "grants", "Variables that commands see besides PATH and its like; * ends a prefix."),
+    "containment.backend": Key(
+        "choice", "rank", "What holds commands.", ("none", *(b for b in BACKENDS if b != "none")), ("auto", "warden", "bubblewrap")
+    ),
+    "containment.network": Key("choice", "rank", "Whether commands reach the network.", ("on", "off")),
+    "containment.read": Key("paths", "grants", "Paths that commands may read besides the project and the system."),
+    "containment.write": Key("paths", "grants", "Paths that commands may write besides the project."),
+    "containment.project": Key("choice", "rank", "Whether commands may change the project.", ("read-write", "read-only")),
+    "containment.scratch": Key(
+        "choice", "rank", "Whose /tmp and HOME are: all commands' of the project, or one sandbox's.", ("project", "sandbox")
+    ),
+    "containment.accept_partial": Key("switch", "rank", "Run where the kernel lacks some layers.", (True, False)),
+    "containment.ptrace": Key("switch", "rank", "Let debuggers work on the command's own processes.", (True, False)),
+    "limits.cpu_seconds": Key("whole", "lower", "Processor time of a command and all it starts.", most=MAX_LIMIT, zero=True),
+    "limits.memory_bytes": Key(
+        "share", "lower", "Memory of a command and all it starts; 0.5 is half of the machine's.", most=MAX_LIMIT, zero=True
+    ),
+    "limits.processes": Key("whole", "lower", "Processes and threads at a time.", most=MAX_LIMIT, zero=True),
+    "limits.open_files": Key("whole", "lower", "Open files of each process.", most=MAX_LIMIT, zero=True),
+    "limits.file_size_bytes": Key("whole", "lower", "Size of each file that is written.", most=MAX_LIMIT, zero=True),
+    "limits.disk_bytes": Key("whole", "lower", "Disk that a command may fill.", most=MAX_LIMIT, zero=True),
+    "limits.free_disk_bytes": Key("whole", "higher", "Disk that stays free for everybody else.", most=MAX_LIMIT, zero=True),
+    "output.keep": Key("choice", "free", "Which part of a long output is kept.", ("both", "head", "tail")),
+    "output.silence_seconds": Key(
+        "seconds", "lower", "How long a command may print nothing; 0 is without end.", most=MAX_SECONDS, zero=True
+    ),
+    "output.drain_seconds": Key(
+        "seconds", "lower", "How long output of background processes is waited for.", most=MAX_SECONDS
+    ),
+    "output.spill_bytes": Key(
+        "whole", "less", "How much of a cut output is saved in the commands' /tmp; 0 is nothing.", most=MAX_SPILL_BYTES, zero=True
+    ),
+    "audit.required": Key("switch", "rank", "Refuse what cannot be written to the owner's log.", (False, True)),
+}  # fmt: skip
+# What no file sets: the project is where the file lies, and these belong to a single call.
+NOT_IN_FILES = ("project_root", "output.directory_file", "output.exports_file", "output.text_file")
+FIELDS = {"interpreters": "interpreter_block", "environment": "env_allowlist"}  # where the config has another word
+
+
+def is_tighter(key: str, value: Any, held: Any) -> bool:
+    """Say whether a value is no looser than the one that holds; both as a file writes them. Lists are the merge's business."""
+    row = KEYS[key]
+    if value == held or row.tighter in ("free", "adds"):
+        return True
+    if row.tighter == "rank":
+        if value in row.equal and held in row.equal:
+            return False
+        return bool(row.choices.index(value) > row.choices.index(held))
+    if row.tighter == "less":
+        return bool(value <= held)
+    if row.tighter == "lower":
+        return bool(value and (not held or value <= held))
+    if row.tighter == "higher":
+        return bool(value and value >= (held or 0))
+    return False
