@@ -18,7 +18,7 @@ BUILT = ("src", "tools", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md
 
 
 def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    env = {"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {"PATH": os.environ["PATH"], "HOME": f"{cwd}-home", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0 or not check, f"{command}\n{done.stdout}\n{done.stderr}"
     return done
