@@ -1,0 +1,235 @@
+"""The hosts themselves, as their makers ship them, driven by a scripted model in a network namespace of the test's own.
+
+They are looked for in CORRAL_HOSTS, a directory of programs such as node_modules/.bin, and on PATH.
+CORRAL_MUST_HOSTS=1 turns a host that is missing into a failure.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import alone
+import pytest
+
+SCRIPTED = Path(__file__).with_name("scripted.py")
+SECONDS = 120
+PLANT = "echo planted >> ~/.bashrc"
+CONTAINED = "readlink /proc/self/ns/pid | tee inside.txt"
+Call = dict[str, Any]
+
+
+class Driven(NamedTuple):
+    """How a host is told to follow the script, and how its tools are called."""
+
+    command: list[str]
+    env: dict[str, str]
+    shell: Callable[[str], Call]
+    write: Callable[[str], Call]
+    settings: dict[str, str] = {}  # noqa: RUF012  files below the home directory that are there before corral
+    configured: dict[str, str] = {}  # noqa: RUF012  the same, with the model's address
+    keeps_directory: bool = False
+
+
+CODEX = """\
+model = "gpt-5.5"
+model_provider = "scripted"
+[model_providers.scripted]
+name = "scripted"
+base_url = "{url}/v1"
+wire_api = "responses"
+env_key = "SCRIPTED_KEY"
+supports_websockets = false
+"""
+OPENCODE = {
+    "provider": {
+        "scripted": {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": "{url}/v1", "apiKey": "x"},
+            "models": {"scripted": {"name": "scripted"}},
+        }
+    },
+    "permission": {"bash": "allow", "edit": "allow", "external_directory": "allow"},
+}
+PATCH = "*** Begin Patch\n*** Add File: {}\n+planted\n*** End Patch"
+HOSTS = {
+    "claude": Driven(
+        ["claude", "-p", "go", "--dangerously-skip-permissions"],
+        {
+            "ANTHROPIC_BASE_URL": "{url}",
+            "ANTHROPIC_API_KEY": "x",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "IS_SANDBOX": "1",  # it takes no such word from root otherwise
+        },
+        lambda text: {"tool": "Bash", "input": {"command": text, "description": "a step"}},
+        lambda path: {"tool": "Write", "input": {"file_path": path, "content": "planted\n"}},
+        keeps_directory=True,
+    ),
+    "codex": Driven(
+        # What it runs is held by corral here, not by its own sandbox; its trust in hooks is given by hand in a terminal.
+        ["codex", "exec", "--dangerously-bypass-hook-trust", "--dangerously-bypass-approvals-and-sandbox", "go"],
+        {"SCRIPTED_KEY": "x"},
+        lambda text: {"tool": "exec_command", "input": {"cmd": text}},
+        lambda path: {"tool": "apply_patch", "text": PATCH.format(os.path.basename(path))},
+        configured={".codex/config.toml": CODEX},
+    ),
+    "gemini": Driven(
+        ["gemini", "-p", "go", "--approval-mode", "yolo", "-m", "gemini-2.5-pro"],
+        {"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_API_KEY": "x", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
+        lambda text: {"tool": "run_shell_command", "input": {"command": text, "description": "a step"}},
+        lambda path: {"tool": "write_file", "input": {"file_path": path, "content": "planted\n"}},
+        settings={".gemini/settings.json": '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'},
+    ),
+    "opencode": Driven(
+        ["opencode", "run", "--model", "scripted/scripted", "go"],
+        {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
+        lambda text: {"tool": "bash", "input": {"command": text, "description": "a step"}},
+        lambda path: {"tool": "write", "input": {"filePath": path, "content": "planted\n"}},
+        configured={".config/opencode/opencode.json": json.dumps(OPENCODE)},
+    ),
+    "copilot": Driven(
+        ["copilot", "-p", "go", "--allow-all-tools", "--allow-all-paths", "--no-auto-update"],
+        {
+            "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
+            "COPILOT_PROVIDER_API_KEY": "x",
+            "COPILOT_MODEL": "gpt-4",
+            "COPILOT_OFFLINE": "true",
+        },
+        lambda text: {"tool": "bash", "input": {"command": text, "description": "a step", "initial_wait": 30}},
+        lambda path: {"tool": "create", "input": {"path": path, "file_text": "planted\n"}},
+        keeps_directory=True,
+    ),
+}
+FAIL_CLOSED = ("claude", "gemini", "opencode", "copilot")  # what these do when the hook's interpreter is gone
+KEEPERS = [name for name in HOSTS if HOSTS[name].keeps_directory]
+
+
+def missing(why: str) -> None:
+    if os.environ.get("CORRAL_MUST_HOSTS") == "1":
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+def program(name: str) -> str:
+    path = os.pathsep.join(filter(None, [os.environ.get("CORRAL_HOSTS"), os.environ["PATH"]]))
+    found = shutil.which(name, path=path)
+    if found is None:
+        missing(
+            f"{name} is not installed: npm install it into a directory, and name its node_modules/.bin in CORRAL_HOSTS"
+        )
+    return str(found)
+
+
+class Session:
+    """A host in a home and a project of its own."""
+
+    def __init__(self, name: str, place: Path) -> None:
+        self.name, self.driven = name, HOSTS[name]
+        self.program = program(name)
+        self.home, self.work = place / "home", place / "work"
+        self.home.mkdir()
+        self.work.mkdir()
+        (self.home / ".bashrc").write_text("# mine\n")
+        subprocess.run(["git", "init", "-q", self.work], check=True)
+        for file, text in self.driven.settings.items():
+            (self.home / file).parent.mkdir(parents=True)
+            (self.home / file).write_text(text)
+
+    def install(self) -> None:
+        done = alone.run("install", self.name, "--yes", home=self.home, cwd=self.work)
+        assert done.returncode == 0, done.stderr
+
+    def drive(self, *calls: Call) -> list[str]:
+        """Let the host follow the script; return what it told the model of each call."""
+        own = {"TERM": "xterm-256color", **self.driven.env}
+        plan = {
+            "command": [self.program, *self.driven.command[1:]],
+            "env": {**alone.environment(self.home), **own},
+            "files": {str(self.home / file): text for file, text in self.driven.configured.items()},
+            "calls": calls,
+            "cwd": str(self.work),
+            "seconds": SECONDS,
+        }
+        for file in plan["files"]:  # type: ignore[attr-defined]
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+        unshare = ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-current-user",))]
+        done = subprocess.run(
+            [*unshare, sys.executable, SCRIPTED], input=json.dumps(plan), capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            missing(f"no network namespace to drive it in: {done.stderr.strip()}")
+        told = json.loads(done.stdout)
+        assert len(told["results"]) == len(calls), told
+        results: list[str] = told["results"]
+        return results
+
+    @property
+    def bashrc(self) -> str:
+        return (self.home / ".bashrc").read_text()
+
+
+@pytest.fixture(params=HOSTS)
+def session(request: pytest.FixtureRequest, tmp_path: Path) -> Session:
+    return Session(request.param, tmp_path)
+
+
+def test_a_refused_command_does_not_run_and_the_model_reads_why(session: Session) -> None:
+    session.install()
+    (told,) = session.drive(session.driven.shell(PLANT))
+    assert "outside project root and holds credentials or runs at log-in" in told
+    assert session.bashrc == "# mine\n"
+
+
+def test_without_the_hook_the_refused_command_runs(session: Session) -> None:
+    session.drive(session.driven.shell(PLANT))
+    assert session.bashrc == "# mine\nplanted\n"
+
+
+def test_an_allowed_command_runs_contained(session: Session) -> None:
+    session.install()
+    (told,) = session.drive(session.driven.shell(CONTAINED))
+    inside = (session.work / "inside.txt").read_text().strip()
+    assert inside in told
+    assert inside.startswith("pid:[")
+    assert inside != os.readlink("/proc/self/ns/pid")
+
+
+def test_without_the_hook_it_does_not(session: Session) -> None:
+    session.drive(session.driven.shell(CONTAINED))
+    assert (session.work / "inside.txt").read_text().strip() == os.readlink("/proc/self/ns/pid")
+
+
+def test_the_hosts_own_file_tool_does_not_plant_what_runs_later(session: Session) -> None:
+    session.install()
+    (told,) = session.drive(session.driven.write(str(session.work / ".envrc")))
+    assert "runs or decides something outside the sandbox" in told
+    assert not (session.work / ".envrc").exists()
+
+
+def test_without_the_hook_its_file_tool_does(session: Session) -> None:
+    session.drive(session.driven.write(str(session.work / ".envrc")))
+    assert (session.work / ".envrc").read_text() == "planted\n"
+
+
+@pytest.mark.parametrize("session", KEEPERS, indirect=True)
+def test_the_hosts_shell_goes_on_where_a_contained_command_left_it(session: Session) -> None:
+    session.install()
+    shell = session.driven.shell
+    moved, there, outside = session.drive(shell("mkdir src && cd src"), shell("pwd"), shell("cd /usr; pwd"))
+    assert str(session.work / "src") in there, moved
+    assert "/usr" in outside
+
+
+@pytest.mark.parametrize("session", HOSTS, indirect=True)
+def test_what_a_host_does_when_the_hook_cannot_start(session: Session) -> None:
+    session.install()
+    for file in session.home.rglob("*"):
+        if file.is_file() and alone.PYTHON in file.read_text(errors="replace"):
+            file.write_text(file.read_text().replace(alone.PYTHON, "/gone/python3"))
+    session.drive(session.driven.shell(PLANT))
+    assert ("planted" not in session.bashrc) == (session.name in FAIL_CLOSED)
