@@ -97,12 +97,11 @@ HOSTS = {
         {
             "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
             "COPILOT_PROVIDER_API_KEY": "x",
-            "COPILOT_MODEL": "gpt-4",
+            "COPILOT_MODEL": "claude-sonnet-4.5",
             "COPILOT_OFFLINE": "true",
         },
         lambda text: {"tool": "bash", "input": {"command": text, "description": "a step", "initial_wait": 30}},
         lambda path: {"tool": "create", "input": {"path": path, "file_text": "planted\n"}},
-        keeps_directory=True,
     ),
 }
 FAIL_CLOSED = ("claude", "gemini", "opencode", "copilot")  # what these do when the hook's interpreter is gone
@@ -157,7 +156,7 @@ class Session:
         }
         for file in plan["files"]:  # type: ignore[attr-defined]
             Path(file).parent.mkdir(parents=True, exist_ok=True)
-        unshare = ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-current-user",))]
+        unshare = ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-current-user", "--keep-caps"))]
         done = subprocess.run(
             [*unshare, sys.executable, SCRIPTED], input=json.dumps(plan), capture_output=True, text=True, check=False
         )
@@ -181,7 +180,7 @@ def session(request: pytest.FixtureRequest, tmp_path: Path) -> Session:
 def test_a_refused_command_does_not_run_and_the_model_reads_why(session: Session) -> None:
     session.install()
     (told,) = session.drive(session.driven.shell(PLANT))
-    assert "outside project root and holds credentials or runs at log-in" in told
+    assert "corral refuses this: echo would write" in told
     assert session.bashrc == "# mine\n"
 
 
@@ -207,7 +206,8 @@ def test_without_the_hook_it_does_not(session: Session) -> None:
 def test_the_hosts_own_file_tool_does_not_plant_what_runs_later(session: Session) -> None:
     session.install()
     (told,) = session.drive(session.driven.write(str(session.work / ".envrc")))
-    assert "runs or decides something outside the sandbox" in told
+    assert "corral refuses this: " in told
+    assert "[path-write-protected]" in told
     assert not (session.work / ".envrc").exists()
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 OK, WARN, FAIL = "ok", "warn", "fail"
 REFUSED = "sudo reboot"  # judged, never run
 ALLOWED = "ls"
+CANARY = "a trial by corral itself"  # stands in the owner's log beside them
+_UNJUDGED = "The host runs every command unjudged."
 SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
 REFUSED_STATUS = 2
 
@@ -66,49 +68,63 @@ def _tried(
         if program.startswith("/") and not os.access(program, os.X_OK):
             return HookCheck(host.name, path, FAIL, f"its interpreter {program} is gone", _UNJUDGED, again)
     answers = []
-    for text in (REFUSED, ALLOWED):
-        payload = json.dumps(payload_of(host.name, event, text, root)).encode()
+    calls = calls_of(host.name, event, root)
+    for payload in calls.values():
         try:
-            answers.append(spawn.answer(run_by(hook), payload, _environment(environ, host, root), SECONDS))
+            said = spawn.answer(run_by(hook), json.dumps(payload).encode(), _environment(environ, host, root), SECONDS)
         except OSError as error:
             return HookCheck(host.name, path, FAIL, f"it cannot be run: {error.strerror or error}", _UNJUDGED, again)
-    return _judged(host, path, answers, event, again)
+        answers.append(said)
+    return HookCheck(host.name, path, *_judged(list(calls), answers, again, contains=host.rewrites))
 
 
-_UNJUDGED = "The host runs every command unjudged."
-
-
-def _judged(host: Host, path: str, answers: list[tuple[int, bytes, bytes]], event: str, again: str) -> HookCheck:
+def _judged(
+    calls: list[str], answers: list[tuple[int, bytes, bytes]], again: str, *, contains: bool
+) -> tuple[str, str, str, str]:
+    """Return the status, what was found, what it means and what mends it."""
     (refused, _, why), (allowed, said, complaint) = answers
     if refused != REFUSED_STATUS or not why.strip():
         told = why.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        found = f"it did not refuse `{REFUSED}`: exit code {refused}" + (f", {told}" if told else "")
-        return HookCheck(host.name, path, FAIL, found, _UNJUDGED, again)
+        found = f"it did not refuse {calls[0]}: exit code {refused}" + (f", {told}" if told else "")
+        return FAIL, found, _UNJUDGED, again
     if allowed != 0:
         told = complaint.decode("utf-8", "replace").strip()
-        means = "The agent gets nothing done until this is mended."
-        return HookCheck(host.name, path, FAIL, f"it refuses even `{ALLOWED}`: {told}", means, "corral policy show")
-    if host.rewrites and b"__main__.py" not in said:
-        means = "What it allows would run outside the sandbox."
-        return HookCheck(host.name, path, FAIL, f"it does not make `{ALLOWED}` run contained", means, again)
-    held = f"runs `{ALLOWED}` contained" if host.rewrites else f"allows `{ALLOWED}`; this host cannot contain it"
-    return HookCheck(host.name, path, OK, f"refuses `{REFUSED}`, {held} ({event})")
+        return FAIL, f"it refuses even {calls[1]}: {told}", "The agent gets nothing done until this is mended.", ""
+    if contains and b"__main__.py" not in said:
+        return FAIL, f"it does not make {calls[1]} run contained", "What it allows runs outside the sandbox.", again
+    held = f"runs {calls[1]} contained" if contains else f"allows {calls[1]}"
+    return OK, f"refuses {calls[0]}, {held}", "", ""
 
 
-def payload_of(host: str, event: str, text: str, root: str) -> dict[str, Any]:
-    """Return a call of the host's shell tool as the host sends it."""
+def calls_of(host: str, event: str, root: str) -> dict[str, dict[str, Any]]:
+    """Return a call that must be refused and one that must not, as the host sends them, each with its name."""
+    if host == "cursor" and event != "beforeShellExecution":
+        common = {"conversation_id": "canary", "hook_event_name": event, "workspace_roots": [root]}
+        secret, plain = "~/.ssh/id_ed25519", f"{root}/notes.txt"
+        if event == "beforeReadFile":
+            return {
+                f"reading {secret}": {**common, "file_path": secret},
+                "reading notes.txt": {**common, "file_path": plain},
+            }
+        tools = {"writing .envrc": f"{root}/.envrc", "writing notes.txt": plain}
+        return {
+            name: {**common, "tool_name": "Write", "tool_input": {"file_path": path}} for name, path in tools.items()
+        }
+    return {f"`{text}`": _shell_call(host, event, f"{text}  # {CANARY}", root) for text in (REFUSED, ALLOWED)}
+
+
+def _shell_call(host: str, event: str, text: str, root: str) -> dict[str, Any]:
     if host == "copilot":
-        return {"sessionId": "canary", "timestamp": 0, "cwd": root, "toolName": "bash", "toolArgs": {"command": text}}
+        given = json.dumps({"command": text})
+        return {"sessionId": "canary", "timestamp": 0, "cwd": root, "toolName": "bash", "toolArgs": given}
     if host == "opencode":
         return {"tool_name": "bash", "tool_input": {"command": text}, "cwd": root, "session_id": "canary"}
     if host == "cursor":
         common = {"conversation_id": "canary", "hook_event_name": event, "workspace_roots": [root]}
-        if event == "beforeShellExecution":
-            return {**common, "command": text, "cwd": ""}
-        return {**common, "tool_name": "Shell", "tool_input": {"command": text}}
+        return {**common, "command": text, "cwd": ""}
     tool = {"gemini": "run_shell_command"}.get(host, "Bash")
-    given = {"hook_event_name": event, "tool_name": tool, "tool_input": {"command": text}}
-    return {"session_id": "canary", "transcript_path": "", "cwd": root, **given}
+    about = {"hook_event_name": event, "tool_name": tool, "tool_input": {"command": text}}
+    return {"session_id": "canary", "transcript_path": "", "cwd": root, **about}
 
 
 def _environment(environ: Mapping[str, str], host: Host, root: str) -> dict[str, str]:

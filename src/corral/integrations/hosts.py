@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 
 from corral.frozen import Record, frozen
+from corral.integrations.hooks import claude, codex, cursor, gemini
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,22 +50,28 @@ def _claude(words: list[str]) -> dict[str, dict[str, Any]]:
         "timeout": TIMEOUT_SECONDS,
         "onFailure": "block",
     }
-    return {"PreToolUse": {"matcher": "Bash|PowerShell|Write|Edit|MultiEdit|NotebookEdit", "hooks": [hook]}}
+    return {"PreToolUse": {"matcher": "|".join(claude.TOOLS), "hooks": [hook]}}
 
 
 def _codex(words: list[str]) -> dict[str, dict[str, Any]]:
     hook = {"type": "command", "command": shlex.join(words), "timeout": TIMEOUT_SECONDS}
-    return {"PreToolUse": {"matcher": "^(Bash|apply_patch|Write|Edit)$", "hooks": [hook]}}
+    return {"PreToolUse": {"matcher": f"^({'|'.join(codex.TOOLS)})$", "hooks": [hook]}}
 
 
 def _gemini(words: list[str]) -> dict[str, dict[str, Any]]:
     hook = {"name": "corral", "type": "command", "command": shlex.join(words), "timeout": TIMEOUT_SECONDS * 1000}
-    return {"BeforeTool": {"matcher": "^(run_shell_command|write_file|replace)$", "hooks": [hook]}}
+    return {"BeforeTool": {"matcher": f"^({'|'.join(gemini.TOOLS)})$", "hooks": [hook]}}
 
 
 def _cursor(words: list[str]) -> dict[str, dict[str, Any]]:
     hook = {"command": shlex.join(words), "timeout": TIMEOUT_SECONDS, "failClosed": True}
-    return {"beforeShellExecution": hook, "preToolUse": {**hook, "matcher": "Write"}}
+    # Only the first event can ask about a command, and only the second sees every file that is read.
+    others = [tool for tool in cursor.TOOLS if tool not in ("Shell", "Read")]
+    return {
+        "beforeShellExecution": hook,
+        "beforeReadFile": hook,
+        "preToolUse": {**hook, "matcher": "|".join(others)},
+    }
 
 
 def _copilot(words: list[str]) -> dict[str, dict[str, Any]]:

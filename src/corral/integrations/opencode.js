@@ -1,10 +1,9 @@
-// corral: asks before every command and every file that OpenCode's tools write. Written by `corral install opencode`.
+// corral: is asked before every call of OpenCode's tools. Written by `corral install opencode`.
 // An answer that is not a clear yes throws, and what throws here does not run.
 import { spawn } from "node:child_process"
 
 const COMMAND = []
 const SECONDS = 10
-const JUDGED = new Set(["bash", "write", "edit", "apply_patch", "patch", "multiedit"])
 
 const ask = (payload) =>
   new Promise((resolve, reject) => {
@@ -31,7 +30,6 @@ const ask = (payload) =>
 
 export const Corral = async ({ directory }) => ({
   "tool.execute.before": async (input, output) => {
-    if (!JUDGED.has(input.tool)) return
     const payload = { tool_name: input.tool, tool_input: output.args, cwd: directory, session_id: input.sessionID }
     const said = await ask(payload)
     if (!said.trim()) return
