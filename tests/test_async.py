@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from corral import ContainmentError, Handle, Output, Sandbox, SandboxResult
+from corral import Containment, ContainmentError, Handle, Output, Sandbox, SandboxConfig, SandboxResult
+from corral.model import Call, Verdict
 from corral.pool import Pool
 from corral.spawn import Warden
 from observe import DEADLINE_SECONDS, alive, children, descriptors, eventually, unique_seconds
@@ -24,6 +25,46 @@ def test_arun_gives_what_run_gives(open_box: Sandbox) -> None:
 
 def test_a_refused_call_is_a_result_at_once(box: Sandbox) -> None:
     assert asyncio.run(box.arun(["rm", "x"])).denied
+
+
+@pytest.mark.parametrize(
+    ("answer", "runs"), [(True, True), (False, False), (1, False), (None, False), (RuntimeError("nobody"), False)]
+)
+def test_an_answer_may_be_awaited(project: Path, answer: object, runs: bool) -> None:
+    ticks: list[int] = []
+
+    async def thinks(call: Call, verdict: Verdict) -> bool:
+        await asyncio.sleep(0)
+        ticks.append(1)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+    async def both() -> list[SandboxResult]:
+        config = SandboxConfig(str(project), profile="workspace", containment=Containment(scratch="sandbox"))
+        with Sandbox(config, on_ask=thinks) as box:
+            started = await box.astart(["git", "reset", "--hard"])
+            return [await box.arun(["git", "reset", "--hard"]), await started]
+
+    results = asyncio.run(both())
+    assert [result.denied for result in results] == [not runs] * 2
+    assert len(ticks) == 2
+
+
+def test_who_is_cancelled_while_asked_runs_nothing(project: Path) -> None:
+    async def never(call: Call, verdict: Verdict) -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    async def cancelled() -> None:
+        with Sandbox(SandboxConfig(str(project), profile="workspace"), on_ask=never) as box:
+            run = asyncio.ensure_future(box.arun(["git", "reset", "--hard"]))
+            await asyncio.sleep(0)
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+    asyncio.run(cancelled())
 
 
 def test_a_hundred_runs_at_once_in_one_thread(open_box: Sandbox) -> None:

@@ -1,93 +1,23 @@
 """`corral run` in a real terminal: the command has one of its own, shown in ours, and ours is as it was when it ends."""
 
-import fcntl
 import os
-import select
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from observe import DEADLINE_SECONDS, alive, eventually, unique_seconds
+from observe import alive, eventually, unique_seconds
+from screen import Screen
 
 CORRAL = (sys.executable, "-m", "corral", "run")
 # A handler of Python's runs only between two of its steps, and a signal may fall just before a read that never returns.
 WAITING = "import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGWINCH])"
 INTERRUPTED = f"{WAITING}\nprint('ready', flush=True)\nraise SystemExit(5 + signal.sigwait([signal.SIGINT]))"
 READY_THEN_SLEEP = "import sys, time; print('ready', flush=True); time.sleep(float(sys.argv[1]))"
-
-
-class Screen:
-    """A terminal of the test's own, and a program in it."""
-
-    def __init__(self, command: list[str], cwd: Path, rows: int = 24, columns: int = 80) -> None:
-        self.outer, self.inner = os.openpty()
-        self.seen = b""
-        self.resize(rows, columns)
-        self.before = termios.tcgetattr(self.inner)
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                os.close(self.outer)
-                os.login_tty(self.inner)
-                os.chdir(cwd)
-                env = {
-                    name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")
-                }
-                os.execvpe(command[0], command, env | {"TERM": "xterm", "PS1": "outer> "})
-            finally:
-                os._exit(99)
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.outer, keys)
-
-    def resize(self, rows: int, columns: int) -> None:
-        fcntl.ioctl(self.outer, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def until(self, text: bytes) -> bytes:
-        """Read until a text appears, and return all up to it."""
-        give_up_at = time.monotonic() + DEADLINE_SECONDS
-        while text not in self.seen:
-            assert time.monotonic() < give_up_at, f"{text!r} never came, but {self.seen!r}"
-            self.read(0.1)
-        before, _, self.seen = self.seen.partition(text)
-        return before + text
-
-    def read(self, seconds: float) -> None:
-        if select.select([self.outer], [], [], seconds)[0]:
-            self.seen += os.read(self.outer, 65536)
-
-    def status(self) -> int:
-        """Wait for the end, and return the exit code."""
-        give_up_at = time.monotonic() + DEADLINE_SECONDS
-        while True:
-            self.read(0.01)
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.pid = 0
-                self.read(0)
-                return os.waitstatus_to_exitcode(status)
-            assert time.monotonic() < give_up_at, f"it never ended; {self.seen!r}"
-
-    def settings(self) -> list[object]:
-        return termios.tcgetattr(self.inner)
-
-    def is_raw(self) -> bool:
-        return not termios.tcgetattr(self.inner)[3] & termios.ICANON
-
-    def close(self) -> None:
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        os.close(self.outer)
-        os.close(self.inner)
 
 
 @pytest.fixture

@@ -125,9 +125,7 @@ def _raise(call: Call, verdict: Verdict) -> bool:
         pytest.param(lambda call, verdict: False, id="no"),
         pytest.param(lambda call, verdict: None, id="nothing"),
         pytest.param(lambda call, verdict: 1, id="a true value that is not True"),
-        pytest.param(
-            lambda call, verdict: _async_yes(call, verdict).close() or "coroutine", id="an answer still to come"
-        ),
+        pytest.param(_async_yes, id="an answer still to come, where nobody waits for it"),
         pytest.param(_raise, id="an error"),
         pytest.param(lambda: True, id="the wrong arguments"),
     ],
@@ -135,6 +133,23 @@ def _raise(call: Call, verdict: Verdict) -> bool:
 def test_anything_but_a_yes_refuses(asking: Callable[..., Sandbox], project: Path, answer: object) -> None:
     result = asking(answer).run(["touch", "new"])
     assert (result.denied, result.exit_code, list(project.iterdir())) == (True, -100, [])
+
+
+def test_a_call_that_became_another_while_it_was_asked_about_is_refused(
+    asking: Callable[..., Sandbox], project: Path, tmp_path: Path
+) -> None:
+    (project / "sub").mkdir()
+    (project / "link").symlink_to("sub")
+
+    def yes_but_late(call: Call, verdict: Verdict) -> bool:
+        (project / "link").unlink()
+        (project / "link").symlink_to(tmp_path)
+        return True
+
+    result = asking(yes_but_late).run(["touch", "link/new"])
+    assert (result.denied, result.exit_code) == (True, -100)
+    assert result.reason.startswith("While it was asked about, it became another call.")
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_is_allowed_and_what_is_denied_is_not_asked(box: Sandbox, project: Path) -> None:

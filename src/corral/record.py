@@ -143,14 +143,14 @@ def _finding_lines(call: Call, verdict: Verdict, terminal: Terminal) -> list[str
     return lines if verdict.complete else [*lines, PARTIAL]
 
 
-def finding_lines(call: Call, finding: Finding, terminal: Terminal) -> list[str]:
-    """Return a finding for people: its rule, the offending part underlined, why, and the way out."""
+def finding_lines(call: Call, finding: Finding, terminal: Terminal, margin: str = "    ") -> list[str]:
+    """Return a finding for people: its rule, the offending part underlined behind a margin of four, why, and the way out."""
     lines = _head_lines(finding, terminal)
     part = Part(finding.start, finding.length, finding.argument)
     for text, carets in underlined(call, part, terminal.columns - 4, terminal.sign("cut")):
-        lines.append(f"    {text}")
+        lines.append(f"{margin}{text}")
         if carets:
-            lines.append(f"    {terminal.paint(str(finding.decision), carets)}")
+            lines.append(f"{margin}{terminal.paint(str(finding.decision), carets)}")
     for label, said in (("why", finding.reason), ("instead", finding.instead)):
         if said:
             lines += labelled(label, said, terminal)

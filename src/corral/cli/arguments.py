@@ -136,11 +136,23 @@ examples:
 Times are 10m, 2h, 3d, today, yesterday, or as 2026-11-15T09:30. A rule is an id, or how ids begin: name, path-outside.
 Exit code: 0; verify 1 where the log is not whole; 125 corral itself failed.
 """
+GRANTS = """\
+examples:
+  corral grants                                      what is approved, and until when
+  corral grants revoke 63b542dc1322                  to be asked about that call again
+  corral grants revoke --all
+  corral grants add --shell 'git push --force'       approve it without running it, after the question
+
+An approval is for one exact call: its text, its directory, the project, the policy as it was, and all that the guard said of
+it. It lasts 7 days. What is denied cannot be approved, and only a person at a terminal can approve.
+Exit code: 0; add 1 you said no or nobody could be asked, 126 it is denied; 125 corral itself failed.
+"""
 DEFAULT_PROFILE = "workspace"
 VERBS = {
     "run": ("run a command, if the guard allows it", RUN),
     "check": ("say whether a command would be allowed; run nothing", CHECK),
     "explain": ("show how a command is judged, part by part; run nothing", EXPLAIN),
+    "grants": ("show, revoke or add what you approved for a project", GRANTS),
     "log": ("show what was tried, what was said of it, and what became of it", LOG),
     "rule": ("show a rule's page, or the ids of all rules", RULE),
     "hook": ("answer one call of a coding agent, in its own protocol", HOOK),
@@ -155,7 +167,10 @@ CALLS = {
     for verb in ("run", "check", "explain")
 }
 CALLS["check"] += "\n       corral check [--profile NAME] [--root DIR] --jsonl"
-USAGE = CALLS | {"log": "corral log [options]\n       corral log show ID\n       corral log verify"}
+USAGE = CALLS | {
+    "grants": "corral grants [list]\n       corral grants revoke ID ... | --all\n       corral grants add [options] -- CMD [ARG ...]",
+    "log": "corral log [options]\n       corral log show ID\n       corral log verify",
+}
 
 
 class Form(argparse.RawDescriptionHelpFormatter):
@@ -210,7 +225,9 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
     if loose and loose[0].startswith("-"):
         parser.error(f"unknown option {visible(loose[0])}")
     command = options.command
-    if options.verb not in CALLS:
+    if options.verb == "grants":
+        _check_grants(options, parser)
+    if options.verb not in CALLS and getattr(options, "action", None) != "add":
         if loose or command is not None:
             parser.error(f"{options.verb} takes no command")
         return
@@ -235,6 +252,15 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
         parser.error("with --jsonl every line has its own cwd and is JSON already")
 
 
+def _check_grants(options: argparse.Namespace, parser: Parser) -> None:
+    given = {"list": (), "revoke": ("ids", "all"), "add": ("shell", "cwd", "profile")}
+    extra = [name for name in ("ids", "all", "shell", "cwd", "profile") if getattr(options, name)]
+    for name in extra:
+        if name not in given[options.action]:
+            said = f"--{name}" if name != "ids" else visible(options.ids[0])
+            parser.error(f"grants {options.action} takes no {said}")
+
+
 def _parser(name: str, about: str, epilog: str, usage: str | None) -> Parser:
     return Parser(name, usage, about, epilog, formatter_class=Form, allow_abbrev=False)
 
@@ -243,6 +269,13 @@ def _verb_parser(verb: str) -> Parser:
     what, epilog = VERBS[verb]
     parser = _parser(f"corral {verb}", f"{what[0].upper()}{what[1:]}.", epilog, USAGE.get(verb))
     if verb in CALLS:
+        _call_arguments(parser)
+    if verb == "grants":
+        parser.add_argument(
+            "action", nargs="?", choices=("list", "revoke", "add"), default="list", help=argparse.SUPPRESS
+        )
+        parser.add_argument("ids", nargs="*", metavar="ID", help=argparse.SUPPRESS)
+        parser.add_argument("--all", action="store_true", help="revoke all")
         _call_arguments(parser)
     if verb == "run":
         own = "on a terminal of its own (default: where corral is on one)"

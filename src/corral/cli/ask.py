@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 
 from corral import approvals
+from corral.audit import Log
 from corral.cli.person import Person, why_nobody
-from corral.errors import PolicyError
+from corral.errors import AuditError, CorralError, PolicyError
 from corral.excerpt import quoted_lines
+from corral.model import Decision
 from corral.record import finding_lines, labelled, step_lines
-from corral.terminal import columns, terminal_of, visible
+from corral.terminal import terminal_of, visible
 from corral.vet import trace
 
 TYPE_CHECKING = False
@@ -36,10 +38,13 @@ DAYS = int(approvals.APPROVAL_SECONDS // 86400)
 class Asking:
     """Answers for one run: what was approved before, else a person. `why_not` says why nobody could be asked."""
 
-    def __init__(self, config: SandboxConfig, machine: Callable[[SandboxConfig], Machine], *, may_ask: bool) -> None:
+    def __init__(
+        self, config: SandboxConfig, machine: Callable[[SandboxConfig], Machine], *, may_ask: bool, runs: bool = True
+    ) -> None:
         self._config = config
         self._machine = machine
         self._may_ask = may_ask
+        self._runs = runs  # else it is approved only, for later
         self.why_not = ""
         self.was_asked = False
         self.how = ""  # how a yes came about: once, project or approved; for the log
@@ -66,37 +71,52 @@ class Asking:
             person.tell(text)
             while True:
                 keeps = is_whole and approvals.can_be_kept(call)
-                person.tell(_choices(terminal, keeps=keeps, is_whole=is_whole))
-                answer = person.answer()
+                answer = person.answer(_choices(terminal, runs=self._runs, keeps=keeps, is_whole=is_whole))
                 if answer in SHOW and not is_whole:
                     is_whole = True
                     person.tell("\n".join(["", *call_lines(call, terminal, 0)[0], "", ""]))
                     continue
-                if answer in ONCE:
+                if answer in ONCE and self._runs:
                     self.how = "once"
+                    self._log(call, verdict, "A person in a terminal said yes, once.")
                     return True
                 if answer in PROJECT and keeps:
                     person.tell(self._kept(call, verdict, terminal))
-                    return True
+                    return self._runs or self.how == "project"
                 return False
+        return False  # interrupted
 
     def _kept(self, call: Call, verdict: Verdict, terminal: Terminal) -> str:
         try:
+            self._log(call, verdict, f"A person in a terminal said yes, for this project and {DAYS} days.")
             made = approvals.approve(call, verdict, self._config, os.environ)
-        except (PolicyError, OSError) as error:
+        except (CorralError, OSError) as error:
             # Once is less than was said.
-            self.how = "once"
-            return f"It runs this time, but could not be kept: {visible(str(error))}\n"
+            self.how, said = (
+                "once",
+                "It runs this time, but could not be kept" if self._runs else "It could not be kept",
+            )
+            return f"{said}: {visible(str(error))}\n"
         self.how = "project"
         return terminal.paint("dim", kept_text(made)) + "\n"
 
+    def _log(self, call: Call, verdict: Verdict, said: str) -> None:
+        try:
+            Log(self._config, event="grant").verdict(call, verdict, decision=Decision.ALLOW, reason=said)
+        except AuditError:
+            if self._config.audit.required:
+                raise
+
     def _question(self, call: Call, verdict: Verdict, terminal: Terminal) -> tuple[str, bool]:
         shown, is_whole = call_lines(call, terminal, MAX_LINES)
-        head = f"{terminal.sign('ask')} corral is asked to run this, and asks you"
+        asks = (
+            "corral is asked to run this, and asks you" if self._runs else "an agent could run this without being asked"
+        )
+        head = f"{terminal.sign('ask')} {asks}"
         lines = ["", terminal.paint("ask", head), "", *shown, ""]
         lines += _strange(call, terminal)
         for finding in verdict.findings[:MAX_FINDINGS]:
-            lines += [*finding_lines(call, finding, terminal), ""]
+            lines += [*finding_lines(call, finding, terminal, _bar(terminal)), ""]
         if len(verdict.findings) > MAX_FINDINGS:
             lines += [f"and {len(verdict.findings) - MAX_FINDINGS} more findings: corral explain shows them", ""]
         steps = step_lines(call, trace(call, self._config, self._machine(self._config)), terminal)
@@ -117,8 +137,8 @@ def kept_text(approval: Approval) -> str:
 
 def call_lines(call: Call, terminal: Terminal, most: int) -> tuple[list[str], bool]:
     """Return the call behind a bar that it cannot write itself, and whether that is all of it. No more than `most` lines; 0: all."""
-    bar = terminal.paint("dim", f"  {terminal.sign('bar')}")
-    lines = quoted_lines(call, max(terminal.columns - columns(f"  {terminal.sign('bar')}"), 8))
+    bar = _bar(terminal)
+    lines = quoted_lines(call, max(terminal.columns - 4, 8))
     if not most or len(lines) <= most:
         return [f"{bar}{line}" for line in lines], True
     # Both ends: what matters is often put last.
@@ -126,6 +146,10 @@ def call_lines(call: Call, terminal: Terminal, most: int) -> tuple[list[str], bo
     omitted = f"{terminal.sign('cut')} {len(lines) - len(ahead) - len(behind)} lines are not shown here"
     marked = f"  {terminal.paint('ask', omitted)}"
     return [*(f"{bar}{line}" for line in ahead), marked, *(f"{bar}{line}" for line in behind)], False
+
+
+def _bar(terminal: Terminal) -> str:
+    return terminal.paint("dim", f"  {terminal.sign('bar')[0]} ")
 
 
 def _strange(call: Call, terminal: Terminal) -> list[str]:
@@ -148,10 +172,10 @@ def _held(config: SandboxConfig) -> str:
     return f"profile {config.rules.name}, {project}, {network}"
 
 
-def _choices(terminal: Terminal, *, keeps: bool, is_whole: bool) -> str:
-    offered = ["[o]nce"]
+def _choices(terminal: Terminal, *, runs: bool, keeps: bool, is_whole: bool) -> str:
+    offered = ["[o]nce"] if runs else []
     if keeps:
         offered.append(f"for this [p]roject ({DAYS} days)")
     if not is_whole:
         offered.append("[s]how all of it")
-    return terminal.paint("head", f"Run it? {', '.join(offered)}, [N]o") + " > "
+    return terminal.paint("head", f"{'Run' if runs else 'Approve'} it? {', '.join([*offered, '[N]o'])}") + " > "

@@ -67,6 +67,8 @@ class Person:
         self.descriptor = os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         self._settings: list[Any] = []
         self._before: dict[int, Any] = {}
+        self._came: list[int] = []
+        self._is_asking = False
 
     def isatty(self) -> bool:
         """Whether it is a terminal, as a stream says it."""
@@ -88,24 +90,37 @@ class Person:
 
         for number in (SIGINT, SIGTSTP, *_ENDINGS):
             if getsignal(number) is not SIG_IGN:
-                # Raised, not noted: the read below would only be begun again.
-                self._before[number] = signal(number, _raise)
+                self._before[number] = signal(number, self._interrupt)
         self._settings = termios.tcgetattr(self.descriptor)
         own = [*self._settings]
         own[0] |= termios.ICRNL
         own[1] |= termios.OPOST
         own[3] |= termios.ICANON | termios.ECHO | termios.ISIG
-        # Flushed: keys that were hit before the question are no answer to it.
-        termios.tcsetattr(self.descriptor, termios.TCSAFLUSH, own)
+        termios.tcsetattr(self.descriptor, termios.TCSADRAIN, own)
+        self._is_asking = True
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        """Put everything back. An interrupt is no answer, and goes no further; SIGTERM and the like end us."""
+        self._is_asking = False
         import termios  # noqa: PLC0415
 
+        if kind is Interrupted:
+            self.tell("\n")
         termios.tcsetattr(self.descriptor, termios.TCSADRAIN, self._settings)
         os.close(self.descriptor)
         for number, handler in self._before.items():
             signal(number, handler)
+        for number in self._came:
+            if number in _ENDINGS:
+                raise SystemExit(128 + number)
+        return kind is Interrupted
+
+    def _interrupt(self, number: int, _: object) -> None:
+        self._came.append(number)
+        if self._is_asking:
+            # Raised: noted alone, the read would only be begun again.
+            raise Interrupted(number)
 
     def tell(self, text: str) -> None:
         """Show a text that cannot drive the terminal."""
@@ -113,29 +128,20 @@ class Person:
         while data:
             data = data[os.write(self.descriptor, data) :]
 
-    def answer(self) -> str:
-        """Return the next line in lower case; nothing for end of file, an interrupt or nobody. SIGTERM and the like end us."""
+    def answer(self, question: str) -> str:
+        """Return the next line in lower case; nothing for end of file, or where nobody answers."""
         import termios  # noqa: PLC0415
 
+        # Keys that were hit before the question are no answer to it.
         termios.tcflush(self.descriptor, termios.TCIFLUSH)
-        waiting = poll()
-        waiting.register(self.descriptor, POLLIN)
-        try:
-            if not waiting.poll(ANSWER_SECONDS * 1000):
-                self.tell("\n")
-                return ""
-            line = os.read(self.descriptor, MAX_ANSWER_BYTES)
-        except Interrupted as interrupt:
-            self.tell("\n")
-            (number,) = interrupt.args
-            if number in _ENDINGS:
-                raise SystemExit(128 + number) from None
-            return ""
+        self.tell(question)
+        line = self._line()
         if not line.endswith(b"\n"):
             self.tell("\n")
             return ""
         return line.decode("utf-8", "replace").strip().lower()
 
-
-def _raise(number: int, _: object) -> None:
-    raise Interrupted(number)
+    def _line(self) -> bytes:
+        waiting = poll()
+        waiting.register(self.descriptor, POLLIN)
+        return os.read(self.descriptor, MAX_ANSWER_BYTES) if waiting.poll(ANSWER_SECONDS * 1000) else b""
