@@ -9,7 +9,7 @@ import os
 import stat
 
 from corral import owned
-from corral.config import SandboxConfig, checked_root
+from corral.config import Containment, SandboxConfig, checked_root
 from corral.errors import PolicyError
 from corral.frozen import Record, frozen
 
@@ -58,7 +58,9 @@ def load(root: str, environ: Mapping[str, str], *, profile: str | None = None) -
     ]
     if not any(data is not None for _, _, data in found):
         # Most projects; nothing of what follows is imported for them.
-        return Policy(SandboxConfig(root, profile=profile or DEFAULT_PROFILE))
+        return Policy(
+            SandboxConfig(root, profile=profile or DEFAULT_PROFILE, containment=Containment(scratch="project"))
+        )
     return _merged(root, environ, [(level, path, data) for level, path, data in found if data is not None], profile)
 
 

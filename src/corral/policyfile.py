@@ -133,8 +133,10 @@ def _checked(path: tuple[str, ...], value: Any, where: Located) -> Any:
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         where.refuse(path, f"{key} must be a number, not {value!r}")
-    if value == 0 and row.zero:
+    if value == 0 and row.zero and (isinstance(value, int) or row.kind == "seconds"):
         return value
+    if value > row.most:
+        where.refuse(path, f"{key} must be at most {row.most:g}, not {value!r}")
     try:
         if len(path) > 1:
             _RECORDS[path[0]](**{path[1]: value})

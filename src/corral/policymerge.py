@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 DEFAULT_PROFILE = "workspace"
+LASTING = Containment(scratch="project")  # what one command writes to /tmp the next reads, each in a process of its own
 _RECORDS: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
 _DEFAULTS: dict[str, Any] = {
     "profile": DEFAULT_PROFILE,
     "timeout_seconds": DEFAULT_TIMEOUT_SECONDS,
     "max_output_bytes": DEFAULT_MAX_OUTPUT_BYTES,
+    "containment.scratch": LASTING.scratch,
 }
 
 
@@ -188,6 +190,7 @@ class Merge:
             made["interpreter_block"] = default_interpreter_block() | set(values["interpreters"])
         if "environment" in values:
             made["env_allowlist"] = DEFAULT_ENV_ALLOWLIST | set(values["environment"])
+        values = {"containment.scratch": LASTING.scratch} | values
         for name, record in _RECORDS.items():
             fields = {k.partition(".")[2]: _or_none(k, v) for k, v in values.items() if k.startswith(f"{name}.")}
             if fields:
@@ -205,7 +208,7 @@ def default(key: str) -> Any:
     if KEYS[key].kind in ("names", "patterns", "paths"):
         return ()
     table, _, field = key.partition(".")
-    found = getattr(_RECORDS[table](), field) if field else _DEFAULTS[key]
+    found = _DEFAULTS[key] if key in _DEFAULTS else getattr(_RECORDS[table](), field)
     return 0 if found is None else found
 
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _sha256: Any = None
+MAX_FILE_BYTES = 1024 * 1024
 _FILE = "trust"  # one line for each file: hash, blank, path
+_DIGITS = 64  # of a hash
 
 
 def digest_of(data: bytes) -> str:
@@ -40,39 +42,73 @@ def is_trusted(path: str, digest: str, environ: Mapping[str, str], root: str) ->
     return (digest, path) in trusted(environ, root)
 
 
-def trusted(environ: Mapping[str, str], root: str) -> list[tuple[str, str]]:
+def trusted(environ: Mapping[str, str], root: str = "") -> list[tuple[str, str]]:
     """Return hash and path of every file that is trusted; PolicyError where someone else could have said so."""
-    file = f"{owned.directory('state', environ)}/{_FILE}"
-    owned.refuse_inside(file, root)
+    place = owned.directory("state", environ)
+    file = f"{place}/{_FILE}"
+    if root:
+        owned.refuse_inside(place, root)
     try:
-        owned.refuse_foreign(os.path.dirname(file))
-        owned.refuse_foreign(file)
-        with open(file, encoding="utf-8", errors="surrogateescape") as lines:
-            return [(line[:64], line[65:].rstrip("\n")) for line in lines]
+        owned.refuse_foreign(place)
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise PolicyError(f"{file} cannot be read: {error.strerror}") from None
+    with open(descriptor, "rb") as stream:
+        owned.refuse_foreign_status(file, os.fstat(descriptor))
+        data = stream.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise PolicyError(f"{file} is longer than {MAX_FILE_BYTES} bytes; remove it, and trust again what you trust")
+    lines = os.fsdecode(data).split("\n")
+    # The last line of a file that was cut short has no end, and counts for nothing.
+    return [(line[:_DIGITS], line[_DIGITS + 1 :]) for line in lines[:-1] if line[_DIGITS : _DIGITS + 1] == " "]
 
 
 def trust(path: str, digest: str, environ: Mapping[str, str], root: str) -> None:
     """Trust exactly these bytes at this path, and no longer any others there."""
-    _write([*_others(path, environ, root), (digest, path)], environ, root)
+    _change(path, digest, environ, root)
 
 
-def distrust(path: str, environ: Mapping[str, str], root: str) -> None:
-    """Trust no bytes at this path any longer."""
-    _write(_others(path, environ, root), environ, root)
+def distrust(path: str, environ: Mapping[str, str], root: str) -> bool:
+    """Trust no bytes at this path any longer; say whether any were."""
+    return _change(path, "", environ, root)
 
 
-def _others(path: str, environ: Mapping[str, str], root: str) -> list[tuple[str, str]]:
-    return [entry for entry in trusted(environ, root) if entry[1] != path]
+def _change(path: str, digest: str, environ: Mapping[str, str], root: str) -> bool:
+    from fcntl import LOCK_EX, flock  # noqa: PLC0415  a hook only reads
 
-
-def _write(entries: list[tuple[str, str]], environ: Mapping[str, str], root: str) -> None:
-    place = owned.private_directory("state", environ, root)
-    partial = f"{place}/{_FILE}.{os.getpid()}"
-    if any("\n" in path for _, path in entries):
+    if "\n" in path:
         raise PolicyError("a path with a line break cannot be trusted; rename the directory")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.writelines(f"{digest} {path}\n" for digest, path in entries)
-    os.replace(partial, f"{place}/{_FILE}")
+    place = owned.private_directory("state", environ, root)
+    lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Of two who trust at once, the second must not forget what the first has written.
+        flock(lock, LOCK_EX)
+        before = trusted(environ, root)
+        entries = [entry for entry in before if entry[1] != path]
+        changed = len(entries) != len(before)
+        if digest:
+            entries.append((digest, path))
+        if changed or digest:
+            _write(f"{place}/{_FILE}", entries)
+    finally:
+        os.close(lock)
+    return changed
+
+
+def _write(file: str, entries: list[tuple[str, str]]) -> None:
+    partial = f"{file}.{os.getpid()}-{os.urandom(4).hex()}"
+    data = os.fsencode("".join(f"{digest} {path}\n" for digest, path in entries))
+    if len(data) > MAX_FILE_BYTES:
+        raise PolicyError("too many files are trusted; see: corral trust --list, and: corral distrust")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(partial, file)
+    except BaseException:
+        os.unlink(partial)
+        raise

@@ -26,6 +26,24 @@ if TYPE_CHECKING:
 NO, MAYBE, SURE = 0, 1, 2
 _CLUSTERING = ("gnu", "posix", "tar", "guess")  # styles in which -rf is -r -f
 _ALIASING = ("git", "hg", "jj", "cargo", "gh")  # where a subcommand nobody knows may be the owner's name for another
+# Whose operands are goals in any order: `mvn clean deploy` deploys.
+_GOALS = (
+    "mvn",
+    "mvnw",
+    "mvnd",
+    "gradle",
+    "gradlew",
+    "make",
+    "gmake",
+    "ninja",
+    "rake",
+    "ant",
+    "sbt",
+    "just",
+    "bazel",
+    "nox",
+    "invoke",
+)
 _ALIASES = ("alias.", "--config-env=alias.")  # a setting by which git names a subcommand anew
 _SHORTEST = 3  # characters of an abbreviated option: --f
 
@@ -117,7 +135,8 @@ def _refuses(act: Act, words: tuple[str, ...]) -> int:
     operands = [word for word in words[1:] if not word.startswith("-")]
     options = [word for word in words[1:] if word.startswith("-")]
     if words[0] in names:
-        return min(_begins(operands, arguments, act.row or {}), _has_options(options, arguments, act.row or {}))
+        said = _begins(operands, arguments, act.row or {}, goals=words[0] in _GOALS)
+        return min(said, _has_options(options, arguments, act.row or {}))
     # What git keeps as git-push runs under that name too.
     for size in range(1, len(operands) + 1):
         if "-".join((words[0], *operands[:size])) in names:
@@ -126,8 +145,8 @@ def _refuses(act: Act, words: tuple[str, ...]) -> int:
     return NO
 
 
-def _begins(wanted: Sequence[str], arguments: list[Word], row: Row) -> int:
-    """Say whether arguments begin with these words, options and their values aside."""
+def _begins(wanted: Sequence[str], arguments: list[Word], row: Row, *, goals: bool = False) -> int:
+    """Say whether arguments begin with these words, or hold them if they are goals, options and their values aside."""
     rows = [row]
     for word in wanted:
         rows.append(rows[-1].get("sub", {}).get(word, {}))
@@ -140,7 +159,8 @@ def _begins(wanted: Sequence[str], arguments: list[Word], row: Row) -> int:
         if done == len(wanted):
             best = max(best, certainty)
         elif index < len(arguments):
-            for state in _steps(arguments[index], wanted[done], rows[done], renamed=renamed):
+            states = _steps(arguments[index], wanted[done], rows[done], renamed=renamed)
+            for state in [*states, (1, 0, SURE)] if goals else states:
                 after = (index + state[0], done + state[1], min(certainty, state[2]))
                 if after not in seen:
                     seen.add(after)

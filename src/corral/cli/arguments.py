@@ -147,6 +147,41 @@ An approval is for one exact call: its text, its directory, the project, the pol
 it. It lasts 7 days. What is denied cannot be approved, and only a person at a terminal can approve.
 Exit code: 0; add 1 you said no or nobody could be asked, 126 it is denied; 125 corral itself failed.
 """
+POLICY = """\
+examples:
+  corral policy show           what holds here, and the file and line of each setting
+  corral policy show --json | jq .waiting
+  corral policy test           judge every example of every rule
+  corral policy schema         the JSON Schema of the files, for editors
+
+The files are ~/.config/corral/policy.toml, the owner's, and corral.toml in the project, which may only tighten until
+the owner trusts it.
+Exit code: 0; test 1 where an example does not hold; 125 a file is wrong, with its line and column.
+"""
+TRUST = """\
+examples:
+  corral trust                 show this project's corral.toml and what it would loosen, and ask
+  corral trust --list          what is trusted
+
+A file that is not trusted can only tighten. Trust holds for the exact bytes: a file that changes is untrusted again.
+Only a person at a terminal can trust: not a pipe, a hook or an agent, and nothing inside a sandbox.
+Exit code: 0 trusted, or it needs no trust; 1 you said no; 125 corral itself failed, or there is nobody to ask.
+"""
+DISTRUST = """\
+examples:
+  corral distrust              this project's corral.toml can only tighten from now on
+
+Exit code: 0; 125 corral itself failed.
+"""
+INIT = """\
+examples:
+  corral init                  write a corral.toml that fits this project
+  corral init --user           write ~/.config/corral/policy.toml, for all projects
+  corral init --print          show it and write nothing
+
+A file that is there stays as it is. What is written only tightens; what would loosen stands in it as a comment.
+Exit code: 0 written; 125 corral itself failed, or there is a file already.
+"""
 DEFAULT_PROFILE = "workspace"
 VERBS = {
     "run": ("run a command, if the guard allows it", RUN),
@@ -155,6 +190,10 @@ VERBS = {
     "grants": ("show, revoke or add what you approved for a project", GRANTS),
     "log": ("show what was tried, what was said of it, and what became of it", LOG),
     "rule": ("show a rule's page, or the ids of all rules", RULE),
+    "policy": ("show what holds here and where it comes from; test it; print its schema", POLICY),
+    "init": ("write a policy file that fits this project", INIT),
+    "trust": ("let this project's policy file loosen, as it is now", TRUST),
+    "distrust": ("let this project's policy file only tighten again", DISTRUST),
     "hook": ("answer one call of a coding agent, in its own protocol", HOOK),
     "demo": ("run legal and adversarial calls in a temporary project", DEMO),
     "doctor": ("show what this machine gives to hold commands with, and what would give more", DOCTOR),
@@ -302,6 +341,16 @@ def _verb_parser(verb: str) -> Parser:
         _host_arguments(parser)
     if verb == "log":
         _log_arguments(parser)
+    if verb == "policy":
+        parser.add_argument("action", choices=("show", "test", "schema"), metavar="show|test|schema")
+        _profile_argument(parser)
+    if verb in ("policy", "init", "trust", "distrust", "rule"):
+        _root_argument(parser)
+    if verb == "trust":
+        parser.add_argument("--list", action="store_true", help="show what is trusted")
+    if verb == "init":
+        parser.add_argument("--user", action="store_true", help="for all projects of yours")
+        parser.add_argument("--print", dest="shown", action="store_true", help="show it and write nothing")
     if verb == "rule":
         parser.add_argument("id", nargs="?", metavar="ID", help="a rule's id, as in a finding")
     parser.add_argument("--json", action="store_true", help="print JSON on stdout")

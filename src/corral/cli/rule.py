@@ -13,6 +13,7 @@ from corral.terminal import terminal_of, visible
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from typing import Any
 
     from corral.rulepage import Page
     from corral.terminal import Terminal
@@ -23,8 +24,11 @@ MAX_MATCHES = 5
 def main(options: argparse.Namespace) -> int:
     """Print what was asked for; an unknown id is an error that names its neighbours."""
     if options.id is None:
-        print(json_text(rule_ids()) if options.json else "\n".join(rule_ids()))
+        ids = sorted({*rule_ids(), *_owners(options.root)})
+        print(json_text(ids) if options.json else "\n".join(map(visible, ids)))
         return 0
+    if options.id.startswith("policy-"):
+        return _owner_pages(options)
     page = page_of(options.id)
     if page is None:
         print(f"corral: there is no rule {visible(options.id)}", file=sys.stderr)
@@ -35,6 +39,42 @@ def main(options: argparse.Namespace) -> int:
         print(json_text(page.to_dict()))
     else:
         print("\n".join(page_lines(page, terminal_of(sys.stdout, os.environ))))
+    return 0
+
+
+def _owners(root: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the rules of the policy files that hold here, by their ids; most ids are one rule's."""
+    from corral.policy import load  # noqa: PLC0415  the built-in ones need no file
+    from corral.policytext import to_dict  # noqa: PLC0415
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    for rule in to_dict(load(root, os.environ))["rules"]:  # type: ignore[attr-defined]  # a list of them
+        found.setdefault(rule["id"], []).append(rule)
+    return found
+
+
+def _owner_pages(options: argparse.Namespace) -> int:
+    known = _owners(options.root)
+    rules = known.get(options.id)
+    if rules is None:
+        print(f"corral: no policy file that holds here has a rule {visible(options.id)}", file=sys.stderr)
+        for match in known:
+            print(f"  there is {visible(match)}", file=sys.stderr)
+        return FAILURE_STATUS
+    if options.json:
+        print(json_text(rules))
+        return 0
+    terminal = terminal_of(sys.stdout, os.environ)
+    for rule in rules:
+        words = " ".join(rule["command"])
+        behind = "and nothing behind it" if rule["exact"] else "whatever stands behind it"
+        print(terminal.paint("head", visible(rule["id"])))
+        lines = labelled("what", f"a rule of a policy file: {rule['decision']} {words}, {behind}", terminal)
+        lines += labelled("where", f"{rule['path']}:{rule['line']}", terminal)
+        lines += labelled("why", rule["reason"], terminal) if rule["reason"] else []
+        lines += labelled("instead", rule["instead"], terminal) if rule["instead"] else []
+        lines += labelled("lifts", ", ".join(rule["lifts"]), terminal) if rule["lifts"] else []
+        print("\n".join(lines))
     return 0
 
 

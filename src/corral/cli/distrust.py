@@ -1,0 +1,29 @@
+"""`corral distrust`: a project's policy file loosens nothing any longer. It only tightens, so anybody may."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.config import checked_root
+from corral.policy import project_file
+from corral.record import json_text
+from corral.terminal import visible
+from corral.trust import distrust
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+
+def main(options: argparse.Namespace) -> int:
+    """Forget that the project's file was trusted; the project need not exist any longer."""
+    root = os.path.realpath(options.root)
+    path = project_file(checked_root(root) if os.path.isdir(root) else root)
+    was = distrust(path, os.environ, root)
+    if options.json:
+        print(json_text({"path": path, "state": "untrusted", "was_trusted": was}))
+    else:
+        text = f"{path} is no longer trusted." if was else f"{path} was not trusted."
+        print(visible(text), file=sys.stderr)
+    return 0

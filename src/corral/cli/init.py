@@ -1,0 +1,173 @@
+"""`corral init`: writes a commented policy file that fits the project. It never overwrites, and what it writes loads."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral import owned
+from corral.config import DEFAULT_TIMEOUT_SECONDS, checked_root
+from corral.errors import PolicyError
+from corral.policy import owner_file, project_file
+from corral.policycheck import compiled
+from corral.policyfile import parse
+from corral.projectkinds import KINDS
+from corral.record import json_text
+from corral.terminal import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+
+    from corral.projectkinds import Kind, Publishing
+
+MAX_ENTRIES = 1000  # of each directory that is looked at
+_SKIPPED = ("node_modules", "vendor", "target", "build", "dist", "venv")
+_HEAD = """\
+# What the agents that work here may do. corral judges every command by this, and the kernel holds what runs.
+#
+# This file may tighten what the owner's ~/.config/corral/policy.toml says. Whatever would loosen it waits until the
+# owner has run `corral trust`, and again when the file has changed. Commands cannot write it.
+#
+#   corral policy show    what holds now, and where each line of it comes from
+#   corral policy test    whether the examples below hold
+"""
+_OWNER_HEAD = """\
+# What agents may do in all projects of mine. A project's corral.toml may only tighten this, until I trust it with
+# `corral trust`. Commands can neither read nor write this file.
+#
+#   corral policy show    what holds in a project, and where each line of it comes from
+#   corral policy test    whether the examples below hold
+"""
+_PROFILE = """
+# workspace: the kernel contains, so scripts, pipes and deleting inside the project are fine.
+# strict: no inline code, no deleting, nothing outside the project; for agents that deserve no trust at all.
+{mark}profile = "{profile}"
+"""
+_NETWORK = """
+[containment]
+# Without the network nothing that is read here can be sent away, and nothing be installed.
+network = "off"
+"""
+_RULES = """
+# Rules say what becomes of commands by their first words. Options, paths, wrappers and links are looked through. The
+# first rule that fits counts. Every rule carries examples, which are judged whenever this file is read.
+"""
+_PUSH = """
+[[rule]]
+command = "git push"
+decision = "{decision}"
+reason = "what leaves this machine is sent by a person"
+instead = "Commit, and say what should be pushed."
+{decision} = ["git push origin main", "git -C sub push --force"]
+allow = ["git stash push", "git commit -m 'push it'"]
+"""
+_RULE = """
+[[rule]]
+command = "{command}"
+decision = "deny"
+reason = "releases are made by a person"
+deny = ["{refused}"]
+allow = ["{allowed}"]
+"""
+
+
+def main(options: argparse.Namespace) -> int:
+    """Write the file, or show what it would be."""
+    if options.user:
+        path, kinds, text = owner_file(os.environ), [], owner_text()
+    else:
+        root = checked_root(options.root)
+        path, kinds = project_file(root), kinds_of(root)
+        text = project_text(kinds)
+    # It must load and its examples hold, or it is not written.
+    compiled(parse(text.encode(), path), path)
+    if options.shown:
+        print(text, end="")
+        return 0
+    if options.user:
+        owned.private_directory("config", os.environ, "")
+    _write(path, text)
+    found = ", ".join(kind.name for kind in kinds)
+    if options.json:
+        print(json_text({"path": path, "kinds": [kind.name for kind in kinds]}))
+    else:
+        print(visible(f"Wrote {path}{f', for {found}' if found else ''}."), file=sys.stderr)
+        print(
+            "Next: corral policy show, or an editor. It only tightens; what would loosen is commented out.",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    except FileExistsError:
+        raise PolicyError(f"{path} is there already, and stays as it is; corral init --print shows a new one") from None
+    except OSError as error:
+        raise PolicyError(f"{path} cannot be written: {error.strerror}") from None
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def kinds_of(root: str) -> list[Kind]:
+    """Return the kinds of project that a directory and those in it are."""
+    names = _names(root)
+    for entry in sorted(names):
+        inner = f"{root}/{entry}"
+        if not entry.startswith(".") and entry not in _SKIPPED and os.path.isdir(inner) and not os.path.islink(inner):
+            names = names | _names(inner)
+    return [kind for kind in KINDS if any(_is_there(mark, names) for mark in kind.marks)]
+
+
+def _names(directory: str) -> set[str]:
+    try:
+        return set(os.listdir(directory)[:MAX_ENTRIES])
+    except OSError:
+        return set()
+
+
+def _is_there(mark: str, names: set[str]) -> bool:
+    return any(name.endswith(mark[1:]) for name in names) if mark.startswith("*") else mark in names
+
+
+def project_text(kinds: list[Kind]) -> str:
+    """Return a corral.toml for a project of these kinds."""
+    found = ", ".join(kind.name for kind in kinds) or "no kind that is known"
+    seconds = max((kind.seconds for kind in kinds), default=600)
+    parts = [_HEAD, f"\n# Found here: {found}.\n", _PROFILE.format(mark="# ", profile="strict"), _times(seconds)]
+    parts += [_variables(kinds), _NETWORK, _caches(kinds), _RULES, _PUSH.format(decision="deny")]
+    publishing: list[Publishing] = [each for kind in kinds for each in kind.publishing]
+    parts += [_RULE.format(command=p.command, refused=p.refused, allowed=p.allowed) for p in publishing]
+    return "".join(parts)
+
+
+def owner_text() -> str:
+    """Return a policy.toml for the owner."""
+    parts = [_OWNER_HEAD, _PROFILE.format(mark="", profile="workspace"), _times(600), _variables(())]
+    return "".join([*parts, _NETWORK, _caches(KINDS), _RULES, _PUSH.format(decision="ask")])
+
+
+def _times(seconds: int) -> str:
+    return (
+        f"\n# How long a command may take; {DEFAULT_TIMEOUT_SECONDS:g} seconds unless this or --timeout says otherwise.\n"
+        f"# timeout_seconds = {seconds}\n"
+    )
+
+
+def _variables(kinds: Iterable[Kind]) -> str:
+    names = [name for kind in kinds for name in kind.variables] or ["CI"]
+    return f"\n# Variables that commands see besides PATH, HOME, LANG and their like.\n# environment = {_list(names)}\n"
+
+
+def _caches(kinds: Iterable[Kind]) -> str:
+    paths = [path for kind in kinds for path in kind.caches]
+    if not paths:
+        return ""
+    return f"# What tools have fetched already can be shown to them, read-only.\n# read = {_list(paths)}\n"
+
+
+def _list(names: list[str]) -> str:
+    return "[" + ", ".join(f'"{name}"' for name in names) + "]"

@@ -1,0 +1,154 @@
+"""A merged policy in words and as plain data: what holds, where each line of it stands, what waits for trust."""
+
+from __future__ import annotations
+
+from corral.jsontext import dumps
+from corral.policykeys import DECIDED, FIELDS, KEYS, TABLES
+from corral.rulebook import profile_named
+from corral.terminal import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from corral.config import SandboxConfig
+    from corral.policy import Policy, Source
+    from corral.policymerge import Setting
+    from corral.terminal import Terminal
+
+SCHEMA = "corral.policy/1"
+BUILT_IN = "built-in"
+
+
+def setting_text(setting: Setting) -> str:
+    """Return one line of a policy as it could stand in a file."""
+    if setting.key == "rule":
+        return f"[[rule]] {visible(str(setting.value))}"
+    return f"{setting.key} = {visible(written(setting.value))}"
+
+
+def written(value: object) -> str:
+    """Return a value as TOML writes it."""
+    return dumps(list(value) if isinstance(value, (tuple, set, frozenset)) else value)
+
+
+def value_of(key: str, config: SandboxConfig) -> Any:
+    """Return what holds for a key, as a file would write it."""
+    table, _, field = key.partition(".")
+    if field:
+        value = getattr(getattr(config, table), field)
+    elif key == "profile":
+        value = config.rules.name
+    else:
+        value = getattr(config, FIELDS.get(key, key))
+    if KEYS[key].kind in ("names", "patterns"):
+        return sorted(value)
+    return list(value) if isinstance(value, tuple) else 0 if value is None else value
+
+
+def to_dict(policy: Policy) -> dict[str, object]:
+    """Return the policy as JSON-ready data."""
+    config, rules = policy.config, policy.config.rules
+    settings = {key: {"value": value_of(key, config), "from": _places(_said(policy, key))} for key in KEYS}
+    decided = {
+        table: {
+            key: {"value": str(decision), "from": _places(_said(policy, f"{table}.{key}"))}
+            for key, decision in getattr(rules, table).items()
+        }
+        for table in DECIDED
+    }
+    return {
+        "schema": SCHEMA,
+        "root": config.project_root,
+        "files": [{name: getattr(source, name) for name in source._fields} for source in policy.sources],
+        "needs_containment": rules.needs_containment,
+        "settings": settings,
+        **decided,
+        "rules": [_rule(rule) for file in rules.commands for rule in file],
+        "waiting": [
+            {"key": s.key, "value": s.value, "path": s.path, "line": s.line, "column": s.column} for s in policy.waiting
+        ],
+    }
+
+
+def _rule(rule: Any) -> dict[str, object]:
+    path, _, line = rule.source.rpartition(":")
+    return {
+        "id": rule.id,
+        "command": list(rule.words),
+        "decision": str(rule.decision),
+        "reason": rule.reason,
+        "instead": rule.instead,
+        "exact": rule.exact,
+        "lifts": list(rule.lifts),
+        "path": path,
+        "line": int(line),
+    }
+
+
+def _said(policy: Policy, key: str) -> list[Setting]:
+    """Return the lines that a value comes from: the last of them, or all for a list, to which each adds."""
+    found = [s for s in policy.settings if s.key == key and s.in_force]
+    return found if key in KEYS and KEYS[key].tighter in ("adds", "grants") else found[-1:]
+
+
+def _places(settings: Iterable[Setting]) -> list[dict[str, object]]:
+    return [{"path": s.path, "line": s.line, "column": s.column} for s in settings]
+
+
+def lines(policy: Policy, terminal: Terminal) -> list[str]:
+    """Return the policy for people."""
+    rows = [_file(source) for source in policy.sources] or [("# no policy file: all is built in", "")]
+    rows.append(("", ""))
+    for table in ("", *TABLES):
+        own = [key for key in KEYS if key.partition(".")[0 if "." in key else 2] == table]
+        rows += [("", ""), (f"[{table}]", "")] if table else []
+        rows += [_row(policy, key) for key in own]
+    for table in DECIDED:
+        changed = _changed(policy, table)
+        rows += [("", ""), (f"[{table}]", ""), *changed] if changed else []
+    for file in policy.config.rules.commands:
+        for rule in file:
+            rows += [("", ""), (f"[[rule]] {rule.decision} {' '.join(rule.words)}", rule.source)]
+    if policy.waiting:
+        rows += [("", ""), ("# would loosen, and waits for: corral trust", "")]
+        rows += [(f"# {setting_text(s)}", f"{s.path}:{s.line}") for s in policy.waiting]
+    width = max(len(text) for text, origin in rows if origin and len(text) < terminal.columns // 2)
+    return [_line(text, origin, width, terminal) for text, origin in rows]
+
+
+def _file(source: Source) -> tuple[str, str]:
+    state = "" if source.level == "owner" else ", trusted" if source.trusted else ", not trusted: it only tightens"
+    return f"# {visible(source.path)} ({source.level}{state})", ""
+
+
+def _row(policy: Policy, key: str) -> tuple[str, str]:
+    value = value_of(key, policy.config)
+    said = _said(policy, key)
+    if KEYS[key].kind in ("names", "patterns"):
+        # What is built in would fill a screen; `corral rule` lists it.
+        value = [name for s in said for name in s.value]  # type: ignore[attr-defined]
+    name = key.rpartition(".")[2]
+    return f"{name} = {visible(written(value))}", ", ".join(_origin(s) for s in said) or BUILT_IN
+
+
+def _origin(setting: Setting) -> str:
+    return f"{visible(setting.path)}:{setting.line}" if setting.path else "the command line"
+
+
+def _changed(policy: Policy, table: str) -> list[tuple[str, str]]:
+    rules = policy.config.rules
+    built_in = getattr(profile_named(rules.name), table)
+    found = []
+    for key, decision in getattr(rules, table).items():
+        said = _said(policy, f"{table}.{key}")
+        if said or decision is not built_in[key]:
+            found.append((f'{key} = "{decision}"', _origin(said[0]) if said else BUILT_IN))
+    return found
+
+
+def _line(text: str, origin: str, width: int, terminal: Terminal) -> str:
+    if not origin:
+        return terminal.paint("dim" if text.startswith("#") else "head", text) if text else ""
+    return f"{text.ljust(width)}  {terminal.paint('dim', f'# {visible(origin)}')}"

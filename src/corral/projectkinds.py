@@ -1,0 +1,89 @@
+"""What kinds of projects there are: the files they are known by, what publishes them, where their tools keep what they fetched. Data only."""
+
+from __future__ import annotations
+
+from corral.frozen import Record, frozen
+
+
+@frozen
+class Publishing(Record):
+    """A command that hands something to the world, and a command close to it that does not."""
+
+    command: str
+    refused: str
+    allowed: str
+
+
+@frozen
+class Kind(Record):
+    """One kind of project."""
+
+    name: str
+    marks: tuple[str, ...]  # names, or `*.suffix`
+    publishing: tuple[Publishing, ...] = ()
+    caches: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    seconds: int = 600  # that a build or a full test run may well take
+
+
+KINDS = (
+    Kind(
+        "Python",
+        ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "Pipfile", "tox.ini", "uv.lock", "poetry.lock"),
+        (
+            Publishing("twine upload", "twine upload dist/*", "twine check dist/x.whl"),
+            Publishing("uv publish", "uv publish", "uv run pytest"),
+            Publishing("poetry publish", "poetry publish --build", "poetry run pytest"),
+        ),
+        ("~/.cache/pip", "~/.cache/uv"),
+        ("VIRTUAL_ENV",),
+    ),
+    Kind(
+        "Node",
+        ("package.json",),
+        (
+            Publishing("npm publish", "npm publish --access public", "npm run build"),
+            Publishing("yarn npm publish", "yarn npm publish", "yarn test"),
+            Publishing("pnpm publish", "pnpm publish", "pnpm test"),
+        ),
+        ("~/.npm", "~/.cache/yarn", "~/.local/share/pnpm"),
+        ("NODE_ENV",),
+    ),
+    Kind(
+        "Rust",
+        ("Cargo.toml",),
+        (Publishing("cargo publish", "cargo publish", "cargo test"),),
+        ("~/.cargo/registry", "~/.cargo/git"),
+        ("RUST_BACKTRACE", "RUST_LOG"),
+        1800,
+    ),
+    Kind("Go", ("go.mod", "go.work"), (), ("~/go/pkg/mod", "~/.cache/go-build"), ("GOFLAGS",)),
+    Kind(
+        "Java",
+        ("pom.xml", "build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts"),
+        (
+            Publishing("mvn deploy", "mvn clean deploy", "mvn -q test"),
+            Publishing("mvnw deploy", "./mvnw clean deploy", "./mvnw test"),
+            Publishing("gradle publish", "gradle publish", "gradle test"),
+            Publishing("gradlew publish", "./gradlew build publish", "./gradlew test"),
+        ),
+        ("~/.m2/repository", "~/.gradle/caches"),
+        (),
+        1800,
+    ),
+    Kind(
+        "Ruby",
+        ("Gemfile", "Rakefile", "*.gemspec"),
+        (Publishing("gem push", "gem push x-1.0.gem", "gem list"),),
+        ("~/.gem", "~/.bundle"),
+        ("RAILS_ENV", "RACK_ENV"),
+    ),
+    Kind(
+        "C and Make",
+        ("Makefile", "GNUmakefile", "makefile", "CMakeLists.txt", "meson.build", "configure", "configure.ac"),
+        (),
+        ("~/.cache/ccache",),
+        ("CFLAGS", "CXXFLAGS", "LDFLAGS"),
+        1800,
+    ),
+)  # fmt: skip
