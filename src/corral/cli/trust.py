@@ -93,20 +93,22 @@ def _controlling_terminal() -> int:
 
 
 def _agreed(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...]) -> bool:
+    agreed = False
     with Person() as person:
         terminal = terminal_of(person, os.environ)
-        person.tell("\n".join(_question(path, data, digest, waiting, terminal)))
-        return person.answer() in YES
+        person.tell("\n".join(_shown(path, data, digest, waiting, terminal)))
+        question = terminal.paint("head", "Trust exactly these bytes, until they change? [y]es, [N]o")
+        agreed = person.answer(f"{question} > ") in YES
+    return agreed
 
 
-def _question(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...], terminal: Terminal) -> list[str]:
+def _shown(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...], terminal: Terminal) -> list[str]:
     bar = terminal.paint("dim", f"  {terminal.sign('bar')}")
     lines = ["", terminal.paint("head", visible(path)), ""]
-    lines += [f"{bar}{visible(line)}" for line in data.decode().splitlines()]
+    lines += [f"{bar}{visible(line)}" for line in data.decode().split("\n")]
     lines += ["", terminal.paint("ask", "Trusted, it would loosen what holds here:"), ""]
     lines += [f"  line {setting.line}: {setting_text(setting)}" for setting in waiting]
-    lines += ["", terminal.paint("dim", f"sha256 {digest}"), ""]
-    return [*lines, terminal.paint("head", "Trust exactly these bytes, until they change? [y]es, [N]o") + " > "]
+    return [*lines, "", terminal.paint("dim", f"sha256 {digest}"), "", ""]
 
 
 def _said(options: argparse.Namespace, path: str, digest: str, state: str, text: str) -> int:
