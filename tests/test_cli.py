@@ -63,8 +63,7 @@ def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], proje
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        pytest.param([], "usage: corral", id="nothing"),
-        pytest.param(["fly"], "there is no command fly; choose one of run, check", id="an unknown command"),
+        pytest.param(["fly"], "there is no command fly; choose one of status, run, check", id="an unknown command"),
         pytest.param(["--colour"], "corral: unknown option --colour", id="an unknown option alone"),
         pytest.param(["--colour", "run", "--", "ls"], "corral: unknown option --colour", id="an unknown option first"),
         pytest.param(["check"], "Give the command after --", id="nothing to check"),
