@@ -67,21 +67,25 @@ class Stream:
         self._tail[: size - straight] = data[straight:]
         self._next = (self._next + size) % self._tail_size
 
+    def tail(self) -> bytes:
+        """Return the kept bytes that came last, after the head."""
+        return bytes(self._tail[self._next :]) + bytes(self._tail[: self._next])
+
     def finish(self) -> tuple[bytes, bool]:
         """Return what is kept, with a marker where bytes were dropped, and whether any were."""
         if not self.total:
             return b"", False
-        head = bytes(self._head)
-        tail = bytes(self._tail[self._next :]) + bytes(self._tail[: self._next])
+        head, tail = bytes(self._head), self.tail()
         if len(head) + len(tail) == self.total:
             return head + tail, False
-        head = head[: len(head) - _split_at_end(head)]
+        head = head[: len(head) - split_at_end(head)]
         tail = tail[_split_at_start(tail) :]
         omitted = self.total - len(head) - len(tail)
         return head + (MARKER % omitted).encode() + tail, True
 
 
-def _split_at_end(data: bytes) -> int:
+def split_at_end(data: bytes) -> int:
+    """Return how many bytes at the end are the beginning of a character."""
     # A character cut in two would make the whole stream need base64 in JSON.
     for back in range(1, min(_LONGEST_UTF8, len(data) + 1)):
         byte = data[-back]

@@ -79,6 +79,8 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
     if options.verb not in CALLS and getattr(options, "action", None) != "add":
         if loose or command is not None:
             parser.error(f"{options.verb} takes no command")
+        if getattr(options, "token_file", None) and not options.http:
+            parser.error("--token-file is for --http")
         return
     wants_terminal = getattr(options, "tty", None)
     if wants_terminal and options.json:
@@ -144,6 +146,9 @@ def _verb_parser(verb: str) -> Parser:
         parser.set_defaults(profile=DEFAULT_PROFILE)
     if verb in ("doctor", "selftest", "status"):
         _root_argument(parser)
+    if verb == "mcp":
+        _mcp_arguments(parser)
+        return parser
     if verb in ("run", "doctor", "selftest"):
         what = "what holds commands: auto (default), warden, bubblewrap, or none"
         parser.add_argument("--backend", default="auto", choices=BACKENDS, metavar="NAME", help=what)
@@ -231,6 +236,16 @@ def _profile_argument(parser: Parser) -> None:
 
 def _root_argument(parser: Parser) -> None:
     parser.add_argument("--root", default=".", metavar="DIR", help="the project's directory (default: .)")
+
+
+def _mcp_arguments(parser: Parser) -> None:
+    bound = "the project's directory, or one above those that the client may name (default: .)"
+    parser.add_argument("--root", default=".", metavar="DIR", help=bound)
+    names = profile_names()
+    tighter = f"{' or '.join(names)}, where the policy says nothing tighter"
+    parser.add_argument("--profile", choices=names, metavar="NAME", help=tighter)
+    parser.add_argument("--http", metavar="[HOST:]PORT", help="listen on this machine's loopback, not on stdin")
+    parser.add_argument("--token-file", metavar="FILE", help="take the token from a file of mode 600, and print none")
 
 
 def _call_arguments(parser: Parser) -> None:

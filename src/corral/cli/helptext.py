@@ -178,6 +178,16 @@ What is active here: profile, policy files and whether they are trusted, what th
 was refused last. It tries the layers but starts no sandbox, and finds hooks but does not call them: corral doctor does.
 Exit code: 0; 125 where the policy cannot be used, so that every call is refused.
 """
+MCP = """\
+examples:
+  corral mcp                           for a client that starts it, as its settings say
+  corral mcp --root ~/code             for a client that names its roots; only those below this one count
+  corral mcp --http 8765               for clients of this machine; the token is on stderr, once
+
+The settings of most clients: {"mcpServers": {"corral": {"command": "corral", "args": ["mcp", "--root", "DIR"]}}}
+It needs the MCP SDK: pip install 'corral[mcp]'. docs/mcp.md tells what its tools take and give.
+Exit code: 0 the client hung up, 125 corral itself failed.
+"""
 VERBS = {
     "status": ("show what is active here; the same as corral alone", STATUS),
     "run": ("run a command, if the guard allows it", RUN),
@@ -195,6 +205,7 @@ VERBS = {
     "doctor": ("show what this machine gives to hold commands with, and what would give more", DOCTOR),
     "install": ("put corral between a coding agent and this machine", INSTALL),
     "uninstall": ("take corral out of a coding agent's settings", UNINSTALL),
+    "mcp": ("serve MCP clients: run and check commands as tools", MCP),
     "selftest": ("attack the sandbox harmlessly, and show what held", SELFTEST),
 }
 CALLS = {

@@ -1,0 +1,32 @@
+"""`corral mcp`: an MCP server for one client on its pipes, or for clients of this machine over HTTP."""
+
+from __future__ import annotations
+
+import os
+
+from corral.errors import CorralError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+MISSING = "corral mcp needs the MCP SDK, version 2, which is not installed here; run: pip install 'corral[mcp]'"
+
+
+class MissingError(CorralError):
+    """The extra is not installed."""
+
+
+def main(options: argparse.Namespace) -> int:
+    """Serve until the client hangs up, or the server is told to end."""
+    try:
+        from corral.integrations.mcp import serve  # noqa: PLC0415  it takes a second
+    except ImportError as error:
+        if (error.name or "").startswith("corral"):
+            raise
+        raise MissingError(f"{MISSING} ({error})") from None
+    if options.http is None:
+        serve.serve_stdio(options.root, os.environ, profile=options.profile)
+    else:
+        serve.serve_http(options.root, os.environ, options.http, profile=options.profile, token_file=options.token_file)
+    return 0

@@ -1,0 +1,203 @@
+"""The tools and the resource of the MCP server: arguments in, a judged and contained call, structured data out.
+
+A refusal is a result like any other. What a call started ends with it, however it ends.
+"""
+
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp_types import CallToolResult, ToolAnnotations
+from pydantic import Field
+
+from corral import __version__
+from corral.errors import CorralError
+from corral.integrations.mcp import shapes
+from corral.integrations.mcp.calls import Ask, Said, Where, call_of, desk_of, end, start, while_alive
+from corral.integrations.mcp.desk import MAX_SECONDS, Desk
+from corral.integrations.mcp.jobs import Job, Log
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+LAST_LINE_BYTES = 4096
+MAX_WAIT_SECONDS = 50.0  # of read_output; below what clients give a call
+MAX_GRACE_SECONDS = 30.0
+INSTRUCTIONS = (
+    "Commands run inside the project, contained by the kernel; the network is off unless the owner's policy says otherwise. "
+    "A refused call is a result with denied=true, its reason and what to do instead: do that, or ask the owner; trying the same "
+    "in other words does not help. Use start_process for servers and whatever outlives one call. Output that was cut is "
+    "whole in the file full_output_path, which commands can read. The policy is the resource corral://policy."
+)
+
+Words = Annotated[
+    list[str],
+    Field(
+        description="The program and its arguments, not passed through a shell. Give argv or shell.", max_length=4096
+    ),
+]
+Text = Annotated[str, Field(description="A bash command line, instead of argv.", max_length=256 * 1024)]
+Directory = Annotated[
+    str, Field(description="Where it starts: relative to the project's root, or absolute in it.", max_length=4096)
+]
+Seconds = Annotated[
+    float | None,
+    Field(description="Wall-clock limit; the owner's policy may set a lower one.", gt=0, le=MAX_SECONDS),
+]
+NO_WORDS: list[str] = []
+ProcessId = Annotated[str, Field(description="What start_process gave.", max_length=64)]
+
+
+async def run_command(
+    ctx: Ask,
+    *,
+    place: Where,
+    said: Said,
+    argv: Words = NO_WORDS,
+    shell: Text = "",
+    cwd: Directory = "",
+    timeout_seconds: Seconds = None,
+) -> CallToolResult:
+    """Run a command to its end, contained in the project, and return its result.
+
+    A refused command is a result with denied=true, the reason and what to do instead.
+    """
+    log = Log(LAST_LINE_BYTES)
+    limit = place.seconds(timeout_seconds, place.policy.config.timeout_seconds)
+    handle, note = await start(ctx, place, said, call_of(argv, shell, cwd), limit=limit, log=log)
+    try:
+        # Its own time limit ends it; ours would lose the result.
+        await while_alive(ctx, lambda: handle, log, total=limit)
+        result = await handle
+    except CorralError as error:
+        raise ToolError(str(error)) from error
+    finally:
+        await end(handle)
+    return shapes.answer(shapes.result_data(result, note))
+
+
+async def check_command(
+    *, place: Where, argv: Words = NO_WORDS, shell: Text = "", cwd: Directory = ""
+) -> CallToolResult:
+    """Say whether a command would be allowed, and why not; nothing runs."""
+    call = call_of(argv, shell, cwd)
+    verdict = place.box.check(call.argv, shell=call.shell, cwd=call.cwd)
+    try:
+        place.log.verdict(call, verdict)
+    except CorralError as error:
+        raise ToolError(str(error)) from error
+    return shapes.answer(shapes.verdict_data(verdict))
+
+
+async def start_process(
+    ctx: Ask,
+    *,
+    place: Where,
+    said: Said,
+    argv: Words = NO_WORDS,
+    shell: Text = "",
+    cwd: Directory = "",
+    timeout_seconds: Seconds = None,
+) -> CallToolResult:
+    """Start a command that runs on in the background, and return its process_id.
+
+    It ends by itself, by stop_process, by its time limit, or with the session.
+    """
+    desk = desk_of(ctx)
+    call = call_of(argv, shell, cwd)
+    try:
+        desk.jobs.make_room()
+    except CorralError as error:
+        raise ToolError(str(error)) from error
+    log = Log()
+    handle, note = await start(ctx, place, said, call, limit=place.seconds(timeout_seconds, None), log=log)
+    if handle.result is not None:
+        return shapes.answer(shapes.unstarted_data(handle.result, note))
+    job = Job(handle, log, place, (ctx.headers or {}).get("mcp-session-id", ""))
+    desk.keep(job)
+    return shapes.answer(shapes.process_data(job, 0))
+
+
+async def read_output(
+    ctx: Ask,
+    process_id: ProcessId,
+    since: Annotated[int, Field(description="next_offset of the answer before; 0 for all.", ge=0)] = 0,
+    wait_seconds: Annotated[
+        float, Field(description="How long to wait where nothing new is there yet.", ge=0, le=MAX_WAIT_SECONDS)
+    ] = 0,
+) -> CallToolResult:
+    """Return what a background process printed since an offset, and how it ended if it has."""
+    job = _job(ctx, process_id)
+    await while_alive(ctx, lambda: job.news(since), job.log, total=wait_seconds, seconds=wait_seconds)
+    return shapes.answer(shapes.process_data(job, min(since, job.log.total)))
+
+
+async def stop_process(
+    ctx: Ask,
+    process_id: ProcessId,
+    grace_seconds: Annotated[
+        float,
+        Field(
+            description="How long it has after SIGTERM, before all it started is killed.", ge=0, le=MAX_GRACE_SECONDS
+        ),
+    ] = 2,
+) -> CallToolResult:
+    """End a background process with everything it started, and return how it ended and the last it printed."""
+    job = _job(ctx, process_id)
+    try:
+        await desk_of(ctx).jobs.stop(job, grace_seconds)
+    except CorralError as error:
+        raise ToolError(str(error)) from error
+    return shapes.answer(shapes.process_data(job, max(job.log.total - LAST_LINE_BYTES, 0)))
+
+
+def make_server(desk: Desk) -> MCPServer[Desk]:
+    """Return a server that works with a desk."""
+    runs = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
+    looks = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+    stops = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+    table = (
+        (run_command, "Run a command in the sandbox", runs, shapes.RESULT_SCHEMA),
+        (check_command, "Check a command without running it", looks, shapes.VERDICT_SCHEMA),
+        (start_process, "Start a background process in the sandbox", runs, shapes.PROCESS_SCHEMA),
+        (read_output, "Read what a background process printed", looks, shapes.PROCESS_SCHEMA),
+        (stop_process, "Stop a background process", stops, shapes.PROCESS_SCHEMA),
+    )
+    tools = []
+    for function, title, annotations, schema in table:
+        tool = Tool.from_function(function, title=title, annotations=annotations, structured_output=False)
+        # The published schema itself, not one that a model would repeat.
+        tool.fn_metadata.output_schema = schema
+        tools.append(tool)
+
+    @asynccontextmanager
+    async def life(_: MCPServer[Desk]) -> "AsyncIterator[Desk]":
+        async with desk.open():
+            yield desk
+
+    server = MCPServer(
+        "corral",
+        title="corral",
+        version=__version__,
+        instructions=INSTRUCTIONS,
+        tools=tools,
+        lifespan=life,
+        log_level="ERROR",
+    )
+    about = "What the guard decides and what the kernel holds here, as JSON: the owner's to change, not an agent's."
+
+    @server.resource("corral://policy", title="The policy in force", description=about, mime_type="application/json")
+    def read_policy() -> str:
+        return json.dumps(shapes.policy_data(desk.load(desk.bound)), ensure_ascii=False, indent=1)
+
+    return server
+
+
+def _job(ctx: Ask, process_id: str) -> Job:
+    try:
+        return desk_of(ctx).jobs.find(process_id)
+    except CorralError as error:
+        raise ToolError(str(error)) from error
