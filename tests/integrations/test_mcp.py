@@ -364,7 +364,7 @@ def test_a_killed_server_leaves_nothing(home: Home) -> None:
         with served(home) as server:
             async with connected(home, "http", "auto", server) as client:
                 told(await client.call_tool("start_process", {"argv": ["sleep", seconds]}))
-            assert len(alive(seconds)) == 1
+            await eventually(lambda: len(alive(seconds)) == 1)
             server.process.kill()
             await eventually(lambda: alive(seconds) == [])
 

@@ -11,6 +11,7 @@ from mcp import Client
 from mcp_client_ways import Home, connected, drive, eventually, served, told
 from mcp_types import ElicitResult, InputRequiredResult, ListRootsResult, Root
 
+from corral import Sandbox, approvals, policy
 from corral.integrations.mcp.questions import MAX_OPEN, MAX_QUESTION, Questions
 from corral.model import Axis, Call, Decision, Finding, Verdict
 from observe import alive, unique_seconds
@@ -256,6 +257,7 @@ def test_what_the_owner_changes_holds_from_the_next_call(home: Home) -> None:
             broken = await client.call_tool("run_command", {"argv": ["true"]})
             assert broken.is_error
             assert "policy.toml:1:1" in broken.content[0].text
+            assert '"error": ' in home.audit().splitlines()[-1]
             home.policy("")
             assert told(await client.call_tool("run_command", {"argv": ["ls"]}))["ok"]
 
@@ -292,6 +294,37 @@ def test_nothing_runs_that_could_not_be_logged(home: Home) -> None:
     assert not (home.project / "ran").exists()
 
 
+def test_an_owner_may_accept_that_nothing_is_logged(home: Home) -> None:
+    home.policy("[audit]\nrequired = false\n")
+    home.state.mkdir(parents=True)
+    (home.state / "audit").write_text("in the way")
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            assert told(await client.call_tool("run_command", {"argv": ["true"]}))["ok"]
+            assert told(await client.call_tool("check_command", {"argv": ["true"]}))["decision"] == "allow"
+
+    drive(body)
+
+
+def test_what_the_owner_approved_in_a_terminal_is_not_asked_about(home: Home) -> None:
+    home.home.chmod(0o700)
+    call = Call((ASKED["shell"],), True)
+    found = policy.load(str(home.project), home.env)
+    with Sandbox(found.config) as box:
+        verdict = box.check(call.argv, shell=True)
+    approvals.approve(call, verdict, found.config, home.env)
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            assert told(await client.call_tool("run_command", ASKED))["exit_code"] == 0
+            other = {"shell": f"{ASKED['shell']} HEAD"}
+            assert told(await client.call_tool("run_command", other))["denied"]
+            assert told(await client.call_tool("run_command", {**ASKED, "cwd": ".git"}))["denied"]
+
+    drive(body)
+
+
 def test_processes_of_one_http_session_end_with_it_alone(home: Home) -> None:
     async def body() -> None:
         mine, others = unique_seconds(), unique_seconds()
@@ -300,7 +333,7 @@ def test_processes_of_one_http_session_end_with_it_alone(home: Home) -> None:
                 await stays.call_tool("start_process", {"argv": ["sleep", others]})
                 async with connected(home, "http", "legacy", server) as goes:
                     await goes.call_tool("start_process", {"argv": ["sleep", mine]})
-                    assert (len(alive(mine)), len(alive(others))) == (1, 1)
+                    await eventually(lambda: (len(alive(mine)), len(alive(others))) == (1, 1))
                 await eventually(lambda: alive(mine) == [])
                 assert len(alive(others)) == 1
         await eventually(lambda: alive(others) == [])
@@ -314,7 +347,7 @@ def test_a_server_that_is_told_to_end_ends_everything(home: Home) -> None:
         with served(home) as server:
             async with connected(home, "http", "auto", server) as client, anyio.create_task_group() as tasks:
                 await client.call_tool("start_process", {"argv": ["sleep", seconds]})
-                assert len(alive(seconds)) == 1
+                await eventually(lambda: len(alive(seconds)) == 1)
                 server.process.terminate()
                 tasks.cancel_scope.cancel()
             await eventually(lambda: alive(seconds) == [])

@@ -17,7 +17,6 @@ from mcp_types import ListRootsResult
 from pydantic import BaseModel, Field
 
 from corral.audit import Log as AuditLog
-from corral.config import SandboxConfig
 from corral.errors import CorralError
 from corral.integrations.mcp.desk import Desk, Place, agreed
 from corral.integrations.mcp.jobs import Log
@@ -78,7 +77,7 @@ async def permission(
     """Ask a person where the guard says ask; else return why nobody was, or nothing where there was no need."""
     call = call_of(argv, shell, cwd)
     verdict = place.box.check(call.argv, shell=call.shell, cwd=call.cwd)
-    if verdict.decision != Decision.ASK:
+    if verdict.decision != Decision.ASK or place.is_approved(call, verdict):
         return ""
     capabilities = ctx.client_capabilities
     asking = capabilities.elicitation if capabilities is not None else None
@@ -105,7 +104,7 @@ async def start(
             call.argv, shell=call.shell, cwd=call.cwd, timeout_seconds=limit, on_output=lambda _, data: log.feed(data)
         )
     except CorralError as error:
-        raise _failed(desk_of(ctx), call, error, place.log) from error
+        raise _failed(desk_of(ctx), call, error, place) from error
     finally:
         agreed.reset(token)
     return handle, note
@@ -116,6 +115,8 @@ def _settled(ctx: Ask, place: Place, said: ElicitationResult[Answer], call: Call
     verdict = place.box.check(call.argv, shell=call.shell, cwd=call.cwd)
     if verdict.decision != Decision.ASK:
         return None, ""
+    if place.is_approved(call, verdict):
+        return verdict, ""
     if isinstance(said, AcceptedElicitation) and not isinstance(said.data, Answer):
         return None, str(said.data)
     is_what_was_asked = desk_of(ctx).questions.close(call, verdict)
@@ -124,12 +125,14 @@ def _settled(ctx: Ask, place: Place, said: ElicitationResult[Answer], call: Call
     return (verdict, "") if is_what_was_asked else (None, CHANGED)
 
 
-def _failed(desk: Desk, call: Call, error: CorralError, log: AuditLog | None = None) -> ToolError:
+def _failed(desk: Desk, call: Call, error: CorralError, place: Place | None = None) -> ToolError:
     """Write that corral itself failed, and return what the client is told of it."""
     # Where the log is what failed, the client hears of it.
     with suppress(CorralError):
-        log = log or AuditLog(SandboxConfig(desk.bound), event="mcp", environ=desk.environ)
-        log.failure(call, error)
+        if place is None:
+            AuditLog(event="mcp", environ=desk.environ).failure(call, error)
+        else:
+            place.tell_failure(call, error)
     return ToolError(str(error))
 
 

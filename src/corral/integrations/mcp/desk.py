@@ -14,20 +14,21 @@ from urllib.parse import unquote, urlsplit
 import anyio
 import anyio.to_thread
 
-from corral import audit, policy
-from corral.errors import CorralError, PolicyError
-from corral.integrations.mcp.jobs import IDLE_SECONDS, Job, Jobs, Log
+from corral import approvals, audit, policy
+from corral.errors import AuditError, CorralError, PolicyError
+from corral.integrations.mcp.jobs import IDLE_SECONDS, Jobs
 from corral.integrations.mcp.questions import Questions
 from corral.places import inside
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
     from corral.config import SandboxConfig
+    from corral.integrations.mcp.jobs import Job
     from corral.model import Call, Verdict
 
 MAX_PLACES = 8  # project roots at a time; each has a keeper of its own
@@ -45,8 +46,39 @@ class Place:
     def __init__(self, found: policy.Policy, environ: Mapping[str, str]) -> None:
         self.policy = found
         self.root = found.config.project_root
-        self.log = audit.Log(found.config, event="mcp", environ=environ)
-        self.box = Sandbox(_config(found), on_ask=_is_agreed, on_result=self.log.result)
+        self._environ = environ
+        self._log = audit.Log(found.config, event="mcp", environ=environ)
+        self.box = Sandbox(
+            _config(found), on_ask=_is_agreed, on_result=lambda result: self._tell(self._log.result, result)
+        )
+
+    def check_log(self) -> None:
+        """Raise where what happens could not be told to the owner, and the owner does not accept that."""
+        self._tell(self._log.check)
+
+    def tell_verdict(self, call: Call, verdict: Verdict) -> None:
+        """Write what was said of a call that was only judged."""
+        self._tell(self._log.verdict, call, verdict)
+
+    def tell_failure(self, call: Call, error: CorralError) -> None:
+        """Write that a call was not run because corral itself failed."""
+        self._tell(self._log.failure, call, error)
+
+    def _tell(self, write: Callable[..., None], *about: object) -> None:
+        try:
+            write(*about)
+        except AuditError as error:
+            if self.policy.config.audit.required:
+                raise
+            print(f"corral: {error}; the policy accepts that", file=sys.stderr)
+
+    def is_approved(self, call: Call, verdict: Verdict) -> bool:
+        """Say whether the owner has approved a call for this project before."""
+        try:
+            return approvals.find(call, verdict, self.policy.config, self._environ) is not None
+        except PolicyError:
+            # Approvals that somebody else could have written are none.
+            return False
 
     def seconds(self, asked: float | None, otherwise: float | None) -> float | None:
         """Return the time a command has: what was asked for, but never more than the owner's policy says."""
@@ -122,8 +154,7 @@ class Desk:
                 raise PolicyError(f"this server works in {MAX_PLACES} project roots already; start another one")
             # Another call may have made it while the old one was closed.
             held = self._places.setdefault(found.config.project_root, Place(found, self.environ))
-        # Nothing runs that could not be told.
-        held.log.check()
+        held.check_log()
         return held
 
     def root_for(self, uris: Sequence[str], cwd: str) -> str:
@@ -170,6 +201,3 @@ def _path(uri: str) -> str:
         return ""
     real = os.path.realpath(path)
     return real if os.path.isdir(real) else ""
-
-
-__all__ = ["Desk", "Job", "Log", "Place", "agreed"]

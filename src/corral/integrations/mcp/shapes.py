@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from corral.integrations.mcp.jobs import Job
     from corral.model import Finding, Verdict
-    from corral.policy import Policy, Setting
+    from corral.policy import Policy
+    from corral.policymerge import Setting
     from corral.result import SandboxResult
 
 MAX_FINDINGS = 20  # of one call; a long script can have thousands

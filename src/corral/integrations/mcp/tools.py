@@ -86,7 +86,7 @@ async def check_command(
     call = call_of(argv, shell, cwd)
     verdict = place.box.check(call.argv, shell=call.shell, cwd=call.cwd)
     try:
-        place.log.verdict(call, verdict)
+        place.tell_verdict(call, verdict)
     except CorralError as error:
         raise ToolError(str(error)) from error
     return shapes.answer(shapes.verdict_data(verdict))
