@@ -149,12 +149,11 @@ class Log:
         return plain if len(plain) <= MAX_WORD else f"{plain[:MAX_WORD]}…"
 
     def _clean(self, text: str) -> str:
-        secrets = self._known()
-        if not may_hold_secret(text, secrets):
-            return text[:MAX_READ]
-        from corral.redact import redact  # noqa: PLC0415  most texts need it not
+        secrets, plain = self._known(), text[:MAX_READ]
+        if may_hold_secret(plain, secrets):
+            from corral.redact import redact  # noqa: PLC0415  most texts need it not
 
-        plain = redact(text[:MAX_READ], secrets)
+            plain = redact(plain, secrets)
         # Where it was cut, half a secret may stand that has no shape any more.
         return plain if len(text) <= MAX_READ else plain[:-MAX_WORD]
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 HOSTS = ("claude", "codex", "gemini", "cursor", "opencode", "copilot")
+REFUSED_STATUS = 2
 OWN_SECONDS = 4.0  # well below the shortest timeout that a host has, after which the call would run
 MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
@@ -30,8 +31,7 @@ def main(arguments: list[str]) -> int:
     """Answer one payload for a host; the exit code is the host's. What follows its name is where dependencies lie."""
     name = arguments[0] if arguments else ""
     if name not in HOSTS:
-        _print(Said("", f"corral: there is no host {name!r}; known: {', '.join(HOSTS)}\n", 2))
-        return 2
+        return _printed(Said("", f"corral: there is no host {name!r}; known: {', '.join(HOSTS)}\n", REFUSED_STATUS))
     try:
         signal(SIGALRM, _time_is_up)
         setitimer(ITIMER_REAL, OWN_SECONDS)
@@ -39,8 +39,7 @@ def main(arguments: list[str]) -> int:
         setitimer(ITIMER_REAL, 0)
     except BaseException as error:  # noqa: BLE001  whatever it is, nobody has judged the call
         said = _refusal(name, error)
-    _print(said)
-    return said.status
+    return _printed(said)
 
 
 def _host(name: str) -> ModuleType:
@@ -97,16 +96,22 @@ def _refusal(name: str, error: BaseException) -> Said:
             _leave_line(name, answer.reason)
         said: Said = _host(name).render(answer, None)
     except BaseException:  # noqa: BLE001  every host takes this for a refusal
-        return Said("", f"{answer.reason}\n", 2)
+        return Said("", f"{answer.reason}\n", REFUSED_STATUS)
     return said
 
 
-def _print(said: Said) -> None:
-    for descriptor, text in ((1, said.stdout), (2, said.stderr)):
-        left = text.encode("utf-8", "backslashreplace")
-        try:
-            while left:
-                left = left[os.write(descriptor, left) :]
-        except OSError:
-            # What the exit code says it says alone then.
-            continue
+def _printed(said: Said) -> int:
+    """Print an answer and return the exit code; an answer that cannot be heard must not be taken for silence, which allows."""
+    heard = _write(1, said.stdout)
+    _write(2, said.stderr)
+    return said.status if heard else REFUSED_STATUS
+
+
+def _write(descriptor: int, text: str) -> bool:
+    left = text.encode("utf-8", "backslashreplace")
+    try:
+        while left:
+            left = left[os.write(descriptor, left) :]
+    except OSError:
+        return False
+    return True

@@ -121,8 +121,9 @@ def loads(data: bytes) -> dict[str, Any]:
         value, end = _scan(text, 0)
     except BadPayload:
         raise
-    except (StopIteration, ValueError, RecursionError, IndexError) as error:
-        raise BadPayload(f"the payload is no JSON ({type(error).__name__})") from None
+    except (StopIteration, ValueError, RecursionError, IndexError, SystemError):
+        # The last is how the scanner fails to find the exception that the json package would define.
+        raise BadPayload("the payload is no JSON") from None
     if text[end:].strip() or not isinstance(value, dict):
         raise BadPayload("the payload is no single JSON object")
     return value

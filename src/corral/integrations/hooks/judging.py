@@ -141,8 +141,8 @@ def _told(head: str, verdict: Verdict, why: str = "") -> str:
     """Return all that was found, strictest first, each with the way out: who hears one reason at a time tries four times."""
     found = sorted(verdict.findings, key=lambda finding: (-finding.decision, finding.axis))[:MAX_TOLD]
     lines = [f"{finding.reason} {finding.instead}".strip() + f" [{finding.rule}]" for finding in found]
-    text = lines[0] if len(lines) == 1 else "".join(f"\n- {line}" for line in lines)
-    return f"{head}: {text.strip() if len(lines) == 1 else text}" + (f"\n{why}" if why else "")
+    text = f" {lines[0]}" if len(lines) == 1 else "".join(f"\n- {line}" for line in lines)
+    return f"{head}:{text}" + (f"\n{why}" if why else "")
 
 
 def rewritten(

@@ -1,0 +1,87 @@
+"""A coding agent as the hook sees it: an owner's home, a project, and the hook run as the host runs it."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import corral
+
+PACKAGE = Path(corral.__file__).parent
+PROGRAM = PACKAGE / "integrations" / "hooks" / "program.py"
+HOSTS = ("claude", "codex", "gemini", "cursor", "opencode", "copilot")
+# The interpreter itself, as an installed hook names it.
+PYTHON = sys._base_executable  # type: ignore[attr-defined]  # there since 3.3
+DEADLINE_SECONDS = 60
+
+
+def dependencies() -> list[str]:
+    """Return where tree-sitter lies, if that is not beside corral."""
+    spec = find_spec("tree_sitter")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = str(Path(spec.origin).parents[1])
+    return [] if folder == str(PACKAGE.parent) else [folder]
+
+
+class Owner:
+    """A home directory and a project in it, of a test's own."""
+
+    def __init__(self, above: Path) -> None:
+        self.home = above / "home"
+        self.root = self.home / "project"
+        (self.root / ".git" / "hooks").mkdir(parents=True)
+        self.state = self.home / ".local" / "state" / "corral"
+        (self.home / ".ssh").mkdir()
+        (self.home / ".ssh" / "id_rsa").write_text("a key")
+        self.environ = {
+            "HOME": str(self.home),
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "CLAUDE_PROJECT_DIR": str(self.root),
+            "GEMINI_PROJECT_DIR": str(self.root),
+        }
+
+    def hook(self, host: str, payload: bytes, **environ: str) -> "subprocess.CompletedProcess[bytes]":
+        """Let the hook answer one payload, as the host would."""
+        command = [PYTHON, "-I", "-S", str(PROGRAM), host, *dependencies()]
+        return subprocess.run(
+            command,
+            input=payload,
+            env=self.environ | environ,
+            cwd=self.root,
+            capture_output=True,
+            check=False,
+            timeout=DEADLINE_SECONDS,
+        )
+
+    def policy(self, text: str) -> None:
+        """Write the owner's policy."""
+        folder = self.home / ".config" / "corral"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "policy.toml").write_text(text)
+
+    def placed(self, text: str) -> str:
+        """Return text of a golden file for this owner: ROOT and HOME are his."""
+        return text.replace("ROOT", str(self.root)).replace("HOME", str(self.home))
+
+    def displaced(self, text: str) -> str:
+        """Return what was said as it stands in a golden file: without what is this machine's, or of this moment."""
+        words = {
+            str(PACKAGE / "__main__.py"): "CORRAL",
+            PYTHON: "PYTHON",
+            str(self.root): "ROOT",
+            str(self.home): "HOME",
+        }
+        for folder in dependencies():
+            text = text.replace(f" --path={folder}", "")
+        for real, word in words.items():
+            text = text.replace(real, word)
+        text = re.sub(r"pending/[0-9a-f]{16}\.sh", "pending/FILE.sh", text)
+        return re.sub(r"\b[0-9a-f]{32}\b", "ID", text)
+
+
+def outside_of(environ: dict[str, str]) -> dict[str, str]:
+    """Return this process's environment with some of it changed."""
+    return {**os.environ, **environ}

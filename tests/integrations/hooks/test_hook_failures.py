@@ -1,0 +1,292 @@
+"""Whatever goes wrong in a hook refuses the call: exit code 2 and words on stderr, for real failures."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hosting import DEADLINE_SECONDS, HOSTS, PACKAGE, PROGRAM, PYTHON, Owner, dependencies
+
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Owner:
+    return Owner(tmp_path)
+
+
+def payload(host: str, owner: Owner, command: str = "ls", **given: object) -> bytes:
+    """Return a call of the host's shell tool."""
+    root, tool = str(owner.root), {"command": command, **given}
+    made: dict[str, dict[str, object]] = {
+        "claude": {"hook_event_name": "PreToolUse", "cwd": root, "tool_name": "Bash", "tool_input": tool},
+        "codex": {
+            "hook_event_name": "PreToolUse",
+            "cwd": root,
+            "tool_name": "Bash",
+            "tool_input": tool,
+            "turn_id": "1",
+        },
+        "gemini": {"hook_event_name": "BeforeTool", "cwd": root, "tool_name": "run_shell_command", "tool_input": tool},
+        "cursor": {"hook_event_name": "beforeShellExecution", "cwd": root, "workspace_roots": [root], **tool},
+        "opencode": {"cwd": root, "tool_name": "bash", "tool_input": tool},
+        "copilot": {"cwd": root, "toolName": "bash", "toolArgs": json.dumps(tool)},
+    }
+    return json.dumps(made[host]).encode()
+
+
+def refuses(done: "subprocess.CompletedProcess[bytes]", *words: str) -> bool:
+    """Say whether the call was refused in these words, as JSON and on stderr."""
+    said = json.dumps(json.loads(done.stdout))
+    return done.returncode == 2 and '"deny"' in said and all(w.encode() in done.stderr and w in said for w in words)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_without_a_failure_the_same_call_is_allowed(host: str, owner: Owner) -> None:
+    done = owner.hook(host, payload(host, owner))
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+BAD_POLICIES: dict[str, Callable[[Path], object]] = {
+    "a directory": lambda path: path.mkdir(),
+    "no TOML": lambda path: path.write_text("profile = "),
+    "no UTF-8": lambda path: path.write_bytes(b"\xff\xfe"),
+    "an unknown key": lambda path: path.write_text('profle = "strict"'),
+    "a link": lambda path: path.symlink_to("/etc/passwd"),
+}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("bad", BAD_POLICIES)
+def test_a_policy_that_cannot_be_read_refuses(host: str, bad: str, owner: Owner) -> None:
+    folder = owner.home / ".config" / "corral"
+    folder.mkdir(parents=True)
+    BAD_POLICIES[bad](folder / "policy.toml")
+    assert refuses(owner.hook(host, payload(host, owner)), "policy")
+
+
+@pytest.mark.parametrize("bad", ["a directory", "no TOML", "no UTF-8", "an unknown key"])
+def test_a_project_file_that_cannot_be_read_refuses(bad: str, owner: Owner) -> None:
+    BAD_POLICIES[bad](owner.root / "corral.toml")
+    assert refuses(owner.hook("claude", payload("claude", owner)), "corral.toml")
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_closed_standard_input_refuses(host: str, owner: Owner) -> None:
+    hook = [PYTHON, "-I", "-S", str(PROGRAM), host, *dependencies()]
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *hook]
+    done = subprocess.run(closed, env=owner.environ, capture_output=True, check=False, timeout=DEADLINE_SECONDS)
+    assert refuses(done, "corral")
+
+
+@pytest.mark.parametrize("host", sorted({*HOSTS} - {"cursor"}))
+@pytest.mark.parametrize("streams", [">&-", ">/dev/full", ">&- 2>&-"])
+def test_an_allow_that_cannot_be_heard_is_no_silence(host: str, streams: str, owner: Owner) -> None:
+    # Silence would let the command run as it is, uncontained.
+    hook = [PYTHON, "-I", "-S", str(PROGRAM), host, *dependencies()]
+    command = ["sh", "-c", f'exec "$@" {streams}', "sh", *hook]
+    done = subprocess.run(
+        command,
+        input=payload(host, owner),
+        env=owner.environ,
+        capture_output=True,
+        check=False,
+        timeout=DEADLINE_SECONDS,
+    )
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_forty_megabytes_refuse(host: str, owner: Owner) -> None:
+    assert refuses(owner.hook(host, payload(host, owner, description="x" * 40 * MEGABYTE)), "longer than")
+
+
+def test_ten_megabytes_of_something_else_are_read(owner: Owner) -> None:
+    done = owner.hook("claude", payload("claude", owner, description="x" * 10 * MEGABYTE))
+    changed = json.loads(done.stdout)["hookSpecificOutput"]["updatedInput"]
+    assert (done.returncode, len(changed["description"])) == (0, 10 * MEGABYTE)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_ten_megabytes_of_command_refuse(host: str, owner: Owner) -> None:
+    assert refuses(owner.hook(host, payload(host, owner, command="echo " + "x" * 10 * MEGABYTE)), "longer than")
+
+
+BOMBS = {
+    "brackets": b"[" * 1_000_000,
+    "objects": b'{"a":' * 1_000_000,
+    "closed brackets": b"[" * 100_000 + b"]" * 100_000,
+    "invalid UTF-8": b'{"hook_event_name": "\xff\xfe"}',
+    "half a character": b'{"tool_name": "\xe2\x82',
+    "NUL bytes": b"\0" * 1000,
+    "a number without end": b"1" * 5_000_000,
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_what_is_no_payload_refuses(host: str, bomb: str, owner: Owner) -> None:
+    assert refuses(owner.hook(host, BOMBS[bomb]), "could not read the call")
+
+
+@pytest.mark.parametrize("depth", [500, 5_000, 500_000])
+def test_a_bomb_inside_a_call_refuses_or_is_repeated_whole(depth: int, owner: Owner) -> None:
+    nested = b'{"a":' * depth + b"1" + b"}" * depth
+    done = owner.hook("claude", payload("claude", owner)[:-2] + b', "b": ' + nested + b"}}")
+    assert done.returncode == 2 or done.stdout.count(b'{"a": ') == depth
+
+
+def test_a_lone_surrogate_refuses(owner: Owner) -> None:
+    assert refuses(owner.hook("codex", payload("codex", owner, command="echo \ud800")))
+
+
+def test_a_directory_that_is_gone_refuses(owner: Owner) -> None:
+    data = payload("codex", owner)
+    shutil.rmtree(owner.root)
+    hook = [PYTHON, "-I", "-S", str(PROGRAM), "codex", *dependencies()]
+    done = subprocess.run(
+        hook, input=data, env=owner.environ, capture_output=True, check=False, timeout=DEADLINE_SECONDS
+    )
+    assert refuses(done, "project_root")
+
+
+def test_a_working_directory_of_the_hook_itself_that_is_gone_changes_nothing(owner: Owner) -> None:
+    gone = owner.home / "gone"
+    gone.mkdir()
+    hook = [PYTHON, "-I", "-S", str(PROGRAM), "claude", *dependencies()]
+    command = ["sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(gone), *hook]
+    data = payload("claude", owner, command="sudo id")
+    done = subprocess.run(
+        command, input=data, env=owner.environ, capture_output=True, check=False, timeout=DEADLINE_SECONDS
+    )
+    assert refuses(done, "denylist")
+
+
+BAD_LOGS: dict[str, Callable[[Path], object]] = {
+    "a file where its directory should be": lambda state: state.write_text(""),
+    "a directory where it should be": lambda state: (state / "audit" / "log.jsonl").mkdir(parents=True),
+    "a link where it should be": lambda state: _made(state / "audit").joinpath("head").symlink_to("/etc/passwd"),
+    "a directory that others can write": lambda state: _made(state).chmod(0o777),
+}
+
+
+def _made(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("bad", BAD_LOGS)
+def test_an_audit_log_that_cannot_be_written_refuses(host: str, bad: str, owner: Owner) -> None:
+    owner.state.parent.mkdir(parents=True)
+    BAD_LOGS[bad](owner.state)
+    assert refuses(owner.hook(host, payload(host, owner)), "audit")
+
+
+def test_the_owner_can_accept_that_nothing_is_recorded(owner: Owner) -> None:
+    owner.state.parent.mkdir(parents=True)
+    BAD_LOGS["a directory where it should be"](owner.state)
+    owner.policy("[audit]\nrequired = false\n")
+    assert owner.hook("gemini", payload("gemini", owner)).returncode == 0
+
+
+def test_a_home_that_is_the_project_refuses(owner: Owner) -> None:
+    # Its commands could write the log.
+    done = owner.hook("claude", payload("claude", owner), HOME=str(owner.root))
+    assert refuses(done, "inside the project")
+
+
+def test_what_takes_too_long_refuses(owner: Owner) -> None:
+    hook = [PYTHON, "-I", "-S", str(PROGRAM), "claude", *dependencies()]
+    with subprocess.Popen(
+        hook, env=owner.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(payload("claude", owner))
+        process.stdin.flush()
+        # The end of the payload never comes.
+        status = process.wait(DEADLINE_SECONDS)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        done = subprocess.CompletedProcess(hook, status, process.stdout.read(), process.stderr.read())
+    assert refuses(done, "took too long")
+
+
+@pytest.mark.parametrize("names", [[], ["nobody"], ["Claude"]], ids=["no host", "an unknown host", "another spelling"])
+@pytest.mark.parametrize("way", ["program", "command line"])
+def test_an_unknown_host_refuses(names: list[str], way: str, owner: Owner) -> None:
+    start = ["-I", "-S", str(PROGRAM)] if way == "program" else ["-m", "corral", "hook"]
+    python = PYTHON if way == "program" else sys.executable
+    done = subprocess.run([python, *start, *names], input=b"{}", env=owner.environ, capture_output=True, check=False)
+    assert (done.returncode, b"no host" in done.stderr) == (2, True)
+
+
+BROKEN: dict[str, Callable[[Path], object]] = {
+    "rules that are cut off": lambda package: os.truncate(package / "rules" / "compiled.bin", 1000),
+    "rules of another kind": lambda package: (package / "rules" / "compiled.bin").write_bytes(b"x" * 500_000),
+    "a module that does not compile": lambda package: (package / "vet.py").write_text("def"),
+    "the answering itself": lambda package: (package / "integrations" / "hooks" / "answering.py").write_text("1 / 0"),
+    "a host's module that is gone": lambda package: (package / "integrations" / "hooks" / "claude.py").unlink(),
+    "no package at all": lambda package: (package / "__init__.py").write_text("raise RuntimeError"),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_an_installation_that_is_not_whole_refuses(broken: str, owner: Owner, tmp_path: Path) -> None:
+    copy = tmp_path / "lib" / "corral"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    program = str(copy / "integrations" / "hooks" / "program.py")
+    hook = [PYTHON, "-I", "-S", program, "claude", *(dependencies() or [str(PACKAGE.parent)])]
+    BROKEN[broken](copy)
+    done = subprocess.run(
+        hook,
+        input=payload("claude", owner),
+        env=owner.environ,
+        capture_output=True,
+        check=False,
+        timeout=DEADLINE_SECONDS,
+    )
+    assert (done.returncode, b"refused" in done.stderr) == (2, True)
+
+
+def test_too_little_memory_does_not_allow(owner: Owner) -> None:
+    hook = [PYTHON, "-I", "-S", str(PROGRAM), "claude", *dependencies()]
+    data = payload("claude", owner, description="x" * 30 * MEGABYTE)
+    limit = 90 * MEGABYTE
+    done = subprocess.run(
+        hook,
+        input=data,
+        env=owner.environ,
+        capture_output=True,
+        check=False,
+        timeout=DEADLINE_SECONDS,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert (done.returncode, bool(done.stderr)) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["git status", "sudo id", "git reset --hard"])
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_command_line_gives_the_same_answer(host: str, command: str, owner: Owner) -> None:
+    data = payload(host, owner, command=command)
+    program = owner.hook(host, data)
+    by_name = subprocess.run(
+        [sys.executable, "-m", "corral", "hook", host],
+        input=data,
+        env=owner.environ,
+        cwd=owner.root,
+        capture_output=True,
+        check=False,
+    )
+    said = owner.displaced(by_name.stdout.decode().replace(sys.executable, PYTHON))
+    assert (said, by_name.stderr, by_name.returncode) == (
+        owner.displaced(program.stdout.decode()),
+        program.stderr,
+        program.returncode,
+    )
