@@ -111,10 +111,11 @@ def read(path: str, root: str, level: str) -> bytes | None:
     except OSError as error:
         # Not to be read is not the same as not there: it might have tightened.
         raise PolicyError(f"{path} cannot be read: {error.strerror}") from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise PolicyError(f"{path} is not a file, so the policy cannot be known")
     with open(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise PolicyError(f"{path} is not a file")
         if level == "owner":
             owned.refuse_inside(os.path.realpath(path), root)
             owned.refuse_foreign_status(path, found)

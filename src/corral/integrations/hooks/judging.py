@@ -97,7 +97,8 @@ def _judge_shell(
         answer = Answer("allow") if verdict.allowed else Answer("deny", _told("corral refuses this", verdict))
     id_ = audit.new_id()
     if asked.rewrites and answer.decision != "deny":
-        answer.command = rewritten(asked, cwd, environ, paths, id_=id_, verdict=verdict)
+        rules = {finding.rule for finding in verdict.findings} if answer.decision == "ask" else ()
+        answer.command = rewritten(asked, cwd, environ, paths, id_=id_, rules=frozenset(rules))
     decision = Decision[answer.decision.upper()]
     return _recorded(answer, config, log.verdict, call, verdict, decision=decision, reason=answer.reason, id_=id_)
 
@@ -146,7 +147,7 @@ def _told(head: str, verdict: Verdict, why: str = "") -> str:
 
 
 def rewritten(
-    asked: Asked, cwd: str, environ: Mapping[str, str], paths: Sequence[str], *, id_: str, verdict: Verdict
+    asked: Asked, cwd: str, environ: Mapping[str, str], paths: Sequence[str], *, id_: str, rules: frozenset[str]
 ) -> str:
     """Return shell text that runs the call contained, and leaves the host's shell as the call would have left it."""
     if not sys.executable:
@@ -155,10 +156,9 @@ def rewritten(
     words = [sys.executable, "-I", "-S", main, *[f"--path={folder}" for folder in paths]]
     words += ["run", "--root", asked.root, "--cwd", cwd, "--timeout", "0", "--call", id_]
     is_long = len(asked.text) > MAX_WRITTEN_OUT
-    if verdict.findings or is_long:
+    if rules or is_long:
         from corral.grants import pend  # noqa: PLC0415  most calls leave nothing
 
-        rules = frozenset(finding.rule for finding in verdict.findings)
         words += ["--grant", pend(asked.text, asked.root, cwd, environ, asked=rules)]
     text = [] if is_long else ["--shell", asked.text]
     if not asked.keeps:
