@@ -54,30 +54,37 @@ def plan(
         if bash is None:
             reason = "shell=True needs bash in a system directory, and there is none. Pass the command as a list."
             return Failure(DENIED_EXIT_CODE, reason)
-        text = _telling(words[0], config.output)
         # The two dashes: a text that begins with one would be taken for an option of bash.
-        return Launch(bash, ("bash", "--noprofile", "--norc", "-c", "--", text), cwd, env, data, timeout)
+        return Launch(
+            bash,
+            ("bash", "--noprofile", "--norc", "-c", "--", *_told(words[0], config.output)),
+            cwd,
+            env,
+            data,
+            timeout,
+        )
     executable = _find(words[0], cwd, env["PATH"])
     if isinstance(executable, Failure):
         return executable
     return Launch(executable, words, cwd, env, data, timeout)
 
 
-def _telling(text: str, output: Output) -> str:
-    """Return shell text that does and ends as `text` does, and then leaves in files where that was and what it exported."""
+def _told(text: str, output: Output) -> tuple[str, ...]:
+    """Return what bash is given to do and end as `text` does, and then to leave in files where that was and what it exported."""
     if output.directory_file is None and output.exports_file is None and output.text_file is None:
-        return text
-    # By eval: what is put behind a text could become part of it, as behind a backslash or a here-document.
-    if output.text_file is None:
-        run = f"eval {quoted(text)}"
-    else:
+        return (text,)
+    # By eval: what is put behind a text could become part of it, as behind a backslash or a here-document. From an argument,
+    # which is forgotten: written out, it would count its lines from the end.
+    run = 'eval "set --; $1"'
+    arguments: tuple[str, ...] = ("bash", text)
+    if output.text_file is not None:
         file = quoted(output.text_file)
-        run = f'eval "$(cat {file}; rm -f {file})"'
+        run, arguments = f'eval "$(cat {file}; rm -f {file})"', ("bash",)
     told = f"pwd -P >{quoted(output.directory_file)}; " if output.directory_file is not None else ""
     if output.exports_file is not None:
         # By its path: the text may have changed where programs are looked for.
         told += f"{_system_program('env') or 'env'} -0 >{quoted(output.exports_file)}; "
-    return f"{run}\ncorral_status=$?; {{ {told}:; }} 2>/dev/null; exit $corral_status"
+    return (f"{run}\ncorral_status=$?; {{ {told}:; }} 2>/dev/null; exit $corral_status", *arguments)
 
 
 def _words(call: Call) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class Telling:
         output = box.config.output.replace(directory_file=f"{told}.directory", exports_file=f"{told}.exports")
         if not exports:
             output = output.replace(exports_file=None)
-        if isinstance(call.argv, str) and len(quoted(call.argv).encode("utf-8", "surrogatepass")) > MAX_ARGUMENT_BYTES:
+        if isinstance(call.argv, str) and len(call.argv.encode("utf-8", "surrogatepass")) > MAX_ARGUMENT_BYTES:
             box.write_bytes(f"{told}.text", os.fsencode(call.argv))
             output = output.replace(text_file=f"{told}.text")
         box.config = box.config.replace(output=output)
