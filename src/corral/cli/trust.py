@@ -93,13 +93,12 @@ def _controlling_terminal() -> int:
 
 
 def _agreed(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...]) -> bool:
-    agreed = False
     with Person() as person:
         terminal = terminal_of(person, os.environ)
         person.tell("\n".join(_shown(path, data, digest, waiting, terminal)))
         question = terminal.paint("head", "Trust exactly these bytes, until they change? [y]es, [N]o")
-        agreed = person.answer(f"{question} > ") in YES
-    return agreed
+        return person.answer(f"{question} > ") in YES
+    return False  # an interrupt is no answer
 
 
 def _shown(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...], terminal: Terminal) -> list[str]:
