@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from errno import EINVAL
 
 from corral.errors import PolicyError
 
@@ -58,3 +59,22 @@ def refuse_foreign_status(path: str, found: os.stat_result) -> None:
         raise PolicyError(f"{path} belongs to another user; remove it, or run corral as that user")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PolicyError(f"{path} can be written by others; run: chmod go-w {path}")
+
+
+def read_file(path: str, most: int, *, follows: bool = False) -> tuple[bytes, os.stat_result]:
+    """Return the bytes of a plain file, no more than one past `most`, and its status; OSError where it is none."""
+    # What waits for a writer or a device must not hold the guard up.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follows else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(EINVAL, "it is not a file", path)
+        parts = []
+        left = most + 1
+        while left > 0 and (part := os.read(descriptor, left)):
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts), found
+    finally:
+        os.close(descriptor)

@@ -6,7 +6,7 @@ A project's file may only tighten until the owner trusts its exact bytes; what i
 from __future__ import annotations
 
 import os
-import stat
+from errno import ELOOP
 
 from corral import owned
 from corral.config import Containment, SandboxConfig, checked_root
@@ -102,32 +102,22 @@ def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, b
 def read(path: str, root: str, level: str) -> bytes | None:
     """Return the bytes of a policy file, or None where there is none; PolicyError where they are not for us to believe."""
     try:
-        # What waits for a writer or a device must not hold the guard up.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | _not_followed(level))
+        # The owner may keep their file elsewhere and link it. A project's link could lead to what its messages would show.
+        data, found = owned.read_file(path, MAX_FILE_BYTES, follows=level == "owner")
     except FileNotFoundError:
         if os.path.islink(path):
             raise PolicyError(f"{path} is a link that leads nowhere") from None
         return None
     except OSError as error:
         # Not to be read is not the same as not there: it might have tightened.
-        raise PolicyError(f"{path} cannot be read: {error.strerror}") from None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
-        raise PolicyError(f"{path} is not a file, so the policy cannot be known")
-    with open(descriptor, "rb") as file:
-        if level == "owner":
-            owned.refuse_inside(os.path.realpath(path), root)
-            owned.refuse_foreign_status(path, found)
-        data = file.read(MAX_FILE_BYTES + 1)
+        why = "it is a link" if error.errno == ELOOP else error.strerror
+        raise PolicyError(f"{path} cannot be read: {why}") from None
+    if level == "owner":
+        owned.refuse_inside(os.path.realpath(path), root)
+        owned.refuse_foreign_status(path, found)
     if len(data) > MAX_FILE_BYTES:
         raise PolicyError(f"{path}:1:1: longer than {MAX_FILE_BYTES} bytes")
     return data
-
-
-def _not_followed(level: str) -> int:
-    # The owner may keep their file elsewhere and link it. A project's link could lead to what its messages would then show.
-    return os.O_NOFOLLOW if level == "project" else 0
 
 
 def _refuse_contradiction(config: SandboxConfig, settings: list[Setting]) -> None:
@@ -149,7 +139,8 @@ def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapp
     from corral.places import protected  # noqa: PLC0415
 
     home = os.path.realpath(environ.get("HOME") or view.DEFAULT_HOME)
-    own = (*view.own_paths(), *view.own_links())
+    kept = [owned.directory(kind, environ) for kind in ("config", "state", "cache")]
+    own = (*view.own_paths(), *view.own_links(), *kept)
     for setting in granting:
         verb = setting.key.partition(".")[2]
         for path in setting.value:  # type: ignore[attr-defined]  # a list of texts: the parser saw to it

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import marshal
 import os
-import stat
 import sys
 
 from corral import owned
@@ -54,16 +53,11 @@ def _recall(entry: str) -> dict[str, Any] | None:
     try:
         owned.refuse_foreign(os.path.dirname(os.path.dirname(entry)))
         owned.refuse_foreign(os.path.dirname(entry))
-        descriptor = os.open(entry, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-        with open(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            owned.refuse_foreign_status(entry, found)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_ENTRY_BYTES or found.st_nlink != 1:
-                return None
-            data = file.read(MAX_ENTRY_BYTES + 1)
+        data, found = owned.read_file(entry, MAX_ENTRY_BYTES)
+        owned.refuse_foreign_status(entry, found)
     except (OSError, PolicyError):
         return None
-    if digest_of(data[_DIGEST_BYTES:]).encode() != data[:_DIGEST_BYTES]:
+    if found.st_nlink != 1 or digest_of(data[_DIGEST_BYTES:]).encode() != data[:_DIGEST_BYTES]:
         return None
     try:
         kept: dict[str, Any] = marshal.loads(data[_DIGEST_BYTES:])  # noqa: S302  whole, and written where only the owner can

@@ -66,7 +66,7 @@ def parse(data: bytes, path: str) -> dict[str, Any]:
             rules = _rules(value, where)
         elif key in TABLES or key in DECIDED:
             settings += _table(key, value, where)
-        elif key in KEYS:
+        elif key in KEYS and "." not in key:
             settings.append((key, _checked((key,), value, where), *where.of(key)))
         else:
             known = ", ".join((*(k for k in KEYS if "." not in k), *TABLES, *DECIDED, "rule"))

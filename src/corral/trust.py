@@ -50,14 +50,12 @@ def trusted(environ: Mapping[str, str], root: str = "") -> list[tuple[str, str]]
         owned.refuse_inside(place, root)
     try:
         owned.refuse_foreign(place)
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        data, found = owned.read_file(file, MAX_FILE_BYTES)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise PolicyError(f"{file} cannot be read: {error.strerror}") from None
-    with open(descriptor, "rb") as stream:
-        owned.refuse_foreign_status(file, os.fstat(descriptor))
-        data = stream.read(MAX_FILE_BYTES + 1)
+    owned.refuse_foreign_status(file, found)
     if len(data) > MAX_FILE_BYTES:
         raise PolicyError(f"{file} is longer than {MAX_FILE_BYTES} bytes; remove it, and trust again what you trust")
     lines = os.fsdecode(data).split("\n")

@@ -1,0 +1,568 @@
+"""Three levels come to one policy: what is not trusted only tightens, and no cache changes what a file says."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from corral import policykeys
+from corral.config import Audit, Containment, Limits, Output, SandboxConfig
+from corral.errors import PolicyError
+from corral.machine import Machine
+from corral.model import Call, Decision
+from corral.policy import MAX_FILE_BYTES, Policy, load
+from corral.policycache import MAX_ENTRIES
+from corral.policykeys import DECISIONS, KEYS, NOT_IN_FILES, is_tighter
+from corral.policymerge import Merge, default
+from corral.rulebook import effects, group_names, profile_named, profile_names
+from corral.trust import digest_of, distrust, trust
+from corral.vet import vet
+
+RULE = '[[rule]]\ncommand = "git push"\ndecision = "{decision}"\n{decision} = ["git push"]\n'
+
+
+class Home:
+    """An owner with a project, and what their files say."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.root = base / "project"
+        self.root.mkdir()
+        self.environ = {"HOME": str(base / "home")}
+        self.config = base / "home" / ".config" / "corral"
+        self.config.mkdir(parents=True, mode=0o700)
+        self.cache = base / "home" / ".cache" / "corral" / "policy"
+        self.owner = self.config / "policy.toml"
+        self.project = self.root / "corral.toml"
+
+    def load(self, profile: str | None = None) -> Policy:
+        return load(str(self.root), self.environ, profile=profile)
+
+    def trust(self) -> None:
+        trust(str(self.project), digest_of(self.project.read_bytes()), self.environ, str(self.root))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    before = os.umask(0o022)
+    yield Home(tmp_path)
+    os.umask(before)
+
+
+def test_without_files_the_built_in_profile_holds(home: Home) -> None:
+    wanted = SandboxConfig(str(home.root), profile="workspace", containment=Containment(scratch="project"))
+    assert home.load() == Policy(wanted)
+    assert home.load("strict").config.profile == "strict"
+
+
+def test_the_owner_may_say_anything(home: Home) -> None:
+    home.owner.write_text(
+        'profile = "strict"\ntimeout_seconds = 0\nenvironment = ["CI"]\ndenylist = ["make"]\ninterpreters = ["tool"]\n'
+        '[containment]\nnetwork = "on"\naccept_partial = true\n[limits]\nprocesses = 0\nmemory_bytes = 1.0\n'
+        '[effects]\nnetwork = "allow"\n[groups]\ndelete = "allow"\n[audit]\nrequired = false\n'
+    )
+    config = home.load().config
+    assert (config.rules.name, config.timeout_seconds, config.limits.processes) == ("strict", None, None)
+    assert config.containment == Containment(network="on", accept_partial=True, scratch="project")
+    assert {"CI", "PATH"} <= set(config.env_allowlist)
+    assert "make" in (config.denylist or ())
+    assert "rm" not in (config.denylist or ())
+    assert "tool" in (config.interpreter_block or ())
+    assert (config.rules.effects["network"], config.audit.required) == (Decision.ALLOW, False)
+    assert not home.load().waiting
+
+
+def test_an_untrusted_project_tightens_at_once_and_loosens_nothing(home: Home) -> None:
+    home.project.write_text(
+        'timeout_seconds = 600\nmax_output_bytes = 5\n[containment]\nnetwork = "on"\nptrace = false\n'
+        '[limits]\nprocesses = 10\nfree_disk_bytes = 1\n[effects]\ncode = "ask"\nhistory = "allow"\n'
+        + RULE.format(decision="allow").replace("push", "fetch")
+        + RULE.format(decision="deny")
+    )
+    policy = home.load()
+    config = policy.config
+    assert (config.timeout_seconds, config.max_output_bytes) == (30.0, 5)
+    assert (config.containment.network, config.containment.ptrace) == ("off", False)
+    assert (config.limits.processes, config.limits.free_disk_bytes) == (10, 2**30)
+    assert (config.rules.effects["code"], config.rules.effects["history"]) == (Decision.ASK, Decision.ASK)
+    assert [(s.key, s.line) for s in policy.waiting] == [
+        ("timeout_seconds", 1),
+        ("containment.network", 4),
+        ("limits.free_disk_bytes", 8),
+        ("effects.history", 11),
+        ("rule", 12),
+    ]
+    assert [rule.words for file in config.rules.commands for rule in file] == [("git", "push")]
+
+
+def test_a_trusted_project_loosens_until_its_bytes_change(home: Home) -> None:
+    home.project.write_text('timeout_seconds = 600\ncontainment.network = "on"\n')
+    home.trust()
+    policy = home.load()
+    assert (policy.config.timeout_seconds, policy.config.containment.network, policy.waiting) == (600, "on", ())
+    assert [source.trusted for source in policy.sources] == [True]
+    home.project.write_text('timeout_seconds = 600\ncontainment.network = "on"\n\n')
+    assert (home.load().config.timeout_seconds, home.load().config.containment.network) == (30.0, "off")
+    home.project.write_text('timeout_seconds = 600\ncontainment.network = "on"\n')
+    assert home.load().config.timeout_seconds == 600
+    distrust(str(home.project), home.environ, str(home.root))
+    assert home.load().config.timeout_seconds == 30.0
+
+
+def test_trust_is_for_one_place(home: Home) -> None:
+    home.project.write_text("timeout_seconds = 600\n")
+    home.trust()
+    other = home.base / "other"
+    shutil.copytree(home.root, other)
+    assert load(str(other), home.environ).waiting
+
+
+def test_a_refusal_of_the_owner_holds_in_a_trusted_project(home: Home) -> None:
+    home.owner.write_text(RULE.format(decision="deny"))
+    home.project.write_text(RULE.format(decision="allow"))
+    home.trust()
+    assert decide(home.load().config, "git push") is Decision.DENY
+
+
+def test_strict_by_an_untrusted_project_still_needs_containment(home: Home) -> None:
+    home.project.write_text('profile = "strict"\n')
+    rules = home.load().config.rules
+    assert (rules.name, rules.needs_containment) == ("strict", True)
+    assert (rules.effects, rules.groups) == (profile_named("strict").effects, profile_named("strict").groups)
+    # Where the caller says strict, it is no loosening.
+    assert home.load("strict").config.rules.needs_containment is False
+
+
+def test_strict_by_an_untrusted_project_closes_what_the_owner_opened_for_workspace(home: Home) -> None:
+    home.owner.write_text('[effects]\nnetwork = "allow"\n')
+    home.project.write_text('profile = "strict"\n')
+    assert home.load().config.rules.effects["network"] is Decision.DENY
+
+
+def test_a_caller_may_not_loosen_the_profile_of_a_trusted_file(home: Home) -> None:
+    home.owner.write_text('\nprofile = "strict"\n')
+    with pytest.raises(PolicyError, match=r"profile = 'strict' \(.*policy.toml:2\); an option does not loosen it"):
+        home.load("workspace")
+    home.owner.write_text('profile = "workspace"\n')
+    assert home.load("strict").config.rules.needs_containment is True
+
+
+def test_a_share_of_memory_and_bytes_are_compared_as_bytes(home: Home) -> None:
+    home.owner.write_text("limits.memory_bytes = 1048576\n")
+    home.project.write_text("limits.memory_bytes = 0.5\n")
+    assert home.load().config.limits.memory_bytes == 1048576
+    home.owner.write_text("limits.memory_bytes = 1.0\n")
+    assert home.load().config.limits.memory_bytes == 0.5
+    home.project.write_text("limits.memory_bytes = 4096\n")
+    assert home.load().config.limits.memory_bytes == 4096
+
+
+def test_home_is_written_as_a_tilde(home: Home) -> None:
+    (home.base / "home" / "shared").mkdir()
+    home.owner.write_text('containment.read = ["~/shared"]\n')
+    assert home.load().config.containment.read == (f"{home.environ['HOME']}/shared",)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ('containment.read = ["~/.ssh"]', "which would open"),
+        ('containment.read = ["/proc"]', "which is the kernel's"),
+        ('containment.write = ["~/.config"]', "(would open|holds what corral keeps|corral itself)"),
+        ('containment.write = ["~/.config/corral"]', "(would open|holds what corral keeps|corral itself)"),
+        ('containment.write = ["~/.local/state/corral"]', "(would open|holds what corral keeps|corral itself)"),
+        ('containment.write = ["~/other/.git/hooks"]', "which is protected"),
+        ('containment.write = ["~/other/.claude"]', "which is protected"),
+        ('containment.read = ["/nonexistent"]', "which does not exist"),
+    ],
+)
+def test_a_grant_that_would_open_what_is_protected_is_an_error_with_its_place(
+    home: Home, setting: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", home.environ["HOME"])
+    for name in (".ssh", ".local/state/corral", "other/.git/hooks", "other/.claude"):
+        (home.base / "home" / name).mkdir(parents=True)
+    home.owner.write_text(f"\n  {setting}\n")
+    with pytest.raises(PolicyError, match=rf"policy.toml:2:3: .*{message}"):
+        home.load()
+
+
+def test_a_grant_of_what_holds_the_project_is_an_error_though_nobody_trusts_it(home: Home) -> None:
+    home.project.write_text(f'containment.write = ["{home.base}"]\n')
+    with pytest.raises(PolicyError, match=r"corral.toml:1:1: .*which holds the project"):
+        home.load()
+
+
+def test_no_containment_for_a_profile_that_needs_it_is_an_error_with_its_place(home: Home) -> None:
+    home.owner.write_text('containment.backend = "none"\n')
+    with pytest.raises(PolicyError, match=r"policy.toml:1:1: profile workspace runs nothing that is not contained"):
+        home.load()
+    assert home.load("strict").config.containment.backend == "none"
+
+
+def as_link(home: Home) -> None:
+    (home.base / "elsewhere.toml").write_text("timeout_seconds = 5\n")
+    home.project.symlink_to(home.base / "elsewhere.toml")
+
+
+def as_pipe(home: Home) -> None:
+    os.mkfifo(home.project)
+
+
+def as_directory(home: Home) -> None:
+    home.project.mkdir()
+
+
+def as_endless(home: Home) -> None:
+    home.project.write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+
+
+@pytest.mark.parametrize("made", [as_link, as_pipe, as_directory, as_endless])
+def test_what_is_no_plain_file_is_an_error_and_not_nothing(home: Home, made: Callable[[Home], None]) -> None:
+    made(home)
+    with pytest.raises(PolicyError):
+        home.load()
+
+
+def test_the_owner_may_link_their_file_but_not_into_the_project(home: Home) -> None:
+    elsewhere = home.base / "dotfiles.toml"
+    elsewhere.write_text("timeout_seconds = 5\n")
+    home.owner.symlink_to(elsewhere)
+    assert home.load().config.timeout_seconds == 5
+    home.owner.unlink()
+    (home.root / "mine.toml").write_text("timeout_seconds = 5\n")
+    home.owner.symlink_to(home.root / "mine.toml")
+    with pytest.raises(PolicyError, match="lies inside the project"):
+        home.load()
+    home.owner.unlink()
+    home.owner.symlink_to(home.base / "nowhere")
+    with pytest.raises(PolicyError, match="leads nowhere"):
+        home.load()
+
+
+def test_a_file_that_others_can_write_is_an_error(home: Home) -> None:
+    home.owner.write_text("timeout_seconds = 5\n")
+    home.owner.chmod(0o666)
+    with pytest.raises(PolicyError, match="can be written by others; run: chmod go-w"):
+        home.load()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_another_user_is_an_error(home: Home) -> None:
+    home.owner.write_text("timeout_seconds = 5\n")
+    os.chown(home.owner, 12345, 12345)
+    with pytest.raises(PolicyError, match="belongs to another user"):
+        home.load()
+
+
+def test_what_the_owner_keeps_must_not_lie_in_the_project(home: Home) -> None:
+    home.owner.write_text("timeout_seconds = 5\n")
+    with pytest.raises(PolicyError, match="lies inside the project"):
+        load(home.environ["HOME"], home.environ)
+
+
+# The cache.
+
+
+def cached(home: Home) -> Path:
+    (found,) = home.cache.iterdir()
+    return found
+
+
+def test_what_was_read_before_comes_from_the_cache_and_is_the_same(home: Home) -> None:
+    home.owner.write_text(RULE.format(decision="deny") + "[limits]\nprocesses = 10\n")
+    cold = home.load()
+    entry = cached(home)
+    written = entry.stat().st_mtime_ns
+    assert home.load() == cold
+    assert (cached(home).stat().st_mtime_ns, entry.stat().st_mode & 0o777) == (written, 0o600)
+
+
+def torn(entry: Path) -> None:
+    entry.write_bytes(entry.read_bytes()[:-3])
+
+
+def emptied(entry: Path) -> None:
+    entry.write_bytes(b"")
+
+
+def altered(entry: Path) -> None:
+    data = entry.read_bytes()
+    entry.write_bytes(data.replace(b"deny", b"okay"))
+
+
+def of_another_shape(entry: Path) -> None:
+    import marshal
+
+    data = marshal.dumps(["settings", "rules"])
+    entry.write_bytes(digest_of(data).encode() + data)
+
+
+def linked(entry: Path) -> None:
+    other = entry.parent.parent / "other"
+    entry.rename(other)
+    entry.symlink_to(other)
+
+
+def hard_linked(entry: Path) -> None:
+    os.link(entry, entry.parent.parent / "other")
+
+
+def open_to_all(entry: Path) -> None:
+    entry.chmod(0o666)
+
+
+def in_a_directory_for_all(entry: Path) -> None:
+    entry.parent.chmod(0o777)
+
+
+def a_directory(entry: Path) -> None:
+    entry.unlink()
+    entry.mkdir()
+
+
+def a_pipe(entry: Path) -> None:
+    entry.unlink()
+    os.mkfifo(entry, 0o600)
+
+
+SPOILED = [torn, emptied, altered, of_another_shape, linked, hard_linked, open_to_all, in_a_directory_for_all, a_directory, a_pipe]  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
+def test_a_spoiled_cache_changes_nothing(home: Home, spoil: Callable[[Path], None]) -> None:
+    home.owner.write_text(RULE.format(decision="deny"))
+    cold = home.load()
+    spoil(cached(home))
+    assert home.load() == cold
+    assert decide(home.load().config, "git push") is Decision.DENY
+
+
+def test_a_cache_of_the_right_form_and_hash_is_believed_so_that_the_attacks_above_are_ones(home: Home) -> None:
+    import marshal
+
+    home.owner.write_text(RULE.format(decision="deny"))
+    home.load()
+    data = marshal.dumps({"settings": [], "rules": []})
+    cached(home).write_bytes(digest_of(data).encode() + data)
+    assert home.load().settings == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_cache_of_another_user_is_ignored(home: Home) -> None:
+    home.owner.write_text("timeout_seconds = 5\n")
+    cold = home.load()
+    os.chown(cached(home), 12345, 12345)
+    assert home.load() == cold
+
+
+def test_a_cache_in_the_project_is_not_used(home: Home) -> None:
+    home.environ["XDG_CACHE_HOME"] = str(home.root)
+    home.owner.write_text("timeout_seconds = 5\n")
+    assert home.load().config.timeout_seconds == 5
+    assert list(home.root.iterdir()) == []
+
+
+def test_the_cache_does_not_grow_without_end(home: Home) -> None:
+    for number in range(MAX_ENTRIES + 5):
+        home.owner.write_text(f"timeout_seconds = {number + 1}\n")
+        home.load()
+    assert len(list(home.cache.iterdir())) == MAX_ENTRIES
+
+
+def test_a_wrong_file_is_never_kept(home: Home) -> None:
+    home.owner.write_text("timeout = 5\n")
+    for _ in range(2):
+        with pytest.raises(PolicyError):
+            home.load()
+    assert not home.cache.exists()
+
+
+# The table of strictness.
+
+
+def test_every_setting_has_its_row_or_is_in_no_file() -> None:
+    tables = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
+    fields = {f"{table}.{field}" for table, record in tables.items() for field in record._fields}
+    named = {policykeys.FIELDS.get(key, key) for key in KEYS}
+    own = {field for field in SandboxConfig._fields if field not in tables}
+    assert named | set(NOT_IN_FILES) == fields | own
+    assert not named & set(NOT_IN_FILES)
+
+
+def test_every_table_of_the_config_is_one_of_the_files() -> None:
+    records = {name for name in SandboxConfig._fields if hasattr(getattr(SandboxConfig("/usr"), name), "_fields")}
+    assert records == set(policykeys.TABLES)
+
+
+def test_what_holds_without_a_file_is_a_value_that_a_file_could_have() -> None:
+    for key, row in KEYS.items():
+        assert is_tighter(key, default(key), default(key)) or row.tighter == "grants"
+        if row.choices:
+            assert default(key) in row.choices
+
+
+def test_strict_is_nowhere_looser_than_workspace() -> None:
+    assert set(profile_names()) == set(KEYS["profile"].choices)
+    loose, tight = profile_named("workspace"), profile_named("strict")
+    assert all(tight.effects[key] >= loose.effects[key] for key in effects())
+    assert all(tight.groups[key] >= loose.groups[key] for key in group_names())
+
+
+# Laws.
+
+
+def values_of(key: str) -> st.SearchStrategy[Any]:
+    row = KEYS[key]
+    if row.choices:
+        return st.sampled_from(row.choices)
+    if row.kind in ("names", "patterns"):
+        return st.lists(st.sampled_from(["make", "cargo", "pytest", "CI"]), unique=True, max_size=3)
+    if row.kind == "paths":
+        return st.lists(st.sampled_from(["/usr/share", "/usr/lib", "/opt"]), unique=True, max_size=2)
+    whole = st.sampled_from([value for value in (1, 7, 4096, 2**30, 2**33) if value <= row.most])
+    if row.kind == "share":
+        whole = whole | st.sampled_from([0.25, 0.75, 1.0])
+    if row.kind == "seconds":
+        whole = st.sampled_from([0.1, 5, 29.5, 600])
+    return whole | st.just(0) if row.zero else whole
+
+
+KEY_VALUES = st.sampled_from(sorted(KEYS)).flatmap(lambda key: st.tuples(st.just(key), values_of(key)))
+DECIDED = st.tuples(
+    st.sampled_from(
+        [f"effects.{key}" for key in sorted(effects())] + [f"groups.{key}" for key in sorted(group_names())]
+    ),
+    st.sampled_from(DECISIONS),
+)
+RULES = st.lists(
+    st.tuples(
+        st.sampled_from([("git", "push"), ("make",), ("rm",), ("git",), ("curl",)]),
+        st.sampled_from(DECISIONS),
+        st.sampled_from([(), ("network", "history", "discard", "code")]),
+    ),
+    max_size=3,
+)
+
+
+def file_of(settings: list[tuple[str, Any]], rules: list[Any]) -> dict[str, Any]:
+    kept = {key: (key, value, line, 1) for line, (key, value) in enumerate(settings, 1)}
+    made = [
+        {"words": words, "decision": decision, "lifts": lifts, "line": 50 + line, "column": 1}
+        for line, (words, decision, lifts) in enumerate(rules)
+    ]
+    return {"settings": list(kept.values()), "rules": made}
+
+
+FILES = st.builds(file_of, st.lists(KEY_VALUES | DECIDED, max_size=6), RULES)
+COMMANDS = [
+    "git push", "git push --force", "make all", "rm -rf build", "curl https://example.org", "curl https://example.org | sh", "python3 -c 1",
+    "git reset --hard", "cat /usr/share/x", "cat /etc/passwd", "echo x > /usr/share/x", "sudo id", "cargo test", "pytest -q", "git $x", "rm -rf .", "cat .env",
+]  # fmt: skip
+
+
+def decide(config: SandboxConfig, command: str) -> Decision:
+    machine = Machine("/nonexistent/project")
+    machine.writable = config.containment.write
+    machine.readable = (*config.containment.read, *config.containment.write)
+    return vet(Call(command, shell=True), config, machine).decision
+
+
+def merged(*files: tuple[dict[str, Any], bool]) -> Merge:
+    merge = Merge("/home/owner")
+    for number, (file, trusted) in enumerate(files):
+        merge.add(file, f"F{number}", trusted=trusted)
+    return merge
+
+
+BOUNDS = [f"limits.{name}" for name in Limits._fields if name not in ("memory_bytes", "free_disk_bytes")]
+
+
+def number(value: Any) -> float:
+    return float("inf") if value is None else float(value)
+
+
+def memory(config: SandboxConfig) -> float:
+    from corral.containment.cgroups import own_memory_bound
+
+    value = config.limits.memory_bytes
+    return value * own_memory_bound() if isinstance(value, float) else number(value)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(FILES, FILES)
+@example(file_of([], []), file_of([("profile", "strict")], []))
+@example(file_of([("effects.network", "allow")], []), file_of([("profile", "strict")], []))
+@example(file_of([], [(("git", "push"), "deny", ())]), file_of([], [(("git", "push"), "allow", ("network",))]))
+def test_an_untrusted_file_reaches_no_further_than_none(owner: dict[str, Any], project: dict[str, Any]) -> None:
+    without = merged((owner, True)).config("/usr")
+    with_it = merged((owner, True), (project, False)).config("/usr")
+    for command in COMMANDS:
+        assert decide(with_it, command) >= decide(without, command), command
+    assert with_it.rules.needs_containment >= without.rules.needs_containment
+    before, after = without.containment, with_it.containment
+    assert set(after.read) <= set(before.read)
+    assert set(after.write) <= set(before.write)
+    assert set(with_it.env_allowlist) <= set(without.env_allowlist)
+    assert set(with_it.denylist or ()) >= set(without.denylist or ())
+    assert set(with_it.interpreter_block or ()) >= set(without.interpreter_block or ())
+    assert (after.network, before.network) != ("on", "off")
+    assert (after.project, before.project) != ("read-write", "read-only")
+    assert (after.scratch, before.scratch) != ("project", "sandbox")
+    assert before.backend in (after.backend, "none")
+    assert after.accept_partial <= before.accept_partial
+    assert after.ptrace <= before.ptrace
+    assert with_it.audit.required >= without.audit.required
+    for key in BOUNDS:
+        field = key.partition(".")[2]
+        assert number(getattr(with_it.limits, field)) <= number(getattr(without.limits, field))
+    assert memory(with_it) <= memory(without)
+    assert (with_it.limits.free_disk_bytes or 0) >= (without.limits.free_disk_bytes or 0)
+    assert number(with_it.timeout_seconds) <= number(without.timeout_seconds)
+    assert number(with_it.output.silence_seconds) <= number(without.output.silence_seconds)
+    assert with_it.output.drain_seconds <= without.output.drain_seconds
+    assert with_it.max_output_bytes <= without.max_output_bytes
+    assert (with_it.output.spill_bytes or 0) <= (without.output.spill_bytes or 0)
+
+
+@given(FILES, FILES, st.booleans())
+def test_what_is_in_force_and_what_waits_is_all_that_was_said(
+    owner: dict[str, Any], project: dict[str, Any], trusted: bool
+) -> None:
+    merge = merged((owner, True), (project, trusted))
+    said = [(s.key, s.line) for s in merge.settings if s.path == "F1"]
+    assert said == [(s[0], s[2]) for s in project["settings"]] + [("rule", r["line"]) for r in project["rules"]]
+    if trusted:
+        assert all(setting.in_force for setting in merge.settings)
+
+
+@given(FILES, FILES)
+def test_merging_is_deterministic(owner: dict[str, Any], project: dict[str, Any]) -> None:
+    one, other = merged((owner, True), (project, False)), merged((owner, True), (project, False))
+    assert (one.config("/usr"), one.settings) == (other.config("/usr"), other.settings)
+
+
+@given(FILES)
+def test_a_file_that_changes_nothing_when_untrusted_waits_for_nothing(owner: dict[str, Any]) -> None:
+    lists = [s for s in owner["settings"] if KEYS.get(s[0], KEYS["profile"]).kind not in policykeys.LISTS]
+    same = {"settings": lists, "rules": []}
+    merge = merged((owner, True), (same, False))
+    assert [s.key for s in merge.settings if not s.in_force] == []
+
+
+@given(FILES)
+def test_a_trusted_file_says_the_last_word_on_every_setting(project: dict[str, Any]) -> None:
+    owner = file_of([("timeout_seconds", 1), ("containment.network", "off"), ("limits.processes", 1)], [])
+    config = merged((owner, True), (project, True)).config("/usr")
+    said = {key: value for key, value, _, _ in project["settings"]}
+    assert config.containment.network == said.get("containment.network", "off")
+    assert (config.timeout_seconds or 0) == said.get("timeout_seconds", 1)
+    assert (config.limits.processes or 0) == said.get("limits.processes", 1)
+    for key, value in said.items():
+        if key.startswith("effects."):
+            assert str(config.rules.effects[key.partition(".")[2]]) == value

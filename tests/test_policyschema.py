@@ -1,0 +1,148 @@
+"""The published schema of policy files says of a file what the parser says of it."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import corral
+from corral.cli.init import owner_text, project_text
+from corral.errors import PolicyError
+from corral.policyfile import RULE_KEYS, parse
+from corral.policykeys import DECISIONS, KEYS, LISTS, TABLES
+from corral.policyschema import schema
+from corral.projectkinds import KINDS
+from corral.rulebook import effects, group_names
+
+PUBLISHED = Path(corral.__file__).parent / "schemas" / "policy.schema.json"
+VALIDATOR = jsonschema.Draft202012Validator(schema())
+RULE = {"command": "git push", "decision": "deny", "deny": ["git push"]}
+
+
+def test_what_is_published_is_current() -> None:
+    assert json.loads(PUBLISHED.read_text()) == json.loads(json.dumps(schema())), (
+        "run: corral policy schema > src/corral/schemas/policy.schema.json"
+    )
+
+
+def test_every_key_of_the_parser_is_in_the_schema_and_no_other() -> None:
+    properties = schema()["properties"]
+    keys = {key for key in properties if properties[key].get("type") != "object" and key != "rule"}
+    keys |= {f"{table}.{key}" for table in TABLES for key in properties[table]["properties"]}
+    assert keys == set(KEYS)
+    assert set(properties["effects"]["properties"]) == set(effects())
+    assert set(properties["groups"]["properties"]) == set(group_names())
+    assert set(properties["rule"]["items"]["properties"]) == set(RULE_KEYS)
+
+
+def toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(toml(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=True)
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    table, _, field = key.partition(".")
+    return {table: {field: value}} if field else {table: value}
+
+
+def parses(tree: dict[str, Any]) -> bool:
+    text = "".join(f"{json.dumps(key)} = {toml(value)}\n" for key, value in tree.items())
+    assert tomllib.loads(text) == tree
+    try:
+        parse(text.encode(), "F")
+    except PolicyError:
+        return False
+    return True
+
+
+def values(key: str) -> list[Any]:
+    row = KEYS[key]
+    if row.choices:
+        return [*row.choices, "nonsense", 1, None]
+    if row.kind in LISTS:
+        return [
+            [],
+            ["make"],
+            ["make", "make"],
+            [""],
+            [5],
+            "make",
+            ["/usr/share"],
+            ["~/x"],
+            ["/"],
+            ["a/b"],
+            [" x"],
+            ["X*"],
+            ["a b"],
+        ]
+    return [0, 1, 0.5, 1.5, -1, True, "1", row.most, row.most * 2, [1], 2**62]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), [(k, v) for k in KEYS for v in values(k) if v is not None], ids=repr)
+def test_the_schema_and_the_parser_agree_on_a_value(key: str, value: Any) -> None:
+    if isinstance(value, float) and value.is_integer():
+        # To JSON 2.0 is a whole number; TOML tells them apart.
+        value = int(value)
+    assert VALIDATOR.is_valid(nested(key, value)) is parses(nested(key, value))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        RULE,
+        {"command": ["git", "push"], "decision": "ask", "ask": ["git push"], "reason": "x", "instead": "y"},
+        {"command": "make", "decision": "allow", "allow": ["make"], "exact": True},
+        {"command": "make", "decision": "deny", "deny": ["make"], "exact": False},
+        {**RULE, "exact": True},
+        {**RULE, "exact": "yes"},
+        {**RULE, "deny": []},
+        {**RULE, "deny": [" "]},
+        {**RULE, "deny": "git push"},
+        {**RULE, "decision": "refuse"},
+        {**RULE, "command": ""},
+        {**RULE, "command": []},
+        {**RULE, "command": 5},
+        {**RULE, "unknown": 1},
+        {**RULE, "reason": 5},
+        {"command": "git push"},
+        {"decision": "deny", "deny": ["git push"]},
+        {"command": "git push", "decision": "deny", "allow": ["git push"]},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_the_schema_and_the_parser_agree_on_a_rule(rule: dict[str, Any]) -> None:
+    assert VALIDATOR.is_valid({"rule": [rule]}) is parses({"rule": [rule]})
+
+
+@pytest.mark.parametrize("table", ["effects", "groups"])
+def test_the_schema_and_the_parser_agree_on_decisions(table: str) -> None:
+    known = effects() if table == "effects" else group_names()
+    for name in [*known, "nothing"]:
+        for word in (*DECISIONS, "maybe"):
+            assert VALIDATOR.is_valid({table: {name: word}}) is parses({table: {name: word}})
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*KEYS, *TABLES, "rule", "effects", "x"]), st.sampled_from([1, "x", True]), max_size=2
+    )
+)
+def test_the_schema_and_the_parser_agree_on_keys(tree: dict[str, Any]) -> None:
+    assert VALIDATOR.is_valid(tree) is parses(tree)
+
+
+@pytest.mark.parametrize("kinds", [[], *[[kind] for kind in KINDS], list(KINDS)], ids=lambda kinds: "+".join(k.name for k in kinds) or "none")  # fmt: skip
+def test_what_init_writes_fits_the_schema(kinds: list[Any]) -> None:
+    VALIDATOR.validate(tomllib.loads(project_text(kinds)))
+
+
+def test_what_init_writes_for_the_owner_fits_the_schema() -> None:
+    VALIDATOR.validate(tomllib.loads(owner_text()))
