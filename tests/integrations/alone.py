@@ -14,6 +14,7 @@ from pathlib import Path
 import corral
 
 PYTHON = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]
+PROMPT = b"[y/N] "
 DEPENDENCIES = ("tree_sitter", "tree_sitter_bash")
 
 
@@ -61,10 +62,9 @@ def run(*words: str, home: Path, cwd: Path, env: Mapping[str, str] | None = None
 
 
 def at_terminal(*words: str, typed: bytes, home: Path, cwd: Path) -> tuple[int, str]:
-    """Run the copy on a terminal where somebody has typed something; return its status and what stood there."""
+    """Run the copy on a terminal where somebody types when asked; return its status and what stood there."""
     ours, theirs = pty.openpty()
     try:
-        os.write(ours, typed)
         process = subprocess.Popen(
             [*command(), *words], cwd=cwd, env=environment(home), stdin=theirs, stdout=theirs, stderr=theirs
         )
@@ -78,6 +78,9 @@ def at_terminal(*words: str, typed: bytes, home: Path, cwd: Path) -> tuple[int, 
             if not data:
                 break
             shown += data
+            if typed and shown.endswith(PROMPT):
+                os.write(ours, typed)
+                typed = b""
         return process.wait(60), shown.decode().replace("\r\n", "\n")
     finally:
         os.close(ours)
