@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -233,3 +234,17 @@ def test_what_a_host_does_when_the_hook_cannot_start(session: Session) -> None:
             file.write_text(file.read_text().replace(alone.PYTHON, "/gone/python3"))
     session.drive(session.driven.shell(PLANT))
     assert ("planted" not in session.bashrc) == (session.name in FAIL_CLOSED)
+
+
+def test_inside_codexs_own_sandbox_nothing_runs_and_the_model_reads_why() -> None:
+    # Not below /tmp, where Codex does not put the program of its sandbox.
+    with tempfile.TemporaryDirectory(prefix="corral-codex-", dir="/var/tmp") as place:
+        session = Session("codex", Path(place))
+        session.install()
+        session.driven = session.driven._replace(
+            command=["codex", "exec", "--dangerously-bypass-hook-trust", "--sandbox", "workspace-write", "go"]
+        )
+        (told,) = session.drive(session.driven.shell(CONTAINED))
+        assert "\ncorral: " in told
+        assert "Traceback" not in told
+        assert not (session.work / "inside.txt").exists()

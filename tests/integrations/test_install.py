@@ -389,10 +389,24 @@ def test_doctor_proves_what_is_installed_and_names_hosts_without(home: Path, wor
     assert found["claude"] == [("ok", proof)]
     assert found["gemini"] == [("warn", f"Gemini CLI has no hook: {place_for('gemini', home)}")]
     assert [status for status, _ in found["codex"]] == ["ok", "warn"]
-    (home / ".codex" / "config.toml").write_text(
-        f'[hooks.state."{place_for("codex", home)}:pre_tool_use:0:0"]\ntrusted_hash = "sha256:0"\n'
-    )
-    assert [status for status, _ in doctor_hooks(home, work)["codex"]] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("trusted", "mode", "statuses"),
+    [
+        (False, "workspace-write", ["ok", "warn"]),
+        (False, "danger-full-access", ["ok", "fail"]),
+        (True, "workspace-write", ["ok", "warn"]),
+        (True, "danger-full-access", ["ok"]),
+    ],
+)
+def test_doctor_reads_what_codex_was_told(
+    trusted: bool, mode: str, statuses: list[str], home: Path, work: Path
+) -> None:
+    alone.run("install", "codex", "--yes", home=home, cwd=work)
+    state = f'[hooks.state."{place_for("codex", home)}:pre_tool_use:0:0"]\ntrusted_hash = "sha256:0"\n'
+    (home / ".codex" / "config.toml").write_text(f'sandbox_mode = "{mode}"\n' + state * trusted)
+    assert [status for status, _ in doctor_hooks(home, work)["codex"]] == statuses
 
 
 def test_doctor_notices_an_interpreter_that_is_gone(home: Path, work: Path) -> None:

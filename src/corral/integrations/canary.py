@@ -29,6 +29,7 @@ CANARY = "a trial by corral itself"  # stands in the owner's log beside them
 _UNJUDGED = "The host runs every command unjudged."
 SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
 REFUSED_STATUS = 2
+OPEN_SANDBOX = "danger-full-access"  # Codex's word for leaving containment to others
 
 
 @frozen
@@ -143,7 +144,7 @@ def _checks(host: Host, root: str, environ: Mapping[str, str]) -> Iterator[HookC
         found = found or bool(proofs)
         yield from proofs
         if proofs and host.name == "codex":
-            yield from _trust(path, environ)
+            yield from _codex(path, environ)
     if not found and is_used(host, environ, os.path.isdir):
         path = settings_path(host, USER, root, environ)
         yield HookCheck(host.name, path, WARN, f"{host.title} has no hook", _UNJUDGED, f"corral install {host.name}")
@@ -169,20 +170,27 @@ def _unless_off(host: Host, root: str, environ: Mapping[str, str]) -> HookCheck 
     return None
 
 
-def _trust(path: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
-    """Look whether Codex was told to trust the hooks of a file: until then it runs none of them."""
+def _codex(path: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
+    """Look in Codex's own settings: it runs only hooks that it was told to trust, and may wrap commands in a sandbox."""
     from tomllib import TOMLDecodeError, load  # noqa: PLC0415  only for this host
 
-    config = f"{directory(HOSTS['codex'], environ)}/config.toml"
+    place = f"{directory(HOSTS['codex'], environ)}/config.toml"
     try:
-        with open(config, "rb") as file:
-            hooks = load(file).get("hooks", {})
+        with open(place, "rb") as file:
+            config = load(file)
     except (OSError, TOMLDecodeError):
-        hooks = {}
-    state = hooks.get("state", {}) if isinstance(hooks, dict) else {}
-    real = (path, os.path.realpath(path))
-    if not any(
-        isinstance(known, dict) and known.get("trusted_hash") and key.startswith(real) for key, known in state.items()
-    ):
+        config = {}
+    hooks = config.get("hooks")
+    state = hooks.get("state") if isinstance(hooks, dict) else None
+    known = state.items() if isinstance(state, dict) else ()
+    real = (f"{path}:", f"{os.path.realpath(path)}:")
+    is_open = config.get("sandbox_mode") == OPEN_SANDBOX
+    if not any(isinstance(entry, dict) and entry.get("trusted_hash") and key.startswith(real) for key, entry in known):
         means = "Codex runs a hook only after you have trusted it. Start codex, type /hooks and trust corral's."
-        yield HookCheck("codex", path, WARN, f"{config} does not say that it is trusted", means, "codex")
+        status = FAIL if is_open else WARN  # then nothing holds its commands at all
+        yield HookCheck("codex", path, status, f"{place} does not say that it is trusted", means, "codex")
+    elif not is_open:
+        means = (
+            f"corral's cannot start inside it, and commands fail. Set sandbox_mode = {json.dumps(OPEN_SANDBOX)} there."
+        )
+        yield HookCheck("codex", path, WARN, f"{place} leaves Codex's own sandbox on", means)

@@ -103,7 +103,8 @@ HOSTS = {
             _codex,
             {},
             note="Codex runs a hook only after you have trusted it: start codex, type /hooks and trust corral's. "
-            "Until then nothing is judged.",
+            'Until then nothing is judged. Then set sandbox_mode = "danger-full-access" in its config.toml: corral\'s '
+            "sandbox holds every command, and cannot start inside Codex's own.",
             project_note="Codex reads a project's hooks only in projects that it trusts.",
         ),
         Host(
