@@ -9,6 +9,7 @@ import secrets
 import socket
 import stat
 import sys
+from signal import SIG_DFL, SIGINT, signal
 
 import anyio
 import uvicorn
@@ -43,6 +44,9 @@ def serve_stdio(root: str, environ: Mapping[str, str], *, profile: str | None) -
             "corral: an MCP server, which speaks JSON with a client on stdin and stdout; Ctrl-D ends it",
             file=sys.stderr,
         )
+    # A thread that waits for the client's next line cannot be called off, and Python would wait for it: without us the
+    # keeper ends everything, as it does after SIGTERM.
+    signal(SIGINT, SIG_DFL)
     anyio.run(make_server(desk).run_stdio_async)
 
 
