@@ -13,8 +13,8 @@ import pytest
 
 import corral
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
-from corral.cli.ask import Asking
 from corral.cli.person import AGENT_VARIABLES
+from corral.cli.question import question
 from corral.machine import Machine
 from corral.model import Call
 from corral.terminal import DECEIVING, Terminal
@@ -294,9 +294,8 @@ def test_no_text_drives_or_forges_the_question(project: Path, text: str, columns
     config = SandboxConfig(str(project), profile="workspace")
     terminal = Terminal(columns, unicode=unicode)
     for call in (Call(text, shell=True), Call(("git", "reset", "--hard", text))):
-        asking = Asking(config, Machine.of, may_ask=True)
-        shown, is_whole = asking._question(call, vet(call, config), terminal)
-        assert is_whole or columns < 60
+        machine = Machine.of(config)
+        shown, _ = question(call, vet(call, config), config, machine, terminal, runs=True, whole=True)
         assert all(char == "\n" or (char.isprintable() and char not in DECEIVING) for char in shown)
         bar = "  │ " if unicode else "  | "
         # Every line that holds the text's own words is marked as the text's.
@@ -319,7 +318,8 @@ def test_a_hostile_text_is_shown_harmlessly_in_a_real_terminal(screen: Callable[
 def test_letters_that_look_like_others_are_named(project: Path) -> None:
     call = Call("git reset --hard; echo п\u0430ypal", shell=True)
     config = SandboxConfig(str(project), profile="workspace")
-    shown, _ = Asking(config, Machine.of, may_ask=True)._question(call, vet(call, config), Terminal())
+    verdict = vet(call, config)
+    shown, _ = question(call, verdict, config, Machine.of(config), Terminal(), runs=True, whole=False)
     assert "letters that are not ASCII may look like others: п U+043F, а U+0430" in shown
 
 
@@ -328,6 +328,7 @@ def test_what_was_not_shown_is_not_approved_for_the_project(screen: Callable[...
     shown = screen(*CORRAL, "run", "--shell", text)
     seen = shown.until(END)
     assert b"77 lines are not shown here" in seen
+    assert b"echo 50" not in seen
     assert b"[o]nce, [s]how all of it, [N]o" in seen
     shown.type(b"p\r")
     assert shown.status() == 126
@@ -336,6 +337,7 @@ def test_what_was_not_shown_is_not_approved_for_the_project(screen: Callable[...
     shown.type(b"s\r")
     seen = shown.until(END)
     assert all(f"echo {i}\r\n".encode() in seen for i in range(100))
+    assert b"not shown" not in seen
     shown.type(b"p\r")
     assert shown.status() == 0
     assert is_reset(project)

@@ -80,7 +80,7 @@ def entry_of(line: bytes) -> Entry | None:
     """Return what a line says; None where it is no entry."""
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) and isinstance(entry.get("seq"), int) else None
 

@@ -7,24 +7,56 @@ import os
 import sys
 
 from corral import __version__
-from corral.cli.helptext import ABOUT, CALLS, EXIT_CODES, USAGE, VERBS
+from corral.cli.helptext import ABOUT, CALLS, EXIT_CODES, GROUPS, USAGE, VERBS
 from corral.config import BACKENDS, DEFAULT_TIMEOUT_SECONDS
 from corral.record import FAILURE_STATUS
 from corral.rulebook import profile_names
-from corral.terminal import PIPE_COLUMNS, terminal_of, visible
+from corral.terminal import PIPE_COLUMNS, terminal_of, visible, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import NoReturn
 
 DEFAULT_PROFILE = "workspace"
+MAX_TEXT_COLUMNS = 120  # of a text to read
+MIN_COMMENT_COLUMNS = 24  # with less room beside an example, its comment stands below
+FULL_LINE = 95  # characters; a line of a text that is longer goes on in the next
 
 
 class Form(argparse.RawDescriptionHelpFormatter):
     """Help as it is written, as wide as the terminal. argparse would import shutil to learn the width."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=min(terminal_of(sys.stdout, os.environ).columns, PIPE_COLUMNS))
+        self._columns = terminal_of(sys.stdout, os.environ).columns
+        super().__init__(prog, width=min(self._columns, PIPE_COLUMNS))
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  argparse's own way to be told
+        """Return a text in lines that fit: sentences flow, an example keeps its line and its comment goes below it."""
+        lines: list[str] = []
+        flows = False
+        for line in text.splitlines():
+            if flows and line and not line.startswith(" "):
+                lines[-1] += f" {line}"
+            else:
+                lines.append(line)
+            flows = len(line) > FULL_LINE and not line.startswith(" ")
+        return "\n".join(made for line in lines for made in self._fitted(line))
+
+    def _fitted(self, line: str) -> list[str]:
+        width = min(self._columns, MAX_TEXT_COLUMNS)
+        if len(line) <= width:
+            return [line]
+        if not line.startswith("  "):
+            return wrap(line, width, "")
+        command, blanks, comment = line.strip().partition("  ")
+        if not blanks:
+            return wrap(command, width, "  ")
+        column = line.rindex(comment.strip())
+        if width - column < MIN_COMMENT_COLUMNS:
+            return [*wrap(command, width, "  "), *wrap(comment.strip(), width, " " * 6)]
+        first, *rest = wrap(comment.strip(), width, " " * column)
+        return [line[:column] + first[column:], *rest]
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,7 +78,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         _no_verb(ours)
     verb = ours[0]
     # One parser a verb, and only the one that is needed: argparse takes longer to make than the guard to judge.
-    parser = _verb_parser(verb)
+    parser = verb_parser(verb)
     options, loose = parser.parse_known_args(ours[1:])
     options.verb, options.command = verb, command
     _check(options, loose, parser)
@@ -54,25 +86,56 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _no_verb(ours: list[str]) -> NoReturn:
-    listed = "\n".join(f"  {verb:9} {what}" for verb, (what, _) in VERBS.items())
-    usage = "corral COMMAND [options]\n       corral COMMAND --help"
-    parser = _parser("corral", f"{ABOUT}\ncommands:\n{listed}", EXIT_CODES, usage)
+    parser = _parser(
+        "corral", f"{ABOUT}\n{_listed()}", EXIT_CODES, "corral [COMMAND] [options]\n       corral COMMAND --help"
+    )
     parser.add_argument("--version", action="version", version=f"corral {__version__}")
-    parser.add_argument("verb", nargs="?", help=argparse.SUPPRESS)
-    options, loose = parser.parse_known_args(ours)
-    if loose and loose[0].startswith("-"):
+    verb = ours[0] if ours else "--"
+    if not verb.startswith("-"):
+        hint = _meant(verb, VERBS)
+        if not hint and _is_program(verb):
+            hint = f"to run a program: corral run -- {visible(' '.join(ours))}"
+        parser.error(f"there is no command {visible(verb)}; {hint or 'choose one of ' + ', '.join(VERBS)}")
+    _, loose = parser.parse_known_args(ours)
+    if loose:
         parser.error(f"unknown option {visible(loose[0])}; the options of a command stand after its name")
-    verb = options.verb
-    if verb is None:
-        parser.print_help(sys.stderr)
-        sys.exit(FAILURE_STATUS)
-    parser.error(f"there is no command {visible(verb)}; choose one of {', '.join(VERBS)}")
+    parser.error("which command? For example: corral run -- ls")
+
+
+def _listed() -> str:
+    """Return the verbs in groups; one that is in none stands last."""
+    grouped = {verb for verbs in GROUPS.values() for verb in verbs}
+    groups = GROUPS | {"and": tuple(verb for verb in VERBS if verb not in grouped)}
+    lines = []
+    for title, verbs in groups.items():
+        known = [verb for verb in verbs if verb in VERBS]
+        if known:
+            lines += [f"{title}:", *(f"  {verb:11} {VERBS[verb][0]}" for verb in known), ""]
+    return "\n".join(lines[:-1])
+
+
+def _is_program(word: str) -> bool:
+    folders = os.environ.get("PATH", "").split(":")
+    return word.isascii() and any(
+        os.access(f"{folder}/{word}", os.X_OK) for folder in folders if folder.startswith("/")
+    )
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    from corral.cli.nearest import nearest  # noqa: PLC0415  only for a slip of the pen
+
+    found = nearest(word, known)
+    return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> None:
     """Refuse what contradicts itself: exactly one of a command, a shell string and a batch is wanted."""
     if loose and loose[0].startswith("-"):
-        parser.error(f"unknown option {visible(loose[0])}")
+        shown = [
+            name for action in parser._actions if action.help != argparse.SUPPRESS for name in action.option_strings
+        ]
+        meant = _meant(loose[0].partition("=")[0], shown)
+        parser.error(f"unknown option {visible(loose[0])}{f'; {meant}' if meant else ''}")
     command = options.command
     if options.verb == "grants":
         _check_grants(options, parser)
@@ -116,9 +179,13 @@ def _parser(name: str, about: str, epilog: str, usage: str | None) -> Parser:
     return Parser(name, usage, about, epilog, formatter_class=Form, allow_abbrev=False)
 
 
-def _verb_parser(verb: str) -> Parser:
-    what, epilog = VERBS[verb]
-    parser = _parser(f"corral {verb}", f"{what[0].upper()}{what[1:]}.", epilog, USAGE.get(verb))
+def verb_parser(verb: str) -> Parser:
+    """Return the parser of one verb."""
+    what, text = VERBS[verb]
+    # Examples stand before the options: most people need no more.
+    examples, _, notes = text.partition("\n\n") if text.startswith("examples:") else ("", "", text)
+    about = f"{what[0].upper()}{what[1:]}."
+    parser = _parser(f"corral {verb}", f"{about}\n\n{examples}".rstrip(), notes, USAGE.get(verb))
     if verb in CALLS:
         _call_arguments(parser)
     if verb == "grants":
@@ -139,6 +206,13 @@ def _verb_parser(verb: str) -> Parser:
         parser.add_argument("--grant", metavar="ID", help=argparse.SUPPRESS)
         parser.add_argument("--directory-file", metavar="FILE", help=argparse.SUPPRESS)
         parser.add_argument("--exports", action="store_true", help=argparse.SUPPRESS)
+    if verb == "completions":
+        parser.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), metavar="bash|zsh|fish")
+        parser.add_argument("--words", choices=("rules", "grants"), help=argparse.SUPPRESS)
+    if verb == "hook":
+        from corral.integrations.hosts import HOSTS  # noqa: PLC0415  the hook itself is not parsed here
+
+        parser.add_argument("host", choices=tuple(HOSTS), metavar="HOST", help=", ".join(HOSTS))
     if verb == "check":
         parser.add_argument("--jsonl", action="store_true", help="judge one call per line of stdin")
     if verb == "selftest":
@@ -168,7 +242,8 @@ def _verb_parser(verb: str) -> Parser:
         parser.add_argument("--print", dest="shown", action="store_true", help="show it and write nothing")
     if verb == "rule":
         parser.add_argument("id", nargs="?", metavar="ID", help="a rule's id, as in a finding")
-    parser.add_argument("--json", action="store_true", help="print JSON on stdout")
+    if verb not in ("hook", "completions"):
+        parser.add_argument("--json", action="store_true", help="print JSON on stdout")
     return parser
 
 

@@ -8,8 +8,9 @@ from time import time
 
 from corral import approvals
 from corral.audit import Log
-from corral.cli.ask import Asking, kept_text
+from corral.cli.ask import Asking
 from corral.cli.check import call_of, config_of, machine_of
+from corral.cli.question import kept_text
 from corral.errors import AuditError, PolicyError
 from corral.excerpt import one_line
 from corral.model import Call, Decision

@@ -6,13 +6,14 @@ ABOUT = """\
 Run the commands of a coding agent: a guard says yes, ask or no before anything runs, and says why; the kernel holds
 what runs inside the project.
 
+  corral                                what is active here
   corral check -- rm -rf build          is this allowed? nothing runs
   corral explain --shell 'cat x | sh'   why, part by part
-  corral run -- pytest -q               run it contained, if it is allowed
+  corral run -- pytest -q               run it contained, if it is allowed; what is asked about, you are asked
+  corral install claude                 put it before Claude Code, Codex, Gemini CLI, Cursor, OpenCode or Copilot CLI
+  corral log                            what was tried, and what became of it
+  corral init                           a policy file that fits this project
   corral demo                           see it at work in a temporary project
-  corral install claude                 hook it into Claude Code, Codex, Gemini CLI, Cursor, OpenCode or Copilot CLI
-  corral doctor                         what this machine gives to hold commands with
-  corral selftest                       attack the sandbox, harmlessly, and see what holds
 """
 EXIT_CODES = """\
 exit codes:
@@ -21,6 +22,7 @@ exit codes:
   explain    as check
   doctor     0 full, 1 partial, 2 none
   selftest   0 all held, 1 something did not, 3 something could not be shown
+  grants     0; add 1 not approved, 126 denied
   any        125 corral itself failed, wrong arguments included
 """
 RUN = """\
@@ -66,6 +68,10 @@ examples:
 Rule ids stand in every finding.
 """
 DEMO = """\
+examples:
+  corral demo
+  corral demo --json | jq -r '.[] | .name'
+
 The table goes to stderr and the outcomes as JSON to stdout. Exit code: 0 only if every outcome is as expected.
 """
 DOCTOR = """\
@@ -106,6 +112,10 @@ The file becomes what it was before corral; where it changed since, only corral'
 Exit code: 0 gone, or never there; 1 you said no; 125 corral itself failed.
 """
 HOOK = """\
+examples:
+  corral hook claude < payload.json
+  corral hook codex
+
 corral hook claude|codex|gemini|cursor|opencode|copilot reads one call from stdin, in the words of that host, and answers
 in them: an allowed command is rewritten to run through `corral run` where the host can do that. `corral install HOST`
 enters it, in a form that starts faster, into the settings of the host.
@@ -188,6 +198,25 @@ The settings of most clients: {"mcpServers": {"corral": {"command": "corral", "a
 It needs the MCP SDK: pip install 'corral[mcp]'. docs/mcp.md tells what its tools take and give.
 Exit code: 0 the client hung up, 125 corral itself failed.
 """
+COMPLETIONS = """\
+examples:
+  corral completions bash > ~/.local/share/bash-completion/completions/corral
+  corral completions zsh > "${fpath[1]}/_corral"
+  corral completions fish > ~/.config/fish/completions/corral.fish
+  corral completions bash | less
+
+Or once for this shell alone: eval "$(corral completions bash)". Verbs, options, profiles, rules, hosts and approvals are
+completed, and behind -- the command as the shell would complete it alone.
+Exit code: 0; 125 corral itself failed.
+"""
+GROUPS = {
+    "commands of an agent": ("run", "check", "explain"),
+    "what is at work, and what was tried": ("status", "log"),
+    "what you decide": ("policy", "init", "trust", "distrust", "grants"),
+    "agents": ("install", "uninstall", "hook", "mcp"),
+    "this machine": ("doctor", "selftest", "demo"),
+    "help": ("rule", "completions"),
+}
 VERBS = {
     "status": ("show what is active here; the same as corral alone", STATUS),
     "run": ("run a command, if the guard allows it", RUN),
@@ -195,6 +224,7 @@ VERBS = {
     "explain": ("show how a command is judged, part by part; run nothing", EXPLAIN),
     "grants": ("show, revoke or add what you approved for a project", GRANTS),
     "log": ("show what was tried, what was said of it, and what became of it", LOG),
+    "completions": ("print what lets your shell complete corral", COMPLETIONS),
     "rule": ("show a rule's page, or the ids of all rules", RULE),
     "policy": ("show what holds here and where it comes from; test it; print its schema", POLICY),
     "init": ("write a policy file that fits this project", INIT),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral.cli.nearest import MAX_MATCHES, slips
 from corral.model import Axis
 from corral.record import FAILURE_STATUS, QUESTION, json_text, labelled
 from corral.rulepage import page_of, rule_ids
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
     from corral.rulepage import Page
     from corral.terminal import Terminal
-
-MAX_MATCHES = 5
 
 
 def main(options: argparse.Namespace) -> int:
@@ -83,26 +82,11 @@ def _neighbours(rule: str) -> list[str]:
     axis, _, rest = rule.partition("-")
     command = rest.rpartition("-")[0] if axis == "argv" else ""
     known_ids = [known.replace("COMMAND", command) if command else known for known in rule_ids()]
-    distances = {known: min(_slips(rule, known), _slips(rule, known.partition("-")[2])) for known in known_ids}
+    distances = {known: min(slips(rule, known), slips(rule, known.partition("-")[2])) for known in known_ids}
     least = min(distances.values())
     if least > max(len(rest or rule) // 3, 1):
         return []
     return sorted(known for known, slips in distances.items() if slips == least)[:MAX_MATCHES]
-
-
-def _slips(one: str, other: str) -> int:
-    """Count the letters to add, drop, change, or swap with their neighbour."""
-    if abs(len(one) - len(other)) > len(one) // 3 + 1:
-        return len(one) + len(other)
-    before, row = list[int](), list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        earlier, before, row = before, row, [i]
-        for j, against in enumerate(other, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != against))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == against:
-                cost = min(cost, earlier[j - 2] + 1)
-            row.append(cost)
-    return row[-1]
 
 
 def page_lines(page: Page, terminal: Terminal) -> list[str]:

@@ -1,0 +1,148 @@
+"""`corral` alone: what is active here, as a person and as a program reads it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import corral
+from corral.cli.status import refusals
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """A home of its own, where nothing is set up."""
+    (tmp_path / "home").mkdir()
+    names = (
+        "XDG_CONFIG_HOME",
+        "XDG_STATE_HOME",
+        "XDG_CACHE_HOME",
+        "COLUMNS",
+        "NO_COLOR",
+        "CODEX_HOME",
+        "CLAUDE_CONFIG_DIR",
+    )
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    return kept | {"HOME": str(tmp_path / "home")}
+
+
+def corral_(*arguments: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "corral", *arguments]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def told(project: Path, home: dict[str, str]) -> dict[str, Any]:
+    done = corral_("--json", cwd=project, env=home)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def about(answer: dict[str, Any], name: str) -> list[tuple[str, str]]:
+    return [(check["status"], check["text"]) for check in answer["checks"] if check["about"] == name]
+
+
+def test_a_clean_home_and_what_to_do_first(project: Path, home: dict[str, str]) -> None:
+    answer = told(project, home)
+    assert (answer["version"], answer["root"], answer["profile"]) == (corral.__version__, str(project), "workspace")
+    assert about(answer, "profile") == [("ok", "workspace, as built in: there is no policy file")]
+    assert about(answer, "kernel") == [("ok", "full: every layer holds")]
+    assert about(answer, "hooks") == [("warn", "no agent asks corral yet")]
+    assert answer["refused"] == []
+    shown = corral_(cwd=project, env=home)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "$ corral install claude" in shown.stdout
+    assert corral_("status", cwd=project, env=home).stdout == shown.stdout
+
+
+def test_nothing_is_left_behind(project: Path, home: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    told(project, home | {"TMPDIR": str(tmp_path / "tmp")})
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list((tmp_path / "home").iterdir()) == []
+    assert list(project.iterdir()) == []
+
+
+def test_policy_files_and_their_trust(project: Path, home: dict[str, str], tmp_path: Path) -> None:
+    owners = tmp_path / "home" / ".config" / "corral"
+    owners.mkdir(parents=True)
+    (owners / "policy.toml").write_text('profile = "strict"\n')
+    (project / "corral.toml").write_text("timeout_seconds = 5\n")
+    answer = told(project, home)
+    assert answer["profile"] == "strict"
+    assert about(answer, "policy") == [
+        ("ok", "~/.config/corral/policy.toml, yours"),
+        ("ok", "corral.toml, the project's, only tightens"),
+    ]
+    (project / "corral.toml").write_text('[containment]\nnetwork = "on"\n')
+    assert about(told(project, home), "policy")[1] == (
+        "warn",
+        "corral.toml, the project's, only tightens; waiting for trust: containment.network",
+    )
+
+
+def test_a_broken_policy_is_told_and_125(project: Path, home: dict[str, str]) -> None:
+    (project / "corral.toml").write_text("colour = 1\n")
+    done = corral_(cwd=project, env=home)
+    assert done.returncode == 125
+    assert "cannot be used, so every call is refused" in done.stdout
+    ((status, _),) = about(told(project, home), "policy")
+    assert status == "fail"
+
+
+def test_hooks_that_are_installed_missing_or_gone(project: Path, home: dict[str, str], tmp_path: Path) -> None:
+    settings = tmp_path / "home" / ".claude" / "settings.json"
+    (tmp_path / "home" / ".gemini").mkdir()
+    settings.parent.mkdir()
+    program = "/x/corral/integrations/hooks/program.py"
+    for python, status in ((sys.executable, "ok"), ("/no/such/python", "fail")):
+        hook = {"type": "command", "command": python, "args": ["-I", "-S", program, "claude"]}
+        settings.write_text(json.dumps({"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [hook]}]}}))
+        first, second = about(told(project, home), "hooks")
+        assert (first[0], first[1][:54]) == (
+            status,
+            "Claude Code, all projects: ~/.claude/settings.json" + ("" if status == "ok" else ": it"),
+        )
+        assert second == ("warn", "Gemini CLI is used here, and asks nobody")
+    settings.write_text("{")
+    assert about(told(project, home), "hooks")[0][0] == "fail"
+
+
+def test_the_last_refusals_of_this_project(project: Path, home: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    corral_("run", "--", "sudo", "other", cwd=tmp_path / "other", env=home)
+    for n in range(4):
+        corral_("run", "--", "sudo", f"n{n}", cwd=project, env=home)
+    corral_("check", "--", "sudo", "only-checked", cwd=project, env=home)
+    corral_("run", "--", "true", cwd=project, env=home)
+    corral_("run", "--no-ask", "--", "git", "reset", "--hard", cwd=project, env=home)
+    refused = told(project, home)["refused"]
+    assert [call["command"] for call in refused] == ["sudo n2", "sudo n3", "git reset --hard"]
+    assert [call["rule"] for call in refused] == ["name-sudo", "name-sudo", "argv-git-discard"]
+    shown = corral_(cwd=project, env=home).stdout
+    assert "Refused last" in shown
+    assert "sudo n3" in shown
+
+
+def test_a_log_that_is_no_log_tells_nothing(tmp_path: Path) -> None:
+    assert refusals(str(tmp_path / "none"), "/x") == []
+    (tmp_path / "log.jsonl").write_bytes(b"\xff\xfe[1]\n{}\nnull\n" + b"[" * 100_000 + b"\n")
+    assert refusals(str(tmp_path), "/x") == []
+
+
+def test_a_home_is_no_project(home: dict[str, str], tmp_path: Path) -> None:
+    done = corral_(cwd=tmp_path / "home", env=home)
+    assert "holds what corral keeps for you, so nothing runs here" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("columns", [30, 60, 100])
+def test_it_fits_the_terminal_and_hostile_text_is_escaped(project: Path, home: dict[str, str], columns: int) -> None:
+    corral_("run", "--shell", "sudo x # \x1b[2J\n\rnext", cwd=project, env=home)
+    shown = corral_(cwd=project, env=home | {"COLUMNS": str(columns)}).stdout
+    assert all(char == "\n" or char.isprintable() for char in shown)
+    assert [
+        line for line in shown.splitlines() if len(line) > columns and not line.strip().startswith(("$", "More"))
+    ] == []
