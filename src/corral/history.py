@@ -87,10 +87,18 @@ def entry_of(line: bytes) -> Entry | None:
 
 def entries(place: str, wish: Wish, *, last: int = 0) -> list[Entry]:
     """Return the entries that are wanted, the newest last; only so many of them, or all."""
+    files = _opened(place)
+    try:
+        return _newest(files, wish, last)[::-1]
+    finally:
+        for file in files:
+            file.close()
+
+
+def _newest(files: list[BufferedReader], wish: Wish, last: int) -> list[Entry]:
     found: list[Entry] = []
-    for file in reversed(_opened(place)):
-        with file:
-            lines = file.read().splitlines(keepends=True)
+    for file in reversed(files):
+        lines = file.read().splitlines(keepends=True)
         is_too_old = bool(lines) and bool(wish.since)
         for line in reversed(lines):
             if last and len(found) >= last:
@@ -101,7 +109,7 @@ def entries(place: str, wish: Wish, *, last: int = 0) -> list[Entry]:
                 found += [entry] if wish.fits(entry) else []
         if is_too_old or (last and len(found) >= last):
             break
-    return found[::-1]
+    return found
 
 
 def known_by(place: str, start: str) -> list[Entry]:
@@ -113,12 +121,15 @@ def known_by(place: str, start: str) -> list[Entry]:
 def follow(place: str, wish: Wish, *, after: int) -> Iterator[Entry | None]:
     """Yield the entries that are wanted as they come, and None when there is nothing new; through rotations, without end."""
     reader = _Reader(place, after)
-    while True:
-        news = [entry for entry in reader.news() if wish.fits(entry)]
-        yield from news
-        if not news:
-            yield None
-            sleep(POLL_SECONDS)
+    try:
+        while True:
+            news = [entry for entry in reader.news() if wish.fits(entry)]
+            yield from news
+            if not news:
+                yield None
+                sleep(POLL_SECONDS)
+    finally:
+        reader.close()
 
 
 class _Reader:
@@ -139,6 +150,10 @@ class _Reader:
             news += self._read()
         return news
 
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
     def _was_rotated(self) -> bool:
         try:
             now = os.stat(f"{self._place}/{LOG}")
@@ -148,8 +163,7 @@ class _Reader:
 
     def _open(self) -> None:
         files = _opened(self._place, after=self._after)
-        if self._file is not None:
-            self._file.close()
+        self.close()
         self._file, self._rest = None, b""
         for file in files:
             if self._file is not None:

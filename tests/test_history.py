@@ -1,0 +1,144 @@
+"""The log, read: entries in order, those that fit a wish, new ones as they come through any rotation."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.history import Wish, command_of, entries, follow, known_by, verify
+from corral.ledger import LOG, Ledger, older_files
+
+ENTRIES: list[dict[str, Any]] = [
+    {"id": "a1", "event": "hook", "host": "claude", "root": "/w/app", "shell": "git status", "decision": "allow"},
+    {"id": "b2", "event": "run", "call": "a1", "root": "/w/app", "shell": "git status", "decision": "allow"},
+    {
+        "id": "c3",
+        "event": "hook",
+        "host": "codex",
+        "root": "/w/app-two",
+        "argv": ["sudo", "LS"],
+        "decision": "deny",
+        "findings": [{"rule": "name-sudo", "decision": "deny", "reason": "x"}],
+    },
+    {
+        "id": "d4",
+        "event": "check",
+        "root": "/w/app/sub",
+        "shell": "git push -f",
+        "decision": "ask",
+        "findings": [{"rule": "argv-git-history", "decision": "ask", "reason": "x"}],
+    },
+    {"id": "e5", "event": "hook", "host": "codex", "decision": "deny", "error": "no JSON"},
+    {"id": "f6", "event": "hook", "host": "codex", "root": "/w/app", "files": ["/w/app/.envrc"], "decision": "deny"},
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    folder = tmp_path / "audit"
+    folder.mkdir(0o700)
+    return str(folder)
+
+
+@pytest.fixture
+def filled(place: str) -> str:
+    # One a file, so that all of this also crosses files.
+    log = Ledger(place, file_bytes=300, files=50)
+    for entry in ENTRIES:
+        log.append(json.dumps(entry)[1:-1])
+    assert len(older_files(place)) >= 3
+    return place
+
+
+def ids(found: list[dict[str, Any]]) -> list[str]:
+    return [entry["id"] for entry in found]
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        pytest.param(Wish(), "a1 b2 c3 d4 e5 f6", id="all"),
+        pytest.param(Wish(decision="deny"), "c3 e5 f6", id="a verdict"),
+        pytest.param(Wish(rule="name-sudo"), "c3", id="a rule"),
+        pytest.param(Wish(rule="argv"), "d4", id="an axis"),
+        pytest.param(Wish(rule="name-su"), "", id="half a word is no rule"),
+        pytest.param(Wish(project="/w/app"), "a1 b2 d4 f6", id="a project, and not one whose name begins like it"),
+        pytest.param(Wish(text="ls"), "c3", id="a part of the command, in any case"),
+        pytest.param(Wish(text=".envrc"), "f6", id="a file"),
+        pytest.param(Wish(host="codex", decision="deny"), "c3 e5 f6", id="a host and a verdict"),
+        pytest.param(Wish(event="check"), "d4", id="an event"),
+        pytest.param(Wish(since="9999"), "", id="the future"),
+        pytest.param(Wish(until="2000"), "", id="the past"),
+        pytest.param(Wish(since="2000", until="9999"), "a1 b2 c3 d4 e5 f6", id="between"),
+    ],
+)
+def test_entries_that_fit_come_the_newest_last(filled: str, wish: Wish, expected: str) -> None:
+    assert ids(entries(filled, wish)) == expected.split()
+    assert ids(entries(filled, wish, last=2)) == expected.split()[-2:]
+
+
+def test_a_time_within_the_log_divides_it(filled: str) -> None:
+    found = entries(filled, Wish())
+    moments = sorted({entry["at"] for entry in found})
+    assert entries(filled, Wish(since=moments[-1])) == [e for e in found if e["at"] == moments[-1]]
+    assert entries(filled, Wish(until=moments[0])) == [e for e in found if e["at"] == moments[0]]
+
+
+def test_a_log_that_is_not_there_has_no_entries(tmp_path: Path) -> None:
+    assert entries(str(tmp_path / "nowhere"), Wish()) == []
+    assert known_by(str(tmp_path / "nowhere"), "a1") == []
+
+
+def test_a_call_and_its_run_are_found_together(filled: str) -> None:
+    assert ids(known_by(filled, "a1")) == ["a1", "b2"]
+    assert ids(known_by(filled, "f")) == ["f6"]
+
+
+def test_lines_that_cannot_be_read_are_left_out(place: str) -> None:
+    log = Ledger(place)
+    log.append('"id": "one"')
+    with Path(place, LOG).open("ab") as file:
+        file.write(b'[1]\n"x"\n{"seq": "2"}\nnonsense\n{"seq": 3}\n{"torn')
+    assert [entry["seq"] for entry in entries(place, Wish())] == [1, 3]
+
+
+def test_the_call_of_an_entry_is_one_text() -> None:
+    assert list(map(command_of, ENTRIES)) == [
+        *("git status", "git status", "sudo LS", "git push -f", "", "/w/app/.envrc"),
+    ]
+
+
+def test_new_entries_are_followed_through_rotations_none_twice_none_missing(place: str) -> None:
+    log = Ledger(place, file_bytes=2000, files=400)
+    for number in range(10):
+        log.append(f'"number": {number}, "id": "x"')
+
+    def write() -> None:
+        for number in range(10, 400):
+            log.append(f'"number": {number}, "id": "x"')
+
+    writer = threading.Thread(target=write)
+    seen: list[int] = []
+    writer.start()
+    for entry in follow(place, Wish(), after=5):
+        if entry is not None:
+            seen.append(entry["number"])
+        if len(seen) == 395 or (entry is None and not writer.is_alive() and seen[-1:] == [399]):
+            break
+    writer.join()
+    assert seen == list(range(5, 400))
+    assert len(older_files(place)) > 10
+    assert verify(place).problems == ()
+
+
+def test_following_waits_for_a_log_that_is_made_later(tmp_path: Path) -> None:
+    place = tmp_path / "later"
+    stream = follow(str(place), Wish(decision="deny"), after=0)
+    assert next(stream) is None
+    place.mkdir(0o700)
+    log = Ledger(str(place))
+    log.append('"decision": "allow"')
+    log.append('"decision": "deny"')
+    assert [entry["seq"] for entry in (next(stream), next(stream)) if entry] == [2]
