@@ -271,11 +271,12 @@ def _opened(place: str, *, after: int = 0) -> list[BufferedReader]:
     for _ in range(_TRIES):
         files: list[BufferedReader] = []
         try:
-            older = [name for name in older_files(place) if not name[4:16].isdecimal() or int(name[4:16]) > after]
+            present = older_files(place)
+            older = [name for name in present if not name[4:16].isdecimal() or int(name[4:16]) > after]
             files += [open(f"{place}/{name}", "rb") for name in older]  # noqa: SIM115  whoever reads them closes them
             if os.path.exists(f"{place}/{LOG}"):
                 files.append(open(f"{place}/{LOG}", "rb"))  # noqa: SIM115
-            if not _has_newer(place, older):
+            if older_files(place)[-1:] == present[-1:]:
                 return files
         except FileNotFoundError:
             if not os.path.isdir(place):
@@ -283,7 +284,3 @@ def _opened(place: str, *, after: int = 0) -> list[BufferedReader]:
         for file in files:
             file.close()
     raise AuditError(f"the audit log in {place} is rotated faster than it can be read")
-
-
-def _has_newer(place: str, older: list[str]) -> bool:
-    return older_files(place)[-1:] > older[-1:]

@@ -53,8 +53,11 @@ class Table:
         room = terminal.columns - used
         if room >= MIN_COMMAND_COLUMNS:
             return [_GAP.join([*cells, _shown(entry, room, cut)]).rstrip()]
-        first = _GAP.join([cells[0], cells[2], clip(_why(entry), max(terminal.columns - 27, 8), cut)]).rstrip()
-        return [first, "    " + _shown(entry, max(terminal.columns - 4, 8), cut)]
+        beside = terminal.columns - (19 - self._time_from) - len("? allow") - 2 * len(_GAP)
+        why = clip(_why(entry), beside if beside >= RULE_COLUMNS // 2 else terminal.columns - 4, cut)
+        first = _GAP.join([cells[0], cells[2]])
+        lines = [f"{first}{_GAP}{why}"] if beside >= RULE_COLUMNS // 2 else [first, f"    {why}"]
+        return [line.rstrip() for line in (*lines, f"    {_shown(entry, terminal.columns - 4, cut)}")]
 
 
 def _project(entry: Entry) -> str:
@@ -108,10 +111,8 @@ def entry_lines(entry: Entry, terminal: Terminal, local: Any) -> list[str]:
     for label, text in _facts(entry):
         lines += labelled(label, text, terminal)
     for finding in entry.get("findings", ()):
-        lines += [
-            "",
-            f"{badge(_decision(finding), terminal)}  {terminal.paint('head', visible(str(finding.get('rule'))))}",
-        ]
+        rule = clip(visible(str(finding.get("rule"))), terminal.columns - 9, terminal.sign("cut"))
+        lines += ["", f"{badge(_decision(finding), terminal)}  {terminal.paint('head', rule)}"]
         lines += labelled("why", str(finding.get("reason", "")), terminal)
     return lines
 

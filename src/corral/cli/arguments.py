@@ -79,7 +79,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     verb = ours[0]
     # One parser a verb, and only the one that is needed: argparse takes longer to make than the guard to judge.
     parser = verb_parser(verb)
-    options, loose = parser.parse_known_args(ours[1:])
+    # Words may stand on both sides of options: log show --json ID.
+    options, loose = (parser.parse_known_intermixed_args if verb == "log" else parser.parse_known_args)(ours[1:])
     options.verb, options.command = verb, command
     _check(options, loose, parser)
     return options
