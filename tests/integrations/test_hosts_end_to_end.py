@@ -18,7 +18,7 @@ import alone
 import pytest
 
 SCRIPTED = Path(__file__).with_name("scripted.py")
-SECONDS = 120
+SECONDS = 300  # OpenCode first waits for a registry that it cannot reach
 PLANT = "echo planted >> ~/.bashrc"
 CONTAINED = "readlink /proc/self/ns/pid | tee inside.txt"
 Call = dict[str, Any]
