@@ -104,6 +104,39 @@ def test_a_project_may_not_accept_it(home: dict[str, str], project: Path) -> Non
     assert (done.returncode, (project / "ran").exists()) == (125, False)
 
 
+def answered(home: dict[str, str], cwd: Path, answer: bytes, *arguments: str) -> int:
+    """Run corral on a terminal that controls it, and answer its question."""
+    child, outer = pty.fork()
+    if child == 0:
+        os.chdir(cwd)
+        os.execve(sys.executable, [sys.executable, "-m", "corral", *arguments], home)
+    said = b""
+    try:
+        while part := os.read(outer, 4096):
+            said += part
+            if b"[N]o" in said and answer:
+                os.write(outer, answer)
+                answer = b""
+    except OSError:
+        pass  # how a terminal ends
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.close(outer)
+    return status
+
+
+def test_what_is_trusted_and_no_longer_trusted_leaves_its_line(home: dict[str, str], project: Path) -> None:
+    file = project / "corral.toml"
+    file.write_text('[containment]\nnetwork = "on"\n')
+    assert answered(home, project, b"n\n", "trust") == 1
+    assert not Path(directory(home)).exists()
+    assert answered(home, project, b"y\n", "trust") == 0
+    assert cli(home, project, "distrust").returncode == 0
+    assert [(e["event"], e["files"], e["decision"]) for e in log_lines(home)] == [
+        ("trust", [str(file)], "allow"),
+        ("trust", [str(file)], "deny"),
+    ]
+
+
 def filled(home: dict[str, str], project: Path) -> list[dict[str, Any]]:
     config = SandboxConfig(str(project), profile="workspace")
     Log(config, event="hook", host="claude", environ=home).verdict(Call("git status", True), Verdict())

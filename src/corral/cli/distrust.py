@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+from corral.audit import Log
 from corral.config import checked_root
+from corral.errors import AuditError
 from corral.policy import project_file
 from corral.record import json_text
 from corral.terminal import visible
@@ -21,9 +23,19 @@ def main(options: argparse.Namespace) -> int:
     root = os.path.realpath(options.root)
     path = project_file(checked_root(root) if os.path.isdir(root) else root)
     was = distrust(path, os.environ, root)
+    if was:
+        _note(path)
     if options.json:
         print(json_text({"path": path, "state": "untrusted", "was_trusted": was}))
     else:
         text = f"{path} is no longer trusted." if was else f"{path} was not trusted."
         print(visible(text), file=sys.stderr)
     return 0
+
+
+def _note(path: str) -> None:
+    try:
+        Log(event="trust").note({"files": [path], "decision": "deny", "reason": "no longer trusted"})
+    except AuditError as error:
+        # Nothing is loosened by it.
+        print(f"corral: {visible(str(error))}", file=sys.stderr)

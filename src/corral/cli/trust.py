@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 
+from corral.audit import Log
 from corral.cli.person import Person, why_nobody
 from corral.config import checked_root
 from corral.errors import PolicyError
@@ -49,6 +50,10 @@ def main(options: argparse.Namespace) -> int:
         raise PolicyError(f"only a person at a terminal can trust a file, and {why}")
     if not _agreed(path, data, digest, policy.waiting):
         return _said(options, path, digest, "untrusted", "Nothing was changed.") or DECLINED_STATUS
+    # Before it holds: what loosens is in the owner's log, or it does not.
+    Log(policy.config, event="trust").note(
+        {"files": [path], "decision": "allow", "reason": f"trusted, sha256 {digest}"}
+    )
     # What was shown, not what lies there by now.
     trust(path, digest, os.environ, root)
     return _said(
