@@ -53,10 +53,14 @@ class Table:
         room = terminal.columns - used
         if room >= MIN_COMMAND_COLUMNS:
             return [_GAP.join([*cells, _shown(entry, room, cut)]).rstrip()]
-        beside = terminal.columns - (19 - self._time_from) - len("? allow") - 2 * len(_GAP)
-        why = clip(_why(entry), beside if beside >= RULE_COLUMNS // 2 else terminal.columns - 4, cut)
-        first = _GAP.join([cells[0], cells[2]])
-        lines = [f"{first}{_GAP}{why}"] if beside >= RULE_COLUMNS // 2 else [first, f"    {why}"]
+        # Without room for a rule beside it, the id, by which an entry can be shown again, has a line with the rule.
+        least = RULE_COLUMNS // 2
+        front, used = _GAP.join(cells[:3]), 19 - self._time_from + ID_CHARACTERS + len("? allow") + 3 * len(_GAP)
+        if terminal.columns - used >= least:
+            lines = [f"{front}{_GAP}{clip(_why(entry), terminal.columns - used, cut)}"]
+        else:
+            why = clip(_why(entry), max(terminal.columns - 4 - ID_CHARACTERS - len(_GAP), least), cut)
+            lines = [_GAP.join([cells[0], cells[2]]), f"    {cells[1]}{_GAP}{why}"]
         return [line.rstrip() for line in (*lines, f"    {_shown(entry, terminal.columns - 4, cut)}")]
 
 
