@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import tree_sitter
 
 import corral
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
@@ -182,6 +183,14 @@ def test_what_is_denied_is_not_asked(screen: Callable[..., Screen]) -> None:
     shown = screen(*CORRAL, "run", "--", "sudo", "id")
     assert shown.status() == 126
     assert b"Run it?" not in shown.seen
+
+
+def test_nobody_who_answers_is_a_no(screen: Callable[..., Screen], project: Path) -> None:
+    code = "import sys; from corral.cli import main, person; person.ANSWER_SECONDS = 0.05; sys.exit(main(sys.argv[1:]))"
+    shown = screen(sys.executable, "-c", code, "run", "--", *RESET)
+    shown.until(b"not run: the answer was no")
+    assert shown.status() == 126
+    assert not is_reset(project)
 
 
 def test_a_signal_ends_it_unanswered(screen: Callable[..., Screen], project: Path) -> None:
@@ -379,9 +388,10 @@ def test_no_grant_of_a_path_opens_them(open_sandbox: Callable[..., Sandbox], tmp
 
 
 def test_inside_a_sandbox_nobody_is_asked(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
-    checkout = str(Path(corral.__file__).parents[2])
-    box = open_sandbox(containment=Containment(read=(checkout, sys.prefix)))
-    running = box.start([*CORRAL, "grants", "add", "--shell", "git reset --hard"], pty=True)
+    paths = [str(Path(module.__file__ or "").parents[1]) for module in (corral, tree_sitter)]
+    code = f"import sys; sys.path[:0] = {paths}; from corral.cli import main; sys.exit(main(sys.argv[1:]))"
+    box = open_sandbox(containment=Containment(read=(*paths, sys.prefix)))
+    running = box.start([sys.executable, "-c", code, "grants", "add", "--shell", "git reset --hard"], pty=True)
     result = running.wait(60)
     assert (result.exit_code, result.enforcement) == (1, "full")
     assert b"not approved: this is inside a sandbox" in result.stdout

@@ -37,11 +37,14 @@ NEEDED += [
     "_hypothesis_globals",
 ]
 CONTAINMENT = sorted(f"containment/{path.name}" for path in (HERE / "containment").glob("test_*.py"))
-REPEATED = ["test_processes.py", "test_spawn.py", "test_handle.py", *CONTAINMENT]
+REPEATED = ["test_processes.py", "test_spawn.py", "test_handle.py", "test_approvals.py", "test_asking.py", *CONTAINMENT]
 COPIED = [
     "observe.py",
     "machines.py",
     "conftest.py",
+    "screen.py",
+    "test_approvals.py",
+    "test_asking.py",
     "test_processes.py",
     "test_spawn.py",
     "test_handle.py",
@@ -51,7 +54,9 @@ COPIED = [
 ATTACKS = [f"containment/test_{name}.py" for name in ("attacks", "nineteen", "races", "reach", "leaks", "walls")]
 MIN_ATTACKS = 80
 # What takes long and depends on no right: once is enough.
-LEFT_OUT = "not gigabyte and not bomb and not talking and not limit and not two_hundred and not three_hundred"
+LEFT_OUT = (
+    "not gigabyte and not bomb and not talking and not limit and not two_hundred and not three_hundred and not forges"
+)
 
 
 def python_for_all() -> str | None:

@@ -56,6 +56,7 @@ def test_a_clean_home_and_what_to_do_first(project: Path, home: dict[str, str]) 
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "$ corral install claude" in shown.stdout
     assert corral_("status", cwd=project, env=home).stdout == shown.stdout
+    assert corral_(f"--root={project}", cwd=project.parent, env=home).stdout == shown.stdout
 
 
 def test_nothing_is_left_behind(project: Path, home: dict[str, str], tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     ours, command = arguments, None
     if "--" in arguments:
         ours, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
-    if command is None and (not ours or ours == ["--json"]):
+    if command is None and (not ours or ours[0].partition("=")[0] in ("--json", "--root")):
         ours = ["status", *ours]
     if not ours or ours[0] not in VERBS:
         _no_verb(ours)
