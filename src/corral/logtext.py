@@ -59,7 +59,7 @@ class Table:
         if terminal.columns - used >= least:
             lines = [f"{front}{_GAP}{clip(_why(entry), terminal.columns - used, cut)}"]
         else:
-            why = clip(_why(entry), max(terminal.columns - 4 - ID_CHARACTERS - len(_GAP), least), cut)
+            why = clip(_why(entry), terminal.columns - 4 - ID_CHARACTERS - len(_GAP), cut)
             lines = [_GAP.join([cells[0], cells[2]]), f"    {cells[1]}{_GAP}{why}"]
         return [line.rstrip() for line in (*lines, f"    {_shown(entry, terminal.columns - 4, cut)}")]
 
