@@ -140,6 +140,8 @@ def test_a_question_shows_everything_in_a_form_that_hides_nothing() -> None:
     assert all(line.isprintable() for line in text.splitlines())
     assert [line for line in text.splitlines() if "git" in line] == [r"  git reset '--hard\x1b[2K\rls' \u202etxt"]
     assert r"sub\ndir" in text
+    assert "not ASCII" in text
+    assert "not ASCII" not in Questions().text(Call(("git", "reset")), Verdict((finding(),)))
 
 
 def test_what_cannot_be_shown_whole_is_not_asked() -> None:

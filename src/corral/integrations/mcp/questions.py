@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 MAX_QUESTION = 4000  # characters; what cannot be shown whole cannot be agreed to
 MAX_OPEN = 64
+NOT_ASCII = "Note that it holds letters that are not ASCII, which may look like others."
 TOO_LONG = "It is too long to be shown to a person whole, so nobody was asked."
 NOBODY = (
     "Nobody can be asked here, because the client does not support elicitation: "
@@ -40,6 +41,7 @@ class Questions:
             f"  {visible(words)}",
             f"in {visible(str(call.cwd or 'the project'))}, because:",
             *dict.fromkeys(why),
+            *(() if words.isascii() else (NOT_ASCII,)),
             f"(question {self._open[call, verdict]})",
         )
         text = "\n".join(lines)

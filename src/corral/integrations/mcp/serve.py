@@ -70,6 +70,7 @@ def serve_http(
         config = uvicorn.Config(
             Gate(app, token, names, desk),
             lifespan="on",
+            ws="none",
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -159,8 +160,6 @@ class Gate:
             await self._desk.jobs.end(session=_one(scope, b"mcp-session-id").decode("latin-1"))
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
-        if scope["type"] != "http":
-            return PlainTextResponse("only HTTP\n", 400)
         # Before the token: a page that has tricked a browser into asking learns nothing of it.
         if _one(scope, b"host") not in self._hosts:
             return PlainTextResponse("the Host header names another server\n", 421)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MAX_FINDINGS = 20  # of one call; a long script can have thousands
 MAX_TEXT = 2000  # characters of a word that is repeated from the call
-MAX_WORDS = 100
+MAX_CALL = 4000  # of all words
 _OF_ENDED = ("exit_code", "signal", "timed_out", "duration_ms", "killed", "violations", "hint", "stdout_bytes", "stderr_bytes",
              "full_output_path")  # fmt: skip
 _PUBLISHED: dict[str, Any] = json.loads(
@@ -164,8 +164,15 @@ def _instead(verdict: Verdict) -> str:
 
 
 def _words(argv: Sequence[str]) -> list[str]:
-    words = [_clipped(word) for word in argv[:MAX_WORDS]]
-    return words if len(argv) <= MAX_WORDS else [*words, f"… and {len(argv) - MAX_WORDS} more"]
+    """Return the words of a call, no more than fit; what is left out is counted."""
+    words: list[str] = []
+    room = MAX_CALL
+    for word in argv:
+        room -= len(word)
+        if words and room < 0:
+            return [*words, f"… and {len(argv) - len(words)} more"]
+        words.append(_clipped(word))
+    return words
 
 
 def _clipped(text: str) -> str:
