@@ -16,7 +16,7 @@ NOT_ASCII = "Note that it holds letters that are not ASCII, which may look like 
 TOO_LONG = "It is too long to be shown to a person whole, so nobody was asked."
 NOBODY = (
     "Nobody can be asked here, because the client does not support elicitation: "
-    "the owner can allow it by a rule or an effect in the policy (corral policy show), or run it in a terminal with corral run."
+    "the owner can approve it for this project in a terminal (corral grants add), or allow it in the policy (corral policy show)."
 )
 CHANGED = "Since a person was asked, the policy or what it would do has changed, or the answer was used; ask again."
 SAID_NO = "The person who was asked said no."
