@@ -49,7 +49,7 @@ def test_the_version_is_the_packages(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "verb", [(), ("run",), ("check",), ("explain",), ("rule",), ("demo",), ("doctor",), ("selftest",)]
+    "verb", [(), ("run",), ("check",), ("explain",), ("rule",), ("demo",), ("doctor",), ("selftest",), ("batch",)]
 )
 def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], project: Path) -> None:
     done = cli(*verb, "--help", cwd=project, COLUMNS="100")

@@ -25,12 +25,14 @@ from corral.streams import checked_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from typing import Any, Self
 
     from corral.audience import OnOutput
+    from corral.batch import Batch
     from corral.capture import Capture
     from corral.driver import OnResult
+    from corral.executor import Executor
     from corral.handle import Handle
     from corral.machine import Shown
     from corral.spawn import Warden
@@ -215,6 +217,23 @@ class Sandbox:
             on_output=on_output,
             on_result=self.on_result,
         )
+
+    def map(
+        self,
+        calls: Iterable[object],
+        *,
+        workers: int | None = None,
+        ordered: bool = True,
+        idempotent: bool = False,
+        engine: str | Executor = "local",
+    ) -> Batch:
+        """Run many calls, several at a time, and iterate over their results: in order, or as they are done.
+
+        A call is a list of words, or a mapping with `argv` or `shell` and what `run` takes. Closing the iterator ends what runs.
+        """
+        from corral.batch import Batch  # noqa: PLC0415  one call needs no threads
+
+        return Batch(self, calls, workers=workers, ordered=ordered, idempotent=idempotent, engine=engine)
 
     def read_bytes(self, path: str | os.PathLike[str]) -> bytes:
         """Return a file's bytes. A path is relative to the project; PermissionError when a command could not read it."""

@@ -145,14 +145,14 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
             parser.error(f"{options.verb} takes no command")
         if getattr(options, "token_file", None) and not options.http:
             parser.error("--token-file is for --http")
+        if options.verb == "batch":
+            _settle_timeout(options, DEFAULT_TIMEOUT_SECONDS)
         return
     wants_terminal = getattr(options, "tty", None)
     if wants_terminal and options.json:
         parser.error("--tty shows the command live, --json captures it; give one of them")
-    options.timeout_is_given = "timeout" in options
-    if not options.timeout_is_given:
-        # Somebody sits there.
-        options.timeout = None if wants_terminal else DEFAULT_TIMEOUT_SECONDS
+    # Somebody sits there.
+    _settle_timeout(options, None if wants_terminal else DEFAULT_TIMEOUT_SECONDS)
     batch = getattr(options, "jsonl", False)
     given = (command is not None) + (options.shell is not None) + batch
     if given == 0 and getattr(options, "grant", None) is not None:
@@ -165,6 +165,12 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
         parser.error(f"what should it {options.verb}? Give the command after --, or --shell STRING")
     if batch and (options.cwd is not None or options.json):
         parser.error("with --jsonl every line has its own cwd and is JSON already")
+
+
+def _settle_timeout(options: argparse.Namespace, default: float | None) -> None:
+    options.timeout_is_given = "timeout" in options
+    if not options.timeout_is_given:
+        options.timeout = default
 
 
 def _check_grants(options: argparse.Namespace, parser: Parser) -> None:
@@ -243,9 +249,36 @@ def verb_parser(verb: str) -> Parser:
         parser.add_argument("--print", dest="shown", action="store_true", help="show it and write nothing")
     if verb == "rule":
         parser.add_argument("id", nargs="?", metavar="ID", help="a rule's id, as in a finding")
-    if verb not in ("hook", "completions"):
+    if verb == "batch":
+        _batch_arguments(parser)
+    if verb not in ("hook", "completions", "batch"):
         parser.add_argument("--json", action="store_true", help="print JSON on stdout")
     return parser
+
+
+def _batch_arguments(parser: Parser) -> None:
+    _profile_argument(parser)
+    _root_argument(parser)
+    _timeout_argument(parser)
+    _worker_arguments(parser)
+    unordered = "answer as calls end; by default in the order of the lines"
+    parser.add_argument("--unordered", dest="ordered", action="store_false", help=unordered)
+    repeat = "run a call again when the process that ran it was lost, unless its line says otherwise"
+    parser.add_argument("--idempotent", action="store_true", help=repeat)
+
+
+def _worker_arguments(parser: Parser) -> None:
+    from corral.executor import EXECUTORS  # noqa: PLC0415  for two verbs
+
+    parser.add_argument("--workers", type=_count, metavar="N", help="how many at a time (default: one for each core)")
+    where = f"where they run: {' or '.join(EXECUTORS)} (default: local)"
+    parser.add_argument("--engine", default="local", choices=tuple(EXECUTORS), metavar="NAME", help=where)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{visible(text)} is not a whole number of at least 1")
+    return int(text)
 
 
 def _host_arguments(parser: Parser) -> None:
@@ -329,6 +362,10 @@ def _call_arguments(parser: Parser) -> None:
     _profile_argument(parser)
     _root_argument(parser)
     parser.add_argument("--cwd", metavar="DIR", help="where the command starts, in the project (default: its root)")
+    _timeout_argument(parser)
+
+
+def _timeout_argument(parser: Parser) -> None:
     limit = f"wall-clock seconds, 0 for no limit (default: {DEFAULT_TIMEOUT_SECONDS:g})"
     parser.add_argument("--timeout", type=_seconds, default=argparse.SUPPRESS, metavar="S", help=limit)
 

@@ -1,115 +1,131 @@
-"""Many verdicts from one process: a line in, a line out, in order and at once. A line that can't be read is a deny."""
+"""`corral batch`: a call a line on stdin, a result a line on stdout, several at a time. A line that can't be read is an error line."""
 
 from __future__ import annotations
 
-import json
+import os
+import sys
+from signal import SIGHUP, SIGTERM, default_int_handler, signal
 
-from corral.model import Call
+from corral.audit import Log
+from corral.batch import KEYS, Entry, Here
+from corral.cli.ask import Asking
+from corral.cli.check import config_of, machine_of
+from corral.cli.lines import KINDS, MAX_QUOTED, LineError, call_in, lines_of, read_object
+from corral.cli.run import Record
+from corral.config import MAX_SECONDS
+from corral.executor import executor_named, stream
+from corral.record import json_text
+from corral.sandbox import Sandbox
 from corral.terminal import visible
-from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO
+    import argparse
+    from collections.abc import Iterator
+    from typing import IO, Any
 
-    from corral.config import SandboxConfig
+    from corral.executor import Work, Worker
 
-MAX_LINE_BYTES = 8 * 1024 * 1024  # against a line that never ends; the kernel takes no larger command anyway
-CHUNK_BYTES = 64 * 1024
-MAX_QUOTED = 60  # characters of somebody's input repeated in an error
-_KINDS: dict[type, str] = {
-    bool: "a truth value",
-    dict: "an object",
-    float: "a number",
-    int: "a number",
-    list: "a list",
-    str: "a string",
-    type(None): "null",
-}
+    Item = tuple[object, Entry | str]
 
 
-class LineError(ValueError):
-    """A line does not hold a call. `id` is what it said of itself, where that could be read."""
+def main(options: argparse.Namespace) -> int:
+    """Answer every line; 0 whatever the commands did, since the answers are the output."""
+    for number in (SIGTERM, SIGHUP):
+        # As Ctrl-C: an exception, so that what runs is ended on the way out.
+        signal(number, default_int_handler)
+    config = config_of(options)
+    record = Record(Log(config, event="batch"), required=config.audit.required)
+    record.check()
+    asking = Asking(config, machine_of, may_ask=False)
+    is_here = options.engine == "local"
+    with Sandbox(config, on_ask=asking.answer, on_result=record.result if is_here else None) as box:
+        workers = executor_named(options.engine).hire(Answering(Here(box)), options.workers)
+        # Not sys.stdin, and never closed: whoever still waits for a line there would hold up the end of the process.
+        source = open(0, "rb", closefd=False)  # noqa: SIM115
+        with stream(workers, _items(source, options.idempotent), ordered=options.ordered) as answers:
+            for _, (name, result) in answers:
+                if isinstance(result, str):
+                    reply: dict[str, object] = {"id": name, "error": result}
+                else:
+                    if not is_here:
+                        record.result(result)
+                    reply = {"id": name, "result": result.to_dict()}
+                _put(reply)
+    return 0
 
-    def __init__(self, message: str, id: object = None) -> None:  # noqa: A002  the key's own name
-        super().__init__(message)
-        self.id = id
+
+def _put(reply: dict[str, object]) -> None:
+    data = memoryview(f"{json_text(reply)}\n".encode())
+    while data:
+        data = data[os.write(sys.stdout.fileno(), data) :]
 
 
-def answer(source: IO[bytes], sink: IO[bytes], config: SandboxConfig) -> None:
-    """Answer every line of `source` on `sink`, flushing each."""
-    encode = json.JSONEncoder().encode
-    while line := source.readline(MAX_LINE_BYTES):
+def _items(source: IO[bytes], idempotent: bool) -> Iterator[Item]:
+    for line in lines_of(source):
         try:
-            if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
-                _skip_line(source)
-                raise LineError(f"the line is longer than {MAX_LINE_BYTES} bytes")
-            name, call = read_call(line)
-            verdict = vet(call, config)
-            reply: dict[str, object] = {
-                "id": name,
-                "decision": str(verdict.decision),
-                "findings": [f.to_dict() for f in verdict.findings],
-            }
+            yield read_entry(line, idempotent=idempotent)
         except LineError as error:
-            reply = {"id": error.id, "decision": "deny", "findings": [], "error": str(error)}
-        sink.write(encode(reply).encode() + b"\n")
-        sink.flush()
+            yield error.id, str(error)
 
 
-def _skip_line(source: IO[bytes]) -> None:
-    while (rest := source.readline(CHUNK_BYTES)) and not rest.endswith(b"\n"):
-        pass
+def read_entry(line: bytes, *, idempotent: bool) -> tuple[str | int, Entry]:
+    """Return a line's id, and its call with what it runs on; LineError also where a key is unknown."""
+    name, data = read_object(line)
+    for key in data:
+        if key not in ("id", *KEYS):
+            raise LineError(f"the key {visible(key)[:MAX_QUOTED]} is unknown; a line has id, {', '.join(KEYS)}", name)
+    call = call_in(name, data)
+    env, stdin, seconds = data.get("env"), data.get("stdin"), data.get("timeout_seconds")
+    if env is not None and not (isinstance(env, dict) and all(isinstance(value, str) for value in env.values())):
+        raise LineError("env must be an object of strings", name)
+    if stdin is not None and not isinstance(stdin, str):
+        raise LineError(f"stdin must be a string, not {KINDS[type(stdin)]}", name)
+    if seconds is not None and (
+        not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= MAX_SECONDS
+    ):
+        raise LineError("timeout_seconds must be a number above 0", name)
+    repeats = data.get("idempotent", idempotent)
+    if not isinstance(repeats, bool):
+        raise LineError(f"idempotent must be true or false, not {KINDS[type(repeats)]}", name)
+    given = None if stdin is None else stdin.encode("utf-8", "surrogatepass")
+    return name, Entry(call.replace(env=env), given, seconds, repeats)
 
 
-def read_call(line: bytes) -> tuple[str | int, Call]:
-    """Return a line's id and call, or raise LineError: nothing about it is guessed."""
-    if not line.strip():
-        raise LineError("the line is empty")
-    try:
-        data = _DECODER.decode(line.decode())
-    except RecursionError:
-        raise LineError("the line is nested too deeply") from None
-    except UnicodeDecodeError as error:
-        raise LineError(f"the line is not UTF-8: byte {error.start} is {line[error.start]:#04x}") from None
-    except json.JSONDecodeError as error:
-        raise LineError(f"the line is not JSON: {error.msg} at character {error.pos}") from None
-    except ValueError as error:
-        raise LineError(f"the line cannot be read: {visible(str(error)[:MAX_QUOTED])}") from None
-    if not isinstance(data, dict):
-        raise LineError(f"the line must be an object, not {_KINDS[type(data)]}")
-    name = data.get("id")
-    if not isinstance(name, (str, int)) or isinstance(name, bool):
-        raise LineError(
-            f"id must be a string or a whole number, not {_KINDS[type(name)]}" if "id" in data else "id is missing"
-        )
-    cwd = data.get("cwd")
-    if not isinstance(cwd, str) and cwd is not None:
-        raise LineError(f"cwd must be a string, not {_KINDS[type(cwd)]}", name)
-    if ("argv" in data) == ("shell" in data):
-        raise LineError("give argv or shell, not both" if "argv" in data else "argv or shell is missing", name)
-    text, argv = data.get("shell"), data.get("argv")
-    if "shell" in data:
-        if not isinstance(text, str):
-            raise LineError(f"shell must be a string, not {_KINDS[type(text)]}", name)
-        return name, Call(text, shell=True, cwd=cwd)  # noqa: S604  judged, never run
-    if not isinstance(argv, list):
-        raise LineError(f"argv must be a list, not {_KINDS[type(argv)]}", name)
-    return name, Call(argv, cwd=cwd)
+class Answering:
+    """The work of answering lines: a call is run, an error handed on, so that all answers stand in one order."""
+
+    def __init__(self, calls: Work) -> None:
+        self._calls = calls
+
+    def begin(self) -> Answerer:
+        """Return a worker."""
+        return Answerer(self._calls.begin())
+
+    def may_repeat(self, item: Item) -> bool:
+        """Say whether a line may be answered twice."""
+        return isinstance(item[1], str) or self._calls.may_repeat(item[1])
+
+    def lost(self, item: Item, why: str) -> tuple[object, object]:
+        """Return the answer to a line whose worker was lost."""
+        return item[0], item[1] if isinstance(item[1], str) else self._calls.lost(item[1], why)
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # Of two equal keys Python keeps the last and others the first: the call judged must be the call meant.
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice!r} is given twice")
-    return made
+class Answerer:
+    """Answers lines one after the other."""
 
+    def __init__(self, runner: Worker) -> None:
+        self._runner = runner
+        self.chunk = runner.chunk
 
-def _constant(text: str) -> object:
-    raise ValueError(f"{text} is no JSON")
+    def do_all(self, items: list[Item]) -> list[tuple[object, Any]]:
+        """Run the calls among the items."""
+        return [(name, work if isinstance(work, str) else self._runner.do_all([work])[0]) for name, work in items]
 
+    def cancel(self) -> None:
+        """End the call that runs."""
+        self._runner.cancel()
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+    def close(self) -> None:
+        """End what the worker has of its own."""
+        self._runner.close()

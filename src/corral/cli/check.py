@@ -26,7 +26,7 @@ def main(options: argparse.Namespace) -> int:
     """Judge what the command line names; the exit code is the decision, or 0 for a batch."""
     config = config_of(options)
     if options.jsonl:
-        from corral.cli.batch import answer  # noqa: PLC0415  one call does not need it
+        from corral.cli.lines import answer  # noqa: PLC0415  one call does not need it
 
         answer(sys.stdin.buffer, sys.stdout.buffer, config)
         return 0

@@ -52,6 +52,17 @@ it matters, and each gives one line {"id", "decision", "findings"}, in order and
 read gives "deny" and an "error". The exit code is then 0.
 Exit code otherwise: 0 allow, 3 ask, 126 deny, 125 corral itself failed.
 """
+BATCH = """\
+examples:
+  corral batch < calls.jsonl > results.jsonl
+  corral batch --workers 4 --unordered < calls.jsonl | jq -c '[.id, .result.exit_code]'
+
+Each line of stdin is {"id": "1", "argv": ["ls"]} or {"id": "1", "shell": "ls | wc -l"}, with "cwd", "env", "stdin",
+"timeout_seconds" and "idempotent" where they matter. Each gives one line {"id", "result"}, flushed at once: the result
+as `corral run --json` prints it. A line that cannot be read gives {"id", "error"}.
+What would be asked about is refused, unless you approved it before: corral grants.
+Exit code: 0, the answers are the output; 125 corral itself failed; 130 interrupted: what ran was ended.
+"""
 EXPLAIN = """\
 examples:
   corral explain -- python3 -c 'print(1)'
@@ -210,7 +221,7 @@ completed, and behind -- the command as the shell would complete it alone.
 Exit code: 0; 125 corral itself failed.
 """
 GROUPS = {
-    "commands of an agent": ("run", "check", "explain"),
+    "commands of an agent": ("run", "batch", "check", "explain"),
     "what is at work, and what was tried": ("status", "log"),
     "what you decide": ("policy", "init", "trust", "distrust", "grants"),
     "agents": ("install", "uninstall", "hook", "mcp"),
@@ -222,6 +233,7 @@ VERBS = {
     "run": ("run a command, if the guard allows it", RUN),
     "check": ("say whether a command would be allowed; run nothing", CHECK),
     "explain": ("show how a command is judged, part by part; run nothing", EXPLAIN),
+    "batch": ("run many calls, several at a time: JSON lines in, JSON lines out", BATCH),
     "grants": ("show, revoke or add what you approved for a project", GRANTS),
     "log": ("show what was tried, what was said of it, and what became of it", LOG),
     "completions": ("print what lets your shell complete corral", COMPLETIONS),

@@ -1,0 +1,304 @@
+"""Many items through several workers, in order or as they are done. Where the workers are is the executor's business.
+
+At most a window of items is taken and not yet handed out, whatever the source holds and however slow the reader is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from importlib import import_module
+from itertools import islice
+from threading import Condition, Lock, Semaphore, Thread
+
+from corral.errors import CorralError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any, Protocol, Self
+
+    class Worker(Protocol):
+        """Does items, one after the other. `cancel` may come from any thread, and ends what runs; `close` comes last."""
+
+        chunk: int  # how many items it would like at a time
+
+        def do_all(self, items: list[Any]) -> list[Any]: ...
+        def cancel(self) -> None: ...
+        def close(self) -> None: ...
+
+    class Work(Protocol):
+        """What is to be done with each item: begun once by every worker. Elsewhere it arrives by pickle.
+
+        Where a worker is lost with its items, those that may be repeated are, and `lost` is the result of the others.
+        """
+
+        def begin(self) -> Worker: ...
+        def may_repeat(self, item: Any) -> bool: ...
+        def lost(self, item: Any, why: str) -> Any: ...
+
+    class Executor(Protocol):
+        """Where work is done."""
+
+        def hire(self, work: Work, count: int | None) -> Sequence[Worker]: ...
+
+
+EXECUTORS = {"local": "corral.executor:Threads", "ray": "corral.integrations.ray:Ray"}
+WINDOW_PER_WORKER = 16  # items; so that one slow item holds up no other worker for a while
+
+
+def executor_named(engine: str | Executor) -> Executor:
+    """Return the executor of a name, or the one that was given."""
+    if not isinstance(engine, str):
+        return engine
+    if engine not in EXECUTORS:
+        raise CorralError(f"there is no engine {engine!r}; choose one of {', '.join(EXECUTORS)}")
+    module, _, name = EXECUTORS[engine].partition(":")
+    # By name, because the core imports no integration.
+    made: Executor = getattr(import_module(module), name)()
+    return made
+
+
+class Threads:
+    """Workers in this process, each in a thread of its own."""
+
+    def hire(self, work: Work, count: int | None) -> list[Worker]:
+        """Begin the work as often as asked, or once for each core."""
+        return [work.begin() for _ in range(count or len(os.sched_getaffinity(0)))]
+
+
+class _Raised:
+    """Stands where a result would: what prevented it, for the reader."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Line:
+    """What the workers and the reader share."""
+
+    def __init__(self, items: Iterable[object], window: int, *, ordered: bool) -> None:
+        self.items = iter(items)
+        self.ordered = ordered
+        self.room = Semaphore(window)
+        self.taking = Lock()
+        self.taken = self.given = 0
+        self.is_over = False  # nothing more is taken
+        self.done: dict[int, object] = {}
+        self.queue: deque[tuple[int, object]] = deque()  # instead of `done`, where the order does not matter
+        self.bell = Lock()  # released when there may be something for the reader
+        self.bell.acquire()
+        self.state = Condition()
+        self.busy = 0
+        self.is_closed = False
+
+    def take(self, most: int) -> tuple[int, list[object]]:
+        """Return the next items, with the number of the first; none when there are no more."""
+        self.room.acquire()
+        spare = 1
+        with self.taking:
+            first = self.taken
+            items: list[object] = []
+            while not self.is_over and len(items) < most and (spare or self.room.acquire(blocking=False)):
+                try:
+                    items.append(next(self.items))
+                except StopIteration:
+                    self.is_over = True
+                    spare = 1
+                except BaseException as error:  # noqa: BLE001  the source is the reader's own code, and so is its error
+                    self.put(self.taken, [_Raised(error)])
+                    self.taken += 1
+                    self.is_over = True
+                    spare = 0
+                else:
+                    self.taken += 1
+                    spare = 0
+            with self.state:
+                if self.is_closed:
+                    items = []
+                self.busy += bool(items)
+        if self.is_over:
+            self.ring()
+        if spare:
+            # For the next who waits for room, and must see that it is over.
+            self.room.release()
+        return first, items
+
+    def put(self, first: int, values: list[object]) -> None:
+        """Leave results for the reader."""
+        if self.ordered:
+            self.done.update(enumerate(values, first))
+        else:
+            self.queue.extend(enumerate(values, first))
+        if not self.ordered or self.given in self.done:
+            self.ring()
+
+    def get(self) -> tuple[int, object] | None:
+        """Return what the reader is to have next, if it is there."""
+        number = self.given
+        if not self.ordered:
+            if not self.queue:
+                return None
+            number, value = self.queue.popleft()
+        elif number in self.done:
+            value = self.done.pop(number)
+        else:
+            return None
+        self.given += 1
+        self.room.release()
+        return number, value
+
+    def step(self, worker: Worker) -> bool:
+        """Let a worker do the next items; false when there are none. What it raises is left for the reader."""
+        first, items = self.take(worker.chunk)
+        if not items:
+            return False
+        try:
+            self.put(first, worker.do_all(items))
+        except BaseException as error:  # noqa: BLE001  as above
+            self.is_over = True
+            self.put(first, [_Raised(error)])
+        finally:
+            with self.state:
+                self.busy -= 1
+                self.state.notify_all()
+        return True
+
+    def ring(self) -> None:
+        """Wake the reader."""
+        try:
+            self.bell.release()
+        except RuntimeError:
+            # It rings already.
+            return
+
+
+def stream(workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> Stream:
+    """Return the results of all items, as an iterator that ends what runs when it is closed."""
+    return Alone(workers[0], items) if len(workers) == 1 else Crowd(workers, items, ordered=ordered)
+
+
+class Stream:
+    """The results, each with the number of its item. One that nobody holds closes itself."""
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End everything that runs, and wait until it is gone; what was not handed out is lost."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Alone(Stream):
+    """One worker, in the reader's own thread, whenever the reader wants more: two threads would only take turns."""
+
+    def __init__(self, worker: Worker, items: Iterable[object]) -> None:
+        self._worker: Worker | None = worker
+        self._items = iter(items)
+        self._ready: deque[object] = deque()
+        self._given = -1
+        self._failed: Exception | None = None
+
+    def __next__(self) -> tuple[int, Any]:
+        if not self._ready:
+            if self._worker is None:
+                raise StopIteration
+            try:
+                self._ready.extend(self._worker.do_all(self._take(self._worker.chunk)))
+            except BaseException:
+                self.close()
+                raise
+        self._given += 1
+        return self._given, self._ready.popleft()
+
+    def _take(self, most: int) -> list[object]:
+        if self._failed is not None:
+            raise self._failed
+        items: list[object] = []
+        try:
+            items.extend(islice(self._items, most))
+        except Exception as error:
+            if not items:
+                raise
+            # What came before it is done first.
+            self._failed = error
+        if not items:
+            raise StopIteration
+        return items
+
+    def close(self) -> None:
+        """Let the worker go. Nothing runs while the reader does something else."""
+        worker, self._worker = self._worker, None
+        self._ready.clear()
+        if worker is not None:
+            worker.cancel()
+            worker.close()
+
+
+class Crowd(Stream):
+    """Several workers, each in a thread of its own. The items are taken by these threads, one at a time."""
+
+    def __init__(self, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> None:
+        self._workers = workers
+        room = sum(max(WINDOW_PER_WORKER, 2 * worker.chunk) for worker in workers)
+        self._line = _Line(items, room, ordered=ordered)
+        for worker in workers:
+            Thread(target=_work, args=(self._line, worker), name="corral-worker", daemon=True).start()
+
+    def __next__(self) -> tuple[int, Any]:
+        try:
+            number, value = self._next()
+            if isinstance(value, _Raised):
+                raise value.error
+        except BaseException:
+            self.close()
+            raise
+        return number, value
+
+    def _next(self) -> tuple[int, object]:
+        line = self._line
+        while not line.is_closed:
+            is_over = line.is_over
+            ready = line.get()
+            if ready is not None:
+                return ready
+            if is_over and line.given == line.taken:
+                break
+            line.bell.acquire()
+        raise StopIteration
+
+    def close(self) -> None:
+        """End everything that runs, and wait until it is gone; what was not handed out is lost."""
+        line = self._line
+        with line.state:
+            if line.is_closed:
+                return
+            line.is_closed = line.is_over = True
+        for worker in self._workers:
+            worker.cancel()
+        line.room.release(len(self._workers))
+        with line.state:
+            # Not for those who wait for the source: nobody can interrupt it, and they do nothing once it gives something.
+            while line.busy:
+                line.state.wait()
+        for worker in self._workers:
+            worker.close()
+
+
+def _work(line: _Line, worker: Worker) -> None:
+    while line.step(worker):
+        pass
