@@ -1,7 +1,6 @@
 """Calls a second through `Sandbox.map`, by so many workers, next to a bare thread pool of as many with `subprocess.run`."""
 
 import subprocess
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -29,20 +28,17 @@ def measure(options: Options) -> Section:
 
 def _row(box: Sandbox, workers: int, rounds: int) -> Row:
     with ThreadPoolExecutor(workers) as pool:
-        ways: dict[str, Callable[[], object]] = {
-            "ours": partial(_mapped, box, workers),
-            "bare": lambda: list(pool.map(_bare, range(CALLS))),
-        }
-        times = in_turns(ways, rounds)
-    ours, bare = _speeds(times["ours"]), _speeds(times["bare"])
+        bare = partial(_pooled, pool)
+        times = in_turns({"ours": partial(_mapped, box, workers), "bare": bare}, rounds)
+    our, their = _speeds(times["ours"]), _speeds(times["bare"])
     return Row(
         f"{workers} worker{'s' * (workers > 1)}",
-        ours[0],
+        our[0],
         "calls/s",
-        bare[0],
+        their[0],
         times["ours"].spread,
         at_least(0.9),
-        ours[1] / bare[1],
+        our[1] / their[1],
     )
 
 
@@ -53,6 +49,10 @@ def _speeds(time: Timing) -> tuple[float, float]:
 def _mapped(box: Sandbox, workers: int) -> None:
     if sum(result.ok for result in box.map([COMMAND] * CALLS, workers=workers)) != CALLS:
         raise RuntimeError("a call failed")
+
+
+def _pooled(pool: ThreadPoolExecutor) -> None:
+    list(pool.map(_bare, range(CALLS)))
 
 
 def _bare(_: int) -> None:
