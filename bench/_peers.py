@@ -25,6 +25,7 @@ PYTHON_PINS = {"sandlock": "0.9.0", "nono-py": "0.16.0", "nah": "0.11.0"}
 NODE_PINS = {
     "@anthropic-ai/sandbox-runtime": "0.0.83",
     "@openai/codex": "0.166.0",
+    "cc-safety-net": "2.4.5",
     f"node-linux-{PROCESSOR}": "24.21.0",
 }
 # The last two are for sandbox-runtime.

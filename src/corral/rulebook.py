@@ -98,9 +98,18 @@ def _blob(name: str) -> bytes | None:
         if len(_SHELVES) < MAX_CACHED_ROWS:
             _SHELVES[initials] = shelf
     found = shelf.get(name)
-    if found is None:
-        return None
-    begin, size = found
+    return None if found is None else _stored(found)
+
+
+def _shelf(initials: str) -> dict[str, tuple[int, int]]:
+    case = _BOOK["names"].get(initials[:1])
+    stored = None if case is None else marshal.loads(_stored(case)).get(initials)  # noqa: S302  as above
+    shelf: dict[str, tuple[int, int]] = {} if stored is None else marshal.loads(stored)  # noqa: S302  as above
+    return shelf
+
+
+def _stored(place: tuple[int, int]) -> bytes:
+    begin, size = place
     if _ALL_ROWS is not None:
         return _ALL_ROWS[begin : begin + size]
     with open(_PATH, "rb", buffering=0) as file:
@@ -108,13 +117,6 @@ def _blob(name: str) -> bytes | None:
             raise RuntimeError("the rules were replaced while this program runs; start it again")
         file.seek(_BOOK["begin"] + begin)
         return file.read(size)
-
-
-def _shelf(initials: str) -> dict[str, tuple[int, int]]:
-    case = _BOOK["names"].get(initials[:1])
-    stored = None if case is None else marshal.loads(case).get(initials)  # noqa: S302  as above
-    shelf: dict[str, tuple[int, int]] = {} if stored is None else marshal.loads(stored)  # noqa: S302  as above
-    return shelf
 
 
 def _of_a_toolchain(name: str) -> str:
@@ -127,7 +129,7 @@ def _of_a_toolchain(name: str) -> str:
 def _seldom(name: str) -> Any:
     """Return a table that only some calls need."""
     if name not in _SELDOM:
-        _SELDOM[name] = marshal.loads(_BOOK[name])  # noqa: S302  as above
+        _SELDOM[name] = marshal.loads(_stored(_BOOK["seldom"][name]))  # noqa: S302  as above
     return _SELDOM[name]
 
 

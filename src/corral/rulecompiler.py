@@ -246,8 +246,8 @@ def read_tables() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]
 
 
 def compile_rules() -> dict[str, Any]:
-    """Return everything that the guard reads, as plain data: `rows` are marshalled, `names` leads by one initial and then by two to
-    the marshalled numbers of the rows of such names.
+    """Return everything that the guard reads, as plain data. `rows` are bytes: of rows, of tables that are seldom needed, and of what
+    leads from two initials to the names that begin with them, and from these to their rows.
     """
     tables, raw = read_tables()
     rows: dict[str, bytes] = {}
@@ -272,35 +272,43 @@ def compile_rules() -> dict[str, Any]:
         for spelled, value in tables["variables"].items()
         for spelling in spelled.split()
     }
-    names, blobs = _by_initials(rows)
-    # As bytes: a short program needs none of them.
     seldom: dict[str, Any] = {"grouped": grouped, "interpreters": frozenset(interpreters), "variables": variables}
     for name, profile in tables["profiles"].items():
         loose = [group for group, word in profile.get("groups", {}).items() if word == "allow"]
         seldom[f"denied-{name}"] = frozenset(n for group in grouped for n in grouped[group] if group not in loose)
+    shelf = _Shelf()
     return {
-        "rows": blobs,
-        "names": names,
+        "names": _by_initials(rows, shelf),
+        "seldom": {name: shelf.put(marshal.dumps(table, 4)) for name, table in seldom.items()},
         "patterns": {name: slots for name, slots in variables.items() if "*" in name},
-        **{name: marshal.dumps(table, 4) for name, table in seldom.items()},
         **{name: table for name, table in tables.items() if name != "variables"},
+        "rows": b"".join(shelf.places),
     }
 
 
-def _by_initials(rows: dict[str, bytes]) -> tuple[dict[str, bytes], bytes]:
-    # A short program needs a few rows of five thousand: the others stay on the disk, and their names bytes.
-    places: dict[bytes, tuple[int, int]] = {}
-    size = 0
-    shelves: dict[str, dict[str, tuple[int, int]]] = {}
+class _Shelf:
+    """What a short program does not need: it stays on the disk, and is known by where it begins and how long it is."""
+
+    def __init__(self) -> None:
+        self.places: dict[bytes, tuple[int, int]] = {}
+        self._size = 0
+
+    def put(self, blob: bytes) -> tuple[int, int]:
+        """Keep some bytes, once, and return where they are."""
+        if blob not in self.places:
+            self.places[blob] = (self._size, len(blob))
+            self._size += len(blob)
+        return self.places[blob]
+
+
+def _by_initials(rows: dict[str, bytes], shelf: _Shelf) -> dict[str, tuple[int, int]]:
+    cases: dict[str, dict[str, dict[str, tuple[int, int]]]] = {}
     for name, blob in rows.items():
-        if blob not in places:
-            places[blob] = (size, len(blob))
-            size += len(blob)
-        shelves.setdefault(name[:2], {})[name] = places[blob]
-    cases: dict[str, dict[str, bytes]] = {}
-    for initials, shelf in shelves.items():
-        cases.setdefault(initials[:1], {})[initials] = marshal.dumps(shelf, 4)
-    return {initial: marshal.dumps(case, 4) for initial, case in cases.items()}, b"".join(places)
+        cases.setdefault(name[:1], {}).setdefault(name[:2], {})[name] = shelf.put(blob)
+    return {
+        initial: shelf.put(marshal.dumps({initials: marshal.dumps(names, 4) for initials, names in case.items()}, 4))
+        for initial, case in cases.items()
+    }
 
 
 def write_compiled() -> None:

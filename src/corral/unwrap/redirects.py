@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from corral.expand import Word
-from corral.heredoc import HeredocError, substitutions
 from corral.unwrap.scope import TAINT
 from corral.unwrap.survey import children
 
@@ -53,6 +52,8 @@ def _heredoc(walker: Walker, body: bytes, quoted: bool, frame: Frame, node: Node
         walker.tainted = True
     if quoted:
         return text
+    from corral.heredoc import HeredocError, substitutions  # noqa: PLC0415  as it was read, so it is loaded
+
     try:
         inner = substitutions(body)
     except HeredocError as error:

@@ -4,8 +4,6 @@ By the interpreter's own rule: only if the source still has the time and the siz
 other module, is left to the general way, which takes four times as long.
 """
 
-from __future__ import annotations
-
 import gc
 import posix
 import sys
@@ -31,7 +29,7 @@ class _Finder:
         self._above = above
         self._suffix = f".{sys.implementation.cache_tag}.pyc"
 
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> "ModuleSpec | None":
         """Return where one of our modules is, with its code; None where it is not known, or not compiled as it is now."""
         if name.partition(".")[0] != _OURS:
             return None
@@ -39,7 +37,7 @@ class _Finder:
         folder, _, stem = place.rpartition("/")
         return self._spec(name, folder, stem, is_package=False) or self._spec(name, place, "__init__", is_package=True)
 
-    def _spec(self, name: str, folder: str, stem: str, *, is_package: bool) -> ModuleSpec | None:
+    def _spec(self, name: str, folder: str, stem: str, *, is_package: bool) -> "ModuleSpec | None":
         source, compiled = f"{folder}/{stem}.py", f"{folder}/__pycache__/{stem}{self._suffix}"
         try:
             descriptor = posix.open(compiled, _READ)
@@ -63,10 +61,10 @@ class _Finder:
             spec.submodule_search_locations = [folder]
         return spec
 
-    def create_module(self, _spec: ModuleSpec) -> None:
+    def create_module(self, _spec: "ModuleSpec") -> None:
         """Leave it to the interpreter."""
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: "ModuleType") -> None:
         """Run the code of a module."""
         spec: Any = module.__spec__
         code, spec.loader_state = spec.loader_state, None
@@ -80,10 +78,14 @@ def _low(number: int) -> bytes:
 def begin() -> None:
     """Let what is imported from here on come the short way."""
     gc.disable()
+    # Every module of ours says `from __future__ import annotations`, and needs nothing else of it.
+    future: Any = type(sys)("__future__")
+    future.annotations = None
+    sys.modules.setdefault("__future__", future)
     finder: Any = _Finder(__file__.rsplit("/", 4)[0])
     sys.meta_path.insert(0, finder)
 
 
-def end(status: int) -> NoReturn:
+def end(status: int) -> "NoReturn":
     """End the process at once: what was said is written, and nothing else is worth closing."""
     posix._exit(status)
