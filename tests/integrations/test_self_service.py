@@ -261,7 +261,8 @@ def test_what_a_command_tells_the_shell_of_the_host_is_never_more_than_a_directo
         'cd "/usr"',
         "cd sub; trap 'python3 ../forge.py' EXIT",
     ):
-        run(owner, "--exports", "--directory-file", str(file), "--shell", text)
+        # One waits for a reader of its pipe, until its time is up.
+        run(owner, "--timeout", "3", "--exports", "--directory-file", str(file), "--shell", text)
         told.append(file.read_text() if file.exists() else "")
         file.unlink(missing_ok=True)
     allowed = {"", f"cd -- {owner.root}/sub\n"}
