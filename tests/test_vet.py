@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from corral import Axis, Decision, SandboxConfig
 from corral.model import Call
 from corral.vet import trace, vet
+from machines import environment
 
 ROOT = "/usr/share"  # a place that is neither scratch nor a home, wherever the tests are
 STRICT = SandboxConfig(project_root=ROOT)
@@ -257,3 +258,19 @@ def test_a_trace_shows_every_command_with_its_effects() -> None:
         (0, "env", []),
         (1, "rm", ["delete-inside"]),
     ]
+
+
+def test_no_character_crashes_the_process_that_judges() -> None:
+    # A hook that dies is a call that runs. The grammar's own scanner did, on texts such as these, in one process of a few.
+    code = (
+        "from corral.shell import Script\n"
+        "for number in range(1000):\n"
+        "    Script('$\\u0235{\\U0010723evc\\U000d41f7\\U00028fa8\\u01cfB\\U0003aa52A\\u01ca\\U000752b3\\U000b92acs')\n"
+        "    Script('echo ' + chr(0x100 + number * 1000 % 0xd000) * 9 + '{a ${' + chr(0x10000 + number * 997) + '}')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=environment()).returncode == 0
+
+
+def test_characters_beyond_ascii_are_parts_of_words_and_of_no_name() -> None:
+    allowed = [step.text for step in trace(Call("echo héllo 'wörld' \"naïve\" é=1 x=ü", shell=True), WORKSPACE)]
+    assert allowed == ["echo héllo wörld naïve é=1 x=ü"]

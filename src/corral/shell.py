@@ -32,6 +32,9 @@ _REWRITES = (
         rb"\1            ",
     ),  # x=$(cmd) 2>/dev/null
 )
+# The grammar's scanner looks characters up in a table of 256, and crashes the process on those behind it, now and then. To bash
+# they are all alike: parts of a word, and of no name. A dot is that too; words are cut from the text as it is.
+_DOTTED = bytes(range(128)) + b"." * 128
 _PARSERS: Any = _local()  # one a thread: a parser must not be used by two at once
 
 
@@ -84,11 +87,12 @@ class Script:
                 self.problem = str(error)
                 self.source, self.leaves, self.plain = b"", b"", True
                 return
-        self.source = self.leaves = source
+        self.leaves = source
+        self.source = source if source.isascii() else source.translate(_DOTTED)
         self.plain = len(source) == len(text)
         if self.heredocs:
             self.text = source.decode("utf-8", "surrogatepass")
-        self.root = _parser().parse(source).root_node
+        self.root = _parser().parse(self.source).root_node
         if self.root.has_error:
             self._rewrite()
 
