@@ -57,10 +57,10 @@ _RULES = """
 _PUSH = """
 [[rule]]
 command = "git push"
-decision = "{decision}"
+decision = "deny"
 reason = "what leaves this machine is sent by a person"
 instead = "Commit, and say what should be pushed."
-{decision} = ["git push origin main", "git -C sub push --force"]
+deny = ["git push origin main", "git -C sub push --force"]
 allow = ["git stash push", "git commit -m 'push it'"]
 """
 _RULE = """
@@ -138,7 +138,7 @@ def project_text(kinds: list[Kind]) -> str:
     found = ", ".join(kind.name for kind in kinds) or "no kind that is known"
     seconds = max((kind.seconds for kind in kinds), default=600)
     parts = [_HEAD, f"\n# Found here: {found}.\n", _PROFILE.format(mark="# ", profile="strict"), _times(seconds)]
-    parts += [_variables(kinds), _NETWORK, _caches(kinds), _RULES, _PUSH.format(decision="deny")]
+    parts += [_variables(kinds), _NETWORK, _caches(kinds), _RULES, _PUSH]
     publishing: list[Publishing] = [each for kind in kinds for each in kind.publishing]
     parts += [_RULE.format(command=p.command, refused=p.refused, allowed=p.allowed) for p in publishing]
     return "".join(parts)
@@ -147,7 +147,7 @@ def project_text(kinds: list[Kind]) -> str:
 def owner_text() -> str:
     """Return a policy.toml for the owner."""
     parts = [_OWNER_HEAD, _PROFILE.format(mark="", profile="workspace"), _times(600), _variables(())]
-    return "".join([*parts, _NETWORK, _caches(KINDS), _RULES, _PUSH.format(decision="ask")])
+    return "".join([*parts, _NETWORK, _caches(KINDS), _RULES, _PUSH])
 
 
 def _times(seconds: int) -> str:
