@@ -260,3 +260,21 @@ def test_the_owners_name_is_read_as_git_reads_it(
     assert (
         open_sandbox(containment=Containment(backend="none")).run(words, shell=True).stdout == f"{expected}\n".encode()
     )
+
+
+def test_an_interpreter_below_tmp_that_is_reached_by_a_link_does_not_stop_a_start(tmp_path: Path) -> None:
+    # As a hook starts it: the environment's own link, isolated, so that its prefix is the base's.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # noqa: S108  there is the point
+        link = Path(folder) / "python"
+        link.symlink_to(sys._base_executable)
+        main = Path(corral.__file__).parent / "__main__.py"
+        paths = [f"--path={path}" for path in sys.path if path.endswith("site-packages")]
+        project = tmp_path / "project"
+        project.mkdir()
+        done = subprocess.run(
+            [link, "-I", "-S", main, *paths, "run", "--root", project, "--", "echo", "ok"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.stdout, done.stderr, done.returncode) == ("ok\n", "", 0)

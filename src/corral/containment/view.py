@@ -98,7 +98,9 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         link for path in (*config.containment.read, *config.containment.write) for link in toolchains.links_to(path)
     ]
     readonly = [
-        path for path in (*found.readonly, *own, *own_links(), *links) if _within(path, writable) and path not in binds
+        path
+        for path in (*found.readonly, *own, *own_links(), *links)
+        if path not in binds and _is_shown_writable(path, binds)
     ]
     masks = _masks(owner_home if project == owner_home else None)
     steps: list[Step] = [("directory", path, "", "") for path in _EMPTY_DIRECTORIES]
@@ -153,6 +155,12 @@ def own_links() -> list[str]:
     """Return the links by which the host's interpreter and corral are reached: one that is replaced leads the next start elsewhere."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return sorted({link for path in (sys.prefix, sys.executable, package) for link in toolchains.links_to(path)})
+
+
+def _is_shown_writable(path: str, binds: dict[str, tuple[str, str]]) -> bool:
+    """Say whether commands could write the host's own file of this name: not where their scratch stands in its place."""
+    above = max((target for target in binds if inside(path, target)), key=len, default="")
+    return bool(above) and binds[above] == (above, "rw")
 
 
 def _within(path: str, roots: Iterable[str]) -> bool:
