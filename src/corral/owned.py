@@ -27,10 +27,11 @@ def directory(kind: str, environ: Mapping[str, str]) -> str:
     return f"{os.path.realpath(base)}/corral"
 
 
-def private_directory(kind: str, environ: Mapping[str, str], root: str) -> str:
+def private_directory(kind: str, environ: Mapping[str, str], root: str = "") -> str:
     """Return corral's directory, made if need be; PolicyError where someone else, or a command, could write it."""
     path = directory(kind, environ)
-    refuse_inside(path, root)
+    if root:
+        refuse_inside(path, root)
     os.makedirs(path, 0o700, exist_ok=True)
     refuse_foreign(path)
     return path

@@ -87,7 +87,7 @@ def main(options: argparse.Namespace) -> int:
         print(text, end="")
         return 0
     if options.user:
-        owned.private_directory("config", os.environ, "")
+        owned.private_directory("config", os.environ)
     _write(path, text)
     found = ", ".join(kind.name for kind in kinds)
     if options.json:
