@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
     from typing import Any, Self
 
+    from corral.driver import OnResult
     from corral.result import SandboxResult
     from corral.streams import Chunk
 
@@ -47,6 +48,15 @@ class Handle(Driver):
         if not self._is_driving():
             self._drive(0.0)
         return self._result
+
+    def when_done(self, callback: OnResult) -> None:
+        """Call back with the result, once: now where there is one, else by whoever drives the command to its end."""
+        with self._speaking:
+            if self._warden is not None:
+                # The warden is given back under this lock, and only then the result is told.
+                self._on_result = _both(self._on_result, callback)
+                return
+        callback(self.wait())
 
     def kill(self) -> None:
         """End the command and everything it started; `wait` returns soon."""
@@ -137,6 +147,19 @@ class Handle(Driver):
             self._dismiss()
             self._end()
             await self
+
+
+def _both(first: OnResult | None, second: OnResult) -> OnResult:
+    if first is None:
+        return second
+
+    def tell(result: SandboxResult) -> None:
+        try:
+            first(result)
+        finally:
+            second(result)
+
+    return tell
 
 
 class Finished(Handle):

@@ -1,0 +1,44 @@
+"""Which files a command reads and which it changes, as far as the guard can prove from its text. Runs nothing."""
+
+from __future__ import annotations
+
+import os
+
+from corral.axes import structure
+from corral.braces import HOLE
+from corral.expand import NUMBER
+from corral.machine import Machine
+from corral.places import inside
+from corral.vet import acts_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.config import SandboxConfig
+    from corral.model import Call
+
+_CHANGES = frozenset({"writes", "deletes"})
+
+
+def touched(call: Call, config: SandboxConfig) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what a call reads and what it writes or deletes, of the project; what cannot be proven is not among it."""
+    if structure.refuse(call) is not None:
+        return (), ()
+    machine = Machine.of(config)
+    acts, _ = acts_of(call, machine)
+    reads: dict[str, None] = {}
+    writes: dict[str, None] = {}
+    for act in acts:
+        if act.cwds is None or len(act.cwds) != 1:
+            continue
+        for verb, word, _ in act.effects:
+            if HOLE in word.text or NUMBER in word.text or word.glob or not word.text:
+                continue
+            path = machine.absolute(word.text, act.cwds[0])
+            if not inside(path, machine.root):
+                continue
+            # A directory is listed, not read: its version would change with every file in it.
+            if verb == "reads" and not os.path.isdir(path):
+                reads[path] = None
+            elif verb in _CHANGES:
+                writes[path] = None
+    return tuple(reads), tuple(writes)

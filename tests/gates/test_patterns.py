@@ -1,0 +1,110 @@
+"""Names and patterns: what is listed passes, what a pattern names does not, wherever in the arguments it stands."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral import PolicyError
+from corral.gates import Pattern, Patterns, Refusal, ToolAllowlist, ToolCall
+from corral.gates.patterns import MAX_DEPTH, MAX_TEXT
+
+PRODUCTION = Pattern("no-production", r"\bprod\b", "It names production.", "Use the staging hosts.")
+TREE = Pattern("no-tree", r"rm -rf", "It removes a tree.", tool="run_*")
+REFUSED = Refusal("no-production", "It names production.", "Use the staging hosts.")
+
+
+@pytest.mark.parametrize(
+    ("tools", "tool", "passes"),
+    [
+        (("read_file",), "read_file", True),
+        (("mcp__files__*",), "mcp__files__read", True),
+        (("read_file",), "read_files", False),
+        (("read_file",), "Read_File", False),
+        (("mcp__files__*",), "mcp__shell__run", False),
+        ((), "read_file", False),
+    ],
+    ids=["its name", "a pattern of it", "a longer name", "another case", "another server", "an empty list"],
+)
+def test_only_listed_tools_pass(tools: tuple[str, ...], tool: str, passes: bool) -> None:
+    assert (ToolAllowlist(*tools).judge(ToolCall(tool), 0.0) is None) is passes
+
+
+def test_a_refused_tool_is_told_which_there_are() -> None:
+    assert ToolAllowlist("read_file", "run_*").judge(ToolCall("shell"), 0.0) == Refusal(
+        "gate-tool", "The tool 'shell' is not on the list of tools.", "Use one of these: read_file, run_*."
+    )
+
+
+@given(st.sets(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef")), st.sampled_from("abcdef"))
+def test_a_shorter_list_never_lets_more_through(first: set[str], second: set[str], tool: str) -> None:
+    both = ToolAllowlist(*(first & second)).judge(ToolCall(tool), 0.0) is None
+    assert not both or all(ToolAllowlist(*tools).judge(ToolCall(tool), 0.0) is None for tools in (first, second))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"host": "db.prod.example"},
+        {"argv": ["ssh", "prod"]},
+        {"options": {"hosts": [{"name": "prod"}]}},
+        {"prod": True},
+        {"data": b"deploy prod"},
+        {"hosts": {"prod", "staging"}},
+    ],
+    ids=["a text", "a list", "deep inside", "a name of an argument", "bytes", "a set"],
+)
+def test_a_pattern_is_found_anywhere(arguments: dict[str, Any]) -> None:
+    assert Patterns(PRODUCTION).judge(ToolCall("deploy", arguments), 0.0) == REFUSED
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"host": "products"}, {"count": 3, "nothing": None}], ids=["none", "a longer word", "no text"]
+)
+def test_what_no_pattern_names_passes(arguments: dict[str, Any]) -> None:
+    assert Patterns(PRODUCTION, TREE).judge(ToolCall("deploy", arguments), 0.0) is None
+
+
+def test_words_of_a_list_are_read_together() -> None:
+    call = ToolCall("run_command", {"argv": ["rm", "-rf", "x"]})
+    assert Patterns(TREE).judge(call, 0.0) == Refusal("no-tree", "It removes a tree.", "")
+
+
+def test_a_pattern_for_one_tool_leaves_others_alone() -> None:
+    assert Patterns(TREE).judge(ToolCall("write_file", {"text": "rm -rf x"}), 0.0) is None
+
+
+def test_a_pattern_for_one_argument_leaves_others_alone() -> None:
+    gate = Patterns(PRODUCTION.replace(argument="host"))
+    assert gate.judge(ToolCall("deploy", {"note": "not prod"}), 0.0) is None
+    assert gate.judge(ToolCall("deploy", {"host": "prod"}), 0.0) == REFUSED
+
+
+def test_what_is_required_must_be_there() -> None:
+    gate = Patterns(Pattern("ticket", r"^T-\d+$", "It names no ticket.", argument="ticket", required=True))
+    assert gate.judge(ToolCall("deploy", {"ticket": "T-7"}), 0.0) is None
+    for arguments in ({}, {"ticket": "seven"}, {"note": "T-7"}):
+        assert gate.judge(ToolCall("deploy", arguments), 0.0) == Refusal("ticket", "It names no ticket.", "")
+
+
+def test_what_is_too_long_or_too_deep_to_look_through_is_refused() -> None:
+    deep: Any = "x"
+    for _ in range(MAX_DEPTH + 2):
+        deep = [deep]
+    for value in ("x" * (MAX_TEXT + 1), deep):
+        refusal = Patterns(PRODUCTION).judge(ToolCall("deploy", {"value": value}), 0.0)
+        assert refusal is not None
+        assert refusal.rule == "gate-pattern-limit"
+
+
+def test_no_expression_is_an_error_of_the_owner() -> None:
+    with pytest.raises(PolicyError, match="bad is no regular expression"):
+        Pattern("bad", "(", "")
+
+
+@given(st.recursive(st.text("prod x"), lambda inner: st.lists(inner) | st.dictionaries(st.text("ab"), inner)))
+def test_one_more_pattern_never_lets_more_through(value: Any) -> None:
+    call = ToolCall("run_command", {"value": value})
+    if Patterns(PRODUCTION).judge(call, 0.0) is not None:
+        assert Patterns(TREE, PRODUCTION).judge(call, 0.0) is not None
