@@ -49,7 +49,7 @@ format: setup
 # Pins every development dependency by version and hash, for all platforms.
 lock: setup
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra mcp --group dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra mcp --extra otel --group dev pyproject.toml -o requirements/dev.txt
 
 clean:
 	rm -rf $(VENV) dist build bench/results $(RULES)

@@ -1,0 +1,334 @@
+"""Spans and metrics of runs by OpenTelemetry's conventions for tools of models. Needs its API alone: `corral[otel]`.
+
+Nothing that a command does depends on it. Arguments and output are told only where the standard switch allows that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from time import time_ns
+
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import metrics, trace
+    from opentelemetry.trace import SpanKind, Status, StatusCode
+except ImportError as missing:
+    raise ImportError("corral.integrations.otel needs OpenTelemetry's API: pip install 'corral[otel]'") from missing
+
+import corral
+from corral.errors import ContainmentError
+from corral.integrations import telemetry
+from corral.integrations.otelattributes import attributes_of, words_of
+from corral.integrations.telemetry import DURATION_BUCKETS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Span, TracerProvider
+
+    from corral.gates import GatedSandbox, Ruling
+    from corral.handle import Handle
+    from corral.result import SandboxResult
+    from corral.sandbox import Sandbox
+
+OLDER_SPAN_NAME = "gen_ai.tool.execution"
+CONTENT_SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_CONTENT_ON = frozenset({"true", "1", "span_only", "span_and_event"})
+_OPERATION, _TOOL, _CALL_ID = "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.tool.call.id"
+_WRAPPED = ("run", "arun", "start", "astart")
+
+_log = logging.getLogger(__name__)
+_call_id: ContextVar[str] = ContextVar("corral_call_id", default="")
+_pending: ContextVar[_Run | None] = ContextVar("corral_pending", default=None)
+
+
+def instrument(
+    box: Sandbox | GatedSandbox,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    *,
+    tool_name: str = "run_command",
+    span_name: str = "",
+    capture_content: bool | None = None,
+) -> Instrumentation:
+    """Give every run of a sandbox its span and metrics, by the providers given or the global ones.
+
+    `span_name` replaces `execute_tool {tool_name}`; `OLDER_SPAN_NAME` is what it was called once. `capture_content` says
+    whether arguments and output are told, instead of the environment.
+    """
+    known = getattr(box, "_instrumentation", None)
+    if isinstance(known, Instrumentation):
+        return known
+    return Instrumentation(
+        box,
+        tracer_provider,
+        meter_provider,
+        tool_name=tool_name,
+        span_name=span_name or f"execute_tool {tool_name}",
+        content=_content_is_on(os.environ.get(CONTENT_SWITCH, "")) if capture_content is None else capture_content,
+    )
+
+
+@contextmanager
+def tool_call(call_id: str) -> Iterator[None]:
+    """Say by which id the model knows the call that runs inside: `gen_ai.tool.call.id`."""
+    token = _call_id.set(call_id)
+    try:
+        yield
+    finally:
+        _call_id.reset(token)
+
+
+def record_ruling(ruling: Ruling) -> None:
+    """Put a chain's ruling on the tool's span around it: an `on_ruling` for `corral.gates`."""
+    span = trace.get_current_span()
+    if span.is_recording() and _attribute(span, _OPERATION) == "execute_tool":
+        attributes: dict[str, Any] = {"corral.gate.decision": str(ruling.decision), "corral.gates": ruling.passed}
+        if ruling.gate:
+            attributes |= {"corral.gate": ruling.gate, "corral.gate.rule": ruling.rule}
+        span.set_attributes(attributes)
+
+
+class Instrumentation:
+    """What `instrument` attached to one sandbox; `remove` takes it off again."""
+
+    def __init__(
+        self,
+        box: Sandbox | GatedSandbox,
+        tracer_provider: TracerProvider | None,
+        meter_provider: MeterProvider | None,
+        *,
+        tool_name: str,
+        span_name: str,
+        content: bool,
+    ) -> None:
+        self.tracer = trace.get_tracer("corral", corral.__version__, tracer_provider)
+        meter = metrics.get_meter("corral", corral.__version__, meter_provider)
+        self.duration = meter.create_histogram(
+            "gen_ai.execute_tool.duration",
+            "s",
+            "How long tools ran.",
+            explicit_bucket_boundaries_advisory=DURATION_BUCKETS,
+        )
+        self.calls = meter.create_counter("corral.calls", "{call}", "Calls by decision.")
+        self.findings = meter.create_counter("corral.findings", "{finding}", "Findings of the guard by rule.")
+        self.violations = meter.create_counter("corral.violations", "{violation}", "Violations by kind.")
+        self.tool_name = tool_name
+        self.span_name = span_name
+        self.content = content
+        self.started_with = {_OPERATION: "execute_tool", _TOOL: tool_name, "gen_ai.tool.type": "function"}
+        self._box = box
+        self._run, self._arun, self._start, self._astart = (getattr(box, name) for name in _WRAPPED)
+        # On the object, so that its class and every other sandbox stay as they are.
+        for name in _WRAPPED:
+            setattr(box, name, getattr(self, f"_told_{name}"))
+        box._instrumentation = self  # type: ignore[union-attr]  # found by a second `instrument`
+
+    def remove(self) -> None:
+        """Leave the sandbox as it was; what runs still ends its span."""
+        for name in (*_WRAPPED, "_instrumentation"):
+            self._box.__dict__.pop(name, None)
+
+    def _told_run(self, argv: object, **options: Any) -> SandboxResult:
+        run = _Run(self, options)
+        with run.current(pending=True):
+            try:
+                result: SandboxResult = self._run(argv, **options)
+            except BaseException as error:
+                run.end(run.result, error)
+                raise
+        run.end(result)
+        return result
+
+    async def _told_arun(self, argv: object, **options: Any) -> SandboxResult:
+        run = _Run(self, options)
+        with run.current(pending=True):
+            try:
+                result: SandboxResult = await self._arun(argv, **options)
+            except BaseException as error:
+                run.end(run.result, error)
+                raise
+        run.end(result)
+        return result
+
+    def _told_start(self, argv: object, **options: Any) -> Handle:
+        within = self._taken()
+        if within is not None:
+            return within.following(self._start(argv, **options))
+        run = _Run(self, options)
+        with run.current(), run.failing():
+            handle: Handle = self._start(argv, **options)
+        handle.when_done(run.end)
+        return handle
+
+    async def _told_astart(self, argv: object, **options: Any) -> Handle:
+        within = self._taken()
+        if within is not None:
+            return within.following(await self._astart(argv, **options))
+        run = _Run(self, options)
+        with run.current(), run.failing():
+            handle: Handle = await self._astart(argv, **options)
+        handle.when_done(run.end)
+        return handle
+
+    def _taken(self) -> _Run | None:
+        """Return the run that this start is the inside of; only the first start within it is."""
+        run = _pending.get()
+        if run is None or run.told is not self or run.is_taken:
+            return None
+        run.is_taken = True
+        return run
+
+
+class _Run:
+    """One call from its beginning to its end: the span, which is ours or another's, and what is counted."""
+
+    def __init__(self, told: Instrumentation, options: dict[str, Any]) -> None:
+        self.told = told
+        self.is_taken = False
+        self.result: SandboxResult | None = None
+        self._ended = False
+        self._pid = os.getpid()
+        self._began_at = time_ns()
+        current = trace.get_current_span()
+        # Who traces tools already has a span for this one: a second would count it twice.
+        self._is_ours = not _is_of_tool(current, told.tool_name)
+        self._span = current if not self._is_ours else self._new_span()
+        self._context = trace.set_span_in_context(self._span)
+        call_id = options.get("call_id") or _call_id.get()
+        if call_id and self._span.is_recording():
+            self._span.set_attribute(_CALL_ID, call_id)
+
+    def _new_span(self) -> Span:
+        told = self.told
+        try:
+            return told.tracer.start_span(told.span_name, attributes=told.started_with, start_time=self._began_at)
+        except Exception:  # noqa: BLE001  as in `end`
+            _log.exception("a span could not be started")
+            return trace.INVALID_SPAN
+
+    @contextmanager
+    def current(self, *, pending: bool = False) -> Iterator[None]:
+        """Make the span the current one: of questions, callbacks and whatever else happens inside."""
+        token = contexts.attach(self._context)
+        pending_token = _pending.set(self) if pending else None
+        try:
+            yield
+        finally:
+            if pending_token is not None:
+                _pending.reset(pending_token)
+            contexts.detach(token)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """End the span with the error that comes out, if one does."""
+        try:
+            yield
+        except BaseException as error:
+            self.end(None, error)
+            raise
+
+    def following(self, handle: Handle) -> Handle:
+        """Note the result of a handle, for a run that is interrupted before it returns it."""
+        handle.when_done(self._note)
+        return handle
+
+    def _note(self, result: SandboxResult) -> None:
+        self.result = result
+
+    def end(self, result: SandboxResult | None, error: BaseException | None = None) -> None:
+        """Say on the span and in the counts what became of the call. Once."""
+        if self._ended:
+            return
+        self._ended = True
+        now = time_ns()
+        try:
+            kind = (
+                _error_type(error) if error is not None else telemetry.error_type(result) if result is not None else ""
+            )
+            self._finish(result, kind, now)
+        except Exception:  # noqa: BLE001  a span processor of somebody else's; the result is not lost for that
+            _log.exception("what became of a call could not be told to OpenTelemetry")
+
+    def _finish(self, result: SandboxResult | None, kind: str, now: int) -> None:
+        if self._span.is_recording():
+            if result is not None:
+                self._span.set_attributes(attributes_of(result, content=self.told.content))
+                if telemetry.was_started(result):
+                    self._tell_process(result, now)
+            if kind:
+                self._span.set_attribute("error.type", kind)
+                self._span.set_status(Status(StatusCode.ERROR))
+        if self._is_ours:
+            self._span.end(now)
+        self._count(result, kind, (now - self._began_at) / 1e9)
+
+    def _tell_process(self, result: SandboxResult, now: int) -> None:
+        name = telemetry.executable_name(result)
+        attributes: dict[str, Any] = {
+            "process.executable.name": name,
+            "process.exit.code": result.exit_code,
+            "process.working_directory": result.cwd,
+        }
+        if self.told.content:
+            attributes["process.command_args"] = words_of(result)
+        failed = telemetry.process_error_type(result)
+        if failed:
+            attributes["error.type"] = failed
+        began_at = max(self._began_at, now - int(result.duration_ms * 1e6))
+        span = self.told.tracer.start_span(name, self._context, SpanKind.CLIENT, attributes, start_time=began_at)
+        if failed:
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(now)
+
+    def _count(self, result: SandboxResult | None, kind: str, seconds: float) -> None:
+        told = self.told
+        attributes = {_TOOL: told.tool_name} | ({"error.type": kind} if kind else {})
+        if self._is_ours:
+            told.duration.record(seconds, attributes, self._context)
+        if result is None:
+            told.calls.add(1, attributes, self._context)
+            return
+        facts = {"corral.decision": telemetry.decision_of(result), "corral.enforcement": result.enforcement}
+        told.calls.add(1, attributes | facts, self._context)
+        for finding in result.verdict.findings:
+            facts = {"corral.rule.id": finding.rule, "corral.decision": str(finding.decision)}
+            told.findings.add(1, facts, self._context)
+        for violation in result.violations:
+            told.violations.add(1, {"corral.violation.kind": violation.kind}, self._context)
+
+    def __del__(self) -> None:
+        # A handle that was dropped ends its command; without this its span would never be seen. A fork has no say in it.
+        if not self._ended and self._pid == os.getpid():
+            self._ended = True
+            with suppress(Exception):  # of an interpreter that is being taken down
+                self._finish(None, telemetry.ABANDONED, time_ns())
+
+
+def _error_type(error: BaseException) -> str:
+    if isinstance(error, ContainmentError):
+        return telemetry.UNAVAILABLE
+    # asyncio.CancelledError, KeyboardInterrupt, SystemExit: somebody wanted it to end.
+    return telemetry.INTERNAL if isinstance(error, Exception) else telemetry.CANCELLED
+
+
+def _is_of_tool(span: Span, tool_name: str) -> bool:
+    if not span.is_recording() or _attribute(span, _OPERATION) != "execute_tool":
+        return False
+    return _attribute(span, _TOOL) == tool_name
+
+
+def _attribute(span: Span, name: str) -> object:
+    # Only a span of the SDK can be read; the API has no way to.
+    attributes = getattr(span, "attributes", None)
+    return attributes.get(name) if attributes else None
+
+
+def _content_is_on(switch: str) -> bool:
+    return switch.strip().lower() in _CONTENT_ON

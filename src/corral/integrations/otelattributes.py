@@ -1,0 +1,64 @@
+"""What a span says of a result: facts under our own prefix, and, where that is allowed, the call and its output without secrets."""
+
+from __future__ import annotations
+
+import os
+
+from corral.integrations import telemetry
+from corral.jsontext import dumps
+from corral.redact import redact, redact_words
+from corral.secrecy import secrets_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from corral.result import SandboxResult
+
+MAX_CONTENT = 16 * 1024  # characters of arguments, and of each stream; backends drop larger attributes
+
+
+def attributes_of(result: SandboxResult, *, content: bool) -> dict[str, Any]:
+    """Return the attributes of the tool's span; with `content` those that quote the call or its output."""
+    rules = telemetry.rules_of(result)
+    told: dict[str, Any] = {
+        "corral.decision": telemetry.decision_of(result),
+        "corral.denied": result.denied,
+        "corral.enforcement": result.enforcement,
+        "corral.backend": result.backend,
+        "corral.truncated": result.truncated,
+        "corral.timed_out": result.timed_out,
+        "corral.stdout.bytes": result.stdout_bytes,
+        "corral.stderr.bytes": result.stderr_bytes,
+        "corral.result.id": result.id,
+    }
+    if rules:
+        told |= {"corral.rule.id": rules[0], "corral.rule.ids": rules}
+    if result.missing_layers:
+        told["corral.missing_layers"] = result.missing_layers
+    if result.violations:
+        told["corral.violations"] = tuple(dict.fromkeys(violation.kind for violation in result.violations))
+    return told | _content(result) if content else told
+
+
+def _content(result: SandboxResult) -> dict[str, str]:
+    """Return what holds the call's own words, without the secrets that are known by shape, name or value."""
+    words = words_of(result)
+    given = {"command": words[0]} if result.shell and len(words) == 1 else {"argv": words}
+    printed = {name: _plain(getattr(result, f"{name}_text")[:MAX_CONTENT]) for name in ("stdout", "stderr")}
+    told = {
+        "gen_ai.tool.call.arguments": dumps(given)[:MAX_CONTENT],
+        "gen_ai.tool.call.result": dumps({"exit_code": result.exit_code, **printed}),
+    }
+    if result.reason:
+        told["corral.reason"] = _plain(result.reason)[:MAX_CONTENT]
+    return told
+
+
+def words_of(result: SandboxResult) -> list[str]:
+    """Return the words of the call, each bounded, without secrets."""
+    return [word[:MAX_CONTENT] for word in redact_words(list(result.argv), secrets_of(os.environ))]
+
+
+def _plain(text: str) -> str:
+    return redact(text, secrets_of(os.environ))
