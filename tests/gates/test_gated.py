@@ -225,6 +225,20 @@ def test_arguments_of_any_shape_are_a_result(gated: GatedSandbox, argv: Any, way
     assert run_by(gated, way, argv).denied
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"env": 5}, {"env": {"A": 5}}, {"env": {"": ""}}, {"cwd": "\0"}, {"cwd": "../.."}, {"shell": True}],
+    ids=repr,
+)
+@WAYS
+def test_options_of_any_shape_are_a_result_too(
+    open_box: Sandbox, project: Path, options: dict[str, Any], way: str
+) -> None:
+    gated = GatedSandbox(open_box, Recency(FileStates(project)))
+    result = run_by(gated, way, ["cat", "a"], **options)
+    assert result.exit_code == open_box.run(["cat", "a"], **options).exit_code
+
+
 def test_a_gate_alone_needs_a_command_or_a_tool_that_is_none(box: Sandbox) -> None:
     chain = Chain(ToolAllowlist("*"), SandboxGate(box, besides=("search",)))
     assert chain.decide(ToolCall("run_command", {"argv": ["ls"]})).allowed

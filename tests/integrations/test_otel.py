@@ -114,7 +114,7 @@ def test_a_run_is_a_tools_span_with_the_process_below(open_box: Sandbox, told: T
         "corral.decision": "allow",
         "corral.denied": False,
         "corral.enforcement": result.enforcement,
-        "corral.backend": "warden",
+        "corral.backend": result.backend,
         "corral.truncated": False,
         "corral.timed_out": False,
         "corral.stdout.bytes": 6,
@@ -315,6 +315,13 @@ def test_tasks_that_run_at_once_each_have_their_own_parent(open_box: Sandbox, to
         tool = by_id[process.parent.span_id]
         assert tool.parent is not None
         assert by_id[tool.parent.span_id].name == f"task {(process.attributes or {})['process.exit.code']}"
+
+
+def test_every_call_of_a_batch_has_a_span(open_box: Sandbox, told: Telemetry) -> None:
+    attached(open_box, told)
+    results = list(open_box.map([["true"], ["false"], ["true"]]))
+    ids = {(span.attributes or {}).get("corral.result.id") for span in told.spans if span.kind is SpanKind.INTERNAL}
+    assert ids == {result.id for result in results}
 
 
 def test_a_handle_that_another_thread_drives_keeps_its_parent(open_box: Sandbox, told: Telemetry) -> None:
