@@ -65,7 +65,8 @@ def _is_own_note(path: str, environ: Mapping[str, str]) -> bool:
     """Say whether a file is one of the plans and memories that Claude Code keeps for itself, as text."""
     own = f"{os.path.realpath(environ.get('HOME') or '/nonexistent')}/.claude"
     real = os.path.realpath(path)
-    if not path.startswith("/") or not real.endswith(".md"):
+    # What goes up is another file to who follows links first than to who does not.
+    if not path.startswith("/") or ".." in path or not real.endswith(".md"):
         return False
     return real.startswith(f"{own}/plans/") or (real.startswith(f"{own}/projects/") and "/memory/" in real)
 

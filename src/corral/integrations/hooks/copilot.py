@@ -54,7 +54,7 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
         return Asked(SHELL, cwd, text=text, given=given, rewrites=True, asks=True, keeps=keeps)
     if tool == "write_bash":
         # Typed into a session: nobody knows whether a contained program reads it, or the session's own shell.
-        return Asked(SHELL, cwd, text=text_at(given, "input"), asks=True)
+        return Asked(SHELL, cwd, text=text_at(given, "input"), asks=True, is_typed=True)
     if tool in _READS or (tool == "str_replace_editor" and given.get("command") == "view"):
         return Asked(READ, cwd, paths=files_in(given, ("path",), needed=False))
     if tool == "apply_patch":

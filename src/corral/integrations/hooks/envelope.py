@@ -29,7 +29,12 @@ _SHELLS = frozenset({
     "bash", "shell", "sh", "execute", "execute_command", "run_command", "run_in_terminal", "run_shell_command", "run_terminal_cmd",
     "local_shell", "exec_command", "shell_command", "terminal", "powershell", "pwsh",
 })  # fmt: skip
-_PATCH_HEADS = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ")
+_PATCH_HEADS = (
+    "*** Add File:",
+    "*** Update File:",
+    "*** Delete File:",
+    "*** Move to:",
+)  # some hosts need no blank after it
 
 
 class BadPayload(Exception):
@@ -39,10 +44,11 @@ class BadPayload(Exception):
 class Asked:
     """One call of a host's tool, shell text or files, and what the host can make of an answer.
 
-    `keeps` is what its shell keeps for the next command: nothing, the `directory`, or also the `exports`.
+    `keeps` is what its shell keeps for the next command: nothing, the `directory`, or also the `exports`. `base` is where the
+    host works, by which the project is found if no root is named: what an agent chooses for a call chooses no project.
     """
 
-    __slots__ = ("asks", "cwd", "given", "keeps", "kind", "paths", "rewrites", "root", "text")
+    __slots__ = ("asks", "base", "cwd", "given", "is_typed", "keeps", "kind", "paths", "rewrites", "root", "text")
 
     def __init__(
         self,
@@ -56,6 +62,8 @@ class Asked:
         rewrites: bool = False,
         asks: bool = False,
         keeps: str = "",
+        base: str = "",
+        is_typed: bool = False,
     ) -> None:
         self.kind = kind
         self.cwd = cwd
@@ -66,6 +74,8 @@ class Asked:
         self.rewrites = rewrites
         self.asks = asks
         self.keeps = keeps
+        self.base = base or cwd
+        self.is_typed = is_typed
 
 
 class Answer:
@@ -148,23 +158,25 @@ def object_at(payload: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def files_in(given: Mapping[str, Any], keys: tuple[str, ...], *, needed: bool) -> tuple[str, ...]:
-    """Return the paths that stand at the first of these keys that is there; a tool that writes needs one."""
+    """Return the paths that stand at any of these keys, since versions of a host differ; a tool that writes needs one."""
+    found: list[str] = []
     for key in keys:
         value = given.get(key)
         if isinstance(value, str) and value:
-            return (value,)
-        if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-            return tuple(value)
-        if value is not None and value != "":
+            found.append(value)
+        elif isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+            found += value
+        elif value is not None and value != "":
             raise BadPayload(f"the payload has no path at {key}")
-    if needed:
+    if needed and not found:
         raise BadPayload(f"the payload has no path at {' or '.join(keys)}")
-    return ()
+    return tuple(found)
 
 
 def patched_files(patch: str) -> tuple[str, ...]:
     """Return the files that a patch in the format of apply_patch adds, changes, deletes or moves to."""
-    lines = [line.strip() for line in patch.splitlines()]
+    # Not splitlines, for which a path ends at characters that a path may hold.
+    lines = [line.strip() for line in patch.split("\n")]
     files = tuple(line[len(head) :].strip() for line in lines for head in _PATCH_HEADS if line.startswith(head))
     if not files:
         raise BadPayload("the patch names no file")

@@ -31,7 +31,7 @@ def judge_files(asked: Asked, config: SandboxConfig, environ: Mapping[str, str])
     """Return the strictest answer to any of the paths."""
     machine = Machine.of(config)
     answer = Answer("allow")
-    for path in asked.paths:
+    for path in (meant for given in asked.paths for meant in _meant(given, asked.cwd, machine.home)):
         one = _judge(path, asked, config, machine, environ)
         if one.decision == "deny":
             return one
@@ -39,10 +39,18 @@ def judge_files(asked: Asked, config: SandboxConfig, environ: Mapping[str, str])
     return answer
 
 
-def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, environ: Mapping[str, str]) -> Answer:
-    if path.startswith("~"):  # by some tools it is expanded
+def _meant(path: str, cwd: str, home: str) -> list[str]:
+    """Return all that a tool may take a path for: some expand `~`, and some cut `..` out of the text before a link is followed."""
+    found = [path]
+    if path.startswith("~"):
         head, slash, rest = path.partition("/")
-        path = (machine.home if head == "~" else f"/home/{head[1:]}") + slash + rest
+        found.append((home if head == "~" else f"/home/{head[1:]}") + slash + rest)
+    if ".." in path:
+        found += [os.path.normpath(os.path.join(cwd, one)) for one in found]
+    return found
+
+
+def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, environ: Mapping[str, str]) -> Answer:
     if "\0" in path:
         return Answer("deny", "corral refuses this: a path with a NUL byte is none.")
     real = os.path.realpath(os.path.join(asked.cwd, path))
@@ -50,6 +58,8 @@ def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, env
     kept = [owned.directory(kind, environ) for kind in ("config", "state", "cache")]
     if any(inside(real, folder) or inside(folder, real) for folder in kept):
         return Answer("deny", f"corral refuses this: {path} holds what corral keeps for the owner. Ask the owner.")
+    if writes and any(inside(real, own) for own in _own_program()):
+        return Answer("deny", f"corral refuses this: {path} is a part of corral, or of what it runs on. Ask the owner.")
     if writes and config.containment.project == "read-only" and inside(real, config.project_root):
         return Answer("deny", "corral refuses this: the policy says containment.project = 'read-only'.")
     if not writes and _is_own(real, machine.home):
@@ -65,6 +75,13 @@ def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, env
     if decisions[key] is Decision.ASK and asked.asks:
         return Answer("ask", f"corral asks about this: {why}")
     return Answer("deny", f"corral refuses this: {why}")
+
+
+def _own_program() -> list[str]:
+    """Return where corral, its interpreter and its dependencies lie, which is the next hook's code."""
+    from corral.containment.view import own_paths  # noqa: PLC0415  reading does not need it
+
+    return own_paths()
 
 
 def _is_own(path: str, home: str) -> bool:

@@ -52,8 +52,9 @@ def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
     cwd = text_at(payload, "cwd")
     root = environ.get("GEMINI_PROJECT_DIR", "")
     if tool == "run_shell_command":
-        cwd = below(given.get("dir_path") or given.get("directory"), root or cwd)
-        return Asked(SHELL, cwd, root, text=text_at(payload, "tool_input", "command"), given=given, rewrites=True)
+        folder = below(given.get("dir_path") or given.get("directory"), root or cwd)
+        text = text_at(payload, "tool_input", "command")
+        return Asked(SHELL, folder, root, text=text, given=given, rewrites=True, base=cwd)
     if tool in _WRITES:
         return Asked(WRITE, cwd, root, paths=files_in(given, ("file_path",), needed=True))
     return Asked(READ, cwd, root, paths=files_in(given, _READS[tool], needed=False))

@@ -26,6 +26,7 @@ MAX_TOLD = 5  # findings of one call; more would be cut by the hosts
 MAX_WRITTEN_OUT = 16 * 1024  # characters of a command that is repeated in its rewritten form; hosts quote it once more
 _MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
 _UNRECORDED = "What is not in the owner's log does not run; the owner can mend that, or accept it by audit.required in the policy."
+_TYPED = "corral asks about this: it is typed into a session, piece by piece, and the session's own shell may read it, outside the sandbox."
 _UNCONTAINED = "This host cannot run it contained, where it would be allowed."
 
 
@@ -72,7 +73,7 @@ def root_of(asked: Asked, environ: Mapping[str, str]) -> str:
     """Return the project: what the host names, or the nearest directory above that looks like one, never all of a home."""
     if asked.root.startswith("/") and os.path.isdir(asked.root):
         return os.path.realpath(asked.root)
-    cwd = os.path.realpath(asked.cwd)
+    cwd = os.path.realpath(asked.base)
     home = os.path.realpath(environ.get("HOME") or "/nonexistent")
     at = cwd
     while at not in ("/", home):
@@ -95,6 +96,9 @@ def _judge_shell(
         answer = Answer("allow") if _is_approved(asked, call, verdict, config, environ) else _asking(asked, verdict)
     else:
         answer = Answer("allow") if verdict.allowed else Answer("deny", _told("corral refuses this", verdict))
+    if asked.is_typed and answer.decision == "allow":
+        # Two harmless pieces may make a command that is not.
+        answer = Answer("ask", _TYPED)
     id_ = audit.new_id()
     if asked.rewrites and answer.decision != "deny":
         rules = {finding.rule for finding in verdict.findings} if answer.decision == "ask" else ()

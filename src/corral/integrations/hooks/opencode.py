@@ -41,7 +41,8 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
     if tool == "bash":
         # Its permission.ask is declared, and never called: nobody can be asked.
         folder = below(given.get("workdir"), cwd)
-        return Asked(SHELL, folder, text=text_at(payload, "tool_input", "command"), given=given, rewrites=True)
+        text = text_at(payload, "tool_input", "command")
+        return Asked(SHELL, folder, text=text, given=given, rewrites=True, base=cwd)
     if tool in ("patch", "apply_patch"):
         return Asked(WRITE, cwd, paths=patched_files(text_at(payload, "tool_input", "patchText")))
     if tool in _WRITES:

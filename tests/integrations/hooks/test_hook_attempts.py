@@ -1,0 +1,97 @@
+"""What an agent could try to have the hook allow: each is harmless as corral first read it, and was not as the host does."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hosting import PACKAGE, Owner
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Owner:
+    made = Owner(tmp_path)
+    (made.root / "deep" / "a" / "b").mkdir(parents=True)
+    (made.root / "link").symlink_to(made.root / "deep" / "a" / "b")
+    (made.root / "note").symlink_to(made.home / ".claude" / "plans" / "a" / "b")
+    return made
+
+
+def claude(owner: Owner, tool: str, path: object) -> bool:
+    """Say whether a file tool of Claude Code is refused."""
+    payload = {"hook_event_name": "PreToolUse", "cwd": str(owner.root), "tool_name": tool}
+    done = owner.hook("claude", json.dumps(payload | {"tool_input": {"file_path": str(path)}}).encode())
+    return done.returncode == 2
+
+
+def patched(owner: Owner, host: str, patch: str) -> bool:
+    """Say whether a patch is refused."""
+    payload = {
+        "codex": {"hook_event_name": "PreToolUse", "turn_id": "1", "tool_input": {"command": patch}},
+        "opencode": {"tool_input": {"patchText": patch}},
+    }
+    whole = payload[host] | {"cwd": str(owner.root), "tool_name": "apply_patch"}
+    return owner.hook(host, json.dumps(whole).encode()).returncode == 2
+
+
+@pytest.mark.parametrize(("host", "key"), [("opencode", "workdir"), ("gemini", "dir_path"), ("gemini", "directory")])
+@pytest.mark.parametrize("folder", ["../.ssh", "HOME/.ssh", "HOME", "/etc", "sub", "."])
+def test_a_directory_that_the_agent_names_is_no_project(host: str, key: str, folder: str, owner: Owner) -> None:
+    # Nor is a repository below the project: it could be planted to be rid of the policy above.
+    (owner.root / "sub" / ".git").mkdir(parents=True)
+    event = {"hook_event_name": "BeforeTool", "tool_name": "run_shell_command"}
+    envelope = {"cwd": str(owner.root), **(event if host == "gemini" else {"tool_name": "bash"})}
+    given = {"command": "ls", key: owner.placed(folder)}
+    done = owner.hook(host, json.dumps(envelope | {"tool_input": given}).encode(), GEMINI_PROJECT_DIR="")
+    assert done.returncode == 2 or f"--root {owner.root} ".encode() in done.stdout
+    assert done.returncode == 0 or folder not in ("sub", ".")
+
+
+@pytest.mark.parametrize("tool", ["Read", "Write"])
+def test_a_way_up_is_judged_for_who_follows_links_first_and_for_who_does_not(tool: str, owner: Owner) -> None:
+    assert claude(owner, tool, owner.root / "link" / ".." / ".." / ".ssh" / "id_rsa")
+    assert claude(owner, tool, "link/../../.ssh/id_rsa")
+    assert not claude(owner, tool, "link/../file")
+
+
+def test_a_way_up_from_the_hosts_own_notes_is_not_one_of_them(owner: Owner) -> None:
+    assert claude(owner, "Write", owner.root / "note" / ".." / ".." / ".claude" / "CLAUDE.md")
+    assert not claude(owner, "Write", owner.home / ".claude" / "plans" / "plan.md")
+
+
+@pytest.mark.parametrize("name", ["vet.py", "integrations/hooks/program.py", "__pycache__/vet.cpython-311.pyc"])
+def test_no_tool_writes_corral_itself(name: str, owner: Owner) -> None:
+    # Wherever it is installed: in the project, or where everybody may write.
+    assert claude(owner, "Write", PACKAGE / name)
+    assert not claude(owner, "Read", PACKAGE / name)
+
+
+@pytest.mark.parametrize("host", ["codex", "opencode"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "*** Add File:HOME/.bashrc",
+        "*** Add File: a\v/../../.bashrc",
+        "*** Add File: a\u2028/../../.bashrc",
+        "*** Update File: link/../../.bashrc",
+        " *** Add File:\tHOME/.bashrc\r",
+    ],
+)
+def test_a_patch_names_what_any_host_reads_in_it(host: str, header: str, owner: Owner) -> None:
+    patch = "*** Begin Patch\n*** Add File: harmless\n+x\n{}\n+x\n*** End Patch\n"
+    assert patched(owner, host, patch.format(owner.placed(header)))
+    assert not patched(owner, host, patch.format("*** Add File: other"))
+
+
+@pytest.mark.parametrize("key", ["file_path", "absolute_path"])
+def test_every_key_that_may_hold_the_path_is_judged(key: str, owner: Owner) -> None:
+    given = {"file_path": "harmless", "absolute_path": "harmless"} | {key: str(owner.home / ".ssh" / "id_rsa")}
+    payload = {"hook_event_name": "BeforeTool", "cwd": str(owner.root), "tool_name": "read_file", "tool_input": given}
+    assert owner.hook("gemini", json.dumps(payload).encode()).returncode == 2
+
+
+@pytest.mark.parametrize("piece", ["r", "m -rf src", "ls", "\n", "y"])
+def test_what_is_typed_into_a_session_is_never_allowed_by_itself(piece: str, owner: Owner) -> None:
+    arguments = json.dumps({"sessionId": "1", "input": piece})
+    payload = {"cwd": str(owner.root), "toolName": "write_bash", "toolArgs": arguments}
+    said = json.loads(owner.hook("copilot", json.dumps(payload).encode()).stdout)
+    assert said["permissionDecision"] in ("ask", "deny")
