@@ -6,7 +6,6 @@ The parser, the merge, the published schema and the documentation all read this 
 from __future__ import annotations
 
 from corral.config import BACKENDS, MAX_LIMIT, MAX_SECONDS, MAX_SPILL_BYTES
-from corral.frozen import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +17,7 @@ DECIDED = ("effects", "groups")  # tables whose keys are those of the rules, and
 LISTS = ("names", "patterns", "paths")
 
 
-@frozen
-class Key(Record):
+class Key:
     """One key. `tighter` is the table of strictness: which values an untrusted file may set, given the one that holds.
 
     rank     `choices` stand from loose to tight; those in `equal` are neither, and only the owner changes one for another
@@ -31,13 +29,27 @@ class Key(Record):
     free     neither value reaches further than the other
     """
 
-    kind: str  # choice, switch, whole, share, seconds, names, patterns or paths
-    tighter: str
-    what: str
-    choices: tuple[Any, ...] = ()
-    equal: tuple[Any, ...] = ()
-    most: float = 0  # of a number
-    zero: bool = False  # whether 0 may be written
+    __slots__ = ("choices", "equal", "kind", "most", "tighter", "what", "zero")
+
+    def __init__(
+        self,
+        kind: str,  # choice, switch, whole, share, seconds, names, patterns or paths
+        tighter: str,
+        what: str,
+        choices: tuple[Any, ...] = (),
+        equal: tuple[Any, ...] = (),
+        *,
+        most: float = 0,  # of a number
+        zero: bool = False,  # whether 0 may be written
+    ) -> None:
+        # No record: making the constructor of one takes longer than a hook has for all of this.
+        self.kind = kind
+        self.tighter = tighter
+        self.what = what
+        self.choices = choices
+        self.equal = equal
+        self.most = most
+        self.zero = zero
 
 
 KEYS = {
