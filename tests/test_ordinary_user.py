@@ -37,7 +37,16 @@ NEEDED += [
     "_hypothesis_globals",
 ]
 CONTAINMENT = sorted(f"containment/{path.name}" for path in (HERE / "containment").glob("test_*.py"))
-REPEATED = ["test_processes.py", "test_spawn.py", "test_handle.py", "test_approvals.py", "test_asking.py", *CONTAINMENT]
+REPEATED = [
+    "test_processes.py",
+    "test_spawn.py",
+    "test_handle.py",
+    "test_approvals.py",
+    "test_asking.py",
+    "test_policy.py",
+    "test_trust.py",
+    *CONTAINMENT,
+]
 COPIED = [
     "observe.py",
     "machines.py",
@@ -45,6 +54,8 @@ COPIED = [
     "screen.py",
     "test_approvals.py",
     "test_asking.py",
+    "test_policy.py",
+    "test_trust.py",
     "test_processes.py",
     "test_spawn.py",
     "test_handle.py",

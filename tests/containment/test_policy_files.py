@@ -117,7 +117,10 @@ def test_what_the_owner_keeps_is_out_of_reach_where_the_project_is_their_home(
         "echo x > ~/.cache/corral/policy/x",
     ],
 )
-def test_the_guard_refuses_to_write_policy_files(project: Path, profile: str, command: str) -> None:
+def test_the_guard_refuses_to_write_policy_files(
+    project: Path, profile: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/owner")  # one in /tmp is the commands' own
     config = SandboxConfig(str(project), profile=profile)
     assert vet(Call(command, shell=True), config).decision is Decision.DENY
 
