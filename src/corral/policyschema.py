@@ -38,7 +38,7 @@ def schema() -> dict[str, Any]:
     properties["rule"] = {"type": "array", "maxItems": MAX_RULES, "items": _rule()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": "https://corral.invalid/schemas/policy.schema.json",
+        "$id": "urn:corral:policy:1",
         "title": "A policy file of corral: the owner's policy.toml, or a project's corral.toml",
         **_table(properties),
     }
