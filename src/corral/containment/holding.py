@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
-from corral.containment import audit, cgroups, denials, lasting, layers, limits, scratch, view
+from corral.containment import audit, cgroups, denials, lasting, layers, limits, scratch, unlooked, view
 from corral.containment.links import Links
 from corral.containment.planted import Watch
 from corral.containment.wire import pack_plan
+from corral.errors import ContainmentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Holding:
         self._links: Links | None = None
         self._watched: tuple[Links, ...] = ()
         self._made_by = 0
+        self._opened: unlooked.Opened | None = None
+        self._late: tuple[Violation, ...] = ()  # what others had planted that were killed; told with the first result
         self._listener: audit.Listener | None = None
 
     def plan(self) -> bytes:
@@ -45,7 +48,7 @@ class Holding:
         if containment.backend == "none":
             return pack_plan(plan)
         if self.view is None:
-            self.view = view.look(self.config, os.environ)
+            self.view = self._look()
             self._watch = Watch(self.view.protected, self.config.project_root, self.view.programs)
             kept = [target for what, target, _, _ in self.view.steps if what == "readonly"]
             self._links = Links(kept, self.config.project_root)
@@ -59,6 +62,7 @@ class Holding:
                 self.scratch = lasting.place(self.config.project_root, self.view.shared, os.environ, make=True)
             if not self.lasts or not self.scratch:
                 self.lasts, self.scratch = False, scratch.private(os.environ)
+            self._opened = self._mark(self.view) if self.lasts else None
         return pack_plan(
             plan
             | {
@@ -78,6 +82,23 @@ class Holding:
             }
         )
 
+    def _mark(self, seen: view.View) -> unlooked.Opened:
+        try:
+            return unlooked.Opened(self.scratch, seen.protected)
+        except OSError as error:
+            raise ContainmentError(f"what is protected cannot be noted in {self.scratch}: {error.strerror}") from None
+
+    def _look(self) -> view.View:
+        """Look at the project, without what commands planted whose sandbox was killed before it could."""
+        seen = view.look(self.config, os.environ)
+        root = self.config.project_root
+        place = lasting.place(root, seen.shared, os.environ, make=False)
+        for found in unlooked.left(place) if place else ():
+            watch = Watch(found, root, seen.programs)
+            self._late += watch.look()
+            watch.close()
+        return view.look(self.config, os.environ) if self._late else seen
+
     def why_not_here(self) -> str:
         """Return why commands cannot work in the project any more, or nothing."""
         root = self.config.project_root
@@ -96,7 +117,17 @@ class Holding:
                 scratch.remove(self.scratch)
             if self._watch is not None:
                 self._watch.close()
+            self._forget_opened()
             cgroups.remove_stale()
+
+    def _forget_opened(self) -> None:
+        if self._opened is not None and self._made_by == os.getpid():
+            self._opened.end()
+            self._opened = None
+
+    def __del__(self) -> None:
+        # A sandbox that nobody closed has looked after each command all the same.
+        self._forget_opened()
 
     def _here(self, word: str) -> str:
         return word.replace(view.SCRATCH, self.scratch, 1) if word.startswith(view.SCRATCH) else word
@@ -134,9 +165,9 @@ class Holding:
         """Return what a command that has ended did against the policy, as far as it can be known from outside."""
         if self.view is None or self._watch is None:
             return ()
-        found: tuple[Violation, ...] = ()
+        found, self._late = self._late, ()
         if "mount" not in missing:
-            found = self._watch.look() + tuple(violation for links in self._watched for violation in links.look())
+            found += self._watch.look() + tuple(violation for links in self._watched for violation in links.look())
         listener = self._listener
         if signal == SIGSYS:
             found += (denials.ended_by_filter(listener.take_kill(began_at) if listener else {}),)

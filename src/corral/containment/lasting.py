@@ -24,6 +24,7 @@ REMOVE_SECONDS = 0.5  # for removing it; what is left is removed by the next
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MARK = ".cleaned"
 _OLD = ".old-"
+OPEN = "open-"  # of the marks that sandboxes leave beside /tmp and home until they end
 
 
 def place(project: str, writable: Iterable[str], environ: Mapping[str, str], *, make: bool) -> str:
@@ -146,6 +147,9 @@ def _remove_if_old(above: str, name: str, give_up_at: float) -> None:
     try:
         flock(descriptor, LOCK_EX | LOCK_NB)
         if time() - os.fstat(descriptor).st_mtime < KEPT_SECONDS or not _is_at(path, descriptor):
+            return
+        if any(inner.startswith(OPEN) for inner in os.listdir(descriptor)):
+            # What a sandbox that was killed has planted is still to be looked for.
             return
         # Out of the way at once: who comes now makes another.
         aside = f"{above}/{_OLD}{os.urandom(8).hex()}"
