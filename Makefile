@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 RULES := src/corral/rules/compiled.bin
 
-.PHONY: setup demo test check docs bench bench-peers format lock clean
+FRAMEWORKS := .venv-frameworks
+FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai-agents swerex claude
+
+.PHONY: setup demo test test-frameworks check docs bench bench-peers format lock clean
 
 setup: $(VENV)/.ready $(RULES)
 
@@ -31,6 +34,17 @@ check: setup
 test: check
 	$(BIN)/python -m pytest
 
+# The leaves against the frameworks themselves, in an environment of their own. ARGS: what pytest takes.
+test-frameworks: $(FRAMEWORKS)/.ready $(RULES)
+	$(FRAMEWORKS)/bin/python -m pytest -c tests/frameworks/pytest.ini tests/frameworks $(ARGS)
+
+# Claude's SDK from source: its wheel brings a program of 349 MB that no test runs.
+$(FRAMEWORKS)/.ready: requirements/frameworks.txt pyproject.toml | $(VENV)/.ready
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-binary claude-agent-sdk -r requirements/frameworks.txt
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
 docs: setup
 	$(BIN)/python tools/rules_doc.py
 
@@ -50,6 +64,7 @@ format: setup
 lock: setup
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra mcp --extra otel --group dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header $(FRAMEWORK_EXTRAS:%=--extra %) --group frameworks pyproject.toml -o requirements/frameworks.txt
 
 clean:
-	rm -rf $(VENV) dist build bench/results $(RULES)
+	rm -rf $(VENV) $(FRAMEWORKS) dist build bench/results $(RULES)

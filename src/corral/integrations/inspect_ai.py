@@ -1,0 +1,193 @@
+"""inspect_ai: `sandbox="corral"` gives every sample a throwaway project of its own; what the guard refuses is a PermissionError with its reason.
+
+Files are read and written by commands, so nothing is reached that a command could not reach.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import tempfile
+from errno import EACCES, EISDIR, ENOENT
+from stat import S_ISDIR
+
+from corral.errors import ContainmentError
+from corral.integrations.workbench import Gathered, missing, open_box
+from corral.model import NOT_EXECUTABLE_EXIT_CODE
+from corral.places import inside
+
+try:
+    import anyio.to_thread
+    from inspect_ai.util import (
+        ExecResult,
+        OutputLimitExceededError,
+        SandboxEnvironment,
+        SandboxEnvironmentLimits,
+        SandboxUnavailableError,
+        SandboxUserUnsupportedError,
+        sandboxenv,
+    )
+except ImportError as error:
+    raise missing("inspect", error) from error
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from corral.result import SandboxResult
+
+ANY_READS = 0o444
+ANY_WRITES = 0o222
+PLAIN_MESSAGES = {"LC_ALL": "C"}
+
+
+@sandboxenv(name="corral")
+class CorralSandboxEnvironment(SandboxEnvironment):
+    """One sample's project, and the sandbox over it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.mkdtemp(prefix="corral-sample-")
+        # Inspect sets the time of every command.
+        self.box = open_box(self.directory, timeout_seconds=None)
+
+    @classmethod
+    async def sample_init(cls, task_name: str, config: Any, metadata: dict[str, str]) -> dict[str, SandboxEnvironment]:
+        """Return the sample's only environment."""
+        return {"default": cls()}
+
+    @classmethod
+    async def sample_cleanup(
+        cls, task_name: str, config: Any, environments: dict[str, SandboxEnvironment], interrupted: bool
+    ) -> None:
+        """End what still runs and remove the project."""
+        for environment in environments.values():
+            await anyio.to_thread.run_sync(environment.as_type(cls).close)
+
+    @classmethod
+    def default_concurrency(cls) -> int | None:
+        """Return how many samples are worth running at a time."""
+        return 2 * (os.cpu_count() or 1)
+
+    def close(self) -> None:
+        """End everything that was started, and remove the project."""
+        self.box.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def default_polling_interval(self) -> float:
+        """Return how often a service in the sandbox is looked after, in seconds."""
+        return 0.2
+
+    async def exec(
+        self,
+        cmd: list[str],
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout: int | None = None,
+        timeout_retry: bool = True,  # ignored: a command that was ended is not run again: it may have done half its work
+        concurrency: bool = True,  # ignored: wardens are a pool already
+    ) -> ExecResult[str]:
+        """Run a command; a refusal is a PermissionError, which the model gets to read."""
+        if user is not None and not _is_current(user):
+            raise SandboxUserUnsupportedError(f"corral runs every command as its own user, not as {user!r}")
+        gathered = Gathered(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE)
+        stdin = input.encode() if isinstance(input, str) else input
+        argv, cwd = self._placed(cmd, cwd)
+        result = await self._run(argv, gathered, cwd=cwd, env=env, stdin=stdin, timeout_seconds=timeout)
+        if result.exit_code == NOT_EXECUTABLE_EXIT_CODE and b"Permission denied" in result.stderr:
+            raise PermissionError(EACCES, result.stderr_text.strip(), cmd[0])
+        # What was not started has its message in the result alone.
+        stdout, stderr = gathered.stdout or result.stdout, gathered.stderr or result.stderr
+        if gathered.exceeded:
+            kept = (stdout + stderr).decode("utf-8", "replace")
+            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, kept)
+        return ExecResult(
+            result.ok, result.exit_code, stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace")
+        )
+
+    async def write_file(self, file: str, contents: str | bytes) -> None:
+        """Replace a file, and make the directories above it."""
+        mode = (await self._status(file))[0]
+        if mode is not None:
+            _refuse_directory(mode, file)
+            _refuse_mode(mode, ANY_WRITES, file)
+        elif os.path.dirname(file):
+            await self._tool(["mkdir", "-p", "--", os.path.dirname(file)], file)
+        await self._tool(
+            ["tee", "--", file], file, stdin=contents.encode() if isinstance(contents, str) else bytes(contents)
+        )
+
+    async def read_file(self, file: str, text: bool = True) -> Any:
+        """Return what a file holds."""
+        mode, size = await self._status(file)
+        if mode is None:
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), file)
+        _refuse_directory(mode, file)
+        _refuse_mode(mode, ANY_READS, file)
+        limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
+        gathered = Gathered(limit)
+        if size <= limit:
+            await self._tool(["cat", "--", file], file, gathered)
+        # The second is a file that grew meanwhile.
+        if size > limit or gathered.exceeded:
+            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
+        return gathered.stdout.decode() if text else gathered.stdout
+
+    def _placed(self, cmd: list[str], cwd: str | None) -> tuple[list[str], str | None]:
+        """Return a call that starts in a directory; one outside the project, such as /usr/bin, is entered by env, which the guard looks through."""
+        if cwd is None or not cwd.startswith("/") or inside(os.path.normpath(cwd), self.box.config.project_root):
+            return cmd, cwd
+        if not cmd or "=" in cmd[0]:
+            return cmd, cwd  # env would take it for a variable
+        return ["/usr/bin/env", "-C", cwd, *cmd], None
+
+    async def _status(self, file: str) -> tuple[int | None, int]:
+        """Return a file's mode and size; no mode where there is no such file."""
+        argv = ["stat", "-L", "-c", "%f %s", "--", file]
+        result = await self._run(argv, Gathered(0), env=PLAIN_MESSAGES)
+        if result.ok:
+            mode, size = result.stdout.split()
+            return int(mode, 16), int(size)
+        if b"No such file" in result.stderr or b"Not a directory" in result.stderr:
+            return None, 0
+        raise PermissionError(EACCES, result.stderr_text.strip(), file)
+
+    async def _tool(
+        self, argv: list[str], file: str, gathered: Gathered | None = None, stdin: bytes | None = None
+    ) -> None:
+        result = await self._run(argv, gathered or Gathered(0), env=PLAIN_MESSAGES, stdin=stdin)
+        if not result.ok:
+            kind = IsADirectoryError if b"Is a directory" in result.stderr else PermissionError
+            raise kind(EISDIR if kind is IsADirectoryError else EACCES, result.stderr_text.strip(), file)
+
+    async def _run(self, argv: list[str], gathered: Gathered, **given: Any) -> SandboxResult:
+        try:
+            result = await self.box.arun(argv, on_output=gathered, **given)
+        except ContainmentError as error:
+            raise SandboxUnavailableError(str(error)) from error
+        if result.denied:
+            raise PermissionError(EACCES, f"corral refused this call. {result.reason}", argv[0] if argv else "")
+        if result.timed_out:
+            raise TimeoutError(f"the command took longer than {given.get('timeout_seconds')} seconds")
+        return result
+
+
+def _refuse_directory(mode: int, file: str) -> None:
+    if S_ISDIR(mode):
+        raise IsADirectoryError(EISDIR, "Is a directory", file)
+
+
+def _refuse_mode(mode: int, wanted: int, file: str) -> None:
+    # Root could all the same, but who took these bits away meant it.
+    if not mode & wanted:
+        raise PermissionError(EACCES, os.strerror(EACCES), file)
+
+
+def _is_current(user: str) -> bool:
+    try:
+        return (int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid) == os.geteuid()
+    except KeyError:
+        return False

@@ -1,0 +1,51 @@
+"""What the leaves for agent frameworks share: a sandbox under the owner's policy, whole output up to a bound, the extra that is missing."""
+
+from __future__ import annotations
+
+import os
+
+from corral import policy
+from corral.sandbox import Sandbox
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def missing(extra: str, error: ImportError) -> ImportError:
+    """Return the error of a leaf whose package is not installed: it names the extra."""
+    return ImportError(
+        f"this part of corral needs {error.name or 'a package'}, which is not installed here; run: pip install 'corral[{extra}]'",
+        name=error.name,
+    )
+
+
+def open_box(root: str | os.PathLike[str], **changes: Any) -> Sandbox:
+    """Return a sandbox over a project under the owner's policy, with a /tmp of its own; `changes` are fields of the config."""
+    config = policy.load(os.fspath(root), os.environ).config
+    return Sandbox(config.replace(containment=config.containment.replace(scratch="sandbox"), **changes))
+
+
+class Gathered:
+    """The beginning of both streams, up to so many bytes each; for `on_output`."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.exceeded = False
+        self._streams = {"stdout": bytearray(), "stderr": bytearray()}
+
+    def __call__(self, stream: str, data: bytes) -> None:
+        kept = self._streams[stream]
+        room = self.limit_bytes - len(kept)
+        self.exceeded = self.exceeded or len(data) > room
+        kept += data[:room]
+
+    @property
+    def stdout(self) -> bytes:
+        """What is kept of the output."""
+        return bytes(self._streams["stdout"])
+
+    @property
+    def stderr(self) -> bytes:
+        """What is kept of the error output."""
+        return bytes(self._streams["stderr"])
