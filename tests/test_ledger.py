@@ -285,7 +285,9 @@ class Writer:
         code = WRITER.format(source=SOURCE, place=str(place), file_bytes=file_bytes, files=files)
         self.said = said
         self.file = said.open("wb")
-        self.process = subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdout=self.file)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", code], stdout=self.file, stderr=subprocess.PIPE, text=True
+        )
         self.patience = random.randrange(1, min(max(LINES // 40, 40), 400))
 
     @property
@@ -295,7 +297,7 @@ class Writer:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
+        assert self.process.communicate()[1] == ""
         self.file.close()
 
 
@@ -311,8 +313,7 @@ def hammered(place: Path, folder: Path, *, file_bytes: int, files: int, lines: i
             made += 1
             running.append(Writer(place, folder / str(made), file_bytes, files))
         for writer in list(running):
-            assert writer.process.poll() is None, "a writer failed"
-            if writer.count >= writer.patience:
+            if writer.process.poll() is not None or writer.count >= writer.patience:
                 writer.kill()
                 kills += 1
                 running.remove(writer)
@@ -347,6 +348,73 @@ def test_rotation_under_many_writers_keeps_what_it_should(place: Path, tmp_path:
     assert report.problems == ()
     assert len(older_files(str(place))) <= 5
     assert report.dropped > 0
+
+
+CRASHES = """
+import itertools, os, shutil, sys
+sys.path.insert(0, {source!r})
+from corral.history import verify
+from corral.ledger import Ledger, link_of
+
+CALLS = ("write", "pwrite", "rename", "unlink", "ftruncate")
+real = {{name: getattr(os, name) for name in CALLS}}
+
+def append(place, deadly, torn):
+    # In a child that is killed right before its n-th change of the disk, or in the middle of it.
+    child = os.fork()
+    if child == 0:
+        left = [deadly]
+        def dies_at(name):
+            def call(*arguments):
+                left[0] -= 1
+                if left[0] == 0:
+                    if torn and name == "write":
+                        real[name](arguments[0], arguments[1][: len(arguments[1]) // 2])
+                    os.kill(os.getpid(), 9)
+                return real[name](*arguments)
+            return call
+        for name in CALLS:
+            setattr(os, name, dies_at(name))
+        Ledger(place, file_bytes=1500, files=3).append('"x": 1')
+        os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+def lines(place):
+    names = sorted(n for n in os.listdir(place) if n.startswith("log-")) + ["log.jsonl"]
+    return [line for n in names if os.path.exists(place + "/" + n) for line in open(place + "/" + n, "rb")]
+
+template, place = {place!r} + "/template", {place!r} + "/place"
+tried = killed = 0
+for before in (1, 5, 6, 11, 12, 17, 18, 19):  # around each rotation
+    os.mkdir(template)
+    log = Ledger(template, file_bytes=1500, files=3)
+    for _ in range(before):
+        log.append('"x": 1')
+    for torn in (False, True):
+        for one, two in itertools.product(range(1, 9), repeat=2):
+            shutil.copytree(template, place)
+            known = {{link_of(line).hash for line in lines(place)}}
+            killed += append(place, one, torn) + append(place, two, torn)
+            last = Ledger(place, file_bytes=1500, files=3).append('"x": 1')
+            report = verify(place)
+            assert report.problems == (), (before, torn, one, two, report.problems)
+            kept = {{link_of(line).hash for line in lines(place)}}
+            lost = [h for h in known - kept]
+            assert last.hash in kept and last.seq == report.last
+            assert not lost or report.dropped >= len(lost), (before, torn, one, two)
+            shutil.rmtree(place)
+            tried += 1
+    shutil.rmtree(template)
+print(tried, killed > tried // 2)
+"""
+
+
+def test_a_kill_before_or_in_any_change_of_the_disk_and_another_in_what_mends_it_leaves_a_whole_log(
+    tmp_path: Path,
+) -> None:
+    code = CRASHES.format(source=SOURCE, place=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout == f"{8 * 2 * 64} True\n", done.stderr
 
 
 FULL = """

@@ -23,6 +23,7 @@ FILES = 8  # the newest of them; older lines are dropped, and `head` says up to 
 MAX_LINE_BYTES = 256 * 1024  # what a reader takes for a line; audit's own bounds are well below
 NOTHING = "0" * 64  # what comes before the first line
 LOCK_SECONDS = 5.0  # an append takes a tenth of a millisecond, so whoever holds it longer is stopped or not one of us
+LOCK_TRIES = 100
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 # A lock on a file is a process's, not a thread's, and any close of the file gives it back: one thread at a time has `head`
 # open. Not flock, whose module takes a fifth of a millisecond to load.
@@ -161,6 +162,8 @@ class Ledger:
             if size != head.size:
                 head, glue = _mended(log, size, head)
                 size = head.size
+                # Before the next line: a kill after it must not meet a head of another file again.
+                os.pwrite(held, head.to_bytes(), 0)
             line, link = _line(body, head)
             if size and size + len(line) > self._file_bytes:
                 head = self._rotated(held, head)
@@ -205,32 +208,32 @@ class Ledger:
     def _rotated(self, held: int, head: Head) -> Head:
         """Put the newest lines among the older files, and drop the oldest of these."""
         place = self._place
-        # First: what a kill left behind in the file must be known when the file has another name.
-        os.pwrite(held, head.to_bytes(), 0)
         os.rename(f"{place}/{LOG}", f"{place}/log-{head.seq:012d}-{head.hash[:8]}.jsonl")
         older = older_files(place)
         surplus = older[: max(len(older) - self._files + 1, 0)]
+        head = head.at(head.seq, head.hash, 0)
         if surplus and len(surplus) < len(older):
             with open(f"{place}/{older[len(surplus)]}", "rb") as file:
                 first = link_of(file.readline(MAX_LINE_BYTES))
             if first is not None:
-                head = Head(head.seq, head.hash, head.size, first.seq - 1, first.prev)
-        # Before anything is removed: a file too many is no gap.
+                head = Head(head.seq, head.hash, 0, first.seq - 1, first.prev)
+        # Before anything is removed, since a file too many is no gap; and before the new file has a line.
         os.pwrite(held, head.to_bytes(), 0)
         for name in surplus:
             os.unlink(f"{place}/{name}")
-        return head.at(head.seq, head.hash, 0)
+        return head
 
 
 def _lock(held: int, place: str) -> None:
-    ends_at = 0.0
+    ends_at, tries = 0.0, 0
     while True:
         try:
             os.lockf(held, os.F_TLOCK, 0)
         except (BlockingIOError, PermissionError):
             now = monotonic()
-            ends_at = ends_at or now + LOCK_SECONDS
-            if now > ends_at:
+            ends_at, tries = ends_at or now + LOCK_SECONDS, tries + 1
+            # By both: on a machine that stood still for a while nobody has tried yet.
+            if now > ends_at and tries > LOCK_TRIES:
                 message = (
                     f"the audit log in {place} is held by another process, which may be stopped; end or continue it"
                 )
