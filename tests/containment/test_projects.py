@@ -264,7 +264,7 @@ def test_the_owners_name_is_read_as_git_reads_it(
 
 def test_an_interpreter_below_tmp_that_is_reached_by_a_link_does_not_stop_a_start(tmp_path: Path) -> None:
     # As a hook starts it: the environment's own link, isolated, so that its prefix is the base's.
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # noqa: S108  there is the point
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         link = Path(folder) / "python"
         link.symlink_to(sys._base_executable)
         main = Path(corral.__file__).parent / "__main__.py"
