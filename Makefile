@@ -32,7 +32,7 @@ check: setup
 	$(BIN)/python tools/rules_doc.py --check
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The leaves against the frameworks themselves, in an environment of their own. ARGS: what pytest takes.
 test-frameworks: $(FRAMEWORKS)/.ready $(RULES)

@@ -248,7 +248,7 @@ STRANGE += [
 ]
 
 
-@pytest.mark.parametrize("argv", STRANGE, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize("argv", STRANGE, ids=lambda value: repr(value).partition(" at 0x")[0][:40])
 @pytest.mark.parametrize("shell", [False, True])
 def test_no_command_makes_run_raise(box: Sandbox, argv: object, shell: bool) -> None:
     result = box.run(argv, shell=shell)  # type: ignore[arg-type]
