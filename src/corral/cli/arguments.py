@@ -147,6 +147,8 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
             parser.error("--token-file is for --http")
         if options.verb == "batch":
             _settle_timeout(options, DEFAULT_TIMEOUT_SECONDS)
+        if options.verb == "eval":
+            _check_eval(options, parser)
         return
     wants_terminal = getattr(options, "tty", None)
     if wants_terminal and options.json:
@@ -180,6 +182,16 @@ def _check_grants(options: argparse.Namespace, parser: Parser) -> None:
         if name not in given[options.action]:
             said = f"--{name}" if name != "ids" else visible(options.ids[0])
             parser.error(f"grants {options.action} takes no {said}")
+
+
+def _check_eval(options: argparse.Namespace, parser: Parser) -> None:
+    tasks = options.tasks or options.fixtures
+    if options.compare and tasks:
+        parser.error("--compare looks at two runs, and runs no tasks")
+    if not options.compare and not tasks:
+        parser.error(
+            "which tasks? Give task files or directories of them, or --fixtures for those that come with corral"
+        )
 
 
 def _parser(name: str, about: str, epilog: str, usage: str | None) -> Parser:
@@ -251,6 +263,8 @@ def verb_parser(verb: str) -> Parser:
         parser.add_argument("id", nargs="?", metavar="ID", help="a rule's id, as in a finding")
     if verb == "batch":
         _batch_arguments(parser)
+    if verb == "eval":
+        _eval_arguments(parser)
     if verb not in ("hook", "completions", "batch"):
         parser.add_argument("--json", action="store_true", help="print JSON on stdout")
     return parser
@@ -265,6 +279,20 @@ def _batch_arguments(parser: Parser) -> None:
     parser.add_argument("--unordered", dest="ordered", action="store_false", help=unordered)
     repeat = "run a call again when the process that ran it was lost, unless its line says otherwise"
     parser.add_argument("--idempotent", action="store_true", help=repeat)
+
+
+def _eval_arguments(parser: Parser) -> None:
+    parser.add_argument("tasks", nargs="*", metavar="TASKS", help="task files (.toml, .jsonl), or directories of them")
+    parser.add_argument("--fixtures", action="store_true", help="the tasks that come with corral")
+    out = "where journal and results are (default: corral-eval)"
+    parser.add_argument("--out", default="corral-eval", metavar="DIR", help=out)
+    parser.add_argument("--fresh", action="store_true", help="begin anew, though a run in DIR was broken off")
+    parser.add_argument(
+        "--tag", dest="tags", action="append", default=[], metavar="TAG", help="only tasks with this tag"
+    )
+    parser.add_argument("--list", action="store_true", help="show the tasks' ids and run nothing")
+    parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="show what changed between two runs")
+    _worker_arguments(parser)
 
 
 def _worker_arguments(parser: Parser) -> None:

@@ -21,6 +21,7 @@ exit codes:
   check      0 allow, 3 ask, 126 deny
   explain    as check
   doctor     0 full, 1 partial, 2 none
+  eval       0 all passed, 1 something did not
   selftest   0 all held, 1 something did not, 3 something could not be shown
   grants     0; add 1 not approved, 126 denied
   any        125 corral itself failed, wrong arguments included
@@ -62,6 +63,18 @@ Each line of stdin is {"id": "1", "argv": ["ls"]} or {"id": "1", "shell": "ls | 
 as `corral run --json` prints it. A line that cannot be read gives {"id", "error"}.
 What would be asked about is refused, unless you approved it before: corral grants.
 Exit code: 0, the answers are the output; 125 corral itself failed; 130 interrupted: what ran was ended.
+"""
+EVAL = """\
+examples:
+  corral eval tasks/                            run every task of a directory, several at a time
+  corral eval --fixtures --out here             those that come with corral
+  corral eval tasks/ --tag path --workers 4     some of them
+  corral eval --compare before after            what changed between two runs
+
+A task is files, calls and what must come of them; each runs in a throwaway project of its own. A run that was broken off
+goes on where it was: what the journal in --out has is not run again. There are results.jsonl, junit.xml and summary.json too.
+Exit code: 0 all passed, or could not be tried here; 1 something did not, or got worse; 125 corral itself failed, or a task
+file is wrong; 130 interrupted.
 """
 EXPLAIN = """\
 examples:
@@ -225,7 +238,7 @@ GROUPS = {
     "what is at work, and what was tried": ("status", "log"),
     "what you decide": ("policy", "init", "trust", "distrust", "grants"),
     "agents": ("install", "uninstall", "hook", "mcp"),
-    "this machine": ("doctor", "selftest", "demo"),
+    "this machine": ("doctor", "selftest", "eval", "demo"),
     "help": ("rule", "completions"),
 }
 VERBS = {
@@ -234,6 +247,7 @@ VERBS = {
     "check": ("say whether a command would be allowed; run nothing", CHECK),
     "explain": ("show how a command is judged, part by part; run nothing", EXPLAIN),
     "batch": ("run many calls, several at a time: JSON lines in, JSON lines out", BATCH),
+    "eval": ("run tasks in throwaway projects and say which passed; compare two runs", EVAL),
     "grants": ("show, revoke or add what you approved for a project", GRANTS),
     "log": ("show what was tried, what was said of it, and what became of it", LOG),
     "completions": ("print what lets your shell complete corral", COMPLETIONS),

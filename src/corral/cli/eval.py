@@ -1,0 +1,136 @@
+"""`corral eval`: tasks in throwaway projects, several at a time, resumed where a run was broken off; or two runs compared."""
+
+from __future__ import annotations
+
+import os
+import sys
+from signal import SIGHUP, SIGTERM, default_int_handler, signal
+from time import monotonic
+
+from corral.errors import CorralError
+from corral.evals.compare import compare
+from corral.evals.evaluate import evaluate
+from corral.evals.journal import Journal
+from corral.evals.results import read, summary, write
+from corral.evals.taskfile import FIXTURES, TaskError, load
+from corral.evals.telling import comparison_text, outcome_text, progress_text, summary_text
+from corral.record import FAILURE_STATUS, json_text
+from corral.terminal import terminal_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from typing import Self
+
+    from corral.evals.outcome import Outcome
+    from corral.evals.task import Task
+
+REDRAW_SECONDS = 0.1
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the tasks, or compare two runs; 0 only if nothing speaks against it."""
+    if options.compare:
+        return _compare(options)
+    try:
+        tasks = _chosen(load([*([FIXTURES] if options.fixtures else []), *options.tasks]), options.tags)
+    except TaskError as error:
+        for line in str(error).split("\n"):
+            print(f"corral: {line}", file=sys.stderr)
+        return FAILURE_STATUS
+    if options.list:
+        for task in tasks:
+            print(json_text({"id": task.id, "tags": task.tags, "source": task.source}) if options.json else task.id)
+        return 0
+    return _run(tasks, options)
+
+
+def _chosen(tasks: list[Task], tags: Sequence[str]) -> list[Task]:
+    chosen = [task for task in tasks if not tags or {*tags} & {*task.tags}]
+    if not chosen:
+        known = ", ".join(sorted({tag for task in tasks for tag in task.tags}))
+        raise CorralError(f"no task has a tag of {', '.join(tags)}; known: {known}")
+    return chosen
+
+
+def _run(tasks: list[Task], options: argparse.Namespace) -> int:
+    for number in (SIGTERM, SIGHUP):
+        # As Ctrl-C: an exception, so that what runs is ended on the way out.
+        signal(number, default_int_handler)
+    begun = monotonic()
+    with Journal(options.out, fresh=options.fresh) as journal, Progress(len(tasks)) as progress:
+        keys = [(task.id, task.digest) for task in tasks]
+        known = [journal.done[key] for key in keys if key in journal.done]
+        if known:
+            progress.say(f"corral: going on with {journal.path}: {len(known)} of {len(tasks)} tasks are done")
+        progress.begin(known)
+        for outcome in evaluate(tasks, journal, workers=options.workers, engine=options.engine):
+            progress.add(outcome)
+        outcomes = [journal.done[key] for key in keys]
+    write(options.out, outcomes)
+    if options.json:
+        print(json_text(summary(outcomes)))
+    else:
+        print(summary_text(outcomes, monotonic() - begun, terminal_of(sys.stdout, os.environ)))
+        print(f"corral: results are in {options.out}", file=sys.stderr)
+    return int(not all(outcome.is_good for outcome in outcomes))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    comparison = compare(*(read(path) for path in options.compare))
+    if options.json:
+        print(json_text(comparison.to_dict()))
+    else:
+        print(comparison_text(comparison, terminal_of(sys.stdout, os.environ)))
+    return int(comparison.is_worse)
+
+
+class Progress:
+    """A bar on the terminal, below what did not pass. Where stderr is none, nothing is drawn."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._terminal = terminal_of(sys.stderr, os.environ)
+        self._is_drawn = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._done = self._known = self._bad = 0
+        self._begun = self._drawn_at = monotonic()
+
+    def begin(self, known: Sequence[Outcome]) -> None:
+        """Count what an earlier run has done."""
+        self._known = self._done = len(known)
+        self._bad = sum(not outcome.is_good for outcome in known)
+        self._draw()
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one more; one that did not pass is shown at once."""
+        self._done += 1
+        self._bad += not outcome.is_good
+        if not outcome.is_good and self._is_drawn:
+            self.say(outcome_text(outcome, self._terminal))
+        if monotonic() - self._drawn_at >= REDRAW_SECONDS or self._done == self._total:
+            self._draw()
+
+    def say(self, text: str) -> None:
+        """Print words above the bar."""
+        self._wipe()
+        print(text, file=sys.stderr)
+
+    def _draw(self) -> None:
+        if self._is_drawn:
+            self._drawn_at = monotonic()
+            seconds = self._drawn_at - self._begun
+            line = progress_text(self._done, self._total, self._bad, seconds, self._terminal, known=self._known)
+            sys.stderr.write(f"\r{line}\x1b[K")
+            sys.stderr.flush()
+
+    def _wipe(self) -> None:
+        if self._is_drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wipe()

@@ -1,0 +1,64 @@
+"""A whole run: the tasks that are not done yet, several at a time, each journalled when it is done. What is done stays done."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from time import time
+
+from corral import __version__
+from corral.errors import CorralError
+from corral.evals.running import PREFIX, Trials, remove
+from corral.executor import executor_named, stream
+from corral.unguarded import kept_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from corral.evals.journal import Journal
+    from corral.evals.outcome import Outcome
+    from corral.evals.task import Task
+    from corral.executor import Executor
+
+
+def evaluate(
+    tasks: Sequence[Task], journal: Journal, *, workers: int | None = None, engine: str | Executor = "local"
+) -> Iterator[Outcome]:
+    """Run what the journal does not have yet, and yield each outcome as it comes. Closing the iterator ends what runs."""
+    _check_version(journal)
+    _clear(journal.places)
+    rest = [task for task in tasks if (task.id, task.digest) not in journal.done]
+    place = tempfile.mkdtemp(prefix=PREFIX)
+    try:
+        journal.start(len(tasks), place, time())
+        with kept_in(place):
+            hired = executor_named(engine).hire(Trials(place), workers and min(workers, len(rest) or 1))
+            with stream(hired, rest, ordered=False) as outcomes:
+                for _, outcome in outcomes:
+                    journal.add(outcome)
+                    journal.done[outcome.id, outcome.digest] = outcome
+                    yield outcome
+        journal.finish(time())
+    finally:
+        remove(place)
+
+
+def _check_version(journal: Journal) -> None:
+    if journal.done and journal.version != __version__:
+        raise CorralError(
+            f"{journal.path} was begun by corral {journal.version}, and this is {__version__}; --fresh begins anew"
+        )
+
+
+def _clear(places: list[str]) -> None:
+    """Remove what runs left behind that were killed. The path comes from a file: only what is clearly ours goes."""
+    for place in places:
+        try:
+            about = os.lstat(place)
+        except OSError:
+            continue
+        is_ours = os.path.dirname(place) == tempfile.gettempdir() and os.path.basename(place).startswith(PREFIX)
+        if is_ours and stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
+            remove(place)

@@ -1,0 +1,124 @@
+"""The journal of a run: a line for every task as soon as it is done. Append-only: after a crash exactly the rest runs.
+
+A line counts once it ends in a newline; what a crash tore is no line, and its task runs again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+
+from corral import __version__
+from corral.clock import utc
+from corral.errors import CorralError
+from corral.evals.outcome import Outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+SCHEMA = "corral.eval/1"
+NAME = "journal.jsonl"
+_READ_BYTES = 1 << 20
+
+
+class Journal:
+    """One run's journal, which one process writes. `done` holds what is finished already, by id and digest."""
+
+    def __init__(self, folder: str, *, fresh: bool = False) -> None:
+        os.makedirs(folder, exist_ok=True)
+        self.path = os.path.join(folder, NAME)
+        self.done: dict[tuple[str, str], Outcome] = {}
+        self.places: list[str] = []  # of runs that may not have come to remove them
+        self._is_torn = False
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._descriptor = os.open(self.path, flags, 0o666)
+        try:
+            self._lock()
+            is_finished = self._read()
+            if fresh or is_finished:
+                os.ftruncate(self._descriptor, 0)
+                self.done, self._is_torn = {}, False
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def start(self, count: int, place: str, at: float) -> None:
+        """Note that a run begins, or goes on, with so many tasks."""
+        head = {
+            "event": "start",
+            "schema": SCHEMA,
+            "corral": __version__,
+            "at": utc(at),
+            "tasks": count,
+            "place": place,
+        }
+        self._append(head)
+
+    def add(self, outcome: Outcome) -> None:
+        """Note what became of a task."""
+        self._append({"event": "task", **outcome.to_dict()})
+
+    def finish(self, at: float) -> None:
+        """Note that all tasks are done: the next run begins anew."""
+        self._append({"event": "end", "at": utc(at)})
+
+    def close(self) -> None:
+        """Let others write."""
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CorralError(f"{self.path} is being written by another corral eval; choose another --out") from None
+
+    def _read(self) -> bool:
+        """Read what is there; return whether it is a run that came to its end."""
+        ended = False
+        with open(self.path, "rb", buffering=_READ_BYTES) as file:
+            for line in file:
+                self._is_torn = not line.endswith(b"\n")
+                entry = None if self._is_torn else _entry(line)
+                if entry is None:
+                    continue
+                event = entry.get("event")
+                ended = event == "end"
+                if event == "start":
+                    self._check_start(entry)
+                elif event == "task":
+                    outcome = Outcome.from_dict(entry)
+                    self.done[outcome.id, outcome.digest] = outcome
+        return ended
+
+    def _check_start(self, entry: dict[str, Any]) -> None:
+        if entry.get("schema") != SCHEMA:
+            raise CorralError(f"{self.path} is no journal of this corral eval; choose another --out, or --fresh")
+        self.places.append(str(entry.get("place", "")))
+        self.version = str(entry.get("corral", ""))
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        # Alone on its line, what was torn is skipped for ever.
+        data = b"\n" * self._is_torn + json.dumps(entry).encode() + b"\n"
+        self._is_torn = False
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    version = ""
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        # Torn by a crash, and ended by the run after it.
+        return None
+    return entry if isinstance(entry, dict) else None

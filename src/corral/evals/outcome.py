@@ -1,0 +1,50 @@
+"""What became of a task, and its JSON form. Everything in it but the times is the same wherever the task runs."""
+
+from __future__ import annotations
+
+from corral.frozen import Record, frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+PASSED, FAILED, ERROR, SKIPPED = STATUSES = ("passed", "failed", "error", "skipped")
+
+
+@frozen
+class Outcome(Record):
+    """`differences` are what was not as expected; `said` is why it was skipped, or the error that corral itself met."""
+
+    id: str
+    digest: str
+    status: str
+    tags: tuple[str, ...] = ()
+    source: str = ""
+    differences: tuple[str, ...] = ()
+    said: str = ""
+    calls: tuple[Mapping[str, Any], ...] = ()
+    duration_ms: float = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.status in (PASSED, SKIPPED)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Everything there is to say about why it is not passed."""
+        return (*self.differences, *((self.said,) if self.said else ()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as JSON-ready data."""
+        data = {name: getattr(self, name) for name in self._fields}
+        return data | {name: list(data[name]) for name in ("tags", "differences", "calls")}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Outcome:
+        """Rebuild an outcome from `to_dict`."""
+        fields = {name: data[name] for name in cls._fields if name in data}
+        for name in ("tags", "differences", "calls"):
+            fields[name] = tuple(fields.get(name, ()))
+        return cls(**fields)

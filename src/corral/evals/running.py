@@ -1,0 +1,226 @@
+"""One task in a throwaway project of its own: set up, run, judged, and gone without a trace, however it ends."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import ExitStack
+from time import perf_counter
+
+from corral.batch import Runner
+from corral.errors import ContainmentError, CorralError
+from corral.evals.judging import differences, file_difference, replaced
+from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, Outcome
+from corral.evals.task import entry_of
+from corral.sandbox import Sandbox
+from corral.unguarded import kept_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
+
+    from corral.evals.task import Task
+    from corral.result import SandboxResult
+
+MAX_EXCERPT = 1000  # characters of what a call printed, kept where it is not as expected
+MAX_READ = 1024 * 1024  # bytes of a file that is looked at afterwards
+PREFIX = "corral-eval-"
+_UNFIT = {"root": "only root can try it", "not-root": "root cannot try it"}
+
+
+class Trials:
+    """The work of running tasks here. Pickled, it is the same elsewhere, in a place of its own."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def begin(self) -> Trier:
+        """Return a worker."""
+        return Trier(self._place)
+
+    def may_repeat(self, item: Task) -> bool:
+        """Any task may run again: nothing of it outlives its project."""
+        return bool(item.id)
+
+    def lost(self, item: Task, why: str) -> Outcome:
+        """Return the outcome of a task that never came to its end."""
+        return Outcome(item.id, item.digest, ERROR, item.tags, item.source, said=why)
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return Away, ()
+
+
+class Away:
+    """The work of running tasks in another process, which is this work's alone."""
+
+    def begin(self) -> Trier:
+        """Make a place, and return a worker that removes it."""
+        stack = ExitStack()
+        place = tempfile.mkdtemp(prefix=PREFIX)
+        stack.callback(remove, place)
+        stack.enter_context(kept_in(place))
+        return Trier(place, stack)
+
+
+class Trier:
+    """Runs tasks one after the other."""
+
+    chunk = 1
+
+    def __init__(self, place: str, stack: ExitStack | None = None) -> None:
+        self._place = place
+        self._stack = stack
+        self._runner: Runner | None = None
+        self._is_cancelled = False
+
+    def do_all(self, items: list[Task]) -> list[Outcome]:
+        """Run tasks to their ends."""
+        return [self._do(task) for task in items]
+
+    def cancel(self) -> None:
+        """End the call that runs, and begin no other."""
+        self._is_cancelled = True
+        runner = self._runner
+        if runner is not None:
+            runner.cancel()
+
+    def close(self) -> None:
+        """Remove what is this worker's own."""
+        if self._stack is not None:
+            self._stack.close()
+
+    def _do(self, task: Task) -> Outcome:
+        begun = perf_counter()
+        folder = tempfile.mkdtemp(dir=self._place)
+        try:
+            outcome = self._tried(task, folder)
+        except (CorralError, OSError) as error:
+            said = replaced(str(error), _shown(folder))
+            is_lacking = isinstance(error, ContainmentError) and bool(task.needs)
+            outcome = Outcome(task.id, task.digest, SKIPPED if is_lacking else ERROR, said=said)
+        finally:
+            remove(folder)
+        took = round((perf_counter() - begun) * 1000, 3)
+        return outcome.replace(tags=task.tags, source=task.source, duration_ms=took)
+
+    def _tried(self, task: Task, folder: str) -> Outcome:
+        unfit = "not-root" if os.geteuid() == 0 else "root"
+        if unfit in task.needs:
+            return Outcome(task.id, task.digest, SKIPPED, said=_UNFIT[unfit])
+        for name in ("files", "outside"):
+            _set_up(_root(folder, name), task.data.get(name, {}))
+        found: list[str] = []
+        facts: list[dict[str, Any]] = []
+        with Sandbox(task.config(_root(folder, "files"))) as box:
+            self._runner = runner = Runner(box)
+            try:
+                for number, call in enumerate(task.calls, 1):
+                    if self._is_cancelled:
+                        break
+                    (result,) = runner.do_all([entry_of(call)])
+                    lacking = [need for need in task.needs if need in result.missing_layers]
+                    if lacking or (task.needs and result.enforcement == "none" and not result.denied):
+                        words = ", ".join(lacking) or "any containment"
+                        return Outcome(task.id, task.digest, SKIPPED, said=f"this machine lacks {words}")
+                    shown = _shown(folder)
+                    wrong = list(differences(call.get("expect", {}), result, shown))
+                    found += [f"call {number}: {said}" if len(task.calls) > 1 else said for said in wrong]
+                    facts.append(_facts(result) | (_excerpts(result, shown) if wrong else {}))
+            finally:
+                self._runner = None
+        found += _after(task.data.get("expect", {}), folder)
+        return Outcome(task.id, task.digest, FAILED if found else PASSED, differences=tuple(found), calls=tuple(facts))
+
+
+def _root(folder: str, name: str) -> str:
+    return os.path.join(folder, "project" if name == "files" else "outside")
+
+
+def _shown(folder: str) -> dict[str, str]:
+    return {_root(folder, "files"): "{project}", _root(folder, "outside"): "{outside}", folder: "{place}"}
+
+
+def _facts(result: SandboxResult) -> dict[str, Any]:
+    return {
+        "exit_code": result.exit_code,
+        "decision": str(result.verdict.decision),
+        "rules": sorted({finding.rule for finding in result.verdict.findings}),
+        "denied": result.denied,
+        "timed_out": result.timed_out,
+        "truncated": result.truncated,
+        "violations": sorted({violation.kind for violation in result.violations}),
+        "enforcement": result.enforcement,
+        "duration_ms": round(result.duration_ms, 3),
+    }
+
+
+def _excerpts(result: SandboxResult, shown: Mapping[str, str]) -> dict[str, Any]:
+    return {name: replaced(getattr(result, f"{name}_text"), shown)[-MAX_EXCERPT:] for name in ("stdout", "stderr")}
+
+
+def _set_up(root: str, files: Mapping[str, Any]) -> None:
+    os.makedirs(root, exist_ok=True)
+    for name, given in files.items():
+        about = {"text": given} if isinstance(given, str) else given
+        path = os.path.join(root, name)
+        above = os.path.dirname(path)
+        # A link of the task's own may lead out of the project, but nothing is written through it.
+        if _is_behind_link(above, root):
+            raise CorralError(f"{name} lies behind a link; write the file where the link leads")
+        os.makedirs(above, exist_ok=True)
+        if "link" in about:
+            os.symlink(about["link"], path)
+            continue
+        if "directory" in about:
+            os.makedirs(path, exist_ok=True)
+        else:
+            data = base64.b64decode(about["base64"]) if "base64" in about else about["text"].encode()
+            with open(path, "xb") as file:
+                file.write(data)
+        if "mode" in about:
+            os.chmod(path, int(about["mode"], 8))
+
+
+def _after(expect: Mapping[str, Any], folder: str) -> Iterator[str]:
+    for where in ("files", "outside"):
+        for name, wanted in expect.get(where, {}).items():
+            content = _content(os.path.join(_root(folder, where), name), _root(folder, where))
+            shown = name if where == "files" else f"outside/{name}"
+            yield from (f"{shown}: {said}" for said in file_difference(wanted, content))
+
+
+def _is_behind_link(path: str, root: str) -> bool:
+    return os.path.realpath(path) != os.path.realpath(root) + path[len(root) :]
+
+
+def _content(path: str, root: str) -> str | None:
+    """Return a file's text; empty for what is there and is no regular file, which nobody opens."""
+    if _is_behind_link(os.path.dirname(path), root):
+        # What a command's own link leads to is no file of the project.
+        return None
+    try:
+        about = os.lstat(path)
+        if stat.S_ISLNK(about.st_mode):
+            return os.readlink(path)
+        if not stat.S_ISREG(about.st_mode):
+            return ""
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            return file.read(MAX_READ).decode("utf-8", "replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def remove(folder: str) -> None:
+    """Remove a directory, though a command may have closed what lies in it."""
+    shutil.rmtree(folder, onerror=_open_up)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_up(_: object, path: str, __: object) -> None:
+    for place in (os.path.dirname(path), path):
+        if os.path.isdir(place) and not os.path.islink(place):
+            os.chmod(place, 0o700)

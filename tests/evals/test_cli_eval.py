@@ -1,0 +1,170 @@
+"""`corral eval` through a real process: exit codes, a bar on a terminal alone, and a run that is killed half-way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from observe import alive, eventually, unique_seconds
+from screen import Screen
+
+# Ten times as many, with CORRAL_EVAL_TASKS=1000, take as many seconds as these take tenths.
+TASKS = int(os.environ.get("CORRAL_EVAL_TASKS", "100"))
+DEADLINE_SECONDS = 60 + TASKS
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "corral", "eval", *words]
+
+
+def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words), cwd=cwd, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+    )
+
+
+def written(folder: Path, *tasks: dict[str, Any]) -> Path:
+    path = folder / "tasks.jsonl"
+    path.write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    return path
+
+
+GOOD = {"id": "good", "tags": ["a"], "argv": ["echo", "x"], "expect": {"stdout": "x\n"}}
+BAD = {"id": "bad", "tags": ["a", "b"], "argv": ["echo", "x"], "expect": {"stdout": "y\n"}}
+
+
+def test_all_passed_is_0_and_leaves_the_results(tmp_path: Path) -> None:
+    written(tmp_path, GOOD)
+    done = run("tasks.jsonl", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "corral: results are in corral-eval\n")
+    assert done.stdout.startswith("✓ 1 passed  of 1")
+    assert sorted(path.name for path in (tmp_path / "corral-eval").iterdir()) == [
+        "journal.jsonl", "junit.xml", "results.jsonl", "summary.json",
+    ]  # fmt: skip
+
+
+def test_something_failed_is_1_and_is_told(tmp_path: Path) -> None:
+    written(tmp_path, GOOD, BAD)
+    done = run("tasks.jsonl", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == {
+        "tasks": 2, "passed": 1, "failed": 1, "error": 0, "skipped": 0,
+        "tags": {"a": {"passed": 1, "tried": 2, "skipped": 0, "rate": 0.5}, "b": {"passed": 0, "tried": 1, "skipped": 0, "rate": 0.0}},
+        "not_passed": ["bad"],
+    }  # fmt: skip
+    assert "wanted exactly 'y\\n', was 'x\\n'" in run("tasks.jsonl", cwd=tmp_path).stdout
+
+
+def test_a_wrong_file_is_125_with_every_place_and_nothing_runs(tmp_path: Path) -> None:
+    written(tmp_path, GOOD, BAD | {"expct": 1}, {"id": "x"})
+    done = run("tasks.jsonl", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (125, "")
+    first, *rest = done.stderr.splitlines()
+    assert first.startswith("corral: tasks.jsonl:2:87: a task has no 'expct', did you mean 'expect'?")
+    assert rest[0] == "corral: tasks.jsonl:3:1: argv or shell is missing"
+    assert not (tmp_path / "corral-eval").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        pytest.param([], "which tasks? Give task files", id="no tasks"),
+        pytest.param(["--compare", "a", "b", "c.toml"], "--compare looks at two runs", id="both"),
+        pytest.param(["--compare", "a", "b"], "a: No such file or directory; name the --out directory", id="no runs"),
+        pytest.param(["tasks.jsonl", "--tag", "none"], "no task has a tag of none; known: a, b", id="no such tag"),
+        pytest.param(["tasks.jsonl", "--workers", "0"], "0 is not a whole number of at least 1", id="no workers"),
+    ],
+)
+def test_what_contradicts_itself_is_125(tmp_path: Path, words: list[str], told: str) -> None:
+    written(tmp_path, GOOD, BAD)
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 125
+    assert told in done.stderr
+
+
+def test_tags_choose_and_list_runs_nothing(tmp_path: Path) -> None:
+    written(tmp_path, GOOD, BAD)
+    assert run("tasks.jsonl", "--list", "--tag", "b", cwd=tmp_path).stdout == "bad\n"
+    assert not (tmp_path / "corral-eval").exists()
+
+
+def test_two_runs_are_compared(tmp_path: Path) -> None:
+    written(tmp_path, GOOD, BAD)
+    run("tasks.jsonl", "--out", "before", cwd=tmp_path)
+    written(tmp_path, GOOD | {"argv": ["echo", "z"]}, BAD | {"argv": ["echo", "y"]})
+    run("tasks.jsonl", "--out", "after", cwd=tmp_path)
+    worse = run("--compare", "before", "after", cwd=tmp_path)
+    assert worse.returncode == 1
+    assert [line for line in worse.stdout.splitlines() if line.startswith(("✗", "✓"))] == ["✗ 1 broken", "✓ 1 mended"]
+    assert "good  passed → failed" in worse.stdout
+    same = run("--compare", "before", "before", "--json", cwd=tmp_path)
+    assert (same.returncode, json.loads(same.stdout)) == (0, {"same": 2, "changes": [], "tags": {}})
+
+
+def test_a_bar_is_drawn_on_a_terminal_and_wiped(tmp_path: Path) -> None:
+    written(tmp_path, GOOD, BAD, *(GOOD | {"id": f"g{n}"} for n in range(5)))
+    screen = Screen(command("tasks.jsonl", "--workers", "1"), tmp_path)
+    try:
+        shown = screen.until(b"results are in")
+        assert b"0/7" in shown
+        assert b"7/7" in shown
+        assert "░".encode() in shown
+        assert b"1 failed" in shown
+        assert shown.rindex(b"\x1b[K") < shown.rindex(b"6 passed")
+    finally:
+        screen.close()
+
+
+def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    seconds = unique_seconds()
+    slow = {"id": "slow", "argv": ["sh", "wait.sh"], "files": {"wait.sh": f"sleep {seconds}\n"}, "timeout_seconds": 60, "expect": {"exit_code": 0}}  # fmt: skip
+    written(tmp_path, GOOD, slow)
+    with subprocess.Popen(command("tasks.jsonl", "--workers", "2"), cwd=tmp_path, stderr=subprocess.PIPE) as process:
+        eventually(lambda: alive(seconds) and '"good"' in (tmp_path / "corral-eval/journal.jsonl").read_text())
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=DEADLINE_SECONDS)
+        assert process.returncode == 130
+    assert alive(seconds) == []
+    written(tmp_path, GOOD, slow | {"files": {"wait.sh": "true\n"}})
+    done = run("tasks.jsonl", cwd=tmp_path)
+    assert done.stderr.startswith("corral: going on with corral-eval/journal.jsonl: 1 of 2 tasks are done\n")
+    assert done.returncode == 0
+
+
+def test_killed_half_way_and_resumed_exactly_the_rest_runs(tmp_path: Path) -> None:
+    many = [GOOD | {"id": f"t{n}", "tags": [f"mod:{n % 3}"], "argv": ["echo", "x"]} for n in range(TASKS)]
+    written(tmp_path, *many)
+    journal = tmp_path / "corral-eval/journal.jsonl"
+    process = subprocess.Popen(
+        command("tasks.jsonl", "--workers", "2"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    until = time.monotonic() + DEADLINE_SECONDS
+    while not journal.exists() or journal.read_bytes().count(b"\n") <= TASKS // 2:
+        assert time.monotonic() < until
+        assert process.poll() is None
+    process.kill()
+    process.communicate()
+    first = [json.loads(line) for line in journal.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    done = {entry["id"] for entry in first if entry["event"] == "task"}
+    assert TASKS // 2 <= len(done) < TASKS
+    place = Path(first[0]["place"])
+    resumed = run("tasks.jsonl", "--workers", "2", cwd=tmp_path)
+    assert resumed.returncode == 0
+    assert f"{len(done)} of {TASKS} tasks are done" in resumed.stderr
+    entries = [
+        json.loads(line) for line in journal.read_text().splitlines() if line.startswith("{") and line.endswith("}")
+    ]
+    starts = [number for number, entry in enumerate(entries) if entry["event"] == "start"]
+    later = [entry["id"] for entry in entries[starts[1] :] if entry["event"] == "task"]
+    assert len(starts) == 2
+    assert sorted(later) == sorted({task["id"] for task in many} - done)
+    results = [json.loads(line) for line in (tmp_path / "corral-eval/results.jsonl").read_text().splitlines()]
+    assert [result["id"] for result in results] == [task["id"] for task in many]
+    assert {result["status"] for result in results} == {"passed"}
+    assert not place.exists()

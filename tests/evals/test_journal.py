@@ -1,0 +1,127 @@
+"""The journal: what is done stays done, what was torn runs again, and one run writes at a time."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral.errors import CorralError
+from corral.evals import evaluate as evaluating
+from corral.evals.evaluate import evaluate
+from corral.evals.journal import Journal
+from corral.evals.outcome import Outcome
+from corral.evals.task import Task
+
+
+def tasks(count: int) -> list[Task]:
+    return [
+        Task(f"t{n}", {"id": f"t{n}", "argv": ["echo", str(n)], "expect": {"stdout": f"{n}\n"}, "tags": ["even"] * (n % 2 == 0)})
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+
+
+def ran(folder: Path, wanted: list[Task], **settings: Any) -> list[str]:
+    with Journal(str(folder), **settings) as journal:
+        return sorted(outcome.id for outcome in evaluate(wanted, journal, workers=2))
+
+
+def test_a_run_is_a_start_a_line_for_each_task_and_an_end(tmp_path: Path) -> None:
+    assert ran(tmp_path, tasks(5)) == ["t0", "t1", "t2", "t3", "t4"]
+    written = lines(tmp_path)
+    assert [entry["event"] for entry in written] == ["start", *["task"] * 5, "end"]
+    assert {entry["status"] for entry in written[1:-1]} == {"passed"}
+    assert not Path(written[0]["place"]).exists()
+
+
+def test_a_run_that_ended_is_begun_anew(tmp_path: Path) -> None:
+    ran(tmp_path, tasks(2))
+    assert ran(tmp_path, tasks(3)) == ["t0", "t1", "t2"]
+    assert len(lines(tmp_path)) == 5
+
+
+def test_a_run_that_was_broken_off_goes_on_with_the_rest(tmp_path: Path) -> None:
+    with Journal(str(tmp_path)) as journal:
+        outcomes = evaluate(tasks(6), journal, workers=1)
+        done = sorted([next(outcomes).id, next(outcomes).id])
+        outcomes.close()
+    before = lines(tmp_path)
+    assert ran(tmp_path, tasks(6)) == sorted({f"t{n}" for n in range(6)} - {*done})
+    after = lines(tmp_path)
+    assert after[: len(before)] == before
+    ids = [entry["id"] for entry in after if entry["event"] == "task"]
+    assert sorted(ids) == [f"t{n}" for n in range(6)]
+
+
+def test_a_task_that_was_changed_runs_again_and_fresh_runs_all(tmp_path: Path) -> None:
+    with Journal(str(tmp_path)) as journal:
+        journal.start(2, "", 0.0)
+        for task in tasks(2):
+            journal.add(Outcome(task.id, task.digest, "passed"))
+    changed = [tasks(2)[0], Task("t1", {**tasks(2)[1].data, "about": "other"})]
+    with Journal(str(tmp_path)) as journal:
+        outcomes = evaluate(changed, journal, workers=1)
+        assert next(outcomes).id == "t1"
+        outcomes.close()
+    assert ran(tmp_path, tasks(2), fresh=True) == ["t0", "t1"]
+
+
+@pytest.mark.parametrize("cut", [1, 20, 60])
+def test_a_torn_line_is_no_line(tmp_path: Path, cut: int) -> None:
+    with Journal(str(tmp_path)) as journal:
+        outcomes = evaluate(tasks(3), journal, workers=1)
+        assert [next(outcomes).id, next(outcomes).id] == ["t0", "t1"]
+        outcomes.close()
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert ran(tmp_path, tasks(3)) == ["t1", "t2"]
+    with Journal(str(tmp_path), fresh=False) as journal:
+        assert journal.done == {}
+    ended = path.read_bytes()
+    assert ended == b""
+
+
+def test_two_runs_do_not_share_a_journal(tmp_path: Path) -> None:
+    with Journal(str(tmp_path)), pytest.raises(CorralError, match="being written by another corral eval"):
+        Journal(str(tmp_path))
+
+
+def test_a_journal_of_something_else_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"event": "start", "schema": "other/1"}\n')
+    with pytest.raises(CorralError, match="is no journal of this corral eval"):
+        Journal(str(tmp_path))
+    assert path.read_text() == '{"event": "start", "schema": "other/1"}\n'
+
+
+def test_another_version_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Journal(str(tmp_path)) as journal:
+        outcomes = evaluate(tasks(3), journal, workers=1)
+        next(outcomes)
+        outcomes.close()
+    monkeypatch.setattr(evaluating, "__version__", "99")
+    with Journal(str(tmp_path)) as journal, pytest.raises(CorralError, match=r"begun by corral .*, and this is 99"):
+        next(evaluate(tasks(3), journal))
+
+
+def test_what_a_killed_run_left_behind_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    code = (
+        "import sys, tempfile; from corral.evals.journal import Journal\n"
+        "place = tempfile.mkdtemp(prefix='corral-eval-')\n"
+        "journal = Journal(sys.argv[1]); journal.start(3, place, 0.0); journal.start(3, sys.argv[2], 0.0); print(place)"
+    )
+    victim = tmp_path / "corral-eval-victim"
+    victim.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), str(victim)], capture_output=True, text=True, check=True
+    )
+    place = Path(done.stdout.strip())
+    assert place.is_dir()
+    ran(tmp_path, tasks(1))
+    assert (place.exists(), victim.exists()) == (False, True)
