@@ -1,9 +1,15 @@
 """Tests against the frameworks themselves: run by `make test-frameworks`, in an environment of their own."""
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# mini-swe-agent greets, and makes a directory in the user's own config, when it is imported.
+os.environ.setdefault("MSWEA_SILENT_STARTUP", "1")
+os.environ.setdefault("MSWEA_GLOBAL_CONFIG_DIR", tempfile.mkdtemp())
 
 
 @pytest.fixture(scope="session", autouse=True)

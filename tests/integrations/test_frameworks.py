@@ -12,6 +12,7 @@ PROJECT = Path(__file__).parents[2]
 # The leaf, the package it needs, the extra that brings it.
 LEAVES = [
     ("inspect_ai", "inspect_ai", "inspect"),
+    ("minisweagent", "minisweagent", "minisweagent"),
 ]
 WITHOUT = "import sys; sys.modules[sys.argv[1]] = None; import importlib; importlib.import_module('corral.integrations.' + sys.argv[2])"
 
