@@ -566,3 +566,15 @@ def test_a_trusted_file_says_the_last_word_on_every_setting(project: dict[str, A
     for key, value in said.items():
         if key.startswith("effects."):
             assert str(config.rules.effects[key.partition(".")[2]]) == value
+
+
+@pytest.mark.parametrize("variable", ["XDG_CONFIG_HOME", "XDG_STATE_HOME"])
+def test_what_commands_have_for_tmp_holds_nothing_of_the_owners(variable: str, home: Home) -> None:
+    # An agent can write a project's .env, which some hosts take into their own environment.
+    place = home.base / "home" / ".cache" / "corral" / "scratch" / "0123" / "tmp" / "corral"
+    place.mkdir(parents=True, mode=0o700)
+    (place / "policy.toml").write_text('[containment]\nnetwork = "on"\n')
+    home.project.write_text('[containment]\nnetwork = "on"\n')
+    (place / "trust").write_text(f"{digest_of(home.project.read_bytes())} {home.project}\n")
+    with pytest.raises(PolicyError, match="scratch of commands"):
+        load(str(home.root), home.environ | {variable: str(place.parent)})

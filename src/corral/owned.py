@@ -38,7 +38,9 @@ def private_directory(kind: str, environ: Mapping[str, str], root: str = "") -> 
 
 
 def refuse_inside(path: str, root: str) -> None:
-    """Raise where a file of the owner's would lie in the project."""
+    """Raise where a file of the owner's would lie in the project, or in what commands have for /tmp."""
+    if any(f"{above}/scratch/" in f"{path}/" for above in ("/corral", f"/corral-{os.geteuid()}")):
+        raise PolicyError(f"{path} lies in the scratch of commands, which could write it; look at the XDG_ variables")
     if path == root or path.startswith(root + "/"):
         raise PolicyError(
             f"{path} lies inside the project {root}, where its commands could write it; "

@@ -79,6 +79,15 @@ def test_the_next_sandbox_moves_away_what_one_that_was_killed_left(
     assert next_result(project) == []
 
 
+def test_a_project_is_not_rid_of_that_by_its_own_file(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache" / "corral" / "scratch").mkdir(parents=True, mode=0o700)
+    config = SandboxConfig(project, containment=Containment(scratch="sandbox"))
+    with Sandbox(config) as box:
+        box.run(["true"])
+        assert len(marks(tmp_path)) == 1
+    assert list((tmp_path / "cache" / "corral" / "scratch").iterdir()) == []
+
+
 def test_one_that_lives_is_left_to_look_itself(
     planting: "subprocess.Popen[bytes]", project: Path, tmp_path: Path
 ) -> None:

@@ -62,7 +62,7 @@ class Holding:
                 self.scratch = lasting.place(self.config.project_root, self.view.shared, os.environ, make=True)
             if not self.lasts or not self.scratch:
                 self.lasts, self.scratch = False, scratch.private(os.environ)
-            self._opened = self._mark(self.view) if self.lasts else None
+            self._opened = self._mark(self.view)
         return pack_plan(
             plan
             | {
@@ -82,11 +82,15 @@ class Holding:
             }
         )
 
-    def _mark(self, seen: view.View) -> unlooked.Opened:
+    def _mark(self, seen: view.View) -> unlooked.Opened | None:
+        # Whether scratch lasts is for a project's own file to say too, which must not be rid of the mark by it.
+        place = self.scratch
+        if not self.lasts:
+            place = lasting.place(self.config.project_root, seen.shared, os.environ, make=False)
         try:
-            return unlooked.Opened(self.scratch, seen.protected)
+            return unlooked.Opened(place, seen.protected) if place else None
         except OSError as error:
-            raise ContainmentError(f"what is protected cannot be noted in {self.scratch}: {error.strerror}") from None
+            raise ContainmentError(f"what is protected cannot be noted in {place}: {error.strerror}") from None
 
     def _look(self) -> view.View:
         """Look at the project, without what commands planted whose sandbox was killed before it could."""

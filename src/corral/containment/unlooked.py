@@ -41,7 +41,17 @@ class Opened:
             return
         finally:
             os.close(self._descriptor)
+            _remove_if_empty(os.path.dirname(self._path), self._held)
             os.close(self._held)
+
+
+def _remove_if_empty(place: str, held: int) -> None:
+    try:
+        flock(held, LOCK_EX | LOCK_NB)
+        os.rmdir(place)
+    except OSError:
+        # Scratch lasts there, or another sandbox uses it.
+        return
 
 
 def left(place: str) -> Iterator[Protected]:
