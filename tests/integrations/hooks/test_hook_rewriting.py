@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hosting import DEADLINE_SECONDS, Owner
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+
+from hosting import DEADLINE_SECONDS, Owner
 
 SHELLS = [shell for shell in ("bash", "sh", "zsh") if shutil.which(shell)]
 # As Claude Code does it: by eval, and then where the shell is now.
