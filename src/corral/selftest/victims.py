@@ -47,11 +47,16 @@ while True:
 """
 
 
+MAX_BASE_BYTES = 70  # the path of a socket has room for 107
+
+
 def place_outside(reachable: Iterable[str]) -> str:
     """Make the throwaway place where no command is meant to reach."""
     known = [os.path.realpath(path) for path in reachable]
     for candidate in (tempfile.gettempdir(), "/var/tmp", os.path.expanduser("~")):  # noqa: S108  mkdtemp makes the name
         base = os.path.realpath(candidate)
+        if len(os.fsencode(base)) > MAX_BASE_BYTES:
+            continue
         if os.access(base, os.W_OK) and not is_system(base) and not any(inside(base, path) for path in known):
             return tempfile.mkdtemp(prefix="corral-selftest-", dir=base)
     raise ContainmentError("there is no directory to make victims in that lies outside the project and all grants")
