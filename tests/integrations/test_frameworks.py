@@ -13,6 +13,7 @@ PROJECT = Path(__file__).parents[2]
 LEAVES = [
     ("inspect_ai", "inspect_ai", "inspect"),
     ("minisweagent", "minisweagent", "minisweagent"),
+    ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
 ]
 WITHOUT = "import sys; sys.modules[sys.argv[1]] = None; import importlib; importlib.import_module('corral.integrations.' + sys.argv[2])"
 

@@ -9,10 +9,11 @@ import os
 import pwd
 import shutil
 import tempfile
-from errno import EACCES, EISDIR, ENOENT
-from stat import S_ISDIR
+from contextlib import contextmanager
+from errno import EACCES
 
 from corral.errors import ContainmentError
+from corral.integrations.commandfiles import CommandFiles, TooLarge
 from corral.integrations.workbench import Gathered, missing, open_box
 from corral.model import NOT_EXECUTABLE_EXIT_CODE
 from corral.places import inside
@@ -33,13 +34,8 @@ except ImportError as error:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
-
-    from corral.result import SandboxResult
-
-ANY_READS = 0o444
-ANY_WRITES = 0o222
-PLAIN_MESSAGES = {"LC_ALL": "C"}
 
 
 @sandboxenv(name="corral")
@@ -51,6 +47,7 @@ class CorralSandboxEnvironment(SandboxEnvironment):
         self.directory = tempfile.mkdtemp(prefix="corral-sample-")
         # Inspect sets the time of every command.
         self.box = open_box(self.directory, timeout_seconds=None)
+        self._files = CommandFiles(self.box)
 
     @classmethod
     async def sample_init(cls, task_name: str, config: Any, metadata: dict[str, str]) -> dict[str, SandboxEnvironment]:
@@ -96,7 +93,14 @@ class CorralSandboxEnvironment(SandboxEnvironment):
         gathered = Gathered(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE)
         stdin = input.encode() if isinstance(input, str) else input
         argv, cwd = self._placed(cmd, cwd)
-        result = await self._run(argv, gathered, cwd=cwd, env=env, stdin=stdin, timeout_seconds=timeout)
+        with _available():
+            result = await self.box.arun(
+                argv, cwd=cwd, env=env, stdin=stdin, timeout_seconds=timeout, on_output=gathered
+            )
+        if result.denied:
+            raise PermissionError(EACCES, f"corral refused this. {result.reason}", cmd[0] if cmd else "")
+        if result.timed_out:
+            raise TimeoutError(f"the command took longer than {timeout} seconds")
         if result.exit_code == NOT_EXECUTABLE_EXIT_CODE and b"Permission denied" in result.stderr:
             raise PermissionError(EACCES, result.stderr_text.strip(), cmd[0])
         # What was not started has its message in the result alone.
@@ -110,31 +114,17 @@ class CorralSandboxEnvironment(SandboxEnvironment):
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Replace a file, and make the directories above it."""
-        mode = (await self._status(file))[0]
-        if mode is not None:
-            _refuse_directory(mode, file)
-            _refuse_mode(mode, ANY_WRITES, file)
-        elif os.path.dirname(file):
-            await self._tool(["mkdir", "-p", "--", os.path.dirname(file)], file)
-        await self._tool(
-            ["tee", "--", file], file, stdin=contents.encode() if isinstance(contents, str) else bytes(contents)
-        )
+        with _available():
+            await self._files.write(file, contents.encode() if isinstance(contents, str) else bytes(contents))
 
     async def read_file(self, file: str, text: bool = True) -> Any:
         """Return what a file holds."""
-        mode, size = await self._status(file)
-        if mode is None:
-            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), file)
-        _refuse_directory(mode, file)
-        _refuse_mode(mode, ANY_READS, file)
-        limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
-        gathered = Gathered(limit)
-        if size <= limit:
-            await self._tool(["cat", "--", file], file, gathered)
-        # The second is a file that grew meanwhile.
-        if size > limit or gathered.exceeded:
-            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
-        return gathered.stdout.decode() if text else gathered.stdout
+        try:
+            with _available():
+                data = await self._files.read(file, SandboxEnvironmentLimits.MAX_READ_FILE_SIZE)
+        except TooLarge:
+            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from None
+        return data.decode() if text else data
 
     def _placed(self, cmd: list[str], cwd: str | None) -> tuple[list[str], str | None]:
         """Return a call that starts in a directory; one outside the project, such as /usr/bin, is entered by env, which the guard looks through."""
@@ -144,46 +134,14 @@ class CorralSandboxEnvironment(SandboxEnvironment):
             return cmd, cwd  # env would take it for a variable
         return ["/usr/bin/env", "-C", cwd, *cmd], None
 
-    async def _status(self, file: str) -> tuple[int | None, int]:
-        """Return a file's mode and size; no mode where there is no such file."""
-        argv = ["stat", "-L", "-c", "%f %s", "--", file]
-        result = await self._run(argv, Gathered(0), env=PLAIN_MESSAGES)
-        if result.ok:
-            mode, size = result.stdout.split()
-            return int(mode, 16), int(size)
-        if b"No such file" in result.stderr or b"Not a directory" in result.stderr:
-            return None, 0
-        raise PermissionError(EACCES, result.stderr_text.strip(), file)
 
-    async def _tool(
-        self, argv: list[str], file: str, gathered: Gathered | None = None, stdin: bytes | None = None
-    ) -> None:
-        result = await self._run(argv, gathered or Gathered(0), env=PLAIN_MESSAGES, stdin=stdin)
-        if not result.ok:
-            kind = IsADirectoryError if b"Is a directory" in result.stderr else PermissionError
-            raise kind(EISDIR if kind is IsADirectoryError else EACCES, result.stderr_text.strip(), file)
-
-    async def _run(self, argv: list[str], gathered: Gathered, **given: Any) -> SandboxResult:
-        try:
-            result = await self.box.arun(argv, on_output=gathered, **given)
-        except ContainmentError as error:
-            raise SandboxUnavailableError(str(error)) from error
-        if result.denied:
-            raise PermissionError(EACCES, f"corral refused this call. {result.reason}", argv[0] if argv else "")
-        if result.timed_out:
-            raise TimeoutError(f"the command took longer than {given.get('timeout_seconds')} seconds")
-        return result
-
-
-def _refuse_directory(mode: int, file: str) -> None:
-    if S_ISDIR(mode):
-        raise IsADirectoryError(EISDIR, "Is a directory", file)
-
-
-def _refuse_mode(mode: int, wanted: int, file: str) -> None:
-    # Root could all the same, but who took these bits away meant it.
-    if not mode & wanted:
-        raise PermissionError(EACCES, os.strerror(EACCES), file)
+@contextmanager
+def _available() -> Iterator[None]:
+    """Say in inspect's words that the kernel does not hold commands here."""
+    try:
+        yield
+    except ContainmentError as error:
+        raise SandboxUnavailableError(str(error)) from error
 
 
 def _is_current(user: str) -> bool:

@@ -1,0 +1,90 @@
+"""The pydantic-ai backend: pydantic-ai's own rules for backends, and what the guard adds."""
+
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pydantic_ai.workspaces import Workspace, WorkspaceBackend, WorkspaceOutputLimitError, WorkspaceRef
+from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
+
+from corral.integrations.pydantic_ai import CorralWorkspaceBackend
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def backend(project: Path) -> Iterator[CorralWorkspaceBackend]:
+    made = CorralWorkspaceBackend(project)
+    yield made
+    made.close()
+
+
+class TestConformance(WorkspaceBackendSuite):
+    @pytest.fixture
+    def backend(self, project: Path) -> Iterator[CorralWorkspaceBackend]:
+        made = CorralWorkspaceBackend(project)
+        yield made
+        made.close()
+
+    @pytest.fixture
+    def fresh_backend(self) -> Iterator[Callable[[], WorkspaceBackend]]:
+        made: list[CorralWorkspaceBackend] = []
+
+        def make() -> WorkspaceBackend:
+            made.append(CorralWorkspaceBackend())
+            return made[-1]
+
+        yield make
+        for backend in made:
+            backend.close()
+            if backend.ref is not None:
+                shutil.rmtree(backend.ref.id, ignore_errors=True)
+
+    @pytest.fixture
+    def attach_backend(self) -> Iterator[Callable[[WorkspaceRef], WorkspaceBackend]]:
+        made: list[CorralWorkspaceBackend] = []
+
+        def attach(ref: WorkspaceRef) -> WorkspaceBackend:
+            made.append(CorralWorkspaceBackend(ref=ref))
+            return made[-1]
+
+        yield attach
+        for backend in made:
+            backend.close()
+
+    @pytest.fixture
+    def destroy_environment(self) -> Callable[[WorkspaceBackend], Awaitable[None]]:
+        async def destroy(backend: WorkspaceBackend) -> None:
+            assert backend.ref is not None
+            shutil.rmtree(backend.ref.id)
+
+        return destroy
+
+
+async def test_a_refusal_is_126_with_its_reason(backend: CorralWorkspaceBackend) -> None:
+    result = await backend.run(["sudo", "true"])
+    assert (result.exit_code, result.stdout) == (126, "")
+    assert "sudo is on the denylist" in result.stderr
+
+
+async def test_too_much_output_is_an_error_with_the_beginning(backend: CorralWorkspaceBackend) -> None:
+    with pytest.raises(WorkspaceOutputLimitError) as caught:
+        await backend.run("yes | head -c 20000000", shell=True)
+    assert caught.value.stdout.startswith("y\ny\n")
+
+
+async def test_files_are_reached_as_commands_reach_them(backend: CorralWorkspaceBackend, project: Path) -> None:
+    workspace = Workspace(backend)
+    await workspace.write_text("notes.txt", "hello")
+    assert (project / "notes.txt").read_text() == "hello"
+    with pytest.raises(OSError):  # noqa: PT011  absent or refused, never its content
+        await workspace.read_bytes("/root/.ssh/id_rsa")
+
+
+async def test_a_ref_of_another_provider_is_refused() -> None:
+    with pytest.raises(ValueError, match="none of corral's"):
+        CorralWorkspaceBackend(ref=WorkspaceRef(provider="local", id="/tmp"))
