@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,12 @@ Places = dict[str, Path]
 
 
 @pytest.fixture
-def places(tmp_path: Path, project: Path) -> Places:
+def places(tmp_path: Path, project: Path) -> Iterator[Places]:
     """Directories that a selftest could leave something in."""
-    found = {"project": project, "tmp": tmp_path / "tmp", "home": tmp_path / "home"}
-    for path in found.values():
-        path.mkdir(exist_ok=True)
-    return found
+    (tmp_path / "home").mkdir()
+    # Short: a victim's socket must fit.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        yield {"project": project, "tmp": Path(folder), "home": tmp_path / "home"}
 
 
 def environ(places: Places) -> dict[str, str]:
