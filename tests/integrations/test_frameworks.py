@@ -14,6 +14,7 @@ LEAVES = [
     ("inspect_ai", "inspect_ai", "inspect"),
     ("minisweagent", "minisweagent", "minisweagent"),
     ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
+    ("deepagents", "deepagents", "deepagents"),
 ]
 WITHOUT = "import sys; sys.modules[sys.argv[1]] = None; import importlib; importlib.import_module('corral.integrations.' + sys.argv[2])"
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 import os
 import stat
 from errno import EACCES, EEXIST, EINVAL, EISDIR, ELOOP, ENOENT, ENOSPC, ENOTDIR, EPERM
+from typing import TypeVar, cast
 
 from corral.frozen import Record, frozen
 from corral.integrations.workbench import Gathered
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
     from corral.result import SandboxResult
     from corral.sandbox import Sandbox
+
+T = TypeVar("T")
 
 ANY_READS = 0o444
 ANY_WRITES = 0o222
@@ -48,10 +54,11 @@ class Entry(Record):
 
 
 class CommandFiles:
-    """The files of one sandbox."""
+    """The files of one sandbox. In an event loop it `waits` there; else each of its coroutines ends at once, for `now`."""
 
-    def __init__(self, box: Sandbox) -> None:
+    def __init__(self, box: Sandbox, *, waits: bool = True) -> None:
         self.box = box
+        self.waits = waits
 
     async def status(self, path: str) -> tuple[int, int]:
         """Return mode and size of what a path leads to."""
@@ -113,7 +120,10 @@ class CommandFiles:
     async def _done(
         self, argv: list[str], path: str, gathered: Gathered | None = None, stdin: bytes | None = None
     ) -> SandboxResult:
-        result = await self.box.arun(argv, env=PLAIN_MESSAGES, stdin=stdin, on_output=gathered)
+        if self.waits:
+            result = await self.box.arun(argv, env=PLAIN_MESSAGES, stdin=stdin, on_output=gathered)
+        else:
+            result = self.box.run(argv, env=PLAIN_MESSAGES, stdin=stdin, on_output=gathered)
         if result.denied:
             raise PermissionError(EACCES, f"corral refused this. {result.reason}", path)
         if result.timed_out:
@@ -121,6 +131,16 @@ class CommandFiles:
         if not result.ok:
             raise _error(result, path)
         return result
+
+
+def now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return what a coroutine returns that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    coroutine.close()
+    raise RuntimeError("the coroutine waits for something")
 
 
 def _entry(line: bytes) -> Entry:

@@ -9,7 +9,7 @@ import os
 import platform
 
 from corral.errors import ContainmentError
-from corral.integrations.workbench import missing, open_box
+from corral.integrations.workbench import missing, open_box, run_merged
 from corral.model import NOT_EXECUTABLE_EXIT_CODE
 
 try:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 FINISHED = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 TIMED_OUT = -1
-# As the agent's prompts expect, in the order in which it was written. On the same line, so that bash counts lines as it would.
-ONE_STREAM = "exec 2>&1; "
 
 
 class CorralEnvironmentConfig(BaseModel):
@@ -75,12 +73,9 @@ class CorralEnvironment:
         self.box.close()
 
     def _observed(self, command: str, cwd: str, timeout_seconds: float) -> dict[str, Any]:
-        # The agent's own text is judged first: what it is told must be about that.
-        verdict = self.box.check(command, shell=True, cwd=cwd or None, env=self.config.env)
-        text = ONE_STREAM + command if verdict.allowed else command
         try:
-            result = self.box.run(
-                text, shell=True, cwd=cwd or None, env=self.config.env, timeout_seconds=timeout_seconds
+            result = run_merged(
+                self.box, command, cwd=cwd or None, env=self.config.env, timeout_seconds=timeout_seconds
             )
         except ContainmentError as error:
             return _observation("", TIMED_OUT, f"corral could not run the command: {error}", type(error).__name__)

@@ -11,6 +11,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from corral.result import SandboxResult
+
+# On the same line, so that bash counts lines as it would.
+ONE_STREAM = "exec 2>&1; "
+
 
 def missing(extra: str, error: ImportError) -> ImportError:
     """Return the error of a leaf whose package is not installed: it names the extra."""
@@ -24,6 +29,14 @@ def open_box(root: str | os.PathLike[str], **changes: Any) -> Sandbox:
     """Return a sandbox over a project under the owner's policy, with a /tmp of its own; `changes` are fields of the config."""
     config = policy.load(os.fspath(root), os.environ).config
     return Sandbox(config.replace(containment=config.containment.replace(scratch="sandbox"), **changes))
+
+
+def run_merged(box: Sandbox, command: str, **given: Any) -> SandboxResult:
+    """Run shell text with both streams as one, in the order in which they were written."""
+    # The caller's own text is judged first: a refusal must be about that.
+    if not box.check(command, shell=True, cwd=given.get("cwd"), env=given.get("env")).allowed:
+        return box.run(command, shell=True, **given)
+    return box.run(ONE_STREAM + command, shell=True, **given)
 
 
 class Gathered:
