@@ -15,6 +15,8 @@ LEAVES = [
     ("minisweagent", "minisweagent", "minisweagent"),
     ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
     ("deepagents", "deepagents", "deepagents"),
+    ("langchain", "langchain", "langchain"),
+    ("openai_agents", "agents", "openai-agents"),
 ]
 WITHOUT = "import sys; sys.modules[sys.argv[1]] = None; import importlib; importlib.import_module('corral.integrations.' + sys.argv[2])"
 

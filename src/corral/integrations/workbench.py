@@ -18,10 +18,10 @@ ONE_STREAM = "exec 2>&1; "
 
 
 def missing(extra: str, error: ImportError) -> ImportError:
-    """Return the error of a leaf whose package is not installed: it names the extra."""
+    """Return the error of a leaf whose package is not installed, or does not fit: it names the extra."""
+    why = "is not installed here" if isinstance(error, ModuleNotFoundError) else f"has another version here ({error})"
     return ImportError(
-        f"this part of corral needs {error.name or 'a package'}, which is not installed here; run: pip install 'corral[{extra}]'",
-        name=error.name,
+        f"this part of corral needs {error.name}, which {why}; run: pip install 'corral[{extra}]'", name=error.name
     )
 
 
