@@ -96,3 +96,16 @@ def test_what_is_typed_into_a_session_is_never_allowed_by_itself(piece: str, own
     payload = {"cwd": str(owner.root), "toolName": "write_bash", "toolArgs": arguments}
     said = json.loads(owner.hook("copilot", json.dumps(payload).encode()).stdout)
     assert said["permissionDecision"] in ("ask", "deny")
+
+
+@pytest.mark.parametrize("mark", ["package.json", ".git", "corral.toml"])
+def test_a_mark_further_down_does_not_leave_the_policy_above(mark: str, owner: Owner) -> None:
+    # Codex names no project: it is looked for from where it works, which may be a directory below.
+    (owner.root / "corral.toml").write_text('profile = "strict"\n')
+    below = owner.root / "below"
+    below.mkdir()
+    (below / mark).write_text("")
+    payload = {"hook_event_name": "PreToolUse", "turn_id": "1", "cwd": str(below), "tool_name": "Bash"}
+    whole = payload | {"tool_input": {"command": "python3 -c 'print(1)'"}}
+    done = owner.hook("codex", json.dumps(whole).encode())
+    assert done.returncode == 2

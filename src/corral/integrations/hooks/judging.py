@@ -10,7 +10,7 @@ from corral.errors import AuditError, PolicyError
 from corral.integrations.hooks.envelope import READ, SHELL, Answer, Asked
 from corral.machine import Machine
 from corral.model import Call, Decision
-from corral.policy import load
+from corral.policy import PROJECT_FILE, load
 from corral.quoting import joined, quoted
 from corral.vet import vet
 
@@ -70,17 +70,24 @@ def leave_line(name: str, error: object, environ: Mapping[str, str]) -> None:
 
 
 def root_of(asked: Asked, environ: Mapping[str, str]) -> str:
-    """Return the project: what the host names, or the nearest directory above that looks like one, never all of a home."""
+    """Return the project: what the host names, or a directory above that looks like one, never all of a home."""
     if asked.root.startswith("/") and os.path.isdir(asked.root):
         return os.path.realpath(asked.root)
     cwd = os.path.realpath(asked.base)
     home = os.path.realpath(environ.get("HOME") or "/nonexistent")
-    at = cwd
+    at, nearest, governed = cwd, "", ""
     while at not in ("/", home):
-        if any(os.path.lexists(f"{at}/{mark}") for mark in _MARKS):
-            return at
+        if _has(at, PROJECT_FILE) and os.lstat(f"{at}/{PROJECT_FILE}").st_uid == os.geteuid():
+            # The highest: a mark that an agent makes further down must not take its commands out of this file's reach.
+            governed = at
+        if not nearest and any(_has(at, mark) for mark in _MARKS):
+            nearest = at
         at = os.path.dirname(at)
-    return cwd
+    return governed or nearest or cwd
+
+
+def _has(directory: str, name: str) -> bool:
+    return os.path.lexists(f"{directory}/{name}")
 
 
 def _judge_shell(
