@@ -17,6 +17,7 @@ LEAVES = [
     ("deepagents", "deepagents", "deepagents"),
     ("langchain", "langchain", "langchain"),
     ("openai_agents", "agents", "openai-agents"),
+    ("swerex", "swerex", "swerex"),
 ]
 WITHOUT = "import sys; sys.modules[sys.argv[1]] = None; import importlib; importlib.import_module('corral.integrations.' + sys.argv[2])"
 
