@@ -72,3 +72,10 @@ _numbers = iter(range(1, 1_000_000))
 def unique_seconds() -> str:
     """Return a length of sleep that no other test uses, to know a process by."""
     return f"{3000 + os.getpid() % 1000}.{next(_numbers):06d}"
+
+
+def in_foreground(pid: int) -> bool:
+    """Say whether a process runs in the foreground of its terminal."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return fields[0] != "T" and fields[2] == fields[5]

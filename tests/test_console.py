@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from observe import alive, eventually, unique_seconds
+from observe import alive, eventually, in_foreground, unique_seconds
 from screen import Screen
 
 CORRAL = (sys.executable, "-m", "corral", "run")
@@ -88,6 +88,8 @@ def test_a_shell_inside_controls_its_jobs(screen: Callable[..., Screen]) -> None
     shown.until(b"inner> ")
     shown.type(b"fg\r")
     shown.until(f"sleep {seconds}\r\n".encode())
+    # Its name is shown before it has the terminal.
+    eventually(lambda: shown.read(0) or all(map(in_foreground, alive(seconds))))
     shown.type(b"\x03")
     shown.until(b"inner> ")
     shown.type(b"exit 5\r")

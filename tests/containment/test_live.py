@@ -10,7 +10,7 @@ import pytest
 from attempt import EPILOGUE, PRELUDE, has_bubblewrap, must_hold
 
 from corral import Containment, ContainmentError, Handle, Sandbox
-from observe import alive, eventually, unique_seconds
+from observe import alive, eventually, in_foreground, unique_seconds
 
 PYTHON = sys._base_executable
 
@@ -121,6 +121,8 @@ def test_a_shell_controls_its_jobs(some_box: Sandbox) -> None:
     until(started, b"Stopped")
     started.write_stdin(b"bg\nfg\n")
     until(started, f"\nsleep {seconds}".encode())
+    # Its name is shown before it has the terminal.
+    eventually(lambda: started.poll() is None and all(map(in_foreground, alive(seconds))))
     started.write_stdin(b"\x03")
     until(started, b"ready> ")
     eventually(lambda: not alive(seconds))
