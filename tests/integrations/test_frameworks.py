@@ -18,6 +18,7 @@ LEAVES = [
     ("langchain", "langchain", "langchain"),
     ("openai_agents", "agents", "openai-agents"),
     ("swerex", "swerex", "swerex"),
+    ("claude_sdk", "claude_agent_sdk", "claude"),
 ]
 WITHOUT = "import sys; sys.modules[sys.argv[1]] = None; import importlib; importlib.import_module('corral.integrations.' + sys.argv[2])"
 
