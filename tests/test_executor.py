@@ -145,5 +145,5 @@ def test_an_engine_is_known_by_its_name() -> None:
     assert isinstance(executor_named("local"), Threads)
     mine = Threads()
     assert executor_named(mine) is mine
-    with pytest.raises(CorralError, match="there is no engine 'fog'; choose one of local, ray"):
+    with pytest.raises(CorralError, match="there is no engine 'fog'; choose one of local"):
         executor_named("fog")

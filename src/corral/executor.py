@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         def hire(self, work: Work, count: int | None) -> Sequence[Worker]: ...
 
 
-EXECUTORS = {"local": "corral.executor:Threads", "ray": "corral.integrations.ray:Ray"}
+EXECUTORS = {"local": "corral.executor:Threads"}
 WINDOW_PER_WORKER = 16  # items; so that one slow item holds up no other worker for a while
 
 
