@@ -27,3 +27,31 @@ def project(tmp_path: Path) -> Path:
     root = tmp_path / "project"
     root.mkdir()
     return root
+
+
+# The frameworks' own tests, by the module or class that they come from.
+SUITES = {
+    "inspect_ai.util._sandbox.self_check": "inspect_ai self_check",
+    "pydantic_ai.workspaces.conformance": "pydantic-ai WorkspaceBackendSuite",
+    "langchain_tests.integration_tests.sandboxes": "langchain-tests SandboxIntegrationTests",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        suite = SUITES.get(getattr(getattr(item, "function", None), "__module__", ""))
+        if suite is not None:
+            item.user_properties.append(("suite", suite))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    counts: dict[str, dict[str, int]] = {}
+    for outcome in ("passed", "failed", "error", "skipped", "xfailed", "xpassed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            suite = dict(report.user_properties).get("suite")
+            if suite is not None:
+                of_suite = counts.setdefault(suite, {})
+                of_suite[outcome] = of_suite.get(outcome, 0) + 1
+    for suite, of_suite in counts.items():
+        said = ", ".join(f"{number} {outcome}" for outcome, number in of_suite.items())
+        terminalreporter.write_line(f"{suite}: {said}, of {sum(of_suite.values())}")

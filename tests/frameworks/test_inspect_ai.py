@@ -40,7 +40,7 @@ async def test_a_refusal_is_a_permission_error_with_its_reason(sandbox_env: Corr
 
 async def test_another_user_is_not_supported(sandbox_env: CorralSandboxEnvironment) -> None:
     with pytest.raises(SandboxUserUnsupportedError):
-        await sandbox_env.exec(["true"], user="nobody")
+        await sandbox_env.exec(["true"], user="daemon")
 
 
 async def test_more_output_than_the_limit_is_an_error_with_the_beginning(sandbox_env: CorralSandboxEnvironment) -> None:

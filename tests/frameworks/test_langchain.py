@@ -15,7 +15,7 @@ from corral.integrations.langchain import CorralExecutionPolicy
 
 @pytest.fixture
 def session(project: Path) -> Iterator[ShellSession]:
-    made = ShellSession(project, CorralExecutionPolicy(termination_timeout=20), ("/bin/bash",), {"GIVEN": "value"})
+    made = ShellSession(project, CorralExecutionPolicy(termination_timeout=2), ("/bin/bash",), {"GIVEN": "value"})
     made.start()
     yield made
     made.stop(20)
