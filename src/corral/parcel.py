@@ -7,6 +7,7 @@ import os
 import tarfile
 
 from corral.errors import CorralError
+from corral.places import inside
 
 MAX_PARCEL_BYTES = 1024**3  # against a project that no memory takes; such a one belongs on a disk that all share
 
@@ -24,8 +25,8 @@ def unpack(packed: bytes, root: str) -> None:
     """Make a directory that holds what was packed; all of it is this user's."""
     os.makedirs(root)
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
-        # Never through a link to outside, though a project may well have some.
-        archive.extractall(root, filter=_own)  # noqa: S202  the filter looks at every member
+        for member in archive:
+            _extract(archive, member, root)
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -33,9 +34,17 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return member if member.isfile() or member.isdir() or member.issym() or member.islnk() else None
 
 
-def _own(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
-    checked = tarfile.tar_filter(member, path)
-    return checked.replace(uid=os.getuid(), gid=os.getgid(), uname="", gname="", deep=False)
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
+    # By hand: Python before 3.11.4 has no filters. Never through a link to outside, though a project may well have some.
+    above = os.path.realpath(os.path.dirname(os.path.join(root, member.name)))
+    if not inside(above, os.path.realpath(root)) or ".." in member.name.split("/"):
+        raise CorralError(f"a parcel holds {member.name!r}, which leads out of it")
+    member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+    member.mode &= 0o755
+    if hasattr(tarfile, "fully_trusted_filter"):
+        archive.extract(member, root, filter="fully_trusted")
+    else:
+        archive.extract(member, root)
 
 
 class _Bounded(io.BytesIO):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import stat
 import tempfile
 from contextlib import ExitStack
 from time import perf_counter
 
 from corral.batch import Runner
+from corral.containment import scratch
 from corral.errors import ContainmentError, CorralError
 from corral.evals.judging import differences, file_difference, replaced
 from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, Outcome
@@ -216,11 +216,4 @@ def _content(path: str, root: str) -> str | None:
 
 def remove(folder: str) -> None:
     """Remove a directory, though a command may have closed what lies in it."""
-    shutil.rmtree(folder, onerror=_open_up)
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _open_up(_: object, path: str, __: object) -> None:
-    for place in (os.path.dirname(path), path):
-        if os.path.isdir(place) and not os.path.islink(place):
-            os.chmod(place, 0o700)
+    scratch.remove(folder)
