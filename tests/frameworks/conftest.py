@@ -34,6 +34,7 @@ SUITES = {
     "inspect_ai.util._sandbox.self_check": "inspect_ai self_check",
     "pydantic_ai.workspaces.conformance": "pydantic-ai WorkspaceBackendSuite",
     "langchain_tests.integration_tests.sandboxes": "langchain-tests SandboxIntegrationTests",
+    "langchain_tests.base": "langchain-tests SandboxIntegrationTests",
 }
 
 
