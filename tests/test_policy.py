@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from corral import policykeys
 from corral.config import Audit, Containment, Limits, Output, SandboxConfig
+from corral.destinations import Grants
 from corral.errors import PolicyError
 from corral.machine import Machine
 from corral.model import Call, Decision
@@ -419,6 +420,13 @@ def test_strict_is_nowhere_looser_than_workspace() -> None:
 
 def values_of(key: str) -> st.SearchStrategy[Any]:
     row = KEYS[key]
+    if row.kind == "network":
+        named = ["example.org:443", "*.example.org:443", "a.example.org:443", "*.a.example.org:443", "[::1]:80"]
+        return st.sampled_from(row.choices) | st.lists(st.sampled_from(named), unique=True, min_size=1, max_size=3)
+    if row.kind == "hosts":
+        return st.lists(st.sampled_from(["example.org=127.0.0.1", "a.example.org=::1"]), unique=True, max_size=2)
+    if row.kind == "headers":
+        return st.lists(st.sampled_from(["example.org:443 X-Key: ${KEY}", "[::1]:80 A: b"]), unique=True, max_size=2)
     if row.choices:
         return st.sampled_from(row.choices)
     if row.kind in ("names", "patterns"):
@@ -480,6 +488,13 @@ def merged(*files: tuple[dict[str, Any], bool]) -> Merge:
     return merge
 
 
+REACHED = [("example.org", 443), ("example.org", 80), ("a.example.org", 443), ("b.a.example.org", 443), ("::1", 80)]
+
+
+def reaches(network: Any, name: str, port: int) -> bool:
+    return network == "on" or (network != "off" and bool(Grants(network).covering(name, port)))
+
+
 BOUNDS = [f"limits.{name}" for name in Limits._fields if name not in ("memory_bytes", "free_disk_bytes")]
 
 
@@ -511,7 +526,10 @@ def test_an_untrusted_file_reaches_no_further_than_none(owner: dict[str, Any], p
     assert set(with_it.env_allowlist) <= set(without.env_allowlist)
     assert set(with_it.denylist or ()) >= set(without.denylist or ())
     assert set(with_it.interpreter_block or ()) >= set(without.interpreter_block or ())
-    assert (after.network, before.network) != ("on", "off")
+    for asked in REACHED:
+        assert reaches(after.network, *asked) <= reaches(before.network, *asked), asked
+    assert set(after.hosts) <= set(before.hosts)
+    assert set(after.inject) <= set(before.inject)
     assert (after.project, before.project) != ("read-write", "read-only")
     assert (after.scratch, before.scratch) != ("project", "sandbox")
     assert before.backend in (after.backend, "none")
@@ -560,7 +578,8 @@ def test_a_trusted_file_says_the_last_word_on_every_setting(project: dict[str, A
     owner = file_of([("timeout_seconds", 1), ("containment.network", "off"), ("limits.processes", 1)], [])
     config = merged((owner, True), (project, True)).config("/usr")
     said = {key: value for key, value, _, _ in project["settings"]}
-    assert config.containment.network == said.get("containment.network", "off")
+    network = said.get("containment.network", "off")
+    assert config.containment.network == (network if isinstance(network, str) else tuple(network))
     assert (config.timeout_seconds or 0) == said.get("timeout_seconds", 1)
     assert (config.limits.processes or 0) == said.get("limits.processes", 1)
     for key, value in said.items():

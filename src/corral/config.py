@@ -21,6 +21,8 @@ DEFAULT_MEMORY_SHARE = 0.75  # of the machine; so that what else runs there goes
 DEFAULT_PROCESSES = 4096  # against a fork bomb; the largest builds and browsers stay below
 DEFAULT_FREE_DISK_BYTES = 1024**3  # against a disk that is full for everybody else
 MAX_SECONDS = 1e9  # thirty years; against numbers that no clock of the kernel holds
+DEFAULT_CONNECTIONS = 1024  # through the proxy at a time; against a command that opens them without end
+MAX_GRANTS = 1000  # of the network; each request is compared with all
 MAX_SPILL_BYTES = 2**30  # of one output; against a disk full of them
 MAX_LIMIT = 2**62  # against numbers that no limit of the kernel holds
 # What a program loads code from, whatever the owner lists by pattern: only an exact name lets one of these through.
@@ -83,6 +85,39 @@ def _paths(field: str, value: object) -> tuple[str, ...]:
     return paths
 
 
+def _network(value: object) -> str | tuple[str, ...]:
+    """Return `off`, `on`, or the destinations that are granted, each in its canonical form and once."""
+    if isinstance(value, str) or not isinstance(value, (list, tuple, set, frozenset)):
+        if value in ("off", "on"):
+            return str(value)
+        raise PolicyError(
+            f"containment.network must be off, on, or a list of destinations such as 'index.example:443', not {value!r}"
+        )
+    from corral import destinations  # noqa: PLC0415  most configs name none, and every hook would wait for it
+
+    try:
+        granted = tuple(dict.fromkeys(destinations.grant(item) for item in value))
+    except ValueError as error:
+        raise PolicyError(f"containment.network: {error}") from None
+    if len(granted) > MAX_GRANTS:
+        raise PolicyError(f"containment.network has more than {MAX_GRANTS} destinations")
+    return granted or "off"
+
+
+def _texts(field: str, value: object, form: str) -> tuple[str, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, (list, tuple, set, frozenset)):
+        raise PolicyError(f"{field} must be a collection of texts, not {value!r}")
+    if not value:
+        return ()
+    from corral import destinations  # noqa: PLC0415  as above
+
+    canonical = getattr(destinations, form)
+    try:
+        return tuple(dict.fromkeys(canonical(item) for item in value))
+    except ValueError as error:
+        raise PolicyError(f"{field}: {error}") from None
+
+
 def _positive(field: str, value: object) -> None:
     if value is None:
         return
@@ -100,7 +135,9 @@ class Containment(Record):
     """How the command is held: which backend, what it reaches besides the project."""
 
     backend: str = "auto"
-    network: str = "off"
+    network: str | Collection[str] = "off"  # off, on, or the destinations that are granted by name
+    hosts: Collection[str] = ()  # `name=address`: where a granted name lies, instead of what the DNS says
+    inject: Collection[str] = ()  # `name:port Header: value`: what the proxy adds, so that no command has to know it
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     project: str = "read-write"
@@ -115,18 +152,26 @@ class Containment(Record):
             if not isinstance(getattr(self, name), bool):
                 raise PolicyError(f"containment.{name} must be True or False, not {getattr(self, name)!r}")
         _one_of("containment.backend", self.backend, BACKENDS)
-        _one_of("containment.network", self.network, ("off", "on"))
+        object.__setattr__(self, "network", _network(self.network))
+        object.__setattr__(self, "hosts", _texts("containment.hosts", self.hosts, "host_entry"))
+        object.__setattr__(self, "inject", _texts("containment.inject", self.inject, "injection"))
         _one_of("containment.project", self.project, ("read-write", "read-only"))
         _one_of("containment.scratch", self.scratch, ("sandbox", "project"))
         for name in ("read", "write"):
             object.__setattr__(self, name, _paths(f"containment.{name}", getattr(self, name)))
+
+    @property
+    def destinations(self) -> tuple[str, ...]:
+        """The destinations that are granted by name; none where the network is off, or on for all."""
+        return () if isinstance(self.network, str) else tuple(self.network)
 
 
 @frozen
 class Limits(Record):
     """Bounds on what one command and all it starts may use together; None is no bound of ours.
 
-    `open_files` and `file_size_bytes` hold for each process and each file. The defaults keep the machine usable, no more.
+    `open_files` and `file_size_bytes` hold for each process and each file, `connections` and `network_bytes` for all that goes
+    through the sandbox's proxy. The defaults keep the machine usable, no more.
     """
 
     cpu_seconds: int | None = None
@@ -136,6 +181,8 @@ class Limits(Record):
     file_size_bytes: int | None = None
     disk_bytes: int | None = None
     free_disk_bytes: int | None = DEFAULT_FREE_DISK_BYTES
+    connections: int | None = DEFAULT_CONNECTIONS
+    network_bytes: int | None = None
 
     def _validate(self) -> None:
         for name in self._fields:

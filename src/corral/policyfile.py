@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
+from corral import destinations
 from corral.config import Audit, Containment, Limits, Output, SandboxConfig
 from corral.errors import PolicyError
 from corral.pattern import pattern
@@ -25,6 +26,10 @@ MAX_EXAMPLES = 2000  # of all rules; each is judged when a file is new
 RULE_KEYS = ("command", "decision", "reason", "instead", "exact", *DECISIONS)
 _RECORDS: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
 _SYNTAX_PLACE = pattern(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_WANTED = {
+    "hosts": "texts such as 'index.example=192.0.2.1'",
+    "headers": "texts such as 'index.example:443 Name: value'",
+}
 _WORD = pattern(r"[^\s\x00-\x20'\"$`\\|&;<>(){}*?!~#\[\]]+")
 
 
@@ -125,6 +130,8 @@ def _checked(path: tuple[str, ...], value: Any, where: Located) -> Any:
     row = KEYS[key]
     if row.kind in LISTS:
         return _list(path, value, where)
+    if row.kind == "network":
+        return _network(path, value, where)
     if row.kind in ("choice", "switch"):
         # True == 1: the type counts as well.
         if not any(value == choice and type(value) is type(choice) for choice in row.choices):
@@ -147,10 +154,28 @@ def _checked(path: tuple[str, ...], value: Any, where: Located) -> Any:
     return value
 
 
+def _network(path: tuple[str, ...], value: Any, where: Located) -> str | list[str]:
+    """Return a word, or destinations in their canonical form: another notation of the same must not count as another."""
+    if not isinstance(value, list):
+        try:
+            return str(Containment(network=value).network)
+        except PolicyError as error:
+            where.refuse(path, str(error))
+    made: list[str] = []
+    for number, item in enumerate(value):
+        try:
+            made.append(destinations.grant(item))
+        except ValueError as error:
+            where.refuse((*path, number), f"{'.'.join(path)}: {error}")
+        if made.index(made[-1]) != number:
+            where.refuse((*path, number), f"{made[-1]!r} stands in {'.'.join(path)} twice")
+    return made or "off"
+
+
 def _list(path: tuple[str, ...], value: Any, where: Located) -> list[str]:
     key = ".".join(path)
     paths = KEYS[key].kind == "paths"
-    wanted = "absolute paths, or paths that begin with ~/" if paths else "names"
+    wanted = "absolute paths, or paths that begin with ~/" if paths else _WANTED.get(KEYS[key].kind, "names")
     if not isinstance(value, list):
         where.refuse(path, f"{key} must be a list of {wanted}, not {value!r}")
     for number, item in enumerate(value):
@@ -160,6 +185,8 @@ def _list(path: tuple[str, ...], value: Any, where: Located) -> list[str]:
         try:
             if paths:
                 Containment(read=(item.replace("~/", "/home/", 1) if item.startswith("~/") else item,))
+            elif KEYS[key].kind in _WANTED:
+                Containment(**{path[1]: (item,)})  # type: ignore[arg-type]  # the record says what is wrong
             else:
                 SandboxConfig("/usr", **{FIELDS.get(key, key): (item,)})  # type: ignore[arg-type]
         except PolicyError as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DECISIONS = ("allow", "ask", "deny")  # from loose to tight
 TABLES = ("containment", "limits", "output", "audit")
 DECIDED = ("effects", "groups")  # tables whose keys are those of the rules, and whose values are decisions
-LISTS = ("names", "patterns", "paths")
+LISTS = ("names", "patterns", "paths", "hosts", "headers")
 
 
 class Key:
@@ -26,6 +26,7 @@ class Key:
     less     a smaller number; 0 is none at all, the tightest
     adds     a list of refusals, to which anyone may add
     grants   a list of permissions, to which only the owner adds
+    network  off is tighter than a list of destinations, a shorter list than a longer one, any than on
     free     neither value reaches further than the other
     """
 
@@ -33,7 +34,7 @@ class Key:
 
     def __init__(
         self,
-        kind: str,  # choice, switch, whole, share, seconds, names, patterns or paths
+        kind: str,  # choice, switch, whole, share, seconds, network, or one of LISTS
         tighter: str,
         what: str,
         choices: tuple[Any, ...] = (),
@@ -66,7 +67,13 @@ KEYS = {
     "containment.backend": Key(
         "choice", "rank", "What holds commands.", ("none", *(b for b in BACKENDS if b != "none")), ("auto", "warden", "bubblewrap")
     ),
-    "containment.network": Key("choice", "rank", "Whether commands reach the network.", ("on", "off")),
+    "containment.network": Key(
+        "network", "network", "What commands reach: all, nothing, or the destinations that are listed.", ("on", "off")
+    ),
+    "containment.hosts": Key("hosts", "grants", "Where granted names lie, name=address, instead of what the DNS says."),
+    "containment.inject": Key(
+        "headers", "grants", "Headers that the proxy adds to plain HTTP, name:port Header: value; ${NAME} is the owner's variable."
+    ),
     "containment.read": Key("paths", "grants", "Paths that commands may read besides the project and the system."),
     "containment.write": Key("paths", "grants", "Paths that commands may write besides the project."),
     "containment.project": Key("choice", "rank", "Whether commands may change the project.", ("read-write", "read-only")),
@@ -84,6 +91,8 @@ KEYS = {
     "limits.file_size_bytes": Key("whole", "lower", "Size of each file that is written.", most=MAX_LIMIT, zero=True),
     "limits.disk_bytes": Key("whole", "lower", "Disk that a command may fill.", most=MAX_LIMIT, zero=True),
     "limits.free_disk_bytes": Key("whole", "higher", "Disk that stays free for everybody else.", most=MAX_LIMIT, zero=True),
+    "limits.connections": Key("whole", "lower", "Connections through the proxy at a time.", most=MAX_LIMIT, zero=True),
+    "limits.network_bytes": Key("whole", "lower", "Bytes through the proxy, both ways.", most=MAX_LIMIT, zero=True),
     "output.keep": Key("choice", "free", "Which part of a long output is kept.", ("both", "head", "tail")),
     "output.silence_seconds": Key(
         "seconds", "lower", "How long a command may print nothing; 0 is without end.", most=MAX_SECONDS, zero=True
@@ -110,6 +119,13 @@ def is_tighter(key: str, value: Any, held: Any) -> bool:
         if value in row.equal and held in row.equal:
             return False
         return bool(row.choices.index(value) > row.choices.index(held))
+    if row.tighter == "network":
+        if isinstance(value, str) or isinstance(held, str):
+            return bool(value == "off" or held == "on")
+        from corral.destinations import Grants  # noqa: PLC0415  for policies that name some
+
+        grants = Grants(held)
+        return all(grants.include(text) for text in value)
     if row.tighter == "less":
         return bool(value <= held)
     if row.tighter == "lower":

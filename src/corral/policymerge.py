@@ -15,7 +15,7 @@ from corral.config import (
 from corral.errors import PolicyError
 from corral.frozen import Record, frozen
 from corral.model import Decision
-from corral.policykeys import DECIDED, KEYS, is_tighter
+from corral.policykeys import DECIDED, KEYS, LISTS, is_tighter
 from corral.rulebook import CommandRule, Profile, default_denylist, default_interpreter_block, profile_named
 
 TYPE_CHECKING = False
@@ -106,7 +106,7 @@ class Merge:
             elif key.startswith(tuple(f"{table}." for table in DECIDED)):
                 decided[key] = value
             else:
-                self._put(key, value)
+                self._put(key, value, trusted=trusted)
         if trusted:
             self.decided |= decided
         elif name is not None or decided:
@@ -143,8 +143,12 @@ class Merge:
             held = strictest(held, table_of(name, decided, held))
         return held
 
-    def _put(self, key: str, value: Any) -> None:
+    def _put(self, key: str, value: Any, *, trusted: bool) -> None:
         row = KEYS[key]
+        held = self.values.get(key)
+        if row.tighter == "network" and trusted and isinstance(value, list) and isinstance(held, list):
+            # Two lists of the owner's add up; who may only tighten has said all that is to be left.
+            value = list(dict.fromkeys([*held, *value]))
         if row.kind == "paths":
             value = [self._expanded(path) for path in value]
         if row.tighter in ("adds", "grants"):
@@ -205,7 +209,7 @@ def _or_none(key: str, value: Any) -> Any:
 
 def default(key: str) -> Any:
     """Return what holds where no file speaks, as a file would write it."""
-    if KEYS[key].kind in ("names", "patterns", "paths"):
+    if KEYS[key].kind in LISTS:
         return ()
     table, _, field = key.partition(".")
     found = _DEFAULTS[key] if key in _DEFAULTS else getattr(_RECORDS[table](), field)

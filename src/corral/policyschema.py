@@ -15,6 +15,9 @@ _PATTERNS = {
     "names": r"^[^\s/*\u0000](?:[^/*\u0000]*[^\s/*\u0000])?$",
     "patterns": _NAME,
     "paths": r"^(?:~/|/)[^\u0000]*[^/\u0000]",
+    "hosts": r"^[^=\s\u0000]+=[^=\s\u0000]+$",
+    "headers": r"^[^\s\u0000]+:[0-9]+ [^\s:]+: *[ -~]*[!-~]",
+    "network": r"^(?:\*\.)?(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+):[1-9][0-9]{0,4}$",
 }
 _RULE = {
     "command": {
@@ -57,6 +60,9 @@ def _value(key: str) -> dict[str, Any]:
             "uniqueItems": True,
             "items": {"type": "string", "pattern": _PATTERNS[row.kind]},
         }
+    if row.kind == "network":
+        named = {"type": "string", "pattern": _PATTERNS["network"]}
+        return made | {"anyOf": [{"enum": list(row.choices)}, {"type": "array", "uniqueItems": True, "items": named}]}
     if row.kind in ("choice", "switch"):
         return made | {"enum": list(row.choices)}
     if row.kind == "seconds":

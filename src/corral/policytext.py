@@ -90,6 +90,9 @@ def _rule(rule: Any) -> dict[str, object]:
 def _said(policy: Policy, key: str) -> list[Setting]:
     """Return the lines that a value comes from: the last of them, or all for a list, to which each adds."""
     found = [s for s in policy.settings if s.key == key and s.in_force]
+    if key in KEYS and KEYS[key].tighter == "network":
+        lists = [s for s in found if isinstance(s.value, list)]
+        return lists if found[-1:] == lists[-1:] else found[-1:]
     return found if key in KEYS and KEYS[key].tighter in ("adds", "grants") else found[-1:]
 
 

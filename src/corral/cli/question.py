@@ -16,7 +16,7 @@ from corral.vet import trace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.approvals import Approval
-    from corral.config import SandboxConfig
+    from corral.config import Containment, SandboxConfig
     from corral.machine import Machine
     from corral.model import Call, Verdict
     from corral.terminal import Terminal
@@ -90,7 +90,7 @@ def _held(config: SandboxConfig) -> str:
     containment = config.containment
     if containment.backend == "none":
         return f"profile {config.rules.name}, by nothing: it runs with all your rights"
-    network = "no network" if containment.network == "off" else "with network"
+    network = _network(containment)
     project = "the project read-only" if containment.project == "read-only" else "in the project"
     return f"profile {config.rules.name}, {project}, {network}"
 
@@ -103,3 +103,9 @@ def choices(terminal: Terminal, *, runs: bool, keeps: bool, is_whole: bool) -> s
     if not is_whole:
         offered.append("[s]how all of it")
     return terminal.paint("head", f"{'Run' if runs else 'Approve'} it? {', '.join([*offered, '[N]o'])}") + " > "
+
+
+def _network(containment: Containment) -> str:
+    if containment.destinations:
+        return f"network to {', '.join(containment.destinations)}"
+    return "no network" if containment.network == "off" else "with network"

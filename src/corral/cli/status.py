@@ -117,7 +117,7 @@ def _kernel_lines(policy: Policy | None) -> Iterator[Line]:
     yield Line("kernel", status, f"{enforcement}: {what}{runs}", "" if status == OK else "corral doctor")
 
 
-def _probed(network: str) -> tuple[str, tuple[str, ...]]:
+def _probed(network: object) -> tuple[str, tuple[str, ...]]:
     base = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  a directory of our own in it
     stage = f"{base}/corral-probe-{os.urandom(8).hex()}"
     os.mkdir(stage, 0o700)

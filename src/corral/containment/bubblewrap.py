@@ -90,7 +90,7 @@ class Bubblewrap:
         found += ["--unshare-cgroup"] if _has_control_groups() else []
         # In the keeper's own, where it could make them: then all commands share one loopback.
         found += [] if plan["nested"] else ["--unshare-user"]
-        found += ["--unshare-net"] if plan["network"] == "off" and not plan["nested"] else []
+        found += ["--unshare-net"] if plan["network"] != "on" and not plan["nested"] else []
         found += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
         if plan["nested"] and os.geteuid() == 0:
             for name in _KEPT:

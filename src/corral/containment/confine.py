@@ -38,7 +38,7 @@ def give_up(plan: dict[str, Any], layers: Collection[str]) -> None:
     if "landlock" in layers:
         # After the last mount: a rule binds to what lies there when it is made.
         rules = plan["rules"] if "mount" in layers else plan["rules_without_mounts"]
-        deny_tcp = "net" not in layers and plan["network"] == "off"
+        deny_tcp = "net" not in layers and plan["network"] != "on"
         landlock.confine(rules, deny_tcp=deny_tcp, logged=plan["audited"])
     privileges.drop(privileges.FILE_CAPABILITIES if plan["full_map"] and os.geteuid() == 0 else ())
     tree.hide()

@@ -88,7 +88,7 @@ class _Reader:
         docker = messages.DOCKER_SOCKET.search(line)
         if docker:
             yield from self._docker(docker[1])
-        elif self.sight.config.containment.network == "off" and self._is_cut_off(line):
+        elif self.sight.config.containment.network != "on" and self._is_cut_off(line):
             host = messages.host_in(line)
             if not messages.is_loopback(host):
                 yield unreachable(host, inferred=True)

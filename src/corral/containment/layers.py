@@ -35,9 +35,9 @@ _ALWAYS = ("privileges", "limits")
 _MINIMAL = (("bind", "/usr", "/usr", "ro"), ("pin", "/usr", "", ""))
 
 
-def wanted(network: str) -> tuple[str, ...]:
+def wanted(network: object) -> tuple[str, ...]:
     """Return the layers that a config asks for."""
-    return tuple(name for name in LAYERS if name != "net" or network == "off")
+    return tuple(name for name in LAYERS if name != "net" or network != "on")
 
 
 def downgrade(wanted: Collection[str], available: Collection[str]) -> tuple[str, tuple[str, ...]]:

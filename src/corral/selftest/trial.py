@@ -156,7 +156,7 @@ class _Run:
         return f"failed {done.stderr_text.strip().rpartition(chr(10))[2] or done.reason or done.exit_code}"
 
 
-def _lacking(need: str, network: str) -> str:
+def _lacking(need: str, network: object) -> str:
     """Return why a condition is not met here, or nothing."""
     if need == "no network":
         return "the owner granted the network" if network == "on" else ""
