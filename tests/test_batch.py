@@ -194,7 +194,7 @@ def test_the_work_arrives_elsewhere_with_a_copy_of_the_project(
     (project / "notes.txt").write_text("pears\n")
     here = Here(box)
     worker = pickle.loads(pickle.dumps(here)).begin()
-    place = worker._place
+    place = worker._place.path
     calls = [
         ["cat", "notes.txt"],
         {"shell": "ulimit -n; echo new > notes.txt; cat notes.txt"},

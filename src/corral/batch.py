@@ -6,8 +6,6 @@ Elsewhere, the calls run in copies of the project; what they change there is not
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from signal import SIGKILL
 from time import time
 
@@ -18,6 +16,7 @@ from corral.frozen import Record, frozen
 from corral.model import Call, Verdict, Violation
 from corral.outcome import facts_of
 from corral.result import SandboxResult
+from corral.throwaway import Throwaway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,8 +96,9 @@ class Batch:
     ) -> None:
         if workers is not None and (type(workers) is not int or workers < 1):
             raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
-        hired = executor_named(engine).hire(Here(box), workers)
-        self._stream = stream(hired, _entries(calls, idempotent), ordered=ordered)
+        work = Here(box)
+        hired = executor_named(engine).hire(work, workers)
+        self._stream = stream(work, hired, _entries(calls, idempotent), ordered=ordered)
         # Here the sandbox tells it itself.
         self._on_result = None if engine == "local" else box.on_result
 
@@ -177,14 +177,14 @@ class Elsewhere:
         """Unpack the project and open a sandbox in it."""
         from corral.parcel import unpack  # noqa: PLC0415  as above
 
-        place = tempfile.mkdtemp(prefix="corral-project-")
+        place = Throwaway("corral-project-")
         try:
             # Its own name, which commands may print.
-            project = os.path.join(place, os.path.basename(self._root))
+            project = os.path.join(place.path, os.path.basename(self._root))
             unpack(self._packed, project)
             return Visitor(self._sandbox(SandboxConfig(project, **self._settings)), place, self._root)
         except BaseException:
-            shutil.rmtree(place, ignore_errors=True)
+            place.close()
             raise
 
 
@@ -240,11 +240,14 @@ class Runner:
     def close(self) -> None:
         """Leave the sandbox open: it is its owner's."""
 
+    def revive(self) -> None:
+        """Do nothing: wardens are replaced by their pool."""
+
 
 class Visitor(Runner):
     """A runner with a sandbox and a project of its own, both gone afterwards."""
 
-    def __init__(self, box: Sandbox, place: str, home: str) -> None:
+    def __init__(self, box: Sandbox, place: Throwaway, home: str) -> None:
         super().__init__(box)
         self._place = place
         self._home = home
@@ -257,7 +260,7 @@ class Visitor(Runner):
     def close(self) -> None:
         """End the sandbox, and remove the copy of the project."""
         self._box.close()
-        shutil.rmtree(self._place, ignore_errors=True)
+        self._place.close()
 
 
 def was_lost(result: SandboxResult) -> bool:

@@ -19,13 +19,17 @@ if TYPE_CHECKING:
     from typing import Any, Protocol, Self
 
     class Worker(Protocol):
-        """Does items, one after the other. `cancel` may come from any thread, and ends what runs; `close` comes last."""
+        """Does items, one after the other. `cancel` may come from any thread, and ends what runs; `close` comes last.
+
+        One that is lost with its items raises WorkerLost, and `revive` waits until it is there again.
+        """
 
         chunk: int  # how many items it would like at a time
 
         def do_all(self, items: list[Any]) -> list[Any]: ...
         def cancel(self) -> None: ...
         def close(self) -> None: ...
+        def revive(self) -> None: ...
 
     class Work(Protocol):
         """What is to be done with each item: begun once by every worker. Elsewhere it arrives by pickle.
@@ -43,8 +47,13 @@ if TYPE_CHECKING:
         def hire(self, work: Work, count: int | None) -> Sequence[Worker]: ...
 
 
-EXECUTORS = {"local": "corral.executor:Threads"}
+EXECUTORS = {"local": "corral.executor:Threads", "ray": "corral.integrations.ray:Ray"}
+MAX_TRIES = 3  # of an item whose worker is lost each time: it may be the item that does it
 WINDOW_PER_WORKER = 16  # items; so that one slow item holds up no other worker for a while
+
+
+class WorkerLost(CorralError):
+    """A worker died with the items it had; the message says how."""
 
 
 def executor_named(engine: str | Executor) -> Executor:
@@ -79,7 +88,8 @@ class _Raised:
 class _Line:
     """What the workers and the reader share."""
 
-    def __init__(self, items: Iterable[object], window: int, *, ordered: bool) -> None:
+    def __init__(self, work: Work, items: Iterable[object], window: int, *, ordered: bool) -> None:
+        self.work = work
         self.items = iter(items)
         self.ordered = ordered
         self.room = Semaphore(window)
@@ -88,6 +98,8 @@ class _Line:
         self.is_over = False  # nothing more is taken
         self.done: dict[int, object] = {}
         self.queue: deque[tuple[int, object]] = deque()  # instead of `done`, where the order does not matter
+        self.again: deque[tuple[int, object]] = deque()  # what was lost with a worker, and may be repeated
+        self.tries: dict[int, int] = {}
         self.bell = Lock()  # released when there may be something for the reader
         self.bell.acquire()
         self.state = Condition()
@@ -95,13 +107,32 @@ class _Line:
         self.is_closed = False
 
     def take(self, most: int) -> tuple[int, list[object]]:
-        """Return the next items, with the number of the first; none when there are no more."""
-        self.room.acquire()
+        """Return the next items, with the number of the first; none when there are no more, and none can be lost any more."""
+        while True:
+            self.room.acquire()
+            try:
+                first, item = self.again.popleft()
+                items = [item]
+            except IndexError:
+                first, items = self._take_new(most)
+            with self.state:
+                if self.is_closed:
+                    return first, []
+                if items:
+                    self.busy += 1
+                    return first, items
+                self.state.wait_for(lambda: self.is_closed or self.again or not self.busy)
+                if not self.again:
+                    return first, []
+
+    def _take_new(self, most: int) -> tuple[int, list[object]]:
+        """Take from the source; there is room for one."""
         spare = 1
+        items: list[object] = []
         with self.taking:
             first = self.taken
-            items: list[object] = []
             while not self.is_over and len(items) < most and (spare or self.room.acquire(blocking=False)):
+                spare = 0
                 try:
                     items.append(next(self.items))
                 except StopIteration:
@@ -111,14 +142,8 @@ class _Line:
                     self.put(self.taken, [_Raised(error)])
                     self.taken += 1
                     self.is_over = True
-                    spare = 0
                 else:
                     self.taken += 1
-                    spare = 0
-            with self.state:
-                if self.is_closed:
-                    items = []
-                self.busy += bool(items)
         if self.is_over:
             self.ring()
         if spare:
@@ -155,8 +180,12 @@ class _Line:
         first, items = self.take(worker.chunk)
         if not items:
             return False
+        is_lost = False
         try:
             self.put(first, worker.do_all(items))
+        except WorkerLost as error:
+            is_lost = True
+            self._give_back(first, items, str(error))
         except BaseException as error:  # noqa: BLE001  as above
             self.is_over = True
             self.put(first, [_Raised(error)])
@@ -164,7 +193,20 @@ class _Line:
             with self.state:
                 self.busy -= 1
                 self.state.notify_all()
+        if is_lost and not self.is_closed:
+            # Without items: whoever has room meanwhile does them.
+            worker.revive()
         return True
+
+    def _give_back(self, first: int, items: list[object], why: str) -> None:
+        for number, item in enumerate(items, first):
+            self.tries[number] = self.tries.get(number, 0) + 1
+            if self.tries[number] < MAX_TRIES and self.work.may_repeat(item):
+                self.again.append((number, item))
+                # It has its room already: this is for somebody to come and take it.
+                self.room.release()
+            else:
+                self.put(number, [self.work.lost(item, why)])
 
     def ring(self) -> None:
         """Wake the reader."""
@@ -175,9 +217,9 @@ class _Line:
             return
 
 
-def stream(workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> Stream:
+def stream(work: Work, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> Stream:
     """Return the results of all items, as an iterator that ends what runs when it is closed."""
-    return Alone(workers[0], items) if len(workers) == 1 else Crowd(workers, items, ordered=ordered)
+    return Alone(work, workers[0], items) if len(workers) == 1 else Crowd(work, workers, items, ordered=ordered)
 
 
 class Stream:
@@ -206,7 +248,8 @@ class Stream:
 class Alone(Stream):
     """One worker, in the reader's own thread, whenever the reader wants more: two threads would only take turns."""
 
-    def __init__(self, worker: Worker, items: Iterable[object]) -> None:
+    def __init__(self, work: Work, worker: Worker, items: Iterable[object]) -> None:
+        self._work = work
         self._worker: Worker | None = worker
         self._items = iter(items)
         self._ready: deque[object] = deque()
@@ -218,12 +261,30 @@ class Alone(Stream):
             if self._worker is None:
                 raise StopIteration
             try:
-                self._ready.extend(self._worker.do_all(self._take(self._worker.chunk)))
+                self._ready.extend(self._do(self._worker, self._take(self._worker.chunk)))
             except BaseException:
                 self.close()
                 raise
         self._given += 1
         return self._given, self._ready.popleft()
+
+    def _do(self, worker: Worker, items: list[object]) -> list[object]:
+        try:
+            return worker.do_all(items)
+        except WorkerLost as error:
+            why = str(error)
+        results = [result for item in items for result in self._do_again(worker, item, why)]
+        worker.revive()
+        return results
+
+    def _do_again(self, worker: Worker, item: object, why: str) -> list[object]:
+        for _ in range(MAX_TRIES - 1 if self._work.may_repeat(item) else 0):
+            worker.revive()
+            try:
+                return worker.do_all([item])
+            except WorkerLost as error:
+                why = str(error)
+        return [self._work.lost(item, why)]
 
     def _take(self, most: int) -> list[object]:
         if self._failed is not None:
@@ -252,10 +313,10 @@ class Alone(Stream):
 class Crowd(Stream):
     """Several workers, each in a thread of its own. The items are taken by these threads, one at a time."""
 
-    def __init__(self, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> None:
+    def __init__(self, work: Work, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> None:
         self._workers = workers
         room = sum(max(WINDOW_PER_WORKER, 2 * worker.chunk) for worker in workers)
-        self._line = _Line(items, room, ordered=ordered)
+        self._line = _Line(work, items, room, ordered=ordered)
         for worker in workers:
             Thread(target=_work, args=(self._line, worker), name="corral-worker", daemon=True).start()
 
@@ -288,6 +349,7 @@ class Crowd(Stream):
             if line.is_closed:
                 return
             line.is_closed = line.is_over = True
+            line.state.notify_all()
         for worker in self._workers:
             worker.cancel()
         line.room.release(len(self._workers))

@@ -137,10 +137,13 @@ def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path: Path) ->
     assert done.returncode == 0
 
 
-def test_killed_half_way_and_resumed_exactly_the_rest_runs(tmp_path: Path) -> None:
+def test_killed_half_way_and_resumed_exactly_the_rest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [GOOD | {"id": f"t{n}", "tags": [f"mod:{n % 3}"], "argv": ["echo", "x"]} for n in range(TASKS)]
     written(tmp_path, *many)
     journal = tmp_path / "corral-eval/journal.jsonl"
+    room = tmp_path / "room"
+    room.mkdir()
+    monkeypatch.setenv("TMPDIR", str(room))
     process = subprocess.Popen(
         command("tasks.jsonl", "--workers", "2"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -153,7 +156,7 @@ def test_killed_half_way_and_resumed_exactly_the_rest_runs(tmp_path: Path) -> No
     first = [json.loads(line) for line in journal.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     done = {entry["id"] for entry in first if entry["event"] == "task"}
     assert TASKS // 2 <= len(done) < TASKS
-    place = Path(first[0]["place"])
+    (place,) = room.glob("corral-eval-*")
     resumed = run("tasks.jsonl", "--workers", "2", cwd=tmp_path)
     assert resumed.returncode == 0
     assert f"{len(done)} of {TASKS} tasks are done" in resumed.stderr
@@ -167,4 +170,4 @@ def test_killed_half_way_and_resumed_exactly_the_rest_runs(tmp_path: Path) -> No
     results = [json.loads(line) for line in (tmp_path / "corral-eval/results.jsonl").read_text().splitlines()]
     assert [result["id"] for result in results] == [task["id"] for task in many]
     assert {result["status"] for result in results} == {"passed"}
-    assert not place.exists()
+    assert (place.exists(), list(room.iterdir())) == (False, [])

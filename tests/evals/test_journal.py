@@ -1,8 +1,6 @@
 """The journal: what is done stays done, what was torn runs again, and one run writes at a time."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,6 @@ def test_a_run_is_a_start_a_line_for_each_task_and_an_end(tmp_path: Path) -> Non
     written = lines(tmp_path)
     assert [entry["event"] for entry in written] == ["start", *["task"] * 5, "end"]
     assert {entry["status"] for entry in written[1:-1]} == {"passed"}
-    assert not Path(written[0]["place"]).exists()
 
 
 def test_a_run_that_ended_is_begun_anew(tmp_path: Path) -> None:
@@ -61,7 +58,7 @@ def test_a_run_that_was_broken_off_goes_on_with_the_rest(tmp_path: Path) -> None
 
 def test_a_task_that_was_changed_runs_again_and_fresh_runs_all(tmp_path: Path) -> None:
     with Journal(str(tmp_path)) as journal:
-        journal.start(2, "", 0.0)
+        journal.start(2, 0.0)
         for task in tasks(2):
             journal.add(Outcome(task.id, task.digest, "passed"))
     changed = [tasks(2)[0], Task("t1", {**tasks(2)[1].data, "about": "other"})]
@@ -108,20 +105,3 @@ def test_another_version_does_not_go_on(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(evaluating, "__version__", "99")
     with Journal(str(tmp_path)) as journal, pytest.raises(CorralError, match=r"begun by corral .*, and this is 99"):
         next(evaluate(tasks(3), journal))
-
-
-def test_what_a_killed_run_left_behind_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    code = (
-        "import sys, tempfile; from corral.evals.journal import Journal\n"
-        "place = tempfile.mkdtemp(prefix='corral-eval-')\n"
-        "journal = Journal(sys.argv[1]); journal.start(3, place, 0.0); journal.start(3, sys.argv[2], 0.0); print(place)"
-    )
-    victim = tmp_path / "corral-eval-victim"
-    victim.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), str(victim)], capture_output=True, text=True, check=True
-    )
-    place = Path(done.stdout.strip())
-    assert place.is_dir()
-    ran(tmp_path, tasks(1))
-    assert (place.exists(), victim.exists()) == (False, True)

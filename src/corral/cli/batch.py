@@ -40,10 +40,11 @@ def main(options: argparse.Namespace) -> int:
     asking = Asking(config, machine_of, may_ask=False)
     is_here = options.engine == "local"
     with Sandbox(config, on_ask=asking.answer, on_result=record.result if is_here else None) as box:
-        workers = executor_named(options.engine).hire(Answering(Here(box)), options.workers)
+        work = Answering(Here(box))
+        workers = executor_named(options.engine).hire(work, options.workers)
         # Not sys.stdin, and never closed: whoever still waits for a line there would hold up the end of the process.
         source = open(0, "rb", closefd=False)  # noqa: SIM115
-        with stream(workers, _items(source, options.idempotent), ordered=options.ordered) as answers:
+        with stream(work, workers, _items(source, options.idempotent), ordered=options.ordered) as answers:
             for _, (name, result) in answers:
                 if isinstance(result, str):
                     reply: dict[str, object] = {"id": name, "error": result}
@@ -129,3 +130,7 @@ class Answerer:
     def close(self) -> None:
         """End what the worker has of its own."""
         self._runner.close()
+
+    def revive(self) -> None:
+        """Wait for the worker."""
+        self._runner.revive()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import stat
-import tempfile
 from time import time
 
 from corral import __version__
 from corral.errors import CorralError
-from corral.evals.running import PREFIX, Trials, remove
+from corral.evals.running import PREFIX, Trials
 from corral.executor import executor_named, stream
+from corral.throwaway import Throwaway
 from corral.unguarded import kept_in
 
 TYPE_CHECKING = False
@@ -28,21 +26,17 @@ def evaluate(
 ) -> Iterator[Outcome]:
     """Run what the journal does not have yet, and yield each outcome as it comes. Closing the iterator ends what runs."""
     _check_version(journal)
-    _clear(journal.places)
     rest = [task for task in tasks if (task.id, task.digest) not in journal.done]
-    place = tempfile.mkdtemp(prefix=PREFIX)
-    try:
-        journal.start(len(tasks), place, time())
-        with kept_in(place):
-            hired = executor_named(engine).hire(Trials(place), workers and min(workers, len(rest) or 1))
-            with stream(hired, rest, ordered=False) as outcomes:
-                for _, outcome in outcomes:
-                    journal.add(outcome)
-                    journal.done[outcome.id, outcome.digest] = outcome
-                    yield outcome
+    with Throwaway(PREFIX) as place, kept_in(place.path):
+        journal.start(len(tasks), time())
+        work = Trials(place.path)
+        hired = executor_named(engine).hire(work, workers and min(workers, len(rest) or 1))
+        with stream(work, hired, rest, ordered=False) as outcomes:
+            for _, outcome in outcomes:
+                journal.add(outcome)
+                journal.done[outcome.id, outcome.digest] = outcome
+                yield outcome
         journal.finish(time())
-    finally:
-        remove(place)
 
 
 def _check_version(journal: Journal) -> None:
@@ -50,15 +44,3 @@ def _check_version(journal: Journal) -> None:
         raise CorralError(
             f"{journal.path} was begun by corral {journal.version}, and this is {__version__}; --fresh begins anew"
         )
-
-
-def _clear(places: list[str]) -> None:
-    """Remove what runs left behind that were killed. The path comes from a file: only what is clearly ours goes."""
-    for place in places:
-        try:
-            about = os.lstat(place)
-        except OSError:
-            continue
-        is_ours = os.path.dirname(place) == tempfile.gettempdir() and os.path.basename(place).startswith(PREFIX)
-        if is_ours and stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
-            remove(place)

@@ -30,7 +30,7 @@ class Journal:
         os.makedirs(folder, exist_ok=True)
         self.path = os.path.join(folder, NAME)
         self.done: dict[tuple[str, str], Outcome] = {}
-        self.places: list[str] = []  # of runs that may not have come to remove them
+        self.version = ""
         self._is_torn = False
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = os.open(self.path, flags, 0o666)
@@ -44,16 +44,9 @@ class Journal:
             os.close(self._descriptor)
             raise
 
-    def start(self, count: int, place: str, at: float) -> None:
+    def start(self, count: int, at: float) -> None:
         """Note that a run begins, or goes on, with so many tasks."""
-        head = {
-            "event": "start",
-            "schema": SCHEMA,
-            "corral": __version__,
-            "at": utc(at),
-            "tasks": count,
-            "place": place,
-        }
+        head = {"event": "start", "schema": SCHEMA, "corral": __version__, "at": utc(at), "tasks": count}
         self._append(head)
 
     def add(self, outcome: Outcome) -> None:
@@ -101,7 +94,6 @@ class Journal:
     def _check_start(self, entry: dict[str, Any]) -> None:
         if entry.get("schema") != SCHEMA:
             raise CorralError(f"{self.path} is no journal of this corral eval; choose another --out, or --fresh")
-        self.places.append(str(entry.get("place", "")))
         self.version = str(entry.get("corral", ""))
 
     def _append(self, entry: dict[str, Any]) -> None:
@@ -111,8 +103,6 @@ class Journal:
         view = memoryview(data)
         while view:
             view = view[os.write(self._descriptor, view) :]
-
-    version = ""
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from corral.evals.judging import differences, file_difference, replaced
 from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, Outcome
 from corral.evals.task import entry_of
 from corral.sandbox import Sandbox
+from corral.throwaway import Throwaway
 from corral.unguarded import kept_in
 
 TYPE_CHECKING = False
@@ -60,8 +61,7 @@ class Away:
     def begin(self) -> Trier:
         """Make a place, and return a worker that removes it."""
         stack = ExitStack()
-        place = tempfile.mkdtemp(prefix=PREFIX)
-        stack.callback(remove, place)
+        place = stack.enter_context(Throwaway(PREFIX)).path
         stack.enter_context(kept_in(place))
         return Trier(place, stack)
 
@@ -92,6 +92,9 @@ class Trier:
         """Remove what is this worker's own."""
         if self._stack is not None:
             self._stack.close()
+
+    def revive(self) -> None:
+        """Do nothing: here a worker is lost only with everything."""
 
     def _do(self, task: Task) -> Outcome:
         begun = perf_counter()
@@ -212,8 +215,3 @@ def _content(path: str, root: str) -> str | None:
             return file.read(MAX_READ).decode("utf-8", "replace")
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def remove(folder: str) -> None:
-    """Remove a directory, though a command may have closed what lies in it."""
-    scratch.remove(folder)

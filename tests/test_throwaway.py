@@ -1,0 +1,46 @@
+"""Directories that go with their process: closed, killed, and those that are somebody else's."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from corral.throwaway import Throwaway, remove
+
+KILLED = "import os; from corral.throwaway import Throwaway; print(Throwaway('corral-test-').path, flush=True); os.kill(os.getpid(), 9)"
+
+
+@pytest.fixture(autouse=True)
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "room"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return folder
+
+
+def test_it_goes_with_its_end(room: Path) -> None:
+    with Throwaway("corral-test-") as place:
+        (Path(place.path) / "x").write_text("x")
+    assert list(room.iterdir()) == []
+
+
+def test_that_of_a_killed_process_goes_when_the_next_is_made_and_no_other(room: Path) -> None:
+    dead = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False).stdout.strip()
+    (room / "corral-test-mine").mkdir()
+    (room / "other").mkdir()
+    assert Path(dead).is_dir()
+    with Throwaway("corral-test-") as alive, Throwaway("corral-test-") as second:
+        found = sorted(path.name for path in room.iterdir())
+        assert found == sorted(["corral-test-mine", "other", Path(alive.path).name, Path(second.path).name])
+
+
+def test_what_a_command_closed_goes_all_the_same(room: Path) -> None:
+    (room / "a" / "b").mkdir(parents=True)
+    (room / "a" / "b" / "c").write_text("x")
+    (room / "a" / "b").chmod(0)
+    (room / "a").chmod(0)
+    remove(str(room / "a"))
+    assert list(room.iterdir()) == []
