@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 RULES := src/corral/rules/compiled.bin
 
 FRAMEWORKS := .venv-frameworks
-FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai-agents swerex claude
+FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai-agents swerex claude ray
 
 .PHONY: setup demo test test-frameworks check docs bench bench-peers format lock clean
 

@@ -19,7 +19,7 @@ class Worker:
         self.chunk = chunk
         self.done: list[Any] = []
         self.cancelled = threading.Event()
-        self.closed = self.revived = 0
+        self.closed = self.readied = 0
 
     def do_all(self, items: list[Any]) -> list[Any]:
         self.done += items
@@ -31,8 +31,8 @@ class Worker:
     def close(self) -> None:
         self.closed += 1
 
-    def revive(self) -> None:
-        self.revived += 1
+    def ready(self) -> None:
+        self.readied += 1
 
 
 class Work:
@@ -180,7 +180,7 @@ def test_what_is_lost_with_a_worker_is_done_again_and_nothing_twice(count: int, 
     workers = [Worker(chunk) for _ in range(count)]
     results = sorted(stream(Work(), workers, items, ordered=ordered), key=lambda pair: pair[0])
     assert results == [(n, "done after all" if n == 40 else n) for n in range(80)]
-    assert sum(worker.revived for worker in workers) >= 1
+    assert sum(worker.readied for worker in workers) > count
 
 
 @pytest.mark.parametrize("count", [1, 3], ids=lambda count: f"{count} workers")
@@ -207,11 +207,25 @@ def test_a_worker_that_never_comes_back_holds_up_nobody() -> None:
             self.done += items
             raise WorkerLost("its node died")
 
-        def revive(self) -> None:
-            self.cancelled.wait(20)
+        def ready(self) -> None:
+            if self.done:
+                self.cancelled.wait(20)
 
     gone, other = Gone(4), Worker()
     # More than there is room for: what is lost first is what the reader wants first.
     results = list(stream(Work(), [gone, other], range(500)))
     assert results == [(n, n) for n in range(500)]
     assert (gone.closed, other.closed) == (1, 1)
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=lambda count: f"{count} workers")
+def test_a_worker_that_cannot_work_is_told_at_once(count: int) -> None:
+    class Unfit(Worker):
+        def ready(self) -> None:
+            raise CorralError("no room")
+
+    workers = [Unfit(), *(Worker() for _ in range(count - 1))]
+    gate = threading.Event()
+    with pytest.raises(CorralError, match="no room"):
+        list(stream(Work(), workers, [lambda self: self.cancelled.wait(20) or gate.is_set()] * 5))
+    assert [worker.closed for worker in workers] == [1] * count

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.throwaway import Throwaway, remove
+from corral.throwaway import Throwaway
 
 KILLED = "import os; from corral.throwaway import Throwaway; print(Throwaway('corral-test-').path, flush=True); os.kill(os.getpid(), 9)"
 
@@ -38,9 +38,10 @@ def test_that_of_a_killed_process_goes_when_the_next_is_made_and_no_other(room: 
 
 
 def test_what_a_command_closed_goes_all_the_same(room: Path) -> None:
-    (room / "a" / "b").mkdir(parents=True)
-    (room / "a" / "b" / "c").write_text("x")
-    (room / "a" / "b").chmod(0)
-    (room / "a").chmod(0)
-    remove(str(room / "a"))
+    with Throwaway("corral-test-") as place:
+        inner = Path(place.path, "a/b")
+        inner.mkdir(parents=True)
+        (inner / "c").write_text("x")
+        inner.chmod(0)
+        inner.parent.chmod(0)
     assert list(room.iterdir()) == []

@@ -240,8 +240,8 @@ class Runner:
     def close(self) -> None:
         """Leave the sandbox open: it is its owner's."""
 
-    def revive(self) -> None:
-        """Do nothing: wardens are replaced by their pool."""
+    def ready(self) -> None:
+        """Do nothing: wardens are made and replaced by their pool."""
 
 
 class Visitor(Runner):

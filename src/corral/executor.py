@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     class Worker(Protocol):
         """Does items, one after the other. `cancel` may come from any thread, and ends what runs; `close` comes last.
 
-        One that is lost with its items raises WorkerLost, and `revive` waits until it is there again.
+        `ready` waits until it can work, and comes first; one that is lost with its items raises WorkerLost, and is asked again.
         """
 
-        chunk: int  # how many items it would like at a time
+        chunk: int  # how many items it would like at a time; it may change
 
         def do_all(self, items: list[Any]) -> list[Any]: ...
         def cancel(self) -> None: ...
         def close(self) -> None: ...
-        def revive(self) -> None: ...
+        def ready(self) -> None: ...
 
     class Work(Protocol):
         """What is to be done with each item: begun once by every worker. Elsewhere it arrives by pickle.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 EXECUTORS = {"local": "corral.executor:Threads", "ray": "corral.integrations.ray:Ray"}
 MAX_TRIES = 3  # of an item whose worker is lost each time: it may be the item that does it
-WINDOW_PER_WORKER = 16  # items; so that one slow item holds up no other worker for a while
+WINDOW_PER_WORKER = 32  # items; so that one slow item holds up no other worker for a while
 
 
 class WorkerLost(CorralError):
@@ -105,6 +105,7 @@ class _Line:
         self.state = Condition()
         self.busy = 0
         self.is_closed = False
+        self.failure: BaseException | None = None
 
     def take(self, most: int) -> tuple[int, list[object]]:
         """Return the next items, with the number of the first; none when there are no more, and none can be lost any more."""
@@ -195,7 +196,7 @@ class _Line:
                 self.state.notify_all()
         if is_lost and not self.is_closed:
             # Without items: whoever has room meanwhile does them.
-            worker.revive()
+            worker.ready()
         return True
 
     def _give_back(self, first: int, items: list[object], why: str) -> None:
@@ -261,6 +262,8 @@ class Alone(Stream):
             if self._worker is None:
                 raise StopIteration
             try:
+                if self._given < 0:
+                    self._worker.ready()
                 self._ready.extend(self._do(self._worker, self._take(self._worker.chunk)))
             except BaseException:
                 self.close()
@@ -274,12 +277,12 @@ class Alone(Stream):
         except WorkerLost as error:
             why = str(error)
         results = [result for item in items for result in self._do_again(worker, item, why)]
-        worker.revive()
+        worker.ready()
         return results
 
     def _do_again(self, worker: Worker, item: object, why: str) -> list[object]:
         for _ in range(MAX_TRIES - 1 if self._work.may_repeat(item) else 0):
-            worker.revive()
+            worker.ready()
             try:
                 return worker.do_all([item])
             except WorkerLost as error:
@@ -315,8 +318,7 @@ class Crowd(Stream):
 
     def __init__(self, work: Work, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> None:
         self._workers = workers
-        room = sum(max(WINDOW_PER_WORKER, 2 * worker.chunk) for worker in workers)
-        self._line = _Line(work, items, room, ordered=ordered)
+        self._line = _Line(work, items, len(workers) * WINDOW_PER_WORKER, ordered=ordered)
         for worker in workers:
             Thread(target=_work, args=(self._line, worker), name="corral-worker", daemon=True).start()
 
@@ -333,6 +335,8 @@ class Crowd(Stream):
     def _next(self) -> tuple[int, object]:
         line = self._line
         while not line.is_closed:
+            if line.failure is not None:
+                raise line.failure
             is_over = line.is_over
             ready = line.get()
             if ready is not None:
@@ -362,5 +366,10 @@ class Crowd(Stream):
 
 
 def _work(line: _Line, worker: Worker) -> None:
-    while line.step(worker):
-        pass
+    try:
+        worker.ready()
+        while line.step(worker):
+            pass
+    except BaseException as error:  # noqa: BLE001  one that cannot work at all; the reader hears of it at once
+        line.failure = error
+        line.ring()

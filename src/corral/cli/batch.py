@@ -131,6 +131,6 @@ class Answerer:
         """End what the worker has of its own."""
         self._runner.close()
 
-    def revive(self) -> None:
-        """Wait for the worker."""
-        self._runner.revive()
+    def ready(self) -> None:
+        """Wait for what runs the calls."""
+        self._runner.ready()

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from time import perf_counter
 
 from corral.batch import Runner
-from corral.containment import scratch
+from corral.containment.scratch import remove
 from corral.errors import ContainmentError, CorralError
 from corral.evals.judging import differences, file_difference, replaced
 from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, Outcome
@@ -93,8 +93,8 @@ class Trier:
         if self._stack is not None:
             self._stack.close()
 
-    def revive(self) -> None:
-        """Do nothing: here a worker is lost only with everything."""
+    def ready(self) -> None:
+        """Do nothing: here a worker can always work."""
 
     def _do(self, task: Task) -> Outcome:
         begun = perf_counter()

@@ -1,0 +1,305 @@
+"""The same work on a Ray cluster of several nodes on this machine: the same results, and nodes and workers that are killed."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corral import Containment, Sandbox, SandboxConfig, SandboxResult
+from corral.errors import CorralError
+from corral.evals.evaluate import evaluate
+from corral.evals.journal import Journal
+from corral.evals.task import Task
+from corral.evals.taskfile import FIXTURES, load
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from observe import alive, children, eventually, exist, unique_seconds
+
+ray = pytest.importorskip("ray", reason="Ray is not installed; make test-frameworks has it")
+
+DEADLINE_SECONDS = 200
+HEAD_ROOM, NODE_ROOM = 1, 2
+TASKS = int(os.environ.get("CORRAL_EVAL_TASKS", "100"))
+
+
+class Cluster:
+    """Ray nodes on loopback addresses of their own; only the head survives everything."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster as Nodes
+
+        self._count = 2
+        self.nodes = Nodes(initialize_head=True, head_node_args=self._about(HEAD_ROOM))
+        self.others = [self.add(), self.add()]
+        self.nodes.wait_for_nodes()
+
+    def _about(self, room: int) -> dict[str, Any]:
+        self._count += 1
+        about = {"num_cpus": 1, "resources": {"corral": room}, "object_store_memory": 100_000_000}
+        return about | {"node_ip_address": f"127.0.0.{self._count}", "include_dashboard": False}
+
+    def add(self) -> Any:
+        return self.nodes.add_node(**self._about(NODE_ROOM))
+
+    def kill_one(self) -> None:
+        self.nodes.remove_node(self.others.pop(), allow_graceful=False)
+
+    @property
+    def room(self) -> int:
+        return HEAD_ROOM + NODE_ROOM * len(self.others)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        room = tmp_path_factory.mktemp("room")
+        for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "TMPDIR": str(room)}.items():
+            patch.setenv(name, value)
+        patch.setattr(tempfile, "tempdir", None)
+        patch.delenv("RAY_ADDRESS", raising=False)
+        cluster = Cluster()
+        ray.init(address=cluster.nodes.address, log_to_driver=False)
+        yield cluster
+        ray.shutdown()
+        cluster.nodes.shutdown()
+
+
+@pytest.fixture
+def cluster(running: Cluster) -> Iterator[Cluster]:
+    """A cluster with all its nodes; afterwards no actor is left."""
+    while len(running.others) < 2:
+        running.others.append(running.add())
+    running.nodes.wait_for_nodes()
+    eventually(lambda: ray.available_resources().get("corral") == running.room)
+    yield running
+    eventually(lambda: ray.available_resources().get("corral") == running.room)
+
+
+@pytest.fixture
+def box(project: Path) -> Iterator[Sandbox]:
+    (project / "notes.txt").write_text("pears\n")
+    with Sandbox(SandboxConfig(project)) as made:
+        yield made
+
+
+def timeless(result: SandboxResult) -> dict[str, Any]:
+    return {n: getattr(result, n) for n in result._fields if n not in ("id", "started_at", "duration_ms", "usage")}
+
+
+def kinds(result: SandboxResult) -> list[str]:
+    return [violation.kind for violation in result.violations]
+
+
+def copies() -> set[str]:
+    """Return the copies of projects that nodes have."""
+    return {path.name for path in Path(tempfile.gettempdir()).glob("corral-project-*")}
+
+
+def test_results_are_those_of_here(cluster: Cluster, box: Sandbox, project: Path) -> None:
+    calls: list[object] = [
+        ["cat", "notes.txt"],
+        {"shell": "echo $A | cat; exit 3", "env": {"A": "b"}},
+        {"argv": ["cat"], "stdin": b"\xff\0"},
+        ["rm", "-rf", "."],
+        ["no-such-program"],
+        {"argv": ["sleep", "60"], "timeout_seconds": 0.2},
+        {"shell": "seq 100000"},
+    ]
+    here = list(box.map(calls, workers=2))
+    there = list(box.map(calls, engine="ray"))
+    assert [timeless(result) for result in there] == [timeless(result) for result in here]
+    assert {result.enforcement for result in there} == {result.enforcement for result in here}
+
+
+def test_a_project_is_sent_and_what_changes_there_stays_there(cluster: Cluster, box: Sandbox, project: Path) -> None:
+    (project / "bin").mkdir()
+    (project / "bin/tool").write_text("#!/bin/sh\necho tool\n")
+    (project / "bin/tool").chmod(0o755)
+    (project / "way").symlink_to("notes.txt")
+    (first, second) = box.map([["bin/tool"], {"shell": "echo new > notes.txt; cat way"}], workers=1, engine="ray")
+    assert (first.stdout, second.stdout) == (b"tool\n", b"new\n")
+    assert (project / "notes.txt").read_text() == "pears\n"
+
+
+def test_no_more_run_at_a_time_than_nodes_have_room_for(cluster: Cluster, box: Sandbox) -> None:
+    with box.map([["true"]] * 200, workers=50, engine="ray") as results:
+        next(results)
+        eventually(lambda: ray.available_resources().get("corral", 0) == 0)
+        assert len(results._stream._workers) == cluster.room  # type: ignore[attr-defined]
+        assert sum(result.ok for result in results) == 199
+
+
+def test_the_order_is_that_of_the_calls_or_that_of_their_ends(cluster: Cluster, box: Sandbox) -> None:
+    calls = [["echo", str(n)] for n in range(100)]
+    assert [r.stdout for r in box.map(calls, engine="ray")] == [f"{n}\n".encode() for n in range(100)]
+    found = dict(box.map(calls, engine="ray", ordered=False).numbered())
+    assert {number: result.stdout for number, result in found.items()} == {n: f"{n}\n".encode() for n in range(100)}
+
+
+def test_closing_ends_what_runs_there(cluster: Cluster, box: Sandbox) -> None:
+    seconds = unique_seconds()
+    before = copies()
+    results = box.map([{"argv": ["sleep", seconds], "timeout_seconds": 300}] * 20, engine="ray")
+    eventually(lambda: len(alive(seconds)) == cluster.room)
+    assert len(copies() - before) == cluster.room
+    results.close()
+    assert (alive(seconds), copies() - before) == ([], set())
+
+
+def test_a_killed_worker_takes_its_commands_with_it_and_is_replaced(cluster: Cluster, box: Sandbox) -> None:
+    seconds = unique_seconds()
+    calls: list[object] = [
+        {"argv": ["sleep", seconds], "timeout_seconds": 300},
+        *[["echo", str(n)] for n in range(20)],
+    ]
+    results = box.map(calls, workers=1, engine="ray")
+    stream = results._stream
+    post = stream._worker  # type: ignore[attr-defined]
+    victim = post._got(post._ask("begin"))
+    killer = threading.Thread(target=lambda: (eventually(lambda: alive(seconds)), os.kill(victim, signal.SIGKILL)))
+    killer.start()
+    first = next(results)
+    killer.join()
+    assert (first.exit_code, kinds(first)) == (137, ["worker-lost"])
+    eventually(lambda: alive(seconds) == [])
+    assert [result.stdout for result in results] == [f"{n}\n".encode() for n in range(20)]
+
+
+def test_a_killed_node_loses_what_it_had_and_no_more(cluster: Cluster, box: Sandbox) -> None:
+    # Slower than what is sent in chunks.
+    calls = [{"shell": f"sleep 0.2; echo {n}"} for n in range(40)]
+    results = box.map(calls, engine="ray")
+    found = [next(results)]
+    cluster.kill_one()
+    found += results
+    lost = [number for number, result in enumerate(found) if kinds(result) == ["worker-lost"]]
+    kept = [n for n in range(40) if n not in lost]
+    assert [found[n].stdout for n in kept] == [f"{n}\n".encode() for n in kept]
+    assert (len(found), 1 <= len(lost) <= NODE_ROOM) == (40, True)
+
+
+def test_what_may_be_repeated_survives_a_killed_node(cluster: Cluster, box: Sandbox) -> None:
+    calls = [{"shell": f"sleep 0.1; echo {n}"} for n in range(80)]
+    results = box.map(calls, engine="ray", idempotent=True)
+    found = [next(results)]
+    cluster.kill_one()
+    found += results
+    assert [result.stdout for result in found] == [f"{n}\n".encode() for n in range(80)]
+
+
+def entries(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the journal by task, without times."""
+    found = {}
+    for line in (folder / "journal.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        if entry["event"] == "task":
+            assert entry["id"] not in found
+            calls = [{k: v for k, v in call.items() if k != "duration_ms"} for call in entry["calls"]]
+            found[entry["id"]] = entry | {"duration_ms": 0, "calls": calls}
+    return found
+
+
+def journalled(folder: Path, tasks: list[Task], engine: str) -> dict[str, dict[str, Any]]:
+    with Journal(str(folder)) as journal:
+        for _ in evaluate(tasks, journal, engine=engine):
+            pass
+    return entries(folder)
+
+
+def test_the_journal_of_the_fixtures_is_that_of_here(cluster: Cluster, tmp_path: Path) -> None:
+    tasks = load([FIXTURES])
+    here = journalled(tmp_path / "here", tasks, "local")
+    there = journalled(tmp_path / "there", tasks, "ray")
+    assert there == here
+    assert {entry["status"] for entry in there.values()} == {"passed"}
+
+
+def test_no_task_is_lost_or_repeated_when_a_node_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+    tasks = [
+        Task(f"t{n}", {"id": f"t{n}", "shell": f"sleep 0.05; echo {n}", "expect": {"stdout": f"{n}\n"}})
+        for n in range(TASKS)
+    ]
+    with Journal(str(tmp_path)) as journal:
+        outcomes = evaluate(tasks, journal, engine="ray")
+        done = [next(outcomes).id for _ in range(TASKS // 3)]
+        cluster.kill_one()
+        done += [outcome.id for outcome in outcomes]
+    assert sorted(done) == sorted(task.id for task in tasks)
+    assert {entry["status"] for entry in entries(tmp_path).values()} == {"passed"}
+
+
+def test_what_prevents_a_worker_from_beginning_is_told(cluster: Cluster, project: Path) -> None:
+    grant = project.parent / "grant"
+    grant.mkdir()
+    with Sandbox(SandboxConfig(project, containment=Containment(read=(str(grant),)))) as box:
+        # As on a node that has no such directory.
+        grant.rmdir()
+        with pytest.raises(CorralError, match=str(grant)):
+            list(box.map([["ls"]], engine="ray"))
+
+
+def test_the_command_line_goes_to_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    task = {"id": "x", "argv": ["echo", "x"], "expect": {"stdout": "x\n"}}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(task))
+    command = [sys.executable, "-m", "corral", "eval", "tasks.jsonl", "--engine", "ray"]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=dict(os.environ) | {"RAY_ADDRESS": cluster.nodes.address},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("✓ 1 passed  of 1")
+
+
+OWN = """
+import sys
+from corral import Sandbox, SandboxConfig
+
+with Sandbox(SandboxConfig(sys.argv[1])) as box, box.map([["echo", "x"]] * 3, engine="ray") as results:
+    print(next(results).stdout_text, end="", flush=True)
+    sys.stdin.read()
+    print(sum(result.ok for result in results))
+"""
+
+
+def below(process: int) -> set[int]:
+    """Return the processes that one has started, and those that these have."""
+    started = {*children(process)}
+    return started.union(*map(below, started))
+
+
+def listening(processes: set[int]) -> set[str]:
+    """Return the addresses, as the kernel writes them, on which processes take connections."""
+    inodes = set()
+    for process in processes:
+        for link in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+    rows = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+def test_a_cluster_of_its_own_is_heard_on_this_machine_alone_and_ends_with_it(project: Path) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with subprocess.Popen(
+        [sys.executable, "-c", OWN, str(project)], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "x\n"
+        started = below(process.pid)
+        assert listening(started) == {"0100007F", "0000000000000000FFFF00000100007F"}
+        assert process.communicate("", DEADLINE_SECONDS) == ("2\n", None)
+    eventually(lambda: not exist(*started))
