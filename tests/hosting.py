@@ -43,9 +43,9 @@ class Owner:
             "GEMINI_PROJECT_DIR": str(self.root),
         }
 
-    def hook(self, host: str, payload: bytes, **environ: str) -> "subprocess.CompletedProcess[bytes]":
+    def hook(self, host: str, payload: bytes, *words: str, **environ: str) -> "subprocess.CompletedProcess[bytes]":
         """Let the hook answer one payload, as the host would."""
-        command = [PYTHON, "-I", "-S", str(PROGRAM), host, *dependencies()]
+        command = [PYTHON, "-I", "-S", str(PROGRAM), host, *dependencies(), *words]
         return subprocess.run(
             command,
             input=payload,

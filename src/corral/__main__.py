@@ -7,6 +7,15 @@ if not __package__:
     sys.path.append(__file__.rsplit("/", 2)[0])
     while sys.argv[1:] and sys.argv[1].startswith("--path="):
         sys.path.append(sys.argv.pop(1).partition("=")[2])
+    pins = []
+    while sys.argv[1:] and sys.argv[1].startswith(("--HOME=", "--XDG_")):
+        pins.append(sys.argv.pop(1))
+    if pins:
+        import os
+
+        from corral.owned import pin
+
+        pin(pins, os.environ)
 
 from corral.cli import main
 

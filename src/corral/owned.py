@@ -10,13 +10,28 @@ from corral.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, MutableMapping
 
 _PLACES = {
     "config": ("XDG_CONFIG_HOME", ".config"),
     "state": ("XDG_STATE_HOME", ".local/state"),
     "cache": ("XDG_CACHE_HOME", ".cache"),
 }
+
+
+def pinned(environ: Mapping[str, str]) -> list[str]:
+    """Return words that fix where the owner's files lie: a host may load its environment from a file in the project."""
+    names = ("HOME", *(variable for variable, _ in _PLACES.values()))
+    return [f"--{name}={environ[name]}" for name in names if environ.get(name, "").startswith("/")]
+
+
+def pin(words: list[str], environ: MutableMapping[str, str]) -> None:
+    """Put the owner's files where such words say; what they do not name is where the home has it."""
+    named = dict(word[2:].split("=", 1) for word in words)
+    if "HOME" in named:
+        for variable, _ in _PLACES.values():
+            environ.pop(variable, None)
+    environ.update(named)
 
 
 def directory(kind: str, environ: Mapping[str, str]) -> str:

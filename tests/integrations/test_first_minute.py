@@ -48,7 +48,7 @@ def test_the_first_minute_is_what_one_sees(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", HOSTS)
 def test_the_settings_to_copy_are_those_that_are_written(name: str) -> None:
     host = HOSTS[name]
-    words = [PYTHON, "-I", "-S", f"{LIB}/corral/integrations/hooks/program.py", name]
+    words = [PYTHON, "-I", "-S", f"{LIB}/corral/integrations/hooks/program.py", name, f"--HOME={HOME}"]
     section = DOCUMENT.partition(f"\n## {host.title}\n")[2].partition("\n## ")[0]
     if host.entries is None:
         assert f"const COMMAND = {json.dumps(words)}\n" in section

@@ -357,7 +357,7 @@ def test_dependencies_elsewhere_are_named_in_the_command(home: Path, work: Path,
         assert done.returncode == 0, done.stderr
     (hook,) = installed(place_for("codex", home))
     program = str(place / "one/corral/integrations/hooks/program.py")
-    words = [alone.PYTHON, "-I", "-S", program, "codex", str(place / "two")]
+    words = [alone.PYTHON, "-I", "-S", program, "codex", str(place / "two"), f"--HOME={home}"]
     assert shlex.split(str(hook["command"])) == words
 
 

@@ -55,7 +55,7 @@ def plan_install(host: Host, level: str, root: str, environ: Mapping[str, str]) 
     """Return what the host's file becomes with our entry, at its end or where an older one stands."""
     path = _place(host, level, root, environ)
     before = _read(path)
-    words = command(host.name)
+    words = command(host.name, environ)
     if host.entries is None:
         return Change(host, level, path, before, _plugin(words, before, path))
     text = settingsfile.decode(before or b"", path)

@@ -11,6 +11,7 @@ import sys
 
 from corral.grammar import DEPENDENCIES
 from corral.integrations.settingsfile import SettingsError
+from corral.owned import pinned
 from corral.places import inside
 
 TYPE_CHECKING = False
@@ -40,11 +41,11 @@ def dependencies() -> str:
     raise SettingsError(f"{' and '.join(DEPENDENCIES)} are not installed in one place. {ELSEWHERE}")
 
 
-def command(host: str) -> list[str]:
-    """Return the words that a host is to run."""
+def command(host: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the words that a host is to run, with the owner's files where they are now."""
     own, needed = package(), dependencies()
     words = [interpreter(), "-I", "-S", f"{own}/integrations/hooks/program.py", host]
-    return words if needed == os.path.dirname(own) else [*words, needed]
+    return [*words, *([] if needed == os.path.dirname(own) else [needed]), *pinned(environ)]
 
 
 def project_of(cwd: str, environ: Mapping[str, str]) -> str:

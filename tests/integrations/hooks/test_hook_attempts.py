@@ -1,10 +1,12 @@
 """What an agent could try to have the hook allow: each is harmless as corral first read it, and was not as the host does."""
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from corral import owned
 from hosting import PACKAGE, Owner
 
 
@@ -45,6 +47,36 @@ def test_a_directory_that_the_agent_names_is_no_project(host: str, key: str, fol
     done = owner.hook(host, json.dumps(envelope | {"tool_input": given}).encode(), GEMINI_PROJECT_DIR="")
     assert done.returncode == 2 or f"--root {owner.root} ".encode() in done.stdout
     assert done.returncode == 0 or folder not in ("sub", ".")
+
+
+@pytest.mark.parametrize("name", ["HOME", "XDG_CONFIG_HOME"])
+def test_an_environment_from_the_project_does_not_move_the_owners_files(
+    name: str, owner: Owner, tmp_path: Path
+) -> None:
+    # Some hosts load a file of the project into their environment, which the agent may have written.
+    owner.policy('[[rule]]\ncommand = "ls"\ndecision = "deny"\nreason = "not here"\ndeny = ["ls"]\n')
+    call = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "ls"}}
+    payload = json.dumps(call | {"cwd": str(owner.root)}).encode()
+    elsewhere = str(tmp_path / "elsewhere")
+    unpinned = owner.hook("claude", payload, **{name: elsewhere})
+    assert b"not here" not in unpinned.stdout + unpinned.stderr
+    pinned = owner.hook("claude", payload, *owned.pinned(owner.environ), **{name: elsewhere})
+    assert b"not here" in pinned.stdout + pinned.stderr
+    assert not Path(elsewhere).exists() or name == "HOME"
+
+
+def test_what_runs_instead_has_the_owners_files_where_they_were(owner: Owner, tmp_path: Path) -> None:
+    call = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "echo kept"}}
+    payload = json.dumps(call | {"cwd": str(owner.root)}).encode()
+    moved = {"XDG_STATE_HOME": str(tmp_path / "elsewhere")}
+    said = owner.hook("claude", payload, *owned.pinned(owner.environ), **moved)
+    command = json.loads(said.stdout)["hookSpecificOutput"]["updatedInput"]["command"]
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=owner.root, env=owner.environ | moved, capture_output=True, check=False
+    )
+    assert done.stdout == b"kept\n"
+    assert b"echo kept" in next(owner.state.rglob("log.jsonl")).read_bytes()
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("tool", ["Read", "Write"])

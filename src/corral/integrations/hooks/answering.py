@@ -28,13 +28,17 @@ def _time_is_up(*_: object) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Answer one payload for a host; the exit code is the host's. What follows its name is where dependencies lie."""
+    """Answer one payload for a host; the exit code is the host's. What follows its name is where dependencies and the owner's files lie."""
     name = arguments[0] if arguments else ""
     if name not in HOSTS:
         return _printed(Said("", f"corral: there is no host {name!r}; known: {', '.join(HOSTS)}\n", REFUSED_STATUS))
     try:
         signal(SIGALRM, _time_is_up)
         setitimer(ITIMER_REAL, OWN_SECONDS)
+        if pins := [word for word in arguments if word.startswith("--")]:
+            from corral.owned import pin  # noqa: PLC0415  only an installed hook has some
+
+            pin(pins, os.environ)
         said = _answered(_host(name), name, arguments[1:])
         setitimer(ITIMER_REAL, 0)
     except BaseException as error:  # noqa: BLE001  whatever it is, nobody has judged the call

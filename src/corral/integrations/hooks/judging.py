@@ -164,7 +164,7 @@ def rewritten(
     if not sys.executable:
         raise PolicyError("there is no interpreter to run commands with")
     main = f"{__file__.rsplit('/', 3)[0]}/__main__.py"
-    words = [sys.executable, "-I", "-S", main, *[f"--path={folder}" for folder in paths]]
+    words = [sys.executable, "-I", "-S", main, *[word if word.startswith("--") else f"--path={word}" for word in paths]]
     words += ["run", "--root", asked.root, "--cwd", cwd, "--timeout", "0", "--call", id_]
     is_long = len(asked.text) > MAX_WRITTEN_OUT
     if rules or is_long:

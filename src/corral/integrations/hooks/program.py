@@ -1,4 +1,4 @@
-"""The hook as hosts run it, once for every command of an agent: `python -I -S program.py HOST [where dependencies lie]`.
+"""The hook as hosts run it, once for every command of an agent: `python -I -S program.py HOST` and where things lie.
 
 A script is compiled each time it runs, so this one is short; what it does is in `answering`.
 """
@@ -13,7 +13,7 @@ if __name__ == "__main__":
 
         # Under -I neither the package's own place nor site-packages is on the path. At its end: nothing there may stand in
         # for a module of the standard library.
-        sys.path[:] = [*sys.path[1:], __file__.rsplit("/", 4)[0], *sys.argv[2:3]]
+        sys.path[:] = [*sys.path[1:], __file__.rsplit("/", 4)[0], *[word for word in sys.argv[2:] if word[:1] == "/"]]
         quick.begin()
         from corral.integrations.hooks.answering import main
     except BaseException as error:  # noqa: BLE001  Python's own exit code for this, 1, lets the call run at most hosts
