@@ -31,6 +31,8 @@ NAMES = {
     "Sandbox",
     "SandboxConfig",
     "SandboxResult",
+    "Transaction",
+    "TransactionError",
     "Usage",
     "Verdict",
     "Violation",

@@ -8,12 +8,13 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.config import Audit, Containment, Limits, Output, SandboxConfig
-    from corral.errors import AuditError, ContainmentError, CorralError, PolicyError
+    from corral.errors import AuditError, ContainmentError, CorralError, PolicyError, TransactionError
     from corral.handle import Handle
     from corral.model import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Decision, Finding, Usage, Verdict, Violation
     from corral.result import SandboxResult
     from corral.rulebook import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, Profile
     from corral.sandbox import Sandbox
+    from corral.transaction import Transaction
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,8 @@ _HOME = {
     "SandboxConfig": "config",
     "SandboxResult": "result",
     "TIMED_OUT_EXIT_CODE": "model",
+    "Transaction": "transaction",
+    "TransactionError": "errors",
     "Usage": "model",
     "Verdict": "model",
     "Violation": "model",
@@ -64,6 +67,8 @@ __all__ = [
     "Sandbox",
     "SandboxConfig",
     "SandboxResult",
+    "Transaction",
+    "TransactionError",
     "Usage",
     "Verdict",
     "Violation",

@@ -404,6 +404,7 @@ class Driver:
             violations=violations,
             usage=ending.usage,
             killed=ending.killed,
+            transaction=self._pool.transaction,
             **facts,
         )
         for descriptor in self._streams.reading:

@@ -1,4 +1,4 @@
-"""The three ways corral itself fails. What a command or its arguments do is never one of them."""
+"""The ways corral itself fails. What a command or its arguments do is never one of them."""
 
 
 class CorralError(Exception):
@@ -15,3 +15,7 @@ class ContainmentError(CorralError, RuntimeError):
 
 class AuditError(CorralError, RuntimeError):
     """What happens cannot be written to the owner's log; the message names the file and what to do."""
+
+
+class TransactionError(CorralError, RuntimeError):
+    """A transaction cannot do what was asked of it: it has ended, another is at work, or something changed meanwhile."""

@@ -11,6 +11,7 @@ from _socket import socket
 from _thread import allocate_lock, start_new_thread
 from _weakrefset import WeakSet
 from collections import deque
+from errno import EIO
 from time import monotonic
 
 from corral.containment import wire
@@ -62,6 +63,7 @@ class Pool:
         self._plan = plan
         self.spill = spill  # makes a capture that saves what it cuts, where the config wants that
         self.inspect = inspect  # asked after each command what it did against the policy
+        self.transaction: str | None = None  # in which all commands of this pool run
         self._lock = allocate_lock()  # for the orders; never held for long
         self._talking = allocate_lock()  # with the keeper, which may take its time
         self._keeper: Keeper | None = None
@@ -209,13 +211,38 @@ class Pool:
             self._makers -= 1
             return None
 
-    def _make(self) -> Warden:
+    def lay(self, place: str) -> int:
+        """Have the keeper lay a transaction's overlay; return the error that prevents it, or 0."""
+        with self._talking:
+            keeper = self._started_keeper()
+            if keeper.backend == "none" or "mount" in keeper.missing_layers:
+                raise ContainmentError(
+                    "a transaction needs the layer mount: without it, commands write the project itself"
+                )
+            try:
+                return keeper.ask(bytes((wire.LAY,)) + os.fsencode(place))[0]
+            except (OSError, wire.WireError):
+                self._drop_keeper()
+                return EIO
+
+    def lift(self, place: str) -> None:
+        """Have the keeper forget a transaction's overlay. What was written to it stays."""
+        with self._talking:
+            if self._keeper is None:
+                return
+            try:
+                self._keeper.ask(bytes((wire.LIFT,)) + os.fsencode(place))
+            except (OSError, wire.WireError):
+                self._drop_keeper()
+
+    def _make(self, place: str = "") -> Warden:
+        """Make a warden: in a transaction's place, or in the project itself."""
         told = ""
         for _ in range(MAX_STARTS):
             with self._talking:
                 keeper = self._started_keeper()
                 try:
-                    number, descriptors = keeper.ask(bytes((wire.NEW,)))
+                    number, descriptors = keeper.ask(bytes((wire.NEW,)) + os.fsencode(place))
                 except (OSError, wire.WireError):
                     # The keeper was killed or stopped from outside; the next turn starts another.
                     self._drop_keeper()

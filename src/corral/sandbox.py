@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from corral.handle import Handle
     from corral.machine import Shown
     from corral.spawn import Warden
+    from corral.transaction import Transaction
+    from corral.workshop import Workshop
 
     OnAsk = Callable[[Call, Verdict], bool | Awaitable[bool]]
 
@@ -58,6 +60,7 @@ class Sandbox:
         self._recall = Recall(self.config)
         self._holding = Holding(self.config)
         self._pool = Pool(self._holding.plan, self._holding.violations, self._spill())
+        self._workshop: Workshop | None = None
         self._admitted_in = 0
 
     def check(
@@ -235,6 +238,24 @@ class Sandbox:
 
         return Batch(self, calls, workers=workers, ordered=ordered, idempotent=idempotent, engine=engine)
 
+    def transaction(self) -> Transaction:
+        """Begin a transaction: what its calls do to the project is kept apart until `apply`, and gone without."""
+        from corral.transaction import Transaction, judged_as  # noqa: PLC0415  most sandboxes have none
+        from corral.workshop import Workshop  # noqa: PLC0415  as above
+
+        why = self._holding.why_not_here()
+        if why:
+            raise ContainmentError(why)
+        if self._workshop is None:
+            self._workshop = Workshop(self._holding, self._pool)
+        branch, copied = self._workshop.take()
+        inner = object.__new__(type(self))
+        inner.__dict__.update(self.__dict__)
+        inner.config = judged_as(self.config)
+        inner._recall = Recall(inner.config)
+        inner._pool = branch
+        return Transaction(inner, branch, self._workshop, copied)
+
     def read_bytes(self, path: str | os.PathLike[str]) -> bytes:
         """Return a file's bytes. A path is relative to the project; PermissionError when a command could not read it."""
         return files.read_bytes(os.fspath(path), self.config, self._scratch_for(os.fspath(path)))
@@ -245,7 +266,11 @@ class Sandbox:
 
     def close(self) -> None:
         """End everything that was started, and wait until it is gone. A closed sandbox checks, but runs nothing."""
+        if self._workshop is not None:
+            self._workshop.stop()
         self._pool.close()
+        if self._workshop is not None:
+            self._workshop.clean()
         self._holding.clean()
 
     def __enter__(self) -> Self:
@@ -361,7 +386,8 @@ class Sandbox:
     def _facts(self, call: Call, verdict: Verdict) -> dict[str, Any]:
         root = self.config.project_root
         cwd = root if call.cwd is None else os.path.join(root, str(call.cwd))
-        return facts_of(call, verdict, cwd, os.urandom(ID_BYTES), time.time())
+        facts = facts_of(call, verdict, cwd, os.urandom(ID_BYTES), time.time())
+        return facts | {"transaction": self._pool.transaction}
 
 
 def _terminal(rows: int, columns: int, *, lends: bool) -> tuple[int, int]:

@@ -98,6 +98,16 @@ class Warden:
             self._signal(SIGKILL if self.owns_pids else SIGTERM)
             self.forget()
 
+    def end(self) -> None:
+        """End the warden and its command, and wait until both are gone."""
+        if self.pidfd >= 0:
+            self._signal(SIGKILL if self.owns_pids else SIGTERM)
+            poller = select.poll()
+            poller.register(self.pidfd, select.POLLIN)
+            # The first process of a pid namespace ends after all others in it.
+            poller.poll(END_SECONDS * 1000)
+            self.forget()
+
     def forget(self) -> None:
         """Close what is held of the warden without a word, as a fork of the host must."""
         if self.pidfd >= 0:

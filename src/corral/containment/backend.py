@@ -10,12 +10,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Collection
+    from typing import Any
 
     from corral.containment.bounds import Bounds
     from corral.containment.cgroups import Group
 
-    # Starts a warden that speaks on a socket, in its group; returns its pid, a pidfd, and the keeper's child that it is or is below.
-    Start = Callable[[socket, Bounds, Group | None], tuple[int, int, int]]
+    # Starts a warden that speaks on a socket, in its group, by a plan; returns its pid, a pidfd, and the keeper's child that it is or is below.
+    Start = Callable[[socket, Bounds, Group | None, dict[str, Any]], tuple[int, int, int]]
 
 
 class UnusableError(Exception):

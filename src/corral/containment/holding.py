@@ -9,6 +9,7 @@ from corral.containment.links import Links
 from corral.containment.planted import Watch
 from corral.containment.wire import pack_plan
 from corral.errors import ContainmentError
+from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -172,6 +173,29 @@ class Holding:
         found, self._late = self._late, ()
         if "mount" not in missing:
             found += self._watch.look() + tuple(violation for links in self._watched for violation in links.look())
+        known = {violation.target for violation in found if violation.target}
+        refused = self.denials(said, cwd, missing, signal=signal, began_at=began_at, warden=warden)
+        return (
+            *found,
+            *[violation for violation in refused if not violation.inferred or violation.target not in known],
+        )
+
+    def walked(self) -> list[str]:
+        """Return what of the project is looked up while a warden's tree is built."""
+        if self.view is None:
+            return []
+        root = self.config.project_root
+        pinned = [source for what, _, source, _ in self.view.steps if what == "pin" and source]
+        kept = [target for what, target, _, _ in self.view.steps if what == "readonly" and inside(target, root)]
+        return [root, *pinned, *kept]
+
+    def denials(
+        self, said: bytes, cwd: str, missing: tuple[str, ...], *, signal: int | None, began_at: float, warden: int
+    ) -> tuple[Violation, ...]:
+        """Return what was refused to a command that has ended; it is not asked what it left in the project."""
+        if self.view is None:
+            return ()
+        found: tuple[Violation, ...] = ()
         listener = self._listener
         if signal == SIGSYS:
             found += (denials.ended_by_filter(listener.take_kill(began_at) if listener else {}),)

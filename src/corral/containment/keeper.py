@@ -11,7 +11,7 @@ import select
 import sys
 from _signal import SIGKILL, pidfd_send_signal  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
 from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
-from errno import ELOOP
+from errno import EIO, ELOOP, EOPNOTSUPP
 from time import monotonic, sleep
 
 from corral.containment import (
@@ -22,6 +22,7 @@ from corral.containment import (
     layers,
     limits,
     namespaces,
+    overlay,
     scratch,
     tree,
     warden,
@@ -166,7 +167,8 @@ class _Keeper:
         self.ours_lives, self.lives = os.pipe()  # its end tells a warden that the keeper is gone
         self.start: Start = self.fork
         if tool := plan.pop("tool", None):
-            self.start = lambda ours, bounds, group: self.start_by_tool(tool, ours, bounds, group)
+            self.start = lambda ours, bounds, group, plan: self.start_by_tool(tool, ours, bounds, group, plan)
+        self.overlays = overlay.Overlays(plan.get("project", ("", 0, 0)))
         self.wardens: dict[int, int] = {}  # pidfd to pid
         self.above: dict[int, int] = {}  # where the tool starts wardens, the pid of its own process to the warden's
         self.groups: dict[int, cgroups.Group] = {}  # pid of this process's child to control group
@@ -188,7 +190,10 @@ class _Keeper:
                 if not message:
                     return False
                 if message[0] == wire.NEW:
-                    self.make_warden()
+                    self.make_warden(os.fsdecode(message[1:]))
+                elif message[0] in (wire.LAY, wire.LIFT):
+                    number = self.change_overlay(message[0], os.fsdecode(message[1:]))
+                    wire.send(self.ctl, wire.COUNT.pack(message[0], number))
                 elif message[0] == wire.SWEEP:
                     killed = self.sweep(wire.unpack_count(message, wire.SWEEP))
                     wire.send(self.ctl, wire.COUNT.pack(wire.SWEEP, killed))
@@ -216,13 +221,39 @@ class _Keeper:
         sock.close()
         del self.meters[descriptor]
 
-    def make_warden(self) -> None:
+    def change_overlay(self, what: int, place: str) -> int:
+        """Lay or lift a transaction's overlay; return the error that prevents it, or 0."""
+        if "mount" not in self.layers:
+            return EOPNOTSUPP
+        try:
+            self.overlays.lay(place) if what == wire.LAY else self.overlays.lift(place)
+        except OSError as error:
+            return error.errno or EIO
+        return 0
+
+    def plan_in(self, place: str) -> dict[str, Any]:
+        """Return the plan of a warden in a transaction's place; everybody's where there is none."""
+        if not place:
+            return self.plan
+        if "mount" not in self.layers:
+            raise OSError(EOPNOTSUPP, "a transaction needs mounts")
+        path = self.plan["project"][0]
+        source, *known = self.overlays.root_of(place)
+        return self.plan | {
+            "steps": overlay.steps_over(self.plan["steps"], path, source),
+            "project": (path, *known),
+            "places": (*self.plan["places"], place),
+            "idle_seconds": 0.0,
+        }
+
+    def make_warden(self, place: str) -> None:
         """Fork a warden, and hand the host its socket and a pidfd, or the error that prevents it."""
         group: cgroups.Group | None = None
         try:
+            plan = self.plan_in(place)
             theirs, ours = socketpair(AF_UNIX, SOCK_SEQPACKET)
             group = self.make_group()
-            pid, pidfd, child = self.start_bounded(ours, group)
+            pid, pidfd, child = self.start_bounded(ours, group, plan)
         except OSError as error:
             if group:
                 group.remove()
@@ -245,32 +276,34 @@ class _Keeper:
         bounds["pids"] = self.plan["limits"].get("processes", 0) + self.plan["not_counted"]
         return cgroups.make(self.plan["groups"], self.made, bounds)
 
-    def start_bounded(self, ours: socket, group: cgroups.Group | None) -> tuple[int, int, int]:
+    def start_bounded(self, ours: socket, group: cgroups.Group | None, plan: dict[str, Any]) -> tuple[int, int, int]:
         """Start a warden in its group, and answer its questions from now on."""
         meter, asks = socketpair(AF_UNIX, SOCK_SEQPACKET) if self.plan["is_metered"] else (None, None)
         bounds = Bounds(group.counters() if group else {}, self.plan["limits"], asks)
         try:
-            pid, pidfd, child = self.start(ours, bounds, group)
+            pid, pidfd, child = self.start(ours, bounds, group, plan)
         finally:
             wire.close_all(bounds.descriptors())
             if asks:
                 asks.detach()
         if meter:
-            self.meters[meter.fileno()] = (meter, Meter(pid, group, self.plan))
+            self.meters[meter.fileno()] = (meter, Meter(pid, group, plan))
             self.poller.register(meter.fileno(), select.POLLIN)
         return pid, pidfd, child
 
-    def fork(self, ours: socket, bounds: Bounds, group: cgroups.Group | None) -> tuple[int, int, int]:
+    def fork(
+        self, ours: socket, bounds: Bounds, group: cgroups.Group | None, plan: dict[str, Any]
+    ) -> tuple[int, int, int]:
         """Fork a warden, and let it begin when it is this process's child and in its group."""
         bounds.wait, go = os.pipe()
         keeper = os.getpid()
         try:
             if "pid" in self.layers:
-                pid, pidfd = self.fork_first_of_namespace(lambda: self.run_warden(ours, keeper, bounds))
+                pid, pidfd = self.fork_first_of_namespace(lambda: self.run_warden(ours, keeper, bounds, plan))
             else:
                 pid = os.fork()
                 if pid == 0:
-                    self.run_warden(ours, keeper, bounds)
+                    self.run_warden(ours, keeper, bounds, plan)
                 pidfd = os.pidfd_open(pid)
             # Only now is this process the warden's parent, whose death it can ask to be told of.
             os.write(go, b"c")
@@ -301,7 +334,7 @@ class _Keeper:
         return number, descriptors[0]
 
     def start_by_tool(
-        self, tool: Bubblewrap, ours: socket, bounds: Bounds, group: cgroups.Group | None
+        self, tool: Bubblewrap, ours: socket, bounds: Bounds, group: cgroups.Group | None, plan: dict[str, Any]
     ) -> tuple[int, int, int]:
         """Let bubblewrap start a warden."""
 
@@ -310,6 +343,7 @@ class _Keeper:
                 group.take(child)
 
         facts = {"status": self.status, "is_first": not self.wardens}
+        tool.plan = plan
         try:
             pid, pidfd, child = tool.start(ours, self.ours_lives, self.layers, bounds, facts=facts, count=count)
         except backend.UnusableError as error:
@@ -318,13 +352,13 @@ class _Keeper:
         self.above[child] = pid
         return pid, pidfd, child
 
-    def run_warden(self, ours: socket, keeper: int, bounds: Bounds) -> NoReturn:
+    def run_warden(self, ours: socket, keeper: int, bounds: Bounds, plan: dict[str, Any]) -> NoReturn:
         """Be a warden, and end as one: nothing of the keeper's stack may run on in a fork."""
         try:
             close_all_but(ours.fileno(), self.ours_lives, *bounds.descriptors())
             bounds.await_keeper()
             warden.serve(
-                *(ours, self.plan, self.layers, bounds),
+                *(ours, plan, self.layers, bounds),
                 status=self.status,
                 keeper=keeper,
                 keeper_lives=self.ours_lives,

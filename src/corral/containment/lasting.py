@@ -27,15 +27,17 @@ _OLD = ".old-"
 OPEN = "open-"  # of the marks that sandboxes leave beside /tmp and home until they end
 
 
-def place(project: str, writable: Iterable[str], environ: Mapping[str, str], *, make: bool) -> str:
+def place(
+    project: str, writable: Iterable[str], environ: Mapping[str, str], *, make: bool, kind: str = "scratch"
+) -> str:
     """Return the path of a project's scratch, or nothing where none is safe; what lies above it is made if asked for."""
     from _blake2 import blake2b  # noqa: PLC0415  only hosts need it, and hashlib takes longer than a call
 
     name = blake2b(os.fsencode(project), digest_size=16).hexdigest()
     cache = environ.get("XDG_CACHE_HOME", "")
     home = environ.get("HOME", "")
-    bases = [(cache, ("corral", "scratch")), (home and f"{home}/.cache", ("corral", "scratch"))]
-    bases.append(("/var/tmp", (f"corral-{os.geteuid()}", "scratch")))  # noqa: S108  the directory must be ours alone
+    bases = [(cache, ("corral", kind)), (home and f"{home}/.cache", ("corral", kind))]
+    bases.append(("/var/tmp", (f"corral-{os.geteuid()}", kind)))  # noqa: S108  the directory must be ours alone
     roots = list(writable)
     for base, below in bases:
         real = os.path.realpath(base) if base.startswith("/") else ""

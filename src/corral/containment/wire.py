@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-NEW, SWEEP, MAP, HITS = 1, 2, 10, 12  # host to keeper and back
+NEW, SWEEP, MAP, HITS, LAY, LIFT = 1, 2, 10, 12, 13, 14  # host to keeper and back
 READY, RUN, KILL, SIGNAL, DRAINED, EXITED, ENDED = 3, 4, 5, 6, 7, 8, 9  # host to warden and back
 TERMINAL = 11  # warden to host, with the descriptor of a terminal's outer end
 

@@ -1,0 +1,69 @@
+"""The wardens of one transaction: of the same keeper as the sandbox's own, in a tree whose project is not the real one."""
+
+from __future__ import annotations
+
+import os
+
+from corral.errors import ContainmentError
+from corral.pool import Pool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from corral.model import Violation
+    from corral.pool import Inspect
+    from corral.spawn import Warden
+    from corral.transactions.place import Place
+
+
+class Branch(Pool):
+    """A pool beside the sandbox's own. Closed, it has no process left."""
+
+    def __init__(self, trunk: Pool, place: Place, inspect: Inspect | None) -> None:
+        super().__init__(trunk._plan, self._look, trunk.spill)
+        self._trunk = trunk
+        self._inspect = inspect
+        self.first_words: tuple[Violation, ...] = ()  # told with the first result
+        self._begun_in = os.getpid()
+        self.place = place
+        self.transaction = place.id
+
+    def _look(self, *facts: Any, **more: Any) -> tuple[Violation, ...]:
+        words, self.first_words = self.first_words, ()
+        return words + (() if self._inspect is None else self._inspect(*facts, **more))
+
+    def prepare(self) -> None:
+        """Have a warden ready."""
+        self.release(self.acquire())
+
+    def sweep(self, lost: Warden) -> tuple[int, int]:
+        """End a warden that is lost and what it leaves behind."""
+        return self._trunk.sweep(lost)
+
+    def retire(self) -> None:
+        """End everything of the sandbox; what was written stays."""
+        self._trunk.retire()
+
+    def end(self) -> None:
+        """End every command and warden, and wait until they are gone: nobody writes any more."""
+        self._closed = True
+        self._idle = []
+        for warden in list(self._wardens):
+            warden.end()
+
+    def close(self) -> None:
+        """End every command and warden."""
+        self._closed = True
+        self._idle = []
+        for warden in list(self._wardens):
+            warden.close()
+
+    def _make(self, place: str = "") -> Warden:
+        if self._begun_in != os.getpid():
+            raise ContainmentError("a transaction belongs to the process that began it, of which this one is a fork")
+        if self._closed:
+            raise ContainmentError("the transaction has ended; begin another")
+        warden = self._trunk._make(place or self.place.path)
+        self._wardens.add(warden)
+        return warden

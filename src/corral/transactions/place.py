@@ -1,0 +1,204 @@
+"""Where a transaction's changes lie until they are applied: a directory in the owner's cache that no command sees as it is.
+
+It is locked for as long as the process that began it lives; what nobody holds and nobody wanted kept is removed by the next.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import stat
+from errno import ENOTSUP
+from fcntl import LOCK_EX, LOCK_NB, flock
+from time import clock_gettime_ns, monotonic, sleep, time
+
+from corral.containment import lasting, scratch
+from corral.containment.overlay import COPY, UPPER, WORK
+from corral.errors import ContainmentError, TransactionError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+KEPT_SECONDS = 7 * 24 * 3600.0  # how long what waits for an answer is kept
+CLEAN_SECONDS = 0.5  # for removing what others left; the rest is the next one's
+TICK_SECONDS = 0.02  # longer than any kernel's clock tick
+ID_BYTES = 6
+_MARK, _PENDING = "begun", "pending"
+_CLOCK_REALTIME_COARSE = 5
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HEX = frozenset("0123456789abcdef")
+
+
+class Place:
+    """One transaction's directory, held."""
+
+    def __init__(self, path: str, held: int) -> None:
+        self.path = path
+        self.id = os.path.basename(path)
+        self.begun_ns = 0
+        self.how = "overlay"
+        self._held = held
+
+    @property
+    def layer(self) -> str:
+        """Where the changed files lie: what an overlay holds above the project, or a copy of all."""
+        return f"{self.path}/{UPPER if self.how == 'overlay' else COPY}"
+
+    def begin(self) -> None:
+        """Note the moment from which a change to the project is somebody else's."""
+        self.begun_ns = _moment(f"{self.path}/{_MARK}")
+
+    def keep(self, facts: Mapping[str, Any]) -> None:
+        """Let it wait for an answer after this process has ended."""
+        data = marshal.dumps(dict(facts) | {"begun_ns": self.begun_ns, "how": self.how})
+        descriptor = os.open(f"{self.path}/{_PENDING}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what was noted when it was left waiting."""
+        try:
+            with open(f"{self.path}/{_PENDING}", "rb") as file:
+                found: dict[str, Any] = marshal.loads(file.read())  # noqa: S302  written above, where no command can
+        except (OSError, ValueError, EOFError):
+            return {}
+        self.begun_ns, self.how = found["begun_ns"], found["how"]
+        return found
+
+    def release(self) -> None:
+        """Let go of it."""
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+    def remove(self) -> None:
+        """Remove it with all that was written."""
+        scratch.remove(self.path)
+        self.release()
+
+
+def make(project: str, writable: Iterable[str], environ: Mapping[str, str]) -> Place:
+    """Make a place for a transaction over a project."""
+    above = lasting.place(project, (project, *writable), environ, make=True, kind="transactions")
+    if not above:
+        raise ContainmentError("a transaction needs a directory of this user's own, outside of what commands can write")
+    os.makedirs(above, 0o700, exist_ok=True)
+    path = f"{above}/{os.urandom(ID_BYTES).hex()}"
+    os.mkdir(path, 0o700)
+    held = os.open(path, _DIRECTORY)
+    flock(held, LOCK_EX)
+    place = Place(path, held)
+    os.mkdir(f"{path}/{WORK}", 0o700)
+    _like(f"{path}/{UPPER}", project)
+    return place
+
+
+def _like(path: str, model: str) -> None:
+    """Make a directory with the rights of another: it will be seen in its place."""
+    found = os.stat(model)
+    os.mkdir(path, 0o700)
+    if os.geteuid() == 0:
+        os.chown(path, found.st_uid, found.st_gid)
+    os.chmod(path, stat.S_IMODE(found.st_mode))
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def refuse_without_attributes(path: str) -> None:
+    """Raise where a file system cannot say that a directory hides the one below: the kernel would show both."""
+    os.setxattr(path, "user.overlay.corral", b"y")
+    try:
+        if os.getxattr(path, "user.overlay.corral") != b"y":
+            raise OSError(ENOTSUP, os.strerror(ENOTSUP))
+    finally:
+        os.removexattr(path, "user.overlay.corral")
+
+
+def clean(above: str) -> None:
+    """Remove what processes left that were killed, and what has waited too long."""
+    give_up_at = monotonic() + CLEAN_SECONDS
+    try:
+        names = os.listdir(above)
+    except OSError:
+        return
+    for name in names:
+        if monotonic() > give_up_at:
+            return
+        place = _held(f"{above}/{name}")
+        if place is None:
+            continue
+        if _waits(place.path):
+            place.release()
+        else:
+            place.remove()
+
+
+def _waits(path: str) -> bool:
+    try:
+        return time() - os.lstat(f"{path}/{_PENDING}").st_mtime < KEPT_SECONDS
+    except OSError:
+        return False
+
+
+def _held(path: str) -> Place | None:
+    try:
+        held = os.open(path, _DIRECTORY)
+    except OSError:
+        return None
+    try:
+        flock(held, LOCK_EX | LOCK_NB)
+    except OSError:
+        # Its process lives.
+        os.close(held)
+        return None
+    return Place(path, held)
+
+
+def pending(project: str, environ: Mapping[str, str]) -> list[Place]:
+    """Return what waits for an answer in a project, the oldest first; the caller releases each."""
+    above = lasting.place(project, (project,), environ, make=False, kind="transactions")
+    found = []
+    for name in os.listdir(above) if above and os.path.isdir(above) else ():
+        if set(name) <= _HEX and _waits(f"{above}/{name}"):
+            place = _held(f"{above}/{name}")
+            if place is not None and place.facts():
+                found.append(place)
+            elif place is not None:
+                place.release()
+    return sorted(found, key=lambda place: place.begun_ns)
+
+
+def waiting(project: str, environ: Mapping[str, str], id_: str = "") -> Place:
+    """Return the transaction that waits and whose id begins so, held; the only one without an id."""
+    places = pending(project, environ)
+    fitting = [place for place in places if place.id.startswith(id_)]
+    for place in places:
+        if len(fitting) != 1 or place is not fitting[0]:
+            place.release()
+    if len(fitting) != 1:
+        known = ", ".join(place.id for place in places) or "none"
+        raise TransactionError(f"{len(fitting)} transactions wait here that fit {id_ or 'no id'!r}; waiting: {known}")
+    return fitting[0]
+
+
+def _moment(path: str) -> int:
+    """Return a time of change that no earlier change has, and every later one has or exceeds."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        # A time that somebody has asked for is followed by an exact one, since Linux 6.13; no later change is stamped before it.
+        os.fstat(descriptor)
+        before = clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+        os.utime(descriptor)
+        found = os.fstat(descriptor).st_ctime_ns
+        after = clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+        if found not in (before, after):
+            return found
+        # Else times are those of the clock's ticks: what changed before must have another than what changes after.
+        give_up_at = monotonic() + TICK_SECONDS
+        while clock_gettime_ns(_CLOCK_REALTIME_COARSE) <= found and monotonic() < give_up_at:
+            sleep(0.0005)
+        os.utime(descriptor)
+        return os.fstat(descriptor).st_ctime_ns
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,149 @@
+"""Makes transactions ready for one sandbox: a spare with its overlay and warden waits, so that the next begins at once.
+
+Made anew for each: an overlay goes stale when the project is changed below it. A spare looked at no more of the project than
+what is protected, and is used only if that has not changed since.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock, start_new_thread
+
+from corral.branch import Branch
+from corral.transactions import copying, place
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.containment.holding import Holding
+    from corral.pool import Pool
+
+
+class Spare:
+    """A transaction that nobody has begun yet."""
+
+    def __init__(self, branch: Branch, seen: dict[str, tuple[int, int]]) -> None:
+        self.branch = branch
+        self._seen = seen
+
+    def is_fresh(self) -> bool:
+        """Say whether the project is, where this one has looked, as it was."""
+        return all(_identity(path) == known for path, known in self._seen.items())
+
+
+class Workshop:
+    """What one sandbox keeps of transactions. Any thread may take one."""
+
+    def __init__(self, holding: Holding, trunk: Pool) -> None:
+        self._holding = holding
+        self._trunk = trunk
+        self._lock = allocate_lock()
+        self._at_work = allocate_lock()
+        self._spare: Spare | None = None
+        self._done: list[Branch] = []
+        self._made_in = os.getpid()
+        self._closed = False
+        self._cleaned = False
+
+    def take(self) -> tuple[Branch, str]:
+        """Return a transaction that begins now, and why it works on a copy, if so."""
+        if self._made_in != os.getpid():
+            # Those were the process's that this one is a fork of.
+            self.__init__(self._holding, self._trunk)  # type: ignore[misc]
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None and spare.is_fresh():
+            spare.branch.place.begin()
+            return spare.branch, ""
+        if spare is not None:
+            self.give_back(spare.branch)
+        branch, refusal = self._make()
+        branch.place.begin()
+        if refusal:
+            branch.place.how = copying.copy_tree(self._holding.config.project_root, branch.place)
+        return branch, refusal
+
+    def give_back(self, branch: Branch) -> None:
+        """Remove a transaction that is done with, and have the next ready, both while the caller goes on."""
+        branch.close()
+        with self._lock:
+            self._done.append(branch)
+        if not self._closed:
+            try:
+                start_new_thread(self._work, ())
+            except RuntimeError:
+                # No more threads are to be had: what is left is done when the sandbox is closed.
+                return
+
+    def stop(self) -> None:
+        """Make nothing more, and wait for what is being made."""
+        self._closed = True
+        with self._at_work:
+            pass
+
+    def clean(self) -> None:
+        """Remove what is left, when the sandbox's processes are gone."""
+        if self._made_in == os.getpid():
+            with self._lock:
+                spare, self._spare = self._spare, None
+            if spare is not None:
+                spare.branch.close()
+                spare.branch.place.remove()
+            self._remove_done()
+
+    def _work(self) -> None:
+        with self._at_work:
+            if not self._closed and self._spare is None:
+                self._prepare()
+            self._remove_done()
+
+    def _prepare(self) -> None:
+        try:
+            seen = {path: _identity(path) for path in self._holding.walked()}
+            branch, refusal = self._make()
+        except Exception:  # noqa: BLE001  the next transaction meets it too, where somebody hears of it
+            return
+        if refusal:
+            self._done.append(branch)
+            return
+        try:
+            branch.prepare()
+        except Exception:  # noqa: BLE001  as above
+            self._done.append(branch)
+            return
+        with self._lock:
+            self._spare = Spare(branch, seen)
+
+    def _remove_done(self) -> None:
+        while True:
+            with self._lock:
+                if not self._done:
+                    return
+                branch = self._done.pop()
+            branch.end()
+            self._trunk.lift(branch.place.path)
+            branch.place.remove()
+
+    def _make(self) -> tuple[Branch, str]:
+        """Make a place and its overlay, and say why there is none."""
+        config = self._holding.config
+        made = place.make(config.project_root, config.containment.write, os.environ)
+        if not self._cleaned:
+            self._cleaned = True
+            place.clean(os.path.dirname(made.path))
+        try:
+            place.refuse_without_attributes(made.layer)
+            refusal = self._trunk.lay(made.path)
+        except OSError as error:
+            refusal = error.errno or 0
+        except BaseException:
+            made.remove()
+            raise
+        return Branch(self._trunk, made, self._holding.denials), os.strerror(refusal) if refusal else ""
+
+
+def _identity(path: str) -> tuple[int, int]:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
