@@ -141,7 +141,8 @@ class Sandbox:
         """
         terminal = _terminal(rows, columns, lends=inherit_stdin or inherit_stdio) if pty else None
         call = _call(argv, shell, cwd, env)
-        verdict = self._recall.vet(call, self._look()[1])
+        environment, machine = self._look()
+        verdict = self._recall.vet(call, machine)
         refused = self._refused(call, verdict, self._refusal(call, verdict) if verdict.findings else "")
         if refused is not None:
             return refused
@@ -149,8 +150,9 @@ class Sandbox:
         if self._admitted_in != os.getpid():
             warden = self._pool.acquire()
             self._admit(warden)
+            environment = self._look()[0]
         try:
-            planned = self._planned(call, verdict, stdin, timeout_seconds)
+            planned = self._planned(call, verdict, environment, stdin, timeout_seconds)
         except BaseException:
             if warden is not None:
                 self._pool.release(warden)
@@ -201,7 +203,7 @@ class Sandbox:
         if self._admitted_in != os.getpid():
             self._admit(warden)
         try:
-            planned = self._planned(call, verdict, stdin, timeout_seconds)
+            planned = self._planned(call, verdict, self._look()[0], stdin, timeout_seconds)
         except BaseException:
             self._pool.release(warden)
             raise
@@ -312,10 +314,14 @@ class Sandbox:
         return None
 
     def _planned(
-        self, call: Call, verdict: Verdict, stdin: bytes | None, timeout_seconds: float | None
+        self,
+        call: Call,
+        verdict: Verdict,
+        environment: dict[str, str],
+        stdin: bytes | None,
+        timeout_seconds: float | None,
     ) -> Launch | Handle:
         """Return what will run, or the result of a call that cannot."""
-        environment = self._look()[0]
         planned = plan(call, self.config, environment, stdin=stdin, timeout_seconds=timeout_seconds)
         if isinstance(planned, Launch):
             return planned

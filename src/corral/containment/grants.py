@@ -70,12 +70,22 @@ def _refuse_secrets(name: str, path: str, home: str) -> None:
 
 
 def _secrets(home: str) -> Iterator[str]:
-    for pattern in places()["secret_home"]:
-        yield f"{home}/{pattern.removesuffix('/**')}"
+    for each in _homes(home):
+        for pattern in places()["secret_home"]:
+            yield f"{each}/{pattern.removesuffix('/**')}"
     for pattern in places()["secret"]:
         plain = pattern.removesuffix("/**").removesuffix("*")
         if "*" not in plain:
             yield plain
+
+
+def _homes(home: str) -> list[str]:
+    """Return the home directories: the owner's may be another than the one where credentials lie, as under sudo."""
+    try:
+        others = os.listdir("/home")
+    except OSError:
+        others = []
+    return list(dict.fromkeys((home, "/root", *(f"/home/{name}" for name in others))))
 
 
 def _refuse(name: str, path: str, why: str) -> None:

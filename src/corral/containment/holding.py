@@ -173,8 +173,10 @@ class Holding:
         found, self._late = self._late, ()
         if "mount" not in missing:
             found += self._watch.look() + tuple(violation for links in self._watched for violation in links.look())
-        known = {violation.target for violation in found if violation.target}
         refused = self.denials(said, cwd, missing, signal=signal, began_at=began_at, warden=warden)
+        if not found:
+            return refused
+        known = {violation.target for violation in found if violation.target}
         return (
             *found,
             *[violation for violation in refused if not violation.inferred or violation.target not in known],
