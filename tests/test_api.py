@@ -169,7 +169,16 @@ def test_the_fields_of_config_and_result_are_the_ones_of_the_design() -> None:
             "enforcement",
             "missing_layers",
         ),
-        *("violations", "usage", "stdout_bytes", "stderr_bytes", "killed", "full_output_path", "transaction"),
+        *(
+            "violations",
+            "connections",
+            "usage",
+            "stdout_bytes",
+            "stderr_bytes",
+            "killed",
+            "full_output_path",
+            "transaction",
+        ),
     }
 
 

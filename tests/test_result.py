@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.model import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Decision, Finding, Usage, Verdict, Violation
+from corral.model import (
+    DENIED_EXIT_CODE,
+    TIMED_OUT_EXIT_CODE,
+    Axis,
+    Connection,
+    Decision,
+    Finding,
+    Usage,
+    Verdict,
+    Violation,
+)
 from corral.result import SandboxResult
 
 SCHEMA = json.loads((importlib.resources.files("corral") / "schemas" / "result.schema.json").read_text())
@@ -19,6 +29,7 @@ DENIED = SandboxResult(
     ("rm", "x"), DENIED_EXIT_CODE, denied=True, reason="rm is on the denylist. Leave it.", verdict=Verdict((FINDING,))
 )
 TIMED_OUT = SandboxResult(("sleep", "9"), TIMED_OUT_EXIT_CODE, b"so far", timed_out=True, signal=9, killed=3)
+CONNECTION = Connection("evil.example:443", "refused", "", "it is not granted", "evil.example:443", 2)
 FULL = RAN.replace(
     exit_code=139,
     signal=11,
@@ -28,6 +39,7 @@ FULL = RAN.replace(
     enforcement="partial",
     missing_layers=("landlock",),
     violations=(Violation("path", "/etc/x", "read", "Stay inside.", inferred=True),),
+    connections=(CONNECTION,),
     usage=Usage(0.1, 0.2, 4096),
     stdout_bytes=10,
     full_output_path="/p/out",
@@ -67,7 +79,12 @@ def test_the_published_schema_is_a_schema_and_names_every_field() -> None:
     written = set(FULL.to_dict()) - {"stdout_base64", "stderr_base64"}
     assert set(SCHEMA["required"]) == written
     assert set(SCHEMA["properties"]) == written | {"stdout_base64", "stderr_base64"}
-    for name, record in (("finding", FINDING), ("violation", Violation("x")), ("usage", Usage())):
+    for name, record in (
+        ("finding", FINDING),
+        ("violation", Violation("x")),
+        ("connection", CONNECTION),
+        ("usage", Usage()),
+    ):
         assert SCHEMA["$defs"][name]["required"] == list(record._fields), name
     assert list(DENIED.verdict.to_dict()) == SCHEMA["$defs"]["verdict"]["required"]
 

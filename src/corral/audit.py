@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
     from corral.config import SandboxConfig
     from corral.ledger import Link
-    from corral.model import Call, Decision, Finding, Verdict, Violation
+    from corral.model import Call, Connection, Decision, Finding, Verdict, Violation
     from corral.result import SandboxResult
 
 ID_BYTES = 16
 MAX_TEXT = 4096  # characters of a call; the rest is counted, and known by its hash
 MAX_WORD = 1024  # characters of a path, a reason or another text beside it
 MAX_ITEMS = 20  # findings or violations of one call
+MAX_CONNECTIONS = 50  # of one call, each kind once
 MAX_READ = 256 * 1024  # characters of a call that are read at all: the guard refuses what is longer
 _NUMBERS = ("exit_code", "signal", "timed_out", "denied", "truncated", "stdout_bytes", "stderr_bytes", "killed")
 _PLAIN = ("backend", "enforcement", "started_at")
@@ -75,13 +76,16 @@ class Log:
         fields |= {"decision": decision, "findings": self._findings(verdict.findings)}
         if result.reason:
             fields["reason"] = self._text(result.reason)
-        fields["result"] = {
+        told: dict[str, object] = {
             **{name: getattr(result, name) for name in (*_NUMBERS, *_PLAIN)},
             "duration_ms": round(result.duration_ms, 3),
             "missing_layers": list(result.missing_layers),
             "violations": [self._violation(v) for v in result.violations[:MAX_ITEMS]],
             "usage": {name: getattr(result.usage, name) for name in result.usage._fields},
         }
+        if result.connections:
+            told["connections"] = [self._violation(c) for c in result.connections[:MAX_CONNECTIONS]]
+        fields["result"] = told
         self._append(result.id or new_id(), fields)
 
     def verdict(
@@ -189,7 +193,7 @@ class Log:
             {"rule": f.rule, "decision": str(f.decision), "reason": self._text(f.reason)} for f in findings[:MAX_ITEMS]
         ]
 
-    def _violation(self, violation: Violation) -> dict[str, object]:
+    def _violation(self, violation: Violation | Connection) -> dict[str, object]:
         given = {name: getattr(violation, name) for name in violation._fields if name != "instead"}
         return {name: self._plain(value) for name, value in given.items() if value}
 

@@ -402,6 +402,7 @@ class Driver:
             enforcement=warden.enforcement,
             missing_layers=warden.missing_layers,
             violations=violations,
+            connections=() if self._pool.reached is None else self._pool.reached(self._began_at),
             usage=ending.usage,
             killed=ending.killed,
             transaction=self._pool.transaction,

@@ -146,6 +146,18 @@ class Violation(Record):
 
 
 @frozen
+class Connection(Record):
+    """What was asked of the sandbox's proxy: to where, whether it was allowed, refused or failed, and by which grant."""
+
+    target: str
+    outcome: str
+    address: str = ""
+    detail: str = ""
+    grant: str = ""
+    count: int = 1
+
+
+@frozen
 class Usage(Record):
     """What the command and its children cost. Bytes are those that disks had to give or will have to take."""
 

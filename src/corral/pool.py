@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from corral.capture import Capture
-    from corral.model import Violation
+    from corral.model import Connection, Violation
 
     Inspect = Callable[..., tuple[Violation, ...]]
+    Lend = Callable[[], Sequence[int]]
+    Reached = Callable[[float], tuple[Connection, ...]]
 
 MAX_IDLE_WARDENS = 16  # a burst of runs leaves at most these, about 2 MB each
 IDLE_SECONDS = 30.0  # after which an idle warden ends, unless it is the first; what is held of it here then goes too
@@ -58,9 +60,17 @@ class Pool:
     """The wardens of one sandbox. Any thread may acquire; each warden runs one command at a time."""
 
     def __init__(
-        self, plan: Callable[[], bytes], inspect: Inspect | None = None, spill: Callable[[], Capture] | None = None
+        self,
+        plan: Callable[[], bytes],
+        inspect: Inspect | None = None,
+        spill: Callable[[], Capture] | None = None,
+        *,
+        lend: Lend | None = None,
+        reached: Reached | None = None,
     ) -> None:
         self._plan = plan
+        self._lend = lend  # what a keeper gets besides the plan, for the network by name
+        self.reached = reached  # asked after each command what it connected to
         self.spill = spill  # makes a capture that saves what it cuts, where the config wants that
         self.inspect = inspect  # asked after each command what it did against the policy
         self.transaction: str | None = None  # in which all commands of this pool run
@@ -267,7 +277,7 @@ class Pool:
             # Known before it starts, so that a fork in the meantime closes what it has.
             self._keeper = Keeper()
             try:
-                self._keeper.start(self._plan)
+                self._keeper.start(self._plan, self._lend)
             except BaseException:
                 self._keeper = None
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 from corral.frozen import Record, frozen
-from corral.model import RESULT_SCHEMA, Usage, Verdict, Violation
+from corral.model import RESULT_SCHEMA, Connection, Usage, Verdict, Violation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class SandboxResult(Record):
     enforcement: str = "none"
     missing_layers: tuple[str, ...] = ()
     violations: tuple[Violation, ...] = ()
+    connections: tuple[Connection, ...] = ()
     usage: Usage = Usage()
     stdout_bytes: int = 0
     stderr_bytes: int = 0
@@ -76,6 +77,7 @@ class SandboxResult(Record):
         data["verdict"] = self.verdict.to_dict()
         data["missing_layers"] = list(self.missing_layers)
         data["violations"] = [_plain(v) for v in self.violations]
+        data["connections"] = [_plain(c) for c in self.connections]
         data["usage"] = _plain(self.usage)
         for stream in ("stdout", "stderr"):
             raw: bytes = data[stream]
@@ -101,6 +103,8 @@ class SandboxResult(Record):
             fields["verdict"] = Verdict.from_dict(fields["verdict"])
         if "violations" in fields:
             fields["violations"] = tuple(Violation(**v) for v in fields["violations"])
+        if "connections" in fields:
+            fields["connections"] = tuple(Connection(**c) for c in fields["connections"])
         if "usage" in fields:
             fields["usage"] = Usage(**fields["usage"])
         return cls(**fields)

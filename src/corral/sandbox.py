@@ -59,7 +59,14 @@ class Sandbox:
         self._seen: tuple[dict[str, str], Machine] = ({}, Machine.of(self.config))
         self._recall = Recall(self.config)
         self._holding = Holding(self.config)
-        self._pool = Pool(self._holding.plan, self._holding.violations, self._spill())
+        traffic = self._holding.traffic
+        self._pool = Pool(
+            self._holding.plan,
+            self._holding.violations,
+            self._spill(),
+            lend=None if traffic is None else traffic.lend,
+            reached=None if traffic is None else traffic.connections,
+        )
         self._workshop: Workshop | None = None
         self._admitted_in = 0
 

@@ -19,7 +19,7 @@ from corral.streams import READ_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from corral.streams import Streams
 
@@ -144,14 +144,14 @@ class Keeper:
         self.ctl.settimeout(START_SECONDS)
         self.backend = self.enforcement = ""
 
-    def start(self, plan: Callable[[], bytes]) -> None:
-        """Start the program, and wait until it is ready to make wardens."""
+    def start(self, plan: Callable[[], bytes], lend: Callable[[], Sequence[int]] | None = None) -> None:
+        """Start the program, and wait until it is ready to make wardens. What is lent goes with the plan, and is closed here."""
         try:
             self.pid = _start(self.theirs.fileno(), self.host, self.errors)
             self.pidfd = os.pidfd_open(self.pid)
             self._close_theirs()
             # Made while the interpreter starts.
-            self._brief(plan())
+            self._brief(plan(), () if lend is None else lend())
             self.backend, self.enforcement, self.missing_layers = self._await_ready()
         except (OSError, wire.WireError) as error:
             why = "it ended at once" if isinstance(error, ConnectionError) else str(error)
@@ -187,13 +187,13 @@ class Keeper:
             if monotonic() >= give_up_at or tree.is_stopped(self.pid):
                 raise TimeoutError("the keeper was stopped, or does not answer")
 
-    def _brief(self, plan: bytes) -> None:
+    def _brief(self, plan: bytes, lent: Sequence[int]) -> None:
         # By descriptor: a project of many repositories has a plan too large for a packet.
         descriptor = wire.sealed("plan", plan)
         try:
-            wire.send(self.ctl, b"plan", (descriptor,))
+            wire.send(self.ctl, b"plan", (descriptor, *lent))
         finally:
-            os.close(descriptor)
+            wire.close_all((descriptor, *lent))
 
     def _await_ready(self) -> tuple[str, str, tuple[str, ...]]:
         message = self.ctl.recv(wire.MAX_PACKET_BYTES)

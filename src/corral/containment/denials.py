@@ -91,7 +91,7 @@ class _Reader:
         elif self.sight.config.containment.network != "on" and self._is_cut_off(line):
             host = messages.host_in(line)
             if not messages.is_loopback(host):
-                yield unreachable(host, inferred=True)
+                yield unreachable(host, self.sight.config, inferred=True)
         else:
             error = messages.refusal_in(line)
             if error:
@@ -149,9 +149,14 @@ def _is_own(path: str) -> bool:
         return False
 
 
-def unreachable(host: str, *, inferred: bool) -> Violation:
+def unreachable(host: str, config: SandboxConfig, *, inferred: bool) -> Violation:
     """Return the violation of a connection where there is no network."""
     detail = "the sandbox has no network but its own loopback"
+    if config.containment.destinations:
+        instead = (
+            "Use a program that takes the proxy of HTTPS_PROXY or ALL_PROXY, through which what is granted is reached"
+        )
+        return granted("network", host, detail, instead, "containment.network", inferred=inferred)
     instead = "Use what is in the project or on the sandbox's own loopback"
     return granted("network", host, detail, instead, "containment.network = 'on'", inferred=inferred)
 
@@ -166,7 +171,7 @@ def from_kernel(denials: Iterable[Denial], view: View, config: SandboxConfig) ->
     for denial in denials:
         first = denial.blockers[0] if denial.blockers else ""
         if first.startswith("net."):
-            violation = unreachable(denial.target, inferred=False)
+            violation = unreachable(denial.target, config, inferred=False)
         elif first.startswith("scope.") or first in ("fs.make_char", "fs.make_block", "fs.ioctl_dev", "ptrace"):
             violation = Violation("call", first, denial.target, _NEVER)
         else:

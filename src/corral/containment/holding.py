@@ -14,6 +14,7 @@ from corral.places import inside
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.config import SandboxConfig
+    from corral.containment.traffic import Traffic
     from corral.model import Violation
 
 SIGSYS = 31
@@ -36,6 +37,11 @@ class Holding:
         self._opened: unlooked.Opened | None = None
         self._late: tuple[Violation, ...] = ()  # what others had planted that were killed; told with the first result
         self._listener: audit.Listener | None = None
+        self.traffic: Traffic | None = None  # through the proxy, where destinations are granted by name
+        if config.containment.destinations and config.containment.backend != "none":
+            from corral.containment.traffic import Traffic  # noqa: PLC0415  most sandboxes name none
+
+            self.traffic = Traffic(config)
 
     def plan(self) -> bytes:
         """Return what the keeper is to do."""
@@ -144,10 +150,18 @@ class Holding:
         # A warden mounts over links, so that nothing has to be looked for.
         self._watched = (self._links,) if backend == "bubblewrap" and self._links is not None else ()
         self._mounted = "mount" not in missing
+        own = self._proxy_variables() if "net" not in missing else {}
         if self._mounted:
-            own = {"HOME": self.view.home, "TMPDIR": "/tmp"}  # noqa: S108  the command's own
-            return own if "TMPDIR" in os.environ else {"HOME": self.view.home}
-        return {"HOME": f"{self.scratch}/home", "TMPDIR": f"{self.scratch}/tmp"}  # noqa: S108
+            own |= {"TMPDIR": "/tmp"} if "TMPDIR" in os.environ else {}  # noqa: S108  the command's own
+            return own | {"HOME": self.view.home}
+        return own | {"HOME": f"{self.scratch}/home", "TMPDIR": f"{self.scratch}/tmp"}  # noqa: S108
+
+    def _proxy_variables(self) -> dict[str, str]:
+        if self.traffic is None:
+            return {}
+        from corral.containment.traffic import variables  # noqa: PLC0415  loaded already
+
+        return variables()
 
     def shown(self) -> tuple[tuple[str, str], ...]:
         """Return what commands see of their own, and where it lies; nothing before the first."""
@@ -171,6 +185,8 @@ class Holding:
         if self.view is None or self._watch is None:
             return ()
         found, self._late = self._late, ()
+        if self.traffic is not None:
+            found += self.traffic.violations(began_at)
         if "mount" not in missing:
             found += self._watch.look() + tuple(violation for links in self._watched for violation in links.look())
         refused = self.denials(said, cwd, missing, signal=signal, began_at=began_at, warden=warden)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from corral.containment.backend import Start
     from corral.containment.bubblewrap import Bubblewrap
+    from corral.containment.outlet import Outlet
 
 CTL, HOST = 3, 4  # the descriptors the host leaves this program
 MAX_PATH_BYTES = 4096
@@ -55,11 +56,13 @@ def main() -> None:
         raise FileNotFoundError("/proc is not mounted; without it what a command leaves behind cannot be found")
     tree.adopt_orphans()
     ctl = socket(fileno=CTL)
-    _, (descriptor,) = wire.receive(ctl)
+    _, (descriptor, *lent) = wire.receive(ctl)
     plan = {"limits": {}, "places": ()} | wire.unpack_plan(wire.read_body(descriptor))
     os.close(descriptor)
     try:
-        status = _enter(ctl, plan)
+        # Before anything is entered: the proxy stays in the host's network.
+        outlet = _outlet(lent) if lent else None
+        status = _enter(ctl, plan, outlet)
     except backend.UnusableError as error:
         # The host shows the last line to the owner.
         print(error, file=sys.stderr, flush=True)
@@ -67,7 +70,7 @@ def main() -> None:
         os._exit(1)
     # After the ids are mapped: a process that is hidden cannot open its own map.
     tree.hide()
-    keeper = _Keeper(ctl, plan, status)
+    keeper = _Keeper(ctl, plan, status, outlet)
     # Wardens are forks: what is frozen is not touched by their collector, and stays shared.
     gc.collect()
     gc.freeze()
@@ -82,7 +85,13 @@ def main() -> None:
             os._exit(0)
 
 
-def _enter(ctl: socket, plan: dict[str, Any]) -> tuple[str, str, tuple[str, ...]]:
+def _outlet(lent: list[int]) -> Outlet:
+    from corral.containment.outlet import Outlet  # noqa: PLC0415  few need it, and all would wait for it
+
+    return Outlet(lent)
+
+
+def _enter(ctl: socket, plan: dict[str, Any], outlet: Outlet | None = None) -> tuple[str, str, tuple[str, ...]]:
     """Enter the namespaces that all wardens share; return backend, enforcement and what is missing."""
     wanted = plan["layers"]
     trial = cgroups.Trial(controller for controller, name in _CONTROLLED.items() if name in plan["limits"])
@@ -109,6 +118,8 @@ def _enter(ctl: socket, plan: dict[str, Any]) -> tuple[str, str, tuple[str, ...]
     if "net" in wanted and "net" not in missing:
         namespaces.unshare("net")
         namespaces.raise_loopback()
+        if outlet is not None:
+            outlet.listen()
     return plan["backend"], enforcement, missing
 
 
@@ -159,7 +170,14 @@ def _ask_for_all_ids(ctl: socket) -> bool:
 
 
 class _Keeper:
-    def __init__(self, ctl: socket, plan: dict[str, Any], status: tuple[str, str, tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        ctl: socket,
+        plan: dict[str, Any],
+        status: tuple[str, str, tuple[str, ...]],
+        outlet: Outlet | None = None,
+    ) -> None:
+        self.outlet = outlet
         self.ctl = ctl
         self.plan = plan
         self.status = status
@@ -386,11 +404,15 @@ class _Keeper:
         # one of them dies may lack another, so it takes two that are empty.
         while quiet_passes < 2 and monotonic() < give_up_at:
             self.reap()
-            found = tree.kill_descendants(spared=(*self.wardens.values(), *self.above))
+            found = tree.kill_descendants(spared=self.spared())
             killed |= found
             quiet_passes = 0 if found or lost in self.wardens.values() else quiet_passes + 1
             sleep(tree.PASS_SECONDS)
         return len(killed)
+
+    def spared(self) -> list[int]:
+        """Return the children that are no command's: wardens, what started them, and the proxy."""
+        return [*self.wardens.values(), *self.above, *([self.outlet.pid] if self.outlet else [])]
 
     def reap(self) -> None:
         """Collect the dead, and close what is known of a warden among them."""

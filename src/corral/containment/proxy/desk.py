@@ -1,0 +1,79 @@
+"""What all connections of one sandbox share: who may go where, what is added on the way, what is left to use, what is written down."""
+
+from __future__ import annotations
+
+from corral import destinations
+from corral.containment.proxy import journal
+from corral.containment.proxy.dial import Dial, RefusedError, UnreachableError
+from corral.containment.proxy.relay import Budget
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from socket import socket
+    from ssl import SSLContext
+    from typing import Any
+
+    from corral.containment.proxy.dial import Resolve
+    from corral.containment.proxy.journal import Journal
+
+
+class Desk:
+    """The settings of one proxy, and its journal."""
+
+    def __init__(self, plan: Mapping[str, Any], book: Journal, resolve: Resolve | None = None) -> None:
+        given = () if resolve is None else (resolve,)
+        self._dial = Dial(plan["granted"], plan["hosts"], *given)
+        self._book = book
+        self.budget = Budget(plan["bytes"])
+        self.connections: int | None = plan["connections"]
+        self._certificates: str = plan["certificates"]
+        self._context: SSLContext | None = None
+        self._added: dict[str, list[tuple[str, str]]] = {}
+        for text in plan["inject"]:
+            where, _, header = text.partition(" ")
+            name, _, value = header.partition(": ")
+            self._added.setdefault(where, []).append((name, value))
+
+    def open(self, text: str, port: int) -> tuple[str, socket]:
+        """Return the canonical host and a connection to it; what became of it is written down first."""
+        try:
+            name, grant = self._dial.authorise(text, port)
+            target = destinations.written(name, port)
+        except RefusedError as error:
+            self.refuse(error.grant or f"{text}:{port}", error.detail, error.grant)
+            raise
+        try:
+            sock, address = self._dial.connect(name, port)
+        except RefusedError as error:
+            self.refuse(target, error.detail, error.grant)
+            raise
+        except UnreachableError as error:
+            self._book.write(journal.FAILED, target, detail=str(error), grant=grant)
+            raise
+        try:
+            self._book.write(journal.ALLOWED, target, address=address, grant=grant)
+        except OSError:
+            sock.close()
+            raise
+        return name, sock
+
+    def refuse(self, target: str, detail: str, grant: str = "") -> None:
+        """Write down what was not let through."""
+        try:
+            self._book.write(journal.REFUSED, target, detail=detail, grant=grant)
+        except journal.FullError:
+            # It is refused all the same.
+            return
+
+    def added(self, name: str, port: int) -> list[tuple[str, str]]:
+        """Return the headers that the owner adds for a host."""
+        return self._added.get(destinations.written(name, port), [])
+
+    def over_tls(self, sock: socket, name: str) -> socket:
+        """Speak TLS to a server in the client's place, and see that it is the one."""
+        import ssl  # noqa: PLC0415  for those who have something added
+
+        if self._context is None:
+            self._context = ssl.create_default_context(cafile=self._certificates or None)
+        return self._context.wrap_socket(sock, server_hostname=name)

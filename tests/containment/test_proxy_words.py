@@ -1,0 +1,423 @@
+"""What the proxy reads: TLS hellos, HTTP requests, SOCKS requests, addresses and its journal. Pure, and strict about each."""
+
+import ipaddress
+import os
+import ssl
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.containment.proxy import addresses, hello, journal, request, socks
+from corral.containment.proxy.journal import Entry, Journal
+
+# TLS.
+
+
+@cache
+def client_hello(name: str | None, **settings: object) -> bytes:
+    """Return the first bytes of a real client."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = name is not None
+    for key, value in settings.items():
+        setattr(context, key, value)
+    out = ssl.MemoryBIO()
+    client = context.wrap_bio(ssl.MemoryBIO(), out, server_hostname=name)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return out.read()
+
+
+def fragmented(data: bytes, size: int) -> bytes:
+    """Return the same handshake message in records of so many bytes."""
+    message = data[5:]
+    parts = [message[at : at + size] for at in range(0, len(message), size)]
+    return b"".join(data[:3] + len(part).to_bytes(2, "big") + part for part in parts)
+
+
+def with_extension(data: bytes, kind: int, value: bytes) -> bytes:
+    """Return a hello with one more extension at its end."""
+    more = kind.to_bytes(2, "big") + len(value).to_bytes(2, "big") + value
+    message = bytearray(data[5:])
+    at = 4 + 2 + 32
+    at += 1 + message[at]
+    at += 2 + int.from_bytes(message[at : at + 2], "big")
+    at += 1 + message[at]
+    message[at : at + 2] = (int.from_bytes(message[at : at + 2], "big") + len(more)).to_bytes(2, "big")
+    message += more
+    message[1:4] = (len(message) - 4).to_bytes(3, "big")
+    return data[:3] + len(message).to_bytes(2, "big") + bytes(message)
+
+
+def server_name_extension(*names: tuple[int, bytes]) -> bytes:
+    listed = b"".join(bytes((kind,)) + len(name).to_bytes(2, "big") + name for kind, name in names)
+    return len(listed).to_bytes(2, "big") + listed
+
+
+def test_the_server_of_a_real_hello_is_found() -> None:
+    assert hello.server_name(client_hello("index.example")) == "index.example"
+    assert hello.server_name(client_hello("Index.EXAMPLE")) == "index.example"
+    assert hello.server_name(client_hello(None, verify_mode=ssl.CERT_NONE)) == ""
+    assert hello.server_name(client_hello("index.example", maximum_version=ssl.TLSVersion.TLSv1_2)) == "index.example"
+
+
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_a_hello_in_pieces_is_put_together(size: int) -> None:
+    assert hello.server_name(fragmented(client_hello("index.example"), size)) == "index.example"
+
+
+def test_a_hello_that_has_not_all_come_is_waited_for() -> None:
+    whole = client_hello("index.example")
+    assert {hello.server_name(whole[:count]) for count in range(len(whole))} == {None}
+
+
+HELLOS = {
+    "encrypted": with_extension(client_hello("index.example"), 0xFE0D, b"\0" * 8),
+    "two extensions for the name": with_extension(
+        client_hello("index.example"), 0, server_name_extension((0, b"evil.example"))
+    ),
+    "two names": with_extension(
+        client_hello(None, verify_mode=ssl.CERT_NONE),
+        0,
+        server_name_extension((0, b"index.example"), (0, b"evil.example")),
+    ),
+    "no name": with_extension(client_hello(None, verify_mode=ssl.CERT_NONE), 0, server_name_extension()),
+    "another kind of name": with_extension(
+        client_hello(None, verify_mode=ssl.CERT_NONE), 0, server_name_extension((1, b"index.example"))
+    ),
+    "NUL in the name": with_extension(
+        client_hello(None, verify_mode=ssl.CERT_NONE), 0, server_name_extension((0, b"index.example\0.evil.example"))
+    ),
+    "something behind the name": with_extension(
+        client_hello(None, verify_mode=ssl.CERT_NONE), 0, server_name_extension((0, b"index.example")) + b"x"
+    ),
+    "no hello": b"\x16\x03\x01\x00\x04\x02\x00\x00\x00",
+    "HTTP": b"GET / HTTP/1.1\r\n\r\n",
+    "SSL 2": b"\x80\x2e\x01\x03\x01",
+    "an empty record": b"\x16\x03\x01\x00\x00",
+    "a record that is too long": b"\x16\x03\x01\xff\xff\x01",
+    "a message without end": b"\x16\x03\x01\x00\x04\x01\xff\xff\xff",
+    "an alert in between": fragmented(client_hello("index.example"), 40)[:45] + b"\x15\x03\x01\x00\x02\x01\x00",
+}
+
+
+@pytest.mark.parametrize("case", HELLOS)
+def test_what_is_no_plain_hello_is_refused(case: str) -> None:
+    with pytest.raises(hello.HelloError):
+        hello.server_name(HELLOS[case])
+
+
+@given(st.binary(max_size=200), st.integers(0, 300))
+def test_no_bytes_crash_the_reader_of_hellos(data: bytes, at: int) -> None:
+    whole = client_hello("index.example")
+    for text in (data, whole[:at] + data, whole[:at] + data + whole[at + len(data) :]):
+        try:
+            found = hello.server_name(text)
+        except hello.HelloError:
+            continue
+        assert found is None or isinstance(found, str)
+
+
+# HTTP.
+
+
+def head(*lines: str) -> request.Head:
+    return request.parse("\r\n".join([*lines, "", ""]).encode("latin-1"))
+
+
+def test_a_request_is_written_anew_for_its_server() -> None:
+    asked = head(
+        "GET http://index.example/a?b HTTP/1.1",
+        *("Host: index.example", "Proxy-Connection: keep-alive", "Proxy-Authorization: Basic eA==", "X-Key: forged"),
+        *("Connection: X-Hop", "X-Hop: 1", "Upgrade: h2c", "Accept: */*"),
+    )
+    assert request.destination(asked) == ("index.example", 80, "/a?b")
+    request.check_host(asked, "index.example", 80)
+    assert request.rewritten(asked, "/a?b", "index.example", [("X-Key", "own")]) == (
+        b"GET /a?b HTTP/1.1\r\nHost: index.example\r\nAccept: */*\r\nX-Key: own\r\nConnection: close\r\n\r\n"
+    )
+
+
+PLACES = {
+    "http://index.example": ("index.example", 80, "/"),
+    "http://INDEX.example:8080/x": ("index.example", 8080, "/x"),
+    "HTTP://index.example./": ("index.example", 80, "/"),
+    "http://[::1]:81/": ("::1", 81, "/"),
+    "http://index.example:443/": ("index.example", 443, "/"),
+}
+
+
+@pytest.mark.parametrize("target", PLACES)
+def test_the_destination_of_a_whole_address(target: str) -> None:
+    assert request.destination(head(f"GET {target} HTTP/1.1")) == PLACES[target]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("/", "*", "index.example:443", "https://index.example/", "ftp://index.example/", "http:/index.example/"),
+        *("http://user@index.example/", "http://index.example@evil.example/", "http://index.example%00/"),
+        *("http://index.example\\@evil.example/", "http://index.example?@evil.example/", "http://index.example#/"),
+        *("http://2130706433/", "http://0x7f.1/", "http://index.example:0/", "http://index.example:/", "http://"),
+    ],
+)
+def test_an_address_that_not_everybody_reads_alike_is_refused(target: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        request.destination(head(f"GET {target} HTTP/1.1"))
+
+
+HEADS = {
+    "bare line feed": b"GET / HTTP/1.1\nHost: x\r\n\r\n",
+    "bare line feed in a header": b"GET / HTTP/1.1\r\nA: b\nHost: x\r\n\r\n",
+    "bare carriage return": b"GET / HTTP/1.1\r\nA: b\rHost: x\r\n\r\n",
+    "folded line": b"GET / HTTP/1.1\r\nA: b\r\n Host: x\r\n\r\n",
+    "blank before the colon": b"GET / HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n",
+    "no colon": b"GET / HTTP/1.1\r\nHost\r\n\r\n",
+    "empty name": b"GET / HTTP/1.1\r\n: x\r\n\r\n",
+    "NUL": b"GET / HTTP/1.1\r\nA: b\0\r\n\r\n",
+    "two blanks": b"GET  / HTTP/1.1\r\n\r\n",
+    "tab": b"GET\t/ HTTP/1.1\r\n\r\n",
+    "no version": b"GET /\r\n\r\n",
+    "another version": b"GET / HTTP/2.0\r\n\r\n",
+    "version 0.9": b"GET / HTTP/0.9\r\n\r\n",
+    "blank in the target": b"GET /a b HTTP/1.1\r\n\r\n",
+    "not ASCII in the target": b"GET /\xff HTTP/1.1\r\n\r\n",
+    "not a method": b"G(T / HTTP/1.1\r\n\r\n",
+    "empty line in front": b"\r\nGET / HTTP/1.1\r\n\r\n",
+    "too many": b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 201 + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_a_head_that_not_everybody_reads_alike_is_refused(case: str) -> None:
+    with pytest.raises(request.RequestError):
+        request.parse(HEADS[case])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("Host: evil.example",),
+        ("Host: index.example", "Host: index.example"),
+        ("Host: index.example, evil.example",),
+        ("Host: index.example:81",),
+        ("Host: ",),
+        ("Host: index.example:80@evil.example",),
+        (),
+    ],
+)
+def test_a_host_that_is_not_the_destination_is_refused(lines: tuple[str, ...]) -> None:
+    with pytest.raises(request.RequestError):
+        request.check_host(head("GET / HTTP/1.1", *lines), "index.example", 80)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("Content-Length: 1", "Transfer-Encoding: chunked"),
+        ("Content-Length: 1", "Content-Length: 1"),
+        ("Content-Length: 1, 1",),
+        ("Content-Length: +1",),
+        ("Content-Length: 0x1",),
+        ("Content-Length: 1_0",),
+        ("Content-Length: ",),
+        ("Content-Length: -1",),
+        ("Content-Length: 99999999999999999999",),
+        ("Transfer-Encoding: chunked", "Transfer-Encoding: chunked"),
+        ("Transfer-Encoding: gzip, chunked",),
+        ("Transfer-Encoding: xchunked",),
+        ("Transfer-Encoding: identity",),
+        ("Transfer-Encoding: chunked, identity",),
+    ],
+)
+def test_two_words_on_where_a_request_ends_are_refused(lines: tuple[str, ...]) -> None:
+    with pytest.raises(request.RequestError):
+        request.framing(head("POST / HTTP/1.1", *lines))
+
+
+def test_connection_cannot_take_away_the_length() -> None:
+    with pytest.raises(request.RequestError):
+        request.rewritten(head("POST / HTTP/1.1", "Connection: content-length", "Content-Length: 3"), "/", "x", ())
+
+
+CHUNKED = b"5\r\nhello\r\n1a\r\nabcdefghijklmnopqrstuvwxyz\r\n0\r\n\r\n"
+
+
+@given(st.lists(st.integers(1, len(CHUNKED)), max_size=6), st.binary(max_size=20))
+def test_a_chunked_body_ends_where_it_says_however_it_comes(cuts: list[int], behind: bytes) -> None:
+    body = request.Chunked()
+    data, passed, at = CHUNKED + behind, b"", 0
+    for cut in [*sorted(cuts), len(data)]:
+        passed += body.feed(data[at:cut])
+        at = max(at, cut)
+    assert (passed, body.is_whole) == (CHUNKED, True)
+    assert body.feed(b"GET / HTTP/1.1\r\n\r\n") == b""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(
+            b"5;x=y\r\nhello\r\n",
+            b"5\nhello\r\n",
+            b"0x5\r\n",
+            b"-1\r\n",
+            b"+5\r\n",
+            b" 5\r\n",
+            b"\r\n",
+            b"5\r\nhelloX\r\n",
+        ),
+        *(b"5\r\nhelloXX0\r\n", b"0\r\nTrailer: x\r\n\r\n", b"fffffffffffffffff\r\n", b"5" * 300),
+    ],
+)
+def test_a_chunk_that_not_everybody_reads_alike_is_refused(data: bytes) -> None:
+    with pytest.raises(request.RequestError):
+        request.Chunked().feed(data)
+
+
+@given(st.integers(0, 50), st.lists(st.binary(max_size=20), max_size=8))
+def test_a_counted_body_is_exactly_so_long(count: int, parts: list[bytes]) -> None:
+    body = request.Counted(count)
+    passed = b"".join(body.feed(part) for part in parts)
+    assert passed == b"".join(parts)[:count]
+    assert body.is_whole == (len(b"".join(parts)) >= count)
+
+
+def test_a_request_is_known_by_its_first_word() -> None:
+    assert [request.looks_like(word) for word in (b"GET / ", b"POST /x", b"PRI * ")] == [True] * 3
+    assert [request.looks_like(word) for word in (b"G", b"GE", b"GET", b"P")] == [None] * 4
+    assert [request.looks_like(word) for word in (b"EHLO x", b"SSH-2.0", b"\0\0\0\x08", b"GETX ")] == [False] * 4
+
+
+# SOCKS.
+
+
+def reader(data: bytes) -> "Feed":
+    return Feed(data)
+
+
+class Feed:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __call__(self, count: int) -> bytes:
+        if count > len(self.data):
+            raise EOFError
+        taken, self.data = self.data[:count], self.data[count:]
+        return taken
+
+
+def test_what_a_socks_client_asks_for() -> None:
+    assert socks.request(reader(b"\x05\x01\x00\x03\x0dindex.example\x01\xbb")) == ("index.example", 443)
+    assert socks.request(reader(b"\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50")) == ("127.0.0.1", 80)
+    assert socks.request(reader(b"\x05\x01\x00\x04" + b"\0" * 15 + b"\x01\x00\x50")) == ("::1", 80)
+    # The whole name, with what a reader in C would take for its end.
+    name = b"index.example\0.evil.example"
+    assert socks.request(reader(b"\x05\x01\x00\x03" + bytes((len(name),)) + name + b"\x01\xbb")) == (name.decode(), 443)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x05\x02\x00\x01\x7f\x00\x00\x01\x00\x50",  # bind
+        b"\x05\x03\x00\x01\x7f\x00\x00\x01\x00\x50",  # UDP
+        b"\x05\x01\x01\x01\x7f\x00\x00\x01\x00\x50",
+        b"\x05\x01\x00\x02\x7f\x00\x00\x01\x00\x50",
+        b"\x04\x01\x00\x01\x7f\x00\x00\x01\x00\x50",
+    ],
+)
+def test_what_is_no_connect_of_socks5_is_refused(data: bytes) -> None:
+    with pytest.raises(socks.SocksError):
+        socks.request(reader(data))
+
+
+def test_a_login_is_not_taken() -> None:
+    socks.greeting(reader(b"\x05\x02\x02\x00"))
+    with pytest.raises(socks.SocksError):
+        socks.greeting(reader(b"\x05\x01\x02"))
+
+
+# Addresses.
+
+NOT_PUBLIC = [
+    *("0.0.0.0", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.255.255", "168.63.129.16"),
+    *("169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.1", "192.0.2.1", "192.168.1.1", "198.18.0.1"),
+    *("198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255"),
+    *("::", "::1", "::ffff:8.8.8.8", "::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b:1::1", "100::1"),
+    *(
+        "2001::1",
+        "2001:db8::1",
+        "2002:7f00:1::1",
+        "fc00::1",
+        "fd00:ec2::254",
+        "fe80::1",
+        "fec0::1",
+        "ff02::1",
+        "5f00::1",
+    ),
+]
+
+
+@pytest.mark.parametrize("address", NOT_PUBLIC)
+def test_an_address_that_is_not_of_the_public_internet_is_known(address: str) -> None:
+    assert addresses.what_is(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:2800:220:1::1", "2a00:1450:4001::1"]
+)
+def test_an_address_of_the_public_internet_is_let_through(address: str) -> None:
+    assert addresses.what_is(address) == ""
+
+
+@given(st.ip_addresses())
+def test_nothing_is_public_here_that_python_calls_private(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> None:
+    if (
+        address.is_private
+        or address.is_loopback
+        or address.is_link_local
+        or address.is_multicast
+        or address.is_reserved
+    ):
+        # One block of protocol assignments has public parts, which we refuse with the rest.
+        assert addresses.what_is(str(address))
+
+
+# The journal.
+
+
+def test_what_is_written_is_read_once() -> None:
+    descriptor = journal.new()
+    writer, host = Journal(os.dup(descriptor)), Journal(descriptor)
+    writer.write(journal.REFUSED, "evil.example:443", detail="it is not granted", grant="evil.example:443")
+    writer.write(journal.ALLOWED, "index.example:443", address="1.2.3.4", grant="index.example:443")
+    assert [entry.replace(at=0.0) for entry in host.take()] == [
+        Entry(0.0, "refused", "evil.example:443", "", "it is not granted", "evil.example:443"),
+        Entry(0.0, "allowed", "index.example:443", "1.2.3.4", "", "index.example:443"),
+    ]
+    assert host.take() == []
+
+
+@given(st.text(max_size=300))
+def test_a_client_cannot_forge_a_line(text: str) -> None:
+    descriptor = journal.new()
+    try:
+        Journal(descriptor).write(journal.REFUSED, text, detail=f"{text}\n0\tallowed\tx\t\t\t")
+        (entry,) = Journal(descriptor).take()
+    finally:
+        os.close(descriptor)
+    assert entry.outcome == "refused"
+
+
+def test_what_cannot_be_written_down_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_BYTES", 200)
+    book = Journal(journal.new())
+    for _ in range(4):
+        book.write(journal.ALLOWED, "index.example:443")
+    with pytest.raises(journal.FullError):
+        book.write(journal.ALLOWED, "index.example:443")
+    assert book.take()
+    book.write(journal.ALLOWED, "index.example:443")
