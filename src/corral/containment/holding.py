@@ -185,8 +185,6 @@ class Holding:
         if self.view is None or self._watch is None:
             return ()
         found, self._late = self._late, ()
-        if self.traffic is not None:
-            found += self.traffic.violations(began_at)
         if "mount" not in missing:
             found += self._watch.look() + tuple(violation for links in self._watched for violation in links.look())
         refused = self.denials(said, cwd, missing, signal=signal, began_at=began_at, warden=warden)
@@ -213,7 +211,7 @@ class Holding:
         """Return what was refused to a command that has ended; it is not asked what it left in the project."""
         if self.view is None:
             return ()
-        found: tuple[Violation, ...] = ()
+        found: tuple[Violation, ...] = () if self.traffic is None else self.traffic.violations(began_at)
         listener = self._listener
         if signal == SIGSYS:
             found += (denials.ended_by_filter(listener.take_kill(began_at) if listener else {}),)
