@@ -5,17 +5,19 @@ BIN := $(VENV)/bin
 RULES := src/corral/rules/compiled.bin
 
 FRAMEWORKS := .venv-frameworks
-FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai-agents swerex claude ray
+FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai-agents swerex claude ray demo
 
-.PHONY: setup demo test test-frameworks check docs bench bench-peers format lock clean
+FAILED = { echo 'make: packages could not be downloaded or installed, so nothing was tested' >&2; exit 1; }
+
+.PHONY: setup demo demo-agent test test-frameworks check docs bench bench-peers format lock clean
 
 setup: $(VENV)/.ready $(RULES)
 
 $(VENV)/.ready: requirements/dev.txt pyproject.toml tools/system-packages
 	@tools/system-packages $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt || $(FAILED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . || $(FAILED)
 	@touch $@
 
 $(RULES): $(wildcard src/corral/rules/*.toml) src/corral/rulecompiler.py | $(VENV)/.ready
@@ -34,15 +36,18 @@ check: setup
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# The leaves against the frameworks themselves, in an environment of their own. ARGS: what pytest takes.
+# The leaves against the frameworks themselves, and the demo's agent, in an environment of their own. ARGS: what pytest takes.
 test-frameworks: $(FRAMEWORKS)/.ready $(RULES)
-	$(FRAMEWORKS)/bin/python -m pytest -c tests/frameworks/pytest.ini tests/frameworks $(ARGS)
+	$(FRAMEWORKS)/bin/python -m pytest -c tests/frameworks/pytest.ini -n 2 --dist loadfile tests/frameworks $(ARGS)
+
+demo-agent: $(FRAMEWORKS)/.ready $(RULES)
+	@$(FRAMEWORKS)/bin/corral demo agent
 
 # Claude's SDK from source: its wheel brings a program of 349 MB that no test runs.
 $(FRAMEWORKS)/.ready: requirements/frameworks.txt pyproject.toml | $(VENV)/.ready
 	$(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-binary claude-agent-sdk -r requirements/frameworks.txt
-	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-binary claude-agent-sdk -r requirements/frameworks.txt || $(FAILED)
+	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . || $(FAILED)
 	@touch $@
 
 docs: setup

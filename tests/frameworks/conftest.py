@@ -37,6 +37,14 @@ SUITES = {
     "langchain_tests.base": "langchain-tests SandboxIntegrationTests",
 }
 
+# How many tests each has; a suite that is not collected would pass without a word.
+SIZES = {
+    "inspect_ai self_check": 44,
+    "pydantic-ai WorkspaceBackendSuite": 38,
+    "langchain-tests SandboxIntegrationTests": 86,
+}
+SKIPPED = "root bypasses filesystem permissions"  # by pydantic-ai's own suite
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -46,6 +54,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for suite, of_suite in counts_of(terminalreporter).items():
+        said = ", ".join(f"{number} {outcome}" for outcome, number in of_suite.items())
+        terminalreporter.write_line(f"{suite}: {said}, of {sum(of_suite.values())}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI, what was skipped or not even collected is a failure."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not os.environ.get("CORRAL_MUST_CONTAIN") or hasattr(session.config, "workerinput"):
+        return
+    skipped = [report for report in reporter.stats.get("skipped", []) if SKIPPED not in str(report.longrepr)]
+    sizes = {suite: sum(of_suite.values()) for suite, of_suite in counts_of(reporter).items()}
+    if skipped or sizes != SIZES:
+        reporter.write_line(
+            f"\nnothing may be skipped here, and the suites must be whole: {skipped}, {sizes}", red=True
+        )
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def counts_of(terminalreporter: pytest.TerminalReporter) -> dict[str, dict[str, int]]:
     counts: dict[str, dict[str, int]] = {}
     for outcome in ("passed", "failed", "error", "skipped", "xfailed", "xpassed"):
         for report in terminalreporter.stats.get(outcome, []):
@@ -53,6 +81,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             if suite is not None:
                 of_suite = counts.setdefault(suite, {})
                 of_suite[outcome] = of_suite.get(outcome, 0) + 1
-    for suite, of_suite in counts.items():
-        said = ", ".join(f"{number} {outcome}" for outcome, number in of_suite.items())
-        terminalreporter.write_line(f"{suite}: {said}, of {sum(of_suite.values())}")
+    return counts

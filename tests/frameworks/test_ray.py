@@ -59,10 +59,10 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        room = tmp_path_factory.mktemp("room")
-        for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "TMPDIR": str(room)}.items():
+def running() -> Iterator[Cluster]:
+    # Of pytest's own directories the names are too long for Ray's sockets, with workers of pytest-xdist.
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="corral-ray-") as room:
+        for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "TMPDIR": room}.items():
             patch.setenv(name, value)
         patch.setattr(tempfile, "tempdir", None)
         patch.delenv("RAY_ADDRESS", raising=False)

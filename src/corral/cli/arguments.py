@@ -147,6 +147,8 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
             parser.error("--token-file is for --http")
         if options.verb == "batch":
             _settle_timeout(options, DEFAULT_TIMEOUT_SECONDS)
+        if options.verb == "demo" and options.model and not options.what:
+            parser.error("--model is for: corral demo agent")
         if options.verb == "eval":
             _check_eval(options, parser)
         return
@@ -261,6 +263,10 @@ def verb_parser(verb: str) -> Parser:
         parser.add_argument("--print", dest="shown", action="store_true", help="show it and write nothing")
     if verb == "rule":
         parser.add_argument("id", nargs="?", metavar="ID", help="a rule's id, as in a finding")
+    if verb == "demo":
+        parser.add_argument("what", nargs="?", choices=("agent",), metavar="agent", help="a coding agent at work")
+        model = "with agent: deterministic, or a name as litellm has them (default: one that a key in the environment is for)"
+        parser.add_argument("--model", default="", metavar="NAME", help=model)
     if verb == "batch":
         _batch_arguments(parser)
     if verb == "eval":

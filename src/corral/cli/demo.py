@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 def main(options: argparse.Namespace) -> int:
     """Run the demo; 0 only if every outcome is as expected."""
+    if options.what == "agent":
+        from corral.cli import agentdemo  # noqa: PLC0415  it needs an extra
+
+        return agentdemo.main(options)
     terminal = terminal_of(sys.stderr, os.environ)
     outcomes: list[Outcome] = []
     if not options.json:

@@ -94,9 +94,13 @@ Rule ids stand in every finding.
 DEMO = """\
 examples:
   corral demo
-  corral demo --json | jq -r '.[] | .name'
+  corral demo --json | jq -r '.[] | .outcome'
+  corral demo agent                             a coding agent mends a small repository, is refused and goes on
+  corral demo agent --model deterministic       without a model's service, though a key for one is there
 
-The table goes to stderr and the outcomes as JSON to stdout. Exit code: 0 only if every outcome is as expected.
+The table goes to stderr and the outcomes as JSON to stdout. With agent, JSON comes by --json alone; it needs an extra:
+pip install 'corral[demo]'. All of it happens in a temporary directory, the log included.
+Exit code: 0 only if every outcome is as expected; 125 corral itself failed.
 """
 DOCTOR = """\
 examples:
@@ -257,7 +261,7 @@ VERBS = {
     "trust": ("let this project's policy file loosen, as it is now", TRUST),
     "distrust": ("let this project's policy file only tighten again", DISTRUST),
     "hook": ("answer one call of a coding agent, in its own protocol", HOOK),
-    "demo": ("run legal and adversarial calls in a temporary project", DEMO),
+    "demo": ("run legal and adversarial calls, or a coding agent, in a temporary project", DEMO),
     "doctor": ("show what this machine gives to hold commands with, and what would give more", DOCTOR),
     "install": ("put corral between a coding agent and this machine", INSTALL),
     "uninstall": ("take corral out of a coding agent's settings", UNINSTALL),

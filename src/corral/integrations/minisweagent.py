@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from corral.gates import GatedSandbox
     from corral.sandbox import Sandbox
 
 FINISHED = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
@@ -41,7 +42,7 @@ class CorralEnvironmentConfig(BaseModel):
 class CorralEnvironment:
     """Runs an agent's commands in a project, all of them in one sandbox."""
 
-    def __init__(self, *, box: Sandbox | None = None, **settings: Any) -> None:
+    def __init__(self, *, box: Sandbox | GatedSandbox | None = None, **settings: Any) -> None:
         self.config = CorralEnvironmentConfig(**settings)
         changes = {"profile": self.config.profile} if self.config.profile else {}
         self.box = box or open_box(self.config.cwd or os.getcwd(), **changes)

@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from corral.gates import GatedSandbox
     from corral.result import SandboxResult
 
 # On the same line, so that bash counts lines as it would.
@@ -31,7 +32,7 @@ def open_box(root: str | os.PathLike[str], **changes: Any) -> Sandbox:
     return Sandbox(config.replace(containment=config.containment.replace(scratch="sandbox"), **changes))
 
 
-def run_merged(box: Sandbox, command: str, **given: Any) -> SandboxResult:
+def run_merged(box: Sandbox | GatedSandbox, command: str, **given: Any) -> SandboxResult:
     """Run shell text with both streams as one, in the order in which they were written."""
     # The caller's own text is judged first: a refusal must be about that.
     if not box.check(command, shell=True, cwd=given.get("cwd"), env=given.get("env")).allowed:

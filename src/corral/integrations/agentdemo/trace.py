@@ -1,0 +1,102 @@
+"""A trace as a tree: each span below its parent in the order of their beginnings, with its time and what became of it. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from corral.frozen import Record, frozen
+from corral.integrations.workbench import ONE_STREAM
+from corral.terminal import clip, columns, pad, visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from corral.terminal import Terminal
+
+TIME_COLUMNS = 8
+MIN_NOTE = 16
+_REFUSED = "denied"
+
+
+@frozen
+class Span(Record):
+    """What the tree shows of a span."""
+
+    id: str
+    parent: str
+    name: str
+    began_at: int
+    milliseconds: float
+    attributes: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the span as JSON-ready data."""
+        attributes = {name: list(v) if isinstance(v, tuple) else v for name, v in self.attributes.items()}
+        told = {"id": self.id, "parent": self.parent, "name": self.name}
+        return {**told, "duration_ms": round(self.milliseconds, 3), "attributes": attributes}
+
+
+def spans_of(finished: Iterable[ReadableSpan]) -> list[Span]:
+    """Return finished spans of the SDK as records, by their beginnings."""
+    spans = []
+    for span in finished:
+        began_at, ended_at = span.start_time or 0, span.end_time or 0
+        parent = f"{span.parent.span_id:016x}" if span.parent is not None else ""
+        own = f"{span.context.span_id:016x}"
+        attributes = dict(span.attributes or {})
+        spans.append(Span(own, parent, span.name, began_at, (ended_at - began_at) / 1e6, attributes))
+    return sorted(spans, key=lambda span: span.began_at)
+
+
+def tree_text(spans: list[Span], terminal: Terminal) -> Iterator[str]:
+    """Yield the lines of the tree; names, times and notes are aligned."""
+    rows = list(_rows(spans, "", "", terminal))
+    width = max((columns(head) for head, _ in rows), default=0)
+    for head, span in rows:
+        sign, style, note = _said(span)
+        room = max(terminal.columns - width - TIME_COLUMNS - 6, MIN_NOTE)
+        mark = terminal.paint(style, terminal.sign(sign))
+        time = _time(span.milliseconds).rjust(TIME_COLUMNS)
+        note = clip(visible(note), room, terminal.sign("cut"))
+        yield f"{pad(head, width)} {terminal.paint('dim', time)}  {mark} {note}".rstrip()
+
+
+def _rows(spans: list[Span], parent: str, indent: str, terminal: Terminal) -> Iterator[tuple[str, Span]]:
+    known = {span.id for span in spans}
+    # A span whose parent is not among them stands at the top.
+    below = [span for span in spans if (span.parent if span.parent in known else "") == parent]
+    for span in below:
+        is_last = span is below[-1]
+        branch, rest = ("", "") if not parent else ("end" if is_last else "tee", "" if is_last else "bar")
+        head = indent + (terminal.sign(branch) if branch else "")
+        yield head + visible(span.name), span
+        inner = indent + (terminal.sign(rest) if rest else "   " if parent else "")
+        yield from _rows(spans, span.id, inner, terminal)
+
+
+def _said(span: Span) -> tuple[str, str, str]:
+    """Return a sign, its colour and the words for what became of a span."""
+    told = span.attributes
+    command = _command(told)
+    if told.get("corral.denied"):
+        who = f"{told['corral.gate']} gate, " if "corral.gate" in told else ""
+        return "deny", "deny", f"{who}{told.get('corral.gate.rule') or told.get('corral.rule.id', _REFUSED)}: {command}"
+    if "process.exit.code" in told:
+        code = told["process.exit.code"]
+        return ("allow", "allow", "exit 0") if code == 0 else ("stop", "ask", f"exit {code}")
+    if told.get("error.type"):
+        return "deny", "deny", f"{told['error.type']}: {command}"
+    return "allow", "allow", command or str(told.get("gen_ai.request.model", ""))
+
+
+def _command(told: Mapping[str, Any]) -> str:
+    given = json.loads(str(told.get("gen_ai.tool.call.arguments", "{}")))
+    return str(given.get("command", "")).removeprefix(ONE_STREAM)
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:.2f} s" if milliseconds >= 1000 else f"{milliseconds:.1f} ms"
