@@ -9,7 +9,7 @@ FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai
 
 FAILED = { echo 'make: packages could not be downloaded or installed, so nothing was tested' >&2; exit 1; }
 
-.PHONY: setup demo demo-agent test test-frameworks check docs bench bench-peers format lock clean
+.PHONY: setup demo demo-agent test test-frameworks check docs docs-site bench bench-peers dist release-check sbom format lock clean
 
 setup: $(VENV)/.ready $(RULES)
 
@@ -31,7 +31,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python tools/rules_doc.py --check
+	$(BIN)/python tools/docs.py --check
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -50,8 +50,13 @@ $(FRAMEWORKS)/.ready: requirements/frameworks.txt pyproject.toml | $(VENV)/.read
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . || $(FAILED)
 	@touch $@
 
+# The pages that are made from the code.
 docs: setup
-	$(BIN)/python tools/rules_doc.py
+	$(BIN)/python tools/docs.py
+
+# The site, in build/site. A broken link, a page nobody leads to and any other warning is an error.
+docs-site: docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # ARGS: names of benchmarks, --rounds N, --json, --own-user, --no-peers.
 bench: setup
@@ -61,6 +66,19 @@ bench: setup
 bench-peers: setup
 	$(BIN)/python -m bench._install
 
+# Wheel and sdist in dist/, built from what is committed or not: look at git status first.
+dist: setup
+	rm -f dist/*.whl dist/*.tar.gz
+	$(BIN)/python -m build --outdir dist
+
+# What is in dist/, installed from the registry into empty environments, with each extra. ARGS: names of extras.
+release-check: dist
+	$(BIN)/python tools/release_check.py $(ARGS)
+
+# A bill of materials in dist/.
+sbom: setup
+	$(BIN)/python tools/sbom.py
+
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -68,7 +86,7 @@ format: setup
 # Pins every development dependency by version and hash, for all platforms.
 lock: setup
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra mcp --extra otel --group dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra mcp --extra otel --group dev --group docs pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header $(FRAMEWORK_EXTRAS:%=--extra %) --group frameworks pyproject.toml -o requirements/frameworks.txt
 
 clean:

@@ -1,5 +1,7 @@
 """What several test files share: an empty project, and sandboxes over it that are closed afterwards."""
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from hypothesis import settings
 from corral import Profile, Sandbox, SandboxConfig
 from corral.model import Decision
 from corral.rulebook import effects, profile_named
+from docplace import Place
 
 # A loaded machine is no failure.
 settings.register_profile("corral", deadline=None)
@@ -23,6 +26,14 @@ def _owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for kind in ("CACHE", "CONFIG", "STATE"):
             patch.setenv(f"XDG_{kind}_HOME", str(tmp_path_factory.mktemp(kind.lower())))
         yield
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """A home with a project, as the pages describe them. Not in /tmp, which is scratch for the guard."""
+    home = Path(tempfile.mkdtemp(prefix="corral-docs-", dir="/var/tmp"))
+    yield Place(home)
+    shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture

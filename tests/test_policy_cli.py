@@ -11,7 +11,6 @@ from corral.cli.init import kinds_of, owner_text, project_text
 from corral.policy import load
 from corral.policycheck import compiled, outcomes
 from corral.policyfile import parse
-from corral.policykeys import KEYS
 from corral.projectkinds import KINDS
 from machines import run_corral
 
@@ -232,9 +231,3 @@ def test_what_is_commented_out_is_right_as_well(kind: object) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_publishing_rule_decides_its_own_examples(kind: object) -> None:
     assert all(not outcome.wrong for outcome in outcomes(parse(project_text([kind]).encode(), "F")))  # type: ignore[list-item]
-
-
-def test_the_documentation_has_every_key_as_the_table_has_it() -> None:
-    text = (Path(__file__).parents[1] / "docs" / "policy.md").read_text()
-    rows = [f"| `{key}` | {row.what} |" for key, row in KEYS.items()]
-    assert [row for row in rows if row not in text] == []

@@ -1,6 +1,5 @@
-"""The README tells the truth: its transcripts are replayed, its program runs, its links lead somewhere."""
+"""The documents tell the truth: programs print what is said, tests that are named exist, links lead somewhere."""
 
-import os
 import re
 import subprocess
 import sys
@@ -11,20 +10,7 @@ import pytest
 import corral
 
 PROJECT = Path(corral.__file__).parents[2]
-DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md")])
-README = (PROJECT / "README.md").read_text()
-LEAK = """
-import os, socket, sys
-
-for attempt in (
-    lambda: open(os.path.expanduser("~/.ssh/id_rsa")),
-    lambda: socket.create_connection(("192.0.2.7", 443)),
-):
-    try:
-        attempt()
-    except OSError as error:
-        print(error.strerror, file=sys.stderr)
-"""
+DOCUMENTS = sorted([*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")])
 
 
 @pytest.fixture
@@ -33,36 +19,7 @@ def project(tmp_path: Path) -> Path:
     (root / "src").mkdir(parents=True)
     (root / "notes.txt").write_text("pears\napples\nquinces\n")
     (root / "src" / "main.py").write_text("print('The answer is', 6 * 7)\n")
-    (root / "src" / "leak.py").write_text(LEAK)
-    (tmp_path / "home" / ".ssh").mkdir(parents=True)
-    (tmp_path / "home" / ".ssh" / "id_rsa").write_text("a key\n")
     return root
-
-
-def transcripts() -> list[tuple[str, str]]:
-    blocks = re.findall(r"```console\n\$ ([^\n]+)\n(.*?)```", README, re.DOTALL)
-    return [(command, output) for command, output in blocks]
-
-
-@pytest.mark.parametrize(
-    ("command", "output"), transcripts(), ids=["denied", "stopped by the kernel", "said in the result", "successful"]
-)
-def test_a_transcript_is_what_one_sees(command: str, output: str, project: Path) -> None:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    # A home directory in /tmp is scratch for the guard, so the call that it refuses has another; the key that the kernel hides is real.
-    home = "/home/user" if "~" in command else str(project.parent / "home")
-    env = {**os.environ, "PATH": path, "COLUMNS": "100", "HOME": home}
-    bash = ["bash", "-c", f"exec 2>&1; {command}"]
-    assert subprocess.run(bash, cwd=project, env=env, capture_output=True, text=True, check=True).stdout == output
-
-
-def test_the_program_runs(project: Path) -> None:
-    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=True)
-    first, second, *_ = done.stdout.splitlines()
-    assert first.startswith("deny rm is on the denylist: ")
-    assert second == "src/main.py:1:print('The answer is', 6 * 7)"
-    assert len(program.strip().splitlines()) <= 10
 
 
 def test_the_librarys_programs_run_contained(project: Path) -> None:
@@ -86,6 +43,12 @@ def test_the_tests_that_the_threat_model_names_exist() -> None:
     }
     assert named - defined == set()
     assert len(named) > 10
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_files_that_are_named_exist(path: Path) -> None:
+    named = re.findall(r"`((?:tests|tools|examples|src/corral|docs)/[\w/.-]+)`", path.read_text())
+    assert [name for name in named if not (PROJECT / name).exists()] == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(PROJECT)))

@@ -1,18 +1,34 @@
-"""Write docs/rules.md from the rule tables. `--check` only says whether it is current."""
+"""The pages of the rules, made of the rule tables alone: the same tables give the same pages on every machine."""
 
-import sys
-from pathlib import Path
+import re
+from collections import defaultdict
 from typing import Any
 
+from corral.config import SandboxConfig
+from corral.machine import Machine
+from corral.model import Axis, Call
 from corral.rulebook import profile_named
 from corral.rulecompiler import read_tables
+from corral.rulepage import MAX_EXAMPLES, SHAPES
+from corral.vet import vet
 
-DOC = Path(__file__).parents[1] / "docs" / "rules.md"
 HEAD = """# Rules
 
-Made by `make docs` from `src/corral/rules/*.toml`; [writing-rules.md](writing-rules.md) says how to add one. `corral rule ID` prints one rule.
+Made by `make docs` from `src/corral/rules/*.toml`; [Writing a rule](writing-rules.md) says how to add one. `corral rule ID` prints the
+page of a rule, and every finding has its id.
+
+An id begins with its axis: `name-reboot`, `argv-git-discard`, `structure-unparsed`, `path-read-secret`. Of an id on the argv axis the
+middle is the command, so `argv-git-discard` and `argv-jj-discard` are one rule, and its page is [argv-discard](rules/argv-discard.md).
 
 """
+NEVER_THERE = "/nonexistent/project"  # as policy files' examples are judged: no file of this machine counts
+ALWAYS_THERE = ("/", "/etc", "/etc/passwd", "/etc/hosts", "/usr", "/tmp", "/dev/null", "/dev/mem")
+QUESTIONS = {
+    "name": "may a program of this name run?",
+    "argv": "do the arguments carry code, or do more than they say?",
+    "structure": "can every part be read with certainty?",
+    "path": "does every path stay in the project?",
+}
 
 
 def _code(text: str) -> str:
@@ -24,7 +40,15 @@ def _shown(text: str) -> str:
     return _code(text.replace("\n", "⏎").replace("|", "\\|"))
 
 
-def effects_page(tables: dict[str, dict[str, Any]]) -> str:
+def _listed(text: str) -> str:
+    return _code(text.replace("\n", "⏎"))
+
+
+def _page_id(key: str, axis: str) -> str:
+    return f"{axis}-{key}"
+
+
+def effects_table(tables: dict[str, dict[str, Any]]) -> str:
     """Return the tables of effects and groups, with what each profile makes of them."""
     profiles = [profile_named(name) for name in tables["profiles"]]
     names = " | ".join(p.name for p in profiles)
@@ -32,11 +56,24 @@ def effects_page(tables: dict[str, dict[str, Any]]) -> str:
     lines = ["## Effects\n", f"| effect | axis | {names} | reason |", f"|---|---|{rule}|---|"]
     for key, data in tables["effects"].items():
         decisions = " | ".join(str(p.effects[key]) for p in profiles)
-        lines.append(f"| `{key}` | {data['axis']} | {decisions} | {data['reason'].replace('|', chr(92) + '|')} |")
+        link = f"[`{key}`](rules/{_page_id(key, data['axis'])}.md)"
+        lines.append(f"| {link} | {data['axis']} | {decisions} | {data['reason'].replace('|', chr(92) + '|')} |")
     lines += ["\n## Groups of names\n", f"| group | {names} | why |", f"|---|{rule}|---|"]
     for key, data in tables["groups"].items():
         decisions = " | ".join(str(p.groups[key]) for p in profiles)
-        lines.append(f"| `{key}` | {decisions} | {data['why']} |")
+        lines.append(f"| [`{key}`](rules/name-{key}.md) | {decisions} | {data['why']} |")
+    return "\n".join(lines) + "\n"
+
+
+def shapes_table() -> str:
+    """Return what is refused before there is anything to judge; no profile allows these."""
+    lines = [
+        "## Calls without a shape\n",
+        "Refused by every profile.\n",
+        "| rule | refuses | instead |",
+        "|---|---|---|",
+    ]
+    lines += [f"| `{rule}` | {what} | {instead} |" for rule, (what, instead) in SHAPES.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -52,12 +89,12 @@ def _options(row: dict[str, Any]) -> list[str]:
 
 def row_page(name: str, row: dict[str, Any]) -> str:
     """Return one row: its names, what it does, its examples."""
-    lines = [f"### {name}\n"]
+    lines = [f"## {name}\n"]
     others = [n for n in row.get("names", [name]) if n != name]
     if others:
         lines.append(f"* also: {', '.join(_code(n) for n in others)}")
     if "group" in row:
-        lines.append(f"* group: `{row['group']}`")
+        lines.append(f"* group: [`{row['group']}`](../name-{row['group']}.md)")
     if row.get("operands"):
         lines.append(f"* operands: {', '.join(_code(o) for o in row['operands'])}")
     lines += _options(row)
@@ -67,21 +104,101 @@ def row_page(name: str, row: dict[str, Any]) -> str:
         for kind in ("deny", "allow"):
             if source.get(kind):
                 word = "not allowed" if kind == "deny" else "allowed"
-                lines.append(f"* {word} under `{profile}`: {', '.join(_shown(t) for t in source[kind])}")
+                lines.append(f"* {word} under `{profile}`: {', '.join(_listed(t) for t in source[kind])}")
     return "\n".join(lines) + "\n"
 
 
-def page() -> str:
-    """Return the whole document."""
+def _is_everywhere(text: str) -> bool:
+    """Say whether a path in an example means the same on every machine."""
+    return not text.startswith("/") or text in ALWAYS_THERE
+
+
+def examples_by_rule(rows: dict[str, dict[str, Any]]) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
+    """Return for each effect's page some examples that meet it, and the commands that can."""
+    config = SandboxConfig("/usr", profile="strict")
+    endings = sorted((key for key, data in read_tables()[0]["effects"].items() if data["axis"] == "argv"), key=len)
+    machine = Machine(NEVER_THERE, home="/home/user")
+    found: dict[str, list[str]] = defaultdict(list)
+    commands: dict[str, set[str]] = defaultdict(set)
+    for row in rows.values():
+        for text in [*row.get("deny", ()), *row.get("workspace", {}).get("deny", ())]:
+            for finding in vet(Call(text, shell=True), config, machine).findings:
+                if finding.axis is Axis.PATH and not _is_everywhere(finding.text):
+                    continue
+                key = finding.rule
+                if finding.axis is Axis.ARGV:
+                    key = f"argv-{[ending for ending in endings if key.endswith(f'-{ending}')][-1]}"
+                    commands[key].add(row["id"])
+                if text not in found[key] and len(found[key]) < MAX_EXAMPLES:
+                    found[key].append(text)
+    return found, commands
+
+
+def effect_page(page: str, key: str, data: dict[str, str], found: list[str], commands: set[str]) -> str:
+    """Return the page of one effect: what it is, why, what to do instead, what each profile says, examples."""
+    axis = data["axis"]
+    reason = data["reason"].format(name="COMMAND", text="ARGUMENT", detail="")
+    lines = [f"# {page}\n", f"{reason}\n"]
+    lines += [f"**Instead.** {data['instead']}\n"] if data.get("instead") else []
+    lines += [f"| axis | {axis}: {QUESTIONS[axis]} |", "|---|---|"]
+    ids = (
+        f"`argv-COMMAND-{key}`, such as `argv-{min(commands, default='call')}-{key}`" if axis == "argv" else f"`{page}`"
+    )
+    lines += [f"| id in findings | {ids} |"]
+    for name in read_tables()[0]["profiles"]:
+        lines.append(f"| `{name}` | {profile_named(name).effects[key]} |")
+    lines += [f'| in a policy file | `[effects]` `{key} = "allow"`, `"ask"` or `"deny"` |', ""]
+    if found:
+        lines += ["## Examples\n", "Calls that meet it, all of them tests:\n"]
+        lines += [f"* {_listed(text)}" for text in found]
+        lines.append("")
+    if commands:
+        lines += ["## Commands that can\n", ", ".join(f"`{name}`" for name in sorted(commands)) + ".\n"]
+    return "\n".join(lines)
+
+
+def group_page(key: str, data: dict[str, str], rows: dict[str, dict[str, Any]]) -> str:
+    """Return the page of a group of names: every program in it, by its rule's id."""
+    members = sorted(name for row in rows.values() if row.get("group") == key for name in row.get("names", [row["id"]]))
+    lines = [f"# name-{key}\n", f"NAME is on the denylist: {data['why']}.\n", f"**Instead.** {data['instead']}\n"]
+    lines += [f"| axis | name: {QUESTIONS['name']} |", "|---|---|"]
+    lines += [
+        f"| id in findings | `name-NAME`, such as `name-{next(name for name in members if name.islower() and '*' not in name)}` |"
+    ]
+    for name in read_tables()[0]["profiles"]:
+        lines.append(f"| `{name}` | {profile_named(name).groups[key]} |")
+    lines += [f'| in a policy file | `[groups]` `{key} = "allow"`, `"ask"` or `"deny"` |', ""]
+    lines += ["## Names\n", ", ".join(f"`{name}`" for name in members) + ".\n"]
+    found = [text for row in rows.values() if row.get("group") == key for text in row.get("deny", ())[:1]][
+        :MAX_EXAMPLES
+    ]
+    if found:
+        lines += ["## Examples\n", *[f"* {_listed(text)}" for text in found], ""]
+    return "\n".join(lines)
+
+
+def pages() -> dict[str, str]:
+    """Return every page by its path below docs/."""
     tables, rows = read_tables()
-    parts = [HEAD, effects_page(tables)]
-    for file in sorted({row["file"] for row in rows.values()}):
-        parts.append(f"## {file[:-5]}\n")
-        parts += [row_page(name, row) for name, row in rows.items() if row["file"] == file]
-    return "\n".join(parts)
+    for name, row in rows.items():
+        row.setdefault("id", name)
+    found, commands = examples_by_rule(rows)
+    made: dict[str, str] = {}
+    for key, data in tables["effects"].items():
+        page = _page_id(key, data["axis"])
+        made[f"rules/{page}.md"] = effect_page(page, key, data, found[page], commands[page])
+    for key, data in tables["groups"].items():
+        made[f"rules/name-{key}.md"] = group_page(key, data, rows)
+    files = sorted({row["file"] for row in rows.values()})
+    for file in files:
+        own = [row_page(name, row) for name, row in rows.items() if row["file"] == file]
+        made[f"rules/commands/{file[:-5]}.md"] = "\n".join([f"# Commands: {file[:-5]}\n", *own])
+    links = [f"* [{file[:-5]}](rules/commands/{file[:-5]}.md): {_some(rows, file)}" for file in files]
+    parts = [HEAD, effects_table(tables), shapes_table(), "## Commands\n", "\n".join(links) + "\n"]
+    made["rules.md"] = re.sub(r"\n{3,}", "\n\n", "\n".join(parts))
+    return made
 
 
-if __name__ == "__main__":
-    if "--check" in sys.argv:
-        sys.exit(0 if DOC.exists() and DOC.read_text() == page() else "docs/rules.md is not current: make docs")
-    DOC.write_text(page())
+def _some(rows: dict[str, dict[str, Any]], file: str) -> str:
+    own = [name for name, row in rows.items() if row["file"] == file]
+    return ", ".join(f"`{name}`" for name in own[:8]) + (f" and {len(own) - 8} more" if len(own) > 8 else "")

@@ -1,18 +1,20 @@
-"""docs/install.md tells the truth: its transcript is replayed in a clean home, and its settings are what install writes."""
+"""docs/install.md and docs/agents tell the truth: the transcript is replayed in a clean home, the settings are what install writes."""
 
 import json
 import re
 import subprocess
 from pathlib import Path
 
-import alone
 import pytest
 
+import alone
 import corral
-from corral.integrations.hosts import HOSTS
+from corral.integrations.hosts import HOSTS, Host
 
-DOCUMENT = (Path(corral.__file__).parents[2] / "docs" / "install.md").read_text()
-TRANSCRIPT = re.findall(r"```console\n\$ ([^\n]+)\n(.*?)```", DOCUMENT, re.DOTALL)
+DOCS = Path(corral.__file__).parents[2] / "docs"
+DOCUMENT = (DOCS / "install.md").read_text()
+MARK = "<!-- not run: replayed, tests/integrations/test_first_minute.py -->\n"
+TRANSCRIPT = re.findall(rf"{MARK}```console\n\$ ([^\n]+)\n(.*?)```", DOCUMENT, re.DOTALL)
 # Where things lie for the person in the document.
 HOME, PYTHON = "/home/user", "/usr/bin/python3.12"
 LIB = f"{HOME}/.local/share/pipx/venvs/corral/lib/python3.12/site-packages"
@@ -22,6 +24,10 @@ def told(text: str, home: Path) -> str:
     """Return what was shown, in the places of the document; the tests' copy of corral is in a temporary directory."""
     text = re.sub(r"  note     .* is in a temporary directory: .*\n", "", text)
     return text.replace(str(alone.lib()), LIB).replace(alone.PYTHON, PYTHON).replace(str(home), HOME)
+
+
+def page_of(host: Host) -> str:
+    return (DOCS / "agents" / f"{host.title.lower().replace(' ', '-')}.md").read_text()
 
 
 def test_the_first_minute_is_what_one_sees(tmp_path: Path) -> None:
@@ -49,7 +55,7 @@ def test_the_first_minute_is_what_one_sees(tmp_path: Path) -> None:
 def test_the_settings_to_copy_are_those_that_are_written(name: str) -> None:
     host = HOSTS[name]
     words = [PYTHON, "-I", "-S", f"{LIB}/corral/integrations/hooks/program.py", name, f"--HOME={HOME}"]
-    section = DOCUMENT.partition(f"\n## {host.title}\n")[2].partition("\n## ")[0]
+    section = page_of(host)
     if host.entries is None:
         assert f"const COMMAND = {json.dumps(words)}\n" in section
         return
@@ -61,6 +67,6 @@ def test_the_settings_to_copy_are_those_that_are_written(name: str) -> None:
 @pytest.mark.parametrize("name", HOSTS)
 def test_every_host_has_its_places_in_the_document(name: str) -> None:
     host = HOSTS[name]
-    section = DOCUMENT.partition(f"\n## {host.title}\n")[2].partition("\n## ")[0]
+    section = page_of(host)
     assert f"~/{host.folder}/{host.file}".replace("//", "/") in section
     assert host.variable in section

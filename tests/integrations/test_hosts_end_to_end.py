@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import alone
 import pytest
+
+import alone
 
 SCRIPTED = Path(__file__).with_name("scripted.py")
 SECONDS = 300  # OpenCode first waits for a registry that it cannot reach

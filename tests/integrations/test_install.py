@@ -7,9 +7,9 @@ import shutil
 import stat
 from pathlib import Path
 
-import alone
 import pytest
 
+import alone
 from corral.integrations import settingsfile
 from corral.integrations.hosts import HOSTS, hooks_in, is_ours, settings_path
 from corral.integrations.settingsfile import SettingsError, parse

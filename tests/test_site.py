@@ -1,0 +1,63 @@
+"""The site builds without a warning, leads nowhere that does not exist, and no page asks another machine for anything."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import corral
+
+ROOT = Path(corral.__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("site") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place)]
+    # A proxy that nobody answers: whatever would be fetched fails the build.
+    env = {**os.environ, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return place
+
+
+class Asked(HTMLParser):
+    """What a browser would fetch for a page, beyond the page itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        for name in ("src", "srcset", "data"):
+            self.addresses += [values[name] or ""] if name in values else []
+        if tag == "link" and values.get("rel") not in ("canonical", "next", "prev"):
+            self.addresses.append(values.get("href") or "")
+
+
+def test_no_page_asks_another_machine(site: Path) -> None:
+    asked = Asked()
+    for page in site.rglob("*.html"):
+        asked.feed(page.read_text())
+    assert len(asked.addresses) > 100
+    assert [address for address in asked.addresses if re.match(r"(https?:)?//", address)] == []
+    styles = "".join(path.read_text() for path in site.rglob("*.css"))
+    assert re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//[^)]*", styles) == []
+
+
+def test_every_rule_of_the_tables_has_a_page(site: Path) -> None:
+    from corral.rulebook import effects, group_names
+
+    wanted = {f"{data['axis']}-{key}" for key, data in effects().items()} | {f"name-{key}" for key in group_names()}
+    assert wanted == {path.stem for path in (site / "rules").glob("*.html")}
+
+
+def test_the_diagram_is_in_its_page_and_the_root_s_pages_are_in_the_site(site: Path) -> None:
+    assert "<svg" in (site / "how-it-works.html").read_text().partition('class="diagram"')[2][:200]
+    assert "What each layer stops" in (site / "SECURITY.html").read_text()
+    assert "not run:" not in (site / "install.html").read_text()

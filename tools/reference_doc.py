@@ -1,0 +1,246 @@
+"""Reference pages made from what the code itself reads: the parsers of the command line, the policy's keys, the schemas."""
+
+import argparse
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import corral
+from corral.cli.arguments import verb_parser
+from corral.cli.helptext import EXIT_CODES, GROUPS, USAGE, VERBS
+from corral.config import SandboxConfig
+from corral.policyfile import RULE_KEYS
+from corral.policykeys import FIELDS, KEYS, LISTS
+from corral.policyschema import schema
+
+SCHEMAS = Path(corral.__file__).parent / "schemas"
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+TIGHTER = {
+    "lower": "a smaller number",
+    "higher": "a larger number",
+    "less": "a smaller number",
+    "adds": "anything added",
+    "grants": "nothing added",
+    "free": "either",
+    "network": "`off`, or fewer destinations",
+}
+KINDS = {
+    "whole": "a whole number",
+    "share": "a whole number, or a share below 1",
+    "seconds": "seconds",
+    "names": "a list of names",
+    "patterns": "a list of names; `*` ends a prefix",
+    "paths": "a list of paths, absolute or below `~/`",
+    "network": '`"on"`, `"off"`, or a list of destinations: `"pypi.org:443"`',
+    "hosts": "a list of `name=address`",
+    "headers": "a list of `name:port Header: value`",
+}
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def cli_page() -> str:
+    """Return every command with its options, as `--help` tells them."""
+    lines = [
+        "# Every option\n",
+        "Made by `make docs` from the parsers themselves. What the commands do is told in [the command line](../cli.md).\n",
+        "`corral --version` prints the version, `corral COMMAND --help` what stands here.\n",
+    ]
+    for title, verbs in GROUPS.items():
+        links = ", ".join(f"[`{verb}`](#corral-{verb})" for verb in verbs if verb in VERBS)
+        lines.append(f"* {title}: {links}")
+    known = [verb for verbs in GROUPS.values() for verb in verbs if verb in VERBS]
+    lines += [verb_section(verb) for verb in [*known, *(verb for verb in VERBS if verb not in known)]]
+    lines += ["## Exit codes\n", "```text", EXIT_CODES.partition("\n")[2].rstrip(), "```\n"]
+    return "\n".join(lines)
+
+
+def verb_section(verb: str) -> str:
+    """Return one command: usage, examples, options, and what else there is to know."""
+    what, text = VERBS[verb]
+    examples, _, notes = text.partition("\n\n") if text.startswith("examples:") else ("", "", text)
+    parser = verb_parser(verb)
+    lines = [f"\n## corral {verb}\n", f"{what[0].upper()}{what[1:]}.\n", "```text", _usage(verb, parser), "```\n"]
+    options = [_option(action) for action in parser._actions if action.help not in (None, argparse.SUPPRESS)]
+    if len(options) > 1:
+        lines += ["| option | |", "|---|---|", *options[1:], ""]
+    shown = [line.strip() for line in examples.splitlines()[1:]]
+    if shown:
+        lines += ["Examples:\n", *[_example(line) for line in shown], ""]
+    lines.append(_notes(notes))
+    return "\n".join(lines)
+
+
+def _usage(verb: str, parser: argparse.ArgumentParser) -> str:
+    # argparse breaks lines in another way in each version of Python.
+    if verb in USAGE:
+        return "\n".join(line.strip() for line in USAGE[verb].splitlines())
+    words = [
+        action.metavar for action in parser._actions if not action.option_strings and action.help != argparse.SUPPRESS
+    ]
+    return " ".join([f"corral {verb}", *(str(word) for word in words if word), "[options]"])
+
+
+def _option(action: argparse.Action) -> str:
+    value = f" {action.metavar}" if action.metavar and action.nargs != 0 and isinstance(action.metavar, str) else ""
+    if isinstance(action.metavar, tuple):
+        value = " " + " ".join(action.metavar)
+    if action.choices and not action.metavar:
+        value = " " + "\\|".join(str(choice) for choice in action.choices)
+    spelled = (
+        ", ".join(f"`{name}{value}`".replace("\\|", "|") for name in action.option_strings) or f"`{value.strip()}`"
+    )
+    return f"| {_cell(spelled)} | {_cell(str(action.help))} |"
+
+
+def _example(line: str) -> str:
+    command, _, comment = line.partition("  ")
+    fence = "``" if "`" in command else "`"
+    return f"* {fence}{command}{fence}" + (f": {comment.strip()}" if comment else "")
+
+
+def _notes(text: str) -> str:
+    # Lines of a full width go on in the next; what is shorter ends a paragraph.
+    return re.sub(r"(?<=[.:])\n", "\n\n", text.strip()).replace("<", "&lt;") + "\n"
+
+
+def _default(key: str) -> str:
+    """Return what holds on the command line where no file says anything, as a file would write it."""
+    if key == "profile":
+        return '"workspace"'
+    if key == "containment.scratch":
+        return '"project"'
+    value: Any = SandboxConfig(os.sep + "usr")
+    for name in FIELDS.get(key, key).split("."):
+        value = getattr(value, name)
+    if KEYS[key].kind in LISTS:
+        return "[]"
+    return json.dumps(0 if value is None else value)
+
+
+def _tighter(key: str) -> str:
+    row = KEYS[key]
+    if row.tighter != "rank":
+        return TIGHTER[row.tighter]
+    if row.equal:
+        return f"anything but `{row.choices[0]}`, once it is `{row.choices[0]}`"
+    return f"`{_word(row.choices[-1])}`"
+
+
+def _word(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _takes(key: str) -> str:
+    row = KEYS[key]
+    if row.kind in KINDS:
+        return KINDS[row.kind]
+    return ", ".join(f"`{json.dumps(choice)}`" for choice in row.choices)
+
+
+def policy_page() -> str:
+    """Return every key of a policy file."""
+    rule = schema()["properties"]["rule"]["items"]["properties"]
+    lines = [
+        "# Every policy key\n",
+        "Made by `make docs` from the table that parses the files. How files meet: [policy files](../policy.md).\n",
+        "`0` means no bound where the meaning allows it. The last column is what a project's file may set that is not trusted.\n",
+        "| key | meaning | takes | built in | tighter is |",
+        "|---|---|---|---|---|",
+    ]
+    for key, row in KEYS.items():
+        lines.append(f"| `{key}` | {_cell(row.what)} | {_cell(_takes(key))} | `{_default(key)}` | {_tighter(key)} |")
+    lines += [
+        "\n`[effects]` and `[groups]` take the names in [Rules](../rules.md), each with `allow`, `ask` or `deny`.\n",
+        "## `[[rule]]`\n",
+        "| key | meaning |",
+        "|---|---|",
+    ]
+    lines += [
+        f"| `{key}` | {_cell(rule[key].get('description', 'Examples of it, each of them judged.'))} |"
+        for key in RULE_KEYS
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def schema_page(name: str, title: str, head: str) -> str:
+    """Return a JSON Schema as tables of fields, and then as it is."""
+    text = (SCHEMAS / f"{name}.schema.json").read_text()
+    data = json.loads(text)
+    lines = [
+        f"# {title}\n",
+        f"Made by `make docs` from `corral/schemas/{name}.schema.json`. {head}\n",
+        data["description"] + "\n",
+    ]
+    lines += _fields(data)
+    for key, part in data.get("$defs", {}).items():
+        if "properties" in part:
+            lines += [f"## {key}\n", *([part["description"] + "\n"] if "description" in part else []), *_fields(part)]
+    lines += ["## The schema\n", "```json", text.rstrip(), "```\n"]
+    return "\n".join(lines)
+
+
+def _fields(part: dict[str, Any]) -> list[str]:
+    required = part.get("required", ())
+    lines = ["| field | type | |", "|---|---|---|"]
+    for key, value in part["properties"].items():
+        told = value.get("description", "") + ("" if key in required else " Not always there.")
+        lines.append(f"| `{key}` | {_cell(_type(value))} | {_cell(told.strip())} |")
+    return [*lines, ""]
+
+
+def _type(value: dict[str, Any]) -> str:
+    if "$ref" in value:
+        name = value["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name})" if name != "decision" else "`allow`, `ask`, `deny`"
+    if "const" in value:
+        return f"`{json.dumps(value['const'])}`"
+    if "enum" in value:
+        return ", ".join(f"`{choice}`" for choice in value["enum"])
+    if value.get("type") == "array" and "items" in value:
+        return f"list of {_type(value['items'])}"
+    kind = value.get("type", "any")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def examples_page() -> str:
+    """Return the examples as they are in the repository."""
+    head = (
+        (EXAMPLES / "README.md")
+        .read_text()
+        .replace("# Examples\n", "# Examples\n\nMade by `make docs` from `examples/`.\n", 1)
+    )
+    names = re.findall(r"\]\(([^)]+)\)", head)
+    for name in names:
+        head = head.replace(f"]({name})", f"](#{re.sub(r'[^a-z0-9_-]', '', name)})")
+    lines = [head]
+    for name in names:
+        text = (EXAMPLES / name).read_text().rstrip()
+        lines += [
+            f"## {name}\n",
+            f'```{"python" if name.endswith(".py") else "toml"} title="examples/{name}"',
+            text,
+            "```\n",
+        ]
+    return "\n".join(lines)
+
+
+def pages() -> dict[str, str]:
+    """Return every page by its path below docs/."""
+    # What help says must not depend on who asks.
+    os.environ["COLUMNS"] = "100"
+    return {
+        "examples.md": examples_page(),
+        "reference/cli.md": cli_page(),
+        "reference/policy.md": policy_page(),
+        "reference/result.md": schema_page(
+            "result", "The result's schema", "What the fields are for: [results](../results.md)."
+        ),
+        "reference/audit.md": schema_page(
+            "audit", "The log's schema", "What the fields are for: [the log](../audit.md)."
+        ),
+    }

@@ -1,0 +1,83 @@
+"""Install what is in dist/ into empty environments, as users will, and run it there: `python tools/release_check.py [EXTRA…]`.
+
+pip resolves from the registry that it is set up for. The core is installed from the wheel and from the sdist, then the wheel with each extra.
+"""
+
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# What an extra is for: importing its leaf shows that what it needs is there and fits.
+LEAVES = {
+    "mcp": "corral.integrations.mcp",
+    "otel": "corral.integrations.otel",
+    "inspect": "corral.integrations.inspect_ai",
+    "minisweagent": "corral.integrations.minisweagent",
+    "pydantic-ai": "corral.integrations.pydantic_ai",
+    "deepagents": "corral.integrations.deepagents",
+    "langchain": "corral.integrations.langchain",
+    "openai-agents": "corral.integrations.openai_agents",
+    "swerex": "corral.integrations.swerex",
+    "claude": "corral.integrations.claude_sdk",
+    "ray": "corral.integrations.ray",
+    "demo": "corral.integrations.agentdemo.run",
+}
+SMOKE = """\
+import importlib.metadata, importlib.resources, sys
+import corral, corral.rulebook
+files = importlib.resources.files("corral")
+assert (files / "py.typed").is_file() and (files / "rules" / "compiled.bin").is_file(), "the package is not whole"
+assert "corral.rulecompiler" not in sys.modules, "the rules were not compiled when it was built"
+assert importlib.metadata.metadata("corral")["License-Expression"] == "Apache-2.0"
+assert any(str(path).endswith("licenses/LICENSE") for path in importlib.metadata.files("corral")), "no licence"
+"""
+
+
+def extras() -> list[str]:
+    """Return the names of all extras; one without a leaf here is an error."""
+    named = list(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    unknown = set(named) - set(LEAVES)
+    if unknown:
+        sys.exit(f"tools/release_check.py does not know what to import for: {', '.join(sorted(unknown))}")
+    return named
+
+
+def check(what: str, target: str, code: str) -> str:
+    """Return what is wrong with an installation, or nothing."""
+    with tempfile.TemporaryDirectory(prefix="corral-release-") as place:
+        python = f"{place}/venv/bin/python"
+        steps = [
+            [sys.executable, "-m", "venv", f"{place}/venv"],
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", target],
+            [python, "-m", "pip", "check", "--disable-pip-version-check"],
+            [python, "-I", "-c", SMOKE + code],
+            [f"{place}/venv/bin/corral", "--version"],
+            [f"{place}/venv/bin/corral", "check", "--profile", "strict", "--", "ls"],
+            [f"{place}/venv/bin/corral", "run", "--profile", "strict", "--", "echo", "hello"],
+        ]
+        for step in steps:
+            done = subprocess.run(step, cwd=place, capture_output=True, text=True, check=False)
+            if done.returncode:
+                return f"{what}: {' '.join(step)}\n{done.stdout}{done.stderr}"
+    return ""
+
+
+def main(wanted: list[str]) -> int:
+    """Try all, tell each as it is done, and return the exit code."""
+    (wheel,), (sdist,) = (ROOT / "dist").glob("*.whl"), (ROOT / "dist").glob("*.tar.gz")
+    tries = [] if wanted else [("wheel", str(wheel), ""), ("sdist", str(sdist), "")]
+    tries += [(extra, f"{wheel}[{extra}]", f"import {LEAVES[extra]}\n") for extra in wanted or extras()]
+    failed = 0
+    for what, target, code in tries:
+        wrong = check(what, target, code)
+        failed += bool(wrong)
+        sys.stdout.write(f"{'failed' if wrong else 'ok':6} {what}\n{wrong}")
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
