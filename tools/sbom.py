@@ -62,13 +62,16 @@ def bill() -> dict[str, Any]:
     version = re.findall(r'^__version__ = "([^"]+)"', (ROOT / "src/corral/__init__.py").read_text(), re.MULTILINE)[0]
     ours = f"pkg:pypi/corral@{version}"
     core = {_name(requirement) for requirement in project["dependencies"]}
-    extras = {_name(r): extra for extra, wanted in project["optional-dependencies"].items() for r in wanted}
+    extras: dict[str, list[str]] = {}
+    for extra, wanted in project["optional-dependencies"].items():
+        for requirement in wanted:
+            extras.setdefault(_name(requirement), []).append(extra)
     components: dict[str, dict[str, Any]] = {}
     edges: dict[str, set[str]] = {ours: set()}
     for lock in LOCKS:
         held = needed(pins((ROOT / lock).read_text()))
         for pin in held.values():
-            components[pin.reference] = _component(pin, pin.name in core, extras.get(pin.name))
+            components[pin.reference] = _component(pin, pin.name in core, extras.get(pin.name, []))
             edges.setdefault(pin.reference, set())
             for asker in pin.wanted_by:
                 if asker == OURS:
@@ -99,7 +102,7 @@ def _ourselves(project: dict[str, Any], version: str, reference: str) -> dict[st
     }
 
 
-def _component(pin: Pin, is_core: bool, extra: str | None) -> dict[str, Any]:
+def _component(pin: Pin, is_core: bool, extras: list[str]) -> dict[str, Any]:
     made: dict[str, Any] = {
         "type": "library",
         "bom-ref": pin.reference,
@@ -109,7 +112,7 @@ def _component(pin: Pin, is_core: bool, extra: str | None) -> dict[str, Any]:
         "hashes": [{"alg": "SHA-256", "content": digest} for digest in pin.hashes],
         "purl": pin.reference,
     }
-    return made | ({"properties": [{"name": "corral:extra", "value": extra}]} if extra else {})
+    return made | ({"properties": [{"name": "corral:extra", "value": extra} for extra in extras]} if extras else {})
 
 
 if __name__ == "__main__":
