@@ -63,7 +63,7 @@ def test_the_wheel_holds_the_package_its_tables_and_nothing_else(built: Path) ->
     source = {
         str(path.relative_to(PACKAGE.parent))
         for path in PACKAGE.rglob("*")
-        if path.suffix in (".js", ".json", ".py", ".toml", ".typed")
+        if path.suffix in (".css", ".html", ".js", ".json", ".py", ".toml", ".typed")
     }
     assert contents(wheel) == source | {"corral/rules/compiled.bin"}
     assert {"corral/py.typed", "corral/schemas/result.schema.json", "corral/rules/effects.toml"} <= source

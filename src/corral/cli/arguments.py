@@ -251,6 +251,8 @@ def verb_parser(verb: str) -> Parser:
         _host_arguments(parser)
     if verb == "log":
         _log_arguments(parser)
+    if verb == "view":
+        _view_arguments(parser)
     if verb == "policy":
         parser.add_argument("action", choices=("show", "test", "schema"), metavar="show|test|schema")
         _profile_argument(parser)
@@ -343,6 +345,32 @@ def _log_arguments(parser: Parser) -> None:
     parser.add_argument(
         "-n", dest="number", type=_number, default=50, metavar="N", help="the last N (default: 50), 0 for all"
     )
+    _wish_arguments(parser)
+
+
+def _view_arguments(parser: Parser) -> None:
+    what = "a run of corral eval (two of them are compared), or results of corral run --json or batch"
+    parser.add_argument("sources", nargs="*", metavar="FILE", help=f"{what}; default: the log")
+    parser.add_argument("--out", metavar="FILE", help="write one file that holds everything, and serve nothing")
+    parser.add_argument(
+        "--port", type=_port, default=0, metavar="PORT", help="of 127.0.0.1 (default: any that is free)"
+    )
+    parser.add_argument("--spans", metavar="FILE", help="OTLP's JSON, line by line, as a collector writes it")
+    where = "the project of calls that do not say theirs (default: .)"
+    parser.add_argument("--root", default=".", metavar="DIR", help=where)
+    parser.add_argument(
+        "-n", dest="number", type=_number, default=0, metavar="N", help="the log's last N entries (default: all)"
+    )
+    _wish_arguments(parser)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not text.isascii() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{visible(text)} is no port")
+    return int(text)
+
+
+def _wish_arguments(parser: Parser) -> None:
     for name, what in (("since", "from then on"), ("until", "up to then")):
         parser.add_argument(f"--{name}", type=_moment, metavar="TIME", help=what)
     parser.add_argument("--decision", choices=("allow", "ask", "deny"), default="", help="with this verdict")

@@ -18,7 +18,7 @@ SHELLS = ("bash", "zsh", "fish")
 DIRECTORY, FILE, TEXT = "directory", "file", "text"
 RULES, GRANTS = "rules", "grants"  # asked of corral when they are wanted
 _BY_METAVAR = {"DIR": DIRECTORY, "FILE": FILE}
-_ASKED = {("rule", "id"): RULES, ("log", "rule"): RULES, ("grants", "ids"): GRANTS}
+_ASKED = {("rule", "id"): RULES, ("log", "rule"): RULES, ("view", "rule"): RULES, ("grants", "ids"): GRANTS}
 _EVENTS = ("hook", "run", "check", "grant")
 
 

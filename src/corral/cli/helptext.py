@@ -12,6 +12,7 @@ what runs inside the project.
   corral run -- pytest -q               run it contained, if it is allowed; what is asked about, you are asked
   corral install claude                 put it before Claude Code, Codex, Gemini CLI, Cursor, OpenCode or Copilot CLI
   corral log                            what was tried, and what became of it
+  corral view                           the same in a browser, live; --out report.html writes one file
   corral init                           a policy file that fits this project
   corral demo                           see it at work in a temporary project
 """
@@ -160,6 +161,19 @@ examples:
 Times are 10m, 2h, 3d, today, yesterday, or as 2026-11-15T09:30. A rule is an id, or how ids begin: name, path-outside.
 Exit code: 0; verify 1 where the log is not whole; 125 corral itself failed.
 """
+VIEW = """\
+examples:
+  corral view                              what agents did and do, live, in a browser of this machine
+  corral view --since 1d --decision deny   only what was refused since yesterday
+  corral view --out report.html            the same as one file, which opens from disk and loads nothing
+  corral view corral-eval                  a run of corral eval: rates, tasks and their calls
+  corral view before after                 two runs side by side
+  corral view results.jsonl                what corral run --json or corral batch printed, output included
+
+The address is printed on stdout. It holds a token, and only this machine is answered. The log keeps no output of commands;
+results do. A report is readable by you alone until you change that. docs/view.md tells what the page shows.
+Exit code: 0 ended by Ctrl-C, or written; 125 corral itself failed.
+"""
 GRANTS = """\
 examples:
   corral grants                                      what is approved, and until when
@@ -239,7 +253,7 @@ Exit code: 0; 125 corral itself failed.
 """
 GROUPS = {
     "commands of an agent": ("run", "batch", "check", "explain"),
-    "what is at work, and what was tried": ("status", "log"),
+    "what is at work, and what was tried": ("status", "log", "view"),
     "what you decide": ("policy", "init", "trust", "distrust", "grants"),
     "agents": ("install", "uninstall", "hook", "mcp"),
     "this machine": ("doctor", "selftest", "eval", "demo"),
@@ -254,6 +268,7 @@ VERBS = {
     "eval": ("run tasks in throwaway projects and say which passed; compare two runs", EVAL),
     "grants": ("show, revoke or add what you approved for a project", GRANTS),
     "log": ("show what was tried, what was said of it, and what became of it", LOG),
+    "view": ("show what agents did as a page: live, or as one file", VIEW),
     "completions": ("print what lets your shell complete corral", COMPLETIONS),
     "rule": ("show a rule's page, or the ids of all rules", RULE),
     "policy": ("show what holds here and where it comes from; test it; print its schema", POLICY),
@@ -275,5 +290,6 @@ CALLS = {
 CALLS["check"] += "\n       corral check [--profile NAME] [--root DIR] --jsonl"
 USAGE = CALLS | {
     "grants": "corral grants [list]\n       corral grants revoke ID ... | --all\n       corral grants add [options] -- CMD [ARG ...]",
+    "view": "corral view [options] [FILE [FILE]]",
     "log": "corral log [options]\n       corral log show ID\n       corral log verify",
 }

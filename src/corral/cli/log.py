@@ -36,10 +36,11 @@ def main(options: argparse.Namespace) -> int:
         return _verify(place, options)
     if options.action == "show":
         return _show(place, options)
-    return _list(place, _wish(options), options)
+    return _list(place, wish_of(options), options)
 
 
-def _wish(options: argparse.Namespace) -> Wish:
+def wish_of(options: argparse.Namespace) -> Wish:
+    """Return which entries the command line asks for."""
     return Wish(
         since=options.since or "",
         until=options.until or "",

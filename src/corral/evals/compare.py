@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from corral.evals.outcome import Outcome
 
 BROKEN, MENDED, NEW, GONE, OTHER = KINDS = ("broken", "mended", "new", "gone", "changed")
-_TIMES = ("duration_ms", "stdout", "stderr")
+# Times, what was printed, and what the task says, whose digest is compared.
+_APART = ("duration_ms", "stdout", "stderr", "argv", "shell", "profile")
 
 
 @frozen
@@ -92,7 +93,7 @@ def _words(old: Outcome, new: Outcome) -> list[str]:
 
 
 def _moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    return [key for key in after if key not in _TIMES and before.get(key) != after[key]]
+    return [key for key in after if key not in _APART and before.get(key) != after[key]]
 
 
 def _told(value: object) -> str:

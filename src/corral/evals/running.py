@@ -132,7 +132,9 @@ class Trier:
                     shown = _shown(folder)
                     wrong = list(differences(call.get("expect", {}), result, shown))
                     found += [f"call {number}: {said}" if len(task.calls) > 1 else said for said in wrong]
-                    facts.append(_facts(result) | (_excerpts(result, shown) if wrong else {}))
+                    about = {name: call[name] for name in ("argv", "shell") if name in call}
+                    about |= {"profile": box.config.rules.name} | _facts(result)
+                    facts.append(about | (_excerpts(result, shown) if wrong else {}))
             finally:
                 self._runner = None
         found += _after(task.data.get("expect", {}), folder)

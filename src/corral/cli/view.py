@@ -1,0 +1,82 @@
+"""`corral view`: a page that shows what agents did, from the log, a run of evals or results; served on loopback, or as one file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from signal import SIGHUP, SIGTERM, default_int_handler, signal
+from threading import Event, Thread
+
+from corral.audit import directory
+from corral.cli.log import wish_of
+from corral.errors import CorralError
+from corral.record import json_text
+from corral.terminal import visible
+from corral.viewer import page, write
+from corral.viewer.feed import Feed
+from corral.viewer.parts import Reader
+from corral.viewer.serving import Server, fill
+from corral.viewer.sources import LogSource, source_of
+from corral.viewer.spans import Spans
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from corral.viewer.sources import Source
+
+
+def main(options: argparse.Namespace) -> int:
+    """Serve the page until Ctrl-C, or write it."""
+    root = os.path.realpath(options.root)
+    source = source_of(
+        options.sources,
+        log=lambda: LogSource(directory(os.environ), wish_of(options), last=options.number),
+        root=root,
+    )
+    spans = Spans(options.spans) if options.spans else None
+    return _write(source, root, spans, options) if options.out else _serve(source, root, spans, options)
+
+
+def _write(source: Source, root: str, spans: Spans | None, options: argparse.Namespace) -> int:
+    feed = Feed()
+    fill(feed, source)
+    reader = Reader(os.environ, root=root, keeps=True)
+    try:
+        size = write(options.out, feed, page.meta(name=source.name, kind=source.kind, live=False), reader, spans)
+    except OSError as error:
+        raise CorralError(f"{options.out} cannot be written: {error.strerror}") from None
+    count = len(feed.keys())
+    if options.json:
+        print(json_text({"path": options.out, "calls": count, "bytes": size}))
+    print(f"corral: {count} calls are in {visible(options.out)}, {size} bytes", file=sys.stderr)
+    return 0
+
+
+def _serve(source: Source, root: str, spans: Spans | None, options: argparse.Namespace) -> int:
+    for number in (SIGTERM, SIGHUP):
+        signal(number, default_int_handler)
+    feed, stop = Feed(), Event()
+    about = page.meta(name=source.name, kind=source.kind, live=True)
+    server = Server(feed, about, Reader(os.environ, root=root), port=options.port, spans=spans).start()
+    filling = Thread(target=_fill, args=(feed, source, stop), daemon=True)
+    try:
+        print(json_text({"url": server.url, "port": server.port}) if options.json else server.url, flush=True)
+        print("corral: open this address in a browser of this machine; Ctrl-C ends it", file=sys.stderr)
+        filling.start()
+        filling.join()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        stop.set()
+        server.close()
+    return 0
+
+
+def _fill(feed: Feed, source: Source, stop: Event) -> None:
+    try:
+        fill(feed, source, stop)
+    except CorralError as error:
+        print(f"corral: {visible(str(error))}; what is shown stays", file=sys.stderr)
+        feed.loaded()
+        stop.wait()

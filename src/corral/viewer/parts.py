@@ -1,0 +1,76 @@
+"""A call as the guard reads it today: every command in it with its effects, and the findings with their places. Runs nothing."""
+
+from __future__ import annotations
+
+import os
+
+from corral.containment.lasting import temporary
+from corral.errors import CorralError
+from corral.logtext import call_of
+from corral.machine import Machine
+from corral.policy import load
+from corral.record import Reasoning
+from corral.rulebook import effects, profile_names
+from corral.vet import trace, vet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from corral.config import SandboxConfig
+
+    Data = dict[str, Any]
+
+MAX_STEPS = 200  # shown; the rest is counted
+
+
+class Reader:
+    """Reads calls again, each under the policy of its project. With `keeps`, a project's policy is loaded once."""
+
+    def __init__(self, environ: Mapping[str, str], *, root: str = "", keeps: bool = False) -> None:
+        self._environ = environ
+        self._root = root  # of calls that do not say where they ran
+        self._keeps = keeps
+        self._known: dict[tuple[str, str], tuple[SandboxConfig, Machine] | str] = {}
+        self._axis_of = {key: str(row["axis"]) for key, row in effects().items()}
+
+    def read(self, call: Mapping[str, Any]) -> Data:
+        """Return the parts of a call as JSON-ready data, or `said`: why there are none."""
+        root = str(call.get("root") or self._root)
+        given = call_of({"cwd": root, **call, "root": root})
+        if given is None:
+            return {"said": "The call was cut, had secrets that are not kept, or is none."}
+        if call.get("event") == "eval":
+            # Where the task's project lay there is nothing now, so its place is not one to resolve paths in.
+            root = self._root
+            given = given.replace(cwd=None)
+        if not root or not os.path.isdir(root):
+            return {
+                "said": f"The project {root} is not there any more." if root else "It is not told in which project."
+            }
+        found = self._policy(root, str(call.get("profile") or ""))
+        if isinstance(found, str):
+            return {"said": found}
+        config, machine = found
+        steps = trace(given, config, machine)
+        reasoning = Reasoning(
+            given, vet(given, config, machine), steps, self._axis_of, config.rules.name, config.project_root
+        )
+        data = reasoning.to_dict()
+        names = ("decision", "complete", "findings", "axes", "profile", "root")
+        made = {name: data[name] for name in names} | {"steps": data["steps"][:MAX_STEPS]}  # type: ignore[index]  # a list
+        return made | ({"more": len(steps) - MAX_STEPS} if len(steps) > MAX_STEPS else {})
+
+    def _policy(self, root: str, profile: str) -> tuple[SandboxConfig, Machine] | str:
+        key = (root, profile)
+        if key not in self._known or not self._keeps:
+            self._known[key] = self._loaded(root, profile if profile in profile_names() else None)
+        return self._known[key]
+
+    def _loaded(self, root: str, profile: str | None) -> tuple[SandboxConfig, Machine] | str:
+        try:
+            config = load(root, self._environ, profile=profile).config
+        except CorralError as error:
+            return f"The policy cannot be read: {error}"
+        return config, Machine.of(config, temporary(config, self._environ))

@@ -1,0 +1,226 @@
+"""What fills a feed: the owner's log, files of results, runs of evals. Each is read to its end, and then on as it grows."""
+
+from __future__ import annotations
+
+import json
+import os
+from time import monotonic
+
+from corral import history
+from corral.errors import CorralError
+from corral.evals import journal, results
+from corral.evals.outcome import STATUSES, Outcome
+from corral.viewer import calls, evaldoc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, Protocol
+
+    from corral.viewer.feed import Feed
+
+    class Source(Protocol):
+        """What a page is about. `look` takes in what is new and says whether there was anything."""
+
+        name: str
+        kind: str
+
+        def look(self, feed: Feed) -> bool: ...
+
+
+CHUNK = 2000  # calls that are taken in at once
+MAX_FILE_BYTES = 512 * 1024 * 1024  # of results or a journal that is read
+EVALS_SECONDS = 0.5  # between two documents about a run that goes on
+
+
+class LogSource:
+    """The owner's log: those entries that fit a wish, of the newest so many where a number is given."""
+
+    kind = "log"
+
+    def __init__(self, place: str, wish: history.Wish, *, last: int = 0) -> None:
+        self.name = place
+        self._news = self._entries(wish, last)
+
+    def _entries(self, wish: history.Wish, last: int) -> Iterator[history.Entry | None]:
+        known = iter(history.entries(self.name, wish, last=last)) if last else history.walk(self.name, wish)
+        seq = 0
+        for entry in known:
+            seq = entry["seq"]
+            yield entry
+        yield from history.follow(self.name, wish, after=seq)
+
+    def look(self, feed: Feed) -> bool:
+        """Take in what is new; waits a moment where nothing is."""
+        chunk: list[tuple[calls.Data, calls.Data | None]] = []
+        for entry in self._news:
+            if entry is not None:
+                chunk.append((calls.of_entry(entry), None))
+            if entry is None or len(chunk) >= CHUNK:
+                break
+        feed.put(chunk)
+        return bool(chunk)
+
+
+class ResultSource:
+    """A file of results, one a line, as `corral run --json` and `corral batch` print them."""
+
+    kind = "results"
+
+    def __init__(self, path: str, *, root: str = "") -> None:
+        self.name = path
+        self._root = root
+        self._lines = _Lines(path)
+        self._count = 0
+
+    def look(self, feed: Feed) -> bool:
+        """Take in what is new."""
+        found = []
+        for data in self._lines.objects(CHUNK):
+            self._count += 1
+            result = data.get("result") if isinstance(data.get("result"), dict) else data
+            if isinstance(result, dict) and "exit_code" in result:
+                call, output = calls.of_result(result, root=self._root)
+                call["key"] = call["key"] or f"line {self._count}"
+                found.append((call, output))
+        feed.put(found)
+        return bool(found) or self._lines.has_more
+
+
+class EvalSource:
+    """Runs of evals by their directories: one, or two to compare. Of a run that goes on the journal is read."""
+
+    kind = "eval"
+
+    def __init__(self, folders: list[str]) -> None:
+        self.name = " → ".join(folders)
+        self._runs = [_Run(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
+        self._told_at = 0.0
+        self._waits = False
+
+    def look(self, feed: Feed) -> bool:
+        """Take in what is new."""
+        news = [call for run in self._runs for call in run.news()]
+        feed.put(news)
+        self._waits = self._waits or bool(news) or feed.evals is None
+        if self._waits and (not news or monotonic() - self._told_at > EVALS_SECONDS):
+            feed.put_evals(evaldoc.document([(run.name, run.outcomes, run.total) for run in self._runs]))
+            self._told_at, self._waits = monotonic(), False
+        return bool(news)
+
+
+class _Run:
+    """One run: what its journal or its results tell."""
+
+    def __init__(self, folder: str, name: str) -> None:
+        self.name = name
+        self.total = 0
+        self._done: dict[str, Outcome] = {}
+        whole = os.path.join(folder, results.RESULTS)
+        going = os.path.join(folder, journal.NAME)
+        is_file = not os.path.isdir(folder)
+        self._finished = folder if is_file else whole if os.path.exists(whole) and not _goes_on(going) else ""
+        self._lines = None if self._finished else _Lines(going)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        return list(self._done.values())
+
+    def news(self) -> list[tuple[calls.Data, calls.Data | None]]:
+        if self._finished:
+            found, self._finished = results.read(self._finished), ""
+        else:
+            found = [] if self._lines is None else [o for d in self._lines.objects(CHUNK) for o in self._entry(d)]
+        made: list[tuple[calls.Data, calls.Data | None]] = []
+        for outcome in found:
+            self._done[outcome.id] = outcome
+            made += [
+                calls.of_task(self.name, outcome.id, n, facts)
+                for n, facts in enumerate(outcome.calls[: calls.MAX_ITEMS], 1)
+            ]
+        return made
+
+    def _entry(self, data: dict[str, Any]) -> Iterator[Outcome]:
+        if data.get("event") == "start" and isinstance(data.get("tasks"), int):
+            self.total = data["tasks"]
+        if data.get("event") == "task" and data.get("status") in STATUSES:
+            try:
+                yield Outcome.from_dict(data)
+            except (KeyError, TypeError):
+                return
+
+
+def _goes_on(path: str) -> bool:
+    """Say whether a journal is of a run that has not come to its end."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 200))
+            return b'"event": "end"' not in file.read().rpartition(b"\n{")[2]
+    except OSError:
+        return False
+
+
+def _names(folders: list[str]) -> list[str]:
+    """Return short names that differ: the last part of each path, or all of it."""
+    short = [os.path.basename(os.path.abspath(folder)) for folder in folders]
+    return short if len(set(short)) == len(short) else [f"{n}. {name}" for n, name in enumerate(folders, 1)]
+
+
+class _Lines:
+    """The JSON objects of a file, line by line, as it grows."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._file = open(path, "rb")  # noqa: SIM115  open as long as the page is shown
+        except OSError as error:
+            raise CorralError(f"{path}: {error.strerror}") from None
+        self._rest = b""
+        self._read = 0
+        self.has_more = False
+
+    def objects(self, most: int) -> list[dict[str, Any]]:
+        """Return what was added since the last time, so many at once; what is no object is left out."""
+        found: list[dict[str, Any]] = []
+        self.has_more = False
+        while line := self._file.readline():
+            self._read += len(line)
+            if self._read > MAX_FILE_BYTES:
+                raise CorralError(f"{self._file.name}: longer than {MAX_FILE_BYTES} bytes")
+            self._rest += line
+            if not line.endswith(b"\n"):
+                break
+            data, self._rest = _object(self._rest), b""
+            found += [data] if data is not None else []
+            if len(found) >= most:
+                self.has_more = True
+                break
+        return found
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def source_of(paths: list[str], *, log: Callable[[], Source], root: str) -> Source:
+    """Return what paths are about: none the log, a directory or its results an eval's run, two of them a comparison, a file results."""
+    if not paths:
+        return log()
+    kinds = [_is_eval(path) for path in paths]
+    if all(kinds) and len(paths) <= 2:
+        return EvalSource(paths)
+    if len(paths) > 1:
+        raise CorralError("more than one source: only two runs of corral eval can be shown side by side")
+    return ResultSource(paths[0], root=root)
+
+
+def _is_eval(path: str) -> bool:
+    if os.path.isdir(path):
+        if not any(os.path.exists(os.path.join(path, name)) for name in (results.RESULTS, journal.NAME)):
+            raise CorralError(f"{path} holds no {results.RESULTS} and no {journal.NAME} of corral eval")
+        return True
+    first = next(iter(_Lines(path).objects(1)), {})
+    return "status" in first and "digest" in first

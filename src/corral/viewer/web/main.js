@@ -1,0 +1,259 @@
+// The page at work: loads calls, draws what is wanted of them, listens to keys.
+
+const blocks = (kind) => [...document.querySelectorAll(`script[data-kind="${kind}"]`)];
+const parsed = (block) => JSON.parse(block.textContent);
+const meta = parsed(blocks("meta")[0]);
+const store = new Store();
+const list = new List(store, (call, { opens }) => { if (opens || !byId("detail").hidden) openCall(call); });
+const timeline = new Timeline(store, () => changed());
+const plots = new Plots(store, (rule) => { setRule(rule); });
+const evals = new Evals((task) => { store.filter.text = task; byId("text").value = task; changed(); tab("calls"); });
+const detail = new Detail(meta, loadDetail, () => closeDetail(), (rule) => setRule(rule));
+let current = "calls";
+
+const CHIPS = [
+  ["allow", "allow", "decisions"], ["ask", "ask", "decisions"], ["deny", "deny", "decisions"], null,
+  ["failed", "failed", "outcomes"], ["signal", "signal", "outcomes"], ["timeout", "timed out", "outcomes"], ["error", "corral failed", "outcomes"], ["stopped", "violations", "stopped"],
+];
+
+function drawChips() {
+  const { counts, filter } = store;
+  const focused = document.activeElement && document.activeElement.dataset.chip;
+  byId("chips").replaceChildren(el("button", { type: "button", class: "chip", "data-chip": "all", onclick: clear, title: "All calls" }, el("b", {}, count(counts.all || 0)), el("span", {}, counts.all === 1 ? "call" : "calls")),
+    ...CHIPS.map((chip) => {
+      if (!chip) return el("span", { class: "gap" });
+      const [name, words_, group] = chip;
+      const isOn = group === "stopped" ? filter.stopped : filter[group].has(name);
+      if (group !== "decisions" && !counts[name] && !isOn) return null;
+      return el("button", {
+        type: "button", class: "chip" + (counts[name] ? "" : " none"), "data-chip": name, "aria-pressed": isOn ? "true" : "false", onclick: () => {
+          if (group === "stopped") filter.stopped = !filter.stopped;
+          else if (!filter[group].delete(name)) filter[group].add(name);
+          changed();
+        },
+      }, sign(name), el("b", {}, count(counts[name] || 0)), el("span", {}, words_));
+    }).filter(Boolean));
+  if (focused) document.querySelector(`[data-chip="${focused}"]`)?.focus();
+  byId("clear").hidden = !store.isFiltered;
+}
+
+const SELECTS = {
+  axis: ["Any axis", () => [...meta.axes, "gate"], (name) => name],
+  rule: ["Any rule", () => [...store.rules.list].filter(Boolean).sort(), (name) => plain(name, 80)],
+  project: ["Any project", () => [...store.projects.list].filter(Boolean).sort(), (name) => plain(name.length > 48 ? "…" + name.slice(-47) : name, 60)],
+  by: ["Any host", () => [...store.askers.list].filter(Boolean).sort(), (name) => plain(name, 60)],
+};
+const drawn = {};
+function drawSelects() {
+  for (const [id, [any, names, shown]] of Object.entries(SELECTS)) {
+    const found = names(), select = byId(id);
+    if (drawn[id] !== found.length) {
+      drawn[id] = found.length;
+      select.replaceChildren(el("option", { value: "" }, any), ...found.map((name) => el("option", { value: name }, shown(name))));
+    }
+    select.value = store.filter[id];
+    select.classList.toggle("set", store.filter[id] !== "");
+    select.parentElement.hidden = found.length < 2 && store.filter[id] === "";
+  }
+}
+
+function draw() {
+  store.refresh();
+  drawChips();
+  drawSelects();
+  if (current === "calls") { timeline.draw(); list.redraw(); }
+  if (current === "plots") plots.draw();
+}
+const changed = once(draw);
+
+function clear() {
+  Object.assign(store.filter, { decisions: new Set(), outcomes: new Set(), stopped: false, axis: "", rule: "", project: "", by: "", text: "", from: null, to: null });
+  byId("text").value = "";
+  changed();
+}
+
+function setRule(rule) {
+  store.filter.rule = rule || "";
+  changed();
+  tab("calls");
+}
+
+function tab(name) {
+  current = name;
+  for (const other of ["calls", "plots", "evals"]) {
+    const button = byId("tab-" + other);
+    button.setAttribute("aria-selected", other === name ? "true" : "false");
+    button.tabIndex = other === name ? 0 : -1;
+    byId("view-" + other).hidden = other !== name;
+  }
+  byId("bar").hidden = name === "evals";
+  if (name === "evals") evals.draw();
+  changed();
+}
+
+function openCall(call) {
+  byId("split").classList.add("with-detail");
+  detail.show(call);
+}
+
+function closeDetail() {
+  detail.hide();
+  byId("split").classList.remove("with-detail");
+  byId("list").focus({ preventScroll: true });
+}
+
+// Loading: from the server that served this page, or from what stands in it.
+
+const token = takeToken();
+function takeToken() {
+  const match = /^#token=([\w-]+)$/.exec(location.hash);
+  if (match) {
+    remember("corral-token", match[1], sessionStorage);
+    history.replaceState(null, "", location.pathname);
+    return match[1];
+  }
+  return meta.live ? recalled("corral-token", () => sessionStorage) : "";
+}
+function remember(name, value, place) { try { place.setItem(name, value); } catch { /* a page from a disk may have no storage */ } }
+function recalled(name, place) { try { return place().getItem(name) || ""; } catch { return ""; } }
+
+async function ask(path) {
+  const answer = await fetch(path, { headers: { "X-Corral-Token": token }, cache: "no-store", credentials: "omit" });
+  if (!answer.ok) throw Object.assign(new Error(await answer.text()), { status: answer.status });
+  return answer.json();
+}
+
+async function loadDetail(key) {
+  if (meta.live) {
+    try { return await ask("/api/detail?key=" + encodeURIComponent(key)); } catch { return { parts: { said: "corral view does not answer any more." } }; }
+  }
+  const details = loadDetail.known || (loadDetail.known = parsed(blocks("details")[0]));
+  const about = details.calls[key] || {};
+  return { ...about, parts: about.parts === undefined ? { said: "This call was not read again for the report: it keeps a bounded number of them." } : details.parts[about.parts] };
+}
+
+function say(state, words_) {
+  const box = byId("live");
+  box.className = "live " + state;
+  box.replaceChildren(...(state ? [el("span", { class: "dot" })] : []), words_);
+}
+
+function take(calls) {
+  const fresh = store.add(calls);
+  if (detail.call) {
+    const told = calls.find((call) => call.key === detail.call.key);
+    if (told) detail.show(told);
+  }
+  return fresh;
+}
+
+function takeEvals(document_) {
+  if (!document_) return;
+  const isFirst = !evals.document;
+  byId("tab-evals").hidden = false;
+  evals.document = document_;
+  if (isFirst && current === "calls") tab("evals");
+  else if (current === "evals") evals.draw();
+}
+
+async function follow() {
+  let after = 0, version = 0, isLoaded = false, drawnAt = 0;
+  for (;;) {
+    try {
+      const news = await ask(`/api/calls?after=${after}&evals=${version}`);
+      after = news.next;
+      const fresh = take(news.calls);
+      list.fresh = new Set(isLoaded ? fresh : []);
+      if (news.evals > version) { version = news.evals; takeEvals(await ask("/api/evals")); }
+      // Drawing takes longer than reading: while a log is loaded, once in a while is enough.
+      if (news.calls.length && (isLoaded || performance.now() - drawnAt > 1000)) { drawnAt = performance.now(); changed(); }
+      if (news.closed) { say("off", "ended"); changed(); return; }
+      if (!isLoaded && news.loaded && !news.more) changed();
+      isLoaded = news.loaded && !news.more;
+      say(isLoaded ? "on" : "", isLoaded ? "live" : `loading ${count(store.calls.length)}…`);
+      document.documentElement.dataset.state = isLoaded ? "ready" : "loading";
+      await breath();
+    } catch (error) {
+      if (error.status === 401) { say("off", "no token"); byId("empty").textContent = error.message; return; }
+      say("off", "not connected");
+      await new Promise((resolve) => setTimeout(resolve, 2000));
+    }
+  }
+}
+
+async function unpack() {
+  for (const block of blocks("calls")) {
+    take(parsed(block));
+    block.remove();
+    await breath();
+  }
+  takeEvals(parsed(blocks("evals")[0]));
+  changed();
+  document.documentElement.dataset.state = "ready";
+}
+
+// Keys, theme, start.
+
+const KEYS = [["j  ↓", "next call"], ["k  ↑", "call before"], ["Enter", "open the call"], ["Esc", "close, or clear what is filtered"], ["/", "search"], ["Home  End", "first, last"], ["1 2 3", "calls, plots, evals"], ["t", "theme: system, light, dark"], ["?", "these keys"]];
+
+function help() {
+  const box = byId("keys");
+  box.replaceChildren(el("h1", { id: "keys-title" }, "Keys"), el("dl", {}, KEYS.map(([keys, what]) => [el("dt", {}, keys.split(/ +/).map((key) => [el("kbd", {}, key), " "])), el("dd", {}, what)])),
+    el("p", { class: "note" }, `corral ${meta.version}. Dragging over the timeline picks a span of time.`));
+  box.showModal();
+}
+
+function nextTheme() {
+  const order = ["", "light", "dark"], now = document.documentElement.dataset.theme || "";
+  const next = order[(order.indexOf(now) + 1) % 3];
+  document.documentElement.dataset.theme = next;
+  byId("theme").title = `Theme: ${next || "system"} (t)`;
+  try { remember("corral-theme", next, localStorage); } catch { /* as above */ }
+}
+
+function escapeKey() {
+  if (document.activeElement === byId("text") && byId("text").value) { byId("text").value = store.filter.text = ""; changed(); return; }
+  if (document.activeElement === byId("text")) { byId("list").focus(); return; }
+  if (!byId("detail").hidden) { closeDetail(); return; }
+  if (store.isFiltered) clear();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || byId("keys").open) return;
+  if (event.key === "Escape") { escapeKey(); return; }
+  const place = document.activeElement;
+  if (place && (place.tagName === "INPUT" && place.type !== "checkbox" || place.tagName === "SELECT")) {
+    if (place.id === "text" && event.key === "Enter") { byId("list").focus(); list.edge(false); }
+    return;
+  }
+  const open = () => { if (list.selected !== null && current === "calls") { list.select(store.index.get(list.selected), { opens: true }); byId("detail").focus({ preventScroll: true }); } };
+  const inList = current === "calls" && !(place && place.closest("#detail, button, summary"));
+  const moves = { j: () => list.move(1), k: () => list.move(-1), ...(inList ? { ArrowDown: () => list.move(1), ArrowUp: () => list.move(-1), PageDown: () => list.move(20), PageUp: () => list.move(-20), Home: () => list.edge(false), End: () => list.edge(true), Enter: open } : {}) };
+  const others = { "/": () => { tab(current === "evals" ? "calls" : current); byId("text").focus(); byId("text").select(); }, "?": help, t: nextTheme, 1: () => tab("calls"), 2: () => tab("plots"), 3: () => { if (!byId("tab-evals").hidden) tab("evals"); } };
+  const act = (current === "calls" && moves[event.key]) || others[event.key];
+  if (act) { event.preventDefault(); act(); }
+});
+
+for (const name of ["calls", "plots", "evals"]) byId("tab-" + name).addEventListener("click", () => tab(name));
+document.querySelector(".tabs").addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  const shown = ["calls", "plots", "evals"].filter((name) => !byId("tab-" + name).hidden);
+  const next = shown[(shown.indexOf(current) + step + shown.length) % shown.length];
+  tab(next);
+  byId("tab-" + next).focus();
+  event.stopPropagation();
+});
+let typing = 0;
+byId("text").addEventListener("input", (event) => { clearTimeout(typing); typing = setTimeout(() => { store.filter.text = event.target.value; changed(); }, 80); });
+for (const id of Object.keys(SELECTS)) byId(id).addEventListener("change", (event) => { store.filter[id] = event.target.value; changed(); });
+byId("clear").addEventListener("click", clear);
+byId("help").addEventListener("click", help);
+byId("theme").addEventListener("click", nextTheme);
+
+document.documentElement.dataset.theme = recalled("corral-theme", () => localStorage);
+byId("source").textContent = plain({ log: "audit log · ", eval: "eval · ", results: "results · ", sandbox: "sandbox · " }[meta.kind] + meta.name);
+byId("source").title = plain(meta.name);
+document.title = "corral view · " + plain(meta.name, 120);
+if (meta.live) { say("", "loading…"); follow(); } else { say("", "report"); unpack(); }
+draw();

@@ -1,0 +1,145 @@
+"""What a page is told of a call: nothing made up, nothing unbounded, whatever the data is."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.model import Axis, Decision, Finding, Usage, Verdict, Violation
+from corral.result import SandboxResult
+from corral.viewer import calls
+from corral.viewer.feed import dumps
+
+ENTRY: dict[str, Any] = {
+    "schema": "corral.audit/1", "seq": 7, "at": "2026-11-15T10:00:00.500Z", "id": "a" * 32, "event": "run", "root": "/p", "cwd": "/p/src",
+    "profile": "strict", "argv": ["ls", "-l"], "decision": "allow", "findings": [], "pid": 3,
+    "result": {
+        "exit_code": 0, "signal": None, "timed_out": False, "denied": False, "truncated": True, "stdout_bytes": 9, "stderr_bytes": 0, "killed": 0, "backend": "warden",
+        "enforcement": "partial", "started_at": "2026-11-15T10:00:00.000Z", "duration_ms": 1.5, "missing_layers": ["net"],
+        "violations": [{"kind": "file", "target": "/x", "inferred": True}], "usage": {"user_seconds": 0.25, "peak_memory_bytes": 4096, "new_kind": 1},
+    },
+}  # fmt: skip
+
+
+def test_a_line_of_the_log_becomes_a_call() -> None:
+    assert calls.of_entry(ENTRY) == {
+        "id": "a" * 32, "key": "a" * 32, "event": "run", "root": "/p", "cwd": "/p/src", "profile": "strict", "seq": 7, "at": 1794736800000, "decision": "allow",
+        "argv": ["ls", "-l"], "outcome": "ok",
+        "result": {
+            "exit_code": 0, "stdout_bytes": 9, "stderr_bytes": 0, "killed": 0, "duration_ms": 1.5, "truncated": True, "backend": "warden", "enforcement": "partial",
+            "missing_layers": ["net"], "violations": [{"kind": "file", "target": "/x", "inferred": True}], "usage": {"user_seconds": 0.25, "peak_memory_bytes": 4096},
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"exit_code": 3}, "failed"),
+        ({"exit_code": 137, "signal": 9}, "signal"),
+        ({"exit_code": -101, "timed_out": True, "signal": 9}, "timeout"),
+        ({"exit_code": -100, "denied": True}, "refused"),
+    ],
+)
+def test_an_outcome_is_one_word(changes: dict[str, Any], outcome: str) -> None:
+    assert calls.of_entry(ENTRY | {"result": ENTRY["result"] | changes})["outcome"] == outcome
+
+
+def test_what_never_ran_was_judged_refused_failed_or_is_a_note() -> None:
+    judged = {name: value for name, value in ENTRY.items() if name != "result"}
+    assert calls.of_entry(judged)["outcome"] == "judged"
+    assert calls.of_entry(judged | {"decision": "ask"})["outcome"] == "refused"
+    assert calls.of_entry(judged | {"error": "no keeper"})["outcome"] == "error"
+    assert calls.of_entry({"id": "b", "event": "trust"})["outcome"] == "note"
+
+
+def test_the_axis_of_a_finding_is_how_its_rule_begins() -> None:
+    found = [
+        calls.finding({"rule": rule}).get("axis") for rule in ("path-outside-root", "name-rm", "gate-tool", "mine")
+    ]
+    assert found == ["path", "name", "gate", None]
+
+
+def test_a_result_keeps_places_and_ways_out_and_its_output_stands_apart() -> None:
+    finding = Finding(Axis.PATH, "path-x", Decision.DENY, "why", "/x", 4, 2, None, "do y")
+    result = SandboxResult(
+        ("cat /x",), -100, b"printed", b"", denied=True, id="c", shell=True, verdict=Verdict((finding,)),
+        started_at="2026-11-15T10:00:00.000Z", violations=(Violation("file", "/x", instead="z"),), usage=Usage(1.0, 0.5),
+        full_output_path="/tmp/o",
+    )  # fmt: skip
+    call, output = calls.of_result(result.to_dict(), root="/p")
+    assert call["shell"] == "cat /x"
+    assert call["findings"] == [
+        {"rule": "path-x", "reason": "why", "text": "/x", "instead": "do y", "axis": "path", "decision": "deny", "start": 4, "length": 2}
+    ]  # fmt: skip
+    assert call["result"]["violations"] == [{"kind": "file", "target": "/x", "instead": "z"}]
+    assert output == {"stdout": "printed", "stderr": "", "path": "/tmp/o"}
+    assert "printed" not in dumps(call)
+
+
+def test_an_allowed_call_that_was_refused_still_is_a_denial() -> None:
+    assert calls.of_result({"exit_code": -100, "denied": True, "argv": ["ls"]})[0]["decision"] == "deny"
+
+
+def test_a_hook_its_run_and_its_gates_are_one_call() -> None:
+    hook = {
+        "id": "h" * 32,
+        "event": "hook",
+        "host": "claude",
+        "shell": "ls",
+        "decision": "allow",
+        "at": "2026-11-15T09:59:59.000Z",
+    }
+    run = ENTRY | {"call": "h" * 32}
+    gate = {
+        "id": "g", "event": "gate", "tool": "run_command", "passed": ["tools"], "decision": "allow", "result_id": "h" * 32,
+        "at": "2026-11-15T10:00:02.000Z",
+    }  # fmt: skip
+    parts = [calls.of_entry(entry) for entry in (hook, run, gate)]
+    assert {part["key"] for part in parts} == {"h" * 32}
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        made = calls.merged(calls.merged(parts[order[0]], parts[order[1]]), parts[order[2]])
+        assert [step["event"] for step in made["chain"]] == ["hook", "gate", "run"]
+        assert (made["outcome"], made["host"], made["at"]) == ("ok", "claude", 1794736800000)
+
+
+def test_a_task_s_call_says_what_the_run_kept() -> None:
+    facts = {
+        "shell": "ls",
+        "profile": "strict",
+        "exit_code": 2,
+        "decision": "deny",
+        "rules": ["name-rm"],
+        "violations": ["file"],
+        "stdout": "x",
+    }
+    call, output = calls.of_task("run", "task", 1, facts)
+    assert (call["key"], call["task"], call["outcome"]) == ("run/task/1", "task", "failed")
+    assert call["findings"] == [{"rule": "name-rm", "axis": "name", "decision": "deny"}]
+    assert output == {"stdout": "x"}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*ENTRY, *ENTRY["result"], "rule", "passed", "tool", "kind"]), inner, max_size=5),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from([*ENTRY, "shell", "cut", "error", "call", "tool", "passed", "verdict"]), JSON))
+def test_any_data_gives_a_call_that_json_can_hold(data: dict[str, Any]) -> None:
+    for call in (calls.of_entry(data), calls.of_result(data)[0], calls.of_task("r", "t", 1, data)[0]):
+        assert json.loads(dumps(call)) == call
+        assert call["decision"] in calls.DECISIONS
+        assert call["outcome"]
+
+
+def test_what_is_too_long_is_cut() -> None:
+    call = calls.of_entry(
+        ENTRY | {"argv": ["x" * 200_000] * 9000, "reason": "y" * 10_000, "findings": [{"rule": "a"}] * 1000}
+    )
+    assert len(call["argv"]) == calls.MAX_WORDS
+    assert len(call["argv"][0]) == calls.MAX_TEXT + 1
+    assert (len(call["reason"]), len(call["findings"])) == (calls.MAX_WORD + 1, calls.MAX_ITEMS)
