@@ -14,7 +14,6 @@ MAX_LABEL = 63
 MAX_SHOWN = 80  # of a refused text; it may be a megabyte
 MAX_PORT = 65535
 TLS_PORTS = frozenset({443, 465, 563, 636, 853, 989, 990, 992, 993, 994, 995, 5061, 6443, 8443})
-SCHEME_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21, "ssh": 22, "git": 9418, "git+ssh": 22}
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 _DIGITS = frozenset("0123456789")
 _HEADER = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~")
@@ -128,6 +127,12 @@ class Grants:
         if text in self.texts:
             return True
         return not is_address(text.rpartition(":")[0]) and any(text.endswith(wild[1:]) for wild in self._wild)
+
+    def covers(self, name: str, number: int | None) -> bool:
+        """Say whether a host is granted at a port, or at any where none is known."""
+        if number is not None:
+            return bool(self.covering(name, number))
+        return any(self.covering(name, int(text.rpartition(":")[2])) for text in self.texts)
 
     def covering(self, name: str, number: int) -> str:
         """Return the grant that covers a canonical host and a port, or nothing. A wildcard covers what is below, not itself."""

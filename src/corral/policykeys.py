@@ -26,7 +26,7 @@ class Key:
     less     a smaller number; 0 is none at all, the tightest
     adds     a list of refusals, to which anyone may add
     grants   a list of permissions, to which only the owner adds
-    network  off is tighter than a list of destinations, a shorter list than a longer one, any than on
+    network  off is tighter than anything, and a shorter list of destinations than a longer one
     free     neither value reaches further than the other
     """
 
@@ -121,7 +121,8 @@ def is_tighter(key: str, value: Any, held: Any) -> bool:
         return bool(row.choices.index(value) > row.choices.index(held))
     if row.tighter == "network":
         if isinstance(value, str) or isinstance(held, str):
-            return bool(value == "off" or held == "on")
+            # Not a list under `on`: by name some calls are allowed that are refused where all is granted.
+            return bool(value == "off")
         from corral.destinations import Grants  # noqa: PLC0415  for policies that name some
 
         grants = Grants(held)

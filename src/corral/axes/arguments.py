@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _NETWORK = frozenset(
     {"network", "network-maybe", "network-unproven", "fetch"}
 )  # what the owner's word for the network allows
+_BY_NAME = _NETWORK | {"install"}  # what destinations that are granted by name decide on
 _INTERPRETED = frozenset({"code", "code-stdin"})
 
 
@@ -22,8 +23,15 @@ def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
     """Return a finding for every effect on the argv axis that the profile does not allow."""
     decisions = config.rules.effects
     found = []
+    by_name = bool(config.containment.destinations) and decisions["network"] != Decision.ALLOW
     for act in acts:
         for key, word, detail in act.effects:
+            if by_name and key in _BY_NAME:
+                from corral.axes import reach  # noqa: PLC0415  most owners name none
+
+                refused = reach.judge(key, act, word, detail, config)
+                found += [] if refused is None else [refused]
+                continue
             if AXIS_OF.get(key) is not Axis.ARGV or decisions[key] == Decision.ALLOW:
                 continue
             if key in _NETWORK and config.containment.network == "on":

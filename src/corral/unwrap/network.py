@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from corral.braces import HOLE
 from corral.pattern import pattern
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "ip6-localhost"})  # noqa: S104  compared, not bound
 _MAILBOX = pattern(r"^[\w.+-]+@[\w-]+(?:\.[\w-]+)+[.:/]?")
 _PATH_BEGINS = pattern(r"[/?#]")
 _LOOPBACK = pattern(r"127(\.\d{1,3}){3}")
+_HAS_PORT = pattern(r":\d+$")
+_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21, "ssh": 22, "git": 9418}
 _SCP = pattern(r"^(?:[\w.-]+@)?[\w.-]+:(?!//)")
 
 
@@ -18,6 +21,30 @@ def host_of(text: str) -> str:
     if authority.startswith("["):
         return authority.partition("]")[0] + "]"
     return authority.partition(":")[0].lower()
+
+
+def destination(text: str) -> tuple[str, int | None] | None:
+    """Return the host of an address, and its port where it is known; None where it names none that could be known.
+
+    ValueError where not every program reads the same host in it.
+    """
+    from corral import destinations  # noqa: PLC0415  for owners who name some
+
+    scheme, found, rest = text.partition("://")
+    authority = _PATH_BEGINS.split(rest if found else text, maxsplit=1)[0]
+    if text.startswith("-") or HOLE in authority or not authority:
+        return None
+    if not all(33 <= ord(letter) < 127 and letter not in "\\%" for letter in authority):
+        raise ValueError("an address that not everybody reads alike")
+    place = authority.rpartition("@")[2]
+    default = _PORTS.get(scheme.lower().rpartition("+")[2]) if found else None
+    name, colon, after = place.partition(":")
+    if not found and colon and not place.startswith("[") and not after.isdigit():
+        # As git and scp write it, host:path.
+        return destinations.host(name), _PORTS["ssh"]
+    if default is None and not _HAS_PORT.search(place):
+        return destinations.host(place), None
+    return destinations.authority(place, default)
 
 
 def is_address(text: str) -> bool:

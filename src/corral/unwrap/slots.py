@@ -373,12 +373,13 @@ class Slots:
             self.emit("code-option", word, label)
 
     def url(self, effect: str, word: Word, label: str = "") -> None:
-        """Record a network address."""
+        """Record a network address, one that is used or, without an effect, one that may be."""
         if word.text.startswith("file:"):
             self.emit("reads", self._address(word))
             return
         unknown = HOLE in network.host_of(word.text)
-        self.emit("network-unproven" if unknown else network.effect_of(word.text), word, label)
+        key = "network-unproven" if unknown else network.effect_of(word.text)
+        self.emit(key if effect else "network-maybe", word, label)
 
     def remote(self, effect: str, word: Word, label: str = "") -> None:
         """Record a git remote or rsync place: a name, an address, or a path."""

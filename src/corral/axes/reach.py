@@ -1,0 +1,42 @@
+"""What the guard says of the network where destinations are granted by name: what is granted passes, another host is refused. Pure.
+
+Where a call does not say whom it talks to, the proxy decides when it runs; so only what is contained may leave it open.
+"""
+
+from __future__ import annotations
+
+from corral.axes.telling import finding
+from corral.destinations import Grants
+from corral.model import Decision, Finding
+from corral.unwrap.network import destination, effect_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.config import SandboxConfig
+    from corral.expand import Word
+    from corral.unwrap.act import Act
+
+_ELSEWHERE = "network-elsewhere"
+
+
+def judge(key: str, act: Act, word: Word, detail: str, config: SandboxConfig) -> Finding | None:
+    """Return what speaks against one effect on the network."""
+    decisions = config.rules.effects
+    is_held = config.rules.needs_containment and config.containment.backend != "none"
+    # Words of these are packages and the like, and an address only where they say so.
+    is_named = key == "network" or (key != "network-unproven" and "://" in word.text)
+    grants = Grants(config.containment.destinations)
+    try:
+        place = destination(word.text) if is_named else None
+    except ValueError:
+        return finding(_ELSEWHERE, decisions[_ELSEWHERE], act, word, detail)
+    if place is not None and effect_of(word.text) != "network-local":
+        host, port = place
+        is_certain = "://" in word.text or "." in host or ":" in host
+        if grants.covers(host, port):
+            is_held = is_held or key != "install"
+        elif is_certain:
+            return finding(_ELSEWHERE, decisions[_ELSEWHERE], act, word, detail)
+    if is_held or decisions[key] == Decision.ALLOW:
+        return None
+    return finding(key, decisions[key], act, word, detail)

@@ -1,0 +1,139 @@
+"""The guard where destinations are granted by name: whom a call talks to is known before it runs, or left to the proxy."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral import Containment, Profile, SandboxConfig
+from corral.destinations import Grants
+from corral.model import Call, Decision
+from corral.rulebook import profile_named
+from corral.unwrap.network import destination
+from corral.vet import vet
+
+GRANTED = ("granted.example:443", "granted.example:22", "db.example:5432", "*.example.org:443", "plain.example:80")
+ALLOWED = [
+    "curl https://granted.example/x",
+    "curl -sSL https://GRANTED.example./x | tar xz",
+    "curl https://user:word@granted.example/x",
+    "curl https://a.b.example.org/x https://granted.example",
+    "curl http://plain.example/",
+    "curl plain.example",
+    "curl localhost:8000/x",
+    "curl https://$HOST/x",
+    "wget -q https://granted.example/x",
+    "wget -i urls.txt",
+    "git clone https://granted.example/r.git",
+    "git clone git@granted.example:o/r.git",
+    "git clone ssh://git@granted.example/o/r.git",
+    "git fetch",
+    "git push origin main",
+    "git ls-remote https://granted.example/r",
+    "pip install requests",
+    "pip install --index-url https://granted.example/simple requests",
+    "pip install -i https://granted.example/simple requests",
+    "pip install git+https://granted.example/r.git",
+    "pip download requests",
+    "npm install",
+    "npm install lodash.merge",
+    "npm install --registry https://granted.example",
+    "npm install --registry=https://granted.example lodash",
+    "psql -h db.example -p 5432",
+    "psql postgres://u:p@db.example:5432/x",
+    "nc db.example 5432",
+    "python3 fetch.py https://granted.example/x",
+]
+DENIED = [
+    "curl https://other.example/",
+    "curl https://granted.example:8443/",
+    "curl http://granted.example/",
+    "curl https://granted.example.other.example/",
+    "curl https://granted.example@other.example/",
+    "curl 'https://other.example\\@granted.example/'",
+    "curl 'https://granted.example%2eother.example/'",
+    "curl https://example.org/",
+    "curl https://notexample.org/",
+    "curl 1.2.3.4",
+    "curl https://0x7f.1/",
+    "curl -x http://other.example:3128 https://granted.example/",
+    "curl https://granted.example/ https://other.example/",
+    "curl 'https://{granted,other}.example/'",
+    "wget https://other.example/",
+    "git clone https://other.example/r.git",
+    "git clone git@other.example:o/r.git",
+    "git push https://other.example/r.git main",
+    "pip install --index-url https://other.example/simple requests",
+    "pip install --extra-index-url=https://other.example/simple requests",
+    "pip install git+https://other.example/r.git",
+    "pip install -r https://other.example/requirements.txt",
+    "npm install --registry https://other.example",
+    "npm install git+https://other.example/r.git",
+    "nc other.example 443",
+    "ssh u@other.example",
+    "psql postgres://u:p@other.example:5432/x",
+    "mytool --url https://other.example/x",
+    "sh -c 'curl https://other.example/'",
+    "xargs curl https://other.example/",
+]
+
+
+@pytest.fixture
+def config(project: object) -> SandboxConfig:
+    return SandboxConfig(str(project), profile="workspace", containment=Containment(network=GRANTED))
+
+
+@pytest.mark.parametrize("text", ALLOWED)
+def test_what_is_granted_or_left_to_the_proxy_is_allowed(text: str, config: SandboxConfig) -> None:
+    assert vet(Call(text, shell=True), config).findings == ()
+
+
+@pytest.mark.parametrize("text", DENIED)
+def test_another_destination_is_denied_before_it_runs(text: str, config: SandboxConfig) -> None:
+    verdict = vet(Call(text, shell=True), config)
+    assert verdict.decision is Decision.DENY
+    assert {finding.rule.rpartition("-network-")[2] for finding in verdict.findings} == {"elsewhere"}
+
+
+@pytest.mark.parametrize("text", [t for t in ALLOWED if "localhost" not in t and "python3" not in t])
+def test_without_a_grant_each_of_these_is_refused_or_has_no_network(text: str, config: SandboxConfig) -> None:
+    off = config.replace(containment=Containment())
+    known = {"npm install", "npm install --registry https://granted.example"}  # fetches what the project declares
+    assert text in known or not vet(Call(text, shell=True), off).allowed
+
+
+@pytest.mark.parametrize(
+    "text", ["git fetch", "git push origin main", "pip install requests", "curl -K cfg", "curl https://$HOST/"]
+)
+def test_where_nothing_contains_what_is_not_known_stays_refused(text: str, config: SandboxConfig) -> None:
+    for loose in (config.replace(profile="strict"), _uncontained(config)):
+        assert not vet(Call(text, shell=True), loose).allowed
+
+
+def _uncontained(config: SandboxConfig) -> SandboxConfig:
+    return config.replace(containment=config.containment.replace(backend="none"))
+
+
+def test_the_owner_may_ask_instead(config: SandboxConfig) -> None:
+    base = profile_named("workspace")
+    asks = Profile("asks", {**base.effects, "network-elsewhere": Decision.ASK}, base.groups, base.needs_containment)
+    verdict = vet(Call(["curl", "https://other.example/"]), config.replace(profile=asks))
+    assert verdict.decision is Decision.ASK
+
+
+def test_who_allows_the_network_as_a_whole_allows_all_of_it(config: SandboxConfig) -> None:
+    base = profile_named("workspace")
+    loose = Profile("loose", {**base.effects, "network": Decision.ALLOW}, base.groups, base.needs_containment)
+    assert vet(Call(["curl", "https://other.example/"]), config.replace(profile=loose)).allowed
+
+
+@given(st.text(alphabet="abco.@:/\\%#?[]0x12-_{} ", max_size=30), st.sampled_from(["https://", "http://", ""]))
+def test_an_address_has_one_host_or_none(rest: str, scheme: str) -> None:
+    try:
+        found = destination(scheme + rest)
+    except ValueError:
+        return
+    if found is not None:
+        name, _ = found
+        assert name
+        assert name in rest.lower() or ":" in name
+        assert not Grants(("z.example:443",)).covers(*found)
