@@ -20,7 +20,8 @@ DEPENDENCIES = ("tree_sitter", "tree_sitter_bash")
 
 @cache
 def _place() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="corral-alone-")
+    # Not in /tmp, where a repository that another test makes for a moment would make all of it a project.
+    return tempfile.TemporaryDirectory(prefix="corral-alone-", dir="/var/tmp")
 
 
 @cache

@@ -1,6 +1,9 @@
 """The wheel and the sdist, built from a copy and used without the source: what a user installs is what was tested."""
 
+import email
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -67,6 +70,26 @@ def test_the_wheel_holds_the_package_its_tables_and_nothing_else(built: Path) ->
     }
     assert contents(wheel) == source | {"corral/rules/compiled.bin"}
     assert {"corral/py.typed", "corral/schemas/result.schema.json", "corral/rules/effects.toml"} <= source
+
+
+def test_the_core_needs_two_packages_and_the_rest_are_extras(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = email.message_from_bytes(archive.read(f"corral-{corral.__version__}.dist-info/METADATA"))
+        licence = archive.read(f"corral-{corral.__version__}.dist-info/licenses/LICENSE")
+    needs = [need for need in metadata.get_all("Requires-Dist", []) if "extra ==" not in need]
+    assert [re.split(r"[<>=]", need)[0] for need in needs] == ["tree-sitter-bash", "tree-sitter"]
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert licence == (PROJECT / "LICENSE").read_bytes()
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+
+
+def test_every_extra_is_checked_before_a_release(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = email.message_from_bytes(archive.read(f"corral-{corral.__version__}.dist-info/METADATA"))
+    known = runpy.run_path(str(PROJECT / "tools" / "release_check.py"))["LEAVES"]
+    assert set(metadata.get_all("Provides-Extra", [])) == set(known)
 
 
 def test_the_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:

@@ -61,3 +61,10 @@ def test_the_diagram_is_in_its_page_and_the_root_s_pages_are_in_the_site(site: P
     assert "<svg" in (site / "how-it-works.html").read_text().partition('class="diagram"')[2][:200]
     assert "What each layer stops" in (site / "SECURITY.html").read_text()
     assert "not run:" not in (site / "install.html").read_text()
+
+
+def test_every_page_has_its_text_beside_it_and_is_listed_for_programs(site: Path) -> None:
+    listed = set(re.findall(r"\]\(([^)]+\.md)\)", (site / "llms.txt").read_text()))
+    pages = {str(path.relative_to(site).with_suffix(".md")) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert listed == pages
+    assert [page for page in pages if not (site / page).read_text().strip()] == []

@@ -8,6 +8,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 FROM_ROOT = ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
+_twins: dict[str, tuple[str, str]] = {}  # of every page: its title, and its text for programs that read
 AXES = {"name": "Names", "argv": "Arguments", "structure": "Structure", "path": "Paths"}
 
 
@@ -45,7 +46,9 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     up = "../" * depth
     for name in FROM_ROOT:
         markdown = markdown.replace(f"](../{up}{name}", f"]({up}{name}")
-    return re.sub(r"<!-- not run: .*? -->\n", "", markdown)
+    markdown = re.sub(r"<!-- (?:not run: .*?|output) -->\n", "", markdown)
+    _twins[page.file.src_uri] = (str(page.title), markdown)
+    return markdown
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -55,3 +58,21 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def _diagram(found: re.Match[str]) -> str:
     return f'<div class="diagram">{(ROOT / "docs" / found[1]).read_text()}</div>'
+
+
+def on_post_build(config: Any) -> None:
+    """Put each page's text beside it, and a list of them where programs look for one."""
+    site = Path(config.site_dir)
+    lines = [f"# {config.site_name}\n", f"> {config.site_description}\n"]
+    for section in config.nav:
+        for title, entries in section.items():
+            lines += [f"## {title}\n", *[f"- [{_twins[page][0]}]({page})" for page in _pages(entries)], ""]
+    (site / "llms.txt").write_text("\n".join(lines))
+    for page, (_, text) in _twins.items():
+        (site / page).write_text(text)
+
+
+def _pages(entry: Any) -> list[str]:
+    if isinstance(entry, str):
+        return [entry]
+    return [page for part in (entry.values() if isinstance(entry, dict) else entry) for page in _pages(part)]
