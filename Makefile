@@ -9,7 +9,7 @@ FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai
 
 FAILED = { echo 'make: packages could not be downloaded or installed, so nothing was tested' >&2; exit 1; }
 
-.PHONY: setup demo demo-agent test test-frameworks check docs docs-site bench bench-peers dist release-check sbom format lock clean
+.PHONY: setup demo demo-agent test test-frameworks check docs docs-site bench bench-ray bench-peers dist release-check sbom format lock clean
 
 setup: $(VENV)/.ready $(RULES)
 
@@ -61,6 +61,10 @@ docs-site: docs
 # ARGS: names of benchmarks, --rounds N, --json, --own-user, --no-peers.
 bench: setup
 	$(BIN)/python -m bench $(ARGS)
+
+# The same where Ray is: `make bench-ray ARGS="scale evals"`.
+bench-ray: $(FRAMEWORKS)/.ready $(RULES)
+	$(FRAMEWORKS)/bin/python -m bench $(ARGS)
 
 # Other guards and sandboxes to measure against, in bench/.peers; Debian's packages only as root.
 bench-peers: setup

@@ -1,59 +1,56 @@
-"""Calls a second through `Sandbox.map`, by so many workers, next to a bare thread pool of as many with `subprocess.run`."""
+"""10,000 calls through `corral batch`, each of which prints 20 kB: how memory grows, and calls a second."""
 
+import json
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+import sys
+from threading import Thread
+from time import perf_counter
+from typing import IO
 
+from bench._memory import peak_mib
 from bench._place import make_project, workplace
-from bench._rows import Row, Section, at_least
-from bench._turns import Options, Timing, in_turns
-from corral import Sandbox, SandboxConfig
+from bench._rows import Goal, Row, Section
+from bench._turns import ROUNDS, Options
 
-AS_USER = True
-COMMAND = ["/bin/true"]
-WORKERS = (1, 2, 4)
-CALLS = 60  # in one turn
+AS_USER = False
+CALLS = 10_000
+PRINTED_BYTES = 20_000
 
 
 def measure(options: Options) -> Section:
-    """Return calls a second."""
-    rounds = max(options.rounds // 6, 1)
+    """Return peak memory after a tenth of the calls, and after all."""
+    count = max(CALLS * min(options.rounds, ROUNDS) // ROUNDS, 100)
     with workplace() as folder:
-        project = make_project(folder / "project")
-        with Sandbox(SandboxConfig(project)) as box:
-            rows = [_row(box, workers, rounds) for workers in WORKERS]
-    notes = (f"{' '.join(COMMAND)}, {rounds} turns of {CALLS} calls each; more than 1x is faster than bare",)
-    return Section("many calls, calls a second", tuple(rows), notes)
-
-
-def _row(box: Sandbox, workers: int, rounds: int) -> Row:
-    with ThreadPoolExecutor(workers) as pool:
-        bare = partial(_pooled, pool)
-        times = in_turns({"ours": partial(_mapped, box, workers), "bare": bare}, rounds)
-    our, their = _speeds(times["ours"]), _speeds(times["bare"])
-    return Row(
-        f"{workers} worker{'s' * (workers > 1)}",
-        our[0],
-        "calls/s",
-        their[0],
-        times["ours"].spread,
-        at_least(0.9),
-        our[1] / their[1],
+        command = [sys.executable, "-m", "corral", "batch", "--root", make_project(folder / "project")]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            Thread(target=_feed, args=(process.stdin, count), daemon=True).start()
+            begun = perf_counter()
+            early = _answered(process, count // 10)
+            late = _answered(process, count - count // 10)
+            took = perf_counter() - begun
+    printed = count * PRINTED_BYTES / 1e6
+    return Section(
+        f"{count:,} calls through corral batch",
+        (
+            Row("more memory after all than after a tenth", late - early, "MiB", goal=Goal(4, of_value=True)),
+            Row("calls", count / took, "calls/s"),
+        ),
+        (f"{printed:,.0f} MB were printed by the calls, and read as results; peak memory was {late:.0f} MiB",),
     )
 
 
-def _speeds(time: Timing) -> tuple[float, float]:
-    return CALLS / time.ms * 1000, CALLS / time.quiet_ms * 1000
+def _feed(stdin: IO[bytes] | None, count: int) -> None:
+    assert stdin is not None
+    with stdin:
+        for number in range(count):
+            line = {"id": number, "argv": ["head", "-c", str(PRINTED_BYTES), "/dev/zero"]}
+            stdin.write(json.dumps(line).encode() + b"\n")
 
 
-def _mapped(box: Sandbox, workers: int) -> None:
-    if sum(result.ok for result in box.map([COMMAND] * CALLS, workers=workers)) != CALLS:
-        raise RuntimeError("a call failed")
-
-
-def _pooled(pool: ThreadPoolExecutor) -> None:
-    list(pool.map(_bare, range(CALLS)))
-
-
-def _bare(_: int) -> None:
-    subprocess.run(COMMAND, capture_output=True, check=True)
+def _answered(process: subprocess.Popen[bytes], count: int) -> float:
+    assert process.stdout is not None
+    for _ in range(count):
+        result = json.loads(process.stdout.readline())["result"]
+        if result["exit_code"] != 0 or result["stdout_bytes"] != PRINTED_BYTES:
+            raise RuntimeError(f"a call failed: {result}")
+    return peak_mib(process.pid)

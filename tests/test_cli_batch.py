@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import IO, Any
 
@@ -140,3 +141,26 @@ def test_the_reader_going_away_ends_the_batch(project: Path) -> None:
         for number in range(2):
             say(process.stdin, {"id": number, "argv": ["echo"]})
         assert process.wait(DEADLINE_SECONDS) == 125
+
+
+def resident_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def test_memory_does_not_grow_with_the_calls_or_with_what_they_print(project: Path) -> None:
+    # Kept, what 900 calls print would be 17 MiB.
+    line = {"id": 1, "argv": ["head", "-c", "20000", "/dev/zero"]}
+    with started("--workers", "2", cwd=project) as process:
+        assert process.stdout is not None
+        peaks = []
+        feeder = threading.Thread(target=lambda: [say(process.stdin, line) for _ in range(1000)])
+        feeder.start()
+        for number in range(1000):
+            assert json.loads(process.stdout.readline())["result"]["stdout_bytes"] == 20_000
+            if number in (100, 999):
+                peaks.append(resident_mib(process.pid))
+        feeder.join()
+        assert process.stdin is not None
+        process.stdin.close()
+    assert peaks[1] - peaks[0] < 5

@@ -9,6 +9,7 @@ import pytest
 
 from corral.errors import CorralError
 from corral.executor import WINDOW_PER_WORKER, Threads, WorkerLost, executor_named, stream
+from corral.source import Fed
 from observe import eventually
 
 
@@ -16,7 +17,7 @@ class Worker:
     """Does an item by calling it, once it may; it counts what it does."""
 
     def __init__(self, chunk: int = 1) -> None:
-        self.chunk = chunk
+        self.chunk = self.most = chunk
         self.done: list[Any] = []
         self.cancelled = threading.Event()
         self.closed = self.readied = 0
@@ -229,3 +230,35 @@ def test_a_worker_that_cannot_work_is_told_at_once(count: int) -> None:
     with pytest.raises(CorralError, match="no room"):
         list(stream(Work(), workers, [lambda self: self.cancelled.wait(20) or gate.is_set()] * 5))
     assert [worker.closed for worker in workers] == [1] * count
+
+
+@pytest.mark.parametrize("count", [1, 3], ids=lambda count: f"{count} workers")
+def test_no_result_waits_for_the_next_item_though_several_are_taken_at_a_time(count: int) -> None:
+    gate = threading.Semaphore(0)
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            gate.acquire()
+            yield number
+
+    with stream(Work(), [Worker(8) for _ in range(count)], items()) as results:
+        for number in range(10):
+            gate.release()
+            assert next(results) == (number, number)
+        gate.release(90)
+        assert [number for number, _ in results] == [*range(10, 100)]
+
+
+def test_a_source_that_runs_ahead_takes_a_few_items_and_no_more() -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(1000):
+            taken.append(number)
+            yield number
+
+    source = Fed(items(), 8)
+    eventually(lambda: len(taken) == 9)
+    assert [source.take() for _ in range(1000)] == [*range(1000)]
+    with pytest.raises(StopIteration):
+        source.take()

@@ -191,7 +191,7 @@ class Elsewhere:
 class Runner:
     """Runs calls one after the other; a call whose warden was lost again, where that does no harm."""
 
-    chunk = 1
+    chunk = most = 1
 
     def __init__(self, box: Sandbox) -> None:
         self._box = box

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from collections import deque
 from importlib import import_module
-from itertools import islice
 from threading import Condition, Lock, Semaphore, Thread
 
 from corral.errors import CorralError
+from corral.source import Fed, Source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         """
 
         chunk: int  # how many items it would like at a time; it may change
+        most: int  # the most it ever likes
 
         def do_all(self, items: list[Any]) -> list[Any]: ...
         def cancel(self) -> None: ...
@@ -85,12 +86,17 @@ class _Raised:
         self.error = error
 
 
+def _source(items: Iterable[object], workers: Sequence[Worker]) -> Source:
+    most = max(worker.most for worker in workers)
+    return Source(items) if most == 1 else Fed(items, most)
+
+
 class _Line:
     """What the workers and the reader share."""
 
-    def __init__(self, work: Work, items: Iterable[object], window: int, *, ordered: bool) -> None:
+    def __init__(self, work: Work, source: Source, window: int, *, ordered: bool) -> None:
         self.work = work
-        self.items = iter(items)
+        self.source = source
         self.ordered = ordered
         self.room = Semaphore(window)
         self.taking = Lock()
@@ -132,10 +138,10 @@ class _Line:
         items: list[object] = []
         with self.taking:
             first = self.taken
-            while not self.is_over and len(items) < most and (spare or self.room.acquire(blocking=False)):
+            while not self.is_over and len(items) < most and (spare or self._has_another()):
                 spare = 0
                 try:
-                    items.append(next(self.items))
+                    items.append(self.source.take())
                 except StopIteration:
                     self.is_over = True
                     spare = 1
@@ -151,6 +157,9 @@ class _Line:
             # For the next who waits for room, and must see that it is over.
             self.room.release()
         return first, items
+
+    def _has_another(self) -> bool:
+        return self.source.has_ready() and self.room.acquire(blocking=False)
 
     def put(self, first: int, values: list[object]) -> None:
         """Leave results for the reader."""
@@ -252,10 +261,9 @@ class Alone(Stream):
     def __init__(self, work: Work, worker: Worker, items: Iterable[object]) -> None:
         self._work = work
         self._worker: Worker | None = worker
-        self._items = iter(items)
+        self._source = _source(items, [worker])
         self._ready: deque[object] = deque()
         self._given = -1
-        self._failed: Exception | None = None
 
     def __next__(self) -> tuple[int, Any]:
         if not self._ready:
@@ -290,23 +298,15 @@ class Alone(Stream):
         return [self._work.lost(item, why)]
 
     def _take(self, most: int) -> list[object]:
-        if self._failed is not None:
-            raise self._failed
-        items: list[object] = []
-        try:
-            items.extend(islice(self._items, most))
-        except Exception as error:
-            if not items:
-                raise
-            # What came before it is done first.
-            self._failed = error
-        if not items:
-            raise StopIteration
+        items = [self._source.take()]
+        while len(items) < most and self._source.has_ready():
+            items.append(self._source.take())
         return items
 
     def close(self) -> None:
         """Let the worker go. Nothing runs while the reader does something else."""
         worker, self._worker = self._worker, None
+        self._source.close()
         self._ready.clear()
         if worker is not None:
             worker.cancel()
@@ -318,7 +318,7 @@ class Crowd(Stream):
 
     def __init__(self, work: Work, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> None:
         self._workers = workers
-        self._line = _Line(work, items, len(workers) * WINDOW_PER_WORKER, ordered=ordered)
+        self._line = _Line(work, _source(items, workers), len(workers) * WINDOW_PER_WORKER, ordered=ordered)
         for worker in workers:
             Thread(target=_work, args=(self._line, worker), name="corral-worker", daemon=True).start()
 
@@ -354,6 +354,7 @@ class Crowd(Stream):
                 return
             line.is_closed = line.is_over = True
             line.state.notify_all()
+        line.source.close()
         for worker in self._workers:
             worker.cancel()
         line.room.release(len(self._workers))

@@ -117,7 +117,7 @@ class Answerer:
 
     def __init__(self, runner: Worker) -> None:
         self._runner = runner
-        self.chunk = runner.chunk
+        self.chunk, self.most = runner.chunk, runner.most
 
     def do_all(self, items: list[Item]) -> list[tuple[object, Any]]:
         """Run the calls among the items."""

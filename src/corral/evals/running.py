@@ -69,7 +69,7 @@ class Away:
 class Trier:
     """Runs tasks one after the other."""
 
-    chunk = 1
+    chunk = most = 1
 
     def __init__(self, place: str, stack: ExitStack | None = None) -> None:
         self._place = place

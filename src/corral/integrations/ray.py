@@ -143,7 +143,7 @@ class Post:
         self._actor = seat.remote()
         # In a list, or Ray would hand over what it stands for, each time anew.
         self._sent = [sent]
-        self._most = most
+        self.most = most
         self._is_cancelled = False
         self.chunk = 1
 
@@ -169,7 +169,7 @@ class Post:
         """Have items done; WorkerLost where the actor, its process or its node is gone meanwhile."""
         begun = monotonic()
         results: list[Any] = self._got(self._ask("do_all", items))
-        self.chunk = min(self.chunk * 2, self._most) if monotonic() - begun <= QUICK_SECONDS else 1
+        self.chunk = min(self.chunk * 2, self.most) if monotonic() - begun <= QUICK_SECONDS else 1
         return results
 
     def cancel(self) -> None:

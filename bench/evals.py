@@ -1,0 +1,161 @@
+"""1,000 tasks of `corral eval`: what one costs over a bare run, how memory grows, and what a kill half-way loses; here and on Ray."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+from bench import _ray
+from bench._memory import peak_mib
+from bench._place import workplace
+from bench._rows import Goal, Row, Section
+from bench._turns import ROUNDS, Options
+from corral.evals.evaluate import evaluate
+from corral.evals.journal import Journal
+from corral.evals.taskfile import load
+
+AS_USER = False
+TASKS = 1000
+WORKERS = 2
+BARE = 100  # bare runs before, between and after
+LOOK_SECONDS = 0.05
+MORE_MEMORY = "more memory after all than after a tenth"
+MOST_MIB = 8.0  # outcomes are kept for the summary, a kilobyte each
+
+
+def measure(options: Options) -> Section:
+    """Return what a task costs, how much more memory the last needs than the first, and how many were lost or repeated."""
+    count = max(TASKS * min(options.rounds, ROUNDS) // ROUNDS, 20)
+    notes = [
+        f"{count} tasks with a file, a call and an expectation, {WORKERS} workers; bare: the file, the call, the end"
+    ]
+    with workplace() as folder:
+        (folder / "tasks.jsonl").write_text("".join(json.dumps(_task(number)) + "\n" for number in range(count)))
+        rows = _here(folder, count, notes)
+        try:
+            rows += _on_ray(folder, count)
+        except _ray.Missing as why:
+            notes.append(str(why))
+    return Section("tasks of an eval", tuple(rows), tuple(notes))
+
+
+def _task(number: int) -> dict[str, Any]:
+    expect = {"stdout": f"{number}\n"}
+    return {"id": f"t{number}", "files": {"notes.txt": f"{number}\n"}, "argv": ["cat", "notes.txt"], "expect": expect}
+
+
+def _here(folder: Path, count: int, notes: list[str]) -> list[Row]:
+    bare = [_bare_ms()]
+    first = Run(folder, count)
+    first.until(count // 10)
+    early = peak_mib(first.process.pid)
+    first.until(count // 2)
+    first.kill()
+    done = first.journalled()
+    bare.append(_bare_ms())
+    second = Run(folder, count)
+    late = second.to_its_end()
+    bare.append(_bare_ms())
+    ids = [*done, *second.journalled()[len(done) :]]
+    notes.append(f"peak memory was {late:.0f} MiB")
+    notes.append(f"killed after {len(done)} tasks, and resumed: {len(ids) - len(done)} ran")
+    wrong = abs(count - len(ids)) + len(ids) - len({*ids})
+    return [
+        Row("a task", (first.seconds + second.seconds) * 1000 / count, "ms", sorted(bare)[1]),
+        Row(MORE_MEMORY, max(late - early, 0.0), "MiB", goal=Goal(MOST_MIB, of_value=True)),
+        Row("tasks lost or repeated, killed half-way", wrong, "tasks", goal=Goal(0, of_value=True)),
+    ]
+
+
+class Run:
+    """One run of `corral eval` in a process of its own."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._folder = folder
+        self._journal = folder / "out" / "journal.jsonl"
+        self._count = count
+        self._begun = perf_counter()
+        self.seconds = 0.0
+        words = ["eval", "tasks.jsonl", "--out", "out", "--workers", str(WORKERS), "--json"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "corral", *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def journalled(self) -> list[str]:
+        """Return the tasks that the journal has, in its order."""
+        if not self._journal.exists():
+            return []
+        lines = self._journal.read_bytes().splitlines(keepends=True)
+        entries = [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}\n")]
+        return [entry["id"] for entry in entries if entry["event"] == "task"]
+
+    def until(self, number: int) -> None:
+        """Wait until so many tasks are done."""
+        while len(self.journalled()) < number:
+            if self.process.poll() is not None:
+                raise RuntimeError("the run ended too soon")
+            sleep(LOOK_SECONDS)
+
+    def kill(self) -> None:
+        """Kill it without a word."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.seconds = perf_counter() - self._begun
+
+    def to_its_end(self) -> float:
+        """Wait for it, and return its peak memory."""
+        peak = 0.0
+        while self.process.poll() is None:
+            peak = max(peak, peak_mib(self.process.pid))
+            sleep(LOOK_SECONDS)
+        self.seconds = perf_counter() - self._begun
+        if self.process.returncode != 0:
+            raise RuntimeError(f"the run ended with {self.process.returncode}")
+        return peak
+
+
+def _bare_ms() -> float:
+    begun = perf_counter()
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(_bare, range(BARE)))
+    return (perf_counter() - begun) * 1000 / BARE
+
+
+def _bare(number: int) -> None:
+    folder = tempfile.mkdtemp()
+    Path(folder, "notes.txt").write_text(f"{number}\n")
+    done = subprocess.run(["cat", "notes.txt"], cwd=folder, capture_output=True, check=True)
+    shutil.rmtree(folder)
+    if done.stdout != f"{number}\n".encode():
+        raise RuntimeError("a bare run failed")
+
+
+def _on_ray(folder: Path, count: int) -> list[Row]:
+    tasks = load([str(folder / "tasks.jsonl")])
+    with _ray.cluster(nodes=3, room=1) as nodes, Journal(str(folder / "ray")) as journal:
+        begun = perf_counter()
+        early = 0.0
+        done: list[str] = []
+        for outcome in evaluate(tasks, journal, engine="ray"):
+            done.append(outcome.id)
+            if outcome.status != "passed":
+                raise RuntimeError(f"{outcome.id}: {outcome.said}")
+            if len(done) == count // 10:
+                early = peak_mib(os.getpid())
+            if len(done) == count // 2:
+                nodes.kill_one()
+        took = perf_counter() - begun
+    wrong = abs(count - len(done)) + len(done) - len({*done})
+    late = peak_mib(os.getpid())
+    return [
+        Row("a task, on Ray", took * 1000 / count, "ms", _bare_ms()),
+        Row(f"{MORE_MEMORY}, on Ray", late - early, "MiB", goal=Goal(MOST_MIB, of_value=True)),
+        Row("tasks lost or repeated, a node killed half-way, on Ray", wrong, "tasks", goal=Goal(0, of_value=True)),
+    ]
