@@ -73,11 +73,11 @@ class Feed:
             self._is_closed = True
             self._news.notify_all()
 
-    def since(self, after: int, evals: int = 0, *, seconds: float = 0.0) -> str:
+    def since(self, after: int, evals: int = 0, *, seconds: float = 0.0, knows_loaded: bool = True) -> str:
         """Return what changed after so many changes, as JSON; waits up to so many seconds where nothing did."""
         with self._news:
             after = min(max(after, 0), len(self._changes))
-            self._news.wait_for(lambda: self._is_new(after, evals), seconds)
+            self._news.wait_for(lambda: self._is_new(after, evals) or (self.is_loaded and not knows_loaded), seconds)
             until = min(after + MAX_CALLS_AN_ANSWER, len(self._changes))
             texts = [self._texts[key] for key in dict.fromkeys(self._changes[after:until])]
             state = {"next": until, "more": until < len(self._changes), "evals": self.evals_version}

@@ -62,14 +62,17 @@ class Server:
 
 
 def fill(feed: Feed, source: Source, stop: Event | None = None) -> None:
-    """Take in what a source has; with `stop`, go on as it grows until that is set."""
-    while source.look(feed):
-        if stop is not None and stop.is_set():
-            return
-    feed.loaded()
-    while stop is not None and not stop.is_set():
-        if not source.look(feed):
-            stop.wait(POLL_SECONDS)
+    """Take in what a source has, and close it; with `stop`, go on as it grows until that is set."""
+    try:
+        while source.look(feed):
+            if stop is not None and stop.is_set():
+                return
+        feed.loaded()
+        while stop is not None and not stop.is_set():
+            if not source.look(feed):
+                stop.wait(POLL_SECONDS)
+    finally:
+        source.close()
 
 
 class _Http(ThreadingHTTPServer):
@@ -99,7 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, owner.html, "text/html; charset=utf-8")
         elif asked.path == "/api/calls":
             after, evals = (int(v) if (v := query.get(name, "0")).isdecimal() else 0 for name in ("after", "evals"))
-            self._send(200, owner.feed.since(after, evals, seconds=WAIT_SECONDS))
+            knows_loaded = query.get("loaded") == "1"
+            self._send(200, owner.feed.since(after, evals, seconds=WAIT_SECONDS, knows_loaded=knows_loaded))
         elif asked.path == "/api/detail":
             self._send(200, dumps(details_of(query.get("key", ""), owner.feed, owner.reader, owner.spans)))
         elif asked.path == "/api/evals":

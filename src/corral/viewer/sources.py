@@ -14,7 +14,7 @@ from corral.viewer import calls, evaldoc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from typing import Any, Protocol
 
     from corral.viewer.feed import Feed
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         kind: str
 
         def look(self, feed: Feed) -> bool: ...
+        def close(self) -> None: ...
 
 
 CHUNK = 2000  # calls that are taken in at once
@@ -42,7 +43,7 @@ class LogSource:
         self.name = place
         self._news = self._entries(wish, last)
 
-    def _entries(self, wish: history.Wish, last: int) -> Iterator[history.Entry | None]:
+    def _entries(self, wish: history.Wish, last: int) -> Generator[history.Entry | None]:
         known = iter(history.entries(self.name, wish, last=last)) if last else history.walk(self.name, wish)
         seq = 0
         for entry in known:
@@ -60,6 +61,10 @@ class LogSource:
                 break
         feed.put(chunk)
         return bool(chunk)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._news.close()
 
 
 class ResultSource:
@@ -86,6 +91,10 @@ class ResultSource:
         feed.put(found)
         return bool(found) or self._lines.has_more
 
+    def close(self) -> None:
+        """Read no more."""
+        self._lines.close()
+
 
 class EvalSource:
     """Runs of evals by their directories: one, or two to compare. Of a run that goes on the journal is read."""
@@ -107,6 +116,11 @@ class EvalSource:
             feed.put_evals(evaldoc.document([(run.name, run.outcomes, run.total) for run in self._runs]))
             self._told_at, self._waits = monotonic(), False
         return bool(news)
+
+    def close(self) -> None:
+        """Read no more."""
+        for run in self._runs:
+            run.close()
 
 
 class _Run:
@@ -139,6 +153,10 @@ class _Run:
                 for n, facts in enumerate(outcome.calls[: calls.MAX_ITEMS], 1)
             ]
         return made
+
+    def close(self) -> None:
+        if self._lines is not None:
+            self._lines.close()
 
     def _entry(self, data: dict[str, Any]) -> Iterator[Outcome]:
         if data.get("event") == "start" and isinstance(data.get("tasks"), int):
@@ -177,6 +195,10 @@ class _Lines:
         self._rest = b""
         self._read = 0
         self.has_more = False
+
+    def close(self) -> None:
+        """Read no more."""
+        self._file.close()
 
     def objects(self, most: int) -> list[dict[str, Any]]:
         """Return what was added since the last time, so many at once; what is no object is left out."""
@@ -222,5 +244,7 @@ def _is_eval(path: str) -> bool:
         if not any(os.path.exists(os.path.join(path, name)) for name in (results.RESULTS, journal.NAME)):
             raise CorralError(f"{path} holds no {results.RESULTS} and no {journal.NAME} of corral eval")
         return True
-    first = next(iter(_Lines(path).objects(1)), {})
+    lines = _Lines(path)
+    first = next(iter(lines.objects(1)), {})
+    lines.close()
     return "status" in first and "digest" in first

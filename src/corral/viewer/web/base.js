@@ -76,8 +76,11 @@ const TONES = {
   note: "idle", missing: "deny", stopped: "deny", passed: "allow", skipped: "idle", broken: "deny", mended: "allow", new: "allow", gone: "idle", changed: "ask",
 };
 
-function sign(name, tone = TONES[name] || "idle") {
-  const shape = SHAPES[SHAPES[name] ? name : SHAPE_OF[name]] || SHAPES.note;
+/** What a table says of a name that may be anything, "constructor" too. */
+const entry = (table, name) => (Object.hasOwn(table, name) ? table[name] : undefined);
+
+function sign(name, tone = entry(TONES, name) || "idle") {
+  const shape = entry(SHAPES, name) || entry(SHAPES, entry(SHAPE_OF, name)) || SHAPES.note;
   return svg("svg", { class: "sign " + tone, viewBox: "0 0 14 14", "aria-hidden": "true" }, shape.map(([tag, given]) => svg(tag, given)));
 }
 

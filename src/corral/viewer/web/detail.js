@@ -127,7 +127,7 @@ class Detail {
     if (!result || call.outcome === "refused") return null;
     const usage = result.usage || {};
     const facts = [["Took", milliseconds(result.duration_ms)], ["CPU", cpu(call) === undefined ? "" : milliseconds(cpu(call) * 1000)], ["Peak memory", bytes(usage.peak_memory_bytes)],
-      ["stdout", bytes(result.stdout_bytes || 0)], ["stderr", bytes(result.stderr_bytes || 0)], ["Read from disk", bytes(usage.read_bytes)], ["Written to disk", bytes(usage.written_bytes)],
+      ["stdout", bytes(result.stdout_bytes)], ["stderr", bytes(result.stderr_bytes)], ["Read from disk", bytes(usage.read_bytes)], ["Written to disk", bytes(usage.written_bytes)],
       ["Left over, ended", result.killed ? plural(result.killed, "process").replace("processs", "processes") : ""]];
     return section("Cost", "", el("dl", { class: "facts" }, facts.filter((fact) => fact[1]).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: "big" }, value)))));
   }
@@ -141,7 +141,7 @@ class Detail {
       const lacks = missing.has(layer.name) || (!held && !missing.size);
       return el("li", { class: lacks ? "missing" : "", title: layer.keeps }, sign(lacks ? "deny" : "allow"), el("span", { class: "unseen" }, lacks ? "missing: " : "held: "), layer.name);
     });
-    return section("Enforcement", "", el("p", { class: "note first" }, sign(result.enforcement === "full" ? "allow" : result.enforcement === "partial" ? "ask" : "deny"), ` ${result.enforcement}, by ${plain(result.backend || "none", 60)}`),
+    return section("Enforcement", "", el("p", { class: "note first" }, sign(result.enforcement === "full" ? "allow" : result.enforcement === "partial" ? "ask" : "deny"), " " + result.enforcement + (result.backend ? `, by ${plain(result.backend, 60)}` : "")),
       call.event === "eval" ? null : el("ul", { class: "layers" }, layers));
   }
 

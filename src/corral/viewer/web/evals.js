@@ -30,14 +30,14 @@ class Evals {
     return el("article", { class: "plot" }, el("h1", { class: "foreign" }, plain(run.name, 120)),
       el("p", { class: "note" }, tried ? `${percent(run.counts.passed / tried)} of ${plural(tried, "task")} passed` : "no task was tried", done < run.total ? ` · ${count(done)} of ${count(run.total)} done` : ""),
       done < run.total ? el("div", { class: "progress" }, svg("svg", { viewBox: "0 0 100 6", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { class: "fill-accent", x: 0, y: 0, width: (100 * done) / run.total, height: 6 }))) : null,
-      el("ul", { class: "totals" }, STATUSES.filter((name) => run.counts[name]).map((name) => el("li", {}, sign(name), el("b", {}, count(run.counts[name])), name))));
+      el("ul", { class: "totals" }, STATUSES.filter((name) => run.counts[name]).map((name) => el("li", {}, status(name), el("b", {}, count(run.counts[name])), name))));
   }
 
   rates(run) {
     if (!run.rates.length) return null;
     const rows = [...run.rates].sort((a, b) => share(a) - share(b) || (a.tag < b.tag ? -1 : 1));
-    return [el("h2", {}, "Pass rates by tag"), el("div", { class: "plot" }, el("ul", { class: "bars" }, rows.map((rate) => el("li", {},
-      el("span", { class: "foreign" }, sign(!rate.tried ? "skipped" : rate.passed === rate.tried ? "passed" : "failed"), " ", plain(rate.tag, 100)),
+    return [el("h2", {}, "Pass rates by tag"), el("div", { class: "plot" }, el("ul", { class: "bars two" }, rows.map((rate) => el("li", {},
+      el("span", { class: "foreign" }, status(!rate.tried ? "skipped" : rate.passed === rate.tried ? "passed" : "failed"), " ", plain(rate.tag, 100)),
       svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" },
         svg("rect", { class: "fill-idle", x: 0, y: 0, width: rate.tried ? 100 : 0, height: 10 }), svg("rect", { class: "fill-ok", x: 0, y: 0, width: rate.tried ? 100 * share(rate) : 0, height: 10 })),
       el("span", { class: "n" }, rate.tried ? `${rate.passed}/${rate.tried}` : "–")))))];
@@ -75,7 +75,7 @@ class Evals {
     return [el("h2", {}, "Tasks ", el("small", {}, plain(run.name, 60))), el("p", {}, toggle),
       el("table", { class: "tasks", id: "tasks" }, el("thead", {}, el("tr", {}, ["Status", "Task", "Tags", "Took"].map((name, n) => el("th", { scope: "col", class: n === 2 ? "opt" : n === 3 ? "num" : "" }, name)))),
         el("tbody", {}, rows.slice(0, MAX_TASKS).map((task) => el("tr", {},
-          el("td", { class: "state" }, sign(task.status), " ", task.status),
+          el("td", { class: "state" }, status(task.status), " ", task.status),
           el("td", {}, this.link(task.id), task.words.map((word) => el("div", { class: "words foreign" }, foreign(word, { oneLine: true })))),
           el("td", { class: "opt foreign" }, task.tags.map((tag) => [el("span", { class: "pill" }, plain(tag, 60)), " "])),
           el("td", { class: "num" }, milliseconds(task.duration_ms)))))),
@@ -85,5 +85,7 @@ class Evals {
   link(id) { return el("button", { type: "button", class: "link mono foreign", onclick: () => this.pickTask(id) }, plain(id, 200)); }
 }
 
+// A task that failed is what a call that failed is not: bad.
+const status = (name) => sign(name === "failed" ? "broken" : name);
 const share = (rate) => (rate.tried ? rate.passed / rate.tried : 1);
 const percent = (value) => (value === null || value === undefined ? "–" : (100 * value).toFixed(value > 0.99 && value < 1 ? 1 : 0) + "%");

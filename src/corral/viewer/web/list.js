@@ -54,6 +54,9 @@ class List {
     }
     byId("head").style.paddingRight = 14 + this.box.offsetWidth - this.box.clientWidth + "px";
     const n = this.store.shown.length;
+    // Where there is more than one day, the day matters more than the second.
+    const ends = n && this.store.sort.by === "at" ? [this.store.shown[0], this.store.shown[n - 1]].map((i) => this.store.at[i]) : this.store.span;
+    this.several = Boolean(n && ends) && ends[0] !== null && day(ends[0]) !== day(ends[1]);
     byId("empty").hidden = n > 0;
     byId("empty").textContent = this.store.calls.length ? "No call fits these filters." : "No calls yet.";
     this.box.setAttribute("aria-label", plural(n, "call"));
@@ -88,7 +91,7 @@ class List {
       role: "option", id: "row-" + position, "data-at": position, "aria-selected": call.key === this.selected ? "true" : "false",
       "aria-posinset": position + 1, "aria-setsize": this.store.shown.length,
     },
-    el("span", { class: "time" }, call.at === undefined ? "" : clock(call.at)),
+    el("span", { class: "time" }, call.at === undefined ? "" : this.several ? day(call.at).slice(5) + " " + clock(call.at).slice(0, 5) : clock(call.at)),
     el("span", { class: "verdict " + call.decision }, sign(call.decision), call.decision),
     el("span", { class: "ending" + (["ok", "judged", "note"].includes(call.outcome) ? "" : " bad") }, sign(isStopped(call) && call.outcome !== "refused" ? "stopped" : call.outcome), ending(call)),
     el("span", { class: "command foreign" }, foreign(shownText(call), { oneLine: true })),

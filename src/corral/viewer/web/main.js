@@ -7,7 +7,7 @@ const store = new Store();
 const list = new List(store, (call, { opens }) => { if (opens || !byId("detail").hidden) openCall(call); });
 const timeline = new Timeline(store, () => changed());
 const plots = new Plots(store, (rule) => { setRule(rule); });
-const evals = new Evals((task) => { store.filter.text = task; byId("text").value = task; changed(); tab("calls"); });
+const evals = new Evals((task) => { store.filter.task = task; changed(); tab("calls"); });
 const detail = new Detail(meta, loadDetail, () => closeDetail(), (rule) => setRule(rule));
 let current = "calls";
 
@@ -32,7 +32,8 @@ function drawChips() {
           changed();
         },
       }, sign(name), el("b", {}, count(counts[name] || 0)), el("span", {}, words_));
-    }).filter(Boolean));
+    }).filter(Boolean),
+    ...(filter.task ? [el("button", { type: "button", class: "chip", "data-chip": "task", "aria-pressed": "true", title: "All tasks", onclick: () => { filter.task = ""; changed(); } }, el("span", {}, "task"), el("b", { class: "foreign" }, plain(filter.task, 60)), "×")] : []));
   if (focused) document.querySelector(`[data-chip="${focused}"]`)?.focus();
   byId("clear").hidden = !store.isFiltered;
 }
@@ -67,7 +68,7 @@ function draw() {
 const changed = once(draw);
 
 function clear() {
-  Object.assign(store.filter, { decisions: new Set(), outcomes: new Set(), stopped: false, axis: "", rule: "", project: "", by: "", text: "", from: null, to: null });
+  Object.assign(store.filter, { decisions: new Set(), outcomes: new Set(), stopped: false, axis: "", rule: "", project: "", by: "", text: "", task: "", from: null, to: null });
   byId("text").value = "";
   changed();
 }
@@ -128,7 +129,7 @@ async function loadDetail(key) {
     try { return await ask("/api/detail?key=" + encodeURIComponent(key)); } catch { return { parts: { said: "corral view does not answer any more." } }; }
   }
   const details = loadDetail.known || (loadDetail.known = parsed(blocks("details")[0]));
-  const about = details.calls[key] || {};
+  const about = entry(details.calls, key) || {};
   return { ...about, parts: about.parts === undefined ? { said: "This call was not read again for the report: it keeps a bounded number of them." } : details.parts[about.parts] };
 }
 
@@ -160,7 +161,7 @@ async function follow() {
   let after = 0, version = 0, isLoaded = false, drawnAt = 0;
   for (;;) {
     try {
-      const news = await ask(`/api/calls?after=${after}&evals=${version}`);
+      const news = await ask(`/api/calls?after=${after}&evals=${version}&loaded=${isLoaded ? 1 : 0}`);
       after = news.next;
       const fresh = take(news.calls);
       list.fresh = new Set(isLoaded ? fresh : []);
@@ -255,5 +256,7 @@ document.documentElement.dataset.theme = recalled("corral-theme", () => localSto
 byId("source").textContent = plain({ log: "audit log · ", eval: "eval · ", results: "results · ", sandbox: "sandbox · " }[meta.kind] + meta.name);
 byId("source").title = plain(meta.name);
 document.title = "corral view · " + plain(meta.name, 120);
+if (meta.kind === "eval") store.sort.down = false; // no times: in the order of the tasks
+list.head();
 if (meta.live) { say("", "loading…"); follow(); } else { say("", "report"); unpack(); }
 draw();

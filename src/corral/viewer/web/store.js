@@ -24,7 +24,7 @@ function ending(call) {
   const result = call.result;
   if (call.outcome === "failed" && result) return "exit " + result.exit_code;
   if (call.outcome === "signal" && result) return "signal " + result.signal;
-  return OUTCOME_WORDS[call.outcome] || "";
+  return entry(OUTCOME_WORDS, call.outcome) || "";
 }
 function cpu(call) {
   const usage = call.result && call.result.usage;
@@ -44,7 +44,7 @@ class Store {
     this.index = new Map();
     this.rules = new Names(); this.projects = new Names(); this.askers = new Names();
     this.decision = []; this.outcome = []; this.at = []; this.axes = []; this.ruleNumbers = []; this.project = []; this.by = []; this.stopped = []; this.hay = [];
-    this.filter = { decisions: new Set(), outcomes: new Set(), stopped: false, axis: "", rule: "", project: "", by: "", text: "", from: null, to: null };
+    this.filter = { decisions: new Set(), outcomes: new Set(), stopped: false, axis: "", rule: "", project: "", by: "", text: "", task: "", from: null, to: null };
     this.sort = { by: "at", down: true };
     this.shown = [];
     this.base = [];
@@ -78,7 +78,7 @@ class Store {
 
   get isFiltered() {
     const f = this.filter;
-    return Boolean(f.decisions.size || f.outcomes.size || f.stopped || f.axis || f.rule || f.project || f.by || f.text || f.from !== null);
+    return Boolean(f.decisions.size || f.outcomes.size || f.stopped || f.axis || f.rule || f.project || f.by || f.text || f.task || f.from !== null);
   }
 
   /** Work out which calls are wanted: `base` without regard to verdict, outcome and time, which counts and timeline show whole. */
@@ -89,7 +89,7 @@ class Store {
     const by = f.by === "" ? -1 : this.askers.known.get(f.by) ?? -2;
     const text = f.text.toLowerCase();
     const wanted = DECISIONS.map((name) => !f.decisions.size || f.decisions.has(name));
-    const counts = { all: 0, stopped: 0 };
+    const counts = Object.assign(Object.create(null), { all: 0, stopped: 0 });
     for (const name of [...DECISIONS, ...OUTCOMES]) counts[name] = 0;
     const base = [], shown = [];
     for (let i = 0, n = this.calls.length; i < n; i += 1) {
@@ -97,6 +97,7 @@ class Store {
       if (by !== -1 && this.by[i] !== by) continue;
       if (rule !== -1 && !this.ruleNumbers[i].includes(rule)) continue;
       if (f.axis && !this.axes[i].includes(f.axis)) continue;
+      if (f.task && this.calls[i].task !== f.task) continue;
       if (text && !this.hay[i].includes(text)) continue;
       base.push(i);
       if (f.from !== null && !(this.at[i] >= f.from && this.at[i] <= f.to)) continue;
@@ -108,6 +109,7 @@ class Store {
       shown.push(i);
     }
     this.base = base;
+    this.span = this.at.length ? [this.at[0], this.at[this.at.length - 1]] : null;
     this.counts = counts;
     this.shown = this.sorted(shown);
   }

@@ -1,0 +1,68 @@
+"""What the tests of the page share: a browser, an owner with a log, and a page about it."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from chromium import Browser
+
+from corral.audit import directory
+from corral.history import Wish
+from corral.viewer import page
+from corral.viewer.feed import Feed
+from corral.viewer.parts import Reader
+from corral.viewer.serving import Server, fill
+from corral.viewer.sources import LogSource
+
+
+@pytest.fixture(scope="session")
+def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    profile = tmp_path_factory.mktemp("chromium")
+    made = Browser(profile)
+    yield made
+    made.driver.quit()
+    shutil.rmtree(profile, ignore_errors=True)
+
+
+@pytest.fixture
+def browser(_browser: Browser) -> Iterator[Browser]:
+    """A browser in which nothing went wrong on the page."""
+    _browser.prepare()
+    _browser.log()
+    yield _browser
+    assert _browser.log() == []
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """An owner of the test's own."""
+    return dict(os.environ) | {
+        f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("STATE", "CONFIG", "CACHE")
+    }
+
+
+@pytest.fixture
+def serve(home: dict[str, str], project: Path) -> Iterator[Callable[..., Server]]:
+    """A function that serves a source, by default the owner's log, and follows it."""
+    stop = Event()
+    made: list[tuple[Server, Thread]] = []
+
+    def start(source: Any = None, **options: Any) -> Server:
+        source = source or LogSource(directory(home), Wish())
+        feed = Feed()
+        about = page.meta(name=source.name, kind=source.kind, live=True)
+        server = Server(feed, about, Reader(home, root=str(project)), **options).start()
+        thread = Thread(target=fill, args=(feed, source, stop))
+        thread.start()
+        made.append((server, thread))
+        return server
+
+    yield start
+    stop.set()
+    for server, thread in made:
+        server.close()
+        thread.join()

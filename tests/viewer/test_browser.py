@@ -1,0 +1,428 @@
+"""The page in a real browser: it loads, filters, opens, follows along, and is usable by keys, in any theme and width."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from chromium import NARROW, WIDE, Browser
+from selenium.webdriver.common.keys import Keys
+
+from corral import Containment, Sandbox, SandboxConfig
+from corral.audit import Log, new_id
+from corral.evals.outcome import Outcome
+from corral.evals.results import RESULTS
+from corral.gates import GatedSandbox, ToolAllowlist, noted
+from corral.model import Call
+from corral.viewer import LiveView, page, write
+from corral.viewer.feed import Feed, dumps
+from corral.viewer.parts import Reader
+from corral.viewer.serving import Server
+from corral.viewer.sources import EvalSource
+
+OUTSIDE = "cd src && cat /etc/shadow"
+CALLS = ("ls", "sort notes.txt | head -1", OUTSIDE, "sudo id", "exit 3")
+
+
+@pytest.fixture
+def log(home: dict[str, str], project: Path) -> Callable[..., None]:
+    """A function that runs calls in a sandbox, and leaves them in the owner's log."""
+    (project / "notes.txt").write_text("pears\napples\n")
+    (project / "src").mkdir(exist_ok=True)
+
+    def run(*calls: str, root: Path = project) -> None:
+        config = SandboxConfig(str(root), containment=Containment(backend="none"))
+        with Sandbox(config, on_result=Log(config, environ=home).result) as box:
+            for call in calls:
+                box.run(call, shell=True)
+
+    return run
+
+
+def test_a_log_is_shown_and_its_token_leaves_the_address(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
+) -> None:
+    log(*CALLS)
+    server = serve()
+    browser.open(server.url)
+    assert browser.commands() == list(reversed(CALLS))
+    assert browser.texts(".chip b")[:4] == ["5", "3", "0", "2"]
+    assert browser.js("return location.href") == f"http://127.0.0.1:{server.port}/"
+    browser.driver.refresh()
+    browser.until(browser.commands, "the reloaded page has its token still")
+
+
+def test_without_its_token_a_page_says_so_and_shows_nothing(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
+) -> None:
+    log("ls")
+    browser.driver.get(f"http://127.0.0.1:{serve().port}/")
+    browser.until(lambda: browser.text("#live") == "no token", "it is told that the token is missing")
+    assert browser.commands() == []
+    assert [line for line in browser.log() if "401" not in line] == []
+
+
+def test_by_another_name_of_this_machine_there_is_no_page(browser: Browser, serve: Callable[..., Server]) -> None:
+    server = serve()
+    browser.driver.get(f"http://evil.test:{server.port}/#token={server.token}")
+    assert "names another server" in browser.text("body")
+    assert [line for line in browser.log() if "421" not in line and "Opener-Policy" not in line] == []
+
+
+def test_filters_narrow_the_list_each_alone_and_together(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None], tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    log(*CALLS)
+    log("ls -l", root=other)
+    browser.open(serve().url)
+
+    def choose(name: str, value: str) -> None:
+        browser.js(
+            "const e = document.getElementById(arguments[0]); e.value = arguments[1]; e.dispatchEvent(new Event('change'))",
+            name,
+            value,
+        )
+        browser.settle()
+
+    browser.click(".chip", "deny")
+    assert browser.commands() == ["sudo id", OUTSIDE]
+    choose("axis", "path")
+    assert browser.commands() == [OUTSIDE]
+    assert "Clear" in browser.texts("#clear")
+    browser.click("#clear")
+    assert len(browser.commands()) == 6
+    choose("rule", "name-sudo")
+    assert browser.commands() == ["sudo id"]
+    choose("rule", "")
+    choose("project", str(other))
+    assert browser.commands() == ["ls -l"]
+    browser.press(Keys.ESCAPE)
+    browser.press("/", "N", "O", "T", "E", "S")
+    assert browser.commands() == ["sort notes.txt | head -1"]
+    browser.press(Keys.ESCAPE, Keys.ESCAPE)
+    browser.click(".chip", "failed")
+    assert browser.commands() == ["exit 3"]
+
+
+def test_a_call_is_opened_by_keys_and_shows_how_it_was_judged(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
+) -> None:
+    log(*CALLS)
+    browser.open(serve().url)
+    browser.press("j", "j", "j", "k", "j", Keys.ENTER)
+    browser.until(lambda: browser.texts("#parts"), "the call is read")
+    assert browser.text("#command") == OUTSIDE
+    assert browser.texts("#command mark.deny") == ["/etc/shadow"]
+    assert browser.texts("#parts .what") == ["cd src", "cat /etc/shadow"]
+    assert browser.texts("#parts .bad .what") == ["cat /etc/shadow"]
+    assert "read-secret" in browser.text("#parts .bad .effects")
+    (card,) = browser.texts(".card")
+    assert "path-read-secret" in card
+    assert "outside project root" in card
+    assert browser.texts(".card .instead") != []
+    assert browser.js("return document.activeElement.id") == "detail"
+    browser.press(Keys.ESCAPE)
+    assert browser.texts("#detail") == []
+    browser.press("k", Keys.ENTER)
+    assert browser.text("#command") == "sudo id"
+
+
+def test_what_came_of_a_call_is_shown_and_what_the_log_does_not_keep_is_said(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
+) -> None:
+    log("sort notes.txt")
+    browser.open(serve().url)
+    browser.click(".row")
+    browser.until(
+        lambda: any("never keeps" in text for text in browser.texts("#detail section")), "the output is spoken of"
+    )
+    sections = dict(zip(browser.texts("#detail h2"), browser.texts("#detail section"), strict=False))
+    assert "13 B on stdout" in sections["Output not kept"]
+    assert browser.texts(".layers .missing") != []
+    assert "none" in sections["Enforcement"]
+    assert "CPU" in sections["Cost"]
+
+
+def test_a_page_follows_the_log_and_joins_a_hook_its_gates_and_its_run(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None], home: dict[str, str], project: Path
+) -> None:
+    log("ls")
+    browser.open(serve().url)
+    config = SandboxConfig(str(project), containment=Containment(backend="none"))
+    with Sandbox(config) as box:
+        hook = new_id()
+        Log(config, event="hook", host="claude", environ=home).verdict(
+            Call("ls -l", True), box.check("ls -l", shell=True), id_=hook
+        )
+        browser.until(lambda: browser.commands() == ["ls -l", "ls"], "the hook's verdict is shown")
+        assert "judged only" in browser.texts(".row .ending")[0]
+        browser.click(".row", "ls -l")
+        box.on_result = Log(config, call=hook, environ=home).result
+        gated = GatedSandbox(
+            box, ToolAllowlist("run_command"), on_ruling=noted(Log(config, event="gate", environ=home))
+        )
+        gated.run("ls -l", shell=True)
+    browser.until(lambda: len(browser.texts(".chain li")) == 3, "the ruling and the run belong to the same call")
+    assert browser.commands() == ["ls -l", "ls"]
+    assert [text.split(" ")[0] for text in browser.texts(".chain li")] == ["hook", "gates", "run"]
+    assert "passed tools → sandbox" in browser.texts(".chain li")[1]
+    assert "exit 0" in browser.texts(".row .ending")[0]
+
+
+def test_a_live_sandbox_shows_output_and_where_it_was_truncated(browser: Browser, project: Path) -> None:
+    config = SandboxConfig(str(project), max_output_bytes=1000, containment=Containment(backend="none"))
+    with LiveView(str(project)) as view, Sandbox(config, on_result=view.result) as box:
+        browser.open(view.url)
+        box.run(["seq", "1", "9999"])
+        browser.until(lambda: browser.commands() == ["seq 1 9999"], "the run is shown")
+        browser.click(".row")
+        browser.until(lambda: browser.texts(".cutline"), "the output is there")
+        assert "truncated" in browser.text(".cutline")
+        assert browser.text("pre.output").startswith("1\n2\n3\n")
+        assert browser.text("pre.output").endswith("9998\n9999\n")
+        report = project / "report.html"
+        view.write(str(report))
+        assert report.stat().st_mode & 0o777 == 0o600
+        browser.open(report.as_uri())
+        browser.click(".row")
+        assert "truncated" in browser.text(".cutline")
+
+
+def test_a_report_from_disk_loads_nothing(
+    browser: Browser, home: dict[str, str], project: Path, tmp_path: Path
+) -> None:
+    feed = Feed()
+    feed.put(
+        [
+            (
+                {
+                    "key": "a",
+                    "id": "a",
+                    "shell": OUTSIDE,
+                    "root": str(project),
+                    "decision": "deny",
+                    "outcome": "refused",
+                },
+                None,
+            )
+        ]
+    )
+    path = tmp_path / "r.html"
+    write(str(path), feed, page.meta(name="n", kind="log", live=False), Reader(home, keeps=True))
+    browser.open(path.as_uri())
+    assert browser.commands() == [OUTSIDE]
+    browser.click(".row")
+    assert browser.texts("#parts .bad .what") == ["cat /etc/shadow"]
+    assert browser.js("return performance.getEntriesByType('resource').map((e) => e.name)") == []
+
+
+def test_plots_are_drawn_and_a_rule_leads_to_its_calls(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
+) -> None:
+    log(*CALLS)
+    browser.open(serve().url)
+    browser.press("2")
+    titles = [text.partition(" ")[0] for text in browser.texts(".plot figcaption")]
+    assert titles == ["Verdicts", "Refusals", "Durations", "CPU", "Peak", "Bytes"] or len(titles) == 6
+    assert browser.js(
+        "return [...document.querySelectorAll('.plot > svg rect')].every((r) => Number(r.getAttribute('height')) >= 0)"
+    )
+    browser.click(".bars button", "name-sudo")
+    assert browser.commands() == ["sudo id"]
+
+
+def outcome(name: str, status: str, *words: str) -> Outcome:
+    call = {
+        "shell": f"true # {name}",
+        "profile": "strict",
+        "exit_code": 0,
+        "decision": "allow",
+        "rules": [],
+        "denied": False,
+        "duration_ms": 2.0,
+    }
+    return Outcome(name, "d", status, ("tag",), "t.toml:1", words, calls=(call,), duration_ms=3.0)
+
+
+def run_of(folder: Path, *outcomes: Outcome) -> str:
+    folder.mkdir()
+    (folder / RESULTS).write_text("".join(json.dumps(found.to_dict()) + "\n" for found in outcomes))
+    return str(folder)
+
+
+def test_two_runs_of_an_eval_stand_side_by_side(browser: Browser, serve: Callable[..., Server], tmp_path: Path) -> None:
+    before = run_of(
+        tmp_path / "before", outcome("a", "passed"), outcome("b", "failed", "was 1"), outcome("c", "passed")
+    )
+    after = run_of(
+        tmp_path / "after",
+        outcome("a", "failed", "exit_code: wanted 0"),
+        outcome("b", "passed"),
+        outcome("d", "passed"),
+    )
+    browser.open(serve(EvalSource([before, after])).url)
+    browser.until(lambda: browser.texts("#changes tbody tr"), "the comparison is shown")
+    rows = [text.split() for text in browser.texts("#changes tbody tr td:first-child")]
+    assert rows == [["broken"], ["mended"], ["new"], ["gone"]]
+    assert "exit_code: wanted 0" in browser.text("#changes")
+    assert browser.texts(".eval h1") == ["before", "after"]
+    assert browser.texts(".eval .note")[:2] == ["67% of 3 tasks passed"] * 2
+    browser.click("#only-bad")
+    assert len(browser.texts("#tasks tbody tr")) == 1
+    browser.click("#tasks .link", "a")
+    assert browser.commands() == ["true # a", "true # a"]
+
+
+def test_a_hundred_thousand_calls_are_scrolled_searched_and_sorted(browser: Browser, tmp_path: Path) -> None:
+    def texts() -> list[str]:
+        made = []
+        for n in range(100_000):
+            decision = "deny" if n % 10 == 0 else "allow"
+            call = {
+                "key": f"k{n}",
+                "shell": f"echo {n}",
+                "at": 1794736800000 + n * 500,
+                "decision": decision,
+                "root": f"/p{n % 7}",
+                "outcome": "ok",
+            }
+            call |= {"findings": [{"rule": "name-x", "axis": "name", "decision": "deny"}]} if decision == "deny" else {}
+            made.append(
+                dumps(
+                    call
+                    | {
+                        "result": {
+                            "exit_code": 0,
+                            "duration_ms": n % 977,
+                            "usage": {"user_seconds": 0.01, "peak_memory_bytes": 4096 * n},
+                        }
+                    }
+                )
+            )
+        return made
+
+    path = tmp_path / "large.html"
+    path.write_text(
+        "".join(page.report(page.meta(name="n", kind="log", live=False), texts(), {"calls": {}, "parts": []}, None))
+    )
+    browser.open(path.as_uri())
+    assert browser.text(".chip[data-chip=all]") == "100,000calls"
+    assert browser.commands()[0] == "echo 99999"
+    assert browser.js("return document.querySelectorAll('.row').length") < 100
+    browser.press(Keys.END)
+    assert browser.commands()[-1] == "echo 0"
+    assert browser.js("return document.querySelectorAll('.row').length") < 100
+    browser.click(".chip", "deny")
+    assert browser.text(".chip[data-chip=deny]") == "10,000deny"
+    browser.press("/", "e", "c", "h", "o", " ", "9", "9", "9", "9", "0")
+    assert browser.commands() == ["echo 99990"]
+    browser.press(Keys.ESCAPE, Keys.ESCAPE, Keys.ESCAPE)
+    browser.click("#head button", "Took")
+    assert browser.texts(".row .took")[0] == "976 ms"
+    browser.press("2")
+    assert len(browser.texts(".plot")) == 6
+
+
+CONTRAST = """
+const parse = (text) => { const c = document.createElement('canvas').getContext('2d', {willReadFrequently: true}); c.fillStyle = text; c.fillRect(0, 0, 1, 1); return c.getImageData(0, 0, 1, 1).data; };
+const light = (rgb) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, n) => { const v = rgb[n] / 255; return sum + weight * (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); }, 0);
+const probe = document.createElement('span'); document.body.append(probe);
+const colour = (name) => { probe.style.color = `var(--${name})`; return light(parse(getComputedStyle(probe).color)); };
+const found = [];
+for (const text of ['text', 'muted', 'accent', 'allow', 'ask', 'deny', 'idle'])
+  for (const back of ['panel', 'bg', 'raised'])
+    { const [a, b] = [colour(text), colour(back)].sort((x, y) => y - x); const ratio = (a + 0.05) / (b + 0.05); if (ratio < 4.5) found.push(`${text} on ${back}: ${ratio.toFixed(2)}`); }
+probe.remove();
+return found;
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_themes_are_readable_and_one_can_choose(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None], scheme: str
+) -> None:
+    log(*CALLS)
+    browser.prepare(scheme=scheme)
+    browser.open(serve().url)
+    back = "return getComputedStyle(document.body).backgroundColor"
+    of_system = browser.js(back)
+    assert (of_system == "rgb(18, 21, 24)") is (scheme == "dark")
+    assert browser.js(CONTRAST) == []
+    browser.press("t")
+    assert browser.js("return document.documentElement.dataset.theme") == "light"
+    browser.press("t")
+    assert browser.js(back) == "rgb(18, 21, 24)"
+    assert browser.js(CONTRAST) == []
+    browser.press("t")
+    assert browser.js(back) == of_system
+
+
+@pytest.mark.parametrize("size", [NARROW, (820, 700), WIDE], ids=str)
+def test_nothing_is_wider_than_the_window(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None], size: tuple[int, int]
+) -> None:
+    log(*CALLS, "echo " + "long" * 500)
+    browser.prepare(size)
+    browser.open(serve().url)
+    fits = "return [document.documentElement.scrollWidth, ...[...document.querySelectorAll('main section, #detail, .scroll')].filter((e) => e.getClientRects().length).map((e) => e.getBoundingClientRect().right)].every((n) => n <= innerWidth + 1)"
+    assert browser.js(fits)
+    browser.click(".row", "longlong")
+    assert browser.text("#command").startswith("echo long")
+    assert browser.js(fits)
+    assert browser.js("const e = document.getElementById('detail'); return e.scrollWidth <= e.clientWidth")
+    browser.press(Keys.ESCAPE)
+    browser.press("2")
+    assert browser.js(fits)
+
+
+NAMELESS = """
+const named = (e) => e.getAttribute('aria-label') || e.textContent.trim() || e.title || (e.labels && [...e.labels].some((l) => l.textContent.trim()));
+return [...document.querySelectorAll('button, input, select, summary, [role=listbox], [role=tab]')].filter((e) => !named(e)).map((e) => e.outerHTML.slice(0, 80));
+"""
+
+
+def test_everything_that_can_be_used_has_a_name_and_shows_where_the_focus_is(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
+) -> None:
+    log(*CALLS)
+    browser.open(serve().url)
+    browser.press("j", Keys.ENTER)
+    assert browser.js(NAMELESS) == []
+    landmarks = browser.js(
+        "return ['header', 'nav', 'main', 'aside'].map((tag) => document.querySelectorAll(tag).length)"
+    )
+    assert landmarks[1:] == [1, 1, 1]
+    assert browser.js("return document.documentElement.lang") == "en"
+    browser.press(Keys.ESCAPE)
+    assert (
+        browser.js(
+            "return document.getElementById(document.getElementById('list').getAttribute('aria-activedescendant')).getAttribute('aria-selected')"
+        )
+        == "true"
+    )
+    browser.press(Keys.TAB)
+    browser.press(Keys.TAB)
+    assert browser.js("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    browser.press("?")
+    assert browser.js("return document.getElementById('keys').open")
+    assert "search" in browser.text("#keys")
+    browser.press(Keys.ESCAPE)
+    assert not browser.js("return document.getElementById('keys').open")
+
+
+def test_no_verdict_or_outcome_is_told_by_colour_alone(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
+) -> None:
+    log(*CALLS)
+    browser.open(serve().url)
+    shapes = browser.js(
+        "return Object.fromEntries([...document.querySelectorAll('.row .verdict')].map((e) => [e.textContent, e.querySelector('svg').innerHTML]))"
+    )
+    assert set(shapes) == {"allow", "deny"}
+    assert len(set(shapes.values())) == 2
+    endings = browser.js(
+        "return [...document.querySelectorAll('.row .ending')].map((e) => [e.textContent, e.querySelector('svg').innerHTML])"
+    )
+    assert len({shape for _, shape in endings}) == len({words for words, _ in endings}) == 3

@@ -1,0 +1,281 @@
+"""A log is written by whoever an agent listens to: markup in any field of it stays text in the page, and what hides is seen."""
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chromium import Browser
+
+from corral.evals.outcome import Outcome
+from corral.evals.results import RESULTS
+from corral.viewer import calls, page, write
+from corral.viewer.feed import Feed, dumps
+from corral.viewer.parts import Reader
+from corral.viewer.serving import Server
+from corral.viewer.sources import EvalSource, ResultSource
+
+MARKUP = "<img src=x onerror='window.owned=1'><svg onload='window.owned=1'><a href='javascript:window.owned=1'>x</a>"
+BREAKOUT = "</script></style></title></pre><script>window.owned=1</script><!--"
+TEMPLATE = "${window.owned=1}{{constructor.constructor('window.owned=1')()}}"
+PAYLOADS = (MARKUP, BREAKOUT, TEMPLATE)
+HIDDEN = "a\u202eb\u2066c\u200bd\x1b[31m\x00\x07\u2028e\ufefff\U000e0041g\ud800h\ri"
+EVERYTHING = "".join(PAYLOADS) + HIDDEN
+
+
+def filled(value: Any, text: str) -> Any:
+    """Return data in which every text is this one."""
+    if isinstance(value, dict):
+        return {key: filled(item, text) for key, item in value.items()}
+    if isinstance(value, list):
+        return [filled(item, text) for item in value]
+    return text if isinstance(value, str) else value
+
+
+RESULT: dict[str, Any] = {
+    "id": "x", "argv": ["x", "y"], "cwd": "x", "reason": "x", "exit_code": 1, "stdout": "x", "stderr": "x", "truncated": True, "full_output_path": "x", "duration_ms": 5,
+    "backend": "x", "enforcement": "x", "missing_layers": ["x"], "violations": [{"kind": "x", "target": "x", "detail": "x", "instead": "x", "grant": "x", "inferred": True}],
+    "verdict": {"decision": "x", "findings": [{"axis": "x", "rule": "x", "decision": "x", "reason": "x", "text": "x", "instead": "x", "start": 0, "length": 9}]},
+}  # fmt: skip
+ENTRY: dict[str, Any] = {
+    "id": "x", "event": "x", "host": "x", "root": "x", "profile": "x", "cwd": "x", "shell": "x", "reason": "x", "error": "x", "seq": 1,
+    "findings": [{"rule": "x", "decision": "x", "reason": "x"}], "result": RESULT, "tool": "x",
+}  # fmt: skip
+RULING: dict[str, Any] = {
+    "id": "x", "event": "x", "tool": "x", "passed": ["x"], "gate": "x", "rule": "x", "reason": "x", "instead": "x", "decision": "x", "call_id": "x",
+}  # fmt: skip
+
+
+def hostile_feed(text: str) -> Feed:
+    feed = Feed()
+    result, output = calls.of_result(filled(RESULT, text), root=text, event=text)
+    entry, ruling = calls.of_entry(filled(ENTRY, text)), calls.of_entry(filled(RULING, text))
+    made = [
+        ({**result, "key": f"{text}1"}, output),
+        ({**entry, "key": f"{text}2"}, None),
+        ({**ruling, "key": f"{text}3"}, None),
+    ]
+    denied = {**entry, "key": f"{text}4", "decision": "deny", "outcome": "refused"}
+    feed.put([*made, (denied, None)])
+    feed.put([(filled(calls.of_entry(RULING), text) | {"key": f"{text}1"}, None)])
+    feed.loaded()
+    return feed
+
+
+class _Canary(http.server.BaseHTTPRequestHandler):
+    """Serves what a careless page would be: the text put into it as it is, and no policy."""
+
+    text = ""
+
+    def do_GET(self) -> None:
+        body = f"<!doctype html><meta charset=utf-8><title>{self.text}</title><pre>{self.text}</pre>".encode(
+            "utf-8", "replace"
+        )
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def careless() -> Iterator[str]:
+    """The address of a page that shows a payload carelessly."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), _Canary)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("payload", [MARKUP, BREAKOUT], ids=["markup", "breakout"])
+def test_canary_a_careless_page_runs_the_payload(browser: Browser, careless: str, payload: str) -> None:
+    _Canary.text = payload
+    browser.driver.get(careless)
+    browser.until(lambda: browser.js("return window.owned") == 1, "the payload ran")
+    browser.log()
+
+
+def assert_tame(browser: Browser) -> None:
+    """Nothing ran, nothing became markup, and the policy had nothing to stop."""
+    assert browser.js("return window.owned === undefined")
+    assert (
+        browser.js(
+            "return document.querySelectorAll('img, a[href^=javascript], iframe, object, [onload], [onerror], [onclick]').length"
+        )
+        == 0
+    )
+    assert browser.js("return [...document.scripts].filter((s) => s.type !== 'application/json').length") == 1
+    assert browser.js("return document.title.startsWith('corral view')")
+    assert browser.log() == []
+
+
+def open_all(browser: Browser, detail: bool = True) -> None:
+    """Look at everything that a page can show."""
+    for row in range(len(browser.commands())):
+        browser.js(
+            "[...document.querySelectorAll('.row')].sort((a, b) => a.dataset.at - b.dataset.at)[arguments[0]].click()",
+            row,
+        )
+        browser.settle()
+        assert not detail or browser.texts("#detail h2") != []
+        browser.js("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
+    browser.press("2")
+    browser.press("1")
+
+
+@pytest.mark.parametrize("text", [*PAYLOADS, HIDDEN], ids=["markup", "breakout", "template", "hidden"])
+def test_a_report_of_hostile_text_shows_it_and_does_nothing_else(
+    browser: Browser, text: str, tmp_path: Path, home: dict[str, str]
+) -> None:
+    path = tmp_path / "hostile.html"
+    write(str(path), hostile_feed(text), page.meta(name=text, kind="results", live=False), Reader(home, keeps=True))
+    browser.open(path.as_uri())
+    assert len(browser.commands()) == 4
+    open_all(browser)
+    assert_tame(browser)
+
+
+def test_a_served_page_of_hostile_text_does_nothing_else(browser: Browser, home: dict[str, str], project: Path) -> None:
+    server = Server(
+        hostile_feed(EVERYTHING), page.meta(name=EVERYTHING, kind="log", live=True), Reader(home, root=str(project))
+    ).start()
+    try:
+        browser.open(server.url)
+        assert len(browser.commands()) == 4
+        open_all(browser)
+        assert (
+            MARKUP in browser.js("return document.getElementById('rule').textContent")
+            or browser.js("return document.getElementById('rule').options.length") > 1
+        )
+        assert_tame(browser)
+    finally:
+        server.close()
+
+
+def test_results_and_their_output_are_shown_as_they_are(
+    browser: Browser, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    printed = {"id": "r", "argv": ["printf", MARKUP], "exit_code": 0, "stdout": MARKUP + BREAKOUT, "stderr": TEMPLATE}
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(printed) + "\n")
+    browser.open(serve(ResultSource(str(path))).url)
+    browser.click(".row")
+    browser.until(lambda: browser.texts("pre.output"), "the output is there")
+    assert browser.texts("pre.output") == [MARKUP + BREAKOUT, TEMPLATE]
+    assert MARKUP in browser.text("#command")
+    assert_tame(browser)
+
+
+def test_evals_with_hostile_names_are_tame(browser: Browser, serve: Callable[..., Server], tmp_path: Path) -> None:
+    folders = []
+    for number, status in enumerate(("passed", "failed")):
+        folder = tmp_path / f"{number}<script>window.owned=1<img src=x onerror=window.owned=1>"
+        folder.mkdir()
+        call = {
+            "shell": EVERYTHING,
+            "rules": [EVERYTHING],
+            "violations": [EVERYTHING],
+            "decision": "deny",
+            "exit_code": 1,
+            "stdout": EVERYTHING,
+        }
+        found = Outcome(EVERYTHING, EVERYTHING, status, (EVERYTHING,), EVERYTHING, (EVERYTHING,), EVERYTHING, (call,))
+        (folder / RESULTS).write_text(json.dumps(found.to_dict()) + "\n")
+        folders.append(str(folder))
+    browser.open(serve(EvalSource(folders)).url)
+    browser.until(lambda: browser.texts("#changes tbody tr"), "the comparison is shown")
+    assert "window.owned" in browser.text("#changes")
+    browser.click("#changes .link")
+    open_all(browser)
+    assert_tame(browser)
+
+
+def test_characters_that_hide_or_reorder_are_shown_by_their_numbers(
+    browser: Browser, tmp_path: Path, home: dict[str, str]
+) -> None:
+    feed = Feed()
+    feed.put([({"key": "k", "shell": HIDDEN + "\nnext\tline", "decision": "allow", "outcome": "judged"}, None)])
+    path = tmp_path / "hidden.html"
+    write(str(path), feed, page.meta(name="n", kind="log", live=False), Reader(home, keeps=True))
+    browser.open(path.as_uri())
+    seen = r"a\u{202e}b\u{2066}c\u{200b}d\e[31m\x00\x07\u{2028}e\u{feff}f\u{e0041}g\u{d800}h\ri"
+    assert browser.commands() == [seen + r"\nnext\tline"]
+    browser.click(".row")
+    assert browser.text("#command") == seen + "\nnext\tline"
+    assert browser.js("return [...document.querySelectorAll('#command .esc')].map((e) => e.title)")[:2] == [
+        "U+202E",
+        "U+2066",
+    ]
+    assert browser.js("return getComputedStyle(document.getElementById('command')).unicodeBidi") == "isolate"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "document.body.innerHTML = '<b>x</b>'",
+        "document.body.insertAdjacentHTML('beforeend', '<b>x</b>')",
+        "document.write('<b>x</b>')",
+        "new DOMParser().parseFromString('<b>x</b>', 'text/html')",
+        "const s = document.createElement('script'); s.textContent = 'window.owned=1'; document.body.append(s)",
+        "setTimeout('window.owned=1')",
+    ],
+)
+def test_the_policy_stops_markup_from_text_even_if_the_script_tried(
+    browser: Browser, tmp_path: Path, attempt: str
+) -> None:
+    path = tmp_path / "p.html"
+    path.write_text("".join(page.report(page.meta(name="n", kind="log", live=False), [], {}, None)))
+    browser.open(path.as_uri())
+    assert browser.js(f"try {{ {attempt}; return 'no error'; }} catch (error) {{ return error.name; }}") in (
+        "TypeError",
+        "EvalError",
+    )
+    assert browser.js("return window.owned === undefined")
+    browser.log()
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "const i = new Image(); i.src = 'http://127.0.0.1:9/x.png'; document.body.append(i)",
+        "fetch('http://127.0.0.1:9/x').catch(() => 0)",
+        "document.body.style.backgroundImage = \"url('http://127.0.0.1:9/x.png')\"",
+        "const f = document.createElement('form'); f.action = 'http://127.0.0.1:9/x'; document.body.append(f); f.submit()",
+        "const f = document.createElement('iframe'); f.src = 'http://127.0.0.1:9/'; document.body.append(f)",
+    ],
+    ids=["image", "fetch", "style", "form", "frame"],
+)
+def test_the_policy_lets_nothing_leave_a_report(browser: Browser, tmp_path: Path, attempt: str) -> None:
+    path = tmp_path / "p.html"
+    path.write_text("".join(page.report(page.meta(name="n", kind="log", live=False), [], {}, None)))
+    browser.open(path.as_uri())
+    browser.js(
+        "window.stopped = []; document.addEventListener('securitypolicyviolation', (e) => window.stopped.push(e.effectiveDirective))"
+    )
+    browser.js(attempt)
+    browser.until(lambda: browser.js("return window.stopped.length"), "the policy stopped it")
+    browser.log()
+
+
+def test_data_that_names_parts_of_objects_is_only_data(browser: Browser, tmp_path: Path) -> None:
+    names = ("__proto__", "constructor", "toString", "hasOwnProperty")
+    texts = [
+        dumps({"key": name, "shell": name, "decision": "deny", "outcome": name, "event": name, "root": name, "findings": [{"rule": name, "axis": name, "decision": name}]})
+        for name in names
+    ]  # fmt: skip
+    path = tmp_path / "names.html"
+    path.write_text(
+        "".join(page.report(page.meta(name="n", kind="log", live=False), texts, {"calls": {}, "parts": []}, None))
+    )
+    browser.open(path.as_uri())
+    assert sorted(browser.commands()) == sorted(names)
+    open_all(browser)
+    assert browser.js("return ({}).decision === undefined")
