@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 RULES := src/corral/rules/compiled.bin
 
 FRAMEWORKS := .venv-frameworks
+COLLECTOR := .venv-collector
 FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai-agents swerex claude ray demo
 
 FAILED = { echo 'make: packages could not be downloaded or installed, so nothing was tested' >&2; exit 1; }
 
-.PHONY: setup demo demo-agent test test-frameworks check docs docs-site bench bench-ray bench-peers dist release-check sbom format lock clean
+.PHONY: setup demo demo-agent test test-frameworks test-collector check docs docs-site bench bench-ray bench-peers dist release-check sbom format lock clean
 
 setup: $(VENV)/.ready $(RULES)
 
@@ -39,6 +40,15 @@ test: check
 # The leaves against the frameworks themselves, and the demo's agent, in an environment of their own. ARGS: what pytest takes.
 test-frameworks: $(FRAMEWORKS)/.ready $(RULES)
 	$(FRAMEWORKS)/bin/python -m pytest -c tests/frameworks/pytest.ini -n 2 --dist loadfile tests/frameworks $(ARGS)
+
+# Spans by OTLP to a real collector, Arize Phoenix, in an environment of its own of 900 MB.
+test-collector: $(COLLECTOR)/.ready setup
+	$(BIN)/python -m pytest tests/collector $(ARGS)
+
+$(COLLECTOR)/.ready: requirements/collector.txt
+	$(PYTHON) -m venv $(COLLECTOR)
+	$(COLLECTOR)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/collector.txt || $(FAILED)
+	@touch $@
 
 demo-agent: $(FRAMEWORKS)/.ready $(RULES)
 	@$(FRAMEWORKS)/bin/corral demo agent
@@ -92,6 +102,7 @@ lock: setup
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra mcp --extra otel --group dev --group docs pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header $(FRAMEWORK_EXTRAS:%=--extra %) --group frameworks pyproject.toml -o requirements/frameworks.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --group collector -o requirements/collector.txt
 
 clean:
-	rm -rf $(VENV) $(FRAMEWORKS) dist build bench/results $(RULES)
+	rm -rf $(VENV) $(FRAMEWORKS) $(COLLECTOR) dist build bench/results $(RULES)

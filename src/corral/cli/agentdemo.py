@@ -59,7 +59,7 @@ def step_text(step: Step, terminal: Terminal) -> Iterator[str]:
     cut, width = terminal.sign("cut"), terminal.columns
     first, *more = wrap(visible(step.thought.strip()), width, INDENT)
     yield terminal.paint("head", f"{step.number:2}  {first[len(INDENT) :]}")
-    yield from more
+    yield from (terminal.paint("head", line) for line in more)
     yield INDENT + terminal.paint("mark", clip(f"$ {visible(step.command)}", width - len(INDENT), cut))
     ruling, result = step.ruling, step.result
     if result.denied:
@@ -72,7 +72,7 @@ def step_text(step: Step, terminal: Terminal) -> Iterator[str]:
             yield from more
     else:
         sign, style = ("allow", "allow") if result.ok else ("stop", "ask")
-        last = (result.stdout_text + result.stderr_text).strip().rpartition("\n")[2]
+        last = (result.stdout_text + result.stderr_text).strip().rpartition("\n")[2].strip()
         said = clip(visible(f"exit {result.exit_code}" + (f": {last}" if last else "")), width - len(INDENT) - 2, cut)
         yield f"{INDENT}{terminal.paint(style, terminal.sign(sign))} {said}"
     yield ""

@@ -21,7 +21,7 @@ except ImportError as missing:
 import corral
 from corral.errors import ContainmentError
 from corral.integrations import telemetry
-from corral.integrations.otelattributes import attributes_of, words_of
+from corral.integrations.otelattributes import attributes_of, rule_attributes, words_of
 from corral.integrations.telemetry import DURATION_BUCKETS
 
 TYPE_CHECKING = False
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from corral.gates import GatedSandbox, Ruling
     from corral.handle import Handle
+    from corral.model import Verdict
     from corral.result import SandboxResult
     from corral.sandbox import Sandbox
 
@@ -45,6 +46,7 @@ _WRAPPED = ("run", "arun", "start", "astart")
 
 _log = logging.getLogger(__name__)
 _call_id: ContextVar[str] = ContextVar("corral_call_id", default="")
+_tool_name: ContextVar[str] = ContextVar("corral_tool_name", default="")
 _pending: ContextVar[_Run | None] = ContextVar("corral_pending", default=None)
 
 
@@ -56,11 +58,13 @@ def instrument(
     tool_name: str = "run_command",
     span_name: str = "",
     capture_content: bool | None = None,
+    times_every_call: bool = False,
 ) -> Instrumentation:
     """Give every run of a sandbox its span and metrics, by the providers given or the global ones.
 
     `span_name` replaces `execute_tool {tool_name}`; `OLDER_SPAN_NAME` is what it was called once. `capture_content` says
-    whether arguments and output are told, instead of the environment.
+    whether arguments and output are told, instead of the environment. With `times_every_call` the duration is recorded
+    also where the tool's span is another's, who then must not.
     """
     known = getattr(box, "_instrumentation", None)
     if isinstance(known, Instrumentation):
@@ -70,18 +74,20 @@ def instrument(
         tracer_provider,
         meter_provider,
         tool_name=tool_name,
-        span_name=span_name or f"execute_tool {tool_name}",
+        span_name=span_name,
         content=_content_is_on(os.environ.get(CONTENT_SWITCH, "")) if capture_content is None else capture_content,
+        times_every_call=times_every_call,
     )
 
 
 @contextmanager
-def tool_call(call_id: str) -> Iterator[None]:
-    """Say by which id the model knows the call that runs inside: `gen_ai.tool.call.id`."""
-    token = _call_id.set(call_id)
+def tool_call(call_id: str = "", *, name: str = "") -> Iterator[None]:
+    """Say by which id the model knows the call that runs inside, `gen_ai.tool.call.id`, and by which tool, where there are several."""
+    token, name_token = _call_id.set(call_id), _tool_name.set(name)
     try:
         yield
     finally:
+        _tool_name.reset(name_token)
         _call_id.reset(token)
 
 
@@ -93,6 +99,13 @@ def record_ruling(ruling: Ruling) -> None:
         if ruling.gate:
             attributes |= {"corral.gate": ruling.gate, "corral.gate.rule": ruling.rule}
         span.set_attributes(attributes)
+
+
+def record_verdict(verdict: Verdict) -> None:
+    """Put a verdict on the tool's span around it, of a tool that only judges."""
+    span = trace.get_current_span()
+    if span.is_recording() and _attribute(span, _OPERATION) == "execute_tool":
+        span.set_attributes({"corral.decision": str(verdict.decision)} | rule_attributes(verdict))
 
 
 class Instrumentation:
@@ -107,6 +120,7 @@ class Instrumentation:
         tool_name: str,
         span_name: str,
         content: bool,
+        times_every_call: bool,
     ) -> None:
         self.tracer = trace.get_tracer("corral", corral.__version__, tracer_provider)
         meter = metrics.get_meter("corral", corral.__version__, meter_provider)
@@ -122,7 +136,7 @@ class Instrumentation:
         self.tool_name = tool_name
         self.span_name = span_name
         self.content = content
-        self.started_with = {_OPERATION: "execute_tool", _TOOL: tool_name, "gen_ai.tool.type": "function"}
+        self.times_every_call = times_every_call
         self._box = box
         self._run, self._arun, self._start, self._astart = (getattr(box, name) for name in _WRAPPED)
         # On the object, so that its class and every other sandbox stay as they are.
@@ -191,6 +205,7 @@ class _Run:
 
     def __init__(self, told: Instrumentation, options: dict[str, Any]) -> None:
         self.told = told
+        self.tool_name = _tool_name.get() or told.tool_name
         self.is_taken = False
         self.result: SandboxResult | None = None
         self._ended = False
@@ -198,7 +213,7 @@ class _Run:
         self._began_at = time_ns()
         current = trace.get_current_span()
         # Who traces tools already has a span for this one: a second would count it twice.
-        self._is_ours = not _is_of_tool(current, told.tool_name)
+        self._is_ours = not _is_of_tool(current, self.tool_name)
         self._span = current if not self._is_ours else self._new_span()
         self._context = trace.set_span_in_context(self._span)
         call_id = options.get("call_id") or _call_id.get()
@@ -206,9 +221,10 @@ class _Run:
             self._span.set_attribute(_CALL_ID, call_id)
 
     def _new_span(self) -> Span:
-        told = self.told
+        name = self.told.span_name or f"execute_tool {self.tool_name}"
+        attributes = {_OPERATION: "execute_tool", _TOOL: self.tool_name, "gen_ai.tool.type": "function"}
         try:
-            return told.tracer.start_span(told.span_name, attributes=told.started_with, start_time=self._began_at)
+            return self.told.tracer.start_span(name, attributes=attributes, start_time=self._began_at)
         except Exception:  # noqa: BLE001  as in `end`
             _log.exception("a span could not be started")
             return trace.INVALID_SPAN
@@ -257,21 +273,27 @@ class _Run:
             _log.exception("what became of a call could not be told to OpenTelemetry")
 
     def _finish(self, result: SandboxResult | None, kind: str, now: int) -> None:
-        if self._span.is_recording():
-            if result is not None:
-                self._span.set_attributes(attributes_of(result, content=self.told.content))
-                if telemetry.was_started(result):
-                    self._tell_process(result, now)
-            if kind:
-                self._span.set_attribute("error.type", kind)
-                self._span.set_status(Status(StatusCode.ERROR))
+        is_recording = self._span.is_recording()
+        if result is not None and (is_recording or self._is_outlived()):
+            facts = attributes_of(result, content=self.told.content)
+            if telemetry.was_started(result):
+                self._tell_process(result, now, {} if is_recording else facts)
+            self._span.set_attributes(facts if is_recording else {})
+        if is_recording and kind:
+            self._span.set_attribute("error.type", kind)
+            self._span.set_status(Status(StatusCode.ERROR))
         if self._is_ours:
             self._span.end(now)
         self._count(result, kind, (now - self._began_at) / 1e9)
 
-    def _tell_process(self, result: SandboxResult, now: int) -> None:
+    def _is_outlived(self) -> bool:
+        """Say whether the tool's span, another's, ended before the process, as where a tool only starts one."""
+        return not self._is_ours and self._span.get_span_context().trace_flags.sampled
+
+    def _tell_process(self, result: SandboxResult, now: int, facts: dict[str, Any]) -> None:
         name = telemetry.executable_name(result)
         attributes: dict[str, Any] = {
+            **facts,
             "process.executable.name": name,
             "process.exit.code": result.exit_code,
             "process.working_directory": result.cwd,
@@ -289,8 +311,8 @@ class _Run:
 
     def _count(self, result: SandboxResult | None, kind: str, seconds: float) -> None:
         told = self.told
-        attributes = {_TOOL: told.tool_name} | ({"error.type": kind} if kind else {})
-        if self._is_ours:
+        attributes = {_TOOL: self.tool_name} | ({"error.type": kind} if kind else {})
+        if self._is_ours or told.times_every_call:
             told.duration.record(seconds, attributes, self._context)
         if result is None:
             told.calls.add(1, attributes, self._context)

@@ -13,6 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from corral.model import Verdict
     from corral.result import SandboxResult
 
 MAX_CONTENT = 16 * 1024  # characters of arguments, and of each stream; backends drop larger attributes
@@ -20,7 +21,6 @@ MAX_CONTENT = 16 * 1024  # characters of arguments, and of each stream; backends
 
 def attributes_of(result: SandboxResult, *, content: bool) -> dict[str, Any]:
     """Return the attributes of the tool's span; with `content` those that quote the call or its output."""
-    rules = telemetry.rules_of(result)
     told: dict[str, Any] = {
         "corral.decision": telemetry.decision_of(result),
         "corral.denied": result.denied,
@@ -32,13 +32,18 @@ def attributes_of(result: SandboxResult, *, content: bool) -> dict[str, Any]:
         "corral.stderr.bytes": result.stderr_bytes,
         "corral.result.id": result.id,
     }
-    if rules:
-        told |= {"corral.rule.id": rules[0], "corral.rule.ids": rules}
+    told |= rule_attributes(result.verdict)
     if result.missing_layers:
         told["corral.missing_layers"] = result.missing_layers
     if result.violations:
         told["corral.violations"] = tuple(dict.fromkeys(violation.kind for violation in result.violations))
     return told | _content(result) if content else told
+
+
+def rule_attributes(verdict: Verdict) -> dict[str, Any]:
+    """Return the rule that decided, and all of a verdict; nothing where there are none."""
+    rules = telemetry.rules_of(verdict)
+    return {"corral.rule.id": rules[0], "corral.rule.ids": rules} if rules else {}
 
 
 def _content(result: SandboxResult) -> dict[str, str]:

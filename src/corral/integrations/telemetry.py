@@ -8,6 +8,7 @@ from corral.model import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from corral.model import Verdict
     from corral.result import SandboxResult
 
 # Of a tool call; what a command itself ends with is no failure of the tool. Documented in docs/telemetry.md.
@@ -70,9 +71,9 @@ def executable_name(result: SandboxResult) -> str:
     return "bash" if result.shell or not result.argv else result.argv[0].rpartition("/")[2] or "?"
 
 
-def rules_of(result: SandboxResult) -> tuple[str, ...]:
+def rules_of(verdict: Verdict) -> tuple[str, ...]:
     """Return the ids of the rules that spoke, the strictest first, each once."""
-    findings = sorted(result.verdict.findings, key=lambda finding: (-finding.decision, finding.axis))
+    findings = sorted(verdict.findings, key=lambda finding: (-finding.decision, finding.axis))
     return tuple(dict.fromkeys(finding.rule for finding in findings))
 
 

@@ -21,6 +21,7 @@ from corral.errors import CorralError
 from corral.integrations.mcp.desk import Desk, Place, agreed
 from corral.integrations.mcp.jobs import Log
 from corral.integrations.mcp.questions import CHANGED, NOBODY, SAID_NO, TOO_LONG
+from corral.integrations.otel import tool_call
 from corral.model import Call, Decision
 from corral.terminal import clip, visible
 
@@ -92,7 +93,7 @@ Said = Annotated[ElicitationResult[Answer], Resolve(permission)]
 
 
 async def start(
-    ctx: Ask, place: Place, said: ElicitationResult[Answer], call: Call, *, limit: float | None, log: Log
+    ctx: Ask, place: Place, said: ElicitationResult[Answer], call: Call, *, tool: str, limit: float | None, log: Log
 ) -> "tuple[Handle, str]":
     """Start a call, with a person's word where one was given; and return what is to be added to a refusal."""
     verdict, note = _settled(ctx, place, said, call)
@@ -100,9 +101,14 @@ async def start(
         verdict, note = None, CHANGED
     token = agreed.set((call, verdict) if verdict is not None else None)
     try:
-        handle = await place.box.astart(
-            call.argv, shell=call.shell, cwd=call.cwd, timeout_seconds=limit, on_output=lambda _, data: log.feed(data)
-        )
+        with tool_call(name=tool):
+            handle = await place.box.astart(
+                call.argv,
+                shell=call.shell,
+                cwd=call.cwd,
+                timeout_seconds=limit,
+                on_output=lambda _, data: log.feed(data),
+            )
     except CorralError as error:
         raise _failed(desk_of(ctx), call, error, place) from error
     finally:

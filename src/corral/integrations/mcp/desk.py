@@ -18,6 +18,7 @@ from corral import approvals, audit, policy
 from corral.errors import AuditError, CorralError, PolicyError
 from corral.integrations.mcp.jobs import IDLE_SECONDS, Jobs
 from corral.integrations.mcp.questions import Questions
+from corral.integrations.otel import instrument
 from corral.places import inside
 from corral.sandbox import Sandbox
 
@@ -51,6 +52,8 @@ class Place:
         self.box = Sandbox(
             _config(found), on_ask=_is_agreed, on_result=lambda result: self._tell(self._log.result, result)
         )
+        # By the global providers: who starts the server sets them. The SDK makes a span of each call, and counts no time.
+        instrument(self.box, times_every_call=True)
 
     def check_log(self) -> None:
         """Raise where what happens could not be told to the owner, and the owner does not accept that."""

@@ -19,6 +19,7 @@ from corral.integrations.mcp import shapes
 from corral.integrations.mcp.calls import Ask, Said, Where, call_of, desk_of, end, start, while_alive
 from corral.integrations.mcp.desk import MAX_SECONDS, Desk
 from corral.integrations.mcp.jobs import Job, Log
+from corral.integrations.otel import record_verdict
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -67,7 +68,8 @@ async def run_command(
     """
     log = Log(LAST_LINE_BYTES)
     limit = place.seconds(timeout_seconds, place.policy.config.timeout_seconds)
-    handle, note = await start(ctx, place, said, call_of(argv, shell, cwd), limit=limit, log=log)
+    call = call_of(argv, shell, cwd)
+    handle, note = await start(ctx, place, said, call, tool="run_command", limit=limit, log=log)
     try:
         # Its own time limit ends it; ours would lose the result.
         await while_alive(ctx, lambda: handle, log, total=limit)
@@ -85,6 +87,7 @@ async def check_command(
     """Say whether a command would be allowed, and why not; nothing runs."""
     call = call_of(argv, shell, cwd)
     verdict = place.box.check(call.argv, shell=call.shell, cwd=call.cwd)
+    record_verdict(verdict)
     try:
         place.tell_verdict(call, verdict)
     except CorralError as error:
@@ -113,7 +116,8 @@ async def start_process(
     except CorralError as error:
         raise ToolError(str(error)) from error
     log = Log()
-    handle, note = await start(ctx, place, said, call, limit=place.seconds(timeout_seconds, None), log=log)
+    limit = place.seconds(timeout_seconds, None)
+    handle, note = await start(ctx, place, said, call, tool="start_process", limit=limit, log=log)
     if handle.result is not None:
         return shapes.answer(shapes.unstarted_data(handle.result, note))
     job = Job(handle, log, place, (ctx.headers or {}).get("mcp-session-id", ""))
