@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -12,7 +12,9 @@ from hypothesis import settings
 from corral import Profile, Sandbox, SandboxConfig
 from corral.model import Decision
 from corral.rulebook import effects, profile_named
-from docplace import Place
+
+if TYPE_CHECKING:
+    from docplace import Place
 
 # A loaded machine is no failure.
 settings.register_profile("corral", deadline=None)
@@ -29,9 +31,11 @@ def _owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
+def place() -> "Iterator[Place]":
     """A home with a project, as the pages describe them. Not in /tmp, which is scratch for the guard."""
     home = Path(tempfile.mkdtemp(prefix="corral-docs-", dir="/var/tmp"))
+    from docplace import Place  # what it needs is not there where tests are repeated as an ordinary user
+
     yield Place(home)
     shutil.rmtree(home, ignore_errors=True)
 
