@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from corral.machine import Shown
     from corral.spawn import Warden
     from corral.transaction import Transaction
+    from corral.transactions.applying import Applied
+    from corral.transactions.book import Entry
     from corral.workshop import Workshop
 
     OnAsk = Callable[[Call, Verdict], bool | Awaitable[bool]]
@@ -263,7 +265,19 @@ class Sandbox:
         inner.config = judged_as(self.config)
         inner._recall = Recall(inner.config)
         inner._pool = branch
-        return Transaction(inner, branch, self._workshop, copied)
+        return Transaction(inner, branch, self._workshop, self._holding, copied)
+
+    def undo(self, id: str = "") -> Applied:  # noqa: A002  what history and results call it
+        """Restore what was there before the transaction that was applied last, or the one whose id begins so."""
+        from corral.transactions.applying import undo  # noqa: PLC0415  as above
+
+        return undo(self.config.project_root, os.environ, id)
+
+    def history(self) -> list[Entry]:
+        """Return the transactions that were applied to the project, the latest first."""
+        from corral.transactions.applying import history  # noqa: PLC0415  as above
+
+        return history(self.config.project_root, os.environ)
 
     def read_bytes(self, path: str | os.PathLike[str]) -> bytes:
         """Return a file's bytes. A path is relative to the project; PermissionError when a command could not read it."""

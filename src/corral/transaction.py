@@ -5,9 +5,12 @@ Nothing of a transaction reaches the project but by `apply`; left in any other w
 
 from __future__ import annotations
 
+import os
+
 from corral.errors import TransactionError
 from corral.model import Decision, Violation
 from corral.rulebook import Profile, profile_named
+from corral.transactions.applying import Applied, Look, apply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,14 +20,20 @@ if TYPE_CHECKING:
     from corral.batch import Batch
     from corral.branch import Branch
     from corral.config import SandboxConfig
+    from corral.containment.holding import Holding
     from corral.handle import Handle
     from corral.model import Verdict
     from corral.result import SandboxResult
     from corral.sandbox import Sandbox
+    from corral.transactions.changes import Change
     from corral.workshop import Workshop
 
 # What is asked about because it cannot be taken back: here it can.
 _TAKEN_BACK = ("history", "discard", "delete-root", "delete-inside")
+
+
+MAX_COMMANDS = 20  # of which the history keeps the words
+MAX_COMMAND_CHARACTERS = 500
 
 
 def judged_as(config: SandboxConfig) -> SandboxConfig:
@@ -39,11 +48,14 @@ def judged_as(config: SandboxConfig) -> SandboxConfig:
 class Transaction:
     """Runs calls as a sandbox does, against an overlay of the project. Use it in a `with`, and `apply` what is to stay."""
 
-    def __init__(self, box: Sandbox, branch: Branch, workshop: Workshop, copied: str) -> None:
+    def __init__(self, box: Sandbox, branch: Branch, workshop: Workshop, holding: Holding, copied: str) -> None:
         self._box = box
         self._branch = branch
         self._workshop = workshop
+        self._holding = holding
         self._place = branch.place
+        self._commands: list[str] = []
+        self._takes_calls = True
         self._has_ended = False
         if copied:
             words = f"the transaction works on a copy of the project, since there is no overlay here: {copied}"
@@ -65,28 +77,61 @@ class Transaction:
 
     def run(self, argv: Sequence[object] | str, **options: Any) -> SandboxResult:
         """Run a call to its end, as `Sandbox.run` does."""
-        return self._open_box().run(argv, **options)
+        return self._box_for(argv).run(argv, **options)
 
     async def arun(self, argv: Sequence[object] | str, **options: Any) -> SandboxResult:
         """Run a call to its end in the running event loop, as `Sandbox.arun` does."""
-        return await self._open_box().arun(argv, **options)
+        return await self._box_for(argv).arun(argv, **options)
 
     def start(self, argv: Sequence[object] | str, **options: Any) -> Handle:
         """Start a call, as `Sandbox.start` does."""
-        return self._open_box().start(argv, **options)
+        return self._box_for(argv).start(argv, **options)
 
     async def astart(self, argv: Sequence[object] | str, **options: Any) -> Handle:
         """Start a call in the running event loop, as `Sandbox.astart` does."""
-        return await self._open_box().astart(argv, **options)
+        return await self._box_for(argv).astart(argv, **options)
 
     def map(self, calls: Iterable[object], **options: Any) -> Batch:
         """Run many calls, as `Sandbox.map` does, all against the same overlay."""
-        return self._open_box().map(calls, **options)
+        return self._box_for("…").map(calls, **options)
+
+    def changes(self) -> tuple[Change, ...]:
+        """Return what the calls have changed so far: added, changed, deleted, renamed, and other modes, links and times."""
+        with self._look() as look:
+            return look.changes()
+
+    def diff(self) -> str:
+        """Return the changes as a unified diff, in git's form; binary and huge files are told of in a line."""
+        with self._look() as look:
+            return look.diff()
+
+    def apply(self, paths: Iterable[str | os.PathLike[str]] | None = None) -> Applied:
+        """Write the changes to the project, all or nothing; with `paths`, those at or below them.
+
+        A file that was changed in the project since the transaction began is a conflict: then nothing is written, and the
+        conflicts are returned. What is protected is left out. No more calls run in the transaction afterwards.
+        """
+        chosen = None if paths is None else [os.fspath(path) for path in paths]
+        self._check()
+        self._takes_calls = False
+        # Nobody may write any more when the changes are looked at.
+        self._branch.end()
+        with self._look() as look:
+            return apply(look, os.environ, chosen, self._commands)
+
+    def keep(self) -> None:
+        """Let the changes wait for an answer after this process has ended; `corral apply` and `corral discard` give it."""
+        self._check()
+        self._takes_calls, self._has_ended = False, True
+        self._branch.end()
+        self._workshop.let_go(self._branch)
+        self._place.keep({"commands": self._commands, "root": self._box.config.project_root})
+        self._place.release()
 
     def discard(self) -> None:
-        """End what still runs, and forget everything that was written."""
+        """End what still runs, and forget everything that was written and not applied."""
         if not self._has_ended:
-            self._has_ended = True
+            self._has_ended, self._takes_calls = True, False
             self._workshop.give_back(self._branch)
 
     def __enter__(self) -> Self:
@@ -101,7 +146,20 @@ class Transaction:
     async def __aexit__(self, *_: object) -> None:
         self.discard()
 
-    def _open_box(self) -> Sandbox:
+    def _box_for(self, argv: Sequence[object] | str) -> Sandbox:
+        self._check()
+        if not self._takes_calls:
+            raise TransactionError("changes of the transaction were applied already; begin another")
+        if len(self._commands) < MAX_COMMANDS:
+            words = argv if isinstance(argv, str) else " ".join(map(str, argv))
+            self._commands.append(words[:MAX_COMMAND_CHARACTERS])
+        return self._box
+
+    def _look(self) -> Look:
+        self._check()
+        root = self._box.config.project_root
+        return Look(root, self._place, self._holding.kept(), self._holding.programs())
+
+    def _check(self) -> None:
         if self._has_ended:
             raise TransactionError("the transaction has ended; begin another")
-        return self._box

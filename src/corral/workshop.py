@@ -59,7 +59,7 @@ class Workshop:
         branch, refusal = self._make()
         branch.place.begin()
         if refusal:
-            branch.place.how = copying.copy_tree(self._holding.config.project_root, branch.place)
+            copying.copy_tree(self._holding.config.project_root, branch.place)
         return branch, refusal
 
     def give_back(self, branch: Branch) -> None:
@@ -73,6 +73,10 @@ class Workshop:
             except RuntimeError:
                 # No more threads are to be had: what is left is done when the sandbox is closed.
                 return
+
+    def let_go(self, branch: Branch) -> None:
+        """Forget a transaction without removing what it wrote."""
+        self._trunk.lift(branch.place.path)
 
     def stop(self) -> None:
         """Make nothing more, and wait for what is being made."""

@@ -259,3 +259,86 @@ def test_threads_may_begin_transactions_at_once(held: Sandbox, project: Path) ->
     assert sorted(seen) == [b"%d\n" % number for number in range(6)]
     assert not (project / "mine").exists()
     shutil.rmtree(project)
+
+
+def test_what_is_applied_is_what_the_commands_saw_and_what_is_undone_as_it_was(held: Sandbox, project: Path) -> None:
+    fill(project)
+    before = tree(project)
+    with held.transaction() as tx:
+        tx.run(CHANGE, shell=True)
+        changes = {change.path: change.kind for change in tx.changes()}
+        assert "+after" in tx.diff()
+        assert tx.apply().ok
+        with pytest.raises(TransactionError, match="applied already"):
+            tx.run(["true"])
+    assert changes == {
+        "added": "added",
+        "changed": "changed",
+        "deep/er": "deleted",
+        "deep/other": "added",
+        "kept": "deleted",
+        "link": "link",
+        "made": "added",
+        "made/it": "added",
+    }
+    assert (project / "changed").read_text() == "after\n"
+    assert os.listdir(project / "deep") == ["other"]
+    assert not (project / "kept").exists()
+    assert all("overlay" not in name for path in project.rglob("*") if path.is_file() for name in os.listxattr(path))
+    (entry,) = held.history()
+    assert (entry.id.partition("-")[0], entry.commands) == (tx.id, (CHANGE[:500],))
+    assert held.undo().ok
+    assert tree(project) == before
+
+
+def test_a_file_that_the_host_changes_meanwhile_is_a_conflict(held: Sandbox, project: Path) -> None:
+    fill(project)
+    with held.transaction() as tx:
+        tx.run(["sh", "-c", "echo mine >changed; echo mine >added"])
+        (project / "changed").write_text("the owner's\n")
+        applied = tx.apply()
+        assert [(conflict.path, applied.ok) for conflict in applied.conflicts] == [("changed", False)]
+        assert not (project / "added").exists()
+        assert tx.apply(["added"]).ok
+    assert (project / "changed").read_text() == "the owner's\n"
+    assert (project / "added").read_text() == "mine\n"
+
+
+def test_a_file_that_the_host_deletes_meanwhile_is_a_conflict(held: Sandbox, project: Path) -> None:
+    fill(project)
+    with held.transaction() as tx:
+        tx.run(["sh", "-c", "echo mine >>changed"])
+        (project / "changed").unlink()
+        assert [conflict.path for conflict in tx.apply().conflicts] == ["changed"]
+
+
+def test_what_the_host_wrote_just_before_is_no_conflict(held: Sandbox, project: Path) -> None:
+    for number in range(20):
+        (project / "file").write_text(f"{number}\n")
+        with held.transaction() as tx:
+            tx.run(["sh", "-c", "echo more >>file"])
+            assert tx.apply().ok
+        assert (project / "file").read_text() == f"{number}\nmore\n"
+
+
+def test_what_is_planted_in_a_repository_that_came_late_is_not_applied(held: Sandbox, project: Path) -> None:
+    repository(project)
+    with held.transaction() as tx:
+        # The sandbox looked for repositories before this one was there: nothing holds the hook but what applies.
+        assert tx.run(["sh", "-c", "echo x >.git/hooks/pre-commit; echo y >beside"]).ok
+        applied = tx.apply()
+    assert [refused.path for refused in applied.refused] == [".git/hooks/pre-commit"]
+    assert not (project / ".git" / "hooks" / "pre-commit").exists()
+    assert (project / "beside").exists()
+
+
+def test_what_waits_for_an_answer_outlives_its_sandbox(held: Sandbox, project: Path) -> None:
+    with held.transaction() as tx:
+        tx.run(["sh", "-c", "echo new >new"])
+        tx.keep()
+    held.close()
+    waiting = place.waiting(str(project), os.environ)
+    assert (waiting.id, waiting.facts()["commands"]) == (tx.id, ["sh -c echo new >new"])
+    waiting.remove()
+    with pytest.raises(TransactionError, match="waiting: none"):
+        place.waiting(str(project), os.environ)

@@ -196,6 +196,15 @@ class Holding:
             *[violation for violation in refused if not violation.inferred or violation.target not in known],
         )
 
+    def kept(self) -> tuple[str, ...]:
+        """Return what is protected, as it was found before the first command."""
+        seen = self.view if self.view is not None else view.look(self.config, os.environ)
+        return (*seen.protected.readonly, *(target for what, target, _, _ in seen.steps if what == "readonly"))
+
+    def programs(self) -> tuple[str, ...]:
+        """Return the directories of programs outside the project."""
+        return () if self.view is None else self.view.programs
+
     def walked(self) -> list[str]:
         """Return what of the project is looked up while a warden's tree is built."""
         if self.view is None:

@@ -16,8 +16,8 @@ _SHARED = {
     "landlock_restrict_self": 446,
 }
 _OWN = {
-    "x86_64": {"pivot_root": 155, "keyctl": 250, "capset": 126, "seccomp": 317},
-    "aarch64": {"pivot_root": 41, "keyctl": 219, "capset": 91, "seccomp": 277},
+    "x86_64": {"pivot_root": 155, "renameat2": 316, "keyctl": 250, "capset": 126, "seccomp": 317},
+    "aarch64": {"pivot_root": 41, "renameat2": 276, "keyctl": 219, "capset": 91, "seccomp": 277},
 }
 MACHINE = os.uname().machine
 NUMBERS = _SHARED | _OWN.get(MACHINE, {})

@@ -36,7 +36,7 @@ class Tree:
         """Return a descriptor of a directory, which is this tree's to close; NotADirectoryError where a link is in the way."""
         known, descriptor = self._above
         if path != known or not path:
-            self._forget()
+            self.forget()
             if not path:
                 return self.descriptor
             self._above = (path, self._open(path, os.O_RDONLY))
@@ -128,6 +128,17 @@ class Tree:
         finally:
             os.close(held)
 
+    def has_attribute(self, path: str, name: str) -> bool:
+        """Say whether a file has an extended attribute."""
+        above, last = split(path)
+        held = os.open(last, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.directory(above))
+        try:
+            return stat.S_ISREG(os.fstat(held).st_mode) and name in os.listxattr(f"/proc/self/fd/{held}")
+        except OSError:
+            return False
+        finally:
+            os.close(held)
+
     def _close_again(self) -> None:
         # The deepest first, or the others could not be reached.
         for path in sorted(self.modes, reverse=True):
@@ -140,7 +151,8 @@ class Tree:
             os.chmod(f"/proc/self/fd/{held}", self.modes[path])
             os.close(held)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Look up anew what was looked up: after a rename, a directory may be another."""
         if self._above[1] != self.descriptor:
             os.close(self._above[1])
         self._above = ("", self.descriptor)
@@ -149,7 +161,7 @@ class Tree:
         """Let go of it."""
         if self.descriptor >= 0:
             self._close_again()
-            self._forget()
+            self.forget()
             os.close(self.descriptor)
             self.descriptor = -1
 

@@ -21,14 +21,21 @@ _OVERLAY = "user.overlay."
 
 def copy_tree(project: str, place: Place) -> str:
     """Copy a project to a transaction's place; return `reflink` where no byte was copied, else `copy`."""
-    found = os.stat(project)
-    target = f"{place.path}/{COPY}"
+    shared, names = copy_all(project, f"{place.path}/{COPY}")
+    how = "reflink" if shared else "copy"
+    place.copied(how, names)
+    return how
+
+
+def copy_all(directory: str, target: str) -> tuple[bool, frozenset[str]]:
+    """Copy a directory and all below; return whether no byte was copied, and the paths."""
     os.mkdir(target, 0o700)
     shared = True
-    with Tree(project) as source, Tree(target) as copy:
+    names: set[str] = set()
+    with Tree(directory) as source, Tree(target) as copy:
         links: dict[tuple[int, int], str] = {}
         pending = [""]
-        directories = [("", found)]
+        directories = [("", os.fstat(source.descriptor))]
         while pending:
             at = pending.pop()
             for name in source.names(at):
@@ -36,6 +43,7 @@ def copy_tree(project: str, place: Place) -> str:
                 status = source.status(path)
                 if status is None:
                     continue
+                names.add(path)
                 if stat.S_ISDIR(status.st_mode):
                     above, last = split(path)
                     os.mkdir(last, 0o700, dir_fd=copy.directory(above))
@@ -45,7 +53,7 @@ def copy_tree(project: str, place: Place) -> str:
                     shared &= copy_one(source, path, status, copy, path, links=links)
         for path, status in reversed(directories):
             dress(copy, path, status, stat.S_IMODE(status.st_mode))
-    return "reflink" if shared else "copy"
+    return shared, frozenset(names)
 
 
 def copy_one(

@@ -25,7 +25,7 @@ KEPT_SECONDS = 7 * 24 * 3600.0  # how long what waits for an answer is kept
 CLEAN_SECONDS = 0.5  # for removing what others left; the rest is the next one's
 TICK_SECONDS = 0.02  # longer than any kernel's clock tick
 ID_BYTES = 6
-_MARK, _PENDING = "begun", "pending"
+_MARK, _PENDING, _NAMES = "begun", "pending", "names"
 _CLOCK_REALTIME_COARSE = 5
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HEX = frozenset("0123456789abcdef")
@@ -38,7 +38,9 @@ class Place:
         self.path = path
         self.id = os.path.basename(path)
         self.begun_ns = 0
+        self.copied_ns = 0  # when a copy was complete
         self.how = "overlay"
+        self.is_spent = False  # all of it was applied
         self._held = held
 
     @property
@@ -50,9 +52,22 @@ class Place:
         """Note the moment from which a change to the project is somebody else's."""
         self.begun_ns = _moment(f"{self.path}/{_MARK}")
 
+    def copied(self, how: str, names: frozenset[str]) -> None:
+        """Note that a copy stands for the project, what was in it, and from when on it is the commands'."""
+        self.how = how
+        with open(f"{self.path}/{_NAMES}", "wb") as file:
+            file.write(marshal.dumps(names))
+        self.copied_ns = _moment(f"{self.path}/{_MARK}")
+
+    def names(self) -> frozenset[str]:
+        """Return the paths that were in the project when it was copied."""
+        with open(f"{self.path}/{_NAMES}", "rb") as file:
+            found: frozenset[str] = marshal.loads(file.read())  # noqa: S302  written above, where no command can
+        return found
+
     def keep(self, facts: Mapping[str, Any]) -> None:
         """Let it wait for an answer after this process has ended."""
-        data = marshal.dumps(dict(facts) | {"begun_ns": self.begun_ns, "how": self.how})
+        data = marshal.dumps(dict(facts) | {"begun_ns": self.begun_ns, "copied_ns": self.copied_ns, "how": self.how})
         descriptor = os.open(f"{self.path}/{_PENDING}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
             file.write(data)
@@ -64,8 +79,13 @@ class Place:
                 found: dict[str, Any] = marshal.loads(file.read())  # noqa: S302  written above, where no command can
         except (OSError, ValueError, EOFError):
             return {}
-        self.begun_ns, self.how = found["begun_ns"], found["how"]
+        self.begun_ns, self.copied_ns, self.how = found["begun_ns"], found["copied_ns"], found["how"]
         return found
+
+    def spend(self) -> None:
+        """Forget what was written, since all of it was applied: files that lie in both places would seem changed when one goes."""
+        self.is_spent = True
+        scratch.remove(self.layer)
 
     def release(self) -> None:
         """Let go of it."""

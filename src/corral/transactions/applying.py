@@ -1,0 +1,216 @@
+"""Writes a transaction's changes to its project, and takes them back: all of what was chosen, or nothing."""
+
+from __future__ import annotations
+
+import os
+from time import time
+
+from corral.errors import TransactionError
+from corral.frozen import Record, frozen
+from corral.transactions import deltas
+from corral.transactions.beneath import Tree
+from corral.transactions.book import Book
+from corral.transactions.changes import Change, describe
+from corral.transactions.diff import unified
+from corral.transactions.guarded import Guarded
+from corral.transactions.journal import found_at
+from corral.transactions.staging import Refused, Stage, ordered, print_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from typing import Any, Self
+
+    from corral.transactions.book import Entry
+    from corral.transactions.deltas import Facts
+    from corral.transactions.place import Place
+
+MAX_NOTED_CHANGES = 1_000  # in a project's history
+
+
+@frozen
+class Applied(Record):
+    """What became of a transaction. With `conflicts` nothing was changed; what was `refused` is protected, and left out."""
+
+    id: str
+    changes: tuple[Change, ...] = ()
+    conflicts: tuple[Refused, ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether what was asked for is done, but for what is refused to everybody."""
+        return not self.conflicts
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready data."""
+        return {
+            "id": self.id,
+            "ok": self.ok,
+            "changes": [change.to_dict() for change in self.changes],
+            "conflicts": [{"path": each.path, "why": each.why} for each in self.conflicts],
+            "refused": [{"path": each.path, "why": each.why} for each in self.refused],
+        }
+
+
+class Look:
+    """A transaction's layer beside its project, open to be read."""
+
+    def __init__(self, root: str, place: Place, kept: Collection[str], programs: Collection[str] = ()) -> None:
+        self.place = place
+        self.project = Tree(root)
+        try:
+            # Where all was applied there is nothing left to look at.
+            self.layer = Tree(place.path if place.is_spent else place.layer)
+            self.deltas = [] if place.is_spent else deltas.find(self.project, self.layer, place)
+        except BaseException:
+            self.project.close()
+            raise
+        self.is_protected = Guarded(self.project, self.layer, self.deltas, kept, programs)
+
+    def changes(self) -> tuple[Change, ...]:
+        """Return what was changed."""
+        return describe(self.deltas, self.project, self.layer, self.is_protected)
+
+    def diff(self) -> str:
+        """Return what was changed as a unified diff."""
+        return unified(self.changes(), self.project, self.layer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.layer.close()
+        self.project.close()
+
+
+def apply(look: Look, environ: Mapping[str, str], paths: Iterable[str] | None, commands: Sequence[str]) -> Applied:
+    """Write what lies at or below the paths, or everything, to the project."""
+    id_, root = f"{look.place.id}-{os.urandom(2).hex()}", look.project.path
+    chosen = None if paths is None else [_relative(path, root) for path in paths]
+    with Book(root, environ) as book:
+        stage = _staged(book, look, id_, chosen)
+        changes = _of(look.changes(), chosen, (*stage.refused, *stage.conflicts))
+        if stage.conflicts or not stage.operations:
+            book.abandon(id_)
+            return Applied(
+                look.place.id, () if stage.conflicts else changes, tuple(stage.conflicts), tuple(stage.refused)
+            )
+        facts = {
+            "ends_as": "applied",
+            "applied_at": time(),
+            "transaction": look.place.id,
+            "commands": list(commands),
+            "changes": [change.to_dict() for change in changes[:MAX_NOTED_CHANGES]],
+        }
+        book.write(id_, facts, stage.operations)
+        stood = book.complete(id_)
+        book.prune()
+    if stood:
+        return Applied(look.place.id, (), (Refused(*_told(stood)),), tuple(stage.refused))
+    if chosen is None:
+        look.place.spend()
+    return Applied(look.place.id, changes, (), tuple(stage.refused))
+
+
+def _staged(book: Book, look: Look, id_: str, chosen: Sequence[str] | None) -> Stage:
+    try:
+        with Tree(book.slots(id_)) as slots:
+            stage = Stage(look.project, look.layer, slots, begun_ns=look.place.begun_ns, is_protected=look.is_protected)
+            stage.shares &= chosen is None
+            stage.prepare(look.deltas, chosen)
+    except OSError as error:
+        book.abandon(id_)
+        raise TransactionError(f"the changes cannot be put beside the project: {error.strerror}") from error
+    except BaseException:
+        book.abandon(id_)
+        raise
+    return stage
+
+
+def _told(stood: str) -> tuple[str, str]:
+    path, _, why = stood.partition(": ")
+    return path, why or "it was changed in the project while the transaction was applied"
+
+
+def _relative(path: str, root: str) -> str:
+    clean = os.path.normpath(os.path.join(root, os.fspath(path)))
+    if clean != root and not clean.startswith(f"{root}/"):
+        raise TransactionError(f"{path!r} does not lie in the project")
+    return clean[len(root) + 1 :]
+
+
+def _of(changes: Iterable[Change], chosen: Sequence[str] | None, left_out: Sequence[Refused]) -> tuple[Change, ...]:
+    """Return the changes that are applied."""
+
+    def fits(path: str) -> bool:
+        return chosen is None or any(path == each or path.startswith(f"{each}/") or not each for each in chosen)
+
+    out = {each.path for each in left_out}
+    return tuple(change for change in changes if fits(change.path) and change.path not in out and not change.protected)
+
+
+def undo(root: str, environ: Mapping[str, str], id_: str = "") -> Applied:
+    """Restore what was there before the transaction that was applied last, or the one whose id begins so."""
+    with Book(root, environ) as book:
+        fitting = [entry for entry in book.entries() if entry.state == "applied" and entry.id.startswith(id_)]
+        if not fitting:
+            raise TransactionError(f"there is nothing to undo in {root}" + (f" with the id {id_}" if id_ else ""))
+        entry = fitting[0]
+        with Tree(root) as project:
+            touched = _touched(project, entry)
+            if touched:
+                return Applied(entry.id, (), tuple(Refused(path, "it was changed since") for path in touched))
+            with Tree(book.slots(entry.id)) as slots:
+                # Where the book is on another disk, what was there lies in the slots as a copy.
+                renamed = [
+                    back.replace(new=found_at(slots, back.slot)) if back.new is not None else back
+                    for back in [each.inverted() for each in reversed(entry.operations) if each.slot]
+                ]
+            operations = ordered(renamed, _undressed(project, entry))
+        facts = {
+            "ends_as": "undone",
+            "applied_at": entry.applied_at,
+            "commands": list(entry.commands),
+            "changes": list(entry.changes),
+        }
+        book.write(entry.id, facts, operations)
+        stood = book.complete(entry.id)
+    if stood:
+        return Applied(entry.id, (), (Refused(*_told(stood)),))
+    return Applied(entry.id, tuple(Change(**change) for change in entry.changes))
+
+
+def _touched(project: Tree, entry: Entry) -> list[str]:
+    """Return what somebody else has changed since a transaction was applied."""
+    found = []
+    for operation, known in zip(entry.operations, entry.prints, strict=True):
+        is_directory = operation.new is not None and operation.new.what == "directory"
+        if operation.what == "dress" and is_directory:
+            # Other names may have come and gone in it.
+            continue
+        if print_of(project, operation.path) != known:
+            found.append(operation.path)
+    return found
+
+
+def _undressed(project: Tree, entry: Entry) -> list[tuple[str, Facts, Facts]]:
+    """Return which modes and times to restore: those that nobody has changed since."""
+    first: dict[str, Facts] = {}
+    last: dict[str, Facts] = {}
+    for operation in entry.operations:
+        if operation.what == "dress" and operation.old and operation.new:
+            first.setdefault(operation.path, operation.old)
+            last[operation.path] = operation.new
+    found = []
+    for path, left in last.items():
+        now = found_at(project, path)
+        if now is not None and (now.mode, now.mtime_ns) == (left.mode, left.mtime_ns):
+            found.append((path, now, first[path]))
+    return found
+
+
+def history(root: str, environ: Mapping[str, str]) -> list[Entry]:
+    """Return the transactions that were applied to a project, the latest first."""
+    with Book(root, environ) as book:
+        return book.entries()

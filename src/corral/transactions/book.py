@@ -1,0 +1,290 @@
+"""The transactions that were applied to a project: what was there before is kept in the owner's state, until they are old or too large.
+
+One process at a time writes to a project's book. What one that was killed had begun is completed or taken back by the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from fcntl import LOCK_EX, LOCK_UN, flock
+from time import time
+
+from corral import owned
+from corral.containment import scratch
+from corral.containment.kernel import call
+from corral.frozen import Record, frozen
+from corral.transactions import renames
+from corral.transactions.beneath import Tree
+from corral.transactions.copying import copy_all
+from corral.transactions.journal import Hands, Operation, found_at, is_it
+from corral.transactions.staging import print_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any, Self
+
+KEPT_SECONDS = 30 * 24 * 3600.0
+MAX_KEPT = 100  # transactions
+MAX_KEPT_BYTES = 1 << 30  # of what was there before
+MAX_SYNCED_FILES = 8  # one by one; more are written with all else that waits for the disk
+_JOURNAL, _ENTRY, _SLOTS = "journal", "entry", "slots"
+_IN_PROJECT = ".corral-slots-"
+
+
+@frozen
+class Entry(Record):
+    """One transaction. `state` is applied or undone; `kept` where it was taken back, and something stood in the way of that too."""
+
+    id: str
+    state: str
+    applied_at: float
+    commands: tuple[str, ...]
+    changes: tuple[dict[str, Any], ...]
+    operations: tuple[Operation, ...]
+    prints: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a person may want to know of it, as JSON-ready data."""
+        changes = [dict(change) for change in self.changes]
+        return {
+            "id": self.id,
+            "state": self.state,
+            "applied_at": self.applied_at,
+            "commands": list(self.commands),
+            "changes": changes,
+        }
+
+
+class Book:
+    """A project's book, locked."""
+
+    def __init__(self, root: str, environ: Mapping[str, str]) -> None:
+        from _blake2 import blake2b  # noqa: PLC0415  hashlib takes longer to load
+
+        name = blake2b(os.fsencode(root), digest_size=16).hexdigest()
+        above = f"{owned.private_directory('state', environ, root)}/transactions"
+        self.root = root
+        self.path = f"{above}/{name}"
+        for path in (above, self.path):
+            os.makedirs(path, 0o700, exist_ok=True)
+            owned.refuse_foreign(path)
+        self._lock = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        flock(self._lock, LOCK_EX)
+        self._recover()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock >= 0:
+            flock(self._lock, LOCK_UN)
+            os.close(self._lock)
+            self._lock = -1
+
+    def slots(self, id_: str) -> str:
+        """Make and return the directory for a transaction's slots: in the book if that is on the project's own mount, else in the project."""
+        home, inside = f"{self.path}/{id_}/{_SLOTS}", f"{self.root}/{_IN_PROJECT}{id_}"
+        os.makedirs(f"{self.path}/{id_}", 0o700, exist_ok=True)
+        if self._shares_mount():
+            os.makedirs(home, 0o700, exist_ok=True)
+            return home
+        with _Quiet(self.root):
+            if os.path.lexists(home):
+                copy_all(home, inside)
+            else:
+                os.mkdir(inside, 0o700)
+        return inside
+
+    def _shares_mount(self) -> bool:
+        with Tree(self.root) as project, Tree(self.path) as book:
+            return renames.mount_of(project.descriptor) == renames.mount_of(book.descriptor)
+
+    def write(self, id_: str, facts: Mapping[str, Any], operations: list[Operation]) -> None:
+        """Write down what is to be done: from here on it is completed, or taken back as a whole."""
+        _sync(self._place_of_slots(id_))
+        data = dict(facts) | {"operations": [operation.to_list() for operation in operations]}
+        self._put(f"{id_}/{_JOURNAL}", data)
+
+    def complete(self, id_: str) -> str:
+        """Do what a journal says, and note how it ended; return what stood in the way, or nothing."""
+        data = self._get(f"{id_}/{_JOURNAL}")
+        place = self._place_of_slots(id_)
+        if "prints" not in data:
+            stood = self._do(id_, data, place)
+            if stood:
+                return stood
+        self._bring_home(id_, data, place)
+        self._put(f"{id_}/{_ENTRY}", data | {"state": data["ends_as"]})
+        os.unlink(f"{self.path}/{id_}/{_JOURNAL}")
+        return ""
+
+    def _do(self, id_: str, data: dict[str, Any], place: str) -> str:
+        operations = [Operation.from_list(each) for each in data["operations"]]
+        with Tree(self.root) as project, Tree(place) as slots:
+            stood = Hands(project, slots).complete(operations)
+            if not stood:
+                data["prints"] = [_print(project, operation) for operation in operations]
+                # From here on, all of it is done: what follows must not look whether it is.
+                self._put(f"{id_}/{_JOURNAL}", data)
+                return ""
+            lost = [
+                each for each in operations if each.slot and each.old and is_it(found_at(slots, each.slot), each.old)
+            ]
+        if lost:
+            self._bring_home(id_, data, place)
+            self._put(f"{id_}/{_ENTRY}", data | {"state": "kept", "prints": []})
+            stood += f"; what was there is kept in {self.path}/{id_}/{_SLOTS}"
+        elif place.startswith(f"{self.root}/"):
+            self._clear(place)
+        if os.path.lexists(f"{self.path}/{id_}/{_ENTRY}"):
+            os.unlink(f"{self.path}/{id_}/{_JOURNAL}")
+        else:
+            self.remove(id_)
+        return stood
+
+    def entries(self) -> list[Entry]:
+        """Return what was applied, the latest first."""
+        found = [entry for name in self._ids() if (entry := self._entry(name)) is not None]
+        return sorted(found, key=lambda entry: entry.applied_at, reverse=True)
+
+    def _entry(self, id_: str) -> Entry | None:
+        try:
+            data = self._get(f"{id_}/{_ENTRY}")
+            operations = tuple(Operation.from_list(each) for each in data["operations"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        commands, changes = tuple(data["commands"]), tuple(data["changes"])
+        return Entry(id_, data["state"], data["applied_at"], commands, changes, operations, tuple(data["prints"]))
+
+    def remove(self, id_: str) -> None:
+        """Forget a transaction, and what was kept for it."""
+        scratch.remove(f"{self.path}/{id_}")
+
+    def abandon(self, id_: str) -> None:
+        """Forget what was being prepared."""
+        self._clear(f"{self.root}/{_IN_PROJECT}{id_}")
+        self.remove(id_)
+
+    def prune(self) -> None:
+        """Forget what is too old, and of the rest the oldest until it is not too large."""
+        size = 0
+        for number, entry in enumerate(self.entries()):
+            size += _size(f"{self.path}/{entry.id}")
+            if number >= MAX_KEPT or (number and size > MAX_KEPT_BYTES) or time() - entry.applied_at > KEPT_SECONDS:
+                self.remove(entry.id)
+
+    def _ids(self) -> Iterator[str]:
+        for name in os.listdir(self.path):
+            if name != "lock":
+                yield name
+
+    def _recover(self) -> None:
+        """Complete or take back what a process that was killed had begun."""
+        for id_ in list(self._ids()):
+            if os.path.lexists(f"{self.path}/{id_}/{_JOURNAL}"):
+                self.complete(id_)
+                continue
+            # Nothing was done yet of what was being prepared.
+            self._clear(f"{self.root}/{_IN_PROJECT}{id_}")
+            if not os.path.lexists(f"{self.path}/{id_}/{_ENTRY}"):
+                self.remove(id_)
+
+    def _place_of_slots(self, id_: str) -> str:
+        inside = f"{self.root}/{_IN_PROJECT}{id_}"
+        return inside if os.path.lexists(inside) else f"{self.path}/{id_}/{_SLOTS}"
+
+    def _bring_home(self, id_: str, data: dict[str, Any], place: str) -> None:
+        """Move what was there before out of the project, where commands could change it."""
+        if not place.startswith(f"{self.root}/"):
+            return
+        home = f"{self.path}/{id_}/{_SLOTS}"
+        if "is_home" not in data:
+            scratch.remove(home)
+            copy_all(place, home)
+            data["is_home"] = True
+            self._put(f"{id_}/{_JOURNAL}", data)
+        self._clear(place)
+
+    def _clear(self, place: str) -> None:
+        """Remove slots from the project."""
+        if os.path.lexists(place):
+            with _Quiet(self.root):
+                scratch.remove(place)
+
+    def _put(self, name: str, data: Mapping[str, Any]) -> None:
+        path = f"{self.path}/{name}"
+        descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(json.dumps(data).encode())
+            file.flush()
+            os.fsync(descriptor)
+        os.rename(f"{path}.new", path)
+        above = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(above)
+        finally:
+            os.close(above)
+
+    def _get(self, name: str) -> dict[str, Any]:
+        with open(f"{self.path}/{name}", "rb") as file:
+            found: dict[str, Any] = json.load(file)
+        return found
+
+
+class _Quiet:
+    """A while in which something comes or goes in a directory whose time of change does not tell."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._found = os.stat(path)
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, *_: object) -> None:
+        os.utime(self._path, ns=(self._found.st_atime_ns, self._found.st_mtime_ns))
+
+
+def _print(project: Tree, operation: Operation) -> str:
+    # What lies in a directory whose times alone are changed is no part of it.
+    is_kept = operation.what == "dress" and operation.new is not None and operation.new.what == "directory"
+    return "" if is_kept else print_of(project, operation.path)
+
+
+def _sync(place: str) -> None:
+    """Have what is staged on the disk before the journal says so."""
+    with Tree(place) as slots:
+        files: list[str] = []
+        pending = [""]
+        while pending and len(files) <= MAX_SYNCED_FILES:
+            at = pending.pop()
+            for name in slots.names(at):
+                path = f"{at}/{name}" if at else name
+                found = slots.status(path)
+                if found is not None and stat.S_ISDIR(found.st_mode):
+                    pending.append(path)
+                elif found is not None and stat.S_ISREG(found.st_mode):
+                    files.append(path)
+        if len(files) > MAX_SYNCED_FILES:
+            call("syncfs", slots.descriptor)
+            return
+        for path in files:
+            descriptor = slots.open(path)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def _size(path: str) -> int:
+    found = 0
+    for at, _, names in os.walk(path):
+        for name in names:
+            try:
+                found += os.lstat(f"{at}/{name}").st_blocks * 512
+            except OSError:
+                continue
+    return found

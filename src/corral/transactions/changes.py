@@ -1,0 +1,205 @@
+"""A transaction's changes as a person thinks of them: added, changed, deleted, renamed, another mode, another link."""
+
+from __future__ import annotations
+
+import os
+
+from corral.frozen import Record, frozen
+from corral.transactions.deltas import facts_of, same_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from corral.transactions.beneath import Tree
+    from corral.transactions.deltas import Delta, Facts
+
+MAX_PAIRS = 2_000  # candidates that are compared for a rename, against a layer of a million equal files
+MAX_RENAMED_BYTES = 1 << 26  # of a file that is compared for it
+MAX_COUNTED = 100_000  # files of a deleted directory
+
+
+@frozen
+class Change(Record):
+    """One change. `path` is relative to the project, and so is `old_path`, which is another for what was renamed.
+
+    `kind` is added, changed, deleted, renamed, mode, link or time; `what` is file, directory, link, pipe or socket.
+    """
+
+    path: str
+    kind: str
+    what: str
+    old_path: str = ""
+    old_mode: int | None = None
+    mode: int | None = None
+    old_size: int | None = None
+    size: int | None = None
+    old_link: str = ""
+    link: str = ""
+    files: int = 0  # in a directory that was deleted or renamed
+    protected: bool = False  # and so never applied
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the change as JSON-ready data."""
+        return {name: getattr(self, name) for name in self._fields}
+
+
+def describe(
+    deltas: Iterable[Delta], project: Tree, layer: Tree, is_protected: Callable[[str], bool]
+) -> tuple[Change, ...]:
+    """Return deltas as changes, with what was only moved as one."""
+    found = list(deltas)
+    moved = _moved(found, project, layer)
+    taken = set(moved.values())
+    folders = tuple(f"{delta.path}/" for delta in found if delta.path in moved)
+    changes = []
+    for delta in found:
+        # What lies in a directory that was renamed was renamed with it.
+        if delta.path in taken or delta.path.startswith(folders):
+            continue
+        old_path = moved.get(delta.path, "")
+        changes.append(_change(delta, old_path, project, is_protected))
+    return tuple(changes)
+
+
+def _change(delta: Delta, old_path: str, project: Tree, is_protected: Callable[[str], bool]) -> Change:
+    old, new = delta.old, delta.new
+    if old_path:
+        old = _facts(project, old_path)
+    kind = "renamed" if old_path else _kind(delta)
+    shown = new or old
+    assert shown is not None  # noqa: S101  a delta has one of the two
+    files = (
+        count_files(project, old_path or delta.path)
+        if kind in ("deleted", "renamed") and shown.what == "directory"
+        else 0
+    )
+    return Change(
+        delta.path,
+        kind,
+        shown.what,
+        old_path,
+        old.mode if old else None,
+        new.mode if new else None,
+        old.size if old else None,
+        new.size if new else None,
+        old.text if old else "",
+        new.text if new else "",
+        files,
+        is_protected(delta.path) or bool(old_path and is_protected(old_path)),
+    )
+
+
+def _facts(project: Tree, path: str) -> Facts | None:
+    found = project.status(path)
+    return None if found is None else facts_of(project, path, found)
+
+
+def _kind(delta: Delta) -> str:
+    old, new = delta.old, delta.new
+    if old is None:
+        return "added"
+    if new is None:
+        return "deleted"
+    if not delta.same_content:
+        return "link" if old.what == new.what == "link" else "changed"
+    if (old.mode, old.owner) != (new.mode, new.owner):
+        return "mode"
+    return "link" if new.links > 1 and new.what == "file" else "time"
+
+
+def _inside(path: str, root: str) -> bool:
+    return path == root or path.startswith(f"{root}/")
+
+
+def _moved(deltas: list[Delta], project: Tree, layer: Tree) -> dict[str, str]:
+    """Return what was renamed, the new path and the old: alike in all that it holds, and only once."""
+    gone: dict[tuple[str, int, str], list[str]] = {}
+    for delta in deltas:
+        if delta.old is not None and delta.new is None and _may_be_moved(delta.old):
+            gone.setdefault(_likeness(delta.old), []).append(delta.path)
+    moved: dict[str, str] = {}
+    pairs = 0
+    for delta in deltas:
+        if delta.old is not None or delta.new is None or any(_inside(delta.path, path) for path in moved):
+            continue
+        for old in gone.get(_likeness(delta.new), ()):
+            pairs += 1
+            if pairs > MAX_PAIRS:
+                return moved
+            if old not in moved.values() and _is_same(project, old, layer, delta.path):
+                moved[delta.path] = old
+                break
+    return moved
+
+
+def _may_be_moved(facts: Facts) -> bool:
+    # An empty file is like any other, and nobody's old one.
+    return facts.what in ("directory", "link") or (facts.what == "file" and 0 < facts.size <= MAX_RENAMED_BYTES)
+
+
+def _likeness(facts: Facts) -> tuple[str, int, str]:
+    return facts.what, facts.size, facts.text
+
+
+def _is_same(project: Tree, old: str, layer: Tree, new: str) -> bool:
+    pending = [""]
+    seen = 0
+    while pending:
+        below = pending.pop()
+        one, other = project.status(old + below), layer.status(new + below)
+        seen += 1
+        if one is None or other is None or seen > MAX_PAIRS or one.st_mode != other.st_mode:
+            return False
+        kind = one.st_mode & 0o170000
+        if kind == 0o040000:
+            names = project.names(old + below)
+            if names != layer.names(new + below) or (not names and not below):
+                return False
+            pending += [f"{below}/{name}" for name in names]
+        elif kind == 0o120000:
+            if project.link(old + below) != layer.link(new + below):
+                return False
+        elif (
+            kind != 0o100000
+            or one.st_size != other.st_size
+            or not _hold_the_same(project, old + below, layer, new + below)
+        ):
+            return False
+    return True
+
+
+def _hold_the_same(project: Tree, old: str, layer: Tree, new: str) -> bool:
+    try:
+        one = project.open(old)
+    except OSError:
+        return False
+    try:
+        if os.fstat(one).st_size > MAX_RENAMED_BYTES:
+            return False
+        other = layer.open(new)
+        try:
+            return same_bytes(one, other)
+        finally:
+            os.close(other)
+    finally:
+        os.close(one)
+
+
+def count_files(project: Tree, path: str) -> int:
+    """Return how many files lie in a directory, at most MAX_COUNTED."""
+    pending, found = [path], 0
+    while pending and found < MAX_COUNTED:
+        at = pending.pop()
+        try:
+            with os.scandir(project.directory(at)) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(f"{at}/{entry.name}")
+                    else:
+                        found += 1
+        except OSError:
+            # Removed meanwhile, or closed to its owner.
+            continue
+    return found

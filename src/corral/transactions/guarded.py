@@ -1,0 +1,99 @@
+"""Which paths a transaction never changes, however it came by them: what runs later outside the sandbox when somebody writes it.
+
+By name, by what was protected when the sandbox began, and by what makes a directory a repository. A repository that the
+transaction itself made may come with what git puts there.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.containment.protected import ROLES
+from corral.containment.repositories import BARE, GIT, Samples, suspects
+from corral.places import inside, protected
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from corral.transactions.beneath import Tree
+    from corral.transactions.deltas import Delta
+
+_OF_REPOSITORIES = frozenset(name.lower() for name in (*ROLES[GIT].names, *ROLES[BARE].names, "modules", "worktrees"))
+
+
+class Guarded:
+    """Says of a path, relative to the project, whether it is protected."""
+
+    def __init__(
+        self, project: Tree, layer: Tree, deltas: Iterable[Delta], kept: Collection[str], programs: Collection[str] = ()
+    ) -> None:
+        self._project = project
+        self._layer = layer
+        root = project.path
+        self._kept = [path[len(root) + 1 :] for path in kept if inside(path, root) and path != root]
+        self._made = {
+            delta.path
+            for delta in deltas
+            if delta.old is None and delta.new is not None and delta.new.what == "directory"
+        }
+        self._samples = Samples(programs)
+        self._judged: dict[str, frozenset[str]] = {}
+
+    def __call__(self, path: str) -> bool:
+        """Say whether a path is protected."""
+        if any(inside(path, kept) for kept in self._kept):
+            return True
+        parts = path.split("/")
+        named = path  # what is left to be judged by its name
+        for number, part in enumerate(parts):
+            directory, own = "/".join(parts[:number]), "/".join(parts[: number + 1])
+            if part.lower() == GIT and own in self._made:
+                repository, below = own, "/".join(parts[number + 1 :])
+            elif part.lower() in _OF_REPOSITORIES and directory and self._is_repository(directory):
+                repository, below = directory, "/".join(parts[number:])
+            else:
+                continue
+            if repository not in self._made or self._is_suspect(repository, below):
+                return True
+            named = directory if named == path else named
+        root = self._project.path
+        return protected(f"{root}/{named}", root) or protected(f"{root}/{named.lower()}", root)
+
+    def _is_suspect(self, directory: str, below: str) -> bool:
+        return any(inside(below, name) for name in self._suspects(directory))
+
+    def _suspects(self, directory: str) -> frozenset[str]:
+        """Return what could make git run something in a repository that the transaction made."""
+        if directory not in self._judged:
+            try:
+                found = suspects(f"{self._layer.path}/{directory}", (), self._samples)
+            except OSError:
+                # It cannot be read, so nothing in it is known to be harmless.
+                found = list(self._layer.names(directory))
+            self._judged[directory] = frozenset(found)
+        return self._judged[directory]
+
+    def _is_repository(self, directory: str) -> bool:
+        has = [self._lies(f"{directory}/{name}") for name in ("HEAD", "objects", "refs", "commondir")]
+        return has[0] and (has[3] or (has[1] and has[2]))
+
+    def _lies(self, path: str) -> bool:
+        # In either: what the transaction deletes is counted too, toward too strict.
+        return self._layer.status(path) is not None or self._project.status(path) is not None
+
+
+def holds_protected(tree: Tree, path: str, is_protected: Guarded) -> str:
+    """Return something protected that lies in a directory of a tree, or nothing."""
+    pending = [path]
+    while pending:
+        at = pending.pop()
+        with os.scandir(tree.directory(at)) as entries:
+            listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        for name, is_directory in listed:
+            inner = f"{at}/{name}"
+            if is_protected(inner):
+                return inner
+            if is_directory:
+                pending.append(inner)
+    return ""

@@ -1,0 +1,60 @@
+"""The renames of which everything that a transaction does to a project is made. None of them ever overwrites anything."""
+
+from __future__ import annotations
+
+import os
+from errno import EINVAL, ENOSYS, ENOTSUP
+
+from corral.containment.kernel import syscall
+from corral.transactions.beneath import split
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.transactions.beneath import Tree
+
+_NOREPLACE, _EXCHANGE = 1, 2
+_UNKNOWN = (EINVAL, ENOSYS, ENOTSUP)
+
+
+def move(source: Tree, path: str, target: Tree, new: str) -> None:
+    """Move what lies at a path; FileExistsError where something lies at the other."""
+    _rename(source, path, target, new, _NOREPLACE)
+
+
+def exchange(source: Tree, path: str, target: Tree, new: str) -> None:
+    """Let two things change places at once."""
+    _rename(source, path, target, new, _EXCHANGE)
+
+
+def _rename(source: Tree, path: str, target: Tree, new: str, flags: int) -> None:
+    (from_above, from_name), (to_above, to_name) = split(path), split(new)
+    names = os.fsencode(from_name), os.fsencode(to_name)
+    try:
+        syscall("renameat2", source.directory(from_above), names[0], target.directory(to_above), names[1], flags)
+    finally:
+        source.forget()
+        target.forget()
+
+
+def can_exchange(tree: Tree) -> bool:
+    """Say whether a file system lets two things change places; a few, as NFS, do not."""
+    names = [f".exchange-{number}" for number in range(2)]
+    for name in names:
+        os.mkdir(name, 0o700, dir_fd=tree.descriptor)
+    try:
+        exchange(tree, names[0], tree, names[1])
+    except OSError as error:
+        if error.errno not in _UNKNOWN:
+            raise
+        return False
+    finally:
+        for name in names:
+            os.rmdir(name, dir_fd=tree.descriptor)
+    return True
+
+
+def mount_of(descriptor: int) -> tuple[int, str]:
+    """Return where something is mounted: only within one of these can anything be renamed."""
+    with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
+        mount = next((line.split()[1] for line in file if line.startswith("mnt_id:")), "")
+    return os.fstat(descriptor).st_dev, mount

@@ -1,0 +1,287 @@
+"""Turns deltas into operations: what is new is put into slots beside the project, what is in the way is named, nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from corral.frozen import Record, frozen
+from corral.transactions import renames
+from corral.transactions.beneath import Tree, split
+from corral.transactions.copying import copy_one, dress
+from corral.transactions.deltas import Facts, facts_of
+from corral.transactions.guarded import holds_protected
+from corral.transactions.journal import Operation, found_at
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.transactions.deltas import Delta
+    from corral.transactions.guarded import Guarded
+
+    Dress = tuple[str, Facts, Facts]  # a path, and what its mode, owner and times are and shall be
+
+_MAY_ENTER_AND_WRITE = 0o300
+_OVERLAY = "user.overlay."
+
+
+@frozen
+class Refused(Record):
+    """A path that is not applied, and why."""
+
+    path: str
+    why: str
+
+
+class Stage:
+    """One application being prepared."""
+
+    def __init__(self, project: Tree, layer: Tree, slots: Tree, *, begun_ns: int, is_protected: Guarded) -> None:
+        self.project = project
+        self.layer = layer
+        self.slots = slots
+        self.begun_ns = begun_ns
+        self.is_protected = is_protected
+        self.operations: list[Operation] = []
+        self.conflicts: list[Refused] = []
+        self.refused: list[Refused] = []
+        self._links: dict[tuple[int, int], str] = {}
+        self._swaps = renames.can_exchange(slots)
+        # Whether what is new may be the layer's own file: not where the layer stays.
+        self.shares = renames.mount_of(layer.descriptor) == renames.mount_of(slots.descriptor)
+        self._led: set[str] = set()  # directories that are made on the way
+        self._touched: dict[str, None] = {}  # directories in which names come or go
+
+    def prepare(self, deltas: Sequence[Delta], paths: Sequence[str] | None) -> None:
+        """Prepare what of the deltas lies at or below these paths; all of them without."""
+        done: list[str] = []
+        dresses: list[Dress] = []
+        for delta in deltas:
+            if any(delta.path.startswith(f"{above}/") for above in done[-1:]):
+                continue
+            if not _is_chosen(delta.path, paths):
+                self._lead_to(delta, paths or ())
+                continue
+            if self._is_refused(delta) or self._is_in_the_way(delta):
+                done.append(delta.path)
+            elif delta.same_content and delta.old and delta.new and not self._is_linked(delta):
+                dresses.append((delta.path, delta.old, delta.new))
+            else:
+                self._replace(delta)
+                done.append(delta.path)
+        self._directories(dresses)
+        self.operations = ordered(self.operations, dresses)
+
+    def _lead_to(self, delta: Delta, paths: Sequence[str]) -> None:
+        """Make a new directory, and nothing else of it, for what is chosen below."""
+        is_made = delta.old is None and delta.new is not None and delta.new.what == "directory"
+        if not is_made or not any(path.startswith(f"{delta.path}/") for path in paths) or self._is_refused(delta):
+            return
+        found = self.layer.status(delta.path)
+        if found is not None:
+            slot = self._slot()
+            self._touched[split(delta.path)[0]] = None
+            os.mkdir(slot, 0o700, dir_fd=self.slots.descriptor)
+            dress(self.slots, slot, found, self.layer.mode(delta.path, found))
+            self.operations.append(Operation("add", delta.path, slot, None, found_at(self.slots, slot)))
+            self._led.add(delta.path)
+
+    def _is_linked(self, delta: Delta) -> bool:
+        return delta.new is not None and delta.new.what == "file" and delta.new.links > 1
+
+    def _is_refused(self, delta: Delta) -> bool:
+        if delta.path and self.is_protected(delta.path):
+            self.refused.append(
+                Refused(delta.path, "it is protected: what is written there runs later, outside the sandbox")
+            )
+            return True
+        if delta.new is not None and delta.new.what == "device":
+            self.refused.append(Refused(delta.path, "it is a device"))
+            return True
+        if (
+            delta.old is not None
+            and delta.old.what == "directory"
+            and (delta.new is None or delta.new.what != "directory")
+        ):
+            kept = holds_protected(self.project, delta.path, self.is_protected)
+            if kept:
+                self.refused.append(Refused(delta.path, f"it holds {kept}, which is protected"))
+                return True
+        return False
+
+    def _is_in_the_way(self, delta: Delta) -> bool:
+        """Note a conflict where the project has changed since the transaction began."""
+        old, is_kept = delta.old, delta.new is not None and delta.new.what == "directory"
+        if old is None:
+            if delta.was_there:
+                self.conflicts.append(Refused(delta.path, "it was deleted in the project since the transaction began"))
+                return True
+            above = split(delta.path)[0]
+            found = self.project.status(above)
+            if above in self._led:
+                return False
+            if found is None or not stat.S_ISDIR(found.st_mode):
+                self.conflicts.append(Refused(delta.path, "the directory that it was put in is gone"))
+                return True
+            return False
+        if old.what == "directory" and is_kept:
+            return False
+        changed = delta.path if old.ctime_ns >= self.begun_ns else self._changed_below(delta.path, old)
+        if changed:
+            self.conflicts.append(Refused(changed, "it was changed in the project since the transaction began"))
+        return bool(changed)
+
+    def _changed_below(self, path: str, old: Facts) -> str:
+        pending = [path] if old.what == "directory" else []
+        while pending:
+            at = pending.pop()
+            for name in self.project.names(at):
+                inner = f"{at}/{name}"
+                found = self.project.status(inner)
+                if found is None or found.st_ctime_ns >= self.begun_ns:
+                    return inner
+                if stat.S_ISDIR(found.st_mode):
+                    pending.append(inner)
+        return ""
+
+    def _slot(self) -> str:
+        return str(len(self.operations))
+
+    def _replace(self, delta: Delta) -> None:
+        self._touched[split(delta.path)[0]] = None
+        if delta.new is None:
+            self.operations.append(Operation("delete", delta.path, self._slot(), delta.old, None))
+            return
+        if delta.old is not None and not self._swaps:
+            self.operations.append(Operation("delete", delta.path, self._slot(), delta.old, None))
+            self.operations.append(Operation("add", delta.path, self._slot(), None, self._staged(delta.path)))
+            return
+        what = "add" if delta.old is None else "replace"
+        self.operations.append(Operation(what, delta.path, self._slot(), delta.old, self._staged(delta.path)))
+
+    def _staged(self, path: str) -> Facts | None:
+        """Put what a layer holds at a path into the next slot, and return its facts."""
+        slot = self._slot()
+        found = self.layer.status(path)
+        if found is None:
+            return None
+        if not stat.S_ISDIR(found.st_mode):
+            self._stage_one(path, found, slot)
+            return found_at(self.slots, slot)
+        directories = [(path, slot, found, self.layer.mode(path, found))]
+        pending = directories[:]
+        os.mkdir(slot, 0o700, dir_fd=self.slots.descriptor)
+        while pending:
+            at, new, _, _ = pending.pop()
+            for name in self.layer.names(at):
+                inner, made = f"{at}/{name}", f"{new}/{name}"
+                status = self.layer.status(inner)
+                if status is None or stat.S_ISCHR(status.st_mode):
+                    continue
+                if self.is_protected(inner):
+                    self.refused.append(
+                        Refused(inner, "it is protected: what is written there runs later, outside the sandbox")
+                    )
+                elif stat.S_ISDIR(status.st_mode):
+                    mode = self.layer.mode(inner, status)
+                    self.layer.open_up(inner, status)
+                    os.mkdir(name, 0o700, dir_fd=self.slots.directory(new))
+                    pending.append((inner, made, status, mode))
+                    directories.append((inner, made, status, mode))
+                else:
+                    self._stage_one(inner, status, made)
+        for _, made, status, mode in reversed(directories):
+            dress(self.slots, made, status, mode)
+        return found_at(self.slots, slot)
+
+    def _stage_one(self, path: str, found: os.stat_result, slot: str) -> None:
+        if self.shares and self._link(path, slot):
+            return
+        copy_one(self.layer, path, found, self.slots, slot, links=self._links)
+
+    def _link(self, path: str, slot: str) -> bool:
+        """Give what a layer holds a second name in a slot, without what an overlay noted on it."""
+        (above, name), (to_above, to_name) = split(path), split(slot)
+        try:
+            os.link(
+                name,
+                to_name,
+                src_dir_fd=self.layer.directory(above),
+                dst_dir_fd=self.slots.directory(to_above),
+                follow_symlinks=False,
+            )
+        except OSError:
+            # As many names as the file system allows, or another user's file.
+            return False
+        held = os.open(to_name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.slots.directory(to_above))
+        try:
+            if stat.S_ISREG(os.fstat(held).st_mode):
+                _strip(f"/proc/self/fd/{held}")
+        finally:
+            os.close(held)
+        return True
+
+    def _directories(self, dresses: list[Dress]) -> None:
+        """Keep the times of the directories in which names come or go."""
+        known = {path: (old, new) for path, old, new in dresses}
+        for path in self._touched:
+            old, found = found_at(self.project, path), self.layer.status(path)
+            if old is None or old.what != "directory":
+                continue
+            new = known.get(path, (old, old))[1]
+            if found is not None and stat.S_ISDIR(found.st_mode):
+                new = new.replace(mtime_ns=found.st_mtime_ns)
+            known[path] = (old, new)
+        dresses[:] = [(path, *both) for path, both in known.items()]
+
+
+def ordered(renamed: Sequence[Operation], dresses: Sequence[Dress]) -> list[Operation]:
+    """Return operations in an order that works: directories that are closed to their owner are open while names come and go in them."""
+    opened, dressed = [], []
+    for path, old, new in dresses:
+        between = old
+        if old.what == "directory" and os.geteuid() != 0 and old.mode & _MAY_ENTER_AND_WRITE != _MAY_ENTER_AND_WRITE:
+            between = old.replace(mode=old.mode | _MAY_ENTER_AND_WRITE)
+            opened.append(Operation("dress", path, "", old, between))
+        dressed.append(Operation("dress", path, "", between, new))
+    # The deepest first: what is closed in the end must not be in the way.
+    dressed.sort(key=lambda operation: operation.path.count("/") if operation.path else -1, reverse=True)
+    return [*opened, *renamed, *dressed]
+
+
+def _is_chosen(path: str, paths: Sequence[str] | None) -> bool:
+    return paths is None or any(path == chosen or path.startswith(f"{chosen}/") or not chosen for chosen in paths)
+
+
+def _strip(path: str) -> None:
+    try:
+        for name in os.listxattr(path):
+            if name.startswith(_OVERLAY):
+                os.removexattr(path, name)
+    except OSError:
+        # A file system without attributes, or a file whose owner may not write it.
+        return
+
+
+def print_of(tree: Tree, path: str) -> str:
+    """Return what tells something from any other: all that it holds is in it, but for bytes, which times and sizes stand for."""
+    from _blake2 import blake2b  # noqa: PLC0415  hashlib takes longer to load
+
+    found = tree.status(path)
+    if found is None:
+        return ""
+    hashed = blake2b(digest_size=16)
+    pending = [(path, found)]
+    while pending:
+        at, status = pending.pop()
+        facts = facts_of(tree, at, status)
+        is_directory = facts.what == "directory"
+        kept = (at[len(path) :], facts.what, facts.mode, facts.size, facts.inode, facts.text)
+        hashed.update(repr((*kept, 0 if is_directory else facts.mtime_ns)).encode("utf-8", "surrogateescape") + b"\0")
+        if is_directory:
+            for name in tree.names(at):
+                inner = tree.status(f"{at}/{name}")
+                if inner is not None:
+                    pending.append((f"{at}/{name}", inner))
+    return hashed.hexdigest()

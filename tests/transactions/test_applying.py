@@ -1,0 +1,364 @@
+"""What is applied, what is not, and what can be taken back."""
+
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from worlds import World, owner, tree
+
+from corral.errors import PolicyError, TransactionError
+from corral.transactions import book
+from corral.transactions.applying import history, undo
+
+
+def test_what_is_applied_is_what_the_calls_saw(world: World) -> None:
+    world.change()
+    expected = world.expected()
+    applied = world.apply()
+    assert (applied.ok, applied.refused) == (True, ())
+    assert tree(world.root) == expected
+    assert world.changes() == {}
+
+
+def test_what_is_undone_is_as_it_was(memory: Path, state: Path) -> None:
+    world = World(memory, owner(memory, state))
+    world.fill()
+    before = tree(world.root)
+    folders = {path: path.stat().st_mtime_ns for path in (world.root, *world.root.rglob("*")) if path.is_dir()}
+    world.begin()
+    world.change()
+    expected = world.expected()
+    assert world.apply().ok
+    assert tree(world.root) == expected
+    done = undo(str(world.root), world.environ)
+    assert (done.ok, tree(world.root)) == (True, before)
+    assert {path: path.stat().st_mtime_ns for path in folders} == folders
+    assert [entry.state for entry in history(str(world.root), world.environ)] == ["undone"]
+    with pytest.raises(TransactionError, match="nothing to undo"):
+        undo(str(world.root), world.environ)
+
+
+def test_changes_are_told_by_kind(world: World) -> None:
+    world.change()
+    assert world.changes() == {
+        "added": "added",
+        "becomes-directory": "changed",
+        "becomes-directory/in": "added",
+        "changed": "changed",
+        "deleted": "deleted",
+        "dressed": "mode",
+        "emptied/old": "deleted",
+        "folder": "mode",
+        "link": "link",
+        "made": "added",
+        "made/below": "added",
+        "made/below/file": "added",
+        "moved-to": "renamed",
+    }
+    assert world.change_at("moved-to").old_path == "moved"
+    assert world.change_at("emptied/old").files == 1
+
+
+def test_a_directory_that_was_renamed_is_one_change(world: World) -> None:
+    layer = Path(world.held.layer)
+    (layer / "folder").rename(layer / "elsewhere")
+    assert world.changes() == {"elsewhere": "renamed"}
+    assert world.apply().ok
+    assert sorted(path.name for path in world.root.glob("*/inner/leaf")) == ["leaf"]
+    assert not (world.root / "folder").exists()
+
+
+def test_a_part_is_applied_and_the_rest_stays(world: World) -> None:
+    world.change()
+    before = tree(world.root)
+    applied = world.apply(["made/below", "changed"])
+    assert [change.path for change in applied.changes] == ["changed", "made/below", "made/below/file"]
+    found = tree(world.root)
+    assert {name for name in found if found.get(name) != before.get(name)} == {
+        "changed",
+        "made",
+        "made/below",
+        "made/below/file",
+    }
+    assert "changed" not in world.changes()
+    expected = world.expected()
+    assert world.apply().ok
+    assert tree(world.root) == expected
+    assert len(history(str(world.root), world.environ)) == 2
+
+
+def test_a_path_outside_is_no_part(world: World) -> None:
+    with pytest.raises(TransactionError, match="does not lie in the project"):
+        world.apply(["../elsewhere"])
+
+
+def edit(path: Path) -> None:
+    path.write_text("by the owner\n")
+
+
+def replace(path: Path) -> None:
+    path.with_name("other").write_text("by the owner\n")
+    path.with_name("other").rename(path)
+
+
+OWNERS = {
+    "a changed file edited": ("changed", lambda root: edit(root / "changed")),
+    "a changed file replaced": ("changed", lambda root: replace(root / "changed")),
+    "a changed file deleted and made again": (
+        "changed",
+        lambda root: ((root / "changed").unlink(), edit(root / "changed")),
+    ),
+    "a deleted file edited": ("deleted", lambda root: edit(root / "deleted")),
+    "a deleted directory added to": ("emptied/old", lambda root: edit(root / "emptied" / "old" / "more")),
+    "a deleted directory changed below": ("emptied/old/file", lambda root: edit(root / "emptied" / "old" / "file")),
+    "an added file made meanwhile": ("added", lambda root: edit(root / "added")),
+    "an added directory made meanwhile": ("made", lambda root: edit(root / "made")),
+    "a mode changed meanwhile": ("dressed", lambda root: (root / "dressed").chmod(0o600)),
+    "a link changed meanwhile": ("link", lambda root: ((root / "link").unlink(), (root / "link").symlink_to("x"))),
+    "a moved file edited": ("moved", lambda root: edit(root / "moved")),
+}
+
+
+@pytest.mark.parametrize(("path", "touch"), OWNERS.values(), ids=OWNERS)
+def test_what_the_owner_changed_meanwhile_is_never_overwritten(path: str, touch: object, world: World) -> None:
+    world.change()
+    assert callable(touch)
+    touch(world.root)
+    found = tree(world.root)
+    applied = world.apply()
+    assert (applied.ok, applied.changes) == (False, ())
+    assert path in [conflict.path for conflict in applied.conflicts]
+    assert tree(world.root) == found
+    assert history(str(world.root), world.environ) == []
+
+
+def test_what_the_owner_changed_elsewhere_is_no_conflict(world: World) -> None:
+    world.change()
+    edit(world.root / "kept")
+    edit(world.root / "folder" / "beside")
+    assert world.apply().ok
+    assert (world.root / "kept").read_text() == (world.root / "folder" / "beside").read_text() == "by the owner\n"
+
+
+def test_the_rest_can_be_applied_where_a_part_conflicts(world: World) -> None:
+    world.change()
+    edit(world.root / "changed")
+    assert not world.apply().ok
+    assert world.apply(["added", "made"]).ok
+    assert (world.root / "added").exists()
+
+
+def test_what_was_touched_since_is_not_undone(world: World) -> None:
+    world.change()
+    assert world.apply().ok
+    edit(world.root / "made" / "below" / "more")
+    found = tree(world.root)
+    done = undo(str(world.root), world.environ)
+    assert [conflict.path for conflict in done.conflicts] == ["made"]
+    assert tree(world.root) == found
+    (world.root / "made" / "below" / "more").unlink()
+    assert undo(str(world.root), world.environ).ok
+
+
+PLANTED = {
+    "a hook": ".git/hooks/pre-commit",
+    "another configuration": ".git/config.worktree",
+    "a common directory": ".git/commondir",
+    "a start-up file": ".envrc",
+    "an editor's tasks": "deep/.vscode/tasks.json",
+    "an agent's settings": ".claude/settings.json",
+    "corral's own policy": "corral.toml",
+    "a name in other letters": ".Git/hooks/pre-commit",
+    "a bare repository's hook": "bare/hooks/post-checkout",
+    "a bare repository's configuration": "bare/config",
+}
+
+
+def repositories(root: Path) -> None:
+    for path in (root / ".git", root / "bare"):
+        (path / "objects").mkdir(parents=True)
+        (path / "refs").mkdir()
+        (path / "HEAD").write_text("ref: refs/heads/main\n")
+
+
+@pytest.mark.parametrize("path", PLANTED.values(), ids=PLANTED)
+def test_what_is_protected_is_never_applied(path: str, tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    repositories(world.root)
+    layer = world.begin()
+    (layer / path).parent.mkdir(parents=True, exist_ok=True)
+    (layer / path).write_text("planted\n")
+    (layer / "beside").write_text("harmless\n")
+    assert world.change_at(path).protected
+    applied = world.apply()
+    assert applied.ok
+    assert [refused.path for refused in applied.refused if path == refused.path or path.startswith(f"{refused.path}/")]
+    assert not (world.root / path).exists()
+    assert (world.root / "beside").exists()
+
+
+def test_without_the_rule_the_same_file_is_applied(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    layer = world.begin()
+    (layer / "hooks").mkdir()
+    (layer / "hooks" / "pre-commit").write_text("planted\n")
+    assert world.apply().ok
+    assert (world.root / "hooks" / "pre-commit").exists()
+
+
+def test_a_directory_that_holds_what_is_protected_is_not_deleted(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    repositories(world.root / "nested")
+    layer = world.begin()
+    subprocess.run(["rm", "-r", str(layer / "nested")], check=True)
+    (world.root / "nested" / ".git" / "config").touch()
+    applied = world.apply()
+    assert [(refused.path, "protected" in refused.why) for refused in applied.refused] == [("nested", True)]
+    assert (world.root / "nested" / ".git" / "HEAD").exists()
+
+
+def test_what_was_protected_when_the_sandbox_began_is_by_its_path(world: World) -> None:
+    world.change()
+    with world.look(kept=(str(world.root / "changed"),)) as look:
+        assert look.is_protected("changed")
+        assert not look.is_protected("changed-not")
+
+
+def test_a_repository_that_a_call_made_comes_without_what_runs(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    layer = world.begin()
+    subprocess.run(["git", "init", "-q", str(layer / "new")], check=True)
+    (layer / "new" / ".git" / "hooks" / "post-commit").write_text("planted\n")
+    subprocess.run(["git", "init", "-q", str(layer / "bad")], check=True)
+    subprocess.run(["git", "-C", str(layer / "bad"), "config", "core.fsmonitor", "planted"], check=True)
+    applied = world.apply()
+    assert sorted(refused.path for refused in applied.refused) == ["bad/.git/config", "new/.git/hooks/post-commit"]
+    assert (
+        "fsmonitor"
+        not in subprocess.run(
+            ["git", "-C", str(world.root / "new"), "config", "-l", "--local"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )
+    assert not (world.root / "bad" / ".git" / "config").exists()
+
+
+def test_hard_links_stay_one_file(world: World) -> None:
+    layer = Path(world.held.layer)
+    (layer / "one").write_text("same\n")
+    os.link(layer / "one", layer / "two")
+    os.link(layer / "kept", layer / "also-kept")
+    assert world.changes()["kept"] == "link"
+    assert world.apply().ok
+    assert (world.root / "one").stat().st_ino == (world.root / "two").stat().st_ino
+    assert (world.root / "kept").stat().st_ino == (world.root / "also-kept").stat().st_ino
+
+
+def test_nothing_follows_a_link_out_of_the_layer(world: World, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "file").write_text("canary")
+    layer = Path(world.held.layer)
+    subprocess.run(["rm", "-r", str(layer / "folder")], check=True)
+    (layer / "folder").symlink_to(secret)
+    (layer / "leads-out").symlink_to(secret / "file")
+    assert "canary" not in world.diff()
+    assert world.apply().ok
+    assert os.readlink(world.root / "folder") == str(secret)
+    assert (secret / "file").read_text() == "canary"
+    assert not (secret / "inner").exists()
+
+
+def test_a_link_that_the_owner_has_put_in_the_way_is_not_followed(world: World, tmp_path: Path) -> None:
+    aside = tmp_path / "aside"
+    layer = Path(world.held.layer)
+    (layer / "folder" / "inner" / "new").write_text("by a call\n")
+    (world.root / "folder").rename(aside)
+    (world.root / "folder").symlink_to(aside)
+    applied = world.apply()
+    assert not applied.ok
+    assert sorted(os.listdir(aside / "inner")) == ["leaf"]
+
+
+def test_pipes_and_sockets_are_neither_opened_nor_waited_for(world: World) -> None:
+    layer = Path(world.held.layer)
+    os.mkfifo(layer / "pipe")
+    place = os.getcwd()
+    os.chdir(layer)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("sock")
+    os.chdir(place)
+    (layer / "changed").unlink()
+    os.mkfifo(layer / "changed")
+    assert world.changes() == {"pipe": "added", "sock": "added", "changed": "changed"}
+    assert world.diff().count("diff --git") == 3
+    assert world.apply().ok
+    assert (world.root / "changed").is_fifo()
+    assert (world.root / "sock").is_socket()
+
+
+def test_what_calls_have_closed_to_its_owner_is_applied_closed(world: World) -> None:
+    layer = Path(world.held.layer)
+    (layer / "closed" / "in").mkdir(parents=True)
+    (layer / "closed" / "in" / "file").write_text("x\n")
+    (layer / "closed" / "in" / "file").chmod(0)
+    (layer / "closed" / "in").chmod(0)
+    (layer / "closed").chmod(0o500)
+    (layer / "folder").chmod(0o500)
+    (layer / "changed").write_text("y\n")
+    (layer / "changed").chmod(0)
+    assert world.changes()["closed/in/file"] == "added"
+    assert (layer / "closed").stat().st_mode & 0o777 == 0o500
+    assert world.apply().ok
+    assert (world.root / "closed" / "in").stat().st_mode & 0o777 == 0
+    assert (world.root / "folder").stat().st_mode & 0o777 == 0o500
+    assert undo(str(world.root), world.environ).ok
+    assert not (world.root / "closed").exists()
+
+
+def test_a_chain_too_deep_is_refused_and_not_walked(world: World) -> None:
+    at = os.open(world.held.layer, os.O_RDONLY)
+    for _ in range(400):
+        os.mkdir("d", dir_fd=at)
+        inner = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+    with pytest.raises(TransactionError, match="too deep"):
+        world.changes()
+
+
+def test_history_is_bounded_by_number_age_and_size(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book, "MAX_KEPT", 2)
+    layer = Path(world.held.layer)
+    for number in range(4):
+        (layer / f"file-{number}").write_text("x\n")
+        assert world.apply([f"file-{number}"]).ok
+    root = str(world.root)
+    assert [entry.changes[0]["path"] for entry in history(root, world.environ)] == ["file-3", "file-2"]
+    monkeypatch.setattr(book, "MAX_KEPT_BYTES", 1)
+    (layer / "changed").write_text("x\n")
+    assert world.apply(["changed"]).ok
+    assert [entry.changes[0]["path"] for entry in history(root, world.environ)] == ["changed"]
+    monkeypatch.setattr(book, "KEPT_SECONDS", -1.0)
+    (layer / "deleted").unlink()
+    assert world.apply(["deleted"]).ok
+    assert history(root, world.environ) == []
+
+
+def test_a_state_directory_inside_the_project_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path, tmp_path / "project" / "state"))
+    layer = world.begin()
+    (layer / "new").touch()
+    with pytest.raises(PolicyError, match="inside the project"):
+        world.apply()
+
+
+def test_nothing_changed_is_nothing_applied(world: World) -> None:
+    applied = world.apply()
+    assert (applied.ok, applied.changes) == (True, ())
+    assert history(str(world.root), world.environ) == []

@@ -1,0 +1,111 @@
+"""A process that is killed in the middle of applying or undoing: whoever comes next finds all of it, or nothing."""
+
+import os
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from worlds import Tree, World, owner, tree
+
+from corral.containment import kernel
+from corral.transactions.applying import history, undo
+
+CHANGING = frozenset(
+    ("chmod", "chown", "fsync", "link", "mkdir", "mknod", "rename", "rmdir", "symlink", "unlink", "utime", "write")
+)
+RENAMES = kernel.syscall.__code__
+
+
+def kill_at(step: int) -> None:
+    """End this process by SIGKILL before the system call of this number that changes something."""
+    seen = 0
+
+    def count(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal seen
+        is_call = event == "c_call" and argument.__module__ == "posix" and argument.__name__ in CHANGING
+        if is_call or (event == "call" and frame.f_code is RENAMES):
+            seen += 1
+            if seen == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+
+
+def killed(step: int, doing: Any) -> bool:
+    """Do something in a process that is killed at a step; false when it came to its end before."""
+    child = os.fork()
+    if child == 0:
+        try:
+            kill_at(step)
+            doing()
+            sys.setprofile(None)
+            os._exit(0)
+        except BaseException:  # noqa: BLE001  the last frame of this process
+            sys.setprofile(None)
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+def made(top: Path, state: Path) -> tuple[World, Tree, Tree]:
+    world = World(top, owner(top, state))
+    few = not state.is_relative_to(top.parent)  # where the disk is waited for
+    if few:
+        (world.root / "changed").write_text("before\n")
+        (world.root / "deleted").mkdir()
+    else:
+        world.fill()
+    before = tree(world.root)
+    layer = world.begin()
+    if few:
+        (layer / "changed").write_text("after\n")
+        (layer / "deleted").rmdir()
+        (layer / "made").mkdir()
+        (layer / "made" / "file").touch()
+    else:
+        world.change()
+    return world, before, world.expected()
+
+
+def is_clean(world: World) -> bool:
+    """Say whether nothing lies about that belongs to no transaction of the history."""
+    return not [name for name in os.listdir(world.root) if name.startswith(".corral")]
+
+
+def test_killed_at_any_step_of_applying_it_is_done_or_was_never_begun(memory: Path, state: Path) -> None:
+    seen: set[str] = set()
+    for step in range(1, 2000):
+        world, before, after = made(memory / str(step), state)
+        dies = killed(step, world.apply)
+        entries = history(str(world.root), world.environ)
+        found = tree(world.root)
+        assert found == (after if entries else before), step
+        assert [entry.state for entry in entries] in ([], ["applied"])
+        assert is_clean(world), step
+        seen.add("done" if entries else "never")
+        if not dies:
+            break
+        if entries:
+            assert undo(str(world.root), world.environ).ok, step
+            assert tree(world.root) == before, step
+    assert seen == {"done", "never"}
+
+
+def test_killed_at_any_step_of_undoing_it_is_undone_or_still_there(memory: Path, state: Path) -> None:
+    seen: set[str] = set()
+    for step in range(1, 2000):
+        world, before, after = made(memory / str(step), state)
+        assert world.apply().ok
+        dies = killed(step, partial(undo, str(world.root), world.environ))
+        (entry,) = history(str(world.root), world.environ)
+        assert tree(world.root) == (before if entry.state == "undone" else after), step
+        assert is_clean(world), step
+        seen.add(entry.state)
+        if not dies:
+            break
+    assert seen == {"applied", "undone"}

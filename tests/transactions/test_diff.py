@@ -1,0 +1,115 @@
+"""The diff of a transaction: git can read it, and no file is loaded that is not shown."""
+
+import subprocess
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from worlds import World, owner
+
+from corral.transactions import diff
+from corral.transactions.diff import quoted
+
+CASES = {
+    "a line changed": ("one\ntwo\nthree\n", "one\n2\nthree\n", "@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"),
+    "a line at the end without a newline": (
+        "one\n",
+        "one\ntwo",
+        "@@ -1 +1,2 @@\n one\n+two\n\\ No newline at end of file\n",
+    ),
+    "a newline taken away": ("one\n", "one", "@@ -1 +1 @@\n-one\n+one\n\\ No newline at end of file\n"),
+    "all taken away": ("one\n", "", "@@ -1 +0,0 @@\n-one\n"),
+    "far apart": (
+        "".join(f"{number}\n" for number in range(40)),
+        "".join("x\n" if number in (5, 30) else f"{number}\n" for number in range(40)),
+        "@@ -3,7 +3,7 @@\n 2\n 3\n 4\n-5\n+x\n 6\n 7\n 8\n@@ -28,7 +28,7 @@\n 27\n 28\n 29\n-30\n+x\n 31\n 32\n 33\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "hunks"), CASES.values(), ids=CASES)
+def test_hunks_are_those_of_a_unified_diff(old: str, new: str, hunks: str, tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / "file").write_text(old)
+    (world.begin() / "file").write_text(new)
+    assert world.diff() == f"diff --git a/file b/file\n--- a/file\n+++ b/file\n{hunks}"
+
+
+def test_git_applies_what_it_says(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    world.fill()
+    subprocess.run(["cp", "-a", str(world.root), str(tmp_path / "other")], check=True)
+    layer = world.begin()
+    (layer / "changed").write_text("by a call\n")
+    (layer / "deleted").unlink()
+    (layer / "moved").rename(layer / "moved to")
+    (layer / "dressed").chmod(0o755)
+    (layer / 'na"me\n').write_text("x\n")
+    (layer / "link").unlink()
+    (layer / "link").symlink_to("changed")
+    other = tmp_path / "other"
+    subprocess.run(["git", "init", "-q", str(other)], check=True)
+    subprocess.run(["git", "-C", str(other), "apply"], input=world.diff(), text=True, check=True)
+    assert world.apply().ok
+    subprocess.run(["diff", "-r", "--exclude=.git", str(other), str(world.root)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"\0\1\2", "Binary files /dev/null and b/new differ (0 and 3 bytes)"),
+        (b"x" * 2_000_000, "Large files /dev/null and b/new differ (0 and 2000000 bytes)"),
+    ],
+    ids=["binary", "large"],
+)
+def test_what_is_not_shown_is_told_of_in_a_line(data: bytes, line: str, tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.begin() / "new").write_bytes(data)
+    assert world.diff() == f"diff --git a/new b/new\nnew file mode 100644\n{line}\n"
+
+
+def test_a_huge_file_is_never_loaded(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / "huge").touch()
+    layer = world.begin()
+    with (layer / "huge").open("wb") as file:
+        file.truncate(1 << 36)
+    tracemalloc.start()
+    text = world.diff()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "Large files" in text
+    assert peak < 8 << 20
+
+
+def test_texts_that_share_no_line_are_not_compared_line_by_line(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / "file").write_text("".join(f"a{number}\n" for number in range(5000)))
+    (world.begin() / "file").write_text("".join(f"b{number}\n" for number in range(5000)))
+    assert "Text files a/file and b/file differ" in world.diff()
+
+
+def test_the_whole_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diff, "MAX_DIFF_CHARACTERS", 1000)
+    world = World(tmp_path, owner(tmp_path))
+    layer = world.begin()
+    for number in range(100):
+        (layer / f"{number:03}").write_text("x\n" * 20)
+    text = world.diff()
+    assert text.endswith("# there are more changes than are shown\n")
+    assert len(text) < 2000
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("plain name", "plain name"),
+        ("\u00e9", "\u00e9"),
+        ("a\nb", '"a\\nb"'),
+        ("\x1b[31m", '"\\033[31m"'),
+        ('"', '"\\""'),
+        ("\udcff", '"\\377"'),
+    ],
+)
+def test_names_are_quoted_as_git_does(path: str, text: str) -> None:
+    assert quoted(path) == text

@@ -1,0 +1,127 @@
+"""A project and a transaction over it whose calls are plain changes to a copy: what is tested is what becomes of them."""
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from corral.transactions import copying, place
+from corral.transactions.applying import Applied, Look, apply
+from corral.transactions.changes import Change
+
+Tree = dict[str, tuple[object, ...]]
+
+
+def tree(root: Path, *, times: bool = True) -> Tree:
+    """Return everything below a directory: kinds, modes, contents, links, times of what is no directory, and which names are one file."""
+    found: Tree = {}
+    names: dict[int, list[str]] = {}
+    paths = sorted(root.rglob("*"))
+    for path in paths:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            names.setdefault(path.lstat().st_ino, []).append(str(path.relative_to(root)))
+    for path in paths:
+        status = path.lstat()
+        content: object = None
+        if stat.S_ISLNK(status.st_mode):
+            content = os.readlink(path)
+        elif stat.S_ISREG(status.st_mode):
+            content = path.read_bytes() if os.access(path, os.R_OK) else "closed"
+        kept = status.st_mtime_ns if times and not stat.S_ISDIR(status.st_mode) else 0
+        found[str(path.relative_to(root))] = (status.st_mode, content, kept, *names.get(status.st_ino, [""])[1:])
+    return found
+
+
+class World:
+    """One of them."""
+
+    def __init__(self, top: Path, environ: Mapping[str, str]) -> None:
+        self.top = top
+        self.root = top / "project"
+        self.root.mkdir(parents=True)
+        self.environ = environ
+        self.place: place.Place | None = None
+
+    def fill(self) -> None:
+        """Put something of every kind into the project."""
+        root = self.root
+        for name in ("kept", "changed", "deleted", "moved", "dressed"):
+            (root / name).write_text(f"{name}\n" * 3)
+        (root / "folder" / "inner").mkdir(parents=True)
+        (root / "folder" / "inner" / "leaf").write_text("leaf\n")
+        (root / "emptied" / "old").mkdir(parents=True)
+        (root / "emptied" / "old" / "file").write_text("old\n")
+        (root / "link").symlink_to("kept")
+        (root / "becomes-directory").write_text("file\n")
+
+    def begin(self) -> Path:
+        """Begin a transaction, and return the copy that its calls would see."""
+        self.place = place.make(str(self.root), (), self.environ)
+        self.place.begin()
+        copying.copy_tree(str(self.root), self.place)
+        return Path(self.place.layer)
+
+    def change(self) -> None:
+        """Change something of every kind in the copy."""
+        copy = Path(self.held.layer)
+        (copy / "changed").write_text("changed by a call\n")
+        (copy / "deleted").unlink()
+        (copy / "moved").rename(copy / "moved-to")
+        (copy / "dressed").chmod(0o755)
+        (copy / "added").write_text("added\n")
+        (copy / "made" / "below").mkdir(parents=True)
+        (copy / "made" / "below" / "file").write_text("made\n")
+        subprocess.run(["rm", "-r", str(copy / "emptied" / "old")], check=True)
+        (copy / "link").unlink()
+        (copy / "link").symlink_to("added")
+        (copy / "becomes-directory").unlink()
+        (copy / "becomes-directory").mkdir(mode=0o750)
+        (copy / "becomes-directory" / "in").write_text("in\n")
+        (copy / "folder").chmod(0o700)
+
+    @property
+    def held(self) -> place.Place:
+        """The transaction's place."""
+        assert self.place is not None
+        return self.place
+
+    def look(self, kept: tuple[str, ...] = ()) -> Look:
+        """Open project and copy to be read."""
+        return Look(str(self.root), self.held, kept)
+
+    def changes(self) -> dict[str, str]:
+        """Return the kind of change by path."""
+        with self.look() as look:
+            return {change.path: change.kind for change in look.changes()}
+
+    def change_at(self, path: str) -> Change:
+        """Return the change at a path."""
+        with self.look() as look:
+            return next(change for change in look.changes() if change.path == path)
+
+    def diff(self) -> str:
+        """Return the changes as a diff."""
+        with self.look() as look:
+            return look.diff()
+
+    def apply(self, paths: list[str] | None = None) -> Applied:
+        """Apply what was changed."""
+        with self.look() as look:
+            return apply(look, self.environ, paths, ["a call"])
+
+    def expected(self) -> Tree:
+        """Return what the project is to be when everything is applied."""
+        return tree(Path(self.held.layer))
+
+
+def owner(top: Path, state: Path | None = None) -> dict[str, str]:
+    """Return an environment whose owner's files lie below a directory of the test's own."""
+    return {
+        "HOME": str(top / "home"),
+        "XDG_STATE_HOME": str(state or top / "state"),
+        "XDG_CACHE_HOME": str(top / "cache"),
+    }
+
+
+Doing = Callable[[World], object]
