@@ -105,9 +105,12 @@ class Batch:
     def numbered(self) -> Iterator[tuple[int, SandboxResult]]:
         """Yield the results that are still to come, each with the number of its call."""
         for number, result in self._stream:
-            if self._on_result is not None:
-                self._on_result(result)
+            self._tell(result)
             yield number, result
+
+    def _tell(self, result: SandboxResult) -> None:
+        if self._on_result is not None:
+            self._on_result(result)
 
     def close(self) -> None:
         """End what runs, and wait until it is gone; what was not handed out is lost."""
@@ -117,7 +120,9 @@ class Batch:
         return self
 
     def __next__(self) -> SandboxResult:
-        return next(self.numbered())[1]
+        result: SandboxResult = next(self._stream)[1]
+        self._tell(result)
+        return result
 
     def __enter__(self) -> Self:
         return self
