@@ -92,3 +92,7 @@ def test_the_list_is_sorted_unique_and_has_pages() -> None:
     ids = rule_ids()
     assert ids == sorted(set(ids))
     assert [rule for rule in ids if page_of(rule) is None] == []
+
+
+def test_no_page_is_silent() -> None:
+    assert [rule for rule in rule_ids() if not page_of(rule).what] == []  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ from corral.machine import Machine
 from corral.model import Axis, Call
 from corral.rulebook import profile_named
 from corral.rulecompiler import read_tables
-from corral.rulepage import MAX_EXAMPLES, SHAPES
+from corral.rulepage import MAX_EXAMPLES, SHAPES, Page, page_of
 from corral.vet import vet
 
 HEAD = """# Rules
@@ -48,6 +48,12 @@ def _page_id(key: str, axis: str) -> str:
     return f"{axis}-{key}"
 
 
+def _page(key: str, axis: str) -> Page:
+    found = page_of(f"argv-COMMAND-{key}" if axis == "argv" else _page_id(key, axis))
+    assert found is not None
+    return found
+
+
 def effects_table(tables: dict[str, dict[str, Any]]) -> str:
     """Return the tables of effects and groups, with what each profile makes of them."""
     profiles = [profile_named(name) for name in tables["profiles"]]
@@ -57,7 +63,8 @@ def effects_table(tables: dict[str, dict[str, Any]]) -> str:
     for key, data in tables["effects"].items():
         decisions = " | ".join(str(p.effects[key]) for p in profiles)
         link = f"[`{key}`](rules/{_page_id(key, data['axis'])}.md)"
-        lines.append(f"| {link} | {data['axis']} | {decisions} | {data['reason'].replace('|', chr(92) + '|')} |")
+        what = _page(key, data["axis"]).what.replace("|", "\\|")
+        lines.append(f"| {link} | {data['axis']} | {decisions} | {what} |")
     lines += ["\n## Groups of names\n", f"| group | {names} | why |", f"|---|{rule}|---|"]
     for key, data in tables["groups"].items():
         decisions = " | ".join(str(p.groups[key]) for p in profiles)
@@ -137,9 +144,8 @@ def examples_by_rule(rows: dict[str, dict[str, Any]]) -> tuple[dict[str, list[st
 def effect_page(page: str, key: str, data: dict[str, str], found: list[str], commands: set[str]) -> str:
     """Return the page of one effect: what it is, why, what to do instead, what each profile says, examples."""
     axis = data["axis"]
-    reason = data["reason"].format(name="COMMAND", text="ARGUMENT", detail="")
-    lines = [f"# {page}\n", f"{reason}\n"]
-    lines += [f"**Instead.** {data['instead']}\n"] if data.get("instead") else []
+    told = _page(key, axis)
+    lines = [f"# {page}\n", f"{told.what}\n", *([f"**Instead.** {told.instead}\n"] if told.instead else [])]
     lines += [f"| axis | {axis}: {QUESTIONS[axis]} |", "|---|---|"]
     ids = (
         f"`argv-COMMAND-{key}`, such as `argv-{min(commands, default='call')}-{key}`" if axis == "argv" else f"`{page}`"

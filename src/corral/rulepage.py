@@ -29,6 +29,14 @@ SHAPES = {
     "path-cwd": ("A working directory outside project root.", "Use a directory inside the project."),
 }
 
+# Effects whose reason is made whole by the judge, so that the table has no words to show without a call.
+MADE_BY_THE_JUDGE = {
+    "metacharacter": (
+        "A word holds a character that means something to a shell, and no shell was asked for.",
+        "Pass one string with shell=True, or --shell, if a shell is meant.",
+    ),
+}
+
 
 @frozen
 class Page(Record):
@@ -90,9 +98,11 @@ def _raw_rows() -> dict[str, dict[str, Any]]:
 
 def _effect_page(rule: str, key: str, data: dict[str, str], found: dict[str, Any]) -> Page:
     name = rule.removeprefix("argv-").removesuffix(f"-{key}") if data["axis"] == "argv" else "COMMAND"
-    what = data["reason"].format(name=name, text="ARGUMENT", detail="")
+    what, instead = MADE_BY_THE_JUDGE.get(
+        key, (data["reason"].format(name=name, text="ARGUMENT", detail=""), data["instead"])
+    )
     said = _said(lambda profile: str(profile.effects[key]))
-    return Page(rule, data["axis"], what, data["instead"], said, _examples(found, "deny"), _examples(found, "allow"))
+    return Page(rule, data["axis"], what, instead, said, _examples(found, "deny"), _examples(found, "allow"))
 
 
 def _name_page(rule: str, name: str) -> Page | None:
