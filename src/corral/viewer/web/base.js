@@ -89,8 +89,9 @@ const count = (n) => grouped.format(n);
 
 function milliseconds(value) {
   if (value === undefined || value === null) return "";
+  if (value === 0) return "0 ms";
   if (value < 1) return value.toFixed(2) + " ms";
-  if (value < 1000) return (value < 10 ? value.toFixed(1) : value.toFixed(0)) + " ms";
+  if (value < 1000) return (value < 10 && !Number.isInteger(value) ? value.toFixed(1) : value.toFixed(0)) + " ms";
   if (value < 60000) return (value / 1000).toFixed(value < 10000 ? 2 : 1) + " s";
   const minutes = Math.floor(value / 60000);
   return minutes < 60 ? minutes + " min " + Math.round((value % 60000) / 1000) + " s" : Math.floor(minutes / 60) + " h " + (minutes % 60) + " min";
@@ -101,7 +102,7 @@ function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
   while (value >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
-  return (unit && value < 10 ? value.toFixed(1) : value.toFixed(0)) + " " + units[unit];
+  return (unit && value < 10 && !Number.isInteger(value) ? value.toFixed(1) : value.toFixed(0)) + " " + units[unit];
 }
 
 const pad = (n) => String(n).padStart(2, "0");

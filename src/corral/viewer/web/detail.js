@@ -179,7 +179,7 @@ function section(title, small, ...children) {
 /** Findings as they were told, with place and way out from today's reading where the record has none. */
 function joined(told, today) {
   const rest = [...today];
-  return told.map((finding) => {
+  return [...told].sort((a, b) => DECISIONS.indexOf(b.decision) - DECISIONS.indexOf(a.decision)).map((finding) => {
     const at = rest.findIndex((other) => other.rule === finding.rule);
     const same = at < 0 ? {} : rest.splice(at, 1)[0];
     return { ...same, ...finding };

@@ -4,7 +4,7 @@ const blocks = (kind) => [...document.querySelectorAll(`script[data-kind="${kind
 const parsed = (block) => JSON.parse(block.textContent);
 const meta = parsed(blocks("meta")[0]);
 const store = new Store();
-const list = new List(store, (call, { opens }) => { if (opens || !byId("detail").hidden) openCall(call); });
+const list = new List(store, (call, { opens }) => { timeline.point(call); if (opens || !byId("detail").hidden) openCall(call); });
 const timeline = new Timeline(store, () => changed());
 const plots = new Plots(store, (rule) => { setRule(rule); });
 const evals = new Evals((task) => { store.filter.task = task; changed(); tab("calls"); });
@@ -39,10 +39,10 @@ function drawChips() {
 }
 
 const SELECTS = {
-  axis: ["Any axis", () => [...meta.axes, "gate"], (name) => name],
-  rule: ["Any rule", () => [...store.rules.list].filter(Boolean).sort(), (name) => plain(name, 80)],
-  project: ["Any project", () => [...store.projects.list].filter(Boolean).sort(), (name) => plain(name.length > 48 ? "…" + name.slice(-47) : name, 60)],
-  by: ["Any host", () => [...store.askers.list].filter(Boolean).sort(), (name) => plain(name, 60)],
+  axis: ["Axis", () => [...meta.axes, "gate"], (name) => name],
+  rule: ["Rule", () => [...store.rules.list].filter(Boolean).sort(), (name) => plain(name, 80)],
+  project: ["Project", () => [...store.projects.list].filter(Boolean).sort(), (name) => plain(name.length > 48 ? "…" + name.slice(-47) : name, 60)],
+  by: ["Host", () => [...store.askers.list].filter(Boolean).sort(), (name) => plain(name, 60)],
 };
 const drawn = {};
 function drawSelects() {

@@ -24,7 +24,8 @@ class Plots {
       histogram("Durations", ran, duration, milliseconds, 1, inner),
       histogram("CPU time", ran, (call) => cpu(call) === undefined ? undefined : cpu(call) * 1000, milliseconds, 1, inner),
       histogram("Peak memory", ran, memory, bytes, 1024 * 1024, inner),
-      histogram("Bytes printed", ran, printedBytes, bytes, 64, inner));
+      histogram("Bytes printed", ran, printedBytes, bytes, 64, inner),
+      histogram("Disk bytes", ran, diskBytes, bytes, 4096, inner));
     this.box.replaceChildren(el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Plots" }, calls.length ? grid : el("p", { class: "note" }, "No call fits these filters.")));
   }
 
@@ -88,7 +89,7 @@ function plot(title, said, drawing, legend = null) {
 function axisY(most, width, format) {
   return [0, 0.5, 1].map((share) => {
     const y = H - BOTTOM - share * (H - BOTTOM - 6);
-    return [svg("line", { x1: LEFT, x2: width, y1: y, y2: y }), svg("text", { x: LEFT - 6, y: y + 3.5, "text-anchor": "end" }, share && most * share < 1 ? "" : format(Math.round(most * share)))];
+    return [svg("line", { x1: LEFT, x2: width, y1: y, y2: y }), svg("text", { x: LEFT - 6, y: y + 3.5, "text-anchor": "end" }, Number.isInteger(most * share) ? format(most * share) : "")];
   });
 }
 
@@ -111,7 +112,7 @@ function histogram(title, calls, value, format, unit, width) {
     const size = n ? Math.max(1.5, (n / most) * room) : 0, x = LEFT + at * w;
     drawing.append(svg("rect", { class: "fill-accent", x: x + 1, y: H - BOTTOM - size, width: Math.max(1, w - 2), height: size },
       svg("title", {}, `${plural(n, "call")} from ${format(edge(at + first))} to ${format(edge(at + first + 1))}`)));
-    if (at % Math.ceil(rows.length / 7) === 0) drawing.append(svg("text", { x, y: H - 4, "text-anchor": at ? "middle" : "start" }, format(edge(at + first))));
+    if (at % Math.ceil(rows.length / 6) === 0) drawing.append(svg("text", { x, y: H - 4, "text-anchor": at ? "middle" : "start" }, format(edge(at + first))));
   });
   return plot(title, said, drawing);
 }

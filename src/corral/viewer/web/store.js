@@ -33,6 +33,10 @@ function cpu(call) {
 const memory = (call) => call.result && call.result.usage && call.result.usage.peak_memory_bytes;
 const duration = (call) => call.result && call.outcome !== "refused" ? call.result.duration_ms : undefined;
 const printedBytes = (call) => call.result && call.outcome !== "refused" ? (call.result.stdout_bytes || 0) + (call.result.stderr_bytes || 0) : undefined;
+function diskBytes(call) {
+  const usage = call.result && call.result.usage;
+  return usage && (usage.read_bytes !== undefined || usage.written_bytes !== undefined) ? (usage.read_bytes || 0) + (usage.written_bytes || 0) : undefined;
+}
 const isStopped = (call) => Boolean(call.result && call.result.violations);
 const asker = (call) => call.host || call.event || "";
 

@@ -81,7 +81,18 @@ class Timeline {
     this.ticks();
     if (base.length <= FEW) { this.bins = null; this.marks(); } else this.bars();
     this.label(base);
+    this.point(this.pointed);
     if (this.store.filter.from !== null && timed) this.brush(this.store.filter.from, this.store.filter.to);
+  }
+
+  /** Show where a call stands. */
+  point(call) {
+    this.pointed = call;
+    if (this.cursor) this.cursor.remove();
+    if (!call || !this.scale || (this.scale.timed && call.at === undefined)) return;
+    const x = this.x(this.scale.timed ? call.at : this.store.base.indexOf(this.store.index.get(call.key)));
+    this.cursor = svg("path", { class: "cursor", d: `M${x} ${TOP - 4}V${this.height - 16}` });
+    this.svg.append(this.cursor);
   }
 
   label(base) {
@@ -102,7 +113,7 @@ class Timeline {
     for (let n = 0; n <= wanted; n += 1) {
       const at = this.scale.from + ((this.scale.to - this.scale.from) * n) / wanted;
       const span = this.scale.to - this.scale.from;
-      const words = !this.scale.timed ? String(Math.max(1, Math.round(at + 1))) : span > 2 * 86400000 ? day(at).slice(5) + " " + clock(at).slice(0, 5) : span > 120000 ? clock(at).slice(0, 5) : clock(at);
+      const words = !this.scale.timed ? String(Math.max(1, Math.round(at + 1))) : span > 2 * 86400000 ? day(at).slice(5) + " " + clock(at).slice(0, 5) : span > 600000 ? clock(at).slice(0, 5) : span > 10000 ? clock(at) : clock(at) + "." + Math.floor((at % 1000) / 100);
       const x = (width * n) / wanted;
       this.svg.append(svg("line", { class: "axis", x1: x, x2: x, y1: height - 16, y2: height - 12 }));
       this.svg.append(svg("text", { x, y: height - 3, "text-anchor": n === 0 ? "start" : n === wanted ? "end" : "middle" }, words));
