@@ -53,10 +53,13 @@ $(COLLECTOR)/.ready: requirements/collector.txt
 demo-agent: $(FRAMEWORKS)/.ready $(RULES)
 	@$(FRAMEWORKS)/bin/corral demo agent
 
-# Claude's SDK from source: its wheel brings a program of 349 MB that no test runs.
+# Claude's SDK from source: its wheel brings a program of 349 MB that no test runs. SWE-ReX's source for its tests, which its wheel has not.
 $(FRAMEWORKS)/.ready: requirements/frameworks.txt pyproject.toml | $(VENV)/.ready
 	$(PYTHON) -m venv $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-binary claude-agent-sdk -r requirements/frameworks.txt || $(FAILED)
+	sed -n '/^swe-rex==/,/# via/p' requirements/frameworks.txt >$(FRAMEWORKS)/swe-rex.txt
+	$(FRAMEWORKS)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --no-binary swe-rex -d $(FRAMEWORKS)/swe-rex -r $(FRAMEWORKS)/swe-rex.txt || $(FAILED)
+	tar -xzf $(FRAMEWORKS)/swe-rex/swe_rex-*.tar.gz -C $(FRAMEWORKS)/swe-rex --strip-components=1
 	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . || $(FAILED)
 	@touch $@
 

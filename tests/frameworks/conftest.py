@@ -35,6 +35,8 @@ SUITES = {
     "pydantic_ai.workspaces.conformance": "pydantic-ai WorkspaceBackendSuite",
     "langchain_tests.integration_tests.sandboxes": "langchain-tests SandboxIntegrationTests",
     "langchain_tests.base": "langchain-tests SandboxIntegrationTests",
+    "swerex_suite.test_execution": "SWE-ReX test_execution and test_runtime",
+    "swerex_suite.test_runtime": "SWE-ReX test_execution and test_runtime",
 }
 
 # How many tests each has; a suite that is not collected would pass without a word.
@@ -42,6 +44,7 @@ SIZES = {
     "inspect_ai self_check": 44,
     "pydantic-ai WorkspaceBackendSuite": 38,
     "langchain-tests SandboxIntegrationTests": 86,
+    "SWE-ReX test_execution and test_runtime": 62,
 }
 SKIPPED = "root bypasses filesystem permissions"  # by pydantic-ai's own suite
 

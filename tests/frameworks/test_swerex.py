@@ -1,4 +1,4 @@
-"""The SWE-ReX runtime: sessions, commands and files, and what the guard and the kernel add. SWE-ReX's own tests are not in its wheel."""
+"""The SWE-ReX runtime: sessions, commands and files, and what the guard and the kernel add."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
