@@ -18,8 +18,10 @@ from corral import Containment, Sandbox, SandboxConfig, SandboxResult
 from corral.errors import CorralError
 from corral.evals.evaluate import evaluate
 from corral.evals.journal import Journal
+from corral.evals.running import Trials
 from corral.evals.task import Task
 from corral.evals.taskfile import FIXTURES, load
+from corral.integrations.ray import Ray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from observe import alive, children, eventually, exist, unique_seconds
@@ -130,6 +132,22 @@ def test_a_project_is_sent_and_what_changes_there_stays_there(cluster: Cluster, 
     assert (project / "notes.txt").read_text() == "pears\n"
 
 
+def test_the_work_is_sent_once_however_many_workers_begin_it(cluster: Cluster) -> None:
+    class Counted(Trials):
+        sent = 0
+
+        def __reduce__(self) -> Any:
+            Counted.sent += 1
+            return super().__reduce__()
+
+    hired = Ray().hire(Counted("/nowhere"), None)
+    for worker in hired:
+        worker.ready()
+    assert (Counted.sent, len(hired)) == (1, cluster.room)
+    for worker in hired:
+        worker.close()
+
+
 def test_no_more_run_at_a_time_than_nodes_have_room_for(cluster: Cluster, box: Sandbox) -> None:
     with box.map([["true"]] * 200, workers=50, engine="ray") as results:
         next(results)
@@ -143,6 +161,20 @@ def test_the_order_is_that_of_the_calls_or_that_of_their_ends(cluster: Cluster, 
     assert [r.stdout for r in box.map(calls, engine="ray")] == [f"{n}\n".encode() for n in range(100)]
     found = dict(box.map(calls, engine="ray", ordered=False).numbered())
     assert {number: result.stdout for number, result in found.items()} == {n: f"{n}\n".encode() for n in range(100)}
+
+
+def test_no_result_waits_for_the_next_call(cluster: Cluster, box: Sandbox) -> None:
+    gate = threading.Semaphore(0)
+
+    def calls() -> Iterator[list[str]]:
+        for number in range(40):
+            gate.acquire()
+            yield ["echo", str(number)]
+
+    with box.map(calls(), workers=1, engine="ray") as results:
+        for number in range(40):
+            gate.release()
+            assert next(results).stdout_text == f"{number}\n"
 
 
 def test_closing_ends_what_runs_there(cluster: Cluster, box: Sandbox) -> None:
@@ -200,7 +232,11 @@ def entries(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the journal by task, without times."""
     found = {}
     for line in (folder / "journal.jsonl").read_text().splitlines():
-        entry = json.loads(line)
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            # What a kill has torn is no line.
+            continue
         if entry["event"] == "task":
             assert entry["id"] not in found
             calls = [{k: v for k, v in call.items() if k != "duration_ms"} for call in entry["calls"]]
@@ -247,21 +283,30 @@ def test_what_prevents_a_worker_from_beginning_is_told(cluster: Cluster, project
             list(box.map([["ls"]], engine="ray"))
 
 
-def test_the_command_line_goes_to_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    task = {"id": "x", "argv": ["echo", "x"], "expect": {"stdout": "x\n"}}
-    (tmp_path / "tasks.jsonl").write_text(json.dumps(task))
-    command = [sys.executable, "-m", "corral", "eval", "tasks.jsonl", "--engine", "ray"]
+def in_the_cluster(cluster: Cluster, folder: Path) -> dict[str, Any]:
+    """Return how the command line is started so that it goes to the cluster."""
+    words = [sys.executable, "-m", "corral", "eval", "tasks.jsonl", "--engine", "ray"]
+    return {"args": words, "cwd": folder, "env": dict(os.environ) | {"RAY_ADDRESS": cluster.nodes.address}}
+
+
+def test_the_command_line_goes_to_the_cluster_and_goes_on_after_a_kill(cluster: Cluster, tmp_path: Path) -> None:
+    tasks = [{"id": f"t{n}", "shell": f"sleep 0.05; echo {n}", "expect": {"stdout": f"{n}\n"}} for n in range(60)]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    journal = tmp_path / "corral-eval/journal.jsonl"
+    with subprocess.Popen(**in_the_cluster(cluster, tmp_path), stderr=subprocess.PIPE) as process:
+        while not journal.exists() or journal.read_bytes().count(b"\n") <= 30:
+            assert process.poll() is None
+        process.kill()
+    first = entries(tmp_path / "corral-eval")
+    # What it had started goes with it.
+    eventually(lambda: ray.available_resources().get("corral") == cluster.room)
     done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=dict(os.environ) | {"RAY_ADDRESS": cluster.nodes.address},
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
+        **in_the_cluster(cluster, tmp_path), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("✓ 1 passed  of 1")
+    assert done.stdout.startswith("✓ 60 passed  of 60")
+    assert f"{len(first)} of 60 tasks are done" in done.stderr
+    assert {*entries(tmp_path / "corral-eval")} == {task["id"] for task in tasks}
 
 
 OWN = """
