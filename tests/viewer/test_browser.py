@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 from chromium import NARROW, WIDE, Browser
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from corral import Containment, Sandbox, SandboxConfig
@@ -13,7 +16,8 @@ from corral.audit import Log, new_id
 from corral.evals.outcome import Outcome
 from corral.evals.results import RESULTS
 from corral.gates import GatedSandbox, ToolAllowlist, noted
-from corral.model import Call
+from corral.integrations.otel import instrument
+from corral.model import Call, Connection
 from corral.viewer import LiveView, page, write
 from corral.viewer.feed import Feed, dumps
 from corral.viewer.parts import Reader
@@ -426,3 +430,57 @@ def test_no_verdict_or_outcome_is_told_by_colour_alone(
         "return [...document.querySelectorAll('.row .ending')].map((e) => [e.textContent, e.querySelector('svg').innerHTML])"
     )
     assert len({shape for _, shape in endings}) == len({words for words, _ in endings}) == 3
+
+
+def test_a_span_of_time_is_picked_by_dragging_and_by_keys(browser: Browser, tmp_path: Path) -> None:
+    texts = [
+        dumps({"key": str(n), "shell": f"echo {n}", "at": 1794736800000 + n * 1000, "decision": "allow", "outcome": "ok"})
+        for n in range(11)
+    ]  # fmt: skip
+    path = tmp_path / "r.html"
+    path.write_text(
+        "".join(page.report(page.meta(name="n", kind="log", live=False), texts, {"calls": {}, "parts": []}, None))
+    )
+    browser.open(path.as_uri())
+    timeline = browser.driver.find_element("css selector", "#timeline svg")
+    middle = timeline.rect["width"] / 2
+    ActionChains(browser.driver).move_to_element_with_offset(timeline, -10, 0).click_and_hold().move_by_offset(
+        int(middle) - 30, 0
+    ).release().perform()
+    browser.settle()
+    assert browser.commands() == [f"echo {n}" for n in (9, 8, 7, 6, 5)]
+    browser.press(Keys.ESCAPE)
+    assert len(browser.commands()) == 11
+    browser.press("j", "j", "j", "]", Keys.END, "k", "[")
+    assert browser.commands() == [f"echo {n}" for n in (8, 7, 6, 5, 4, 3, 2, 1)]
+    assert len(browser.texts("#timeline .brush")) <= 1
+
+
+def test_spans_and_connections_of_a_call_are_shown(browser: Browser, project: Path) -> None:
+    provider = TracerProvider()
+    config = SandboxConfig(str(project), containment=Containment(backend="none"))
+    with LiveView(str(project)) as view, Sandbox(config) as box:
+        provider.add_span_processor(SimpleSpanProcessor(view.spans))  # type: ignore[arg-type]
+        instrument(box, tracer_provider=provider)
+        connection = Connection("index.example:443", "refused", "192.0.2.1", "not granted", count=3)
+        box.on_result = lambda result: view.result(result.replace(connections=(connection,), transaction="t1"))
+        box.run(["ls"])
+        browser.open(view.url)
+        browser.click(".row")
+        browser.until(lambda: browser.texts(".spans td"), "the spans are there")
+        assert browser.texts(".spans td:first-child")[0] == "execute_tool run_command"
+        shown = " ".join(browser.texts("#detail section"))
+        assert "index.example:443 refused · 3 times" in shown
+        assert "at 192.0.2.1" in shown
+        assert "t1" in shown
+    provider.shutdown()
+
+
+def test_what_is_no_call_is_a_note_and_has_no_verdict(
+    browser: Browser, serve: Callable[..., Server], home: dict[str, str], project: Path
+) -> None:
+    Log(SandboxConfig(str(project)), event="trust", environ=home).note({"reason": "corral.toml was trusted"})
+    browser.open(serve().url)
+    assert browser.texts(".row .verdict") == ["note"]
+    assert browser.texts(".row .ending") == ["trust"]
+    assert browser.commands() == ["corral.toml was trusted"]

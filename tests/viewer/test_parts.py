@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from corral.viewer import details, write
+from corral.viewer import spans as span_files
 from corral.viewer.details import details_of, details_of_all
 from corral.viewer.feed import Feed
 from corral.viewer.parts import MAX_STEPS, Reader
-from corral.viewer.spans import Spans
 
 OUTSIDE = "cat /etc/shadow"
 
@@ -119,10 +119,10 @@ def test_spans_belong_to_the_result_that_their_trace_names(tmp_path: Path) -> No
     path.write_text(
         f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{spans},7,{{}}]}}]}}]}}\nno json\n[]\n{{"resourceSpans":7}}\n'
     )
-    found = Spans(str(path)).of({"id": "r1"})
+    found = span_files.read(str(path)).of({"id": "r1"})
     assert [(item["name"], item["start"], item["end"]) for item in found] == [
         ("execute_tool", 1.0, 9.0),
         ("process", 2.0, 5.0),
     ]
     assert found[0]["attributes"] == {"corral.result.id": "r1", "n": "3"}
-    assert Spans(str(path)).of({"id": "r2"}) == []
+    assert span_files.read(str(path)).of({"id": "r2"}) == []

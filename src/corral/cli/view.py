@@ -17,13 +17,14 @@ from corral.viewer.feed import Feed
 from corral.viewer.parts import Reader
 from corral.viewer.serving import Server, fill
 from corral.viewer.sources import LogSource, source_of
-from corral.viewer.spans import Spans
+from corral.viewer.spans import read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
     from corral.viewer.sources import Source
+    from corral.viewer.spans import Spans
 
 
 def main(options: argparse.Namespace) -> int:
@@ -34,7 +35,7 @@ def main(options: argparse.Namespace) -> int:
         log=lambda: LogSource(directory(os.environ), wish_of(options), last=options.number),
         root=root,
     )
-    spans = Spans(options.spans) if options.spans else None
+    spans = read(options.spans) if options.spans else None
     return _write(source, root, spans, options) if options.out else _serve(source, root, spans, options)
 
 

@@ -9,6 +9,7 @@ from corral.viewer.details import details_of_all
 from corral.viewer.feed import Feed
 from corral.viewer.parts import Reader
 from corral.viewer.serving import Server
+from corral.viewer.spans import Spans
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
 
     from corral.gates import Ruling
     from corral.result import SandboxResult
-    from corral.viewer.spans import Spans
 
 __all__ = ["LiveView", "write"]
 
 
 class LiveView:
-    """A page about sandboxes of this process. `result` is a sandbox's `on_result`, `ruling` a gated one's `on_ruling`.
+    """A page about sandboxes of this process. `result` is a sandbox's `on_result`, `ruling` a gated one's `on_ruling`, `spans`
+    an exporter for OpenTelemetry's SDK.
 
     Unlike the owner's log it has what commands printed, in this process's memory, and it takes out no secrets.
     """
@@ -31,9 +32,10 @@ class LiveView:
         self._root = os.path.realpath(project_root)
         self._feed = Feed()
         self._feed.loaded()
+        self.spans = Spans()
         self._reader = Reader(os.environ, root=self._root)
         about = page.meta(name=self._root, kind="sandbox", live=True)
-        self._server = Server(self._feed, about, self._reader, port=port).start()
+        self._server = Server(self._feed, about, self._reader, port=port, spans=self.spans).start()
 
     @property
     def url(self) -> str:
@@ -51,7 +53,7 @@ class LiveView:
     def write(self, path: str) -> int:
         """Leave the page as one file; return how many bytes it has."""
         about = page.meta(name=self._root, kind="sandbox", live=False)
-        return write(path, self._feed, about, Reader(os.environ, root=self._root, keeps=True))
+        return write(path, self._feed, about, Reader(os.environ, root=self._root, keeps=True), self.spans)
 
     def close(self) -> None:
         """Serve no more."""

@@ -28,6 +28,7 @@ _USAGE = ("user_seconds", "system_seconds", "peak_memory_bytes", "read_bytes", "
 _COUNTS = ("exit_code", "signal", "stdout_bytes", "stderr_bytes", "killed", "duration_ms")
 _FLAGS = ("timed_out", "denied", "truncated")
 _WORDS = ("backend", "enforcement")
+_CONNECTION = ("target", "outcome", "address", "detail", "grant")
 _VIOLATION = ("kind", "target", "detail", "instead", "grant")
 
 
@@ -54,7 +55,11 @@ def of_result(data: Mapping[str, Any], *, root: str = "", event: str = "run") ->
     """Return what a result says, as `SandboxResult.to_dict` gives it, and apart from it what it printed."""
     verdict = data.get("verdict") if isinstance(data.get("verdict"), dict) else {}
     assert isinstance(verdict, dict)  # noqa: S101  one line above
-    made = _plain(data, ("id", "cwd", "reason")) | {"key": text(data.get("id")), "event": event, "root": root}
+    made = _plain(data, ("id", "cwd", "reason", "transaction")) | {
+        "key": text(data.get("id")),
+        "event": event,
+        "root": root,
+    }
     words = [text(word, MAX_TEXT) for word in listed(data.get("argv"), MAX_WORDS)]
     is_shell = data.get("shell") is True and len(words) == 1
     made |= {"shell": words[0]} if is_shell else {"argv": words}
@@ -202,6 +207,10 @@ def _result(data: Mapping[str, Any]) -> Data:
     violations = [item for item in listed(data.get("violations")) if isinstance(item, dict)]
     made["violations"] = [
         _kept(_plain(item, _VIOLATION) | {"inferred": item.get("inferred") is True}) for item in violations
+    ]
+    connections = [item for item in listed(data.get("connections")) if isinstance(item, dict)]
+    made["connections"] = [
+        _kept(_plain(item, _CONNECTION) | {"count": number(item.get("count"))}) for item in connections
     ]
     usage = data.get("usage")
     if isinstance(usage, dict):

@@ -29,7 +29,7 @@ class Detail {
     const parts = this.more && this.more.parts;
     const findings = joined(call.findings || [], parts && parts.findings || []);
     const sections = [
-      this.command(call, findings), this.parts(call, parts, findings), this.findings(call, findings), this.violations(call), this.chain(call), this.spans(),
+      this.command(call, findings), this.parts(call, parts, findings), this.findings(call, findings), this.violations(call), this.connections(call), this.chain(call), this.spans(),
       this.costs(call), this.enforcement(call), this.output(call), this.about(call), this.raw(call),
     ];
     const top = this.box.scrollTop;
@@ -39,7 +39,7 @@ class Detail {
 
   cap(call) {
     return el("div", { class: "cap" },
-      el("span", { class: "badge " + call.decision }, sign(call.decision), call.decision),
+      call.outcome === "note" ? el("span", { class: "badge soft" }, sign("note"), plain(call.event || "note", 40)) : el("span", { class: "badge " + call.decision }, sign(call.decision), call.decision),
       call.outcome === "note" ? null : el("span", { class: "badge soft" }, sign(call.outcome), ending(call)),
       el("span", { class: "grow" }, call.at === undefined ? "" : day(call.at) + " " + clock(call.at)),
       el("button", { class: "icon", type: "button", "aria-label": "Close", title: "Close (Esc)", onclick: this.close }, "×"));
@@ -100,6 +100,15 @@ class Detail {
       violation.instead ? el("p", { class: "instead foreign" }, foreign(violation.instead)) : null)));
   }
 
+  connections(call) {
+    const found = call.result && call.result.connections;
+    if (!found) return null;
+    const signs = { allowed: "allow", refused: "deny", failed: "failed" };
+    return section("Connections", "what was asked of the sandbox's proxy", el("ol", { class: "chain" }, found.map((one) => el("li", {}, sign(entry(signs, one.outcome) || "note"),
+      el("b", { class: "mono foreign" }, plain(one.target || "", 200)), " ", plain(one.outcome || "", 40), one.count > 1 ? ` · ${count(one.count)} times` : "",
+      [one.address && `at ${one.address}`, one.grant && `granted by ${one.grant}`, one.detail].filter(Boolean).map((said) => el("div", { class: "sub foreign" }, foreign(said)))))));
+  }
+
   chain(call) {
     const steps = call.chain || [];
     if (steps.length < 2 && !steps.some((step) => step.event === "gate")) return null;
@@ -116,8 +125,9 @@ class Detail {
     if (!spans || !spans.length) return null;
     const from = Math.min(...spans.map((span) => span.start)), to = Math.max(...spans.map((span) => span.end), from + 0.001);
     const x = (at) => (100 * (at - from)) / (to - from);
-    return section("Spans", milliseconds(to - from), el("table", { class: "spans" }, el("tbody", {}, spans.map((span) => el("tr", {},
-      el("td", { class: "mono foreign" }, plain(span.name, 80)),
+    const depth = (span, most = 8) => { const above = spans.find((other) => other.spanId && other.spanId === span.parentSpanId); return above && most ? 1 + depth(above, most - 1) : 0; };
+    return section("Spans", milliseconds(to - from), el("table", { class: "spans" }, el("tbody", {}, spans.map((span) => el("tr", { title: Object.entries(span.attributes).slice(0, 20).map(([name, value]) => plain(name, 60) + " = " + plain(value, 80)).join("\n") },
+      el("td", { class: "mono foreign" }, "\u00a0\u00a0".repeat(depth(span)) + plain(span.name, 80)),
       el("td", {}, svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { class: "fill-accent", x: x(span.start), y: 1, width: Math.max(0.6, x(span.end) - x(span.start)), height: 8 }))),
       el("td", {}, milliseconds(span.end - span.start)))))));
   }
@@ -163,7 +173,7 @@ class Detail {
   }
 
   about(call) {
-    const facts = [["Project", call.root], ["Directory", call.cwd], ["Profile", call.profile], ["Asked by", [call.event, call.host].filter(Boolean).join(", ")], ["Task", call.task], ["Tool", call.tool], ["Id", call.id], ["Line of the log", call.seq && String(call.seq)]];
+    const facts = [["Project", call.root], ["Directory", call.cwd], ["Profile", call.profile], ["Asked by", [call.event, call.host].filter(Boolean).join(", ")], ["Task", call.task], ["Tool", call.tool], ["Transaction", call.transaction], ["Id", call.id], ["Line of the log", call.seq && String(call.seq)]];
     return section("About", "", el("dl", { class: "facts wide" }, facts.filter((fact) => fact[1]).map(([name, value]) => [el("dt", {}, name), el("dd", { class: "mono foreign" }, foreign(value, { oneLine: true }))])));
   }
 

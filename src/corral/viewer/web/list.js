@@ -92,8 +92,9 @@ class List {
       "aria-posinset": position + 1, "aria-setsize": this.store.shown.length,
     },
     el("span", { class: "time" }, call.at === undefined ? "" : this.several ? day(call.at).slice(5) + " " + clock(call.at).slice(0, 5) : clock(call.at)),
-    el("span", { class: "verdict " + call.decision }, sign(call.decision), call.decision),
-    el("span", { class: "ending" + (["ok", "judged", "note"].includes(call.outcome) ? "" : " bad") }, sign(isStopped(call) && call.outcome !== "refused" ? "stopped" : call.outcome), ending(call)),
+    // What is no call, such as a file that was trusted, got no verdict.
+    call.outcome === "note" ? el("span", { class: "verdict idle" }, sign("note"), "note") : el("span", { class: "verdict " + call.decision }, sign(call.decision), call.decision),
+    el("span", { class: "ending" + (["ok", "judged", "note"].includes(call.outcome) ? "" : " bad") }, call.outcome === "note" ? plain(call.event || "", 40) : [sign(isStopped(call) && call.outcome !== "refused" ? "stopped" : call.outcome), ending(call)]),
     el("span", { class: "command foreign" }, foreign(shownText(call), { oneLine: true })),
     el("span", { class: "rule foreign" }, worst ? plain(worst.rule || "", 80) : ""),
     el("span", { class: "project foreign" }, plain(call.task || (call.root || "").split("/").pop(), 80)),

@@ -195,7 +195,17 @@ async function unpack() {
 
 // Keys, theme, start.
 
-const KEYS = [["j  ↓", "next call"], ["k  ↑", "call before"], ["Enter", "open the call"], ["Esc", "close, or clear what is filtered"], ["/", "search"], ["Home  End", "first, last"], ["1 2 3", "calls, plots, evals"], ["t", "theme: system, light, dark"], ["?", "these keys"]];
+const KEYS = [["j  ↓", "next call"], ["k  ↑", "call before"], ["Enter", "open the call"], ["Esc", "close, or clear what is filtered"], ["/", "search"], ["Home  End", "first, last"], ["[  ]", "only from this call on, only up to it"], ["1 2 3", "calls, plots, evals"], ["t", "theme: system, light, dark"], ["?", "these keys"]];
+
+/** Narrow the span of time to where the selected call is, as dragging does. */
+function bound(isStart) {
+  const call = list.selected === null ? null : store.calls[store.index.get(list.selected)];
+  if (!call || call.at === undefined) return;
+  const { filter } = store;
+  if (isStart) Object.assign(filter, { from: call.at, to: filter.to !== null && filter.to > call.at ? filter.to : Math.max(...store.span, call.at) });
+  else Object.assign(filter, { to: call.at, from: filter.from !== null && filter.from < call.at ? filter.from : Math.min(...store.span, call.at) });
+  changed();
+}
 
 function help() {
   const box = byId("keys");
@@ -230,7 +240,7 @@ document.addEventListener("keydown", (event) => {
   const open = () => { if (list.selected !== null && current === "calls") { list.select(store.index.get(list.selected), { opens: true }); byId("detail").focus({ preventScroll: true }); } };
   const inList = current === "calls" && !(place && place.closest("#detail, button, summary"));
   const moves = { j: () => list.move(1), k: () => list.move(-1), ...(inList ? { ArrowDown: () => list.move(1), ArrowUp: () => list.move(-1), PageDown: () => list.move(20), PageUp: () => list.move(-20), Home: () => list.edge(false), End: () => list.edge(true), Enter: open } : {}) };
-  const others = { "/": () => { tab(current === "evals" ? "calls" : current); byId("text").focus(); byId("text").select(); }, "?": help, t: nextTheme, 1: () => tab("calls"), 2: () => tab("plots"), 3: () => { if (!byId("tab-evals").hidden) tab("evals"); } };
+  const others = { "/": () => { tab(current === "evals" ? "calls" : current); byId("text").focus(); byId("text").select(); }, "?": help, "[": () => bound(true), "]": () => bound(false), t: nextTheme, 1: () => tab("calls"), 2: () => tab("plots"), 3: () => { if (!byId("tab-evals").hidden) tab("evals"); } };
   const act = (current === "calls" && moves[event.key]) || others[event.key];
   if (act) { event.preventDefault(); act(); }
 });

@@ -113,7 +113,13 @@ class Store {
       shown.push(i);
     }
     this.base = base;
-    this.span = this.at.length ? [this.at[0], this.at[this.at.length - 1]] : null;
+    this.span = null;
+    for (const at of this.at) {
+      if (at === null) continue;
+      if (!this.span) this.span = [at, at];
+      else if (at < this.span[0]) this.span[0] = at;
+      else if (at > this.span[1]) this.span[1] = at;
+    }
     this.counts = counts;
     this.shown = this.sorted(shown);
   }
