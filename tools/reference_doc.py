@@ -146,7 +146,7 @@ def policy_page() -> str:
     """Return every key of a policy file."""
     rule = schema()["properties"]["rule"]["items"]["properties"]
     lines = [
-        "# Every policy key\n",
+        "---\nhide: [toc]\n---\n\n# Every policy key\n",
         "Made by `make docs` from the table that parses the files. How files meet: [policy files](../policy.md).\n",
         "`0` means no bound where the meaning allows it. The last column is what a project's file may set that is not trusted.\n",
         "| key | meaning | takes | built in | tighter is |",
