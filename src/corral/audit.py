@@ -86,6 +86,8 @@ class Log:
         if result.connections:
             told["connections"] = [self._violation(c) for c in result.connections[:MAX_CONNECTIONS]]
         fields["result"] = told
+        if result.transaction:
+            fields["transaction"] = result.transaction
         self._append(result.id or new_id(), fields)
 
     def verdict(

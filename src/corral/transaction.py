@@ -67,6 +67,11 @@ class Transaction:
         return self._place.id
 
     @property
+    def root(self) -> str:
+        """The project."""
+        return self._box.config.project_root
+
+    @property
     def how(self) -> str:
         """What stands for the project: an `overlay`, or a `reflink` or plain `copy` of it where the kernel gives none."""
         return self._place.how

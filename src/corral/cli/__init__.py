@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 HOOK_REFUSED_STATUS = 2
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as a shell reports it
+_MODULES = {"try": "trying"}  # a word of Python names no module
 _CANNOT_WRITE = (EDQUOT, EFBIG, EIO, ENOSPC)
 
 
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
     options = parse(arguments)
     try:
-        status: int = import_module(f"corral.cli.{options.verb}").main(options)
+        status: int = import_module(f"corral.cli.{_MODULES.get(options.verb, options.verb)}").main(options)
         sys.stdout.flush()
     except CorralError as error:
         print(f"corral: {visible(str(error))}", file=sys.stderr)

@@ -216,6 +216,19 @@ def verb_parser(verb: str) -> Parser:
         parser.add_argument("ids", nargs="*", metavar="ID", help=argparse.SUPPRESS)
         parser.add_argument("--all", action="store_true", help="revoke all")
         _call_arguments(parser)
+    if verb == "try":
+        parser.add_argument(
+            "-y", "--yes", action="store_true", help="apply without a question, if the command ends with 0"
+        )
+        parser.add_argument(
+            "-T", "--no-tty", dest="tty", action="store_false", default=None, help="without a terminal of its own"
+        )
+    if verb in ("apply", "discard", "undo"):
+        parser.add_argument("id", nargs="?", default="", metavar="ID", help="of the transaction, or how it begins")
+    if verb == "apply":
+        parser.add_argument("paths", nargs="*", metavar="PATH", help="only what lies there")
+    if verb == "history":
+        parser.add_argument("-v", "--verbose", action="store_true", help="with every path")
     if verb == "run":
         own = "on a terminal of its own (default: where corral is on one)"
         parser.add_argument("-t", "--tty", action="store_true", default=None, help=own)
@@ -244,7 +257,7 @@ def verb_parser(verb: str) -> Parser:
     if verb == "mcp":
         _mcp_arguments(parser)
         return parser
-    if verb in ("run", "doctor", "selftest"):
+    if verb in ("run", "try", "doctor", "selftest"):
         what = "what holds commands: auto (default), warden, bubblewrap, or none"
         parser.add_argument("--backend", default="auto", choices=BACKENDS, metavar="NAME", help=what)
     if verb in ("install", "uninstall"):
@@ -256,7 +269,7 @@ def verb_parser(verb: str) -> Parser:
     if verb == "policy":
         parser.add_argument("action", choices=("show", "test", "schema"), metavar="show|test|schema")
         _profile_argument(parser)
-    if verb in ("policy", "init", "trust", "distrust", "rule"):
+    if verb in ("policy", "init", "trust", "distrust", "rule", "apply", "discard", "undo", "history"):
         _root_argument(parser)
     if verb == "trust":
         parser.add_argument("--list", action="store_true", help="show what is trusted")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from corral.model import Call
     from corral.result import SandboxResult
     from corral.sandbox import Sandbox
+    from corral.transaction import Transaction
 
 NOTICE_SECONDS = 0.1  # how long a signal may wait until it is handed on
 DEFAULT_SIZE = (24, 80)
@@ -43,7 +44,7 @@ def is_wanted(word: bool | None) -> bool:
     return all(map(os.isatty, (0, 1, 2))) and _is_in_foreground()
 
 
-def drive(box: Sandbox, call: Call) -> SandboxResult:
+def drive(box: Sandbox | Transaction, call: Call) -> SandboxResult:
     """Run a call on a terminal of its own, shown in ours, to its end."""
     rows, columns = _size()
     handle = box.start(call.argv, shell=call.shell, cwd=call.cwd, pty=True, rows=rows, columns=columns, on_output=_show)

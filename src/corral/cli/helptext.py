@@ -10,6 +10,7 @@ what runs inside the project.
   corral check -- rm -rf build          is this allowed? nothing runs
   corral explain --shell 'cat x | sh'   why, part by part
   corral run -- pytest -q               run it contained, if it is allowed; what is asked about, you are asked
+  corral try -- make format             run it, see the diff, then keep or discard what it did
   corral install claude                 put it before Claude Code, Codex, Gemini CLI, Cursor, OpenCode or Copilot CLI
   corral log                            what was tried, and what became of it
   corral view                           the same in a browser, live; --out report.html writes one file
@@ -41,6 +42,50 @@ control, Ctrl-C and Ctrl-Z are the command's. -t gives it one in any case, and a
 says otherwise; -T gives it none. Elsewhere stdin, stdout and stderr are the command's own. With --json what it prints
 is captured and bounded instead, and one JSON object is printed when the command has ended.
 Exit code: the command's own; 126 denied, 124 timed out, 125 corral itself failed.
+"""
+TRY = """\
+examples:
+  corral try -- npm run codemod               run it, look at the diff, say yes or no
+  corral try --yes -- make format             apply without a question, if it ends with 0
+  corral try --json --shell 'rm -rf build'    what it would do, as JSON; nothing is applied
+
+The command sees the project and may delete and rewrite in it; what it does goes to an overlay. Then the changes are shown
+as a diff, and you are asked. Where nobody can be asked they are neither applied nor lost: they wait for 7 days, for
+corral apply or corral discard. What is protected is never applied, and a file that you changed meanwhile never overwritten.
+Exit code: the command's own; 126 denied, 124 timed out; 125 corral itself failed, or a conflict kept it from applying.
+"""
+APPLY = """\
+examples:
+  corral apply                      what waits here, if it is one
+  corral apply 3f2a91c0             by its id, or how that begins; corral history shows them
+  corral apply 3f2a91c0 src docs    of it only what lies there; the rest goes on waiting
+
+Not from an agent's shell, and not from inside a sandbox.
+Exit code: 0 applied; 125 a file was changed meanwhile, or corral itself failed: nothing was applied.
+"""
+DISCARD = """\
+examples:
+  corral discard
+  corral discard 3f2a91c0
+
+Exit code: 0; 125 corral itself failed.
+"""
+UNDO = """\
+examples:
+  corral undo                       take back what was applied last
+  corral undo 3f2a91c0              another one, by its id or how that begins
+
+Restored is exactly what was there: contents, modes, links, times. Where something of it was changed since, nothing is undone.
+Exit code: 0 undone; 125 something was changed since, or corral itself failed.
+"""
+HISTORY = """\
+examples:
+  corral history
+  corral history --verbose          with every path
+  corral history --json | jq -r '.[] | select(.state == "waits") | .id'
+
+What waits, and what was applied or undone in the last 30 days, the latest first.
+Exit code: 0; 125 corral itself failed.
 """
 CHECK = """\
 examples:
@@ -253,6 +298,7 @@ Exit code: 0; 125 corral itself failed.
 """
 GROUPS = {
     "commands of an agent": ("run", "batch", "check", "explain"),
+    "try, look, then keep": ("try", "apply", "discard", "undo", "history"),
     "what is at work, and what was tried": ("status", "log", "view"),
     "what you decide": ("policy", "init", "trust", "distrust", "grants"),
     "agents": ("install", "uninstall", "hook", "mcp"),
@@ -264,6 +310,11 @@ VERBS = {
     "run": ("run a command, if the guard allows it", RUN),
     "check": ("say whether a command would be allowed; run nothing", CHECK),
     "explain": ("show how a command is judged, part by part; run nothing", EXPLAIN),
+    "try": ("run a command without changing the project, show what it did, and ask whether to keep that", TRY),
+    "apply": ("write to the project what a transaction has left waiting", APPLY),
+    "discard": ("forget what a transaction has left waiting", DISCARD),
+    "undo": ("take back the transaction that was applied last", UNDO),
+    "history": ("show the transactions of this project", HISTORY),
     "batch": ("run many calls, several at a time: JSON lines in, JSON lines out", BATCH),
     "eval": ("run tasks in throwaway projects and say which passed; compare two runs", EVAL),
     "grants": ("show, revoke or add what you approved for a project", GRANTS),
@@ -285,11 +336,12 @@ VERBS = {
 }
 CALLS = {
     verb: f"corral {verb} [options] -- CMD [ARG ...]\n       corral {verb} [options] --shell STRING"
-    for verb in ("run", "check", "explain")
+    for verb in ("run", "check", "explain", "try")
 }
 CALLS["check"] += "\n       corral check [--profile NAME] [--root DIR] --jsonl"
 USAGE = CALLS | {
     "grants": "corral grants [list]\n       corral grants revoke ID ... | --all\n       corral grants add [options] -- CMD [ARG ...]",
+    "apply": "corral apply [options] [ID [PATH ...]]",
     "view": "corral view [options] [FILE [FILE]]",
     "log": "corral log [options]\n       corral log show ID\n       corral log verify",
 }

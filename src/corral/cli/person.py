@@ -51,6 +51,11 @@ def why_nobody(environ: Mapping[str, str]) -> str:
     return ""
 
 
+def why_not_outside() -> str:
+    """Return that this is inside a sandbox, or nothing."""
+    return "this is inside a sandbox" if _is_in_sandbox() else ""
+
+
 def _is_in_sandbox() -> bool:
     try:
         with open("/proc/self/status", "rb") as file:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corral.grants import Pending
     from corral.model import Verdict
     from corral.result import SandboxResult
+    from corral.transaction import Transaction
 
 
 def main(options: argparse.Namespace) -> int:
@@ -125,11 +126,11 @@ def _approval(pending: Pending) -> Callable[[Call, Verdict], bool]:
 def _driven(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[SandboxResult, Telling | None]:
     telling = None if options.directory_file is None else Telling(box, call, exports=options.exports)
     on_terminal = not options.json and console.is_wanted(options.tty)
-    result = console.drive(box, call) if on_terminal else _drive(box, call, live=not options.json)
+    result = console.drive(box, call) if on_terminal else drive(box, call, live=not options.json)
     return result, telling
 
 
-def _drive(box: Sandbox, call: Call, *, live: bool) -> SandboxResult:
+def drive(box: Sandbox | Transaction, call: Call, *, live: bool) -> SandboxResult:
     """Run to the end. The terminal's Ctrl-C reaches only us, since the command has its own session: it is handed on."""
     noted: list[int] = []
     for number in (SIGINT, SIGTERM, SIGHUP):

@@ -1,0 +1,82 @@
+"""A transaction's changes as lines for people: the diff in colour, where that is welcome, and nothing in it that drives a terminal."""
+
+from __future__ import annotations
+
+from corral.terminal import visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from corral.terminal import Terminal
+    from corral.transactions.applying import Applied
+    from corral.transactions.changes import Change
+
+MAX_LINES = 200  # of a diff that nobody asked to see whole
+TAB = " " * 4
+_STYLES = (
+    ("diff ", "head"),
+    ("@@", "mark"),
+    ("+++", "head"),
+    ("---", "head"),
+    ("+", "allow"),
+    ("-", "deny"),
+    ("#", "ask"),
+)
+_SIGNS = {"added": ("+", "allow"), "deleted": ("-", "deny")}
+
+
+def diff_lines(diff: str, terminal: Terminal) -> list[str]:
+    """Return a diff's lines, painted. A tab is spaces: as an escape nobody could read code by it."""
+    return [_painted(visible(line.replace("\t", TAB)), terminal) for line in diff.split("\n")[:-1]]
+
+
+def _painted(line: str, terminal: Terminal) -> str:
+    style = next((style for start, style in _STYLES if line.startswith(start)), "")
+    return terminal.paint(style, line) if style else line
+
+
+def bounded(lines: list[str], most: int, terminal: Terminal) -> tuple[list[str], bool]:
+    """Return lines, without the middle where they are too many, and whether these are all."""
+    if len(lines) <= most:
+        return lines, True
+    omitted = f"{terminal.sign('cut')} {len(lines) - most} lines are not shown here"
+    return [*lines[: most // 2], terminal.paint("ask", omitted), *lines[-(most // 2) :]], False
+
+
+def summary(changes: Iterable[Change]) -> str:
+    """Return how many changes of each kind there are, in a line."""
+    counted: dict[str, int] = {}
+    for change in changes:
+        kind = "only its mode" if change.kind == "mode" else "touched" if change.kind == "time" else change.kind
+        counted[kind] = counted.get(kind, 0) + 1
+    total = sum(counted.values())
+    parts = ", ".join(f"{number} {kind}" for kind, number in counted.items())
+    return f"{total} change{'s' if total != 1 else ''}: {parts}" if total else "nothing was changed"
+
+
+def change_line(change: Change, terminal: Terminal) -> str:
+    """Return one change as a line."""
+    sign, style = _SIGNS.get(change.kind, ("~", "ask"))
+    folder = "/" if change.what == "directory" else ""
+    path = visible(change.path or ".") + folder
+    told = f"{visible(change.old_path)} {'→' if terminal.unicode else '->'} {path}" if change.old_path else path
+    more = " (protected: never applied)" if change.protected else ""
+    return f"  {terminal.paint(style, sign)} {told}{more}"
+
+
+def applied_lines(applied: Applied, terminal: Terminal, done: str) -> list[str]:
+    """Return what became of an application: what was done, or what stood in the way, and what was left out."""
+    lines = [
+        terminal.paint("deny", f"{terminal.sign('deny')} {visible(each.path)}: {visible(each.why)}")
+        for each in applied.conflicts
+    ]
+    lines += [
+        terminal.paint("ask", f"{terminal.sign('warn')} left out: {visible(each.path)}: {visible(each.why)}")
+        for each in applied.refused
+    ]
+    if applied.ok:
+        lines.append(terminal.paint("allow", f"{terminal.sign('allow')} {done}"))
+    else:
+        lines.append("corral: nothing was changed")
+    return lines

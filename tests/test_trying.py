@@ -1,0 +1,229 @@
+"""`corral try` and what follows it: a person looks and says yes, or nothing changes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from corral.cli.changetext import bounded, diff_lines, summary
+from corral.cli.person import AGENT_VARIABLES
+from corral.terminal import Terminal
+from corral.transactions.changes import Change
+from screen import Screen
+
+CORRAL = (sys.executable, "-m", "corral")
+END = b"[N]o, discard > "
+CHANGE = "echo changed >notes.txt; rm old; echo new >new"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project, and an owner's files of its own."""
+    for kind in ("STATE", "CACHE", "CONFIG"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind.lower()))
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "notes.txt").write_text("kept\n")
+    (root / "old").write_text("old\n")
+    return root
+
+
+@pytest.fixture
+def screen(project: Path) -> Iterator[Callable[..., Screen]]:
+    made: list[Screen] = []
+
+    def make(*arguments: str, **environ: str) -> Screen:
+        made.append(Screen([*CORRAL, *arguments], project, rows=40, environ={"NO_COLOR": "1"} | environ))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def corral(project: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run corral without a terminal."""
+    env = {name: value for name, value in os.environ.items() if name not in AGENT_VARIABLES}
+    return subprocess.run(
+        [*CORRAL, *arguments],
+        cwd=project,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=env | environ,
+        start_new_session=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def names(project: Path) -> list[str]:
+    return sorted(os.listdir(project))
+
+
+def test_a_person_sees_the_diff_and_says_yes(screen: Callable[..., Screen], project: Path) -> None:
+    shown = screen("try", "--shell", CHANGE)
+    text = shown.until(END).decode()
+    for words in (
+        "-kept",
+        "+changed",
+        "deleted file mode 100644",
+        "+new",
+        "3 changes: 1 added, 1 changed, 1 deleted",
+        "Apply to the project? [y]es",
+    ):
+        assert words in text
+    assert names(project) == ["notes.txt", "old"]
+    shown.type(b"y\n")
+    shown.until(b"applied; to take it back: corral undo")
+    assert shown.status() == 0
+    assert names(project) == ["new", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    "keys", [b"n\n", b"\n", b"what?\n", b"\x04"], ids=["no", "nothing", "other words", "end of file"]
+)
+def test_anything_else_is_no(keys: bytes, screen: Callable[..., Screen], project: Path) -> None:
+    shown = screen("try", "--shell", CHANGE)
+    shown.until(END)
+    shown.type(keys)
+    shown.until(b"discarded; the project is as it was")
+    assert shown.status() == 0
+    assert names(project) == ["notes.txt", "old"]
+    assert corral(project, "history", "--json").stdout == "[]\n"
+
+
+def test_keys_that_were_hit_before_the_question_are_no_answer(screen: Callable[..., Screen], project: Path) -> None:
+    shown = screen("try", "-T", "--shell", f"{CHANGE}; echo first")
+    shown.type(b"y\ny\n")
+    shown.until(END)
+    shown.type(b"\n")
+    assert shown.status() == 0
+    assert names(project) == ["notes.txt", "old"]
+
+
+def test_a_command_cannot_answer_for_the_person(screen: Callable[..., Screen], project: Path) -> None:
+    shown = screen("try", "--shell", f"{CHANGE}; printf 'y\\n' >/dev/tty; echo $'\\033[6n'")
+    shown.until(END)
+    shown.type(b"n\n")
+    assert shown.status() == 0
+    assert names(project) == ["notes.txt", "old"]
+
+
+def test_where_nobody_can_be_asked_nothing_is_applied_and_nothing_lost(project: Path) -> None:
+    done = corral(project, "try", "--shell", CHANGE)
+    assert done.returncode == 0
+    assert "+changed" in done.stdout
+    assert names(project) == ["notes.txt", "old"]
+    (entry,) = json.loads(corral(project, "history", "--json").stdout)
+    assert (entry["state"], entry["commands"]) == ("waits", [CHANGE])
+    assert f"corral apply {entry['id']}" in done.stderr
+    assert corral(project, "apply", entry["id"][:6]).returncode == 0
+    assert names(project) == ["new", "notes.txt"]
+    assert corral(project, "undo").returncode == 0
+    assert (names(project), (project / "notes.txt").read_text()) == (["notes.txt", "old"], "kept\n")
+    assert [entry["state"] for entry in json.loads(corral(project, "history", "--json").stdout)] == ["undone"]
+
+
+def test_a_part_of_what_waits_is_applied_and_the_rest_discarded(project: Path) -> None:
+    corral(project, "try", "--shell", CHANGE)
+    id_ = json.loads(corral(project, "history", "--json").stdout)[0]["id"]
+    assert corral(project, "apply", id_, "new").returncode == 0
+    assert names(project) == ["new", "notes.txt", "old"]
+    assert corral(project, "discard").returncode == 0
+    assert corral(project, "apply").returncode == 125
+    assert names(project) == ["new", "notes.txt", "old"]
+
+
+def test_yes_applies_what_ended_well_and_keeps_what_did_not(project: Path) -> None:
+    assert corral(project, "try", "--yes", "--", "touch", "made").returncode == 0
+    assert "made" in names(project)
+    failed = corral(project, "try", "--yes", "--shell", "touch half; exit 3")
+    assert (failed.returncode, "half" in names(project), "corral apply" in failed.stderr) == (3, False, True)
+
+
+def test_json_tells_all_and_applies_nothing(project: Path) -> None:
+    told = json.loads(corral(project, "try", "--json", "--shell", f"{CHANGE}; echo said").stdout)
+    assert [(change["path"], change["kind"]) for change in told["changes"]] == [
+        ("new", "added"),
+        ("notes.txt", "changed"),
+        ("old", "deleted"),
+    ]
+    assert (told["outcome"], told["how"], told["applied"], told["result"]["stdout"]) == (
+        "kept",
+        "overlay",
+        None,
+        "said\n",
+    )
+    assert told["result"]["transaction"] == told["transaction"]
+    assert names(project) == ["notes.txt", "old"]
+
+
+def test_a_conflict_is_125_and_goes_on_waiting(project: Path) -> None:
+    corral(project, "try", "--shell", CHANGE)
+    (project / "notes.txt").write_text("the owner's\n")
+    done = corral(project, "apply")
+    assert (done.returncode, "notes.txt" in done.stderr, "nothing was changed" in done.stderr) == (125, True, True)
+    assert (project / "notes.txt").read_text() == "the owner's\n"
+    assert json.loads(corral(project, "history", "--json").stdout)[0]["state"] == "waits"
+
+
+def test_what_the_guard_denies_is_denied_here_too(project: Path) -> None:
+    done = corral(project, "try", "--", "sudo", "id")
+    assert (done.returncode, "denied" in done.stderr or "deny" in done.stderr) == (126, True)
+
+
+def test_what_could_not_be_taken_back_needs_no_question_here(project: Path) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(project)]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    (project / "notes.txt").write_text("not committed\n")
+    assert corral(project, "run", "--", "git", "reset", "--hard").returncode == 126
+    assert "-not committed" in corral(project, "try", "--", "git", "reset", "--hard").stdout
+    assert (project / "notes.txt").read_text() == "not committed\n"
+
+
+@pytest.mark.parametrize("verb", ["apply", "undo"])
+def test_an_agents_shell_neither_applies_nor_undoes(verb: str, project: Path) -> None:
+    corral(project, "try", "--yes", "--", "touch", "made")
+    corral(project, "try", "--", "touch", "more")
+    done = corral(project, verb, CLAUDECODE="1")
+    assert (done.returncode, "coding agent" in done.stderr) == (125, True)
+    assert names(project) == ["made", "notes.txt", "old"]
+
+
+@pytest.mark.parametrize("verb", ["try", "apply", "discard", "undo", "history"])
+def test_inside_a_sandbox_all_of_them_refuse(verb: str, open_sandbox: Callable[..., object], project: Path) -> None:
+    words = [verb, "--", "true"] if verb == "try" else [verb]
+    box = open_sandbox(project_root=str(project))
+    result = box.run([*CORRAL, *words], timeout_seconds=30)  # type: ignore[attr-defined]
+    assert (result.exit_code, "inside a sandbox" in result.stderr_text) == (125, True), result.stderr_text
+
+
+def test_the_log_ties_calls_and_answers_by_the_transactions_id(project: Path) -> None:
+    corral(project, "try", "--yes", "--", "touch", "made")
+    lines = [json.loads(line) for line in corral(project, "log", "--json").stdout.splitlines()]
+    ours = [(line["event"], line["transaction"], line.get("reason", "")) for line in lines if "transaction" in line]
+    ids = {id_ for _, id_, _ in ours}
+    assert [(event, reason) for event, _, reason in ours] == [("try", ""), ("transaction", "applied")]
+    assert len(ids) == 1
+
+
+def test_nothing_of_a_diff_drives_the_terminal() -> None:
+    lines = diff_lines("+\x1b[31mred\tx\n-a\rb\n", Terminal(color=True))
+    assert lines == ["\x1b[1;32m+\\x1b[31mred    x\x1b[0m", "\x1b[1;31m-a\\rb\x1b[0m"]
+
+
+def test_a_long_diff_is_shown_at_both_ends() -> None:
+    lines, is_whole = bounded([str(number) for number in range(100)], 4, Terminal())
+    assert (lines, is_whole) == (["0", "1", "… 96 lines are not shown here", "98", "99"], False)
+
+
+def test_changes_are_counted_by_kind() -> None:
+    kinds = [Change("a", "added", "file"), Change("b", "added", "file"), Change("c", "mode", "file")]
+    assert summary(kinds) == "3 changes: 2 added, 1 only its mode"
+    assert summary([]) == "nothing was changed"
