@@ -53,6 +53,7 @@ def _task(number: int) -> dict[str, Any]:
 
 def _here(folder: Path, count: int, notes: list[str]) -> list[Row]:
     bare = [_bare_ms()]
+    bare_used = _bare_used_ms()
     first = Run(folder, count)
     first.until(count // 10)
     early = peak_mib(first.process.pid)
@@ -68,6 +69,7 @@ def _here(folder: Path, count: int, notes: list[str]) -> list[Row]:
     notes.append(f"killed after {len(done)} tasks, and resumed: {len(ids) - len(done)} ran")
     wrong = abs(count - len(ids)) + len(ids) - len({*ids})
     return [
+        Row("processor time of a task", second.used_ms / (len(ids) - len(done)), "ms", bare_used),
         Row("a task", (first.seconds + second.seconds) * 1000 / count, "ms", sorted(bare)[1]),
         Row(MORE_MEMORY, max(late - early, 0.0), "MiB", goal=Goal(MOST_MIB, of_value=True)),
         Row("tasks lost or repeated, killed half-way", wrong, "tasks", goal=Goal(0, of_value=True)),
@@ -82,7 +84,8 @@ class Run:
         self._journal = folder / "out" / "journal.jsonl"
         self._count = count
         self._begun = perf_counter()
-        self.seconds = 0.0
+        self._used_ms = _children_ms()
+        self.seconds = self.used_ms = 0.0
         words = ["eval", "tasks.jsonl", "--out", "out", "--workers", str(WORKERS), "--json"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "corral", *words], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -116,9 +119,22 @@ class Run:
             peak = max(peak, peak_mib(self.process.pid))
             sleep(LOOK_SECONDS)
         self.seconds = perf_counter() - self._begun
+        self.used_ms = _children_ms() - self._used_ms
         if self.process.returncode != 0:
             raise RuntimeError(f"the run ended with {self.process.returncode}")
         return peak
+
+
+def _children_ms() -> float:
+    """Return the processor time of all processes below this one that have ended."""
+    times = os.times()
+    return (times.children_user + times.children_system) * 1000
+
+
+def _bare_used_ms() -> float:
+    before = sum(os.times()[:4])
+    _bare_ms()
+    return (sum(os.times()[:4]) - before) * 1000 / BARE
 
 
 def _bare_ms() -> float:

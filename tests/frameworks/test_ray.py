@@ -283,17 +283,41 @@ def test_what_prevents_a_worker_from_beginning_is_told(cluster: Cluster, project
             list(box.map([["ls"]], engine="ray"))
 
 
-def in_the_cluster(cluster: Cluster, folder: Path) -> dict[str, Any]:
+def in_the_cluster(cluster: Cluster, folder: Path, *words: str) -> dict[str, Any]:
     """Return how the command line is started so that it goes to the cluster."""
-    words = [sys.executable, "-m", "corral", "eval", "tasks.jsonl", "--engine", "ray"]
-    return {"args": words, "cwd": folder, "env": dict(os.environ) | {"RAY_ADDRESS": cluster.nodes.address}}
+    args = [sys.executable, "-m", "corral", *words, "--engine", "ray"]
+    return {"args": args, "cwd": folder, "env": dict(os.environ) | {"RAY_ADDRESS": cluster.nodes.address}}
+
+
+def test_lines_are_answered_from_the_cluster_and_logged_here(cluster: Cluster, box: Sandbox, project: Path) -> None:
+    lines = [{"id": n, "argv": ["cat", "notes.txt"]} for n in range(20)]
+    text = "".join(json.dumps(line) + "\n" for line in (*lines, {"id": "x"}, {"id": "y", "argv": ["sudo", "ls"]}))
+    done = subprocess.run(
+        **in_the_cluster(cluster, project, "batch"),
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["id"] for answer in answers] == [*range(20), "x", "y"], done.stderr
+    assert {answer["result"]["stdout"] for answer in answers[:20]} == {"pears\n"}
+    assert {answer["result"]["cwd"] for answer in answers[:20]} == {str(project)}
+    assert (answers[20]["error"], answers[21]["result"]["denied"]) == ("argv or shell is missing", True)
+    logged = subprocess.run(
+        [sys.executable, "-m", "corral", "log", "--json"], cwd=project, capture_output=True, text=True, check=True
+    )
+    assert logged.stdout.count('"notes.txt"') >= 20
 
 
 def test_the_command_line_goes_to_the_cluster_and_goes_on_after_a_kill(cluster: Cluster, tmp_path: Path) -> None:
     tasks = [{"id": f"t{n}", "shell": f"sleep 0.05; echo {n}", "expect": {"stdout": f"{n}\n"}} for n in range(60)]
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
     journal = tmp_path / "corral-eval/journal.jsonl"
-    with subprocess.Popen(**in_the_cluster(cluster, tmp_path), stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        **in_the_cluster(cluster, tmp_path, "eval", "tasks.jsonl"), stderr=subprocess.PIPE
+    ) as process:
         while not journal.exists() or journal.read_bytes().count(b"\n") <= 30:
             assert process.poll() is None
         process.kill()
@@ -301,7 +325,11 @@ def test_the_command_line_goes_to_the_cluster_and_goes_on_after_a_kill(cluster: 
     # What it had started goes with it.
     eventually(lambda: ray.available_resources().get("corral") == cluster.room)
     done = subprocess.run(
-        **in_the_cluster(cluster, tmp_path), capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
+        **in_the_cluster(cluster, tmp_path, "eval", "tasks.jsonl"),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("✓ 60 passed  of 60")
