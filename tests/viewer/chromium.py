@@ -72,7 +72,7 @@ class Browser:
     def settle(self) -> None:
         """Wait until what was asked for is drawn."""
         self.driver.execute_async_script(
-            "const done = arguments[0]; setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(() => done())), 100)"
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
         )
 
     def press(self, *keys: str) -> None:

@@ -104,7 +104,7 @@ def test_filters_narrow_the_list_each_alone_and_together(
     assert browser.commands() == ["ls -l"]
     browser.press(Keys.ESCAPE)
     browser.press("/", "N", "O", "T", "E", "S")
-    assert browser.commands() == ["sort notes.txt | head -1"]
+    browser.until(lambda: browser.commands() == ["sort notes.txt | head -1"], "the text is searched for")
     browser.press(Keys.ESCAPE, Keys.ESCAPE)
     browser.click(".chip", "failed")
     assert browser.commands() == ["exit 3"]
@@ -228,6 +228,7 @@ def test_plots_are_drawn_and_a_rule_leads_to_its_calls(
     log(*CALLS)
     browser.open(serve().url)
     browser.press("2")
+    browser.until(lambda: browser.texts(".plot"), "the plots are drawn")
     titles = [text.partition(" ")[0] for text in browser.texts(".plot figcaption")]
     assert titles == ["Verdicts", "Refusals", "Durationsmedian", "CPU", "Peak", "Bytes", "Disk"]
     assert browser.js(
@@ -321,12 +322,12 @@ def test_a_hundred_thousand_calls_are_scrolled_searched_and_sorted(browser: Brow
     browser.click(".chip", "deny")
     assert browser.text(".chip[data-chip=deny]") == "10,000deny"
     browser.press("/", "e", "c", "h", "o", " ", "9", "9", "9", "9", "0")
-    assert browser.commands() == ["echo 99990"]
+    browser.until(lambda: browser.commands() == ["echo 99990"], "the text is searched for")
     browser.press(Keys.ESCAPE, Keys.ESCAPE, Keys.ESCAPE)
     browser.click("#head button", "Took")
     assert browser.texts(".row .took")[0] == "976 ms"
     browser.press("2")
-    assert len(browser.texts(".plot")) == 7
+    browser.until(lambda: len(browser.texts(".plot")) == 7, "the plots are drawn")
 
 
 CONTRAST = """
@@ -378,6 +379,7 @@ def test_nothing_is_wider_than_the_window(
     assert browser.js("const e = document.getElementById('detail'); return e.scrollWidth <= e.clientWidth")
     browser.press(Keys.ESCAPE)
     browser.press("2")
+    browser.until(lambda: browser.texts(".plot"), "the plots are drawn")
     assert browser.js(fits)
 
 

@@ -71,7 +71,7 @@ class _Canary(http.server.BaseHTTPRequestHandler):
     text = ""
 
     def do_GET(self) -> None:
-        body = f"<!doctype html><meta charset=utf-8><title>{self.text}</title><pre>{self.text}</pre>".encode(
+        body = f"<!doctype html><meta charset=utf-8><link rel=icon href=data:,><title>{self.text}</title><pre>{self.text}</pre>".encode(
             "utf-8", "replace"
         )
         self.send_response(200)
@@ -86,7 +86,9 @@ class _Canary(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def careless() -> Iterator[str]:
     """The address of a page that shows a payload carelessly."""
-    server = http.server.HTTPServer(("127.0.0.1", 0), _Canary)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Canary)
+    # The browser keeps connections open that it may need, and asks nothing on them.
+    server.daemon_threads, server.block_on_close = True, False
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}/"
@@ -128,6 +130,7 @@ def open_all(browser: Browser, detail: bool = True) -> None:
         assert not detail or browser.texts("#detail h2") != []
         browser.js("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
     browser.press("2")
+    browser.until(lambda: browser.texts(".plot"), "the plots are drawn")
     browser.press("1")
 
 

@@ -10,8 +10,9 @@ class Plots {
     new ResizeObserver(once(() => { if (!this.box.hidden && this.box.clientWidth !== this.width) this.draw(); })).observe(this.box);
   }
 
-  draw() {
-    const { store } = this;
+  /** Draw all plots, one at a time, so that the page answers meanwhile; they appear together. */
+  async draw() {
+    const { store } = this, turn = this.turn = (this.turn || 0) + 1;
     // Drawings are as wide as they are shown, so that their text has one size.
     this.width = this.box.clientWidth;
     const room = Math.min(MOST, this.width - 44), columns = Math.max(1, Math.floor((room + GAP) / (LEAST + GAP)));
@@ -19,14 +20,25 @@ class Plots {
     this.wide = room - 32;
     const calls = store.shown.map((i) => store.calls[i]);
     const ran = calls.filter((call) => duration(call) !== undefined);
-    const grid = el("div", { class: "grid" },
-      this.verdicts(calls), this.rules(calls),
-      histogram("Durations", ran, duration, milliseconds, 1, inner),
-      histogram("CPU time", ran, (call) => cpu(call) === undefined ? undefined : cpu(call) * 1000, milliseconds, 1, inner),
-      histogram("Peak memory", ran, memory, bytes, 1024 * 1024, inner),
-      histogram("Bytes printed", ran, printedBytes, bytes, 64, inner),
-      histogram("Disk bytes", ran, diskBytes, bytes, 4096, inner));
-    this.box.replaceChildren(el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Plots" }, calls.length ? grid : el("p", { class: "note" }, "No call fits these filters.")));
+    const makers = [
+      () => this.verdicts(calls), () => this.rules(calls),
+      () => histogram("Durations", ran, duration, milliseconds, 1, inner),
+      () => histogram("CPU time", ran, (call) => cpu(call) === undefined ? undefined : cpu(call) * 1000, milliseconds, 1, inner),
+      () => histogram("Peak memory", ran, memory, bytes, 1024 * 1024, inner),
+      () => histogram("Bytes printed", ran, printedBytes, bytes, 64, inner),
+      () => histogram("Disk bytes", ran, diskBytes, bytes, 4096, inner),
+    ];
+    const made = [];
+    for (const make of calls.length ? makers : []) {
+      made.push(make());
+      await breath();
+      if (turn !== this.turn) return;
+    }
+    if (!this.grid) {
+      this.grid = el("div", { class: "grid" });
+      this.box.append(el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Plots" }, this.grid));
+    }
+    this.grid.replaceChildren(...(made.length ? made : [el("p", { class: "note" }, "No call fits these filters.")]));
   }
 
   verdicts(calls) {
@@ -97,7 +109,10 @@ const quantile = (sorted, share) => sorted[Math.min(sorted.length - 1, Math.floo
 
 /** How often which size occurs, in steps that double: what machines do spreads over many powers of two. */
 function histogram(title, calls, value, format, unit, width) {
-  const values = Float64Array.from(calls.map(value).filter((v) => v !== undefined && v !== null)).sort();
+  const column = new Float64Array(calls.length);
+  let size = 0;
+  for (const call of calls) { const v = value(call); if (v !== undefined && v !== null) { column[size] = v; size += 1; } }
+  const values = column.subarray(0, size).sort();
   if (!values.length) return plot(title, "", el("p", { class: "note" }, "Not kept of these calls."));
   const step = (v) => (v < unit ? 0 : Math.floor(Math.log2(v / unit)) + 1);
   const first = step(values[0]), last = Math.max(step(values[values.length - 1]), first + 7);
@@ -109,8 +124,8 @@ function histogram(title, calls, value, format, unit, width) {
   const said = `median ${format(p50)} · 95% ${format(p95)} · most ${format(values[values.length - 1])}`;
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${H}`, role: "img", "aria-label": `${title}: ${said}` }, axisY(most, width, count));
   rows.forEach((n, at) => {
-    const size = n ? Math.max(1.5, (n / most) * room) : 0, x = LEFT + at * w;
-    drawing.append(svg("rect", { class: "fill-accent", x: x + 1, y: H - BOTTOM - size, width: Math.max(1, w - 2), height: size },
+    const high = n ? Math.max(1.5, (n / most) * room) : 0, x = LEFT + at * w;
+    drawing.append(svg("rect", { class: "fill-accent", x: x + 1, y: H - BOTTOM - high, width: Math.max(1, w - 2), height: high },
       svg("title", {}, `${plural(n, "call")} from ${format(edge(at + first))} to ${format(edge(at + first + 1))}`)));
     if (at % Math.ceil(rows.length / 6) === 0) drawing.append(svg("text", { x, y: H - 4, "text-anchor": at ? "middle" : "start" }, format(edge(at + first))));
   });
