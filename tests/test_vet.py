@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral import Axis, Decision, SandboxConfig
+from corral.machine import Machine
 from corral.model import Call
 from corral.vet import trace, vet
 from machines import environment
@@ -120,6 +121,23 @@ def test_no_text_crashes_the_guard(text: str) -> None:
 def test_no_argv_crashes_the_guard(argv: list[str]) -> None:
     for config in (STRICT, WORKSPACE):
         assert "structure-crash" not in [f.rule for f in vet(Call(argv), config).findings]
+
+
+class Broken(Machine):
+    """A machine on which no path can be looked at."""
+
+    def resolve(self, path: str, cwd: str) -> str:
+        raise RuntimeError(path)
+
+
+@pytest.mark.parametrize("config", [STRICT, WORKSPACE], ids=["strict", "workspace"])
+def test_a_crashed_axis_refuses(config: SandboxConfig) -> None:
+    verdict = vet(Call(["cat", "notes.txt"]), config, Broken(ROOT))
+    assert (str(verdict.decision), [f.rule for f in verdict.findings], verdict.complete) == (
+        "deny",
+        ["structure-crash"],
+        False,
+    )
 
 
 def test_the_checks_spawn_nothing() -> None:
