@@ -10,7 +10,7 @@ FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai
 
 FAILED = { echo 'make: packages could not be downloaded or installed, so nothing was tested' >&2; exit 1; }
 
-.PHONY: setup demo demo-agent test test-frameworks test-collector check docs docs-site bench bench-ray bench-peers dist release-check sbom format lock clean
+.PHONY: setup demo demo-agent test test-frameworks test-collector check docs docs-site bench bench-ray bench-peers bench-all dist release-check sbom format lock clean
 
 setup: $(VENV)/.ready $(RULES)
 
@@ -82,6 +82,10 @@ bench-ray: $(FRAMEWORKS)/.ready $(RULES)
 # Other guards and sandboxes to measure against, in bench/.peers; Debian's packages only as root.
 bench-peers: setup
 	$(BIN)/python -m bench._install
+
+# Peers, every benchmark, and docs/benchmarks.md from what they found; about ten minutes. ARGS: names, --rounds N, --no-install.
+bench-all: setup
+	$(BIN)/python -m bench._all $(ARGS)
 
 # Wheel and sdist in dist/, built from what is committed or not: look at git status first.
 dist: setup

@@ -90,7 +90,7 @@ def main() -> int:
     sections: list[Section] = []
     for name in names:
         section = measured(name, options)
-        sections.append(section.replace(title=f"{section.title}, {as_who()}"))
+        sections.append(section.replace(name=name, who=as_who()))
         _print_unless(arguments.json, sections[-1:])
     if os.geteuid() == 0 and not arguments.own_user:
         theirs = _as_nobody([name for name in names if import_module(f"bench.{name}").AS_USER], options)

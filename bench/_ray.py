@@ -36,7 +36,10 @@ def cluster(*, nodes: int, room: int) -> Iterator[Nodes]:
         raise Missing(
             "not on Ray, which is not installed here; `make bench-ray` runs it where `make test-frameworks` has it"
         ) from None
-    head = Cluster(initialize_head=True, head_node_args=about(room, 0))
+    try:
+        head = Cluster(initialize_head=True, head_node_args=about(room, 0))
+    except Exception as error:  # noqa: BLE001  whatever keeps Ray from starting, what was measured without it stays
+        raise Missing(f"not on Ray, which did not start: {error}") from None
     try:
         ray.init(address=head.address, log_to_driver=False, logging_level="ERROR")
         yield Nodes(head, room, nodes)

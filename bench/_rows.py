@@ -48,6 +48,16 @@ class Row(Record):
     quiet: float | None = None
 
     @property
+    def subject(self) -> str:
+        """What was done: what stands before the last colon."""
+        return self.what.rpartition(": ")[0]
+
+    @property
+    def way(self) -> str:
+        """By whom it was done: what stands after it."""
+        return self.what.rpartition(": ")[2]
+
+    @property
     def ratio(self) -> float | None:
         """How many times the bare thing it is."""
         return self.value / self.bare if self.bare else None
@@ -85,22 +95,30 @@ class Section(Record):
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
     broke: str = ""
+    name: str = ""
+    who: str = ""
+
+    @property
+    def heading(self) -> str:
+        """What was measured, and as whom."""
+        return f"{self.title}, {self.who}" if self.who else self.title
 
     def to_dict(self) -> dict[str, Any]:
         """Return the section for JSON."""
         rows = [row.to_dict() for row in self.rows]
-        return {"title": self.title, "rows": rows, "notes": list(self.notes), "broke": self.broke}
+        words = {"name": self.name, "who": self.who, "title": self.title}
+        return {**words, "rows": rows, "notes": list(self.notes), "broke": self.broke}
 
 
 def section_from_dict(data: dict[str, Any]) -> Section:
     """Return the section that `to_dict` wrote."""
     rows = tuple(row_from_dict(row) for row in data["rows"])
-    return Section(data["title"], rows, tuple(data["notes"]), data["broke"])
+    return Section(data["title"], rows, tuple(data["notes"]), data["broke"], data["name"], data["who"])
 
 
 def shown(section: Section) -> str:
     """Return a section as a person reads it."""
-    lines = [section.title, "=" * len(section.title)]
+    lines = [section.heading, "=" * len(section.heading)]
     if section.broke:
         lines.append(f"✗ broke: {section.broke}")
     if section.rows:
@@ -113,36 +131,41 @@ def summary(sections: list[Section]) -> str:
     judged = [(section, row) for section in sections for row in section.rows if row.met is not None]
     lines = [f"{sum(1 for _, row in judged if row.met)} of {len(judged)} goals met"]
     lines += [
-        f"✗ missed: {row.what}: {_reached(row)}, goal {_goal(row)} ({section.title})"
+        f"✗ missed: {row.what}: {reached(row)}, goal {goal_in_words(row)} ({section.heading})"
         for section, row in judged
         if not row.met
     ]
-    return "\n".join((*lines, *(f"✗ broke: {section.title}: {section.broke}" for section in sections if section.broke)))
+    return "\n".join(
+        (*lines, *(f"✗ broke: {section.heading}: {section.broke}" for section in sections if section.broke))
+    )
 
 
 def _cells(row: Row) -> list[str]:
     verdict = "" if row.met is None else "✓ met" if row.met else "✗ missed"
-    bare = "" if row.bare is None else _number(row.bare)
+    bare = "" if row.bare is None else number(row.bare)
     judged_by_value = row.goal is not None and row.goal.of_value
     ratio = "" if row.ratio is None or judged_by_value else f"{row.ratio:,.2f}x"
     spread = "" if row.spread is None else f"±{row.spread:.0%}"
     quiet = "" if row.quiet is None else f"{row.quiet:,.2f}x"
-    return [row.what, _number(row.value), bare, row.unit, ratio, spread, quiet, _goal(row), verdict]
+    return [row.what, number(row.value), bare, row.unit, ratio, spread, quiet, goal_in_words(row), verdict]
 
 
-def _reached(row: Row) -> str:
+def reached(row: Row) -> str:
+    """Return the number that a goal is about."""
     of_value = row.ratio is None or (row.goal is not None and row.goal.of_value)
-    return f"{_number(row.value)} {row.unit}" if of_value else f"{row.ratio:.2f}x"
+    return f"{number(row.value)} {row.unit}" if of_value else f"{row.ratio:.2f}x"
 
 
-def _goal(row: Row) -> str:
+def goal_in_words(row: Row) -> str:
+    """Return the bound, or nothing."""
     if row.goal is None:
         return ""
     bound = f"{row.goal.bound:g} {row.unit}" if row.goal.of_value else f"{row.goal.bound:.2f}x"
     return f"{'≥' if row.goal.at_least else '≤'} {bound}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a number as a person reads it."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from random import Random
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 
 from bench._rows import Goal, Row
 from corral.frozen import Record, frozen
@@ -10,6 +10,7 @@ from corral.frozen import Record, frozen
 ROUNDS = 300
 WARM_UP = 5
 FEWEST = 5  # samples of one that is too slow for every round
+COMPARISON_SECONDS = 40.0  # for one comparison, against a busy machine: then there are fewer rounds
 
 
 @frozen
@@ -51,7 +52,10 @@ def in_turns(
     samples: dict[str, list[int]] = {name: [] for name in functions}
     stride = {name: _stride(function, rounds, seconds_each) for name, function in functions.items()}
     order, names = Random(0), list(functions)
+    deadline = monotonic() + COMPARISON_SECONDS
     for turn in range(rounds):
+        if monotonic() > deadline and all(len(kept) >= min(FEWEST, rounds) for kept in samples.values()):
+            break
         order.shuffle(names)
         for name in names:
             if turn % stride[name] == 0:

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,26 +34,49 @@ def python_for_all() -> str:
     raise Impossible(f"no python {sys.version_info[0]}.{sys.version_info[1]} that an ordinary user can start")
 
 
-def report_of_nobody(names: list[str], rounds: int, *, peers: bool) -> dict[str, Any]:
-    """Run these benchmarks as an ordinary user, and return their report."""
+@contextmanager
+def shelf() -> Iterator[Path]:
+    """Give a directory with copies, and a home, for an ordinary user."""
     if shutil.which("setpriv") is None:
         raise Impossible("there is no setpriv")
     python = python_for_all()
-    shelf = Path(tempfile.mkdtemp(prefix="corral-bench-shelf-", dir="/var/tmp"))
+    place = Path(tempfile.mkdtemp(prefix="corral-bench-shelf-", dir="/var/tmp"))
     try:
-        shelf.chmod(0o755)
+        place.chmod(0o755)
         for name in PACKAGES:
-            _copy(name, shelf / "lib")
+            _copy(name, place / "lib")
         # As an installer does: the user could not write what the interpreter compiles, and every keeper would compile anew.
-        subprocess.run([python, "-I", "-m", "compileall", "-q", str(shelf / "lib")], check=True)
-        (shelf / "home").mkdir()
-        os.chown(shelf / "home", NOBODY, NOBODY)
-        env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(shelf / "home"), "PYTHONPATH": str(shelf / "lib")}
-        words = ["--json", f"--rounds={rounds}", *([f"--peers={PLACE}"] if peers else ["--no-peers"]), *names]
-        command = [*AS_NOBODY, python, "-m", "bench", *words]
-        done = subprocess.run(command, cwd=shelf / "home", env=env, stdout=subprocess.PIPE, text=True, check=False)
+        subprocess.run([python, "-I", "-m", "compileall", "-q", str(place / "lib")], check=True)
+        (place / "home").mkdir()
+        os.chown(place / "home", NOBODY, NOBODY)
+        yield place
     finally:
-        shutil.rmtree(shelf)
+        shutil.rmtree(place)
+
+
+def command_of_nobody(names: list[str], rounds: int, *, peers: bool, results: str) -> list[str]:
+    """Return what runs benchmarks as an ordinary user, in a shelf's home."""
+    words = [
+        "--json",
+        f"--rounds={rounds}",
+        f"--results={results}",
+        *([f"--peers={PLACE}"] if peers else ["--no-peers"]),
+        *names,
+    ]
+    return [*AS_NOBODY, python_for_all(), "-m", "bench", *words]
+
+
+def environment_of(place: Path) -> dict[str, str]:
+    """Return an ordinary user's environment."""
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place / "home"), "PYTHONPATH": str(place / "lib")}
+
+
+def report_of_nobody(names: list[str], rounds: int, *, peers: bool) -> dict[str, Any]:
+    """Run these benchmarks as an ordinary user, and return their report."""
+    with shelf() as place:
+        command = command_of_nobody(names, rounds, peers=peers, results=str(place / "home"))
+        env = environment_of(place)
+        done = subprocess.run(command, cwd=place / "home", env=env, stdout=subprocess.PIPE, text=True, check=False)
     try:
         report: dict[str, Any] = json.loads(done.stdout)
     except ValueError:

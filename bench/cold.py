@@ -1,16 +1,24 @@
-"""What a sandbox costs before its first result, in the unit of a bare interpreter: `python -I -S -c pass`."""
+"""What a sandbox costs before its first result, in the unit of a bare interpreter, `python -I -S -c pass`, and beside others.
 
-import subprocess
-import sys
+From nothing: a process is started, loads the sandbox, runs /bin/true in it and ends.
+"""
+
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
 
+from bench._field import Trying, field
+from bench._peers import Running
 from bench._place import make_project, workplace
-from bench._rows import Section, at_most
+from bench._rows import Row, Section, at_most
 from bench._turns import Options, Timing, compared, in_turns, timing
+from bench.startup import HEAD, RUN, started
 from corral import Sandbox, SandboxConfig
 
 AS_USER = True
-PYTHON = [sys._base_executable, "-I", "-S", "-c", "pass"]  # type: ignore[attr-defined]  # there since 3.3
+TRUE = ["/bin/true"]
+PEER_SECONDS = 3.0  # for one other sandbox
+Way = Callable[[], object]
 
 
 def measure(options: Options) -> Section:
@@ -29,17 +37,54 @@ def measure(options: Options) -> Section:
             endings.append(perf_counter_ns() - ended)
             return ended - begun
 
-        times = in_turns({"cold": cold, "bare": lambda: subprocess.run(PYTHON, check=True)}, rounds)
+        ways: dict[str, Way] = {
+            "cold": cold,
+            "nothing": partial(started, HEAD + RUN, project),
+            "bare": partial(started, "pass", project),
+        }
+        times = in_turns(ways, rounds)
         further = _further_warden(project, rounds)
+        notes: list[str] = []
+        with field(folder, options.peers, notes) as peers:
+            others = _from_nothing(peers, project, rounds, notes)
     bare = times["bare"]
-    return Section(
-        "the cold start of a sandbox, against python -I -S -c pass",
-        (
-            compared("Sandbox() to its first result", times["cold"], bare, at_most(6)),
-            compared("its end", timing(endings), bare),
-            compared("one more warden", further, bare),
-        ),
+    rows = (
+        compared("Sandbox() to its first result", times["cold"], bare, at_most(6)),
+        compared("its end", timing(endings), bare),
+        compared("one more warden", further, bare),
+        compared("from nothing to the end of /bin/true: corral", times["nothing"], bare),
     )
+    return Section("the cold start of a sandbox, against python -I -S -c pass", (*rows, *others), tuple(notes))
+
+
+def _from_nothing(peers: list[Running], project: str, rounds: int, notes: list[str]) -> list[Row]:
+    if not peers:
+        return []
+    ways = {peer.name: Trying(Fresh(peer) if peer.peer.command is None else peer, TRUE) for peer in peers}
+    unit: dict[str, Way] = {"bare": partial(started, "pass", project)}
+    times = in_turns(ways | unit, rounds, seconds_each=PEER_SECONDS)
+    bare = times.pop("bare")
+    notes += [f"{name} is not compared: {way.why}" for name, way in ways.items() if way.why]
+    return [
+        compared(f"from nothing to the end of /bin/true: {name}", time, bare)
+        for name, time in times.items()
+        if not ways[name].why
+    ]
+
+
+class Fresh:
+    """A library that is loaded anew for every command."""
+
+    def __init__(self, peer: Running) -> None:
+        self._peer = peer
+
+    def run(self, argv: list[str]) -> None:
+        """Run one command in a process of its own."""
+        worker = self._peer.worker()
+        try:
+            worker.ask(argv)
+        finally:
+            worker.close()
 
 
 def _further_warden(project: str, rounds: int) -> Timing:

@@ -1,13 +1,16 @@
 """check() against the bare tree-sitter parse of the same strings, and against another guard where it is installed."""
 
 import json
+import os
 import subprocess
 import tempfile
 from pathlib import Path
 from time import perf_counter_ns
 
+from bench._peers import PYTHON_PINS, reason_for
 from bench._rows import Row, Section, at_most
 from bench._turns import Options, timing
+from bench.accuracy import cases
 from corral import SandboxConfig
 from corral.grammar import make_parser
 from corral.machine import Machine
@@ -16,7 +19,6 @@ from corral.rulecompiler import read_tables
 from corral.vet import vet
 
 AS_USER = False
-CORPUS = Path(__file__).parents[2] / "shared" / "corpora" / "agents_benign.jsonl"
 # Runs in the peers' own environment: times nah's classifier on the strings it is given.
 NAH = """
 import json, sys, time
@@ -32,12 +34,10 @@ print(json.dumps(times))
 
 
 def strings() -> list[str]:
-    """Return real commands of agents where they are at hand, the rows' own examples otherwise."""
-    if CORPUS.exists():
-        rows = [json.loads(line) for line in CORPUS.open()]
-        return [row["shell"] if "shell" in row else row["argv"][-1] for row in rows]
+    """Return the commands on which guards are compared, and the rules' own examples."""
     _, rules = read_tables()
-    return [text for row in rules.values() for text in (*row.get("deny", ()), *row.get("allow", ()))]
+    examples = [text for row in rules.values() for text in (*row.get("deny", ()), *row.get("allow", ()))]
+    return [*(case.command for case in cases()), *examples]
 
 
 def measure(options: Options) -> Section:
@@ -59,7 +59,12 @@ def measure(options: Options) -> Section:
     nah = timing(times)
     rows += [
         Row(
-            "check, against nah on the same commands", check.ms * 1000, "us", nah.ms * 1000, check.spread, at_most(0.33)
+            f"check, against nah {PYTHON_PINS['nah']} on the same commands",
+            check.ms * 1000,
+            "us",
+            nah.ms * 1000,
+            check.spread,
+            at_most(0.33),
         ),
         Row("nah, 99th percentile", ranked[int(len(ranked) * 0.99)] / 1000, "us"),
         Row("nah, worst", ranked[-1] / 1000, "us"),
@@ -93,9 +98,10 @@ def _samples(texts: list[str]) -> tuple[list[int], list[int], list[int]]:
 
 def _nah(texts: list[str], peers: str) -> tuple[list[int], str]:
     if not peers or not Path(peers, "bin/python").exists():
-        return [], "nah is not installed for comparison: make bench-peers"
+        return [], f"nah is not compared: {reason_for(peers, 'nah') or 'it is not installed: make bench-peers'}"
     command = [f"{peers}/bin/python", "-c", NAH]
-    done = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, check=False)
+    env = {"PATH": os.environ["PATH"], "HOME": tempfile.gettempdir()}
+    done = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, check=False, env=env)
     if done.returncode:
         return [], f"nah did not run: {done.stderr[-200:]}"
     times: list[int] = json.loads(done.stdout)

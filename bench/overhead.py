@@ -5,10 +5,11 @@ import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack, chdir
 from functools import partial
-from pathlib import Path
 from select import POLLIN, poll
 
-from bench._peers import PEERS, Missing, Running, canary, installed_version
+from bench._field import Trying, field
+from bench._floor import Floor
+from bench._peers import Running
 from bench._place import make_project, workplace
 from bench._rows import Row, Section, at_most
 from bench._turns import ROUNDS, Options, Timing, compared, in_turns
@@ -25,6 +26,7 @@ COMMANDS = {
     "a C compile": ["/usr/bin/gcc", "-pipe", "-c", "hello.c", "-o", "hello.o"],
 }
 BACKENDS = {"corral": "auto", "corral by bubblewrap": "bubblewrap", "corral without containment": "none"}
+FLOOR = "a process that only spawns"
 TEXT = "echo one; echo two | cat"
 BASH = ["/bin/bash", "--noprofile", "--norc", "-c", "--", TEXT]
 
@@ -34,15 +36,15 @@ def measure(options: Options) -> Section:
     with workplace() as folder, ExitStack() as stack:
         project = make_project(folder / "project")
         notes: list[str] = []
+        floor = Floor(project)
+        stack.callback(floor.close)
         boxes = {name: stack.enter_context(box) for name, box in _boxes(project, notes).items()}
         # posix_spawn has no word for the directory.
         with chdir(project):
-            rows = _ours(boxes, project, options.rounds)
-        peers = _at_work(folder, options.peers, notes) if options.peers else {}
-        for peer in peers.values():
-            stack.callback(peer.close)
+            rows = _ours(boxes, floor, project, options.rounds)
+        peers = stack.enter_context(field(folder, options.peers, notes, list(COMMANDS.values())))
         for what in COMMANDS if peers else ():
-            rows[what] += _theirs(what, peers, project, options.rounds)
+            rows[what] += _theirs(what, peers, project, options.rounds, notes)
     return Section("what a command costs", tuple(row for some in rows.values() for row in some), tuple(notes))
 
 
@@ -62,49 +64,40 @@ def _boxes(project: str, notes: list[str]) -> dict[str, Sandbox]:
     return boxes
 
 
-def _ours(boxes: dict[str, Sandbox], project: str, rounds: int) -> dict[str, list[Row]]:
+def _ours(boxes: dict[str, Sandbox], floor: Floor, project: str, rounds: int) -> dict[str, list[Row]]:
     rows = {}
     for what, argv in COMMANDS.items():
         ways: dict[str, Way] = {}
         for name, box in boxes.items():
             _must_end_well(box, argv)
             ways[name] = partial(box.run, argv)
-        ways |= {"posix_spawn": partial(spawned, argv), "bare": partial(bare, argv, project)}
-        rows[what] = _rows(what, in_turns(ways, rounds))
+        ways |= {FLOOR: _untimed(partial(floor.run, argv)), "posix_spawn": partial(spawned, argv)}
+        rows[what] = _rows(what, in_turns(ways | {"bare": partial(bare, argv, project)}, rounds))
     what = "a pipeline in bash"
     ways = {name: partial(box.run, TEXT, shell=True) for name, box in boxes.items()}
+    ways[FLOOR] = _untimed(partial(floor.run, BASH))
     return rows | {what: _rows(what, in_turns(ways | {"bare": partial(bare, BASH, project)}, rounds))}
 
 
-def _at_work(folder: Path, place: str, notes: list[str]) -> dict[str, Running]:
-    """Return the other sandboxes that hold, by name and version; of the rest, note why they are left out."""
-    running = {}
-    for peer in PEERS:
-        try:
-            at_work = Running(peer, place, make_project(folder / peer.name))
-            try:
-                canary(at_work, folder / "outside")
-                for argv in COMMANDS.values():
-                    at_work.run(argv)
-            except Missing:
-                at_work.close()
-                raise
-        except Missing as missing:
-            notes.append(f"{peer.name} is not compared: {missing}")
-        else:
-            running[f"{peer.name} {installed_version(peer)}"] = at_work
-    if running:
-        notes.append(
-            "each other sandbox was held to a canary that writes outside, and is measured in turns with bare runs"
-        )
-    return running
+def _untimed(run: Callable[[], int]) -> Way:
+    """Return a way that has no measure of its own: a number that it returns would be taken for nanoseconds."""
+
+    def way() -> None:
+        if run():
+            raise RuntimeError("a command of the floor failed")
+
+    return way
 
 
-def _theirs(what: str, peers: dict[str, Running], project: str, rounds: int) -> list[Row]:
+def _theirs(what: str, peers: list[Running], project: str, rounds: int, notes: list[str]) -> list[Row]:
     argv = COMMANDS[what]
-    ways: dict[str, Way] = {name: partial(peer.run, argv) for name, peer in peers.items()}
-    ways["bare"] = partial(bare, argv, project)
-    return _rows(what, in_turns(ways, rounds, seconds_each=PEER_SECONDS * rounds / ROUNDS))
+    ways = {peer.name: Trying(peer, argv) for peer in peers}
+    unit: dict[str, Way] = {"bare": partial(bare, argv, project)}
+    times = in_turns(ways | unit, rounds, seconds_each=PEER_SECONDS * rounds / ROUNDS)
+    for name in [name for name, way in ways.items() if way.why]:
+        notes.append(f"{name} is not compared for {what}: {ways[name].why}")
+        del times[name]
+    return _rows(what, times)
 
 
 def _must_end_well(box: Sandbox, argv: list[str]) -> None:
@@ -127,7 +120,7 @@ def bare(argv: list[str], project: str) -> None:
 
 
 def spawned(argv: list[str]) -> None:
-    """Run a command with as little around it as Python allows: this is the floor."""
+    """Run a command with as little around it as Python allows."""
     pipes = os.pipe(), os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, pipes[0][1], 1), (os.POSIX_SPAWN_DUP2, pipes[1][1], 2)]
     pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=actions)

@@ -28,13 +28,14 @@ def measure(options: Options) -> Section:
     """Return what each step costs, in turns with the bare interpreter."""
     with workplace() as folder:
         project = make_project(folder / "project")
-        functions = {what: partial(_started, code, project) for what, (code, _) in CASES.items()}
-        times = in_turns(functions | {"bare": partial(_started, "pass", project)}, max(options.rounds // 6, 5))
+        functions = {what: partial(started, code, project) for what, (code, _) in CASES.items()}
+        times = in_turns(functions | {"bare": partial(started, "pass", project)}, max(options.rounds // 6, 5))
     bare = times.pop("bare")
     rows = tuple(compared(what, time, bare, CASES[what][1]) for what, time in times.items())
     return Section("a process that uses corral once, against python -I -S -c pass", rows)
 
 
-def _started(code: str, project: str) -> None:
+def started(code: str, project: str) -> None:
+    """Run a program in an interpreter with nothing else in it."""
     python = sys._base_executable  # type: ignore[attr-defined]  # there since 3.3
     subprocess.run([python, "-I", "-S", "-c", code, project], check=True)

@@ -4,15 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench import _install, overhead
+from bench import _all, _install, _turns, accuracy, leftovers, overhead
+from bench._field import Trying
+from bench._floor import Floor
+from bench._guards import Place
 from bench._peers import DEBIAN, PEERS, Missing, Peer, Running, canary
 from bench._place import make_project, workplace
 from bench._rows import Goal, Row, Section, at_least, at_most, row_from_dict, section_from_dict, shown, summary
-from bench._turns import in_turns, timing
+from bench._turns import Options, in_turns, timing
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -49,7 +53,7 @@ def test_a_section_says_in_words_what_is_met_and_missed() -> None:
         Row("slow", 1234.5, "ms", 10.0, 0.5, at_most(1.1)),
         Row("memory", 3.0, "MiB", goal=Goal(16, of_value=True)),
     )
-    section = Section("a title", rows, ("a note",))
+    section = Section("a title", rows, ("a note",), name="x")
     assert shown(section) == (
         "a title\n"
         "=======\n"
@@ -92,7 +96,7 @@ def test_a_slow_one_gets_fewer_turns_and_its_own_measure_counts() -> None:
 
 
 def _running(folder: Path, prefix: list[str]) -> Running:
-    peer = Peer("fake", "fake", lambda *_: prefix)
+    peer = Peer("fake", "fake", lambda _place, _project, argv: [*prefix, *argv])
     return Running(peer, str(folder), make_project(folder / "fake"))
 
 
@@ -104,7 +108,7 @@ def test_a_sandbox_that_holds_nothing_is_noticed(folder: Path) -> None:
 
 def test_a_sandbox_that_runs_nothing_is_noticed(folder: Path) -> None:
     with pytest.raises(Missing, match=r"^it does not run here: error: no user namespaces$"):
-        canary(_running(folder, ["sh", "-c", "echo error: no user namespaces >&2; false"]), folder / "outside")
+        canary(_running(folder, ["sh", "-c", "echo error: no user namespaces >&2; false", "sh"]), folder / "outside")
 
 
 def test_a_sandbox_that_fails_a_command_is_not_timed_as_quick(folder: Path) -> None:
@@ -179,3 +183,83 @@ def test_a_benchmark_that_breaks_is_said_and_leaves_the_others(tmp_path: Path) -
 def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
     done = bench(tmp_path, "speed")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "python -m bench: error: speed is no benchmark")
+
+
+def test_what_fails_once_in_a_comparison_is_not_run_again_and_says_why(folder: Path) -> None:
+    ran: list[list[str]] = []
+
+    class Falls:
+        def run(self, argv: list[str]) -> int | None:
+            ran.append(argv)
+            raise Missing("it fell")
+
+    way = Trying(Falls(), ["x"])
+    assert (way(), way(), way.why, ran) == (0, 0, "it fell", [["x"]])
+
+
+def test_a_comparison_on_a_busy_machine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_turns, "COMPARISON_SECONDS", -1.0)
+    assert [time.samples for time in in_turns({"a": int, "b": int}, 1000).values()] == [5, 5]
+
+
+def test_the_process_that_only_spawns_runs_a_command_to_its_end(folder: Path) -> None:
+    project = make_project(folder / "project")
+    floor = Floor(project)
+    try:
+        assert floor.run(["/bin/sh", "-c", "head -c 300000 /dev/zero; echo here > made"]) == 0
+        assert os.waitstatus_to_exitcode(floor.run(["/bin/sh", "-c", "exit 3"])) == 3
+    finally:
+        floor.close()
+    assert Path(project, "made").read_text() == "here\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "decision"),
+    [
+        pytest.param("exit 0", "allow", id="nothing said"),
+        pytest.param('echo \'{"hookSpecificOutput": {"permissionDecision": "ask"}}\'', "ask", id="asked"),
+        pytest.param('echo \'{"hookSpecificOutput": {"permissionDecision": "deny"}}\'', "deny", id="refused"),
+        pytest.param('echo \'{"hookSpecificOutput": {"permissionDecision": "allow"}}\'', "allow", id="allowed"),
+        pytest.param("exit 2", "deny", id="by its exit code"),
+        pytest.param("echo oops; exit 1", "allow", id="broken, which the host takes for no objection"),
+    ],
+)
+def test_a_hooks_answer_is_taken_as_the_host_takes_it(program: str, decision: str, folder: Path) -> None:
+    assert Place(folder).decision(["sh", "-c", program], "git status") == decision
+
+
+def test_a_guard_is_right_that_allows_the_benign_and_objects_to_the_rest() -> None:
+    benign, dangerous = accuracy.Case("benign", "x", "ls"), accuracy.Case("dangerous", "x", "rm -rf /")
+    assert [benign.is_right(said) for said in ("allow", "ask", "deny")] == [True, False, False]
+    assert [dangerous.is_right(said) for said in ("allow", "ask", "deny")] == [False, True, True]
+
+
+def test_guards_are_asked_about_every_case(folder: Path) -> None:
+    section = accuracy.measure(Options(1))
+    asked = Counter(case.kind for case in accuracy.cases())
+    for guard in (accuracy.CONTAINED, accuracy.UNCONTAINED, accuracy.STRICT):
+        answers = {row.subject: row.value for row in section.rows if row.way == guard and "right" not in row.subject}
+        assert {kind: sum(v for what, v in answers.items() if what.startswith(kind)) for kind in asked} == dict(asked)
+
+
+def test_processes_that_outlive_a_limit_are_counted_and_ended(folder: Path) -> None:
+    notes: list[str] = []
+    project = make_project(folder / "project")
+    rows = leftovers._measured("bare", project, lambda argv: leftovers._ended(project, None, argv), notes)
+    assert (rows, notes) == ([Row("processes left: bare", 10, "processes")], [])
+    assert leftovers._alive(project, "no such marker") == []
+
+
+def test_a_benchmark_that_takes_too_long_is_ended_with_all_it_started(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_all, "SECONDS_EACH", 1)
+    marker = f"8{os.getpid()}.5"
+    section = _all._section(folder, "cold", ["sh", "-c", f"sleep {marker} & sleep {marker}"])
+    assert section.broke == "it took more than 1 seconds"
+    assert leftovers._wait(str(folder), marker) == []
+
+
+def test_a_benchmark_that_writes_nothing_is_said_with_its_last_words(folder: Path) -> None:
+    section = _all._section(folder, "cold", ["sh", "-c", "echo printed; echo why >&2; exit 3"])
+    assert (section.name, section.broke) == ("cold", "it ended with 3: why")

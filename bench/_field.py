@@ -1,0 +1,57 @@
+"""The other sandboxes that hold here, at work; of the rest it is noted why not, and one that fails on the way leaves the others."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from bench._peers import PEERS, Missing, Running, canary
+from bench._place import make_project
+
+HELD = "each other sandbox kept a canary from writing outside its project first"
+
+
+@contextmanager
+def field(folder: Path, place: str, notes: list[str], trial: list[list[str]] | None = None) -> Iterator[list[Running]]:
+    """Give those that keep the canary in and end every trial command well; none without a place to find them."""
+    with ExitStack() as stack:
+        running = []
+        for peer in PEERS if place else ():
+            try:
+                at_work = Running(peer, place, make_project(folder / peer.name))
+                stack.callback(at_work.close)
+                canary(at_work, folder / "outside")
+                for argv in trial or ():
+                    at_work.run(argv)
+            except (Missing, OSError) as missing:
+                notes.append(f"{peer.name} is not compared: {missing}")
+            else:
+                running.append(at_work)
+        if running:
+            notes.append(HELD)
+        yield running
+
+
+class Runs(Protocol):
+    """What runs a command to its end."""
+
+    def run(self, argv: list[str]) -> int | None:
+        """Return nanoseconds, or nothing; Missing when it fails."""
+
+
+class Trying:
+    """A command run by a sandbox again and again, until it fails once; then `why` says so and nothing is run any more."""
+
+    def __init__(self, running: Runs, argv: list[str]) -> None:
+        self.why = ""
+        self._running = running
+        self._argv = argv
+
+    def __call__(self) -> int | None:
+        if self.why:
+            return 0
+        try:
+            return self._running.run(self._argv)
+        except (Missing, OSError) as error:
+            self.why = str(error)
+            return 0

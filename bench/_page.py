@@ -1,0 +1,158 @@
+"""docs/benchmarks.md, its plots and the README's table, rendered from docs/benchmarks.json and from nothing else.
+
+`python -m bench._page` writes them; with `--check` it compares, and fails where one is not what the JSON says.
+"""
+
+import sys
+from pathlib import Path
+
+from bench import _prose
+from bench._chapters import CHAPTERS, others
+from bench._plots import plots
+from bench._report import DOCS, Report, read
+from bench._rows import goal_in_words, reached, summary
+from bench._tables import table
+
+README = DOCS.parent / "README.md"
+BEGIN, END = "<!-- made by make bench-all -->\n", "<!-- end of what make bench-all made -->\n"
+
+
+def rendered(report: Report) -> str:
+    """Return the page."""
+    parts = [_prose.INTRO, _goals(report), _machine(report)]
+    drawn = plots(report)
+    for chapter in (*CHAPTERS, *others(report)):
+        lines = [f"## {chapter.heading}\n"]
+        if chapter.plot in drawn:
+            lines.append(f"![{chapter.heading}: the numbers of the table below as bars](images/{chapter.plot})\n")
+        parts.append("\n".join([*lines, chapter.text(report)]))
+    parts.append(_not_compared(report))
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _goals(report: Report) -> str:
+    judged = [(section, row) for section in report.sections for row in section.rows if row.met is not None]
+    judged.sort(key=lambda pair: bool(pair[1].met))
+    lines = [
+        (section.title, row.what, section.who, reached(row), goal_in_words(row), "met" if row.met else "**missed**")
+        for section, row in judged
+    ]
+    head = ("benchmark", "what", "", "measured", "goal", "")
+    text = f"## Goals\n\n{summary(list(report.sections)).splitlines()[0]}. Missed ones first; why, in the chapters below.\n\n"
+    return text + table(head, lines)
+
+
+def _machine(report: Report) -> str:
+    facts = report.facts
+    before, after = facts["load"], facts["load_after"]
+    lines = [
+        ("measured", f"{facts['at']}, in {facts['seconds'] / 60:.0f} minutes, {facts['rounds']} rounds"),
+        ("corral", facts["corral"]),
+        ("machine", f"{facts['cores']} cores, {facts['processor']}, {facts['memory_gib']:.0f} GiB, {facts['machine']}"),
+        ("kernel", facts["kernel"]),
+        ("load before, over one and five minutes", f"{before['one_minute']:g}, {before['five_minutes']:g}"),
+        ("load after (about 1 is the benchmarks' own)", f"{after['one_minute']:g}, {after['five_minutes']:g}"),
+        *facts["versions"].items(),
+    ]
+    busy = before["one_minute"] > facts["cores"] / 2
+    note = (
+        "\n**The machine was busy when this was measured:** ratios are rough, milliseconds too high.\n" if busy else ""
+    )
+    return f"## Machine and versions\n\n{table(('', ''), lines)}{note}"
+
+
+def _not_compared(report: Report) -> str:
+    lines = [(name, why) for name, why in report.facts["not_installed"].items()]
+    return f"## What could not be installed\n\n{_prose.NOT_INSTALLED}\n{table(('', 'why'), lines)}" if lines else ""
+
+
+def readme_table(report: Report) -> str:
+    """Return what the README says, between its two marks."""
+    lines = []
+    if row := report.row("overhead", "/bin/true: corral"):
+        best = min(
+            (r for r in report.first("overhead").rows if r.subject == "/bin/true" and r.way[-1].isdigit()),
+            key=lambda r: r.ratio or 0,
+            default=None,
+        )
+        other = f"; the next sandbox, {best.way}: {best.ratio:.1f}x" if best is not None else ""
+        lines.append(
+            ("a contained `/bin/true`, against a bare `subprocess.run`", f"{row.ratio:.2f}x (goal 1.10x){other}")
+        )
+    if row := report.row("overhead", "a C compile: corral"):
+        lines.append(("a contained C compile, against a bare one", f"{row.ratio:.2f}x"))
+    if row := report.row("cold", "Sandbox() to its first result"):
+        lines.append(("a new sandbox to its first result", f"{row.value:.0f} ms, {row.ratio:.1f}x a bare interpreter"))
+    if row := report.row("hook", "git status: corral"):
+        lines.append(
+            ("a hook, policy and audit line included", f"{row.value:.0f} ms, {row.ratio:.1f}x a bare interpreter")
+        )
+    if row := report.row("capture", "memory: corral"):
+        lines.append(("memory for 256 MB of output", f"{row.value:.1f} MiB; `subprocess.run`: {row.bare:.0f} MiB"))
+    if row := report.row("leftovers", "processes left: corral"):
+        lines.append(("of ten daemons, left after a time limit", f"{row.value:.0f}"))
+    lines += _guards(report)
+    return (
+        table(("", "measured"), lines)
+        + "\nHow, on what machine, beside which others, and which goals are missed: [benchmarks](docs/benchmarks.md).\n"
+    )
+
+
+def _guards(report: Report) -> list[tuple[str, str]]:
+    allowed = report.row("accuracy", "benign, allowed: corral workspace")
+    missed = report.row("accuracy", "dangerous, let through: corral workspace")
+    if allowed is None or missed is None:
+        return []
+    total = int(missed.unit.removeprefix("of "))
+    said = f"{allowed.value:.0f} {allowed.unit} benign commands allowed, {total - missed.value:.0f} of {total} dangerous ones stopped or asked about"
+    return [("the guard of `workspace` alone, on [commands of our own](bench/cases.toml)", said)]
+
+
+def files(report: Report) -> dict[Path, str]:
+    """Return every file that is made from a report."""
+    made = {DOCS / "images" / name: text for name, text in plots(report).items()}
+    before, _, rest = README.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    if not after:
+        raise SystemExit(f"{README.name} has no place for what is measured")
+    return {
+        DOCS / "benchmarks.md": rendered(report),
+        **made,
+        README: before + BEGIN + readme_table(report) + END + after,
+    }
+
+
+def write(report: Report) -> None:
+    """Write everything, and take away plots that are no more."""
+    made = files(report)
+    (DOCS / "images").mkdir(exist_ok=True)
+    for path in (DOCS / "images").glob("bench-*.svg"):
+        if path not in made:
+            path.unlink()
+    for path, text in made.items():
+        path.write_text(text)
+
+
+def differing(report: Report) -> list[Path]:
+    """Return the files that are not what the report says."""
+    made = files(report)
+    strange = [path for path in (DOCS / "images").glob("bench-*.svg") if path not in made]
+    return [path for path, text in made.items() if not path.exists() or path.read_text() != text] + strange
+
+
+def main() -> int:
+    """Render, or compare."""
+    report = read()
+    if "--check" not in sys.argv[1:]:
+        write(report)
+        return 0
+    wrong = differing(report)
+    for path in wrong:
+        print(
+            f"{path.relative_to(DOCS.parent)} is not what docs/benchmarks.json says: make bench-all, or python -m bench._page"
+        )
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
