@@ -166,3 +166,19 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path, kind: str) -> None:
     paths = {"missing": ["nowhere"], "empty folder": ["empty"], "three": ["run"] * 3, "mixed": ["run", "r.jsonl"]}[kind]
     with pytest.raises(CorralError):
         source_of([str(tmp_path / path) for path in paths], log=lambda: None, root="")  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"id": ["x"]}, {"id": None}, {"status": "odd"}, {"status": []}, {"tags": [1]}, {"tags": "ab"}, {"calls": [7]}, {"differences": [{}]}, {"duration_ms": "x"}, {"said": 3}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("name", [RESULTS, NAME])
+def test_outcomes_that_are_none_are_left_out(tmp_path: Path, change: dict[str, Any], name: str) -> None:
+    rows = [outcome("good").to_dict(), outcome("bad").to_dict() | change]
+    (tmp_path / name).write_text("".join(json.dumps(row | {"event": "task"}) + "\n" for row in rows))
+    feed = Feed()
+    fill(feed, EvalSource([str(tmp_path)]))
+    assert feed.evals is not None
+    expected = ["good", "bad"] if change == {"tags": "ab"} else ["good"]
+    assert [task["id"] for task in feed.evals["runs"][0]["tasks"]] == expected

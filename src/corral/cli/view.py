@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
-from threading import Event, Thread
+from threading import Event
 
 from corral.audit import directory
 from corral.cli.log import wish_of
@@ -60,21 +60,18 @@ def _serve(source: Source, root: str, spans: Spans | None, options: argparse.Nam
     feed, stop = Feed(), Event()
     about = page.meta(name=source.name, kind=source.kind, live=True)
     server = Server(feed, about, Reader(os.environ, root=root), port=options.port, spans=spans).start()
-    filling = Thread(target=_fill, args=(feed, source, stop), daemon=True)
     try:
         print(json_text({"url": server.url, "port": server.port}) if options.json else server.url, flush=True)
         print("corral: open this address in a browser of this machine; Ctrl-C ends it", file=sys.stderr)
-        filling.start()
-        filling.join()
+        _follow(feed, source, stop)
     except KeyboardInterrupt:
         return 0
     finally:
-        stop.set()
         server.close()
     return 0
 
 
-def _fill(feed: Feed, source: Source, stop: Event) -> None:
+def _follow(feed: Feed, source: Source, stop: Event) -> None:
     try:
         fill(feed, source, stop)
     except CorralError as error:

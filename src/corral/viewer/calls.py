@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 64 * 1024  # characters of a call
 MAX_WORD = 4096  # of a path, a reason or another text beside it
+MAX_NAME = 512  # of a task's id, which is part of a key
 MAX_OUTPUT = 1024 * 1024  # of a stream
 MAX_ITEMS = 100  # findings, violations, steps of a chain
 MAX_WORDS = 4096  # of an argv
@@ -73,6 +74,7 @@ def of_result(data: Mapping[str, Any], *, root: str = "", event: str = "run") ->
 
 def of_task(run: str, task: str, position: int, facts: Mapping[str, Any]) -> tuple[Data, Data]:
     """Return what an eval's run keeps of a call of a task."""
+    task = text(task, MAX_NAME)
     made: Data = {"key": f"{run}/{task}/{position}", "event": "eval", "root": run, "task": task} | _called(facts)
     made |= _plain(facts, ("profile",)) | {"decision": decision(facts.get("decision"), "allow")}
     made["findings"] = [finding({"rule": rule, "decision": made["decision"]}) for rule in listed(facts.get("rules"))]

@@ -53,7 +53,10 @@ class Reader:
         if isinstance(found, str):
             return {"said": found}
         config, machine = found
-        steps = trace(given, config, machine)
+        try:
+            steps = trace(given, config, machine)
+        except Exception as error:  # noqa: BLE001  what is judged is hostile, and the page shows more than this call
+            return {"said": f"The guard failed on this call ({type(error).__name__})."}
         reasoning = Reasoning(
             given, vet(given, config, machine), steps, self._axis_of, config.rules.name, config.project_root
         )

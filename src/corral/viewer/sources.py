@@ -146,7 +146,7 @@ class _Run:
         else:
             found = [] if self._lines is None else [o for d in self._lines.objects(CHUNK) for o in self._entry(d)]
         made: list[tuple[calls.Data, calls.Data | None]] = []
-        for outcome in found:
+        for outcome in filter(_is_sound, found):
             self._done[outcome.id] = outcome
             made += [
                 calls.of_task(self.name, outcome.id, n, facts)
@@ -161,11 +161,22 @@ class _Run:
     def _entry(self, data: dict[str, Any]) -> Iterator[Outcome]:
         if data.get("event") == "start" and isinstance(data.get("tasks"), int):
             self.total = data["tasks"]
-        if data.get("event") == "task" and data.get("status") in STATUSES:
+        if data.get("event") == "task":
             try:
                 yield Outcome.from_dict(data)
             except (KeyError, TypeError):
                 return
+
+
+def _is_sound(outcome: Outcome) -> bool:
+    """Say whether an outcome is what its record promises: a file may hold anything."""
+    texts = (outcome.id, outcome.digest, outcome.source, outcome.said, *outcome.tags, *outcome.differences)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and outcome.status in STATUSES
+        and all(isinstance(call, dict) for call in outcome.calls)
+        and calls.number(outcome.duration_ms) is not None
+    )
 
 
 def _goes_on(path: str) -> bool:

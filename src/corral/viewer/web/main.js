@@ -135,6 +135,7 @@ async function loadDetail(key) {
 
 function say(state, words_) {
   const box = byId("live");
+  if (box.className === "live " + state && box.textContent === words_) return; // or it would be read out again
   box.className = "live " + state;
   box.replaceChildren(...(state ? [el("span", { class: "dot" })] : []), words_);
 }
@@ -157,8 +158,16 @@ function takeEvals(document_) {
   else if (current === "evals") evals.draw();
 }
 
+const MANY = 20000; // calls of which drawing takes so long that once a second is enough
+let drawnAt = 0, waiting = 0;
+/** Draw, but not again within so many milliseconds: drawing takes longer than reading. */
+function drawSoon(gap) {
+  if (waiting) return;
+  waiting = setTimeout(() => { waiting = 0; drawnAt = performance.now(); changed(); }, Math.max(0, drawnAt + gap - performance.now()));
+}
+
 async function follow() {
-  let after = 0, version = 0, isLoaded = false, drawnAt = 0;
+  let after = 0, version = 0, isLoaded = false;
   for (;;) {
     try {
       const news = await ask(`/api/calls?after=${after}&evals=${version}&loaded=${isLoaded ? 1 : 0}`);
@@ -166,8 +175,7 @@ async function follow() {
       const fresh = take(news.calls);
       list.fresh = new Set(isLoaded ? fresh : []);
       if (news.evals > version) { version = news.evals; takeEvals(await ask("/api/evals")); }
-      // Drawing takes longer than reading: while a log is loaded, once in a while is enough.
-      if (news.calls.length && (isLoaded || performance.now() - drawnAt > 1000)) { drawnAt = performance.now(); changed(); }
+      if (news.calls.length) drawSoon(isLoaded && store.calls.length < MANY ? 0 : 1000);
       if (news.closed) { say("off", "ended"); changed(); return; }
       if (!isLoaded && news.loaded && !news.more) changed();
       isLoaded = news.loaded && !news.more;
