@@ -423,6 +423,8 @@ def values_of(key: str) -> st.SearchStrategy[Any]:
     if row.kind == "network":
         named = ["example.org:443", "*.example.org:443", "a.example.org:443", "*.a.example.org:443", "[::1]:80"]
         return st.sampled_from(row.choices) | st.lists(st.sampled_from(named), unique=True, min_size=1, max_size=3)
+    if row.kind == "agents":
+        return st.lists(st.sampled_from(["claude", "codex"]), unique=True, max_size=2)
     if row.kind == "hosts":
         return st.lists(st.sampled_from(["example.org=127.0.0.1", "a.example.org=::1"]), unique=True, max_size=2)
     if row.kind == "headers":
@@ -528,6 +530,7 @@ def test_an_untrusted_file_reaches_no_further_than_none(owner: dict[str, Any], p
     assert set(with_it.interpreter_block or ()) >= set(without.interpreter_block or ())
     for asked in REACHED:
         assert reaches(after.network, *asked) <= reaches(before.network, *asked), asked
+    assert set(after.agents) <= set(before.agents)
     assert set(after.hosts) <= set(before.hosts)
     assert set(after.inject) <= set(before.inject)
     assert (after.project, before.project) != ("read-write", "read-only")

@@ -34,6 +34,7 @@ KINDS = {
     "patterns": "a list of names; `*` ends a prefix",
     "paths": "a list of paths, absolute or below `~/`",
     "network": '`"on"`, `"off"`, or a list of destinations: `"pypi.org:443"`',
+    "agents": "a list of names",
     "hosts": "a list of `name=address`",
     "headers": "a list of `name:port Header: value`",
 }

@@ -140,6 +140,8 @@ class Containment(Record):
     inject: Collection[str] = ()  # `name:port Header: value`: what the proxy adds, so that no command has to know it
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()  # an agent's own, where that agent is what runs; see agents/
+    agents: Collection[str] = ()  # those that may have what their profile says, and nobody is asked
     project: str = "read-write"
     scratch: str = (
         "sandbox"  # whose /tmp and HOME are: they end with the sandbox, or last for the next one of the project
@@ -157,7 +159,8 @@ class Containment(Record):
         object.__setattr__(self, "inject", _texts("containment.inject", self.inject, "injection"))
         _one_of("containment.project", self.project, ("read-write", "read-only"))
         _one_of("containment.scratch", self.scratch, ("sandbox", "project"))
-        for name in ("read", "write"):
+        object.__setattr__(self, "agents", tuple(sorted(_names("containment.agents", self.agents))))
+        for name in ("read", "write", "settings"):
             object.__setattr__(self, name, _paths(f"containment.{name}", getattr(self, name)))
 
     @property

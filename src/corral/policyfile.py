@@ -27,6 +27,7 @@ RULE_KEYS = ("command", "decision", "reason", "instead", "exact", *DECISIONS)
 _RECORDS: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
 _SYNTAX_PLACE = pattern(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _WANTED = {
+    "agents": "names such as 'claude'",
     "hosts": "texts such as 'index.example=192.0.2.1'",
     "headers": "texts such as 'index.example:443 Name: value'",
 }

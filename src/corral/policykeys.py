@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DECISIONS = ("allow", "ask", "deny")  # from loose to tight
 TABLES = ("containment", "limits", "output", "audit")
 DECIDED = ("effects", "groups")  # tables whose keys are those of the rules, and whose values are decisions
-LISTS = ("names", "patterns", "paths", "hosts", "headers")
+LISTS = ("names", "patterns", "paths", "hosts", "headers", "agents")
 
 
 class Key:
@@ -74,6 +74,7 @@ KEYS = {
     "containment.inject": Key(
         "headers", "grants", "Headers that the proxy adds to plain HTTP, name:port Header: value; ${NAME} is the owner's variable."
     ),
+    "containment.agents": Key("agents", "grants", "Agents that may be run whole, with what their profile says, unasked."),
     "containment.read": Key("paths", "grants", "Paths that commands may read besides the project and the system."),
     "containment.write": Key("paths", "grants", "Paths that commands may write besides the project."),
     "containment.project": Key("choice", "rank", "Whether commands may change the project.", ("read-write", "read-only")),
@@ -106,7 +107,13 @@ KEYS = {
     "audit.required": Key("switch", "rank", "Refuse what cannot be written to the owner's log.", (False, True)),
 }  # fmt: skip
 # What no file sets: the project is where the file lies, and these belong to a single call.
-NOT_IN_FILES = ("project_root", "output.directory_file", "output.exports_file", "output.text_file")
+NOT_IN_FILES = (
+    "project_root",
+    "containment.settings",
+    "output.directory_file",
+    "output.exports_file",
+    "output.text_file",
+)
 FIELDS = {"interpreters": "interpreter_block", "environment": "env_allowlist"}  # where the config has another word
 
 

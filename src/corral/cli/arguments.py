@@ -235,6 +235,10 @@ def verb_parser(verb: str) -> Parser:
         parser.add_argument("-T", "--no-tty", dest="tty", action="store_false", help="without one")
         never = "ask nobody: what would be asked about is refused"
         parser.add_argument("--no-ask", dest="ask", action="store_false", help=never)
+        reach = "grant a destination for this run; asked of you at the terminal"
+        parser.add_argument("--network", action="append", default=[], metavar="HOST:PORT", help=reach)
+        whole = "grant what this agent needs (default: by the program's name), or none"
+        parser.add_argument("--agent", metavar="NAME", help=whole)
         parser.add_argument("--call", default="", metavar="ID", help=argparse.SUPPRESS)
         # What a rewritten command of a hook needs; the guard refuses them in the text of an agent.
         parser.add_argument("--grant", metavar="ID", help=argparse.SUPPRESS)

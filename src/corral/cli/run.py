@@ -13,7 +13,7 @@ from corral.cli.check import call_of, config_of, machine_of
 from corral.cli.told import Telling, kept_names
 from corral.errors import AuditError, CorralError, PolicyError
 from corral.grants import take
-from corral.model import Call
+from corral.model import NOT_EXECUTABLE_EXIT_CODE, Call
 from corral.record import denial_text, json_text, process_status, timeout_text, violation_text
 from corral.sandbox import Sandbox
 from corral.terminal import terminal_of, visible
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 def main(options: argparse.Namespace) -> int:
     """Run what the command line names; the exit code is the command's, or says why there is none."""
     config = judged = config_of(options)
+    if _asks_for_more(options, config):
+        granted = _granted(options, config)
+        if granted is None:
+            print("corral: not run: the answer was no", file=sys.stderr)
+            return NOT_EXECUTABLE_EXIT_CODE
+        config = judged = granted
     pending = _taken(options, config)
     call = call_of(options) if pending is None else Call(pending.text, shell=True, cwd=options.cwd)  # noqa: S604  a record
     if options.exports:
@@ -66,6 +72,27 @@ def main(options: argparse.Namespace) -> int:
         for violation in result.violations:
             print(violation_text(violation), file=sys.stderr)
     return process_status(result)
+
+
+def _asks_for_more(options: argparse.Namespace, config: SandboxConfig) -> bool:
+    """Say whether a run may have more than the policy gives it: by its options, or because it is a known agent."""
+    if options.network or options.agent is not None:
+        return True
+    if not options.command or options.call or options.grant:
+        return False
+    return bool(config.containment.agents) or (not options.json and console.is_wanted(options.tty))
+
+
+def _granted(options: argparse.Namespace, config: SandboxConfig) -> SandboxConfig | None:
+    from corral.cli import inside  # noqa: PLC0415  most runs have what the policy gives them
+
+    agent = inside.agent_of(options, config)
+    granted = inside.admitted(options, config, agent)
+    if granted is None or agent is None:
+        return granted
+    own = inside.variables_of(agent, os.environ)
+    os.environ.update(own)
+    return granted.replace(env_allowlist={*granted.env_allowlist, *own})
 
 
 def _denied(call: Call, result: SandboxResult, asking: Asking) -> str:

@@ -53,6 +53,20 @@ def refuse_writing(path: str, home: str, project: str, own: Iterable[str]) -> No
     _refuse_secrets("write", path, home)
 
 
+def own_settings(containment: Containment, home: str) -> tuple[list[str], list[str]]:
+    """Return an agent's own settings, which it may write, and what of them stays as it is: what would run programs later."""
+    found, kept = _resolve("settings", containment.settings), []
+    for path in found:
+        from corral.agentbook import of_settings  # noqa: PLC0415  few sandboxes hold an agent
+
+        agent = of_settings(path, home)
+        if agent is None:
+            _refuse("settings", path, "which is no directory of settings of an agent that is known")
+        else:
+            kept += [f"{path}/{name}" for name in agent.kept if os.path.lexists(f"{path}/{name}")]
+    return found, kept
+
+
 def refuse_protected(path: str, kept: Iterable[str]) -> None:
     """Raise if a grant to write lies in what is protected."""
     for protected in kept:

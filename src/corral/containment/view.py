@@ -70,6 +70,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         grants.refuse_reading(path, owner_home)
     for path in granted:
         grants.refuse_writing(path, owner_home, project, (*own, *own_links()))
+    settings, kept = grants.own_settings(config.containment, owner_home)
     common = [c for c in [protected.common_directory(project)] if c is not None and not inside(c, project)]
     programs = [entry for entry in environ.get("PATH", "").split(":") if entry.startswith("/")]
     venvs = [f"{project}/{name}/bin" for name in (".venv", "venv", "env") if os.path.isdir(f"{project}/{name}/bin")]
@@ -88,7 +89,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         binds |= {path: (path, "ro") for path in _resolver()}
     binds["/tmp"] = (f"{SCRATCH}/tmp", "rw")  # noqa: S108  a target inside the new tree
     binds[home] = (f"{SCRATCH}/home", "rw")
-    binds |= {path: (path, "rw") for path in (*granted, *common)}
+    binds |= {path: (path, "rw") for path in (*granted, *common, *settings)}
     binds[project] = (project, "ro" if config.containment.project == "read-only" else "rw")
     binds = _without_what_is_covered(binds)
     writable = tuple(sorted(target for target, (_, how) in binds.items() if how == "rw"))
@@ -99,7 +100,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     ]
     readonly = [
         path
-        for path in (*found.readonly, *own, *own_links(), *links)
+        for path in (*found.readonly, *own, *own_links(), *links, *kept)
         if path not in binds and _is_shown_writable(path, binds)
     ]
     masks = _masks(owner_home if project == owner_home else None)

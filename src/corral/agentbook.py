@@ -1,0 +1,75 @@
+"""The agents that can be run whole in a sandbox: their programs, what of the home directory is their own, whom they talk to.
+
+The only reader of agents/*.toml. What stands there is granted by nobody: a person is asked, or the owner's policy names the agent.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral import destinations
+from corral.errors import PolicyError
+from corral.frozen import Record, frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_FOLDER = os.path.join(os.path.dirname(__file__), "agents")
+_KEYS = ("title", "programs", "settings", "kept", "network", "environment", "variables", "note")
+_LISTS = ("programs", "settings", "kept", "network", "environment")
+
+
+@frozen
+class Agent(Record):
+    """One agent. Paths are relative to the home directory; `kept` stands in its settings and runs programs, so it stays as it is."""
+
+    name: str
+    title: str
+    programs: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    note: str = ""
+
+
+def names() -> list[str]:
+    """Return the agents that are known."""
+    return sorted(name.removesuffix(".toml") for name in os.listdir(_FOLDER) if name.endswith(".toml"))
+
+
+def named(name: str) -> Agent:
+    """Return an agent; PolicyError where there is none of this name."""
+    if name not in names():
+        raise PolicyError(f"there is no agent {name!r}; known: {', '.join(names())}")
+    import tomllib  # noqa: PLC0415  few runs are of an agent
+
+    with open(f"{_FOLDER}/{name}.toml", "rb") as file:
+        return read(name, tomllib.load(file))
+
+
+def read(name: str, data: dict[str, Any]) -> Agent:
+    """Return the agent that a file describes; ValueError where it is none."""
+    unknown = sorted(set(data) - set(_KEYS))
+    if unknown:
+        raise ValueError(f"{name}.toml: unknown key {unknown[0]!r}")
+    fields: dict[str, Any] = {key: tuple(data.get(key, ())) for key in _LISTS}
+    fields["network"] = tuple(destinations.grant(text) for text in fields["network"])
+    for path in (*fields["settings"], *fields["kept"]):
+        if path.startswith(("/", "~")) or ".." in path.split("/") or not path:
+            raise ValueError(f"{name}.toml: {path!r} is no path inside the home directory")
+    fields["variables"] = tuple(data.get("variables", {}).items())
+    return Agent(name=name, title=data["title"], note=data.get("note", ""), **fields)
+
+
+def of_program(program: str) -> Agent | None:
+    """Return the agent that a program is, by its name."""
+    base = program.rpartition("/")[2]
+    return next((agent for agent in map(named, names()) if base in agent.programs), None)
+
+
+def of_settings(path: str, home: str) -> Agent | None:
+    """Return the agent whose settings a path is."""
+    return next((a for a in map(named, names()) if path in {f"{home}/{own}" for own in a.settings}), None)

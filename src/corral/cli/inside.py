@@ -1,0 +1,100 @@
+"""`corral run -- claude`: a whole agent in the sandbox, with its terminal, its own settings and its hosts. All it starts is inside too.
+
+What it may reach is shown before it starts; what the policy does not grant already, a person at the terminal does, or nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.agentbook import named, of_program
+from corral.cli import console, loosening
+from corral.errors import PolicyError
+from corral.terminal import terminal_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from corral.agentbook import Agent
+    from corral.config import SandboxConfig
+
+NONE = "none"
+
+
+def agent_of(options: argparse.Namespace, config: SandboxConfig) -> Agent | None:
+    """Return the agent that a command line starts: the one it names, else by the program, where somebody sits or the owner said so."""
+    if options.agent == NONE or options.call or options.grant:
+        return None
+    if options.agent is not None:
+        return named(options.agent)
+    if not options.command:
+        return None
+    agent = of_program(options.command[0])
+    if agent is None or agent.name in config.containment.agents:
+        return agent
+    return agent if not options.json and console.is_wanted(options.tty) else None
+
+
+def with_agent(config: SandboxConfig, agent: Agent, environ: Mapping[str, str]) -> SandboxConfig:
+    """Return a config that holds an agent with what is its own."""
+    home = os.path.realpath(environ.get("HOME") or "/nonexistent")
+    settings = tuple(f"{home}/{path}" for path in agent.settings if os.path.isdir(f"{home}/{path}"))
+    containment = loosening.with_network(config.containment, agent.network)
+    if config.containment.network == "on":
+        containment = containment.replace(network="on")
+    given = {name for name in agent.environment if "*" not in name and name in environ}
+    given |= {name for name in agent.environment if "*" in name}
+    return config.replace(
+        containment=containment.replace(settings=settings),
+        env_allowlist={*config.env_allowlist, *given},
+    )
+
+
+def variables_of(agent: Agent, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that an agent gets, by which it finds what is its own."""
+    home = os.path.realpath(environ.get("HOME") or "/nonexistent")
+    return {name: value.replace("~", home, 1) if value.startswith("~/") else value for name, value in agent.variables}
+
+
+def make_settings(agent: Agent, environ: Mapping[str, str]) -> None:
+    """Make the directories of an agent that has none yet: what it keeps there is to be there the next time."""
+    home = os.path.realpath(environ.get("HOME") or "/nonexistent")
+    for path in agent.settings:
+        try:
+            os.makedirs(f"{home}/{path}", 0o700, exist_ok=True)
+        except OSError as error:
+            raise PolicyError(f"the settings of {agent.title} cannot be made: {error.strerror}: {path}") from None
+
+
+def admitted(options: argparse.Namespace, config: SandboxConfig, agent: Agent | None) -> SandboxConfig | None:
+    """Return the config with what was asked for and granted; None where the person said no."""
+    given = loosening.destinations(options.network)
+    wanted = config.replace(containment=loosening.with_network(config.containment, given))
+    if agent is not None:
+        make_settings(agent, os.environ)
+        wanted = with_agent(wanted, agent, os.environ)
+        if not options.timeout_is_given:
+            # Somebody works with it.
+            wanted = wanted.replace(timeout_seconds=None)
+    more = loosening.loosened(config, wanted)
+    is_named = agent is not None and agent.name in config.containment.agents
+    title = (
+        "What is asked for beyond the policy:" if agent is None else f"{agent.title} would reach, besides the project:"
+    )
+    if more and not (is_named and not given):
+        instead = "add it to containment.network in the owner's policy"
+        if agent is not None:
+            instead = f'add containment.agents = ["{agent.name}"] to the owner\'s policy'
+        if not loosening.ask(title, more, config, may_ask=options.ask, instead=instead):
+            return None
+    elif agent is not None and not options.json:
+        # Said, where it was not asked.
+        terminal = terminal_of(sys.stderr, os.environ)
+        listed = loosening.loosened(config.replace(containment=type(config.containment)()), wanted)
+        print("\n".join([*loosening.shown(title, listed, terminal), ""]), file=sys.stderr)
+    if agent is not None and agent.note and not options.json:
+        print(f"corral: {agent.note}", file=sys.stderr)
+    return wanted
