@@ -128,6 +128,7 @@ def open_all(browser: Browser, detail: bool = True) -> None:
         )
         browser.settle()
         assert not detail or browser.texts("#detail h2") != []
+        assert browser.js("const e = document.getElementById('detail'); return e.scrollWidth <= e.clientWidth")
         browser.js("document.querySelectorAll('details').forEach((e) => { e.open = true; })")
     browser.press("2")
     browser.until(lambda: browser.texts(".plot"), "the plots are drawn")

@@ -2,7 +2,7 @@
 
 const OUTCOMES = ["ok", "failed", "signal", "timeout", "refused", "error", "judged", "note"];
 const OUTCOME_WORDS = {
-  ok: "exit 0", failed: "failed", signal: "signal", timeout: "timed out", refused: "refused", error: "corral failed", judged: "judged only", note: "note",
+  ok: "exit 0", failed: "failed", signal: "signal", timeout: "timed out", refused: "refused", error: "error", judged: "judged only", note: "note",
 };
 
 /** Names to numbers and back, so that a column holds numbers. */

@@ -109,7 +109,7 @@ class Timeline {
   ticks() {
     const { width, height } = this;
     this.svg.append(svg("line", { class: "base", x1: 0, x2: width, y1: this.line, y2: this.line }));
-    const wanted = Math.max(2, Math.floor(width / 150));
+    const room = Math.max(2, Math.floor(width / 150)), wanted = this.scale.timed ? room : Math.max(1, Math.min(room, this.store.base.length - 1));
     for (let n = 0; n <= wanted; n += 1) {
       const at = this.scale.from + ((this.scale.to - this.scale.from) * n) / wanted;
       const span = this.scale.to - this.scale.from;
