@@ -13,6 +13,7 @@ from selenium.webdriver.common.keys import Keys
 
 from corral import Containment, Sandbox, SandboxConfig
 from corral.audit import Log, new_id
+from corral.containment.layers import LAYERS
 from corral.evals.outcome import Outcome
 from corral.evals.results import RESULTS
 from corral.gates import GatedSandbox, ToolAllowlist, noted
@@ -486,3 +487,21 @@ def test_what_is_no_call_is_a_note_and_has_no_verdict(
     assert browser.texts(".row .verdict") == ["note"]
     assert browser.texts(".row .ending") == ["trust"]
     assert browser.commands() == ["corral.toml was trusted"]
+
+
+def test_a_layer_that_may_not_have_been_asked_for_is_not_said_to_have_held(browser: Browser, tmp_path: Path) -> None:
+    result = {"exit_code": 0, "backend": "warden", "enforcement": "partial", "missing_layers": ["seccomp"]}
+    call = {"key": "k", "argv": ["ls"], "decision": "allow", "outcome": "ok", "result": result}
+    path = tmp_path / "r.html"
+    path.write_text(
+        "".join(
+            page.report(page.meta(name="n", kind="log", live=False), [dumps(call)], {"calls": {}, "parts": []}, None)
+        )
+    )
+    browser.open(path.as_uri())
+    browser.click(".row")
+    told = dict(text.split(": ") for text in browser.texts(".layers li"))
+    assert told.pop("held where it was asked for") == "net"
+    assert told.pop("missing") == "seccomp"
+    assert set(told) == {"held"}
+    assert len(browser.texts(".layers li")) == len(LAYERS)

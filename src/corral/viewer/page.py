@@ -10,7 +10,7 @@ import os
 from hashlib import sha256
 
 import corral
-from corral.containment.layers import LAYERS
+from corral.containment.layers import LAYERS, wanted
 from corral.viewer.calls import AXES
 from corral.viewer.feed import dumps
 
@@ -57,7 +57,9 @@ def _hash(text: str) -> str:
 
 def meta(*, name: str, kind: str, live: bool, note: str = "") -> Data:
     """Return what the page must know besides the calls."""
-    layers = [{"name": layer, "keeps": keeps} for layer, (keeps, _) in LAYERS.items()]
+    # A layer that is not asked for is not missing either, and a result does not say what was asked for.
+    always = wanted("on")
+    layers = [{"name": key, "keeps": keeps, "always": key in always} for key, (keeps, _) in LAYERS.items()]
     return {
         "name": name,
         "kind": kind,

@@ -149,7 +149,8 @@ class Detail {
     const held = result.enforcement !== "none";
     const layers = this.meta.layers.map((layer) => {
       const lacks = missing.has(layer.name) || (!held && !missing.size);
-      return el("li", { class: lacks ? "missing" : "", title: layer.keeps }, sign(lacks ? "deny" : "allow"), el("span", { class: "unseen" }, lacks ? "missing: " : "held: "), layer.name);
+      const [kind, shape, said] = lacks ? ["missing", "deny", "missing"] : layer.always ? ["", "allow", "held"] : ["unsure", "note", "held where it was asked for"];
+      return el("li", { class: kind, title: `${said}: ${layer.keeps}` }, sign(shape), el("span", { class: "unseen" }, said + ": "), layer.name);
     });
     return section("Enforcement", "", el("p", { class: "note first" }, sign(result.enforcement === "full" ? "allow" : result.enforcement === "partial" ? "ask" : "deny"), " " + result.enforcement + (result.backend ? `, by ${plain(result.backend, 60)}` : "")),
       call.event === "eval" ? null : el("ul", { class: "layers" }, layers));
