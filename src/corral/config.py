@@ -98,7 +98,7 @@ def _network(value: object) -> str | tuple[str, ...]:
     try:
         granted = tuple(dict.fromkeys(destinations.grant(item) for item in value))
     except ValueError as error:
-        raise PolicyError(f"containment.network: {error}") from None
+        raise PolicyError(f"containment.network is not right: {error}") from None
     if len(granted) > MAX_GRANTS:
         raise PolicyError(f"containment.network has more than {MAX_GRANTS} destinations")
     return granted or "off"
@@ -115,7 +115,7 @@ def _texts(field: str, value: object, form: str) -> tuple[str, ...]:
     try:
         return tuple(dict.fromkeys(canonical(item) for item in value))
     except ValueError as error:
-        raise PolicyError(f"{field}: {error}") from None
+        raise PolicyError(f"{field} is not right: {error}") from None
 
 
 def _positive(field: str, value: object) -> None:

@@ -137,8 +137,16 @@ def _facts(entry: Entry) -> list[tuple[str, str]]:
         facts.append(
             ("stopped", ": ".join(str(violation[k]) for k in ("kind", "target", "detail") if violation.get(k)))
         )
+    facts += [("reached", _reached(connection)) for connection in result.get("connections", ())]
     facts.append(("line", f"{entry.get('seq')}, hash {entry.get('hash')}"))
     return [(label, text) for label, text in facts if text]
+
+
+def _reached(connection: Entry) -> str:
+    count = connection.get("count", 1)
+    words = [str(connection.get("target") or "?"), str(connection.get("outcome", ""))]
+    words += [str(connection[name]) for name in ("address", "detail") if connection.get(name)]
+    return f"{', '.join(words)}{f', {count} times' if count != 1 else ''}"
 
 
 def _ending(result: Entry) -> str:

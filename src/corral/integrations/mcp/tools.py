@@ -28,7 +28,7 @@ LAST_LINE_BYTES = 4096
 MAX_WAIT_SECONDS = 50.0  # of read_output; below what clients give a call
 MAX_GRACE_SECONDS = 30.0
 INSTRUCTIONS = (
-    "Commands run inside the project, contained by the kernel; the network is off unless the owner's policy says otherwise. "
+    "Commands run inside the project, contained by the kernel; the network is off unless the owner's policy grants it, all of it or destinations by name. "
     "A refused call is a result with denied=true, its reason and what to do instead: do that, or ask the owner; trying the same "
     "in other words does not help. Use start_process for servers and whatever outlives one call. Output that was cut is "
     "whole in the file full_output_path, which commands can read. The policy is the resource corral://policy."
