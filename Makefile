@@ -39,7 +39,7 @@ test: check
 
 # The leaves against the frameworks themselves, and the demo's agent, in an environment of their own. ARGS: what pytest takes.
 test-frameworks: $(FRAMEWORKS)/.ready $(RULES)
-	$(FRAMEWORKS)/bin/python -m pytest -c tests/frameworks/pytest.ini -n 2 --dist loadfile tests/frameworks $(ARGS)
+	$(FRAMEWORKS)/bin/python -m pytest -c tests/frameworks/pytest.ini -n 3 --dist loadfile tests/frameworks $(ARGS)
 
 # Spans by OTLP to a real collector, Arize Phoenix, in an environment of its own of 900 MB.
 test-collector: $(COLLECTOR)/.ready setup

@@ -55,6 +55,18 @@ class Cluster:
     def kill_one(self) -> None:
         self.nodes.remove_node(self.others.pop(), allow_graceful=False)
 
+    def is_at_work(self) -> bool:
+        """Say whether a command runs on the node that would be killed next: with load, nodes begin long after each other."""
+        (raylet,) = self.others[-1].all_processes["raylet"]
+        pending = [raylet.process.pid]
+        while pending:
+            pid = pending.pop()
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+                    return True
+            pending += children(pid)
+        return False
+
     @property
     def room(self) -> int:
         return HEAD_ROOM + NODE_ROOM * len(self.others)
@@ -207,10 +219,11 @@ def test_a_killed_worker_takes_its_commands_with_it_and_is_replaced(cluster: Clu
 
 
 def test_a_killed_node_loses_what_it_had_and_no_more(cluster: Cluster, box: Sandbox) -> None:
-    # Slower than what is sent in chunks.
-    calls = [{"shell": f"sleep 0.2; echo {n}"} for n in range(40)]
+    # Slower than what is sent in chunks, and enough for one node until the other begins.
+    calls = [{"shell": f"sleep 1; echo {n}"} for n in range(40)]
     results = box.map(calls, engine="ray")
     found = [next(results)]
+    eventually(cluster.is_at_work)
     cluster.kill_one()
     found += results
     lost = [number for number, result in enumerate(found) if kinds(result) == ["worker-lost"]]
