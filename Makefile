@@ -6,6 +6,7 @@ RULES := src/corral/rules/compiled.bin
 
 FRAMEWORKS := .venv-frameworks
 COLLECTOR := .venv-collector
+UV := $(BIN)/uv --system-certs --no-cache --quiet
 FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai-agents swerex claude ray demo
 
 FAILED = { echo 'make: packages could not be downloaded or installed, so nothing was tested' >&2; exit 1; }
@@ -45,22 +46,23 @@ test-frameworks: $(FRAMEWORKS)/.ready $(RULES)
 test-collector: $(COLLECTOR)/.ready setup
 	$(BIN)/python -m pytest tests/collector $(ARGS)
 
-$(COLLECTOR)/.ready: requirements/collector.txt
-	$(PYTHON) -m venv $(COLLECTOR)
-	$(COLLECTOR)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/collector.txt || $(FAILED)
+$(COLLECTOR)/.ready: requirements/collector.txt | $(VENV)/.ready
+	$(UV) venv --clear --python $(BIN)/python $(COLLECTOR)
+	$(UV) pip install --python $(COLLECTOR)/bin/python --require-hashes -r requirements/collector.txt || $(FAILED)
 	@touch $@
 
 demo-agent: $(FRAMEWORKS)/.ready $(RULES)
 	@$(FRAMEWORKS)/bin/corral demo agent
 
 # Claude's SDK from source: its wheel brings a program of 349 MB that no test runs. SWE-ReX's source for its tests, which its wheel has not.
+# By uv, which takes a quarter of pip's time.
 $(FRAMEWORKS)/.ready: requirements/frameworks.txt pyproject.toml | $(VENV)/.ready
-	$(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-binary claude-agent-sdk -r requirements/frameworks.txt || $(FAILED)
+	$(UV) venv --clear --python $(BIN)/python $(FRAMEWORKS)
+	$(UV) pip install --python $(FRAMEWORKS)/bin/python --require-hashes --no-binary claude-agent-sdk -r requirements/frameworks.txt || $(FAILED)
 	sed -n '/^swe-rex==/,/# via/p' requirements/frameworks.txt >$(FRAMEWORKS)/swe-rex.txt
-	$(FRAMEWORKS)/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --no-binary swe-rex -d $(FRAMEWORKS)/swe-rex -r $(FRAMEWORKS)/swe-rex.txt || $(FAILED)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --no-binary swe-rex -d $(FRAMEWORKS)/swe-rex -r $(FRAMEWORKS)/swe-rex.txt || $(FAILED)
 	tar -xzf $(FRAMEWORKS)/swe-rex/swe_rex-*.tar.gz -C $(FRAMEWORKS)/swe-rex --strip-components=1
-	$(FRAMEWORKS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . || $(FAILED)
+	$(UV) pip install --python $(FRAMEWORKS)/bin/python --no-deps --no-build-isolation -e . || $(FAILED)
 	@touch $@
 
 # The pages that are made from the code.
@@ -106,10 +108,9 @@ format: setup
 
 # Pins every development dependency by version and hash, for all platforms.
 lock: setup
-	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra mcp --extra otel --group dev --group docs pyproject.toml -o requirements/dev.txt
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header $(FRAMEWORK_EXTRAS:%=--extra %) --group frameworks pyproject.toml -o requirements/frameworks.txt
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --group collector -o requirements/collector.txt
+	$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra mcp --extra otel --group dev --group docs pyproject.toml -o requirements/dev.txt
+	$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header $(FRAMEWORK_EXTRAS:%=--extra %) --group frameworks pyproject.toml -o requirements/frameworks.txt
+	$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --group collector -o requirements/collector.txt
 
 clean:
 	rm -rf $(VENV) $(FRAMEWORKS) $(COLLECTOR) dist build bench/results $(RULES)

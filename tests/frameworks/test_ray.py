@@ -371,7 +371,11 @@ def listening(processes: set[int]) -> set[str]:
     """Return the addresses, as the kernel writes them, on which processes take connections."""
     inodes = set()
     for process in processes:
-        for link in Path(f"/proc/{process}/fd").iterdir():
+        links: list[Path] = []
+        # One may have ended by now.
+        with contextlib.suppress(FileNotFoundError):
+            links += Path(f"/proc/{process}/fd").iterdir()
+        for link in links:
             with contextlib.suppress(FileNotFoundError):
                 inodes.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
     rows = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]]
