@@ -150,6 +150,7 @@ def _plainly(*names: str) -> Callable[[Report], str]:
     return text
 
 
+SCALE = ("abreast", "scale", "crowd", "batch", "evals", "host_size")
 CHAPTERS = (
     Chapter("What a command costs", ("overhead",), _overhead, "bench-overhead.svg"),
     Chapter("Cold start", ("cold", "startup"), _cold, "bench-cold.svg"),
@@ -160,8 +161,8 @@ CHAPTERS = (
     Chapter("What judging costs", ("guard",), _guard),
     Chapter(
         "Scale",
-        ("scale", "crowd", "batch", "evals", "host_size"),
-        _plainly("scale", "crowd", "batch", "evals", "host_size"),
+        SCALE,
+        _plainly(*SCALE),
         "bench-scale.svg",
     ),
 )

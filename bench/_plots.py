@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bench._report import Report
-from bench._rows import Row, number
+from bench._rows import Row, goal_in_words, number
 from bench._svg import Bar, Panel, drawn
 from bench.accuracy import ANSWERS
 
@@ -42,12 +42,17 @@ def _ratio(row: Row) -> float:
     return row.ratio or 0.0
 
 
+def _goal(rows: list[Row]) -> tuple[float, str] | None:
+    """Return the goal that a row of these has, which is the same for all of them."""
+    return next(((row.goal.bound, f"goal {goal_in_words(row)}") for row in rows if row.goal is not None), None)
+
+
 def _overhead(report: Report) -> str:
     panels = []
     for what in FEW_COMMANDS:
         rows = _of(report, "overhead", what)
         bars = _bars(rows, lambda row: f"{_ratio(row):.2f}x  ({number(row.value)} ms)", _ratio)
-        panels.append(Panel(f"{what}, times a bare subprocess.run", bars, logarithmic=True, goal=(1.1, "goal 1.10x")))
+        panels.append(Panel(f"{what}, times a bare subprocess.run", bars, logarithmic=True, goal=_goal(rows)))
     return drawn("What a command costs (logarithmic)", panels, WHOSE) if any(p.bars for p in panels) else ""
 
 
@@ -64,7 +69,7 @@ def _cold(report: Report) -> str:
 def _hook(report: Report) -> str:
     rows = _of(report, "hook", "git status")
     bars = _bars(rows, lambda row: f"{number(row.value)} ms, {_ratio(row):.1f}x", _ratio)
-    panel = Panel("git status, times python -I -S -c pass", bars, goal=(2.5, "goal 2.50x"))
+    panel = Panel("git status, times python -I -S -c pass", bars, goal=_goal(rows))
     return drawn("A hook from start to end", [panel], WHOSE) if bars else ""
 
 
@@ -110,17 +115,15 @@ def _accuracy(report: Report) -> str:
 
 
 def _scale(report: Report) -> str:
+    abreast = _bars(_of(report, "abreast", "two at a time"), lambda row: number(row.value), lambda row: row.value)
     bars = []
     for row in report.first("scale").rows:
-        bars.append(Bar(f"corral, {row.what}", ((row.value, "ours"),), f"{number(row.value)} {row.unit}"))
+        bars.append(Bar(f"corral, {row.what}", ((row.value, "ours"),), number(row.value)))
         if row.bare is not None:
-            bars.append(Bar("bare", ((row.bare, "bare"),), number(row.bare)))
-    panel = Panel("calls a second", tuple(bars))
-    return (
-        drawn("Many calls at a time", [panel], {"ours": "corral", "bare": "a bare pool of subprocess.run"})
-        if bars
-        else ""
-    )
+            bars.append(Bar("as many bare", ((row.bare, "bare"),), number(row.bare)))
+    panels = [Panel("two at a time", abreast[::-1]), Panel("by so many workers", tuple(bars))]
+    panels = [panel for panel in panels if panel.bars]
+    return drawn("Many calls, calls a second (more is better)", panels, WHOSE) if panels else ""
 
 
 PLOTS: dict[str, Callable[[Report], str]] = {

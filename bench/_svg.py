@@ -5,7 +5,7 @@ from math import log10
 
 from corral.frozen import Record, frozen
 
-WIDTH, MARGIN, LABEL = 860, 20, 250
+WIDTH, MARGIN, LABEL = 860, 20, 265
 LINE, BAR, CHARACTER = 30, 18, 7.2  # the last is a wide guess: who reads has another font
 # Solid, striped, empty, dotted: who cannot tell the colours apart, or prints without them, reads the texture.
 RULES = """\
@@ -76,7 +76,10 @@ def drawn(title: str, panels: list[Panel], legend: dict[str, str]) -> str:
     body.append(_text(MARGIN, y, title, "title"))
     y += 26
     x: float = MARGIN
+    used = {texture for panel in panels for bar in panel.bars for _, texture in bar.parts}
     for texture, words in legend.items():
+        if texture not in used:
+            continue
         body.append(f'<rect x="{x}" y="{y - 11}" width="14" height="12" class="{texture}"/>')
         body.append(_text(x + 20, y, words, "soft"))
         x += 44 + CHARACTER * len(words)
