@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.changetext import bounded, diff_lines, summary
+from corral.cli.changetext import bounded, diff_lines
 from corral.cli.person import AGENT_VARIABLES
 from corral.terminal import Terminal
-from corral.transactions.changes import Change
+from corral.transactions.changes import Change, summary
 from screen import Screen
 
 CORRAL = (sys.executable, "-m", "corral")

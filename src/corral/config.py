@@ -146,6 +146,9 @@ class Containment(Record):
     scratch: str = (
         "sandbox"  # whose /tmp and HOME are: they end with the sandbox, or last for the next one of the project
     )
+    destructive: str = (
+        "ask"  # what becomes of calls that cannot be taken back: as the profile says, or in a transaction
+    )
     accept_partial: bool = False  # the owner's word that less than all layers will do
     ptrace: bool = True  # debuggers, on the command's own processes
 
@@ -159,6 +162,7 @@ class Containment(Record):
         object.__setattr__(self, "inject", _texts("containment.inject", self.inject, "injection"))
         _one_of("containment.project", self.project, ("read-write", "read-only"))
         _one_of("containment.scratch", self.scratch, ("sandbox", "project"))
+        _one_of("containment.destructive", self.destructive, ("ask", "try"))
         object.__setattr__(self, "agents", tuple(sorted(_names("containment.agents", self.agents))))
         for name in ("read", "write", "settings"):
             object.__setattr__(self, name, _paths(f"containment.{name}", getattr(self, name)))

@@ -81,6 +81,10 @@ KEYS = {
     "containment.scratch": Key(
         "choice", "rank", "Whose /tmp and HOME are: all commands' of the project, or one sandbox's.", ("project", "sandbox")
     ),
+    "containment.destructive": Key(
+        "choice", "rank", "What becomes of calls that cannot be taken back: ask, or try in a transaction whose changes wait for the owner.",
+        ("try", "ask"),
+    ),
     "containment.accept_partial": Key("switch", "rank", "Run where the kernel lacks some layers.", (True, False)),
     "containment.ptrace": Key("switch", "rank", "Let debuggers work on the command's own processes.", (True, False)),
     "limits.cpu_seconds": Key("whole", "lower", "Processor time of a command and all it starts.", most=MAX_LIMIT, zero=True),

@@ -44,6 +44,15 @@ if TYPE_CHECKING:
     OnAsk = Callable[[Call, Verdict], bool | Awaitable[bool]]
 
 ID_BYTES = 16
+_SHARED = (
+    "on_ask",
+    "on_result",
+    "_environment",
+    "_seen",
+    "_holding",
+    "_workshop",
+    "_admitted_in",
+)  # with a transaction
 
 
 class Sandbox:
@@ -261,10 +270,15 @@ class Sandbox:
             self._workshop = Workshop(self._holding, self._pool)
         branch, copied = self._workshop.take()
         inner = object.__new__(type(self))
-        inner.__dict__.update(self.__dict__)
+        # By name: a method that somebody put over one of this object's own would lead back to the project itself.
+        for name in _SHARED:
+            setattr(inner, name, getattr(self, name))
         inner.config = judged_as(self.config)
         inner._recall = Recall(inner.config)
         inner._pool = branch
+        told = self.__dict__.get("_instrumentation")
+        if told is not None:
+            told.spread(inner)
         return Transaction(inner, branch, self._workshop, self._holding, copied)
 
     def undo(self, id: str = "") -> Applied:  # noqa: A002  what history and results call it

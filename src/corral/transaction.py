@@ -11,6 +11,8 @@ from corral.errors import TransactionError
 from corral.model import Decision, Violation
 from corral.rulebook import Profile, profile_named
 from corral.transactions.applying import Applied, Look, apply
+from corral.transactions.changes import summary
+from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from corral.config import SandboxConfig
     from corral.containment.holding import Holding
     from corral.handle import Handle
-    from corral.model import Verdict
+    from corral.model import Call, Verdict
     from corral.result import SandboxResult
     from corral.sandbox import Sandbox
     from corral.transactions.changes import Change
@@ -43,6 +45,31 @@ def judged_as(config: SandboxConfig) -> SandboxConfig:
     # What the owner's policy denies stays denied.
     profile = Profile(base.name, {**base.effects, **asked}, base.groups, base.needs_containment)
     return config.replace(profile=profile)
+
+
+def can_be_tried(box: Sandbox, call: Call) -> bool:
+    """Say whether a call is asked about only because it cannot be taken back, and the owner lets such calls be tried."""
+    if box.config.containment.destructive != "try":
+        return False
+    machine = box._look()[1]
+    asked = vet(call, box.config, machine).decision == Decision.ASK
+    return asked and vet(call, judged_as(box.config), machine).allowed
+
+
+def leave_waiting(tx: Transaction) -> tuple[str, str]:
+    """Keep a transaction's changes for the owner; return what became of it, and what the agent is told whose command it was."""
+    changes = tx.changes()
+    if not changes:
+        return "nothing", "It ran in a transaction, and nothing was changed."
+    tx.keep()
+    waits = f"They wait for the owner: corral apply --root {tx.root} {tx.id}"
+    return "kept", f"It ran in a transaction, and the project is as it was. {summary(changes)}. {waits}"
+
+
+def noted(id_: str, outcome: str, applied: Applied | None = None) -> dict[str, object]:
+    """Return what the owner's log says of a transaction's end."""
+    files = [] if applied is None else [change.path for change in applied.changes]
+    return {"transaction": id_, "decision": "allow", "reason": outcome, **({"files": files} if files else {})}
 
 
 class Transaction:

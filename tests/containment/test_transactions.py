@@ -342,3 +342,12 @@ def test_what_waits_for_an_answer_outlives_its_sandbox(held: Sandbox, project: P
     waiting.remove()
     with pytest.raises(TransactionError, match="waiting: none"):
         place.waiting(str(project), os.environ)
+
+
+def test_a_method_that_somebody_put_over_the_sandboxs_own_does_not_lead_out(held: Sandbox, project: Path) -> None:
+    # As tracing does it.
+    for name in ("run", "arun", "start", "astart"):
+        setattr(held, name, getattr(held, name))
+    with held.transaction() as tx:
+        assert tx.run(["touch", "made"]).transaction == tx.id
+    assert not (project / "made").exists()

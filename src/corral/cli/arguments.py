@@ -244,6 +244,7 @@ def verb_parser(verb: str) -> Parser:
         parser.add_argument("--grant", metavar="ID", help=argparse.SUPPRESS)
         parser.add_argument("--directory-file", metavar="FILE", help=argparse.SUPPRESS)
         parser.add_argument("--exports", action="store_true", help=argparse.SUPPRESS)
+        parser.add_argument("--try", dest="tries", action="store_true", help=argparse.SUPPRESS)
     if verb == "completions":
         parser.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), metavar="bash|zsh|fish")
         parser.add_argument("--words", choices=("rules", "grants"), help=argparse.SUPPRESS)

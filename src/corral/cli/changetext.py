@@ -6,8 +6,6 @@ from corral.terminal import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from corral.terminal import Terminal
     from corral.transactions.applying import Applied
     from corral.transactions.changes import Change
@@ -42,17 +40,6 @@ def bounded(lines: list[str], most: int, terminal: Terminal) -> tuple[list[str],
         return lines, True
     omitted = f"{terminal.sign('cut')} {len(lines) - most} lines are not shown here"
     return [*lines[: most // 2], terminal.paint("ask", omitted), *lines[-(most // 2) :]], False
-
-
-def summary(changes: Iterable[Change]) -> str:
-    """Return how many changes of each kind there are, in a line."""
-    counted: dict[str, int] = {}
-    for change in changes:
-        kind = "only its mode" if change.kind == "mode" else "touched" if change.kind == "time" else change.kind
-        counted[kind] = counted.get(kind, 0) + 1
-    total = sum(counted.values())
-    parts = ", ".join(f"{number} {kind}" for kind, number in counted.items())
-    return f"{total} change{'s' if total != 1 else ''}: {parts}" if total else "nothing was changed"
 
 
 def change_line(change: Change, terminal: Terminal) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.cli.changetext import change_line, summary
+from corral.cli.changetext import change_line
 from corral.cli.trying import refuse_inside
 from corral.clock import utc
 from corral.config import checked_root
 from corral.record import json_text
 from corral.terminal import clip, terminal_of, visible
 from corral.transactions.applying import history
-from corral.transactions.changes import Change
+from corral.transactions.changes import Change, summary
 from corral.transactions.place import pending
 
 TYPE_CHECKING = False

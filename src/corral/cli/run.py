@@ -51,7 +51,7 @@ def main(options: argparse.Namespace) -> int:
         config=config, on_ask=asking.answer if pending is None else _approval(pending), on_result=record.result
     ) as box:
         try:
-            result, telling = _driven(box, call, options)
+            result, telling = (_tried if options.tries else _driven)(box, call, options)
         except AuditError:
             raise
         except CorralError as error:
@@ -155,6 +155,21 @@ def _driven(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[Sand
     on_terminal = not options.json and console.is_wanted(options.tty)
     result = console.drive(box, call) if on_terminal else drive(box, call, live=not options.json)
     return result, telling
+
+
+def _tried(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[SandboxResult, None]:
+    """Run in a transaction whose changes wait for the owner, as a hook wants it for what cannot be taken back."""
+    from corral.cli.trying import note  # noqa: PLC0415  most calls change the project itself
+    from corral.transaction import leave_waiting  # noqa: PLC0415  as above
+
+    with box.transaction() as tx:
+        on_terminal = not options.json and console.is_wanted(options.tty)
+        result = console.drive(tx, call) if on_terminal else drive(tx, call, live=not options.json)
+        if not result.denied:
+            outcome, said = leave_waiting(tx)
+            note(box.config, tx.id, outcome)
+            print(f"corral: {visible(said)}", file=sys.stderr)
+    return result, None
 
 
 def drive(box: Sandbox | Transaction, call: Call, *, live: bool) -> SandboxResult:

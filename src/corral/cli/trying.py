@@ -11,7 +11,7 @@ import sys
 from corral.audit import Log
 from corral.cli import console
 from corral.cli.ask import Asking
-from corral.cli.changetext import MAX_LINES, applied_lines, bounded, diff_lines, summary
+from corral.cli.changetext import MAX_LINES, applied_lines, bounded, diff_lines
 from corral.cli.check import call_of, config_of, machine_of
 from corral.cli.person import Person, why_nobody, why_not_outside
 from corral.cli.run import Record, drive
@@ -19,6 +19,8 @@ from corral.errors import AuditError, CorralError, TransactionError
 from corral.record import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text, violation_text
 from corral.sandbox import Sandbox
 from corral.terminal import terminal_of, visible
+from corral.transaction import noted
+from corral.transactions.changes import summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,11 +148,8 @@ def _answer(trial: Trial, options: argparse.Namespace) -> str:
 
 def note(config: SandboxConfig, id_: str, outcome: str, applied: Applied | None = None) -> None:
     """Write to the owner's log what became of a transaction."""
-    fields: dict[str, object] = {"transaction": id_, "decision": "allow", "reason": outcome}
-    if applied is not None:
-        fields["files"] = [change.path for change in applied.changes]
     try:
-        Log(config, event="transaction").note(fields)
+        Log(config, event="transaction").note(noted(id_, outcome, applied))
     except AuditError as error:
         if config.audit.required:
             raise

@@ -9,6 +9,7 @@ import logging
 import os
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from copy import copy
 from time import time_ns
 
 try:
@@ -137,12 +138,20 @@ class Instrumentation:
         self.span_name = span_name
         self.content = content
         self.times_every_call = times_every_call
+        self._attach(box)
+
+    def _attach(self, box: Sandbox | GatedSandbox) -> None:
         self._box = box
         self._run, self._arun, self._start, self._astart = (getattr(box, name) for name in _WRAPPED)
         # On the object, so that its class and every other sandbox stay as they are.
         for name in _WRAPPED:
             setattr(box, name, getattr(self, f"_told_{name}"))
         box._instrumentation = self  # type: ignore[union-attr]  # found by a second `instrument`
+
+    def spread(self, box: Sandbox) -> None:
+        """Tell of a transaction's calls too, as of the sandbox's own."""
+        made = copy(self)
+        made._attach(box)
 
     def remove(self) -> None:
         """Leave the sandbox as it was; what runs still ends its span."""

@@ -45,6 +45,17 @@ class Change(Record):
         return {name: getattr(self, name) for name in self._fields}
 
 
+def summary(changes: Iterable[Change]) -> str:
+    """Return how many changes of each kind there are, in a line."""
+    counted: dict[str, int] = {}
+    for change in changes:
+        kind = "only its mode" if change.kind == "mode" else "touched" if change.kind == "time" else change.kind
+        counted[kind] = counted.get(kind, 0) + 1
+    total = sum(counted.values())
+    parts = ", ".join(f"{number} {kind}" for kind, number in counted.items())
+    return f"{total} change{'s' if total != 1 else ''}: {parts}" if total else "nothing was changed"
+
+
 def describe(
     deltas: Iterable[Delta], project: Tree, layer: Tree, is_protected: Callable[[str], bool]
 ) -> tuple[Change, ...]:

@@ -96,11 +96,14 @@ def _judge_shell(
     cwd = os.path.realpath(asked.cwd)
     call = Call((asked.text,), True, None if cwd == asked.root else cwd)
     verdict = vet(call, config, machine := _machine(asked.text, config, environ))
+    in_transaction = False
     if not asked.rewrites and verdict.allowed and config.rules.needs_containment:
         verdict = vet(call, load(asked.root, environ, profile="strict").config, machine)
         answer = Answer("allow") if verdict.allowed else _asking(asked, verdict, _UNCONTAINED)
     elif verdict.decision is Decision.ASK:
-        answer = Answer("allow") if _is_approved(asked, call, verdict, config, environ) else _asking(asked, verdict)
+        is_approved = _is_approved(asked, call, verdict, config, environ)
+        in_transaction = not is_approved and _can_be_tried(asked, call, config, machine)
+        answer = Answer("allow") if is_approved or in_transaction else _asking(asked, verdict)
     else:
         answer = Answer("allow") if verdict.allowed else Answer("deny", _told("corral refuses this", verdict))
     if asked.is_typed and answer.decision == "allow":
@@ -109,7 +112,9 @@ def _judge_shell(
     id_ = audit.new_id()
     if asked.rewrites and answer.decision != "deny":
         rules = {finding.rule for finding in verdict.findings} if answer.decision == "ask" else ()
-        answer.command = rewritten(asked, cwd, environ, paths, id_=id_, rules=frozenset(rules))
+        answer.command = rewritten(
+            asked, cwd, environ, paths, id_=id_, rules=frozenset(rules), in_transaction=in_transaction
+        )
     decision = Decision[answer.decision.upper()]
     return _recorded(answer, config, log.verdict, call, verdict, decision=decision, reason=answer.reason, id_=id_)
 
@@ -119,6 +124,15 @@ def _is_approved(asked: Asked, call: Call, verdict: Verdict, config: SandboxConf
     from corral.approvals import find  # noqa: PLC0415  most calls are not asked about
 
     return asked.rewrites and find(call, verdict, config, environ) is not None
+
+
+def _can_be_tried(asked: Asked, call: Call, config: SandboxConfig, machine: Machine) -> bool:
+    """Say whether a call is asked about only because it cannot be taken back, and the owner lets such calls be tried."""
+    if config.containment.destructive != "try" or not asked.rewrites or asked.is_typed:
+        return False
+    from corral.transaction import judged_as  # noqa: PLC0415  most calls are not asked about
+
+    return vet(call, judged_as(config), machine).allowed
 
 
 def _machine(text: str, config: SandboxConfig, environ: Mapping[str, str]) -> Machine:
@@ -158,7 +172,14 @@ def _told(head: str, verdict: Verdict, why: str = "") -> str:
 
 
 def rewritten(
-    asked: Asked, cwd: str, environ: Mapping[str, str], paths: Sequence[str], *, id_: str, rules: frozenset[str]
+    asked: Asked,
+    cwd: str,
+    environ: Mapping[str, str],
+    paths: Sequence[str],
+    *,
+    id_: str,
+    rules: frozenset[str],
+    in_transaction: bool = False,
 ) -> str:
     """Return shell text that runs the call contained, and leaves the host's shell as the call would have left it."""
     if not sys.executable:
@@ -172,7 +193,9 @@ def rewritten(
 
         words += ["--grant", pend(asked.text, asked.root, cwd, environ, asked=rules)]
     text = [] if is_long else ["--shell", asked.text]
-    if not asked.keeps:
+    words += ["--try"] if in_transaction else []
+    # What the shell of a transaction was left with belongs to a project that is not this one.
+    if not asked.keeps or in_transaction:
         return joined([*words, *text])
     file = f"{owned.directory('state', environ)}/pending/{os.urandom(8).hex()}.sh"
     words += ["--directory-file", file, *(["--exports"] if asked.keeps == "exports" else [])]

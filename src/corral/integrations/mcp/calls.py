@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
+import anyio.to_thread
 from mcp.server.elicitation import AcceptedElicitation
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from corral.handle import Handle
     from corral.model import Verdict
+    from corral.result import SandboxResult
 
 KEEP_ALIVE_SECONDS = 5.0  # clients give up on a call that says nothing for about a minute
 LAST_LINE_COLUMNS = 200
@@ -88,8 +90,18 @@ async def permission(
     return Elicit(text, Answer) if text else TOO_LONG
 
 
+async def permission_or_trial(
+    ctx: Ask, place: Annotated[Place, Resolve(place_of)], argv: list[str], shell: str, cwd: str
+) -> Elicit[Answer] | str:
+    """Ask nobody where a call is tried; else as `permission` does."""
+    if place.can_be_tried(call_of(argv, shell, cwd)):
+        return ""
+    return await permission(ctx, place, argv, shell, cwd)
+
+
 Where = Annotated[Place, Resolve(place_of)]
 Said = Annotated[ElicitationResult[Answer], Resolve(permission)]
+SaidOrTried = Annotated[ElicitationResult[Answer], Resolve(permission_or_trial)]
 
 
 async def start(
@@ -114,6 +126,29 @@ async def start(
     finally:
         agreed.reset(token)
     return handle, note
+
+
+async def tried(ctx: Ask, place: Place, call: Call, *, limit: float | None, log: Log) -> "tuple[SandboxResult, str]":
+    """Run a call in a transaction, and return its result and what became of its changes."""
+    try:
+        async with await anyio.to_thread.run_sync(place.box.transaction) as tx:
+            with tool_call(name="run_command"):
+                handle = await tx.astart(
+                    call.argv,
+                    shell=call.shell,
+                    cwd=call.cwd,
+                    timeout_seconds=limit,
+                    on_output=lambda _, data: log.feed(data),
+                )
+            try:
+                await while_alive(ctx, lambda: handle, log, total=limit)
+                result = await handle
+            finally:
+                await end(handle)
+            said = "" if result.denied else await anyio.to_thread.run_sync(place.leave_waiting, tx)
+            return result, said
+    except CorralError as error:
+        raise _failed(desk_of(ctx), call, error, place) from error
 
 
 def _settled(ctx: Ask, place: Place, said: ElicitationResult[Answer], call: Call) -> "tuple[Verdict | None, str]":

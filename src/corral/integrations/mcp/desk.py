@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from corral.config import SandboxConfig
     from corral.integrations.mcp.jobs import Job
     from corral.model import Call, Verdict
+    from corral.transaction import Transaction
 
 MAX_PLACES = 8  # project roots at a time; each has a keeper of its own
 MAX_OUTPUT_BYTES = 32 * 1024  # of each stream in a result; what is more is in a file
@@ -82,6 +83,23 @@ class Place:
         except PolicyError:
             # Approvals that somebody else could have written are none.
             return False
+
+    def can_be_tried(self, call: Call) -> bool:
+        """Say whether a call runs in a transaction, whose changes wait for the owner, instead of being asked about."""
+        from corral.transaction import can_be_tried  # noqa: PLC0415  most owners want to be asked
+
+        return can_be_tried(self.box, call) and not self.is_approved(
+            call, self.box.check(call.argv, shell=call.shell, cwd=call.cwd)
+        )
+
+    def leave_waiting(self, tx: Transaction) -> str:
+        """Keep what a transaction changed for the owner, and return what the agent is told."""
+        from corral.transaction import leave_waiting, noted  # noqa: PLC0415  as above
+
+        outcome, said = leave_waiting(tx)
+        log = audit.Log(self.policy.config, event="transaction", environ=self._environ)
+        self._tell(log.note, noted(tx.id, outcome))
+        return said
 
     def seconds(self, asked: float | None, otherwise: float | None) -> float | None:
         """Return the time a command has: what was asked for, but never more than the owner's policy says."""

@@ -16,7 +16,18 @@ from pydantic import Field
 from corral import __version__
 from corral.errors import CorralError
 from corral.integrations.mcp import shapes
-from corral.integrations.mcp.calls import Ask, Said, Where, call_of, desk_of, end, start, while_alive
+from corral.integrations.mcp.calls import (
+    Ask,
+    Said,
+    SaidOrTried,
+    Where,
+    call_of,
+    desk_of,
+    end,
+    start,
+    tried,
+    while_alive,
+)
 from corral.integrations.mcp.desk import MAX_SECONDS, Desk
 from corral.integrations.mcp.jobs import Job, Log
 from corral.integrations.otel import record_verdict
@@ -31,7 +42,8 @@ INSTRUCTIONS = (
     "Commands run inside the project, contained by the kernel; the network is off unless the owner's policy grants it, all of it or destinations by name. "
     "A refused call is a result with denied=true, its reason and what to do instead: do that, or ask the owner; trying the same "
     "in other words does not help. Use start_process for servers and whatever outlives one call. Output that was cut is "
-    "whole in the file full_output_path, which commands can read. The policy is the resource corral://policy."
+    "whole in the file full_output_path, which commands can read. "
+    "A result with a transaction has changed nothing yet: its hint says what the owner can do. The policy is the resource corral://policy."
 )
 
 Words = Annotated[
@@ -56,7 +68,7 @@ async def run_command(
     ctx: Ask,
     *,
     place: Where,
-    said: Said,
+    said: SaidOrTried,
     argv: Words = NO_WORDS,
     shell: Text = "",
     cwd: Directory = "",
@@ -69,6 +81,10 @@ async def run_command(
     log = Log(LAST_LINE_BYTES)
     limit = place.seconds(timeout_seconds, place.policy.config.timeout_seconds)
     call = call_of(argv, shell, cwd)
+    if place.can_be_tried(call):
+        result, told = await tried(ctx, place, call, limit=limit, log=log)
+        data = shapes.result_data(result)
+        return shapes.answer(data | {"hint": f"{told} {data['hint']}".strip()})
     handle, note = await start(ctx, place, said, call, tool="run_command", limit=limit, log=log)
     try:
         # Its own time limit ends it; ours would lose the result.
