@@ -222,7 +222,7 @@ def test_the_callers_own_streams_can_be_lent(
 class _Desk:
     """Stands where a pool does, with a warden that is a sleeping process and whose socket's other end is the test's."""
 
-    inspect = reached = None
+    inspect = reached = spill = transaction = None
 
     def __init__(self) -> None:
         ours, self.theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
