@@ -1,7 +1,7 @@
 """A model that follows a script, in the four protocols that hosts speak, and a driver that runs a host against it.
 
 As a program it lives in a network namespace that has nothing but loopback: `unshare --net python scripted.py < plan.json`.
-The plan names the host's command and environment, with {url} for the model's address, and the tool calls of the script.
+The plan names the host's command and environment, with {url} for the model's address and {port} for its port, and the tool calls of the script.
 """
 
 import fcntl
@@ -233,12 +233,17 @@ def main() -> None:
     raise_loopback()
     model = Model(plan["calls"])
     threading.Thread(target=model.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{model.server_address[1]}"
+    port = str(model.server_address[1])
+    url = f"http://127.0.0.1:{port}"
+
+    def placed(text: str) -> str:
+        return text.replace("{url}", url).replace("{port}", port)
+
     for file, text in plan.get("files", {}).items():
         with open(file, "w", encoding="utf-8") as written:
-            written.write(text.replace("{url}", url))
-    environment = {name: value.replace("{url}", url) for name, value in plan["env"].items()}
-    words = [word.replace("{url}", url) for word in plan["command"]]
+            written.write(placed(text))
+    environment = {name: placed(value) for name, value in plan["env"].items()}
+    words = [placed(word) for word in plan["command"]]
     try:
         done = subprocess.run(
             words,

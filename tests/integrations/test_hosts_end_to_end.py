@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,6 +126,18 @@ def program(name: str) -> str:
     return str(found)
 
 
+def driven(plan: Mapping[str, object]) -> dict[str, Any]:
+    """Let a host follow a script in a network of its own; return what both said."""
+    unshare = ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-current-user", "--keep-caps"))]
+    done = subprocess.run(
+        [*unshare, sys.executable, SCRIPTED], input=json.dumps(plan), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        missing(f"no network namespace to drive it in: {done.stderr.strip()}")
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
 class Session:
     """A host in a home and a project of its own."""
 
@@ -158,13 +170,7 @@ class Session:
         }
         for file in plan["files"]:  # type: ignore[attr-defined]
             Path(file).parent.mkdir(parents=True, exist_ok=True)
-        unshare = ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-current-user", "--keep-caps"))]
-        done = subprocess.run(
-            [*unshare, sys.executable, SCRIPTED], input=json.dumps(plan), capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            missing(f"no network namespace to drive it in: {done.stderr.strip()}")
-        told = json.loads(done.stdout)
+        told = driven(plan)
         assert len(told["results"]) == len(calls), told
         results: list[str] = told["results"]
         return results
@@ -249,3 +255,44 @@ def test_inside_codexs_own_sandbox_nothing_runs_and_the_model_reads_why() -> Non
         assert "\ncorral: " in told
         assert "Traceback" not in told
         assert not (session.work / "inside.txt").exists()
+
+
+INSIDE = "readlink /proc/self/ns/net | tee inside.txt; cat ~/.bashrc; curl -sS http://evil.example/; touch made.txt"
+
+
+@pytest.fixture(params=HOSTS)
+def whole(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """A host in a home outside /tmp, which is the sandbox's own."""
+    with tempfile.TemporaryDirectory(prefix="corral-whole-", dir="/var/tmp", ignore_cleanup_errors=True) as place:
+        yield Session(request.param, Path(place))
+
+
+def test_a_whole_agent_works_inside_and_reaches_its_model_by_name_alone(whole: Session) -> None:
+    model = "http://model.example:{port}"
+    own = {name: value.replace("{url}", model) for name, value in whole.driven.env.items()}
+    policy = f"environment = {json.dumps(sorted(own))}\n[containment]\nagents = [{whole.name!r}]\n"
+    policy += 'network = ["model.example:{port}"]\nhosts = ["model.example=127.0.0.1"]\n'
+    files = {file: text.replace("{url}", model) for file, text in whole.driven.configured.items()}
+    files[".config/corral/policy.toml"] = policy
+    for file in files:
+        (whole.home / file).parent.mkdir(parents=True, exist_ok=True)
+    environ = alone.environment(whole.home, TERM="xterm-256color", **own)
+    environ["PATH"] = f"{os.path.dirname(whole.program)}:{environ['PATH']}"
+    told = driven(
+        {
+            "command": [*alone.command(), "run", "--", whole.name, *whole.driven.command[1:]],
+            "env": environ,
+            "files": {str(whole.home / file): text for file, text in files.items()},
+            "calls": [whole.driven.shell(INSIDE)],
+            "cwd": str(whole.work),
+            "seconds": SECONDS,
+        }
+    )
+    assert told["status"] == 0, told
+    (result,) = told["results"]
+    # Its commands are where it is, and neither sees the home or another host.
+    assert (whole.work / "inside.txt").read_text().strip() in result
+    assert "No such file" in result
+    assert "evil.example:80 is not let through" in result
+    assert (whole.work / "made.txt").exists()
+    assert "model.example:" in told["stderr"]

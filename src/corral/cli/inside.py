@@ -10,6 +10,7 @@ import sys
 
 from corral.agentbook import named, of_program
 from corral.cli import console, loosening
+from corral.containment.toolchains import is_system
 from corral.errors import PolicyError
 from corral.terminal import terminal_of
 
@@ -38,7 +39,7 @@ def agent_of(options: argparse.Namespace, config: SandboxConfig) -> Agent | None
     return agent if not options.json and console.is_wanted(options.tty) else None
 
 
-def with_agent(config: SandboxConfig, agent: Agent, environ: Mapping[str, str]) -> SandboxConfig:
+def with_agent(config: SandboxConfig, agent: Agent, program: str, environ: Mapping[str, str]) -> SandboxConfig:
     """Return a config that holds an agent with what is its own."""
     home = os.path.realpath(environ.get("HOME") or "/nonexistent")
     settings = tuple(f"{home}/{path}" for path in agent.settings if os.path.isdir(f"{home}/{path}"))
@@ -47,10 +48,20 @@ def with_agent(config: SandboxConfig, agent: Agent, environ: Mapping[str, str]) 
         containment = containment.replace(network="on")
     given = {name for name in agent.environment if "*" not in name and name in environ}
     given |= {name for name in agent.environment if "*" in name}
+    packages = [path for path in _packages(program, environ) if path not in containment.read]
     return config.replace(
-        containment=containment.replace(settings=settings),
+        containment=containment.replace(settings=settings, read=(*containment.read, *packages)),
         env_allowlist={*config.env_allowlist, *given},
     )
+
+
+def _packages(program: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the directory of packages that a program of npm's lies in: what it needs of others lies beside it."""
+    from shutil import which  # noqa: PLC0415  for an agent alone
+
+    found = os.path.realpath(which(program, path=environ.get("PATH", "")) or "")
+    above, inner, _ = found.partition("/node_modules/")
+    return [f"{above}/node_modules"] if inner and not is_system(above) else []
 
 
 def variables_of(agent: Agent, environ: Mapping[str, str]) -> dict[str, str]:
@@ -75,7 +86,7 @@ def admitted(options: argparse.Namespace, config: SandboxConfig, agent: Agent | 
     wanted = config.replace(containment=loosening.with_network(config.containment, given))
     if agent is not None:
         make_settings(agent, os.environ)
-        wanted = with_agent(wanted, agent, os.environ)
+        wanted = with_agent(wanted, agent, options.command[0] if options.command else "", os.environ)
         if not options.timeout_is_given:
             # Somebody works with it.
             wanted = wanted.replace(timeout_seconds=None)

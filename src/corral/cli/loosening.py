@@ -46,6 +46,7 @@ def loosened(before: SandboxConfig, after: SandboxConfig) -> Lines:
     if old.network != "on":
         held = Grants(old.destinations)
         found += [("network", text) for text in new.destinations if not held.include(text)]
+    found += [("program", path) for path in new.read if path not in old.read]
     found += [("settings", path) for path in new.settings if path not in old.settings]
     more = sorted(set(after.env_allowlist) - set(before.env_allowlist))
     return found + [("variable", name) for name in more]
