@@ -22,6 +22,7 @@ MAX_WORD = 4096  # of a path, a reason or another text beside it
 MAX_NAME = 512  # of a task's id, which is part of a key
 MAX_OUTPUT = 1024 * 1024  # of a stream
 MAX_ITEMS = 100  # findings, violations, steps of a chain
+MOST_NUMBER = 2**53  # beyond, a browser's numbers are not exact
 MAX_WORDS = 4096  # of an argv
 DECISIONS = ("allow", "ask", "deny")
 AXES = tuple(str(axis) for axis in Axis)
@@ -87,9 +88,7 @@ def of_task(run: str, task: str, position: int, facts: Mapping[str, Any]) -> tup
 def of_ruling(entry: Mapping[str, Any], *, root: str = "") -> Data:
     """Return what a chain of gates said of a tool call; it belongs to the result that the call ended with, if there is one."""
     said = decision(entry.get("decision"), "deny")
-    made: Data = {"root": root, "event": "gate"} | _kept(
-        _plain(entry, ("id", "event", "root", "profile", "reason", "tool"))
-    )
+    made: Data = {"root": root, "event": "gate"} | _plain(entry, ("id", "event", "root", "profile", "reason", "tool"))
     ids = [text(entry.get(name)) for name in ("result_id", "id", "call_id") if entry.get(name)]
     decided = number(entry.get("decided_at"))
     made |= {"key": ids[0] if ids else f"{made.get('tool')} {decided}", "seq": number(entry.get("seq"))}
@@ -146,7 +145,7 @@ def finding(data: object) -> Data:
     """Return one finding; its axis is how its rule's id begins, where it is not told."""
     given = data if isinstance(data, dict) else {}
     made = _plain(given, ("rule", "reason", "text", "instead"))
-    axis = text(given.get("axis")) or made["rule"].partition("-")[0]
+    axis = text(given.get("axis")) or str(made.get("rule", "")).partition("-")[0]
     made |= {"axis": axis if axis in (*AXES, "gate") else "", "decision": decision(given.get("decision"), "deny")}
     if given.get("length"):
         made |= {name: number(given.get(name)) for name in ("start", "length", "argument")}
@@ -170,9 +169,9 @@ def text(value: object, most: int = MAX_WORD) -> str:
 
 def number(value: object) -> int | float | None:
     """Return a number that JSON and the page can hold."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or abs(value) > 2**53:
-        return None
-    return value
+    if type(value) is int or (type(value) is float and isfinite(value)):
+        return value if -MOST_NUMBER <= value <= MOST_NUMBER else None
+    return None
 
 
 def listed(value: object, most: int = MAX_ITEMS) -> list[Any]:
@@ -203,8 +202,8 @@ def _called(data: Mapping[str, Any]) -> Data:
 
 
 def _result(data: Mapping[str, Any]) -> Data:
-    made: Data = {name: number(data.get(name)) for name in _COUNTS}
-    made |= {name: data.get(name) is True for name in _FLAGS} | _plain(data, _WORDS)
+    made: Data = {name: told for name in _COUNTS if (told := number(data.get(name))) is not None}
+    made |= {name: True for name in _FLAGS if data.get(name) is True} | _plain(data, _WORDS)
     made["missing_layers"] = [text(name) for name in listed(data.get("missing_layers"))]
     violations = [item for item in listed(data.get("violations")) if isinstance(item, dict)]
     made["violations"] = [
@@ -221,7 +220,7 @@ def _result(data: Mapping[str, Any]) -> Data:
 
 
 def _plain(data: Mapping[str, Any], names: tuple[str, ...]) -> Data:
-    return {name: text(data.get(name)) for name in names}
+    return {name: said for name in names if (said := text(data.get(name)))}
 
 
 def _kept(data: Data) -> Data:
