@@ -4,9 +4,10 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from venv import create
 
-from bench._peers import DEBIAN, ENGINES, NODE_PINS, PLACE, PYTHON_PINS, REASONS
+from bench._peers import DEBIAN, ENGINES, NODE_PINS, PLACE, PYTHON_PINS, REASONS, packaged_version
 
 SECONDS = 240  # for one package, against a registry that does not answer
 
@@ -62,20 +63,22 @@ def _is_installed(name: str) -> bool:
     return done.stdout.endswith(" installed")
 
 
-def installed() -> dict[str, str]:
-    """Install everything, and return why what is not there is not; nothing for what is."""
-    debian = with_apt() if shutil.which("dpkg-query") else dict.fromkeys(DEBIAN, "this is not Debian")
-    reasons = {**debian, **with_pip(), **with_npm()}
+def installed(say: Callable[[str], None]) -> dict[str, str]:
+    """Install everything, say what is there, and return why the rest is not; nothing for what is."""
+    debian = with_apt if shutil.which("dpkg-query") else lambda: dict.fromkeys(DEBIAN, "this is not Debian")
+    reasons: dict[str, str] = {}
+    for installer in (debian, with_pip, with_npm):
+        for name, why in installer().items():
+            reasons[name] = why
+            say(f"✗ {name}: could not be installed: {why}" if why else f"✓ {name} {version_of(name)}")
     (PLACE / REASONS).write_text(json.dumps({name: why for name, why in reasons.items() if why}, indent=1) + "\n")
     return reasons
 
 
-def main() -> None:
-    """Install everything, and say what is there."""
-    for name, why in installed().items():
-        version = {**PYTHON_PINS, **NODE_PINS, **ENGINES}.get(name, "of this release of Debian")
-        print(f"✗ {name}: could not be installed: {why}" if why else f"✓ {name} {version}")
+def version_of(package: str) -> str:
+    """Return the version that is pinned, or that Debian has installed."""
+    return {**PYTHON_PINS, **NODE_PINS, **ENGINES}.get(package) or packaged_version(package)
 
 
 if __name__ == "__main__":
-    main()
+    installed(print)

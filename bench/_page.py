@@ -3,6 +3,7 @@
 `python -m bench._page` writes them; with `--check` it compares, and fails where one is not what the JSON says.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -19,46 +20,72 @@ BEGIN, END = "<!-- made by make bench-all -->\n", "<!-- end of what make bench-a
 
 def rendered(report: Report) -> str:
     """Return the page."""
-    parts = [_prose.INTRO, _goals(report), _machine(report)]
+    parts = [_prose.INTRO, _short(report), _goals(report)]
     drawn = plots(report)
     for chapter in (*CHAPTERS, *others(report)):
         lines = [f"## {chapter.heading}\n"]
         if chapter.plot in drawn:
             lines.append(f"![{chapter.heading}: the numbers of the table below as bars](images/{chapter.plot})\n")
         parts.append("\n".join([*lines, chapter.text(report)]))
-    parts.append(_not_compared(report))
+    parts += [_machine(report), _not_compared(report)]
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
+def _short(report: Report) -> str:
+    facts = report.facts
+    load = f"load {facts['load']['one_minute']:g} before and {facts['load_after']['one_minute']:g} after, of which about 1 is its own"
+    where = (
+        f"{facts['cores']} cores, {facts['processor']}, kernel {facts['kernel']}, Python {facts['versions']['Python']}"
+    )
+    busy = facts["load"]["one_minute"] > facts["cores"] / 2
+    note = " **The machine was busy: ratios are rough, milliseconds too high.**" if busy else ""
+    lines = [(re.sub(r"\[(.*?)\]\(.*?\)", r"\1", what), found) for what, found in in_short(report)]
+    return f"## In short\n\nMeasured on {facts['at']}: {where}; {load}.{note}\n\n{table(('', 'measured'), lines)}"
+
+
 def _goals(report: Report) -> str:
+    """Return a line for each goal, with a column for each user; missed ones first."""
     judged = [(section, row) for section in report.sections for row in section.rows if row.met is not None]
-    judged.sort(key=lambda pair: bool(pair[1].met))
+    users = list(dict.fromkeys(section.who for section, _ in judged))
+    found: dict[tuple[str, str, str], dict[str, str]] = {}
+    missed = set()
+    for section, row in judged:
+        key = (section.name, row.what, goal_in_words(row))
+        found.setdefault(key, {})[section.who] = reached(row) if row.met else f"**{reached(row)}**"
+        if not row.met:
+            missed.add(key)
+    chapters = {name: chapter.heading for chapter in (*CHAPTERS, *others(report)) for name in chapter.names}
     lines = [
-        (section.title, row.what, section.who, reached(row), goal_in_words(row), "met" if row.met else "**missed**")
-        for section, row in judged
+        (f"[{chapters[name]}](#{_anchor(chapters[name])})", what, *(said.get(who, "") for who in users), goal, verdict)
+        for verdict, keys in (("**missed**", missed), ("met", found.keys() - missed))
+        for (name, what, goal), said in found.items()
+        if (name, what, goal) in keys
     ]
-    head = ("benchmark", "what", "", "measured", "goal", "")
-    text = f"## Goals\n\n{summary(list(report.sections)).splitlines()[0]}. Missed ones first; why, in the chapters below.\n\n"
-    return text + table(head, lines)
+    met = summary(list(report.sections)).splitlines()[0]
+    head = f"## Goals\n\n{met}. {_prose.GOALS}\n"
+    return head + table(("", "what", *users, "goal", ""), lines)
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(" ", "-")
 
 
 def _machine(report: Report) -> str:
     facts = report.facts
-    before, after = facts["load"], facts["load_after"]
     lines = [
         ("measured", f"{facts['at']}, in {facts['seconds'] / 60:.0f} minutes, {facts['rounds']} rounds"),
         ("corral", facts["corral"]),
         ("machine", f"{facts['cores']} cores, {facts['processor']}, {facts['memory_gib']:.0f} GiB, {facts['machine']}"),
         ("kernel", facts["kernel"]),
-        ("load before, over one and five minutes", f"{before['one_minute']:g}, {before['five_minutes']:g}"),
-        ("load after (about 1 is the benchmarks' own)", f"{after['one_minute']:g}, {after['five_minutes']:g}"),
+        ("load before, over one and five minutes", _loads(facts["load"])),
+        ("load after", _loads(facts["load_after"])),
         *facts["versions"].items(),
     ]
-    busy = before["one_minute"] > facts["cores"] / 2
-    note = (
-        "\n**The machine was busy when this was measured:** ratios are rough, milliseconds too high.\n" if busy else ""
-    )
-    return f"## Machine and versions\n\n{table(('', ''), lines)}{note}"
+    return f"## Machine and versions\n\n{table(('', ''), lines)}"
+
+
+def _loads(load: dict[str, float]) -> str:
+    return f"{load['one_minute']:g}, {load['five_minutes']:g}"
 
 
 def _not_compared(report: Report) -> str:
@@ -66,8 +93,8 @@ def _not_compared(report: Report) -> str:
     return f"## What could not be installed\n\n{_prose.NOT_INSTALLED}\n{table(('', 'why'), lines)}" if lines else ""
 
 
-def readme_table(report: Report) -> str:
-    """Return what the README says, between its two marks."""
+def in_short(report: Report) -> list[tuple[str, str]]:
+    """Return the few lines that people ask for first."""
     lines = []
     if row := report.row("overhead", "/bin/true: corral"):
         best = min(
@@ -91,11 +118,13 @@ def readme_table(report: Report) -> str:
         lines.append(("memory for 256 MB of output", f"{row.value:.1f} MiB; `subprocess.run`: {row.bare:.0f} MiB"))
     if row := report.row("leftovers", "processes left: corral"):
         lines.append(("of ten daemons, left after a time limit", f"{row.value:.0f}"))
-    lines += _guards(report)
-    return (
-        table(("", "measured"), lines)
-        + "\nHow, on what machine, beside which others, and which goals are missed: [benchmarks](docs/benchmarks.md).\n"
-    )
+    return [*lines, *_guards(report)]
+
+
+def readme_table(report: Report) -> str:
+    """Return what the README says, between its two marks."""
+    told = "How, on what machine, beside which others, and which goals are missed: [benchmarks](docs/benchmarks.md).\n"
+    return f"{table(('', 'measured'), in_short(report))}\n{told}"
 
 
 def _guards(report: Report) -> list[tuple[str, str]]:

@@ -19,6 +19,10 @@ Numbers are medians. *Bare* is the same work without a sandbox, mostly `subproce
 asked for the same: the system readable, the project writable, no network. One that lets a canary write outside is not compared.
 """
 
+GOALS = """\
+Missed ones come first, in bold; for what a command costs, its chapter says where the time goes.
+"""
+
 OVERHEAD = """\
 A warm sandbox against a bare `subprocess.run`, ratio of medians. The goal is 1.10x. Libraries stay warm, as corral does; programs
 start anew each time. gVisor is Debian's, which is of 2022.

@@ -10,7 +10,8 @@ from corral.frozen import Record, frozen
 ROUNDS = 300
 WARM_UP = 5
 FEWEST = 5  # samples of one that is too slow for every round
-COMPARISON_SECONDS = 40.0  # for one comparison, against a busy machine: then there are fewer rounds
+COMPARISON_SECONDS = 15.0  # for one comparison, against a busy machine: then there are fewer rounds
+FEWEST_IN_TIME = 3  # samples of each, whatever the time
 
 
 @frozen
@@ -54,7 +55,7 @@ def in_turns(
     order, names = Random(0), list(functions)
     deadline = monotonic() + COMPARISON_SECONDS
     for turn in range(rounds):
-        if monotonic() > deadline and all(len(kept) >= min(FEWEST, rounds) for kept in samples.values()):
+        if monotonic() > deadline and all(len(kept) >= min(FEWEST_IN_TIME, rounds) for kept in samples.values()):
             break
         order.shuffle(names)
         for name in names:

@@ -199,7 +199,7 @@ def test_what_fails_once_in_a_comparison_is_not_run_again_and_says_why(folder: P
 
 def test_a_comparison_on_a_busy_machine_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_turns, "COMPARISON_SECONDS", -1.0)
-    assert [time.samples for time in in_turns({"a": int, "b": int}, 1000).values()] == [5, 5]
+    assert [time.samples for time in in_turns({"a": int, "b": int}, 1000).values()] == [3, 3]
 
 
 def test_the_process_that_only_spawns_runs_a_command_to_its_end(folder: Path) -> None:
@@ -254,6 +254,7 @@ def test_a_benchmark_that_takes_too_long_is_ended_with_all_it_started(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_all, "SECONDS_EACH", 1)
+    monkeypatch.setattr(_all, "END_SECONDS", 0.1)
     marker = f"8{os.getpid()}.5"
     section = _all._section(folder, "cold", ["sh", "-c", f"sleep {marker} & sleep {marker}"])
     assert section.broke == "it took more than 1 seconds"
