@@ -5,8 +5,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from bench._peers import PEERS, Missing, Running, canary
+from bench._peers import PEERS, Missing
 from bench._place import make_project
+from bench._running import Running, canary
 
 HELD = "each other sandbox kept a canary from writing outside its project first"
 

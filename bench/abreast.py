@@ -8,9 +8,10 @@ from functools import partial
 from time import monotonic
 
 from bench._field import field
-from bench._peers import Missing, Running
+from bench._peers import Missing
 from bench._place import make_project, workplace
 from bench._rows import Row, Section
+from bench._running import Running
 from bench._turns import ROUNDS, Options
 from corral import Sandbox, SandboxConfig
 

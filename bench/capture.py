@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench._field import field
-from bench._peers import Missing, Running, Worker
+from bench._peers import Missing
 from bench._place import make_project, workplace
 from bench._rows import Row, Section
+from bench._running import Running, Worker
 from bench._turns import Options
 
 AS_USER = False

@@ -8,9 +8,9 @@ from functools import partial
 from time import perf_counter_ns
 
 from bench._field import Trying, field
-from bench._peers import Running
 from bench._place import make_project, workplace
 from bench._rows import Row, Section, at_most
+from bench._running import Running
 from bench._turns import Options, Timing, compared, in_turns, timing
 from bench.startup import HEAD, RUN, started
 from corral import Sandbox, SandboxConfig

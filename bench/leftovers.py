@@ -14,9 +14,10 @@ from signal import SIGKILL, SIGTERM
 from time import monotonic
 
 from bench._field import field
-from bench._peers import HERE, Missing, Running, Worker
+from bench._peers import HERE, Missing
 from bench._place import make_project, workplace
 from bench._rows import Row, Section
+from bench._running import Running, Worker
 from bench._turns import Options, timing
 
 AS_USER = False

@@ -9,9 +9,9 @@ from select import POLLIN, poll
 
 from bench._field import Trying, field
 from bench._floor import Floor
-from bench._peers import Running
 from bench._place import make_project, workplace
 from bench._rows import Row, Section, at_most
+from bench._running import Running
 from bench._turns import ROUNDS, Options, Timing, compared, in_turns
 from corral import Containment, ContainmentError, Sandbox, SandboxConfig
 

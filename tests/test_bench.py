@@ -13,9 +13,10 @@ from bench import _all, _install, _turns, accuracy, leftovers, overhead
 from bench._field import Trying
 from bench._floor import Floor
 from bench._guards import Place
-from bench._peers import DEBIAN, PEERS, Missing, Peer, Running, canary
+from bench._peers import DEBIAN, PEERS, Missing, Peer
 from bench._place import make_project, workplace
 from bench._rows import Goal, Row, Section, at_least, at_most, row_from_dict, section_from_dict, shown, summary
+from bench._running import Running, canary
 from bench._turns import Options, in_turns, timing
 
 REPOSITORY = Path(__file__).parents[1]
