@@ -114,3 +114,8 @@ class Browser:
     def log(self) -> list[str]:
         """Return what the console says since the last time: errors, and what the policy of the page stopped."""
         return [str(line["message"]) for line in self.driver.get_log("browser")]
+
+
+# What a log is filled with: two that are refused, one that fails.
+OUTSIDE = "cd src && cat /etc/shadow"
+CALLS = ("ls", "sort notes.txt | head -1", OUTSIDE, "sudo id", "exit 3")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from chromium import Browser
 
-from corral.audit import directory
+from corral import Containment, Sandbox, SandboxConfig
+from corral.audit import Log, directory
 from corral.history import Wish
 from corral.viewer import page
 from corral.viewer.feed import Feed
@@ -66,3 +67,18 @@ def serve(home: dict[str, str], project: Path) -> Iterator[Callable[..., Server]
     for server, thread in made:
         server.close()
         thread.join()
+
+
+@pytest.fixture
+def log(home: dict[str, str], project: Path) -> Callable[..., None]:
+    """A function that runs calls in a sandbox, and leaves them in the owner's log."""
+    (project / "notes.txt").write_text("pears\napples\n")
+    (project / "src").mkdir(exist_ok=True)
+
+    def run(*calls: str, root: Path = project) -> None:
+        config = SandboxConfig(str(root), containment=Containment(backend="none"))
+        with Sandbox(config, on_result=Log(config, environ=home).result) as box:
+            for call in calls:
+                box.run(call, shell=True)
+
+    return run

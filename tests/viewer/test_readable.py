@@ -1,0 +1,112 @@
+"""The page is readable and usable by anybody: contrast, width, names, focus, and nothing told by colour alone."""
+
+from collections.abc import Callable
+
+import pytest
+from chromium import CALLS, NARROW, WIDE, Browser
+from selenium.webdriver.common.keys import Keys
+
+from corral.viewer.serving import Server
+
+CONTRAST = """
+const parse = (text) => { const c = document.createElement('canvas').getContext('2d', {willReadFrequently: true}); c.fillStyle = text; c.fillRect(0, 0, 1, 1); return c.getImageData(0, 0, 1, 1).data; };
+const light = (rgb) => [0.2126, 0.7152, 0.0722].reduce((sum, weight, n) => { const v = rgb[n] / 255; return sum + weight * (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4); }, 0);
+const probe = document.createElement('span'); document.body.append(probe);
+const colour = (name) => { probe.style.color = `var(--${name})`; return light(parse(getComputedStyle(probe).color)); };
+const found = [];
+for (const text of ['text', 'muted', 'accent', 'allow', 'ask', 'deny', 'idle'])
+  for (const back of ['panel', 'bg', 'raised'])
+    { const [a, b] = [colour(text), colour(back)].sort((x, y) => y - x); const ratio = (a + 0.05) / (b + 0.05); if (ratio < 4.5) found.push(`${text} on ${back}: ${ratio.toFixed(2)}`); }
+probe.remove();
+return found;
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_both_themes_are_readable_and_one_can_choose(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None], scheme: str
+) -> None:
+    log(*CALLS)
+    browser.prepare(scheme=scheme)
+    browser.open(serve().url)
+    back = "return getComputedStyle(document.body).backgroundColor"
+    of_system = browser.js(back)
+    assert (of_system == "rgb(18, 21, 24)") is (scheme == "dark")
+    assert browser.js(CONTRAST) == []
+    browser.press("t")
+    assert browser.js("return document.documentElement.dataset.theme") == "light"
+    browser.press("t")
+    assert browser.js(back) == "rgb(18, 21, 24)"
+    assert browser.js(CONTRAST) == []
+    browser.press("t")
+    assert browser.js(back) == of_system
+
+
+@pytest.mark.parametrize("size", [NARROW, (820, 700), WIDE], ids=str)
+def test_nothing_is_wider_than_the_window(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None], size: tuple[int, int]
+) -> None:
+    log(*CALLS, "echo " + "long" * 500)
+    browser.prepare(size)
+    browser.open(serve().url)
+    fits = "return [document.documentElement.scrollWidth, ...[...document.querySelectorAll('main section, #detail, .scroll')].filter((e) => e.getClientRects().length).map((e) => e.getBoundingClientRect().right)].every((n) => n <= innerWidth + 1)"
+    assert browser.js(fits)
+    browser.click(".row", "longlong")
+    assert browser.text("#command").startswith("echo long")
+    assert browser.js(fits)
+    assert browser.js("const e = document.getElementById('detail'); return e.scrollWidth <= e.clientWidth")
+    browser.press(Keys.ESCAPE)
+    browser.press("2")
+    browser.until(lambda: browser.texts(".plot"), "the plots are drawn")
+    assert browser.js(fits)
+
+
+NAMELESS = """
+const named = (e) => e.getAttribute('aria-label') || e.textContent.trim() || e.title || (e.labels && [...e.labels].some((l) => l.textContent.trim()));
+return [...document.querySelectorAll('button, input, select, summary, [role=listbox], [role=tab]')].filter((e) => !named(e)).map((e) => e.outerHTML.slice(0, 80));
+"""
+
+
+def test_everything_that_can_be_used_has_a_name_and_shows_where_the_focus_is(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
+) -> None:
+    log(*CALLS)
+    browser.open(serve().url)
+    browser.press("j", Keys.ENTER)
+    assert browser.js(NAMELESS) == []
+    landmarks = browser.js(
+        "return ['header', 'nav', 'main', 'aside'].map((tag) => document.querySelectorAll(tag).length)"
+    )
+    assert landmarks[1:] == [1, 1, 1]
+    assert browser.js("return document.documentElement.lang") == "en"
+    browser.press(Keys.ESCAPE)
+    assert (
+        browser.js(
+            "return document.getElementById(document.getElementById('list').getAttribute('aria-activedescendant')).getAttribute('aria-selected')"
+        )
+        == "true"
+    )
+    browser.press(Keys.TAB)
+    browser.press(Keys.TAB)
+    assert browser.js("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    browser.press("?")
+    assert browser.js("return document.getElementById('keys').open")
+    assert "search" in browser.text("#keys")
+    browser.press(Keys.ESCAPE)
+    assert not browser.js("return document.getElementById('keys').open")
+
+
+def test_no_verdict_or_outcome_is_told_by_colour_alone(
+    browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
+) -> None:
+    log(*CALLS)
+    browser.open(serve().url)
+    shapes = browser.js(
+        "return Object.fromEntries([...document.querySelectorAll('.row .verdict')].map((e) => [e.textContent, e.querySelector('svg').innerHTML]))"
+    )
+    assert set(shapes) == {"allow", "deny"}
+    assert len(set(shapes.values())) == 2
+    endings = browser.js(
+        "return [...document.querySelectorAll('.row .ending')].map((e) => [e.textContent, e.querySelector('svg').innerHTML])"
+    )
+    assert len({shape for _, shape in endings}) == len({words for words, _ in endings}) == 3
