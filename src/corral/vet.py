@@ -124,9 +124,11 @@ def trace(call: Call, config: SandboxConfig, machine: Machine | None = None) -> 
     steps = []
     for act in acts:
         effects: list[Effect] = []
-        for key, word, _ in act.effects:
+        for key, word, detail in act.effects:
             made = [key] if key in AXIS_OF else paths.keys(key, word, act.cwds, machine)
-            effects += [Effect(k, word.text.replace("\0", "…").replace("\1", "…"), decisions[k]) for k in made]
+            shown = word.text.replace("\0", "…").replace("\1", "…")
+            by_name = arguments.by_name(key, act, word, detail, config)
+            effects += [Effect(k, shown, decisions[k] if by_name is None else by_name) for k in made]
         if not act.name and not effects:
             continue
         first, last = act.words[0], act.words[-1]

@@ -9,7 +9,7 @@ from corral.destinations import Grants
 from corral.model import Call, Decision
 from corral.rulebook import profile_named
 from corral.unwrap.network import destination
-from corral.vet import vet
+from corral.vet import trace, vet
 
 GRANTED = ("granted.example:443", "granted.example:22", "db.example:5432", "*.example.org:443", "plain.example:80")
 ALLOWED = [
@@ -111,6 +111,12 @@ def test_where_nothing_contains_what_is_not_known_stays_refused(text: str, confi
 
 def _uncontained(config: SandboxConfig) -> SandboxConfig:
     return config.replace(containment=config.containment.replace(backend="none"))
+
+
+def test_an_explanation_says_the_same(config: SandboxConfig) -> None:
+    for text, decision in (("curl https://granted.example/", "allow"), ("curl https://other.example/", "deny")):
+        (step,) = trace(Call(text, shell=True), config)
+        assert [(effect.key, str(effect.decision)) for effect in step.effects] == [("network", decision)]
 
 
 def test_the_owner_may_ask_instead(config: SandboxConfig) -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corral.config import SandboxConfig
+    from corral.expand import Word
     from corral.unwrap.act import Act
 
 _NETWORK = frozenset(
@@ -42,6 +43,16 @@ def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
         if decisions["code"] != Decision.ALLOW and act.row is not None and act.row["id"] == "unknown":
             found += _owner_listed(act, config)
     return found
+
+
+def by_name(key: str, act: Act, word: Word, detail: str, config: SandboxConfig) -> Decision | None:
+    """Return what destinations that are granted by name decide on one effect; None where they decide nothing."""
+    if key not in _BY_NAME or not config.containment.destinations or config.rules.effects["network"] == Decision.ALLOW:
+        return None
+    from corral.axes import reach  # noqa: PLC0415  most owners name none
+
+    refused = reach.judge(key, act, word, detail, config)
+    return Decision.ALLOW if refused is None else refused.decision
 
 
 def _blocked(act: Act, config: SandboxConfig) -> bool:

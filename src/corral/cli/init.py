@@ -49,6 +49,7 @@ _NETWORK = """
 [containment]
 # Without the network nothing that is read here can be sent away, and nothing be installed.
 network = "off"
+# network = ["pypi.org:443", "files.pythonhosted.org:443"]  # or these destinations, and nothing else
 """
 _RULES = """
 # Rules say what becomes of commands by their first words. Options, paths, wrappers and links are looked through. The
