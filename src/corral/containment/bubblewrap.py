@@ -14,7 +14,7 @@ from fcntl import F_DUPFD_CLOEXEC, fcntl
 from corral.containment import bindings, landlock, namespaces, privileges, seccomp, wire
 from corral.containment.backend import UnusableError
 from corral.containment.confine import program
-from corral.containment.inside import FIRST_COUNTER, LIVES, METER, PLAN, SOCK
+from corral.containment.inside import FIRST_COUNTER, LIVES, METER, OUTLET, PLAN, SOCK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ class Bubblewrap:
         *,
         facts: dict[str, Any],
         count: Callable[[int], None],
+        outlet: int = -1,
     ) -> tuple[int, int, int]:
         """Start a warden; return its pid, its pidfd, and the tool's own process, which is above it and ends with it.
 
@@ -113,11 +114,13 @@ class Bubblewrap:
         """
         plan, words = self.plan, self._arguments()
         counters = dict(enumerate(bounds.named.items(), FIRST_COUNTER))
+        facts |= {"has_outlet": outlet >= 0}
         facts |= {"counters": [(number, name, counter.word) for number, (name, counter) in counters.items()]}
         told = wire.sealed("plan", wire.pack_plan(plan | facts | {"held": tuple(layers)}))
         passed = {SOCK: ours.fileno(), LIVES: lives, PLAN: told}
         passed |= {number: counter.descriptor for number, (_, counter) in counters.items()}
         passed |= {METER: bounds.meter.fileno()} if bounds.meter else {}
+        passed |= {OUTLET: outlet} if outlet >= 0 else {}
         if "seccomp" in layers:
             code = program(plan, layers, guarded=(1,))
             passed[_FILTER] = wire.sealed("filter", seccomp.packed(code))

@@ -12,8 +12,10 @@ from _socket import socket
 from corral.containment import warden, wire
 from corral.containment.bounds import Bounds, close_all_but
 from corral.containment.cgroups import Counter
+from corral.containment.outlet import hand_over
 
 SOCK, LIVES, PLAN, METER = 3, 4, 5, 6  # the descriptors that the keeper leaves this program
+OUTLET = 19  # where the way to the proxy is left, for a network that this process alone is in
 FIRST_COUNTER = 10  # and from here those that count how often bounds are hit
 NAMESPACES = {
     "user": "user",
@@ -34,6 +36,9 @@ def main() -> None:
         counters = {name: Counter(number, word) for number, name, word in plan["counters"]}
         bounds = Bounds(counters, plan["limits"], socket(fileno=METER) if plan["is_metered"] else None)
         kept = (SOCK, LIVES, *bounds.descriptors())
+        if plan["has_outlet"]:
+            # Before it is looked at what holds: it is the tool that made this network, and not for the command to listen first.
+            hand_over(socket(fileno=OUTLET))
         close_all_but(*kept)
         for descriptor in kept:
             os.set_inheritable(descriptor, False)

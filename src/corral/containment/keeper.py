@@ -363,12 +363,18 @@ class _Keeper:
         facts = {"status": self.status, "is_first": not self.wardens}
         tool.plan = plan
         try:
-            pid, pidfd, child = tool.start(ours, self.ours_lives, self.layers, bounds, facts=facts, count=count)
+            pid, pidfd, child = tool.start(
+                *(ours, self.ours_lives, self.layers, bounds), facts=facts, count=count, outlet=self.own_outlet()
+            )
         except backend.UnusableError as error:
             # A link has come into the way since the first one was started.
             raise OSError(ELOOP, str(error)) from error
         self.above[child] = pid
         return pid, pidfd, child
+
+    def own_outlet(self) -> int:
+        """Return the way to the proxy for a warden that the tool gives a network of its own, else -1."""
+        return self.outlet.way.fileno() if self.outlet and not self.plan["nested"] else -1
 
     def run_warden(self, ours: socket, keeper: int, bounds: Bounds, plan: dict[str, Any]) -> NoReturn:
         """Be a warden, and end as one: nothing of the keeper's stack may run on in a fork."""
