@@ -20,6 +20,15 @@ def sandlock(project: str) -> Run:
     return lambda argv, seconds: _read(box.run(argv, timeout=seconds))
 
 
+def sandlock_copying(project: str) -> Run:
+    """Return what runs a command with sandlock on a copy-on-write branch of the project, and aborts that."""
+    from sandlock import Sandbox
+
+    rights = {"fs_readable": READABLE, "fs_writable": [project, "/dev/null"]}
+    box = Sandbox(**rights, cwd=project, workdir=project, on_exit="abort")
+    return lambda argv, seconds: _read(box.run(argv, timeout=seconds))
+
+
 def nono(project: str) -> Run:
     """Return what runs a command with nono."""
     from nono_py import AccessMode, CapabilitySet, sandboxed_exec  # type: ignore[import-not-found]  # as sandlock
@@ -71,7 +80,9 @@ def peak_mib() -> float:
 def main() -> None:
     """Run what is asked for until nobody asks any more."""
     name, project = sys.argv[1:]
-    run = {"sandlock": sandlock, "nono-py": nono, "corral": corral, "bare": bare}[name](project)
+    run = {"sandlock": sandlock, "sandlock-copying": sandlock_copying, "nono-py": nono, "corral": corral, "bare": bare}[
+        name
+    ](project)
     for line in sys.stdin:
         argv, seconds = json.loads(line)
         before = peak_mib()

@@ -79,6 +79,7 @@ class Sandbox:
             reached=None if traffic is None else traffic.connections,
         )
         self._workshop: Workshop | None = None
+        self._within: tuple[SandboxConfig, Recall] | None = None  # by what the calls of transactions are judged
         self._admitted_in = 0
 
     def check(
@@ -263,6 +264,10 @@ class Sandbox:
         from corral.transaction import Transaction, judged_as  # noqa: PLC0415  most sandboxes have none
         from corral.workshop import Workshop  # noqa: PLC0415  as above
 
+        if self._within is None:
+            config = judged_as(self.config)
+            self._within = config, Recall(config)
+
         why = self._holding.why_not_here()
         if why:
             raise ContainmentError(why)
@@ -273,8 +278,7 @@ class Sandbox:
         # By name: a method that somebody put over one of this object's own would lead back to the project itself.
         for name in _SHARED:
             setattr(inner, name, getattr(self, name))
-        inner.config = judged_as(self.config)
-        inner._recall = Recall(inner.config)
+        inner.config, inner._recall = self._within
         inner._pool = branch
         told = self.__dict__.get("_instrumentation")
         if told is not None:
