@@ -67,7 +67,13 @@ def read(name: str, data: dict[str, Any]) -> Agent:
 def of_program(program: str) -> Agent | None:
     """Return the agent that a program is, by its name."""
     base = program.rpartition("/")[2]
-    return next((agent for agent in map(named, names()) if base in agent.programs), None)
+    for name in names():
+        with open(f"{_FOLDER}/{name}.toml", encoding="utf-8") as file:
+            # A plain look first: most programs at a terminal are no agent, and need no parser.
+            is_likely = f'"{base}"' in file.read()
+        if is_likely and base in (agent := named(name)).programs:
+            return agent
+    return None
 
 
 def of_settings(path: str, home: str) -> Agent | None:

@@ -2,15 +2,18 @@
 
 import ipaddress
 import os
+import socket
 import ssl
 from functools import cache
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.containment.proxy import addresses, hello, journal, request, socks
+from corral.containment.proxy.desk import Desk
 from corral.containment.proxy.journal import Entry, Journal
+from corral.containment.proxy.visit import Visit
 
 # TLS.
 
@@ -338,6 +341,14 @@ def test_a_login_is_not_taken() -> None:
         socks.greeting(reader(b"\x05\x01\x02"))
 
 
+BEGINNINGS = [
+    b"GET http://index.example/ HTTP/1.1\r\nHost: index.example\r\n\r\n",
+    b"CONNECT index.example:443 HTTP/1.1\r\nHost: index.example:443\r\n\r\n",
+    b"\x05\x01\x00\x05\x01\x00\x03\x0dindex.example\x01\xbb",
+    b"POST http://index.example/ HTTP/1.1\r\nHost: index.example\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    b"",
+]
+
 # Addresses.
 
 NOT_PUBLIC = [
@@ -384,6 +395,30 @@ def test_nothing_is_public_here_that_python_calls_private(
     ):
         # One block of protocol assignments has public parts, which we refuse with the rest.
         assert addresses.what_is(str(address))
+
+
+# All of it together.
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(BEGINNINGS), st.lists(st.tuples(st.integers(0, 120), st.binary(max_size=6)), max_size=5))
+def test_no_bytes_crash_a_visit_and_none_is_let_through(begun: bytes, changes: list[tuple[int, bytes]]) -> None:
+    data = begun
+    for at, more in changes:
+        data = data[:at] + more + data[at:]
+    descriptor = journal.new()
+    plan = {"granted": (), "hosts": (), "bytes": None, "connections": None, "certificates": "", "inject": ()}
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        Visit(ours, Desk(plan, Journal(descriptor))).serve()
+        theirs.settimeout(5)
+        said = theirs.recv(4096)
+    outcomes = {entry.outcome for entry in Journal(descriptor).take()}
+    os.close(descriptor)
+    assert outcomes <= {"refused"}
+    assert b" 200 " not in said
 
 
 # The journal.
