@@ -67,6 +67,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             said += f" {name}={self.headers[name]}".encode() if name in self.headers else b""
         self._say(said)
 
+    do_REPORT = do_GET
+
+    def do_TRACE(self) -> None:
+        self._say(str(self.headers).encode(), "message/http")
+
     def do_POST(self) -> None:
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             body = b""
@@ -130,6 +135,10 @@ class Server(http.server.ThreadingHTTPServer):
         if self.server_address[1] == 22:
             request.sendall(b"SSH-2.0-" + (VICTIM if is_victim else b"good") + b"\r\n")
         first = request.recv(4096, socket.MSG_PEEK)
+        while first[:1] in (b"\r", b"\n"):
+            # As RFC 9112 asks of servers.
+            request.recv(1)
+            first = first[1:]
         if first[:1] == b"\x16":
             if b"\xfe\x0d\x00\x08" in first:
                 request.sendall(VICTIM)

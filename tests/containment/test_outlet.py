@@ -167,6 +167,9 @@ def test_a_credential_is_added_outside_and_never_seen_inside(fleet: Fleet) -> No
         assert result["stdout"] == f"good /x X-Key={secret}", result
     other = fleet.run("curl", "-sS", "http://files.example.org/x", containment=settings)
     assert other["stdout"] == "good /x"
+    echo = ("curl", "-sS", "-X", "TRACE", "http://index.example/x")
+    assert "Host: index.example" in fleet.run(*echo)["stdout"]  # who is asked tells all that it was sent
+    assert secret not in fleet.run(*echo, containment=settings)["stdout"]
     looked = fleet.run("sh", "-c", "env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null; true", containment=settings)
     assert secret not in looked["stdout"] + str(looked["connections"])
 

@@ -287,10 +287,46 @@ def test_a_counted_body_is_exactly_so_long(count: int, parts: list[bytes]) -> No
     assert body.is_whole == (len(b"".join(parts)) >= count)
 
 
-def test_a_request_is_known_by_its_first_word() -> None:
-    assert [request.looks_like(word) for word in (b"GET / ", b"POST /x", b"PRI * ")] == [True] * 3
-    assert [request.looks_like(word) for word in (b"G", b"GE", b"GET", b"P")] == [None] * 4
-    assert [request.looks_like(word) for word in (b"EHLO x", b"SSH-2.0", b"\0\0\0\x08", b"GETX ")] == [False] * 4
+REQUESTS = {
+    "a request": b"GET / HTTP/1.1\r\n",
+    "a method of its own": b"REPORT / HTTP/1.1\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n",
+    "an empty line in front": b"\r\nGET / HTTP/1.1\r\n",
+    "blanks in front": b" \t\nGET / HTTP/1.1\r\n",
+    "tabs between": b"GET\t/\tHTTP/1.1\n",
+    "small letters": b"get / http/1.1\r\n",
+    "bytes that are no text": b"GET /\xff\0 HTTP/1.1\r\n",
+    "a line without an end": b"GET /" + b"x" * request.MAX_HEAD,
+}
+OTHERS = {
+    "a greeting": b"EHLO x\r\n",
+    "ssh": b"SSH-2.0-x\r\n",
+    "a number first": b"\0\0\0\x08",
+    "a word and a NUL": b"AMQP\0\0\x09\x01",
+    "git": b"003egit-upload-pack /x\0host=y\0",
+    "redis": b"*1\r\n$4\r\nPING\r\n",
+    "nats": b"CONNECT {}\r\n",
+    "a word too long for a method": b"DIST00000001ARGC00000008ARGV00000003gcc",
+}
+
+
+@pytest.mark.parametrize("data", REQUESTS.values(), ids=REQUESTS)
+def test_a_request_is_known_by_its_first_line_however_it_is_written(data: bytes) -> None:
+    assert request.looks_like(data) is True
+    assert [request.looks_like(data[:end]) for end in range(1, 4)] == [None] * 3
+
+
+@pytest.mark.parametrize("data", OTHERS.values(), ids=OTHERS)
+def test_what_is_no_request_is_not_waited_for(data: bytes) -> None:
+    assert request.looks_like(data) is False
+
+
+@pytest.mark.parametrize("method", ["TRACE", "TRACK", "trace"])
+def test_a_method_that_echoes_is_refused_where_a_credential_is_added(method: str) -> None:
+    head = request.parse(f"{method} / HTTP/1.1\r\nHost: a.example\r\n\r\n".encode())
+    with pytest.raises(request.RequestError):
+        request.rewritten(head, "/", "a.example", [("X-Key", "secret")])
+    assert request.rewritten(head, "/", "a.example", []).startswith(method.encode())
 
 
 # SOCKS.

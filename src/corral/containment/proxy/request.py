@@ -16,12 +16,14 @@ MAX_HEAD = 64 * 1024
 MAX_HEADERS = 200
 MAX_CHUNK_LINE = 256
 HTTP_PORT = 80
-# By which a first word is known for HTTP where the port does not say it.
-METHODS = (b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"TRACE", b"CONNECT", b"PROPFIND", b"PRI")
+MAX_METHOD = 32  # characters; the longest that is registered has 17
 _TOKEN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~")
 _TEXT = frozenset([9, *range(32, 127), *range(128, 256)])
 _TARGET = frozenset(range(33, 127))
 _HEX = frozenset(b"0123456789abcdefABCDEF")
+_BLANKS = b" \t\r\n\v\f"
+# Of what was added, nobody inside may ask to be told what a request looked like.
+_ECHOES = frozenset({"TRACE", "TRACK"})
 # Of this one connection, and not for the server.
 _HOP = frozenset(
     {
@@ -121,6 +123,8 @@ def framing(head: Head) -> Body:
 
 def rewritten(head: Head, path: str, place: str, added: Sequence[tuple[str, str]]) -> bytes:
     """Return the head as the server gets it: one request, after which the connection is closed."""
+    if added and head.method.upper() in _ECHOES:
+        raise RequestError("its answer would tell the credentials that are added to it")
     own = {name.lower() for name, _ in added}
     # What is named in Connection is of this connection too.
     named = {word.strip().lower() for value in head.values("connection") for word in value.split(",")}
@@ -208,8 +212,13 @@ Body = Counted | Chunked
 
 
 def looks_like(data: bytes) -> bool | None:
-    """Say whether a client's first bytes are an HTTP request; None while it could become one."""
-    word, found, _ = data[:16].partition(b" ")
-    if found:
-        return word in METHODS
-    return None if any(method.startswith(data) for method in METHODS) else False
+    """Say whether a client's first line is an HTTP request, to whoever reads most leniently; None while it could become one."""
+    # By its end, not by a list of methods: servers take any, and skip empty lines and blanks in front of it.
+    line, is_whole, _ = data.lstrip(_BLANKS).partition(b"\n")
+    if b"HTTP/" in line.upper() or len(data) > MAX_HEAD:
+        return True
+    if is_whole:
+        return False
+    method = line.split(maxsplit=1)[0] if line else b""
+    could_be = not method or (method[:1].isalpha() and len(method) <= MAX_METHOD and _TOKEN.issuperset(method))
+    return None if could_be else False
