@@ -7,9 +7,10 @@ from pathlib import Path
 from time import monotonic, perf_counter_ns, sleep
 from typing import TYPE_CHECKING
 
-from bench._peers import Missing, Worker, site_packages
+from bench._peers import Missing, site_packages
 from bench._place import make_project, workplace
 from bench._rows import Row, Section, at_most
+from bench._running import Worker
 from bench._turns import ROUNDS, Options, compared, in_turns
 from corral import Sandbox, SandboxConfig
 

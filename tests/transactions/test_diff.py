@@ -58,9 +58,10 @@ def test_git_applies_what_it_says(tmp_path: Path) -> None:
     ("data", "line"),
     [
         (b"\0\1\2", "Binary files /dev/null and b/new differ (0 and 3 bytes)"),
+        (bytes(range(1, 256)) * 2, "Binary files /dev/null and b/new differ (0 and 510 bytes)"),
         (b"x" * 2_000_000, "Large files /dev/null and b/new differ (0 and 2000000 bytes)"),
     ],
-    ids=["binary", "large"],
+    ids=["binary", "binary without a NUL", "large"],
 )
 def test_what_is_not_shown_is_told_of_in_a_line(data: bytes, line: str, tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
@@ -113,3 +114,21 @@ def test_the_whole_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_names_are_quoted_as_git_does(path: str, text: str) -> None:
     assert quoted(path) == text
+
+
+def test_a_new_directory_is_told_of_only_where_it_is_empty(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    layer = world.begin()
+    (layer / "full").mkdir()
+    (layer / "full" / "file").touch()
+    (layer / "empty").mkdir()
+    heads = [line for line in world.diff().splitlines() if line.startswith("diff ")]
+    assert heads == ["diff --git a/empty b/empty", "diff --git a/full/file b/full/file"]
+
+
+def test_text_in_another_encoding_is_text(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.begin() / "new").write_bytes(
+        "Gr\u00fc\u00dfe aus K\u00f6ln, und noch ein paar Worte dazu\n".encode("latin-1")
+    )
+    assert "+Gr" in world.diff()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.terminal import visible
+from corral.terminal import visible, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,13 @@ _SIGNS = {"added": ("+", "allow"), "deleted": ("-", "deny")}
 
 
 def diff_lines(diff: str, terminal: Terminal) -> list[str]:
-    """Return a diff's lines, painted. A tab is spaces: as an escape nobody could read code by it."""
-    return [_painted(visible(line.replace("\t", TAB)), terminal) for line in diff.split("\n")[:-1]]
+    """Return a diff's lines, painted, with room between files. A tab is spaces: as an escape nobody could read code by it."""
+    lines: list[str] = []
+    for line in diff.split("\n")[:-1]:
+        if line.startswith("diff ") and lines:
+            lines.append("")
+        lines.append(_painted(visible(line.replace("\t", TAB)), terminal))
+    return lines
 
 
 def _painted(line: str, terminal: Terminal) -> str:
@@ -54,16 +59,14 @@ def change_line(change: Change, terminal: Terminal) -> str:
 
 def applied_lines(applied: Applied, terminal: Terminal, done: str) -> list[str]:
     """Return what became of an application: what was done, or what stood in the way, and what was left out."""
-    lines = [
-        terminal.paint("deny", f"{terminal.sign('deny')} {visible(each.path)}: {visible(each.why)}")
-        for each in applied.conflicts
-    ]
-    lines += [
-        terminal.paint("ask", f"{terminal.sign('warn')} left out: {visible(each.path)}: {visible(each.why)}")
-        for each in applied.refused
-    ]
+    lines: list[str] = []
+    for style, sign, head, found in (
+        ("deny", "deny", "", applied.conflicts),
+        ("ask", "warn", "left out: ", applied.refused),
+    ):
+        for each in found:
+            text = f"{terminal.sign(sign)} {head}{visible(each.path)}: {visible(each.why)}"
+            lines += [terminal.paint(style, line) for line in wrap(text, terminal.columns, "")]
     if applied.ok:
-        lines.append(terminal.paint("allow", f"{terminal.sign('allow')} {done}"))
-    else:
-        lines.append("corral: nothing was changed")
-    return lines
+        return [*lines, terminal.paint("allow", f"{terminal.sign('allow')} {done}")]
+    return [*lines, "corral: nothing was changed"]

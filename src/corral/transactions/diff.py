@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 1 << 20
 MAX_LINE_PAIRS = 4_000_000  # lines that differ, old times new: the comparison takes that many steps at worst
 MAX_DIFF_CHARACTERS = 1 << 24  # of all together, against a layer that takes the host's memory
+SAMPLED_BYTES = 8192  # of a file, to tell text from other data
 CONTEXT_LINES = 3
+_STRANGE = [bytes((byte,)) for byte in range(32) if byte not in (7, 8, 9, 10, 12, 13, 27)]
 _LINK, _FILE = 0o120000, 0o100000
 _NO_NEWLINE = "\\ No newline at end of file"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -25,7 +27,12 @@ def unified(changes: Iterable[Change], project: Tree, layer: Tree) -> str:
     """Return the diff of all changes."""
     parts: list[str] = []
     size = 0
-    for change in changes:
+    listed = list(changes)
+    full = {path for change in listed for path in _above(change.path)}
+    for change in listed:
+        if change.kind == "added" and change.what == "directory" and change.path in full and not change.protected:
+            # What lies in it says that it is there.
+            continue
         for line in _one(change, project, layer):
             parts.append(line)
             size += len(line) + 1
@@ -33,6 +40,11 @@ def unified(changes: Iterable[Change], project: Tree, layer: Tree) -> str:
             parts.append("# there are more changes than are shown")
             break
     return "".join(f"{line}\n" for line in parts)
+
+
+def _above(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:number]) for number in range(1, len(parts))]
 
 
 def quoted(path: str) -> str:
@@ -104,7 +116,16 @@ def _content(tree: Tree, path: str, size: int | None) -> bytes | None:
         return None
     with open(descriptor, "rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
-    return None if len(data) > MAX_FILE_BYTES or b"\0" in data else data
+    return None if len(data) > MAX_FILE_BYTES or _is_binary(data) else data
+
+
+def _is_binary(data: bytes) -> bool:
+    """Say whether data is no text: by a NUL as git says, or by more than a few bytes that no text has."""
+    if b"\0" in data:
+        return True
+    start = data[:SAMPLED_BYTES]
+    strange = sum(start.count(byte) for byte in _STRANGE) + start.decode("utf-8", "replace").count("\ufffd")
+    return strange * 10 > len(start)
 
 
 def _body(old: bytes | None, new: bytes | None, before: str, after: str, sizes: tuple[int, int]) -> Iterator[str]:
