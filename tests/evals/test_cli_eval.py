@@ -78,14 +78,41 @@ def test_a_wrong_file_is_125_with_every_place_and_nothing_runs(tmp_path: Path) -
         pytest.param(["--compare", "a", "b", "c.toml"], "--compare looks at two runs", id="both"),
         pytest.param(["--compare", "a", "b"], "a: No such file or directory; name the --out directory", id="no runs"),
         pytest.param(["tasks.jsonl", "--tag", "none"], "no task has a tag of none; known: a, b", id="no such tag"),
+        pytest.param(["empty.jsonl"], "empty.jsonl:1:1: there is no task in this file", id="no task"),
+        pytest.param(
+            ["tasks.jsonl", "--out", "tasks.jsonl"], "tasks.jsonl/journal.jsonl cannot be written: ", id="a file"
+        ),
+        pytest.param(
+            ["tasks.jsonl", "--out", "/proc/x"], "/proc/x/journal.jsonl cannot be written: ", id="no directory"
+        ),
         pytest.param(["tasks.jsonl", "--workers", "0"], "0 is not a whole number of at least 1", id="no workers"),
     ],
 )
 def test_what_contradicts_itself_is_125(tmp_path: Path, words: list[str], told: str) -> None:
     written(tmp_path, GOOD, BAD)
+    (tmp_path / "empty.jsonl").write_text("\n")
     done = run(*words, cwd=tmp_path)
     assert done.returncode == 125
     assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_is_begun_anew_leaves_no_results_of_the_one_before(tmp_path: Path) -> None:
+    written(tmp_path, GOOD)
+    assert run("tasks.jsonl", cwd=tmp_path).returncode == 0
+    slow = {
+        "id": "slow",
+        "profile": "workspace",
+        "argv": ["sleep", "60"],
+        "timeout_seconds": 70,
+        "expect": {"exit_code": 0},
+    }
+    written(tmp_path, slow)
+    with subprocess.Popen(command("tasks.jsonl"), cwd=tmp_path) as process:
+        journal = tmp_path / "corral-eval" / "journal.jsonl"
+        eventually(lambda: '"end"' not in journal.read_text() and '"start"' in journal.read_text())
+        process.kill()
+    assert [path.name for path in (tmp_path / "corral-eval").iterdir()] == ["journal.jsonl"]
 
 
 def test_tags_choose_and_list_runs_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The journal: what is done stays done, what was torn runs again, and one run writes at a time."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,34 @@ def test_a_journal_of_something_else_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(CorralError, match="is no journal of this corral eval"):
         Journal(str(tmp_path))
     assert path.read_text() == '{"event": "start", "schema": "other/1"}\n'
+
+
+def test_a_full_disk_is_said_with_the_way_out(tmp_path: Path) -> None:
+    with Journal(str(tmp_path)) as journal:
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, journal._descriptor)
+        os.close(full)
+        with pytest.raises(
+            CorralError, match="No space left on device; what it has is done, and the same command goes on"
+        ):
+            journal.start(1, 0.0)
+
+
+@pytest.mark.parametrize("change", [{"id": 3}, {"status": "odd"}, {"tags": 7}, {"calls": ["x"]}, {"duration_ms": "x"}])
+def test_a_line_that_is_no_outcome_ends_the_run_before_it_begins(tmp_path: Path, change: dict[str, Any]) -> None:
+    with Journal(str(tmp_path)) as journal:
+        journal.start(1, 0.0)
+    with (tmp_path / "journal.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "task", **Outcome("t0", "d", "passed").to_dict(), **change}) + "\n")
+    with pytest.raises(CorralError, match="is no journal of this corral eval; choose another --out, or --fresh"):
+        Journal(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ['{"event": "start", "schema": "other/1"}\n', '{"event": "task"}\n', "x"])
+def test_fresh_begins_anew_whatever_was_there(tmp_path: Path, text: str) -> None:
+    (tmp_path / "journal.jsonl").write_text(text)
+    assert ran(tmp_path, tasks(1), fresh=True) == ["t0"]
+    assert [entry["event"] for entry in lines(tmp_path)] == ["start", "task", "end"]
 
 
 def test_another_version_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

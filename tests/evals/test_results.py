@@ -81,6 +81,7 @@ def test_times_and_what_was_printed_are_no_change() -> None:
     again = [outcome.replace(duration_ms=77.0) for outcome in ALL]
     assert compare(ALL, again).changes == ()
     assert comparison_text(compare(ALL, again), Terminal()) == "nothing changed in 4 tasks"
+    assert comparison_text(compare([PASSED, FAILED], [PASSED]), Terminal()).endswith("\n1 task as before")
 
 
 def test_a_summary_is_plain_on_a_plain_terminal() -> None:

@@ -11,7 +11,7 @@ from corral.errors import CorralError
 from corral.evals.compare import compare
 from corral.evals.evaluate import evaluate
 from corral.evals.journal import Journal
-from corral.evals.results import read, summary, write
+from corral.evals.results import forget, read, summary, write
 from corral.evals.taskfile import FIXTURES, TaskError, load
 from corral.evals.telling import comparison_text, outcome_text, progress_text, summary_text
 from corral.record import FAILURE_STATUS, json_text
@@ -60,6 +60,7 @@ def _run(tasks: list[Task], options: argparse.Namespace) -> int:
         signal(number, default_int_handler)
     begun = monotonic()
     with Journal(options.out, fresh=options.fresh) as journal, Progress(len(tasks)) as progress:
+        forget(options.out)
         keys = [(task.id, task.digest) for task in tasks]
         known = [journal.done[key] for key in keys if key in journal.done]
         if known:

@@ -27,17 +27,14 @@ class Journal:
     """One run's journal, which one process writes. `done` holds what is finished already, by id and digest."""
 
     def __init__(self, folder: str, *, fresh: bool = False) -> None:
-        os.makedirs(folder, exist_ok=True)
         self.path = os.path.join(folder, NAME)
         self.done: dict[tuple[str, str], Outcome] = {}
         self.version = ""
         self._is_torn = False
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = os.open(self.path, flags, 0o666)
+        self._descriptor = _opened(folder, self.path)
         try:
             self._lock()
-            is_finished = self._read()
-            if fresh or is_finished:
+            if fresh or self._read():
                 os.ftruncate(self._descriptor, 0)
                 self.done, self._is_torn = {}, False
         except BaseException:
@@ -87,22 +84,47 @@ class Journal:
                 if event == "start":
                     self._check_start(entry)
                 elif event == "task":
-                    outcome = Outcome.from_dict(entry)
-                    self.done[outcome.id, outcome.digest] = outcome
+                    self._check_task(entry)
         return ended
 
     def _check_start(self, entry: dict[str, Any]) -> None:
         if entry.get("schema") != SCHEMA:
-            raise CorralError(f"{self.path} is no journal of this corral eval; choose another --out, or --fresh")
+            raise self._foreign()
         self.version = str(entry.get("corral", ""))
+
+    def _check_task(self, entry: dict[str, Any]) -> None:
+        try:
+            outcome = Outcome.from_dict(entry)
+        except TypeError:
+            raise self._foreign() from None
+        if not outcome.is_sound:
+            raise self._foreign()
+        self.done[outcome.id, outcome.digest] = outcome
+
+    def _foreign(self) -> CorralError:
+        return CorralError(f"{self.path} is no journal of this corral eval; choose another --out, or --fresh")
 
     def _append(self, entry: dict[str, Any]) -> None:
         # Alone on its line, what was torn is skipped for ever.
         data = b"\n" * self._is_torn + json.dumps(entry).encode() + b"\n"
         self._is_torn = False
         view = memoryview(data)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
+        try:
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as error:
+            raise CorralError(
+                f"{self.path} cannot be written: {error.strerror}; what it has is done, and the same command goes on"
+            ) from None
+
+
+def _opened(folder: str, path: str) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        os.makedirs(folder, exist_ok=True)
+        return os.open(path, flags, 0o666)
+    except OSError as error:
+        raise CorralError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

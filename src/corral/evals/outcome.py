@@ -32,6 +32,18 @@ class Outcome(Record):
         return self.status in (PASSED, SKIPPED)
 
     @property
+    def is_sound(self) -> bool:
+        """Whether it is what this record promises: a file may hold anything."""
+        texts = (self.id, self.digest, self.source, self.said, *self.tags, *self.differences)
+        return (
+            all(isinstance(text, str) for text in texts)
+            and self.status in STATUSES
+            and all(isinstance(call, dict) for call in self.calls)
+            and isinstance(self.duration_ms, int | float)
+            and 0 <= self.duration_ms < float("inf")
+        )
+
+    @property
     def words(self) -> tuple[str, ...]:
         """Everything there is to say about why it is not passed."""
         return (*self.differences, *((self.said,) if self.said else ()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from xml.sax.saxutils import escape, quoteattr
 
 from corral.errors import CorralError
@@ -125,6 +126,13 @@ def _attribute(text: str) -> str:
     return quoteattr(_NOT_IN_XML.sub("\ufffd", text))
 
 
+def forget(folder: str) -> None:
+    """Take away the results of an earlier run: beside a journal that was begun anew they would pass for this run's."""
+    for name in (RESULTS, JUNIT, SUMMARY):
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name))
+
+
 def write(folder: str, outcomes: Sequence[Outcome]) -> None:
     """Leave the results in a directory."""
     lines = "".join(json.dumps(outcome.to_dict()) + "\n" for outcome in outcomes)
@@ -134,9 +142,12 @@ def write(folder: str, outcomes: Sequence[Outcome]) -> None:
 
 
 def _put(path: str, text: str) -> None:
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(f"{path}.new", path)
+    try:
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(f"{path}.new", path)
+    except OSError as error:
+        raise CorralError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def read(path: str) -> list[Outcome]:
@@ -149,5 +160,5 @@ def read(path: str) -> list[Outcome]:
         raise CorralError(
             f"{file_path}: {error.strerror}; name the --out directory of a run that came to its end"
         ) from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise CorralError(f"{file_path} is no results.jsonl of corral eval") from None

@@ -98,6 +98,7 @@ class Loader:
 
     def _read_lines(self, path: str, text: str) -> None:
         defaults: dict[str, Any] = {}
+        before = len(self.tasks) + len(self.wrong)
         for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
                 continue
@@ -118,6 +119,8 @@ class Loader:
                 defaults = self._defaults(path, data["defaults"], lambda at, where=where: where(("defaults", *at)))  # type: ignore[misc]
             else:
                 self._add(path, data, defaults, where)
+        if len(self.tasks) + len(self.wrong) == before:
+            self._fail(path, (1, 1), "there is no task in this file")
 
     def _defaults(self, path: str, data: Any, where: Where) -> dict[str, Any]:
         wrong = default_problems(data)

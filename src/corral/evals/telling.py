@@ -115,9 +115,8 @@ def comparison_text(comparison: Comparison, terminal: Terminal) -> str:
         width = min(max(columns(visible(tag)) for tag, _, _ in comparison.tags), MAX_TAG_COLUMNS)
         rows = [_tag_line(row, width, terminal) for row in comparison.tags]
         blocks.append([terminal.paint("head", "Tags"), *rows])
-    blocks.append(
-        [f"{comparison.same} tasks are as they were" if blocks else f"nothing changed in {comparison.same} tasks"]
-    )
+    same = "1 task" if comparison.same == 1 else f"{comparison.same} tasks"
+    blocks.append([f"nothing changed in {same}"] if not blocks else [f"{same} as before"])
     return "\n\n".join("\n".join(block) for block in blocks)
 
 

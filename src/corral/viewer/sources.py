@@ -9,7 +9,7 @@ from time import monotonic
 from corral import history
 from corral.errors import CorralError
 from corral.evals import journal, results
-from corral.evals.outcome import STATUSES, Outcome
+from corral.evals.outcome import Outcome
 from corral.viewer import calls, evaldoc
 
 TYPE_CHECKING = False
@@ -146,7 +146,7 @@ class _Run:
         else:
             found = [] if self._lines is None else [o for d in self._lines.objects(CHUNK) for o in self._entry(d)]
         made: list[tuple[calls.Data, calls.Data | None]] = []
-        for outcome in filter(_is_sound, found):
+        for outcome in [outcome for outcome in found if outcome.is_sound]:
             self._done[outcome.id] = outcome
             made += [
                 calls.of_task(self.name, outcome.id, n, facts)
@@ -166,17 +166,6 @@ class _Run:
                 yield Outcome.from_dict(data)
             except (KeyError, TypeError):
                 return
-
-
-def _is_sound(outcome: Outcome) -> bool:
-    """Say whether an outcome is what its record promises: a file may hold anything."""
-    texts = (outcome.id, outcome.digest, outcome.source, outcome.said, *outcome.tags, *outcome.differences)
-    return (
-        all(isinstance(text, str) for text in texts)
-        and outcome.status in STATUSES
-        and all(isinstance(call, dict) for call in outcome.calls)
-        and calls.number(outcome.duration_ms) is not None
-    )
 
 
 def _goes_on(path: str) -> bool:
