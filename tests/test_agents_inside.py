@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -178,8 +179,35 @@ def test_what_was_granted_is_in_the_log(home: Home, screen: Callable[..., Screen
     assert "network index.example:443" in granted["reason"]
 
 
+def test_a_port_is_published_after_a_yes(home: Home, screen: Callable[..., Screen]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    one = screen(
+        "--publish",
+        str(port),
+        "--timeout",
+        "30",
+        "--",
+        "python3",
+        "-m",
+        "http.server",
+        "--bind",
+        "127.0.0.1",
+        str(port),
+    )
+    assert f"publish   {port} of this machine's loopback".encode() in one.until(ASKED)
+    one.type(b"y\n")
+    one.until(b"Serving HTTP")
+    with socket.create_connection(("127.0.0.1", port), 10) as sock:
+        sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert b"200 OK" in sock.recv(1000)
+    one.type(b"\x03")
+    one.status()
+
+
 def test_without_a_terminal_nobody_grants(home: Home) -> None:
-    for words in (["--agent", "claude", "--", "claude"], ["--network", "index.example:443", "--", "true"]):
+    asked = (["--agent", "claude", "--", "claude"], ["--network", "index.example:443", "--", "true"])
+    for words in (*asked, ["--publish", "8888", "--", "true"]):
         done = home.run(*words)
         assert done.returncode == 125
         assert "only a person at a terminal can grant" in done.stderr

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FOLDER = os.path.join(os.path.dirname(__file__), "agents")
-_KEYS = ("title", "programs", "settings", "kept", "network", "environment", "variables", "note")
-_LISTS = ("programs", "settings", "kept", "network", "environment")
+_KEYS = ("title", "programs", "settings", "kept", "network", "environment", "publish", "variables", "note")
+_LISTS = ("programs", "settings", "kept", "network", "environment", "publish")
 
 
 @frozen
@@ -31,6 +31,7 @@ class Agent(Record):
     kept: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
+    publish: tuple[int, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
     note: str = ""
 

@@ -118,6 +118,15 @@ def _texts(field: str, value: object, form: str) -> tuple[str, ...]:
         raise PolicyError(f"{field} is not right: {error}") from None
 
 
+def _ports(value: object) -> tuple[int, ...]:
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise PolicyError(f"containment.publish must be a collection of ports, not {value!r}")
+    for port in value:
+        if type(port) is not int or not 0 < port < 65536:
+            raise PolicyError(f"containment.publish holds {port!r}; a port is a whole number from 1 to 65535")
+    return tuple(dict.fromkeys(value))
+
+
 def _positive(field: str, value: object) -> None:
     if value is None:
         return
@@ -140,6 +149,7 @@ class Containment(Record):
     inject: Collection[str] = ()  # `name:port Header: value`: what the proxy adds, so that no command has to know it
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
+    publish: Collection[int] = ()  # ports of the sandbox's loopback that the machine's own reaches
     settings: tuple[str, ...] = ()  # an agent's own, where that agent is what runs; see agents/
     agents: Collection[str] = ()  # those that may have what their profile says, and nobody is asked
     project: str = "read-write"
@@ -163,6 +173,7 @@ class Containment(Record):
         _one_of("containment.project", self.project, ("read-write", "read-only"))
         _one_of("containment.scratch", self.scratch, ("sandbox", "project"))
         _one_of("containment.destructive", self.destructive, ("ask", "try"))
+        object.__setattr__(self, "publish", _ports(self.publish))
         object.__setattr__(self, "agents", tuple(sorted(_names("containment.agents", self.agents))))
         for name in ("read", "write", "settings"):
             object.__setattr__(self, name, _paths(f"containment.{name}", getattr(self, name)))

@@ -114,6 +114,7 @@ KEYS = {
 NOT_IN_FILES = (
     "project_root",
     "containment.settings",
+    "containment.publish",
     "output.directory_file",
     "output.exports_file",
     "output.text_file",

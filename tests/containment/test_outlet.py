@@ -487,3 +487,66 @@ def test_limits_and_grants_are_the_owners_words_in_the_config() -> None:
     made: Any = Containment(network=["B.example:443", "b.EXAMPLE:443"])
     assert made.network == ("b.example:443",)
     assert (Limits().connections, Limits().network_bytes) == (1024, None)
+
+
+# The other way: a port of the sandbox's loopback that the machine's own reaches.
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def fetched(port: int) -> bytes:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5) as sock:
+            sock.settimeout(5)
+            sock.sendall(b"GET /word HTTP/1.0\r\n\r\n")
+            return sock.makefile("rb").read()
+    except OSError:
+        return b""
+
+
+def test_a_server_inside_is_reached_by_the_port_that_is_published(
+    project: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    (project / "word").write_text("arrived")
+    port, other = free_port(), free_port()
+    box = open_sandbox(containment=Containment(publish=[port]), timeout_seconds=None)
+    serve = ["python3", "-m", "http.server", "--bind", "127.0.0.1"]
+    with box.start([*serve, str(port)]), box.start([*serve, str(other)]):
+        eventually(lambda: fetched(port).endswith(b"arrived"))
+        assert fetched(other) == b""
+    # It is the sandbox's while that lives, and nobody answers.
+    assert fetched(port) == b""
+    box.close()
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+def test_a_port_that_is_taken_is_said(open_sandbox: Callable[..., Sandbox]) -> None:
+    from corral import ContainmentError
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(ContainmentError, match=f"port {port} of this machine cannot be given"):
+            open_sandbox(containment=Containment(publish=[port])).run(["true"])
+
+
+def test_what_accepts_for_the_machine_ends_with_its_sandbox(open_sandbox: Callable[..., Sandbox]) -> None:
+    before = below(os.getpid())
+    box = open_sandbox(containment=Containment(publish=[free_port()]))
+    box.run(["true"])
+    made = below(os.getpid()) - before
+    assert len(made) == 3
+    assert "CapEff:\t0000000000000000" in Path(f"/proc/{proxy_of(made)}/status").read_text()
+    box.close()
+    assert not exist(*made)
+
+
+@pytest.mark.parametrize("ports", [[0], [65536], ["80"], [True], "80", 80])
+def test_what_is_no_port_is_an_error(ports: Any) -> None:
+    from corral import PolicyError
+
+    with pytest.raises(PolicyError, match=r"containment\.publish"):
+        Containment(publish=ports)

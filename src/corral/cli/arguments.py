@@ -237,6 +237,8 @@ def verb_parser(verb: str) -> Parser:
         parser.add_argument("--no-ask", dest="ask", action="store_false", help=never)
         reach = "grant a destination for this run; asked of you at the terminal"
         parser.add_argument("--network", action="append", default=[], metavar="HOST:PORT", help=reach)
+        shown = "let this machine's loopback reach a port of the sandbox's, for this run; asked of you too"
+        parser.add_argument("--publish", action="append", type=_own_port, default=[], metavar="PORT", help=shown)
         whole = "grant what this agent needs (default: by the program's name), or none"
         parser.add_argument("--agent", metavar="NAME", help=whole)
         parser.add_argument("--call", default="", metavar="ID", help=argparse.SUPPRESS)
@@ -385,6 +387,12 @@ def _view_arguments(parser: Parser) -> None:
 def _port(text: str) -> int:
     if not text.isdecimal() or not text.isascii() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{visible(text)} is no port")
+    return int(text)
+
+
+def _own_port(text: str) -> int:
+    if not _port(text):
+        raise argparse.ArgumentTypeError("0 is no port")
     return int(text)
 
 

@@ -50,7 +50,11 @@ def with_agent(config: SandboxConfig, agent: Agent, program: str, environ: Mappi
     given |= {name for name in agent.environment if "*" in name}
     packages = [path for path in _packages(program, environ) if path not in containment.read]
     return config.replace(
-        containment=containment.replace(settings=settings, read=(*containment.read, *packages)),
+        containment=containment.replace(
+            settings=settings,
+            read=(*containment.read, *packages),
+            publish=(*containment.publish, *agent.publish),
+        ),
         env_allowlist={*config.env_allowlist, *given},
     )
 
@@ -83,7 +87,8 @@ def make_settings(agent: Agent, environ: Mapping[str, str]) -> None:
 def admitted(options: argparse.Namespace, config: SandboxConfig, agent: Agent | None) -> SandboxConfig | None:
     """Return the config with what was asked for and granted; None where the person said no."""
     given = loosening.destinations(options.network)
-    wanted = config.replace(containment=loosening.with_network(config.containment, given))
+    containment = loosening.with_network(config.containment, given)
+    wanted = config.replace(containment=containment.replace(publish=(*containment.publish, *options.publish)))
     if agent is not None:
         make_settings(agent, os.environ)
         wanted = with_agent(wanted, agent, options.command[0] if options.command else "", os.environ)
@@ -95,7 +100,7 @@ def admitted(options: argparse.Namespace, config: SandboxConfig, agent: Agent | 
     title = (
         "What is asked for beyond the policy:" if agent is None else f"{agent.title} would reach, besides the project:"
     )
-    if more and not (is_named and not given):
+    if more and not (is_named and not given and not options.publish):
         instead = "add it to containment.network in the owner's policy"
         if agent is not None:
             instead = f'add containment.agents = ["{agent.name}"] to the owner\'s policy'

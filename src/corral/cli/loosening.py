@@ -48,6 +48,7 @@ def loosened(before: SandboxConfig, after: SandboxConfig) -> Lines:
         found += [("network", text) for text in new.destinations if not held.include(text)]
     found += [("program", path) for path in new.read if path not in old.read]
     found += [("settings", path) for path in new.settings if path not in old.settings]
+    found += [("publish", f"{port} of this machine's loopback") for port in new.publish if port not in old.publish]
     more = sorted(set(after.env_allowlist) - set(before.env_allowlist))
     return found + [("variable", name) for name in more]
 

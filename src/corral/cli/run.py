@@ -76,7 +76,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _asks_for_more(options: argparse.Namespace, config: SandboxConfig) -> bool:
     """Say whether a run may have more than the policy gives it: by its options, or because it is a known agent."""
-    if options.network or options.agent is not None:
+    if options.network or options.publish or options.agent is not None:
         return True
     if not options.command or options.call or options.grant:
         return False

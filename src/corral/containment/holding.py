@@ -82,6 +82,7 @@ class Holding:
                 "rules": self.view.rules,
                 "rules_without_mounts": [(self._here(path), right) for path, right in self.view.rules_without_mounts],
                 "network": containment.network,
+                "publish": containment.publish if containment.network != "on" else (),
                 "ptrace": containment.ptrace,
                 "audited": self._listener is not None,
                 "project": (self.config.project_root, *self._project),

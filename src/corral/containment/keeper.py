@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from corral.containment.backend import Start
     from corral.containment.bubblewrap import Bubblewrap
+    from corral.containment.inlet import Inlet
     from corral.containment.outlet import Outlet
 
 CTL, HOST = 3, 4  # the descriptors the host leaves this program
@@ -62,7 +63,8 @@ def main() -> None:
     try:
         # Before anything is entered: the proxy stays in the host's network.
         outlet = _outlet(lent) if lent else None
-        status = _enter(ctl, plan, outlet)
+        inlet = _inlet(plan["publish"]) if plan.get("publish") else None
+        status = _enter(ctl, plan, outlet, inlet)
     except backend.UnusableError as error:
         # The host shows the last line to the owner.
         print(error, file=sys.stderr, flush=True)
@@ -70,7 +72,7 @@ def main() -> None:
         os._exit(1)
     # After the ids are mapped: a process that is hidden cannot open its own map.
     tree.hide()
-    keeper = _Keeper(ctl, plan, status, outlet)
+    keeper = _Keeper(ctl, plan, status, [one.pid for one in (outlet, inlet) if one], outlet)
     # Wardens are forks: what is frozen is not touched by their collector, and stays shared.
     gc.collect()
     gc.freeze()
@@ -91,7 +93,15 @@ def _outlet(lent: list[int]) -> Outlet:
     return Outlet(lent)
 
 
-def _enter(ctl: socket, plan: dict[str, Any], outlet: Outlet | None = None) -> tuple[str, str, tuple[str, ...]]:
+def _inlet(ports: list[int]) -> Inlet:
+    from corral.containment.inlet import Inlet  # noqa: PLC0415  as above
+
+    return Inlet(ports)
+
+
+def _enter(
+    ctl: socket, plan: dict[str, Any], outlet: Outlet | None = None, inlet: Inlet | None = None
+) -> tuple[str, str, tuple[str, ...]]:
     """Enter the namespaces that all wardens share; return backend, enforcement and what is missing."""
     wanted = plan["layers"]
     trial = cgroups.Trial(controller for controller, name in _CONTROLLED.items() if name in plan["limits"])
@@ -108,6 +118,8 @@ def _enter(ctl: socket, plan: dict[str, Any], outlet: Outlet | None = None) -> t
     enforcement, missing = layers.downgrade(wanted, held)
     if plan["backend"] == "bubblewrap" and not plan["nested"]:
         plan["full_map"] = False
+        if inlet is not None:
+            raise backend.UnusableError("a port can be published only where all commands share one network")
         return "bubblewrap", enforcement, missing
     if "user" not in missing:
         uid, gid = os.geteuid(), os.getegid()
@@ -120,6 +132,10 @@ def _enter(ctl: socket, plan: dict[str, Any], outlet: Outlet | None = None) -> t
         namespaces.raise_loopback()
         if outlet is not None:
             outlet.listen()
+        if inlet is not None:
+            inlet.start()
+    elif inlet is not None:
+        raise backend.UnusableError("a port can be published only where the sandbox has a network of its own")
     return plan["backend"], enforcement, missing
 
 
@@ -175,8 +191,10 @@ class _Keeper:
         ctl: socket,
         plan: dict[str, Any],
         status: tuple[str, str, tuple[str, ...]],
+        helpers: list[int],
         outlet: Outlet | None = None,
     ) -> None:
+        self.helpers = helpers  # children that are no command's
         self.outlet = outlet
         self.ctl = ctl
         self.plan = plan
@@ -418,7 +436,7 @@ class _Keeper:
 
     def spared(self) -> list[int]:
         """Return the children that are no command's: wardens, what started them, and the proxy."""
-        return [*self.wardens.values(), *self.above, *([self.outlet.pid] if self.outlet else [])]
+        return [*self.wardens.values(), *self.above, *self.helpers]
 
     def reap(self) -> None:
         """Collect the dead, and close what is known of a warden among them."""

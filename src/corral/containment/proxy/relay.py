@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from _thread import allocate_lock
+from fcntl import fcntl
 from select import POLLIN, POLLOUT, poll
 from socket import SHUT_WR
 
@@ -121,8 +122,6 @@ class Flow:
 
 
 def _widen(pipe: int) -> None:
-    from fcntl import fcntl  # noqa: PLC0415  for those who move much
-
     try:
         fcntl(pipe, _F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:
