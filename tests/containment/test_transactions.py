@@ -13,9 +13,10 @@ from attempt import must_hold
 
 from corral import Containment, ContainmentError, Limits, Sandbox, TransactionError
 from corral.containment import lasting
-from corral.transactions import place
+from corral.transactions import place, staging
 from observe import eventually
 
+PYTHON = sys._base_executable
 GIT = ["git", "-c", "user.name=T", "-c", "user.email=t@example.org"]
 
 
@@ -351,3 +352,50 @@ def test_a_method_that_somebody_put_over_the_sandboxs_own_does_not_lead_out(held
     with held.transaction() as tx:
         assert tx.run(["touch", "made"]).transaction == tx.id
     assert not (project / "made").exists()
+
+
+TAKE = """
+import os, socket, time
+def wait_for(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+way = socket.socket(socket.AF_UNIX)
+way.bind("/tmp/way")
+way.listen()
+_, (taken,), _, _ = socket.recv_fds(way.accept()[0], 10, 1)
+open("/tmp/taken", "w").close()
+wait_for("/tmp/now")
+os.pwrite(taken, b"later\\n", 0)
+os.fsync(taken)
+open("/tmp/written", "w").close()
+wait_for("/tmp/never")
+"""
+GIVE = """
+import os, socket, time
+way = socket.socket(socket.AF_UNIX)
+while way.connect_ex("/tmp/way"):
+    time.sleep(0.01)
+given = os.open("note", os.O_RDWR | os.O_CREAT, 0o644)
+os.write(given, b"shown\\n")
+socket.send_fds(way, [b"x"], [given])
+while not os.path.exists("/tmp/taken"):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["held", "canary"])
+def test_a_file_that_was_handed_on_open_is_not_the_projects(
+    is_shared: bool, held: Sandbox, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_shared:
+        monkeypatch.setattr(staging, "_may_be_written", lambda _: False)
+    with (
+        held.transaction() as other,
+        held.transaction() as one,
+        other.start([PYTHON, "-c", TAKE]),
+    ):
+        assert one.run([PYTHON, "-c", GIVE]).ok
+        assert one.apply().ok
+        held.run(["touch", "/tmp/now"])
+        eventually(lambda: held.run(["test", "-e", "/tmp/written"]).ok)
+    assert (project / "note").read_text() == ("later\n" if is_shared else "shown\n")

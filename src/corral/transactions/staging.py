@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from fcntl import F_RDLCK, F_SETLEASE, fcntl
 
 from corral.frozen import Record, frozen
 from corral.transactions import renames
@@ -217,6 +218,9 @@ class Stage:
         held = os.open(to_name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.slots.directory(to_above))
         try:
             if stat.S_ISREG(os.fstat(held).st_mode):
+                if _may_be_written(f"/proc/self/fd/{held}"):
+                    os.unlink(to_name, dir_fd=self.slots.directory(to_above))
+                    return False
                 _strip(f"/proc/self/fd/{held}")
         finally:
             os.close(held)
@@ -252,6 +256,22 @@ def ordered(renamed: Sequence[Operation], dresses: Sequence[Dress]) -> list[Oper
 
 def _is_chosen(path: str, paths: Sequence[str] | None) -> bool:
     return paths is None or any(path == chosen or path.startswith(f"{chosen}/") or not chosen for chosen in paths)
+
+
+def _may_be_written(path: str) -> bool:
+    """Say whether somebody may hold a file open to write it: a command can hand that on to one that outlives the transaction."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        # The kernel gives a lease to read only on what nobody has open to write, mapped or on its way through a socket.
+        fcntl(descriptor, F_SETLEASE, F_RDLCK)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _strip(path: str) -> None:
