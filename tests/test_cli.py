@@ -87,6 +87,7 @@ def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], proje
             ["check", "--root", "/no/such", "--", "ls"], "project_root '/no/such' is not", id="a missing root"
         ),
         pytest.param(["check", "--root", "/", "--", "ls"], "project_root must not be", id="the root of everything"),
+        pytest.param(["batch", "calls.jsonl"], "calls are read from stdin: corral batch < calls.jsonl", id="a file"),
         pytest.param(["demo", "--", "ls"], "demo takes no command", id="a demo of something"),
     ],
 )

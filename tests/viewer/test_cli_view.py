@@ -112,7 +112,8 @@ def test_a_port_that_is_taken_is_said(logged: dict[str, str], project: Path) -> 
         done = cli(logged, project, "--port", str(port))
         process.terminate()
     assert done.returncode == 125
-    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    said = f"corral: cannot listen on 127.0.0.1:{port}: Address already in use; port 0 is any that is free\n"
+    assert done.stderr == said
 
 
 def test_results_of_an_eval_become_a_report(home: dict[str, str], project: Path, tmp_path: Path) -> None:

@@ -106,6 +106,34 @@ def test_results_are_read_as_they_come_and_torn_lines_wait(tmp_path: Path) -> No
         end()
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\n\n"])
+def test_a_last_line_needs_no_newline(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"id": "a", "argv": ["ls"], "exit_code": 0}' + end)
+    feed = Feed()
+    fill(feed, ResultSource(str(path)))
+    assert feed.keys() == ("a",)
+
+
+@pytest.mark.parametrize("text", ["pears\napples\n", '{"id": "t", "argv": ["ls"], "expect": {}}\n', "{\n}\n"])
+def test_a_file_of_something_else_is_said(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(text)
+    with pytest.raises(
+        CorralError, match=r"r\.jsonl holds no results of corral run --json, corral batch or corral eval"
+    ):
+        fill(Feed(), ResultSource(str(path)))
+
+
+@pytest.mark.parametrize("text", ["", "\n", '{"id": null, "error": "the line is not JSON"}\n'])
+def test_a_file_of_results_that_are_still_to_come_is_waited_for(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(text)
+    feed = Feed()
+    fill(feed, ResultSource(str(path)))
+    assert feed.keys() == ()
+
+
 def test_a_finished_run_is_read_from_its_results_and_two_are_compared(tmp_path: Path) -> None:
     for name, status in (("before", "passed"), ("after", "failed")):
         (tmp_path / name).mkdir()

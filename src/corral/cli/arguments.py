@@ -141,6 +141,8 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
     if options.verb == "grants":
         _check_grants(options, parser)
     if options.verb not in CALLS and getattr(options, "action", None) != "add":
+        if loose and options.verb == "batch":
+            parser.error(f"calls are read from stdin: corral batch < {visible(loose[0])}")
         if loose or command is not None:
             parser.error(f"{options.verb} takes no command")
         if getattr(options, "token_file", None) and not options.http:

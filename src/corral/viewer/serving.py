@@ -40,7 +40,8 @@ class Server:
         try:
             self._http = _Http(("127.0.0.1", port), _Handler)
         except (OSError, OverflowError) as error:
-            raise CorralError(f"cannot listen on 127.0.0.1:{port}: {error}") from None
+            why = getattr(error, "strerror", None) or error
+            raise CorralError(f"cannot listen on 127.0.0.1:{port}: {why}; port 0 is any that is free") from None
         self._http.owner = self
         self.port = int(self._http.server_address[1])
         self.hosts = frozenset(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost"))

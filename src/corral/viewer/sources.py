@@ -77,18 +77,22 @@ class ResultSource:
         self._root = root
         self._lines = _Lines(path)
         self._count = 0
+        self._has_results = False
 
     def look(self, feed: Feed) -> bool:
         """Take in what is new."""
         found = []
         for data in self._lines.objects(CHUNK):
             self._count += 1
-            result = data.get("result") if isinstance(data.get("result"), dict) else data
-            if isinstance(result, dict) and "exit_code" in result:
+            result = data["result"] if isinstance(data.get("result"), dict) else data
+            self._has_results = self._has_results or "exit_code" in result or "error" in data
+            if "exit_code" in result:
                 call, output = calls.of_result(result, root=self._root)
                 call["key"] = call["key"] or f"line {self._count}"
                 found.append((call, output))
         feed.put(found)
+        if self._lines.whole and not self._has_results and not self._lines.has_more:
+            raise CorralError(f"{self.name} holds no results of corral run --json, corral batch or corral eval")
         return bool(found) or self._lines.has_more
 
     def close(self) -> None:
@@ -194,6 +198,7 @@ class _Lines:
             raise CorralError(f"{path}: {error.strerror}") from None
         self._rest = b""
         self._read = 0
+        self.whole = 0  # lines that were read to their end, whatever they hold
         self.has_more = False
 
     def close(self) -> None:
@@ -209,9 +214,12 @@ class _Lines:
             if self._read > MAX_FILE_BYTES:
                 raise CorralError(f"{self._file.name}: longer than {MAX_FILE_BYTES} bytes")
             self._rest += line
-            if not line.endswith(b"\n"):
+            data = _object(self._rest)
+            # A last line may lack its newline. An object that can be read is whole: no object begins another.
+            if not line.endswith(b"\n") and data is None:
                 break
-            data, self._rest = _object(self._rest), b""
+            self.whole += bool(self._rest.strip())
+            self._rest = b""
             found += [data] if data is not None else []
             if len(found) >= most:
                 self.has_more = True
