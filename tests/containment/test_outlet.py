@@ -14,6 +14,7 @@ import pytest
 from attempt import has_bubblewrap, must_hold
 from fleet import GRANTED, Fleet
 
+import corral
 from corral import Containment, Limits, Sandbox
 from corral.containment.proxy.dial import Dial, RefusedError
 from observe import children, eventually, exist
@@ -481,6 +482,39 @@ def test_either_backend_lets_through_what_is_granted(backend: str, fleet: Fleet)
     assert (result["backend"], result["stdout"]) == (backend, "good /x"), result
     refused = fleet.run("curl", "-sS", "http://evil.example/x", containment=settings)
     assert [c["outcome"] for c in refused["connections"]] == ["refused"]
+
+
+def test_where_the_tool_makes_each_network_the_proxy_is_in_all_of_them(tmp_path: Path, project: Path) -> None:
+    if not has_bubblewrap():
+        must_hold()
+    # A copy that makes no namespaces itself, as where AppArmor lets the tool alone make them.
+    copied = tmp_path / "lib" / "corral"
+    shutil.copytree(Path(corral.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    own = 'plan["nested"] = {"user", "mount", "net"} <= {*available}'
+    text = (copied / "containment" / "bubblewrap.py").read_text()
+    assert own in text
+    (copied / "containment" / "bubblewrap.py").write_text(text.replace(own, 'plan["nested"] = False'))
+    program = r"""
+        import socket, sys
+        from corral import Containment, Sandbox, SandboxConfig
+        server = socket.create_server(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+        granted = Containment(backend="bubblewrap", network=[f"own.example:{port}"], hosts=["own.example=127.0.0.1"])
+        asks = "import socket; s = socket.create_connection(('127.0.0.1', 61080)); "
+        asks += f"s.sendall(b'CONNECT {sys.argv[2]}:{port} HTTP/1.1\\r\\n\\r\\n'); print(s.recv(100)[9:12])"
+        open("ask.py", "w").write(asks)
+        with Sandbox(SandboxConfig(sys.argv[1], containment=granted)) as box:
+            first, second = box.start(["python3", "ask.py"]), box.start(["python3", "ask.py"])
+            results = [first.wait(), second.wait()]
+        print([(r.stdout_text.strip() or r.stderr_text, r.backend, [c.outcome for c in r.connections]) for r in results])
+        """
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path / "lib"), *sys.path])}
+    for host, said, outcome in (("own.example", "b'200'", "allowed"), ("evil.example", "b'403'", "refused")):
+        words = [sys.executable, "-c", textwrap.dedent(program), str(project), host]
+        done = subprocess.run(words, env=environ, cwd=project, capture_output=True, text=True, check=True)
+        told = eval(done.stdout)
+        assert {(status, backend) for status, backend, _ in told} == {(said, "bubblewrap")}, done.stdout
+        assert {one for _, _, outcomes in told for one in outcomes} == {outcome}
 
 
 def test_limits_and_grants_are_the_owners_words_in_the_config() -> None:
