@@ -45,6 +45,7 @@ REPEATED = [
     "test_asking.py",
     "test_policy.py",
     "test_trust.py",
+    "transactions/test_applying.py",
     *CONTAINMENT,
 ]
 COPIED = [
@@ -60,6 +61,7 @@ COPIED = [
     "test_spawn.py",
     "test_handle.py",
     "containment",
+    "transactions",
 ]
 # The list of attacks: whole for either, and nothing of it may be skipped.
 ATTACKS = [f"containment/test_{name}.py" for name in ("attacks", "nineteen", "races", "reach", "leaks", "walls")]

@@ -320,6 +320,40 @@ def test_what_calls_have_closed_to_its_owner_is_applied_closed(world: World) -> 
     assert not (world.root / "closed").exists()
 
 
+def test_what_was_closed_to_its_owner_is_deleted_and_comes_back_closed(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / "closed").mkdir()
+    (world.root / "closed" / "file").write_text("x\n")
+    (world.root / "closed").chmod(0o555)
+    (world.root / "kept").mkdir()
+    (world.root / "kept" / "file").write_text("x\n")
+    (world.root / "kept").chmod(0o555)
+    before = tree(world.root)
+    layer = world.begin()
+    for name in ("closed", "kept"):
+        (layer / name).chmod(0o755)
+        (layer / name / "file").unlink()
+    (layer / "closed").rmdir()
+    (layer / "kept").chmod(0o555)
+    assert world.apply().ok
+    assert tree(world.root) == {"kept": (before["kept"][0], None, 0)}
+    assert undo(str(world.root), world.environ).ok
+    assert tree(world.root) == before
+    for name in ("closed", "kept"):
+        (world.root / name).chmod(0o755)
+
+
+def test_names_may_be_any_bytes(world: World) -> None:
+    layer = Path(world.held.layer)
+    for name in ("\udcff\udc80", "new\nline", "-rf", " ", "\x1b[2J"):
+        (layer / name).write_text("x\n")
+    (layer / "changed").rename(layer / "\udcfe")
+    expected = world.expected()
+    assert world.apply().ok
+    assert tree(world.root) == expected
+    assert undo(str(world.root), world.environ).ok
+
+
 def test_a_chain_too_deep_is_refused_and_not_walked(world: World) -> None:
     at = os.open(world.held.layer, os.O_RDONLY)
     for _ in range(400):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from corral.transactions.book import Entry
     from corral.transactions.deltas import Facts
+    from corral.transactions.journal import Operation
     from corral.transactions.place import Place
 
 MAX_NOTED_CHANGES = 1_000  # in a project's history
@@ -162,12 +163,14 @@ def undo(root: str, environ: Mapping[str, str], id_: str = "") -> Applied:
             if touched:
                 return Applied(entry.id, (), tuple(Refused(path, "it was changed since") for path in touched))
             with Tree(book.slots(entry.id)) as slots:
-                # Where the book is on another disk, what was there lies in the slots as a copy.
-                renamed = [
-                    back.replace(new=found_at(slots, back.slot)) if back.new is not None else back
-                    for back in [each.inverted() for each in reversed(entry.operations) if each.slot]
-                ]
-            operations = ordered(renamed, _undressed(project, entry))
+                renamed = [_taken_back(each, project, slots) for each in reversed(entry.operations) if each.slot]
+            # A directory that comes back was open to its owner while it was moved.
+            closed = [
+                (each.path, each.old, each.old)
+                for each in entry.operations
+                if each.slot and each.old and _is_closed(each.old)
+            ]
+            operations = [*ordered(renamed, _undressed(project, entry)), *ordered((), closed)]
         facts = {
             "ends_as": "undone",
             "applied_at": entry.applied_at,
@@ -194,6 +197,19 @@ def _touched(project: Tree, entry: Entry) -> list[str]:
     return found
 
 
+def _taken_back(operation: Operation, project: Tree, slots: Tree) -> Operation:
+    """Return what undoes an operation, as things are: modes were changed since, and on another disk the slots hold copies."""
+    back = operation.inverted()
+    return back.replace(
+        old=None if back.old is None else found_at(project, back.path),
+        new=None if back.new is None else found_at(slots, back.slot),
+    )
+
+
+def _is_closed(old: Facts) -> bool:
+    return old.what == "directory" and old.mode & 0o700 != 0o700
+
+
 def _undressed(project: Tree, entry: Entry) -> list[tuple[str, Facts, Facts]]:
     """Return which modes and times to restore: those that nobody has changed since."""
     first: dict[str, Facts] = {}
@@ -202,8 +218,12 @@ def _undressed(project: Tree, entry: Entry) -> list[tuple[str, Facts, Facts]]:
         if operation.what == "dress" and operation.old and operation.new:
             first.setdefault(operation.path, operation.old)
             last[operation.path] = operation.new
+    moved = {each.path for each in entry.operations if each.slot}
     found = []
     for path, left in last.items():
+        if path in moved:
+            # It goes, or comes back, as a whole.
+            continue
         now = found_at(project, path)
         if now is not None and (now.mode, now.mtime_ns) == (left.mode, left.mtime_ns):
             found.append((path, now, first[path]))

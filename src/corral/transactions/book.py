@@ -93,7 +93,7 @@ class Book:
             return home
         with _Quiet(self.root):
             if os.path.lexists(home):
-                copy_all(home, inside)
+                copy_all(home, inside, opens=True)
             else:
                 os.mkdir(inside, 0o700)
         return inside
@@ -203,7 +203,7 @@ class Book:
         home = f"{self.path}/{id_}/{_SLOTS}"
         if "is_home" not in data:
             scratch.remove(home)
-            copy_all(place, home)
+            copy_all(place, home, opens=True)
             data["is_home"] = True
             self._put(f"{id_}/{_JOURNAL}", data)
         self._clear(place)
@@ -265,6 +265,7 @@ def _sync(place: str) -> None:
                 path = f"{at}/{name}" if at else name
                 found = slots.status(path)
                 if found is not None and stat.S_ISDIR(found.st_mode):
+                    slots.open_up(path, found)
                     pending.append(path)
                 elif found is not None and stat.S_ISREG(found.st_mode):
                     files.append(path)

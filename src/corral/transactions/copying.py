@@ -27,8 +27,8 @@ def copy_tree(project: str, place: Place) -> str:
     return how
 
 
-def copy_all(directory: str, target: str) -> tuple[bool, frozenset[str]]:
-    """Copy a directory and all below; return whether no byte was copied, and the paths."""
+def copy_all(directory: str, target: str, *, opens: bool = False) -> tuple[bool, frozenset[str]]:
+    """Copy a directory and all below; return whether no byte was copied, and the paths. `opens` what is closed to its owner meanwhile."""
     os.mkdir(target, 0o700)
     shared = True
     names: set[str] = set()
@@ -47,6 +47,8 @@ def copy_all(directory: str, target: str) -> tuple[bool, frozenset[str]]:
                 if stat.S_ISDIR(status.st_mode):
                     above, last = split(path)
                     os.mkdir(last, 0o700, dir_fd=copy.directory(above))
+                    if opens:
+                        source.open_up(path, status)
                     pending.append(path)
                     directories.append((path, status))
                 else:

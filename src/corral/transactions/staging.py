@@ -9,7 +9,7 @@ from fcntl import F_RDLCK, F_SETLEASE, fcntl
 from corral.frozen import Record, frozen
 from corral.transactions import renames
 from corral.transactions.beneath import Tree, split
-from corral.transactions.copying import copy_one, dress
+from corral.transactions.copying import change_mode, copy_one, dress
 from corral.transactions.deltas import Facts, facts_of
 from corral.transactions.guarded import holds_protected
 from corral.transactions.journal import Operation, found_at
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Dress = tuple[str, Facts, Facts]  # a path, and what its mode, owner and times are and shall be
 
-_MAY_ENTER_AND_WRITE = 0o300
+_MAY_ENTER_AND_WRITE, _ALL = 0o300, 0o700
 _OVERLAY = "user.overlay."
 
 
@@ -51,6 +51,7 @@ class Stage:
         self._swaps = renames.can_exchange(slots)
         # Whether what is new may be the layer's own file: not where the layer stays.
         self.shares = renames.mount_of(layer.descriptor) == renames.mount_of(slots.descriptor)
+        self._closed: list[Dress] = []  # directories that are closed again when they are in their place
         self._led: set[str] = set()  # directories that are made on the way
         self._touched: dict[str, None] = {}  # directories in which names come or go
 
@@ -72,7 +73,7 @@ class Stage:
                 self._replace(delta)
                 done.append(delta.path)
         self._directories(dresses)
-        self.operations = ordered(self.operations, dresses)
+        self.operations = [*ordered(self.operations, dresses), *ordered((), self._closed)]
 
     def _lead_to(self, delta: Delta, paths: Sequence[str]) -> None:
         """Make a new directory, and nothing else of it, for what is chosen below."""
@@ -85,7 +86,7 @@ class Stage:
             self._touched[split(delta.path)[0]] = None
             os.mkdir(slot, 0o700, dir_fd=self.slots.descriptor)
             dress(self.slots, slot, found, self.layer.mode(delta.path, found))
-            self.operations.append(Operation("add", delta.path, slot, None, found_at(self.slots, slot)))
+            self._put("add", delta.path, None, found_at(self.slots, slot))
             self._led.add(delta.path)
 
     def _is_linked(self, delta: Delta) -> bool:
@@ -156,10 +157,19 @@ class Stage:
             return
         if delta.old is not None and not self._swaps:
             self.operations.append(Operation("delete", delta.path, self._slot(), delta.old, None))
-            self.operations.append(Operation("add", delta.path, self._slot(), None, self._staged(delta.path)))
+            self._put("add", delta.path, None, self._staged(delta.path))
             return
         what = "add" if delta.old is None else "replace"
-        self.operations.append(Operation(what, delta.path, self._slot(), delta.old, self._staged(delta.path)))
+        self._put(what, delta.path, delta.old, self._staged(delta.path))
+
+    def _put(self, what: str, path: str, old: Facts | None, staged: Facts | None) -> None:
+        """Note that what is staged in the next slot goes to a path; a directory that is closed to its owner moves while it is open."""
+        slot = self._slot()
+        if staged is not None and _open(staged, _ALL) is not staged:
+            change_mode(self.slots, slot, staged.mode | _ALL)
+            self._closed.append((path, _open(staged, _ALL), staged))
+            staged = _open(staged, _ALL)
+        self.operations.append(Operation(what, path, slot, old, staged))
 
     def _staged(self, path: str) -> Facts | None:
         """Put what a layer holds at a path into the next slot, and return its facts."""
@@ -241,17 +251,36 @@ class Stage:
 
 
 def ordered(renamed: Sequence[Operation], dresses: Sequence[Dress]) -> list[Operation]:
-    """Return operations in an order that works: directories that are closed to their owner are open while names come and go in them."""
+    """Return operations in an order that works: directories that are closed to their owner are open while names come and go in them.
+
+    So is one that is itself moved: its own `..` is changed by that.
+    """
     opened, dressed = [], []
     for path, old, new in dresses:
-        between = old
-        if old.what == "directory" and os.geteuid() != 0 and old.mode & _MAY_ENTER_AND_WRITE != _MAY_ENTER_AND_WRITE:
-            between = old.replace(mode=old.mode | _MAY_ENTER_AND_WRITE)
+        between = _open(old, _MAY_ENTER_AND_WRITE)
+        if between is not old:
             opened.append(Operation("dress", path, "", old, between))
         dressed.append(Operation("dress", path, "", between, new))
-    # The deepest first: what is closed in the end must not be in the way.
-    dressed.sort(key=lambda operation: operation.path.count("/") if operation.path else -1, reverse=True)
+    opened += [
+        Operation("dress", each.path, "", each.old, _open(each.old, _ALL))
+        for each in renamed
+        if each.old is not None and _open(each.old, _ALL) is not each.old
+    ]
+    # The outermost first, or the others could not be reached; and the deepest first to be closed.
+    opened.sort(key=_depth)
+    dressed.sort(key=_depth, reverse=True)
     return [*opened, *renamed, *dressed]
+
+
+def _open(facts: Facts, rights: int) -> Facts:
+    """Return the facts of a directory with rights for its owner; root needs none."""
+    if facts.what != "directory" or facts.mode & rights == rights or os.geteuid() == 0:
+        return facts
+    return facts.replace(mode=facts.mode | rights)
+
+
+def _depth(operation: Operation) -> int:
+    return operation.path.count("/") if operation.path else -1
 
 
 def _is_chosen(path: str, paths: Sequence[str] | None) -> bool:
@@ -300,6 +329,7 @@ def print_of(tree: Tree, path: str) -> str:
         kept = (at[len(path) :], facts.what, facts.mode, facts.size, facts.inode, facts.text)
         hashed.update(repr((*kept, 0 if is_directory else facts.mtime_ns)).encode("utf-8", "surrogateescape") + b"\0")
         if is_directory:
+            tree.open_up(at, status)
             for name in tree.names(at):
                 inner = tree.status(f"{at}/{name}")
                 if inner is not None:
