@@ -52,6 +52,8 @@ DEEP = {
     "a start-up file": ("touch src/deep/.envrc", ["src/deep/.envrc"]),
     "a start-up file in a new directory": ("mkdir -p a/b/c && touch a/b/c/.envrc", ["a/b/c/.envrc"]),
     "settings in a new directory of an editor": ("mkdir src/.vscode && touch src/.vscode/tasks.json src/.vscode/notes", ["src/.vscode/tasks.json"]),
+    "a start-up file below a directory that is protected in part": ("mkdir -p .github/actions/x && touch .github/actions/x/.envrc", [".github/actions/x/.envrc"]),
+    "a link in the place of an editor's settings": ("mkdir x && touch x/tasks.json && ln -s ../x src/.vscode", ["src/.vscode"]),
     "settings of an agent": ("mkdir -p src/deep/.claude/x", ["src/deep/.claude"]),
     "a directory that gets its name later": ("mkdir src/x && touch src/x/y && mv src/x src/.idea", ["src/.idea"]),
     "a tree that is moved in": ("mkdir -p /tmp/t/u && touch /tmp/t/u/.envrc && cp -r /tmp/t src/t", ["src/t/u/.envrc"]),

@@ -333,6 +333,22 @@ def test_what_is_planted_in_a_repository_that_came_late_is_not_applied(held: San
     assert (project / "beside").exists()
 
 
+def test_hooks_that_are_missing_where_the_configuration_says_are_not_applied(
+    open_sandbox: Callable[..., Sandbox], project: Path
+) -> None:
+    repository(project)
+    subprocess.run(["git", "-C", str(project), "config", "core.hooksPath", "tools/hooks"], check=True)
+    box = open_sandbox()
+    if box.run(["true"]).enforcement != "full":
+        must_hold()
+    with box.transaction() as tx:
+        assert tx.run("mkdir -p tools/hooks other && touch tools/hooks/pre-commit other/file", shell=True).ok
+        applied = tx.apply()
+    assert [refused.path for refused in applied.refused] == ["tools"]
+    assert (project / "other" / "file").exists()
+    assert not (project / "tools").exists()
+
+
 def test_what_waits_for_an_answer_outlives_its_sandbox(held: Sandbox, project: Path) -> None:
     with held.transaction() as tx:
         tx.run(["sh", "-c", "echo new >new"])

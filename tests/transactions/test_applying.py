@@ -208,6 +208,54 @@ def test_without_the_rule_the_same_file_is_applied(tmp_path: Path) -> None:
     assert (world.root / "hooks" / "pre-commit").exists()
 
 
+@pytest.mark.parametrize("name", [".vscode", ".github", "deep/.local/state", ".VSCODE"])
+def test_a_link_that_stands_for_a_protected_directory_is_not_applied(name: str, tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    layer = world.begin()
+    (layer / "plain").mkdir()
+    (layer / "plain" / "tasks.json").write_text("planted\n")
+    (layer / name).parent.mkdir(parents=True, exist_ok=True)
+    (layer / name).symlink_to(layer / "plain")
+    assert [refused.path for refused in world.apply().refused] == [name]
+    assert not os.path.lexists(world.root / name)
+    assert (world.root / "plain" / "tasks.json").exists()
+
+
+def test_a_protected_directory_is_deleted_where_nothing_in_it_is_protected(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / ".github" / "workflows").mkdir(parents=True)
+    layer = world.begin()
+    subprocess.run(["rm", "-r", str(layer / ".github")], check=True)
+    assert world.apply().refused == ()
+    assert not (world.root / ".github").exists()
+
+
+@pytest.mark.parametrize("top", ["", "deep/"], ids=["the project itself", "a directory in it"])
+@pytest.mark.parametrize("last", ["config", "HEAD", "objects", "refs"])
+def test_nothing_of_the_project_becomes_a_repository_that_runs_something(top: str, last: str, tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / top).mkdir(exist_ok=True)
+
+    def plant(at: Path, names: set[str]) -> None:
+        for name in names & {"objects", "refs"}:
+            (at / top / name / "heads").mkdir(parents=True)
+        for name, text in (("HEAD", "ref: refs/heads/main\n"), ("config", "[core]\n\tfsmonitor = touch it\n")):
+            if name in names:
+                (at / top / name).write_text(text)
+
+    everything = {"config", "HEAD", "objects", "refs"}
+    # What is missing comes with a second transaction.
+    plant(world.root, everything - {last})
+    plant(world.begin(), {last})
+    world.apply()
+    assert not (world.root / top / last).exists()
+    plant(world.root, {last})
+    asked = subprocess.run(
+        ["git", "config", "core.fsmonitor"], cwd=world.root / top, capture_output=True, text=True, check=False
+    )
+    assert asked.stdout == "touch it\n"
+
+
 def test_a_directory_that_holds_what_is_protected_is_not_deleted(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     repositories(world.root / "nested")

@@ -198,9 +198,10 @@ class Holding:
         )
 
     def kept(self) -> tuple[str, ...]:
-        """Return what is protected, as it was found before the first command."""
+        """Return what is protected, as it was found before the first command, and what is missing and would be run."""
         seen = self.view if self.view is not None else view.look(self.config, os.environ)
-        return (*seen.protected.readonly, *(target for what, target, _, _ in seen.steps if what == "readonly"))
+        found = seen.protected
+        return (*found.readonly, *found.expected, *(target for what, target, _, _ in seen.steps if what == "readonly"))
 
     def programs(self) -> tuple[str, ...]:
         """Return the directories of programs outside the project."""

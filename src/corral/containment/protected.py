@@ -72,7 +72,7 @@ def _roles() -> dict[str, Role]:
     special[GIT] |= {"modules": MODULES, "worktrees": MODULES}
     roles = {MODULES: Role((), {}, walked=False)}
     for at, own in names.items():
-        if at.startswith(GIT):
+        if f"{at}/".startswith(f"{GIT}/"):
             roles[at] = Role(own, special[at], walked=False)
         else:
             roles[at] = Role(names[""] | own, special[""] | special[at], walked=True)

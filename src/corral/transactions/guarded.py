@@ -7,6 +7,7 @@ transaction itself made may come with what git puts there.
 from __future__ import annotations
 
 import os
+import stat
 
 from corral.containment.protected import ROLES
 from corral.containment.repositories import BARE, GIT, Samples, suspects
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from corral.transactions.beneath import Tree
     from corral.transactions.deltas import Delta
 
+_MAKE_ONE = frozenset({"HEAD", "objects", "refs"})
+# Directories that are protected in part; what stands for one and is none leads to names that nobody looks at.
+_IN_PART = tuple(role for role in ROLES if role and not role.startswith(f"{GIT}/"))
 _OF_REPOSITORIES = frozenset(name.lower() for name in (*ROLES[GIT].names, *ROLES[BARE].names, "modules", "worktrees"))
 
 
@@ -42,7 +46,7 @@ class Guarded:
 
     def __call__(self, path: str) -> bool:
         """Say whether a path is protected."""
-        if any(inside(path, kept) for kept in self._kept):
+        if any(inside(path, kept) for kept in self._kept) or self._stands_for_a_directory(path):
             return True
         parts = path.split("/")
         named = path  # what is left to be judged by its name
@@ -50,7 +54,10 @@ class Guarded:
             directory, own = "/".join(parts[:number]), "/".join(parts[: number + 1])
             if part.lower() == GIT and own in self._made:
                 repository, below = own, "/".join(parts[number + 1 :])
-            elif part.lower() in _OF_REPOSITORIES and directory and self._is_repository(directory):
+            elif part in _MAKE_ONE and directory not in self._made and self._becomes_repository(directory):
+                # What makes git run something may lie there by now, as a file like any other.
+                return True
+            elif part.lower() in _OF_REPOSITORIES and self._is_repository(directory, self._layer, self._project):
                 repository, below = directory, "/".join(parts[number:])
             else:
                 continue
@@ -74,13 +81,22 @@ class Guarded:
             self._judged[directory] = frozenset(found)
         return self._judged[directory]
 
-    def _is_repository(self, directory: str) -> bool:
-        has = [self._lies(f"{directory}/{name}") for name in ("HEAD", "objects", "refs", "commondir")]
-        return has[0] and (has[3] or (has[1] and has[2]))
+    def _stands_for_a_directory(self, path: str) -> bool:
+        if not f"/{path.lower()}".endswith(tuple(f"/{name}" for name in _IN_PART)):
+            return False
+        found = self._layer.status(path)
+        # A character device is what an overlay has for nothing.
+        return found is not None and not stat.S_ISDIR(found.st_mode) and not stat.S_ISCHR(found.st_mode)
 
-    def _lies(self, path: str) -> bool:
+    def _becomes_repository(self, directory: str) -> bool:
+        both = self._layer, self._project
+        return self._is_repository(directory, *both) and not self._is_repository(directory, self._project)
+
+    def _is_repository(self, directory: str, *trees: Tree) -> bool:
         # In either: what the transaction deletes is counted too, toward too strict.
-        return self._layer.status(path) is not None or self._project.status(path) is not None
+        paths = (f"{directory}/{name}".lstrip("/") for name in ("HEAD", "objects", "refs", "commondir"))
+        has = [any(tree.status(path) is not None for tree in trees) for path in paths]
+        return has[0] and (has[3] or (has[1] and has[2]))
 
 
 def holds_protected(tree: Tree, path: str, is_protected: Guarded) -> str:
