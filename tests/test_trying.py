@@ -114,6 +114,30 @@ def test_a_command_cannot_answer_for_the_person(screen: Callable[..., Screen], p
     assert names(project) == ["notes.txt", "old"]
 
 
+HIDING = {
+    "letters without colour": (r"\033[8m", b"\x1b[0m"),
+    "a screen of two lines": (r"\033[1;2r", b"\x1b[r"),
+    "another screen": (r"\033[?1049h", b"\x1b[?1047l"),
+    "letters of another kind": (r"\033(0", b"\x1b(B"),
+    "colours that are one": (r"\033]4;2;#000000\007", b"\x1b]104\x1b\\"),
+    "a string that does not end": (r"\033P", b"\x18\x1b\\"),
+}
+
+
+@pytest.mark.parametrize(("left", "undone"), HIDING.values(), ids=HIDING)
+def test_a_command_leaves_nothing_on_the_terminal_that_hides_the_question(
+    left: str, undone: bytes, screen: Callable[..., Screen]
+) -> None:
+    shown = screen("try", "--shell", f"{CHANGE}; printf 'begun {left}'")
+    shown.until(b"begun " + left.replace(r"\033", "\x1b").replace(r"\007", "\a").encode())
+    assert undone in shown.until(b"diff --git")
+    shown.until(END)
+
+
+def test_a_terminal_that_knows_no_sequences_is_shown_none(screen: Callable[..., Screen]) -> None:
+    assert b"\x1b" not in screen("try", "--shell", CHANGE, TERM="dumb").until(END)
+
+
 def test_where_nobody_can_be_asked_nothing_is_applied_and_nothing_lost(project: Path) -> None:
     done = corral(project, "try", "--shell", CHANGE)
     assert done.returncode == 0

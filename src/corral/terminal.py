@@ -36,6 +36,14 @@ BRANCHES = {"tee": ("├─ ", "|- "), "end": ("└─ ", "`- "), "bar": ("│  
 # Not control characters, and still able to reorder or hide what a person reads on the line.
 DECEIVING = frozenset("\u00ad\u061c\u115f\u1160\u180e\u2028\u2029\u3164\ufeff\uffa0")
 
+# Whatever string or sequence was begun is cancelled; then the plain screen, all of its lines, visible letters, and the owner's colours.
+_CALM = (
+    *("\x18", "\x1b\\", "\x1b[?2026l", "\x1b[?1047l", "\x1b7\x1b[r\x1b8", "\x1b[!p"),
+    *("\x1b[0m", "\x1b(B\x0f", "\x1b[4l", "\x1b[?7h", "\x1b[?25h"),
+)
+_OWN_COLORS = "\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\"
+_OWN_COLORS_OF_THE_CONSOLE = "\x1b]R"  # which would show the others as text
+
 
 @frozen
 class Terminal(Record):
@@ -71,6 +79,14 @@ def terminal_of(stream: Stream, environ: Mapping[str, str]) -> Terminal:
     else:
         unicode = True
     return Terminal(max(columns or PIPE_COLUMNS, MIN_COLUMNS), color, unicode)
+
+
+def calm(environ: Mapping[str, str]) -> str:
+    """Return what undoes what a command's output did to a terminal, so that nothing that follows is hidden by it."""
+    kind = environ.get("TERM", "dumb")
+    if kind == "dumb":
+        return ""
+    return "".join((*_CALM, _OWN_COLORS_OF_THE_CONSOLE if kind.startswith("linux") else _OWN_COLORS))
 
 
 def glyph(char: str) -> str:

@@ -18,7 +18,7 @@ from corral.cli.run import Record, drive
 from corral.errors import AuditError, CorralError, TransactionError
 from corral.record import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text, violation_text
 from corral.sandbox import Sandbox
-from corral.terminal import terminal_of, visible
+from corral.terminal import calm, terminal_of, visible
 from corral.transaction import noted
 from corral.transactions.changes import summary
 
@@ -132,6 +132,8 @@ def _answer(trial: Trial, options: argparse.Namespace) -> str:
     whole = False
     with Person() as person:
         terminal = terminal_of(person, os.environ)
+        # The command has written to this terminal: it may have left it hiding what comes.
+        person.tell(calm(os.environ))
         while True:
             lines, is_whole = bounded(diff_lines(diff, terminal), 1 << 62 if whole else MAX_LINES, terminal)
             ended = "" if result.ok else f", and the command ended with {result.exit_code}"

@@ -180,8 +180,9 @@ class _Overlay(_Walk):
 
     def hidden(self, at: str, names: list[str]) -> Iterator[Delta]:
         """Yield what a directory that stands in another's place leaves out of it."""
+        kept = set(names)
         for name in self.project.names(at):
-            if name not in names:
+            if name not in kept:
                 path = f"{at}/{name}"
                 old = self.old(path)
                 if old is not None:
