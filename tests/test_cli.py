@@ -515,6 +515,20 @@ class TestRun:
             rest, errors = process.communicate(timeout=DEADLINE_SECONDS)
             assert (process.returncode, rest, errors) == (7, b"tidied\n", b"")
 
+    def test_an_interrupt_before_anything_began_is_no_crash(self, project: Path) -> None:
+        script = (
+            "import sys\n"
+            "class Interrupt:\n"
+            "    def find_spec(self, name, *_):\n"
+            "        if name == 'corral.cli.arguments':\n"
+            "            raise KeyboardInterrupt\n"
+            "sys.meta_path.insert(0, Interrupt())\n"
+            "from corral.cli import main\n"
+            "sys.exit(main(['check', '--', 'ls']))\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
     def test_a_second_interrupt_ends_a_command_that_ignores_the_first(self, project: Path) -> None:
         (project / "stay.py").write_text(
             "import signal, time\nsignal.signal(signal.SIGINT, lambda *_: print('no', flush=True))\n"

@@ -233,6 +233,14 @@ def test_a_hooks_verdict_and_its_run_are_shown_together(home: dict[str, str], pr
     assert "exit code 4" in shown
 
 
+def test_of_a_call_that_was_refused_no_ending_and_no_layer_is_told(home: dict[str, str], project: Path) -> None:
+    cli(home, project, "run", "--profile", "strict", "--", "sudo", "ls")
+    (entry,) = log_lines(home)
+    shown = cli(home, project, "log", "show", entry["id"]).stdout
+    assert "    ended    refused: nothing ran\n" in shown
+    assert not {"held", "used", "-100"} & {*shown.split()}
+
+
 def test_a_call_with_secrets_is_not_judged_again(home: dict[str, str], project: Path) -> None:
     cli(home, project, "check", "--shell", "DB_PASSWORD=hunter2 ls")
     (entry,) = log_lines(home)

@@ -131,7 +131,9 @@ def _facts(entry: Entry) -> list[tuple[str, str]]:
         facts.append(
             ("cut", f"the call has {entry['cut'].get('length')} characters, sha256 {entry['cut'].get('sha256')}")
         )
-    if result:
+    if result.get("denied"):
+        facts.append(("ended", "refused: nothing ran"))
+    elif result:
         facts += [("ended", _ending(result)), ("held", _held(result)), ("used", _used(result))]
     for violation in result.get("violations", ()):
         facts.append(
@@ -151,7 +153,7 @@ def _reached(connection: Entry) -> str:
 
 def _ending(result: Entry) -> str:
     parts = [f"exit code {result.get('exit_code')}"]
-    parts += [word for name, word in (("denied", "refused"), ("timed_out", "timed out")) if result.get(name)]
+    parts += ["timed out"] if result.get("timed_out") else []
     parts += [f"signal {result['signal']}"] if result.get("signal") else []
     parts += [f"{result['killed']} left over and ended"] if result.get("killed") else []
     return f"{', '.join(parts)}, after {float(result.get('duration_ms', 0)):.0f} ms"

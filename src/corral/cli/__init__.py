@@ -27,13 +27,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments[:1] == ["hook"] and not {"-h", "--help"} & set(arguments):
         return _hook(arguments[1:])
-    from importlib import import_module  # noqa: PLC0415  a verb loads only what it needs
-
-    from corral.cli.arguments import parse  # noqa: PLC0415  as above
-
-    _open_streams()
-    options = parse(arguments)
     try:
+        from importlib import import_module  # noqa: PLC0415  a verb loads only what it needs
+
+        from corral.cli.arguments import parse  # noqa: PLC0415  as above
+
+        _open_streams()
+        options = parse(arguments)
         status: int = import_module(f"corral.cli.{_MODULES.get(options.verb, options.verb)}").main(options)
         sys.stdout.flush()
     except CorralError as error:
