@@ -17,7 +17,7 @@ from fleet import GRANTED, Fleet
 import corral
 from corral import Containment, Limits, Sandbox
 from corral.containment.proxy.dial import Dial, RefusedError
-from observe import children, eventually, exist
+from observe import children, descriptors, eventually, exist
 
 
 @pytest.fixture(scope="module")
@@ -584,3 +584,13 @@ def test_what_is_no_port_is_an_error(ports: Any) -> None:
 
     with pytest.raises(PolicyError, match=r"containment\.publish"):
         Containment(publish=ports)
+
+
+def test_nothing_of_it_is_left_open(open_sandbox: Callable[..., Sandbox]) -> None:
+    open_sandbox().run(["true"])  # what is opened once, and kept
+    before = descriptors()
+    for _ in range(3):
+        box = open_sandbox(containment=Containment(network=["own.example:443"], publish=[free_port()]))
+        box.run(["true"])
+        box.close()
+    assert sorted(descriptors().values()) == sorted(before.values())

@@ -129,6 +129,8 @@ class Holding:
                 scratch.remove(self.scratch)
             if self._watch is not None:
                 self._watch.close()
+            if self.traffic is not None:
+                self.traffic.close()
             self._forget_opened()
             cgroups.remove_stale()
 
