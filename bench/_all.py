@@ -27,7 +27,7 @@ from bench._report import DOCS, FILE, report_from, to_json
 from bench._rows import Section, section_from_dict, summary
 
 ROUNDS = 120  # fits the whole run into twelve minutes on two cores
-SECONDS_EACH = 180  # against one that hangs; what only is slow has fewer rounds instead
+SECONDS_EACH = 240  # against one that hangs; what only is slow has fewer rounds instead
 END_SECONDS = 10
 # What is most easily disturbed comes first; what chapters do not order comes in the order of its name.
 FIRST = ("overhead", "cold", "startup", "hook")

@@ -6,6 +6,7 @@ All are asked for the same: the system readable, the project writable, no networ
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Callable
 from glob import glob
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from bench._place import ABOVE
 from corral.frozen import Record, frozen
 
 HERE = Path(__file__).parent
@@ -44,7 +46,10 @@ _CONTAINERS = count()
 
 
 class Missing(Exception):
-    """Why a peer cannot be used here."""
+    """Why a peer cannot be used here, without the name of a directory that is gone afterwards."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(re.sub(rf"{ABOVE}/corral-bench-\w+/", "", why))
 
 
 @frozen

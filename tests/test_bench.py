@@ -186,6 +186,10 @@ def test_an_unknown_benchmark_is_refused(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.splitlines()[-1]) == (2, "python -m bench: error: speed is no benchmark")
 
 
+def test_why_a_sandbox_is_left_out_names_no_directory_that_is_gone(folder: Path) -> None:
+    assert str(Missing(f"no {folder}/project/.claude")) == "no project/.claude"
+
+
 def test_what_fails_once_in_a_comparison_is_not_run_again_and_says_why(folder: Path) -> None:
     ran: list[list[str]] = []
 
