@@ -402,6 +402,26 @@ def test_names_may_be_any_bytes(world: World) -> None:
     assert undo(str(world.root), world.environ).ok
 
 
+def test_a_file_that_is_a_hole_takes_no_room(tmp_path: Path, memory: Path) -> None:
+    # A part is copied, and so is everything between two disks.
+    world = World(tmp_path, owner(tmp_path, memory / "state"))
+    layer = world.begin()
+    with (layer / "hole").open("wb") as file:
+        file.write(b"head")
+        file.truncate(1 << 40)
+        file.seek((1 << 40) - 4)
+        file.write(b"tail")
+    assert world.apply(["hole"]).ok
+    made = (world.root / "hole").stat()
+    assert (made.st_size, made.st_blocks * 512 < 1 << 20) == (1 << 40, True)
+    with (world.root / "hole").open("rb") as file:
+        assert file.read(4) == b"head"
+        file.seek(-4, os.SEEK_END)
+        assert file.read() == b"tail"
+    # Nor is it read to see that both are the same.
+    assert world.changes() == {}
+
+
 def test_a_chain_too_deep_is_refused_and_not_walked(world: World) -> None:
     at = os.open(world.held.layer, os.O_RDONLY)
     for _ in range(400):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from errno import ENXIO
 from fcntl import ioctl
 
 from corral.containment.overlay import COPY
@@ -11,6 +12,8 @@ from corral.transactions.beneath import Tree, split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from corral.transactions.place import Place
 
 BLOCK_BYTES = 1 << 22
@@ -103,17 +106,45 @@ def _copy_bytes(given: int, made: int) -> bool:
         return True
     except OSError:
         pass
-    try:
-        while os.copy_file_range(given, made, BLOCK_BYTES * 16):
-            pass
-        return False
-    except OSError:
-        # Between file systems that know no such call.
-        while data := os.read(given, BLOCK_BYTES):
-            view = memoryview(data)
-            while view:
-                view = view[os.write(made, view) :]
-        return False
+    size = os.fstat(given).st_size
+    os.ftruncate(made, size)
+    for start, end in _written(given, size):
+        _copy_range(given, made, start, end)
+    return size == 0
+
+
+def _written(given: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a file that hold something: a file of a terabyte may be one large hole."""
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(given, at, os.SEEK_DATA)
+            end = os.lseek(given, at, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == ENXIO:
+                return
+            # A file system that does not tell.
+            end = size
+        yield at, end
+        at = end
+
+
+def _copy_range(given: int, made: int, start: int, end: int) -> None:
+    at, is_known = start, True
+    while at < end:
+        if is_known:
+            try:
+                copied = os.copy_file_range(given, made, min(end - at, BLOCK_BYTES * 16), at, at)
+            except OSError:
+                # Between file systems that know no such call.
+                is_known = False
+                continue
+        else:
+            copied = os.pwrite(made, os.pread(given, min(end - at, BLOCK_BYTES), at), at)
+        if not copied:
+            # It was cut meanwhile.
+            return
+        at += copied
 
 
 def _copy_attributes(given: int, made: int) -> None:
