@@ -15,6 +15,7 @@ from bench._rows import goal_in_words, reached, summary
 from bench._tables import table
 
 README = DOCS.parent / "README.md"
+NO_BREAK = "\N{NO-BREAK SPACE}"
 BEGIN, END = "<!-- made by make bench-all -->\n", "<!-- end of what make bench-all made -->\n"
 
 
@@ -46,17 +47,19 @@ def _short(report: Report) -> str:
 def _goals(report: Report) -> str:
     """Return a line for each goal, with a column for each user; missed ones first."""
     judged = [(section, row) for section in report.sections for row in section.rows if row.met is not None]
+    chapters = {name: chapter for chapter in (*CHAPTERS, *others(report)) for name in chapter.names}
     users = list(dict.fromkeys(section.who for section, _ in judged))
     found: dict[tuple[str, str, str], dict[str, str]] = {}
     missed = set()
     for section, row in judged:
-        key = (section.name, row.what, goal_in_words(row))
+        # A chapter of several benchmarks says of which one a goal is.
+        what = row.what if len(chapters[section.name].names) == 1 else f"{row.what} ({section.title})"
+        key = (section.name, what, goal_in_words(row).replace(" ", NO_BREAK))
         found.setdefault(key, {})[section.who] = reached(row) if row.met else f"**{reached(row)}**"
         if not row.met:
             missed.add(key)
-    chapters = {name: chapter.heading for chapter in (*CHAPTERS, *others(report)) for name in chapter.names}
     lines = [
-        (f"[{chapters[name]}](#{_anchor(chapters[name])})", what, *(said.get(who, "") for who in users), goal, verdict)
+        (_link(chapters[name].heading), what, *(said.get(who, "") for who in users), goal, verdict)
         for verdict, keys in (("**missed**", missed), ("met", found.keys() - missed))
         for (name, what, goal), said in found.items()
         if (name, what, goal) in keys
@@ -66,8 +69,8 @@ def _goals(report: Report) -> str:
     return head + table(("", "what", *users, "goal", ""), lines)
 
 
-def _anchor(heading: str) -> str:
-    return heading.lower().replace(" ", "-")
+def _link(heading: str) -> str:
+    return f"[{heading}](#{heading.lower().replace(' ', '-')})"
 
 
 def _machine(report: Report) -> str:
