@@ -11,6 +11,7 @@ from _thread import allocate_lock, start_new_thread
 
 from corral.branch import Branch
 from corral.transactions import copying, place
+from corral.transactions.book import recover
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ class Workshop:
     def _make(self) -> tuple[Branch, str]:
         """Make a place and its overlay, and say why there is none."""
         config = self._holding.config
+        if not self._cleaned:
+            recover(config.project_root, os.environ)
         made = place.make(config.project_root, config.containment.write, os.environ)
         if not self._cleaned:
             self._cleaned = True

@@ -1,6 +1,7 @@
 """A process that is killed in the middle of applying or undoing: whoever comes next finds all of it, or nothing."""
 
 import os
+import shutil
 import signal
 import sys
 from functools import partial
@@ -12,6 +13,7 @@ from worlds import Tree, World, owner, tree
 
 from corral.containment import kernel
 from corral.transactions.applying import history, undo
+from corral.transactions.book import recover
 
 CHANGING = frozenset(
     ("chmod", "chown", "fsync", "link", "mkdir", "mknod", "rename", "rmdir", "symlink", "unlink", "utime", "write")
@@ -109,3 +111,19 @@ def test_killed_at_any_step_of_undoing_it_is_undone_or_still_there(memory: Path,
         if not dies:
             break
     assert seen == {"applied", "undone"}
+
+
+def test_a_new_transaction_finds_a_whole_project(memory: Path) -> None:
+    top, state = memory / "world", memory / "state"
+    world, before, after = made(top, state)
+    # A kill in the middle of the renames.
+    for step in range(1, 2000):
+        if not killed(step, world.apply):
+            raise AssertionError("it came to its end without a half-applied project in between")
+        if tree(world.root) not in (before, after):
+            break
+        shutil.rmtree(top)
+        shutil.rmtree(state, ignore_errors=True)
+        world, before, after = made(top, state)
+    recover(str(world.root), world.environ)
+    assert tree(world.root) == after

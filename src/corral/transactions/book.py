@@ -58,17 +58,27 @@ class Entry(Record):
         }
 
 
+def _path(root: str, environ: Mapping[str, str]) -> str:
+    from _blake2 import blake2b  # noqa: PLC0415  hashlib takes longer to load
+
+    return f"{owned.directory('state', environ)}/transactions/{blake2b(os.fsencode(root), digest_size=16).hexdigest()}"
+
+
+def recover(root: str, environ: Mapping[str, str]) -> None:
+    """Complete or take back what a process that was killed had begun to apply to a project, if there is any."""
+    if os.path.isdir(_path(root, environ)):
+        with Book(root, environ):
+            pass
+
+
 class Book:
     """A project's book, locked."""
 
     def __init__(self, root: str, environ: Mapping[str, str]) -> None:
-        from _blake2 import blake2b  # noqa: PLC0415  hashlib takes longer to load
-
-        name = blake2b(os.fsencode(root), digest_size=16).hexdigest()
-        above = f"{owned.private_directory('state', environ, root)}/transactions"
+        owned.private_directory("state", environ, root)
         self.root = root
-        self.path = f"{above}/{name}"
-        for path in (above, self.path):
+        self.path = _path(root, environ)
+        for path in (os.path.dirname(self.path), self.path):
             os.makedirs(path, 0o700, exist_ok=True)
             owned.refuse_foreign(path)
         self._lock = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
