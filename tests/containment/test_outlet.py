@@ -567,6 +567,13 @@ def test_a_port_that_is_taken_is_said(open_sandbox: Callable[..., Sandbox]) -> N
             open_sandbox(containment=Containment(publish=[port])).run(["true"])
 
 
+def test_the_proxy_itself_cannot_be_published(open_sandbox: Callable[..., Sandbox]) -> None:
+    from corral import ContainmentError
+
+    with pytest.raises(ContainmentError, match="way out"):
+        open_sandbox(containment=Containment(network=["own.example:443"], publish=[61080])).run(["true"])
+
+
 def test_what_accepts_for_the_machine_ends_with_its_sandbox(open_sandbox: Callable[..., Sandbox]) -> None:
     before = below(os.getpid())
     box = open_sandbox(containment=Containment(publish=[free_port()]))

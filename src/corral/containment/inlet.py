@@ -14,6 +14,7 @@ from socket import AF_INET, SOCK_STREAM, create_server, socket
 from corral.containment import landlock, privileges, tree
 from corral.containment.backend import UnusableError
 from corral.containment.bounds import close_all_but
+from corral.containment.proxy import PORT
 from corral.containment.proxy.relay import Budget, Flow, relay
 
 TYPE_CHECKING = False
@@ -34,6 +35,8 @@ class Inlet:
         self.pid = 0
         self._listeners: list[socket] = []
         for port in ports:
+            if port == PORT:
+                raise UnusableError(f"port {port} is the sandbox's way out, which is for nobody else on this machine")
             try:
                 self._listeners.append(create_server((HOST, port), backlog=256))
             except OSError as error:
