@@ -9,11 +9,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 from worlds import Tree, World, owner, tree
 
 from corral.containment import kernel
 from corral.transactions.applying import history, undo
-from corral.transactions.book import recover
+from corral.transactions.book import Book, recover
 
 CHANGING = frozenset(
     ("chmod", "chown", "fsync", "link", "mkdir", "mknod", "rename", "rmdir", "symlink", "unlink", "utime", "write")
@@ -127,3 +128,29 @@ def test_a_new_transaction_finds_a_whole_project(memory: Path) -> None:
         world, before, after = made(top, state)
     recover(str(world.root), world.environ)
     assert tree(world.root) == after
+
+
+def test_slots_that_somebody_took_away_keep_nobody_from_the_book(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(memory, owner(memory, tmp_path / "state"))
+    world.fill()
+    world.begin()
+    world.change()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Book, "complete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            world.apply()
+    (slots,) = world.root.glob(".corral-slots-*")
+    slots.rename(world.root / "aside")
+    outside = tmp_path / "outside"
+    (outside / "0").mkdir(parents=True)
+    slots.symlink_to(outside)
+    before = tree(world.root)
+    assert history(str(world.root), world.environ) == []
+    assert tree(world.root) == before
+    assert [path.name for path in outside.iterdir()] == ["0"]

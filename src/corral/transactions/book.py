@@ -14,6 +14,7 @@ from time import time
 from corral import owned
 from corral.containment import scratch
 from corral.containment.kernel import call
+from corral.errors import TransactionError
 from corral.frozen import Record, frozen
 from corral.transactions import renames
 from corral.transactions.beneath import Tree
@@ -114,7 +115,10 @@ class Book:
 
     def write(self, id_: str, facts: Mapping[str, Any], operations: list[Operation]) -> None:
         """Write down what is to be done: from here on it is completed, or taken back as a whole."""
-        _sync(self._place_of_slots(id_))
+        place = self._place_of_slots(id_)
+        if not _is_directory(place):
+            raise TransactionError(f"somebody has taken away {place}, where the changes were put")
+        _sync(place)
         data = dict(facts) | {"operations": [operation.to_list() for operation in operations]}
         self._put(f"{id_}/{_JOURNAL}", data)
 
@@ -122,6 +126,10 @@ class Book:
         """Do what a journal says, and note how it ended; return what stood in the way, or nothing."""
         data = self._get(f"{id_}/{_JOURNAL}")
         place = self._place_of_slots(id_)
+        if not _is_directory(place):
+            # A command may have taken them away, and must not keep everybody from the book.
+            self._forget(id_)
+            return f"{os.path.basename(place)}: somebody has taken it away"
         if "prints" not in data:
             stood = self._do(id_, data, place)
             if stood:
@@ -149,11 +157,15 @@ class Book:
             stood += f"; what was there is kept in {self.path}/{id_}/{_SLOTS}"
         elif place.startswith(f"{self.root}/"):
             self._clear(place)
+        self._forget(id_)
+        return stood
+
+    def _forget(self, id_: str) -> None:
+        """Give a journal up; what was noted of its transaction before stays."""
         if os.path.lexists(f"{self.path}/{id_}/{_ENTRY}"):
             os.unlink(f"{self.path}/{id_}/{_JOURNAL}")
         else:
             self.remove(id_)
-        return stood
 
     def entries(self) -> list[Entry]:
         """Return what was applied, the latest first."""
@@ -256,6 +268,13 @@ class _Quiet:
 
     def __exit__(self, *_: object) -> None:
         os.utime(self._path, ns=(self._found.st_atime_ns, self._found.st_mtime_ns))
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _print(project: Tree, operation: Operation) -> str:
