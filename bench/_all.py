@@ -26,7 +26,7 @@ from bench._peers import DEBIAN, ELSEWHERE, ENGINES, NODE_PINS, PLACE, PYTHON_PI
 from bench._report import DOCS, FILE, report_from, to_json
 from bench._rows import Section, section_from_dict, summary
 
-ROUNDS = 120  # fits the whole run into twelve minutes on two cores
+ROUNDS = 100  # fits the whole run into twelve minutes on two cores
 SECONDS_EACH = 240  # against one that hangs; what only is slow has fewer rounds instead
 END_SECONDS = 10
 # What is most easily disturbed comes first; what chapters do not order comes in the order of its name.
@@ -54,23 +54,24 @@ class Clock:
 def main() -> int:
     """Install, measure, write."""
     parser = argparse.ArgumentParser(prog="python -m bench._all", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}; all when left out")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}: only these, and no page")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each comparison")
     parser.add_argument("--no-install", action="store_true", help="take the peers that are there")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(NAMES)):
         parser.error(f"{unknown[0]} is no benchmark")
     clock = Clock()
-    clock.say("installing other guards and sandboxes into bench/.peers")
+    clock.say("other guards and sandboxes, in bench/.peers")
     why_not = _noted() if arguments.no_install else _install.installed(lambda words: clock.say(f"  {words}"))
     facts = {**machine(), **_facts(why_not), "rounds": arguments.rounds}
     names = sorted(arguments.names or NAMES, key=lambda name: (*(name != first for first in FIRST), name))
     sections = list(_measured(names, arguments.rounds, clock))
-    data = {**facts, "load_after": machine()["load"], "seconds": round(clock.seconds)}
-    FILE.write_text(to_json({**data, "sections": [section.to_dict() for section in sections]}))
-    _page.write(report_from(json.loads(FILE.read_text())))
     print(summary(sections))
-    clock.say("wrote docs/benchmarks.json, docs/benchmarks.md, docs/images/bench-*.svg and the README's table")
+    if not arguments.names:
+        data = {**facts, "load_after": machine()["load"], "seconds": round(clock.seconds)}
+        FILE.write_text(to_json({**data, "sections": [section.to_dict() for section in sections]}))
+        _page.write(report_from(json.loads(FILE.read_text())))
+        clock.say("wrote docs/benchmarks.json, docs/benchmarks.md, docs/images/bench-*.svg and the README's table")
     return int(any(section.broke for section in sections))
 
 
