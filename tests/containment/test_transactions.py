@@ -415,3 +415,40 @@ def test_a_file_that_was_handed_on_open_is_not_the_projects(
         held.run(["touch", "/tmp/now"])
         eventually(lambda: held.run(["test", "-e", "/tmp/written"]).ok)
     assert (project / "note").read_text() == ("later\n" if is_shared else "shown\n")
+
+
+def test_a_project_of_any_name_has_an_overlay(open_sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
+    root = tmp_path / "a:b,c d\\e=f"
+    root.mkdir()
+    with open_sandbox(project_root=str(root)).transaction() as tx:
+        assert (tx.run(["touch", "made"]).exit_code, tx.how) == (0, "overlay")
+        assert tx.apply().ok
+    assert (root / "made").exists()
+
+
+def test_a_directory_that_was_there_before_is_moved_as_between_two_disks(held: Sandbox, project: Path) -> None:
+    fill(project)
+    with held.transaction() as tx:
+        program = "import os; os.rename('deep', 'moved')"
+        assert "cross-device" in tx.run([sys._base_executable, "-I", "-S", "-c", program]).stderr_text
+        assert tx.run(["mv", "deep", "moved"]).ok
+        assert [(change.path, change.old_path, change.kind) for change in tx.changes()] == [
+            ("moved", "deep", "renamed")
+        ]
+        assert tx.apply().ok
+    assert (project / "moved" / "er" / "leaf").read_text() == "leaf\n"
+    assert not (project / "deep").exists()
+
+
+def test_a_worktree_keeps_its_repository_as_it_is(open_sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
+    main, tree_ = tmp_path / "main", tmp_path / "tree"
+    main.mkdir()
+    repository(main)
+    subprocess.run(["git", "-C", str(main), "worktree", "add", "-q", str(tree_)], check=True)
+    with open_sandbox(project_root=str(tree_)).transaction() as tx:
+        assert tx.run(["git", "status", "--short"]).ok
+        assert tx.run([*GIT, "commit", "-qm", "two", "--allow-empty"]).exit_code != 0
+        assert tx.run(["rm", "file"]).ok
+        assert tx.apply().ok
+    assert not (tree_ / "file").exists()
+    assert (main / "file").exists()
