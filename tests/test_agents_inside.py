@@ -240,6 +240,24 @@ def test_the_owners_policy_may_name_an_agent_and_nobody_is_asked(home: Home) -> 
     assert other.stdout == "= unset\n"
 
 
+@pytest.mark.parametrize("way", ["by its path", "by a link", "first in PATH"])
+def test_a_program_that_commands_could_write_is_no_agent_that_the_policy_names(way: str, home: Home) -> None:
+    home.more = 'agents = ["claude"]\n'
+    home.policy("")
+    program = home.project / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text(STAND_IN)
+    program.chmod(0o755)
+    words = {"by its path": "bin/claude", "by a link": str(home.home.parent / "claude"), "first in PATH": "claude"}
+    if way == "by a link":
+        (home.home.parent / "claude").symlink_to(program)
+    elif way == "first in PATH":
+        home.environ["PATH"] = f"{program.parent}:{home.environ['PATH']}"
+    done = home.run("--", words[way], said="show ANTHROPIC_API_KEY\nquit\n")
+    assert "of-the-owner" not in done.stdout
+    assert "api.anthropic.com" not in done.stderr
+
+
 def test_a_project_cannot_name_an_agent(home: Home) -> None:
     (home.project / "corral.toml").write_text('[containment]\nagents = ["claude"]\n')
     done = home.run("--", "claude", said="show ANTHROPIC_API_KEY\nquit\n")

@@ -12,6 +12,7 @@ from corral.agentbook import named, of_program
 from corral.cli import console, loosening
 from corral.containment.toolchains import is_system
 from corral.errors import PolicyError
+from corral.places import inside
 from corral.terminal import terminal_of
 
 TYPE_CHECKING = False
@@ -34,9 +35,32 @@ def agent_of(options: argparse.Namespace, config: SandboxConfig) -> Agent | None
     if not options.command:
         return None
     agent = of_program(options.command[0])
-    if agent is None or agent.name in config.containment.agents:
+    if agent is None or _is_named(agent, options, config):
         return agent
     return agent if not options.json and console.is_wanted(options.tty) else None
+
+
+def _is_named(agent: Agent, options: argparse.Namespace, config: SandboxConfig) -> bool:
+    """Say whether the owner's policy lets this agent have what it needs; by the program's name only where no command wrote the program."""
+    if agent.name not in config.containment.agents:
+        return False
+    if options.agent is not None:
+        return True
+    start = os.path.join(config.project_root, options.cwd or "")
+    found = _found(options.command[0], start, os.environ)
+    writable = (config.project_root, *map(os.path.realpath, config.containment.write))
+    return bool(found) and not any(inside(path, root) for path in found for root in writable)
+
+
+def _found(program: str, start: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the program that a word names, by the way that leads to it and by itself; nothing where it is not there."""
+    from shutil import which  # noqa: PLC0415  for an agent alone
+
+    path = os.path.join(start, program) if "/" in program else which(program, path=environ.get("PATH", "")) or ""
+    if not path.startswith("/") or not os.path.exists(path):
+        return []
+    way = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    return [way, os.path.realpath(path)]
 
 
 def with_agent(config: SandboxConfig, agent: Agent, program: str, environ: Mapping[str, str]) -> SandboxConfig:
@@ -96,7 +120,7 @@ def admitted(options: argparse.Namespace, config: SandboxConfig, agent: Agent | 
             # Somebody works with it.
             wanted = wanted.replace(timeout_seconds=None)
     more = loosening.loosened(config, wanted)
-    is_named = agent is not None and agent.name in config.containment.agents
+    is_named = agent is not None and _is_named(agent, options, config)
     title = (
         "What is asked for beyond the policy:" if agent is None else f"{agent.title} would reach, besides the project:"
     )
