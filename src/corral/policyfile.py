@@ -31,6 +31,7 @@ _WANTED = {
     "hosts": "texts such as 'index.example=192.0.2.1'",
     "headers": "texts such as 'index.example:443 Name: value'",
 }
+_AGENT = pattern(r"[a-z0-9-]+")
 _WORD = pattern(r"[^\s\x00-\x20'\"$`\\|&;<>(){}*?!~#\[\]]+")
 
 
@@ -194,6 +195,8 @@ def _list(path: tuple[str, ...], value: Any, where: Located) -> list[str]:
             where.refuse(place, f"{key} must be a list of {wanted}; this is {item!r}" if paths else str(error))
         if KEYS[key].kind == "names" and "*" in item:
             where.refuse(place, f"{key} takes whole names, not {item!r}")
+        if KEYS[key].kind == "agents" and not _AGENT.fullmatch(item):
+            where.refuse(place, f"{key} takes {wanted}, not {item!r}")
         if value.index(item) != number:
             where.refuse(place, f"{item!r} stands in {key} twice")
     return value
