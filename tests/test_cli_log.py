@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -203,6 +204,19 @@ def test_what_makes_no_sense_is_corrals_own_failure(
     done = cli(home, project, "log", *arguments)
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.startswith("corral: ")
+
+
+@pytest.mark.parametrize("arguments", [("log",), ("view", "--out", "r.html")], ids=" ".join)
+def test_a_log_that_cannot_be_read_is_said_by_its_path(
+    home: dict[str, str], project: Path, arguments: tuple[str, ...]
+) -> None:
+    filled(home, project)
+    place = Path(directory(home))
+    shutil.rmtree(place)
+    place.write_text("no directory")
+    done = cli(home, project, *arguments)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert re.fullmatch(rf"corral: {place}(/\S+)?: Not a directory\n", done.stderr)
 
 
 def test_a_log_without_entries_says_so(home: dict[str, str], project: Path) -> None:

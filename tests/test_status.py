@@ -94,6 +94,23 @@ def test_a_broken_policy_is_told_and_125(project: Path, home: dict[str, str]) ->
     assert status == "fail"
 
 
+def test_a_log_that_cannot_be_written_is_told_since_nothing_runs_then(
+    project: Path, home: dict[str, str], tmp_path: Path
+) -> None:
+    assert corral_("run", "--", "true", cwd=project, env=home).returncode == 0
+    assert about(told(project, home), "log") == []
+    place = tmp_path / "home" / ".local" / "state" / "corral" / "audit"
+    (place / "log.jsonl").unlink()
+    (place / "log.jsonl").mkdir()
+    assert corral_("run", "--", "true", cwd=project, env=home).returncode == 125
+    why = f"the audit log in {place} cannot be written: Is a directory"
+    assert about(told(project, home), "log") == [("fail", f"{why}, so nothing runs")]
+    owners = tmp_path / "home" / ".config" / "corral"
+    owners.mkdir(parents=True)
+    (owners / "policy.toml").write_text("[audit]\nrequired = false\n")
+    assert about(told(project, home), "log") == [("warn", why)]
+
+
 def test_hooks_that_are_installed_missing_or_gone(project: Path, home: dict[str, str], tmp_path: Path) -> None:
     settings = tmp_path / "home" / ".claude" / "settings.json"
     (tmp_path / "home" / ".gemini").mkdir()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from errno import EDQUOT, EFBIG, EIO, ENOSPC
+from errno import EACCES, EDQUOT, EFBIG, EIO, EISDIR, ELOOP, ENOSPC, ENOTDIR, EPERM, EROFS
 from io import BufferedWriter, FileIO, TextIOWrapper
 
 from corral.errors import CorralError
@@ -20,6 +20,15 @@ HOOK_REFUSED_STATUS = 2
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as a shell reports it
 _MODULES = {"try": "trying"}  # a word of Python names no module
 _CANNOT_WRITE = (EDQUOT, EFBIG, EIO, ENOSPC)
+_CANNOT_OPEN = (
+    *_CANNOT_WRITE,
+    EACCES,
+    EISDIR,
+    ELOOP,
+    ENOTDIR,
+    EPERM,
+    EROFS,
+)  # the place is at fault, not a line of code
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in _CANNOT_WRITE and error.filename is None:
             print(f"corral: the answer could not be written: {error.strerror}", file=sys.stderr)
             _abandon_stdout()
+            return FAILURE_STATUS
+        if isinstance(error, OSError) and error.errno in _CANNOT_OPEN and error.filename is not None:
+            print(f"corral: {visible(os.fsdecode(error.filename))}: {error.strerror}", file=sys.stderr)
             return FAILURE_STATUS
         import traceback  # noqa: PLC0415
 

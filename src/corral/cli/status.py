@@ -12,7 +12,7 @@ from corral import __version__, approvals, audit, owned
 from corral.config import checked_root
 from corral.containment import layers
 from corral.containment.holding import unmet
-from corral.errors import CorralError, PolicyError
+from corral.errors import AuditError, CorralError, PolicyError
 from corral.frozen import Record, frozen
 from corral.policy import load
 from corral.record import FAILURE_STATUS, json_text
@@ -59,6 +59,7 @@ def main(options: argparse.Namespace) -> int:
         *_project_lines(root),
         *_policy_lines(policy, broken, root),
         *_kernel_lines(policy),
+        *_log_lines(policy),
         *_hook_lines(root, os.environ),
         *_approval_lines(root),
     ]
@@ -115,6 +116,23 @@ def _kernel_lines(policy: Policy | None) -> Iterator[Line]:
     runs = ", so nothing runs" if demand else ""
     status = OK if enforcement == "full" else FAIL if demand else WARN
     yield Line("kernel", status, f"{enforcement}: {what}{runs}", "" if status == OK else "corral doctor")
+
+
+def _log_lines(policy: Policy | None) -> Iterator[Line]:
+    if policy is None:
+        return
+    try:
+        os.lstat(audit.directory(os.environ))
+    except FileNotFoundError:
+        # Nothing was logged yet, and looking makes no directory.
+        return
+    except OSError:
+        pass
+    try:
+        audit.Log(policy.config).check()
+    except AuditError as error:
+        is_fatal = policy.config.audit.required
+        yield Line("log", FAIL if is_fatal else WARN, f"{error}{', so nothing runs' if is_fatal else ''}")
 
 
 def _probed(network: object) -> tuple[str, tuple[str, ...]]:
