@@ -18,7 +18,7 @@ from corral.evals.results import RESULTS
 from corral.gates import GatedSandbox, ToolAllowlist, noted
 from corral.integrations.otel import instrument
 from corral.model import Call, Connection
-from corral.viewer import LiveView, page, write
+from corral.viewer import LiveView, calls, page, write
 from corral.viewer.feed import Feed, dumps
 from corral.viewer.parts import Reader
 from corral.viewer.serving import Server
@@ -218,6 +218,20 @@ def test_plots_are_drawn_and_a_rule_leads_to_its_calls(
     )
     browser.click(".bars button", "name-sudo")
     assert browser.commands() == ["sudo id"]
+
+
+def test_a_refusal_without_a_rule_is_not_said_to_be_none(
+    browser: Browser, tmp_path: Path, home: dict[str, str]
+) -> None:
+    feed = Feed()
+    result = {"id": "a", "argv": ["ls"], "exit_code": -100, "denied": True, "reason": "a person said no"}
+    feed.put([calls.of_result(result, root="/p")])
+    path = tmp_path / "r.html"
+    write(str(path), feed, page.meta(name="n", kind="results", live=False), Reader(home, keeps=True))
+    browser.open(path.as_uri())
+    browser.press("2")
+    browser.until(lambda: browser.texts(".plot .note"), "the plots are drawn")
+    assert browser.texts(".plot .note")[0] == "No rule asked about or refused any of these calls."
 
 
 def outcome(name: str, status: str, *words: str) -> Outcome:

@@ -90,7 +90,7 @@ class Plots {
       svg("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { class: "fill-" + row.decision, x: 0, y: 0, width: Math.max(0.8, (100 * row.n) / most), height: 10 })),
       el("span", { class: "n" }, count(row.n)))));
     const said = rows.length > 14 ? `14 of ${rows.length} rules` : plural(rows.length, "rule");
-    return plot("Refusals by rule", said, rows.length ? list : el("p", { class: "note" }, "Nothing was asked about or refused."));
+    return plot("Refusals by rule", said, rows.length ? list : el("p", { class: "note" }, "No rule asked about or refused any of these calls."));
   }
 }
 
