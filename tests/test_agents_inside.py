@@ -356,3 +356,21 @@ def test_what_an_agent_would_run_outside_stays_as_it_is(
         assert box.run(["sh", "forge"]).enforcement == "full"
     assert (settings / "plain").read_text() == "forged\n"
     assert (home / path).read_text() == "as it was\n"
+
+
+def test_what_a_link_in_the_settings_leads_to_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, project = tmp_path / "home" / ".claude", tmp_path / "project"
+    project.mkdir()
+    (settings / "shared").mkdir(parents=True)
+    (settings / "shared" / "hook").write_text("as it was\n")
+    (settings / "hooks").symlink_to("shared")
+    (settings / "skills").symlink_to("nowhere")
+    (project / "forge").write_text(
+        f"echo forged >{settings}/shared/hook; touch {settings}/plain; mv {settings}/shared {settings}/x\n"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    config = SandboxConfig(str(project), profile="workspace", containment=Containment(settings=(str(settings),)))
+    with Sandbox(config) as box:
+        assert box.run(["sh", "forge"]).enforcement == "full"
+    assert (settings / "hooks" / "hook").read_text() == "as it was\n"
+    assert (settings / "plain").exists()

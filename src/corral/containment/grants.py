@@ -55,7 +55,8 @@ def refuse_writing(path: str, home: str, project: str, own: Iterable[str]) -> No
 
 def own_settings(containment: Containment, home: str) -> tuple[list[str], list[str]]:
     """Return an agent's own settings, which it may write, and what of them stays as it is: what would run programs later."""
-    found, kept = _resolve("settings", containment.settings), []
+    found = _resolve("settings", containment.settings)
+    kept: list[str] = []
     for path in found:
         from corral.agentbook import of_settings  # noqa: PLC0415  few sandboxes hold an agent
 
@@ -63,7 +64,9 @@ def own_settings(containment: Containment, home: str) -> tuple[list[str], list[s
         if agent is None:
             _refuse("settings", path, "which is no directory of settings of an agent that is known")
         else:
-            kept += [f"{path}/{name}" for name in agent.kept if os.path.lexists(f"{path}/{name}")]
+            there = [f"{path}/{name}" for name in agent.kept if os.path.lexists(f"{path}/{name}")]
+            # A link stays as it is, and so does what it leads to.
+            kept += dict.fromkeys([*there, *(real for real in map(os.path.realpath, there) if os.path.exists(real))])
     return found, kept
 
 
