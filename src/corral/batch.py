@@ -54,8 +54,11 @@ def entry_of(given: object, *, idempotent: bool = False) -> Entry:
         return Entry(given, idempotent=idempotent)
     if hasattr(given, "keys"):
         return _entry(dict(given), idempotent)  # type: ignore[call-overload]  # a mapping
-    if isinstance(given, (str, list, tuple)):
+    if isinstance(given, (list, tuple)):
         return Entry(Call(given), idempotent=idempotent)
+    if isinstance(given, str):
+        # map(["rm", "x"]) and map("ls") are one call that was not put into a list; its words, or letters, are none.
+        raise ValueError(f"a text is no call: write {[given]!r}, or {{'shell': {given!r}}}")
     raise ValueError(f"a call is a list of words or a mapping with argv or shell, not {given!r}")
 
 
