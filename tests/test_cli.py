@@ -419,7 +419,7 @@ class TestRule:
         assert (done.returncode, done.stdout) == (125, b"")
         first, *rest = done.stderr.decode().splitlines()
         assert first == f"corral: there is no rule {given}"
-        assert rest == [f"  did you mean {rule}?" for rule in meant]
+        assert rest == [*(f"  did you mean {rule}?" for rule in meant), "Try: corral rule, which lists all"]
 
     def test_json_is_the_page(self, project: Path) -> None:
         data = json.loads(cli("rule", "--json", "name-rm", cwd=project).stdout)

@@ -238,6 +238,14 @@ def test_one_entry_is_explained_again_with_what_is_said_today(home: dict[str, st
     assert json.loads(cli(home, project, "log", "show", "--json", entry["id"]).stdout) == entry
 
 
+@pytest.mark.parametrize("arguments", [(), ("a",)], ids=str)
+def test_show_without_enough_of_an_id_says_what_it_takes(
+    home: dict[str, str], project: Path, arguments: tuple[str, ...]
+) -> None:
+    said = "corral: which entry? corral log show ID, with at least 4 characters of an id in corral log\n"
+    assert cli(home, project, "log", "show", *arguments).stderr == said
+
+
 def test_a_hooks_verdict_and_its_run_are_shown_together(home: dict[str, str], project: Path) -> None:
     config = SandboxConfig(str(project), profile="workspace")
     Log(config, event="hook", host="claude", environ=home).verdict(Call("exit 4", True), Verdict(), id_="ab" * 16)

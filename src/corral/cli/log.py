@@ -96,7 +96,9 @@ def _print(entries: list[dict[str, Any]], table: Table, options: argparse.Namesp
 
 def _show(place: str, options: argparse.Namespace) -> int:
     start = (options.id or "").lower()
-    found = history.known_by(place, start) if len(start) >= MIN_ID else []
+    if len(start) < MIN_ID:
+        raise CorralError(f"which entry? corral log show ID, with at least {MIN_ID} characters of an id in corral log")
+    found = history.known_by(place, start)
     if len({entry.get("call") or entry.get("id") for entry in found}) != 1:
         what = "no entry" if not found else "more than one entry"
         print(f"corral: {what} has an id that begins with {visible(start)!r}; see corral log", file=sys.stderr)

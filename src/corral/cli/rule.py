@@ -33,6 +33,7 @@ def main(options: argparse.Namespace) -> int:
         print(f"corral: there is no rule {visible(options.id)}", file=sys.stderr)
         for match in _neighbours(options.id):
             print(f"  did you mean {match}?", file=sys.stderr)
+        print("Try: corral rule, which lists all", file=sys.stderr)
         return FAILURE_STATUS
     if options.json:
         print(json_text(page.to_dict()))
