@@ -60,6 +60,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(NAMES)):
         parser.error(f"{unknown[0]} is no benchmark")
+    # Whoever ends this ends what it runs, and what that has made.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     clock = Clock()
     clock.say("other guards and sandboxes, in bench/.peers")
     why_not = _noted() if arguments.no_install else _install.installed(lambda words: clock.say(f"  {words}"))
@@ -115,15 +117,15 @@ def _section(results: Path, name: str, command: list[str], **place: Any) -> Sect
         _, err = process.communicate(timeout=SECONDS_EACH)
         (found,) = json.loads((results / f"{name}.json").read_text())["sections"]
     except subprocess.TimeoutExpired:
-        # As a person would stop it: it takes away what it made.
-        process.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(END_SECONDS)
         return Section(name, broke=f"it took more than {SECONDS_EACH} seconds", name=name)
     except (OSError, ValueError):
         return Section(name, broke=f"it ended with {process.returncode}: {err[-300:].strip()}", name=name)
     finally:
-        # Its whole session, so that no peer of it goes on beside the next.
+        # First as a person would stop it: it takes away what it made. Then its whole session, so that no peer goes on beside the next.
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
