@@ -89,6 +89,8 @@ def test_filters_choose_what_is_in_a_report(logged: dict[str, str], project: Pat
         (("missing.jsonl",), "missing.jsonl: No such file or directory"),
         (("--port", "99999"), "99999 is no port"),
         (("--spans", "missing", "--out", "r.html"), "missing: No such file or directory"),
+        (("--spans", "notes.txt", "--out", "r.html"), "notes.txt holds no spans: it takes OTLP's JSON"),
+        (("notes.txt", "--out", "r.html"), "notes.txt holds no results of corral run --json"),
         (("--frobnicate",), "unknown option --frobnicate"),
     ],
     ids=str,
@@ -96,6 +98,7 @@ def test_filters_choose_what_is_in_a_report(logged: dict[str, str], project: Pat
 def test_what_is_wrong_is_said_and_is_corral_s_own_failure(
     logged: dict[str, str], project: Path, arguments: tuple[str, ...], said: str
 ) -> None:
+    (project / "notes.txt").write_text("pears\n")
     done = cli(logged, project, *arguments)
     assert (done.returncode, done.stdout) == (125, "")
     assert said in done.stderr

@@ -36,6 +36,11 @@ class Spans:
             found = self._traces.get(self._trace_of.get(str(call.get("id")), ""), [])
             return sorted(found, key=lambda span: span["start"])[:MAX_ITEMS]
 
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a span."""
+        return bool(self._traces)
+
     def add(self, trace: str, span: Data) -> None:
         """Take in one span."""
         with self._turn:
@@ -74,8 +79,11 @@ def read(path: str) -> Spans:
             for line in file:
                 for span in _spans(_data(line)):
                     _add(made, span)
+            is_empty = not file.tell()
     except OSError as error:
         raise CorralError(f"{path}: {error.strerror}") from None
+    if not is_empty and not made.has_any:
+        raise CorralError(f"{path} holds no spans: it takes OTLP's JSON, a line for each export")
     return made
 
 
