@@ -1,12 +1,20 @@
 """The page is readable and usable by anybody: contrast, width, names, focus, and nothing told by colour alone."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from chromium import CALLS, NARROW, WIDE, Browser
 from selenium.webdriver.common.keys import Keys
 
-from corral.viewer.serving import Server
+from corral.viewer import page, write
+from corral.viewer.feed import Feed
+from corral.viewer.parts import Reader
+from corral.viewer.serving import Server, fill
+from corral.viewer.sources import ResultSource
+
+AT = "2026-11-15T12:00:00.000Z"
 
 CONTRAST = """
 const parse = (text) => { const c = document.createElement('canvas').getContext('2d', {willReadFrequently: true}); c.fillStyle = text; c.fillRect(0, 0, 1, 1); return c.getImageData(0, 0, 1, 1).data; };
@@ -40,6 +48,23 @@ def test_both_themes_are_readable_and_one_can_choose(
     assert browser.js(CONTRAST) == []
     browser.press("t")
     assert browser.js(back) == of_system
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE], ids=str)
+def test_no_mark_of_the_timeline_covers_its_times(browser: Browser, tmp_path: Path, size: tuple[int, int]) -> None:
+    lines = [{"id": f"r{n}", "argv": ["ls"], "exit_code": -100, "denied": True, "started_at": AT} for n in range(9)]
+    path = tmp_path / "r.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    feed = Feed()
+    fill(feed, ResultSource(str(path)))
+    write(str(tmp_path / "r.html"), feed, page.meta(name="n", kind="results", live=False), Reader({}, keeps=True))
+    browser.prepare(size)
+    browser.open((tmp_path / "r.html").as_uri())
+    lowest, highest = browser.js(
+        "const of = (what) => [...document.querySelectorAll('.timeline svg ' + what)].map((e) => e.getBoundingClientRect());"
+        "return [Math.max(...of('rect[class^=fill]').map((r) => r.bottom)), Math.min(...of('text').map((t) => t.top))]"
+    )
+    assert lowest <= highest
 
 
 @pytest.mark.parametrize("size", [NARROW, (820, 700), WIDE], ids=str)

@@ -155,6 +155,8 @@ class Timeline {
   marks() {
     const ends = [[], []];
     const { base, at, calls } = this.store;
+    // As many lanes as there is room for, above up to the legend and below down to the times.
+    const lanes = [this.line - TOP + 3, this.height - 16 - this.line].map((room) => Math.max(1, Math.floor(room / 9)));
     base.forEach((i, n) => {
       const kind = this.kind(i), refused = kind === "ask" || kind === "deny" ? 1 : 0;
       const start = this.x(this.scale.timed ? at[i] ?? this.scale.from : n);
@@ -162,7 +164,7 @@ class Timeline {
       const width = Math.max(5, long);
       let lane = ends[refused].findIndex((end) => end <= start - 1);
       if (lane < 0) lane = ends[refused].length;
-      lane %= refused ? 3 : 5;
+      lane %= lanes[refused];
       ends[refused][lane] = start + width;
       const y = refused ? this.line + 4 + lane * 9 : this.line - 10 - lane * 9;
       const mark = svg("rect", { class: "fill-" + kind + (kind === "failed" ? " stroke-allow" : kind === "ask" ? " stroke-ask" : ""), x: start, y, width, height: 7, rx: kind === "ok" ? 3.5 : 0.5 });
