@@ -88,12 +88,14 @@ class Workshop:
     def clean(self) -> None:
         """Remove what is left, when the sandbox's processes are gone."""
         if self._made_in == os.getpid():
-            with self._lock:
-                spare, self._spare = self._spare, None
-            if spare is not None:
-                spare.branch.close()
-                spare.branch.place.remove()
-            self._remove_done()
+            # A thread that began only after the stop may still be removing one.
+            with self._at_work:
+                with self._lock:
+                    spare, self._spare = self._spare, None
+                if spare is not None:
+                    spare.branch.close()
+                    spare.branch.place.remove()
+                self._remove_done()
 
     def _work(self) -> None:
         with self._at_work:
