@@ -154,7 +154,7 @@ def test_a_page_follows_the_log_and_joins_a_hook_its_gates_and_its_run(
     assert browser.commands() == ["ls -l", "ls"]
     assert [text.split(" ")[0] for text in browser.texts(".chain li")] == ["hook", "gates", "run"]
     assert "passed tools → sandbox" in browser.texts(".chain li")[1]
-    assert "exit 0" in browser.texts(".row .ending")[0]
+    browser.until(lambda: "exit 0" in browser.texts(".row .ending")[0], "the row tells of the run")
 
 
 def test_a_live_sandbox_shows_output_and_where_it_was_truncated(browser: Browser, project: Path) -> None:

@@ -54,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED_STATUS
     except Exception as error:  # noqa: BLE001  Python's own exit code for a crash, 1, would pass for the command's
+        if _was_interrupted(error):
+            return INTERRUPTED_STATUS
         if isinstance(error, OSError) and error.errno in _CANNOT_WRITE and error.filename is None:
             print(f"corral: the answer could not be written: {error.strerror}", file=sys.stderr)
             _abandon_stdout()
@@ -66,6 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         return FAILURE_STATUS
     return status
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Say whether an error came of an interrupt, as where a library puts in order what the interrupt had left."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _hook(arguments: list[str]) -> int:

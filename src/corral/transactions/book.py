@@ -83,8 +83,13 @@ class Book:
             os.makedirs(path, 0o700, exist_ok=True)
             owned.refuse_foreign(path)
         self._lock = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        flock(self._lock, LOCK_EX)
-        self._recover()
+        try:
+            flock(self._lock, LOCK_EX)
+            self._recover()
+        except BaseException:
+            # Or this process would wait for itself at the next try.
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Self:
         return self
