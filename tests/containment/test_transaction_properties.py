@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from attempt import must_hold
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from corral import Sandbox
@@ -102,6 +102,7 @@ def held_over(open_sandbox: Callable[..., Sandbox], project: Path) -> Sandbox:
 
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(before=st.lists(operations, max_size=6), rest=st.lists(operations, max_size=6))
+@example(before=[("write", "d/e/a", "one\n"), ("remove", "d/a")], rest=[("chmod", "d/e", 0o600), ("chmod", "d", 0o400)])
 def test_applied_discarded_and_undone(held_over: Sandbox, tmp_path: Path, before: list[Any], rest: list[Any]) -> None:
     number = next(numbers)
     root, direct = tmp_path / "project" / str(number), tmp_path / f"direct-{number}"

@@ -69,6 +69,23 @@ class Tree:
             return os.stat(name, dir_fd=self.directory(above), follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except PermissionError:
+            if not self._open_way(above):
+                raise
+        self.forget()
+        return self.status(path)
+
+    def _open_way(self, path: str) -> bool:
+        """Open what is closed to its owner of a directory and those above it; false where that is not what keeps one out."""
+        before = len(self.modes)
+        parts = path.split("/")
+        for number in range(1, len(parts) + 1):
+            at = "/".join(parts[:number])
+            found = self.status(at)
+            if found is None or not stat.S_ISDIR(found.st_mode):
+                return False
+            self.open_up(at, found)
+        return len(self.modes) > before
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory, in order."""

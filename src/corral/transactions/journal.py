@@ -159,6 +159,8 @@ class Hands:
                 os.chown(at, *new.owner)
         if here.mode != new.mode and here.what != "link":
             change_mode(self.project, operation.path, new.mode)
+            # No longer the one that it is to have again when the tree is let go of.
+            self.project.modes.pop(operation.path, None)
         read_ns = os.stat(name, dir_fd=at, follow_symlinks=False).st_atime_ns if name else os.fstat(at).st_atime_ns
         if operation.path:
             os.utime(name, ns=(read_ns, new.mtime_ns), dir_fd=at, follow_symlinks=False)
