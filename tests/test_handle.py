@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from corral import ContainmentError, Handle, Output, Sandbox, SandboxResult, dispatch
+from corral.clock import utc
 from corral.containment import wire
 from corral.driver import Driver
 from corral.model import Call, Launch, Verdict
+from corral.pool import Pool
 from corral.spawn import Warden
 from observe import DEADLINE_SECONDS, alive, descriptors, eventually, unique_seconds
 
@@ -525,3 +527,19 @@ def test_a_warden_that_gives_something_else_than_a_terminal_is_not_believed(box:
         desk.theirs.close()
         desk.process.kill()
         desk.process.wait()
+
+
+def test_a_command_has_begun_before_it_can_do_anything(
+    open_box: Sandbox, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What it connected to, or the kernel refused, is told by its time.
+    send = Pool.dispatch
+
+    def descheduled(self: Pool, *arguments: Any) -> Any:
+        warden = send(self, *arguments)
+        eventually(lambda: (project / "made").exists())
+        return warden
+
+    monkeypatch.setattr(Pool, "dispatch", descheduled)
+    result = open_box.run(["sh", "-c", "sleep 0.05; touch made"])
+    assert result.started_at < utc((project / "made").stat().st_mtime)

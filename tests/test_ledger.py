@@ -51,7 +51,8 @@ def filled(place: Path, count: int = 6, **settings: int) -> Ledger:
 
 
 def lines_of(place: Path) -> list[bytes]:
-    files = [place / name for name in (*older_files(str(place)), LOG)]
+    # Who is killed after a rotation has begun no new file.
+    files = [place / name for name in (*older_files(str(place)), LOG) if (place / name).exists()]
     return [line for file in files for line in file.read_bytes().splitlines(keepends=True)]
 
 

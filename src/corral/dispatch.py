@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from time import monotonic
+from time import monotonic, time
 
 from corral.containment import wire
 from corral.errors import ContainmentError
@@ -44,7 +44,8 @@ def start(
             # Before the clock starts: a deadline is the command's, not ours.
             warden = pool.acquire()
         nonce = os.urandom(wire.NONCE_BYTES)
-        started_at = monotonic()
+        # Before the command can do anything: what is told of it is what came since.
+        began_at, started_at = time(), monotonic()
         deadline = 0.0 if launch.timeout_seconds is None else started_at + launch.timeout_seconds
         if inherit_stdio:
             streams.lend_own()
@@ -81,6 +82,7 @@ def start(
             config,
             judged=(call, verdict),
             nonce=nonce,
+            began_at=began_at,
             started_at=started_at,
             inherits=inherit_stdio,
             on_output=on_output,

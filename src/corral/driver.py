@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from _thread import RLock
 from select import POLLIN, POLLOUT
-from time import monotonic, time
+from time import monotonic
 
 from corral.audience import Audience
 from corral.capture import Capture, Captured
@@ -81,6 +81,7 @@ class Driver:
         *,
         judged: tuple[Call, Verdict],
         nonce: bytes,
+        began_at: float,
         started_at: float,
         inherits: bool,
         on_output: OnOutput | None = None,
@@ -94,7 +95,7 @@ class Driver:
         self._judged = judged
         self._nonce = nonce
         self._inherits = inherits
-        self._began_at = time()
+        self._began_at = began_at
         self._started_at = self._heard_at = started_at
         self._result: SandboxResult | None = None
         self._known: dict[str, Any] | None = None

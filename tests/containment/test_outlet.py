@@ -110,7 +110,8 @@ def test_what_is_refused_is_told_with_the_grant_that_would_allow_it(fleet: Fleet
 
 def test_what_does_not_answer_has_failed_and_is_no_violation(fleet: Fleet) -> None:
     result = fleet.run("curl", "-sS", "http://nowhere.example.org/")
-    assert [(c["outcome"], c["target"]) for c in result["connections"]] == [("failed", "nowhere.example.org:80")]
+    told = [(c["outcome"], c["target"]) for c in result["connections"]]
+    assert told == [("failed", "nowhere.example.org:80")], result
     assert result["violations"] == []
 
 
