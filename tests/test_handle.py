@@ -537,7 +537,7 @@ def test_a_command_has_begun_before_it_can_do_anything(
 
     def descheduled(self: Pool, *arguments: Any) -> Any:
         warden = send(self, *arguments)
-        eventually(lambda: (project / "made").exists())
+        eventually((project / "made").exists)
         return warden
 
     monkeypatch.setattr(Pool, "dispatch", descheduled)
