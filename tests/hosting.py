@@ -1,9 +1,13 @@
 """A coding agent as the hook sees it: an owner's home, a project, and the hook run as the host runs it."""
 
+import http.server
 import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -80,6 +84,26 @@ class Owner:
             text = text.replace(real, word)
         text = re.sub(r"pending/[0-9a-f]{16}\.sh", "pending/FILE.sh", text)
         return re.sub(r"\b[0-9a-f]{32}\b", "ID", text)
+
+
+@contextmanager
+def answering() -> Iterator[int]:
+    """A server on loopback that answers everybody; its port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"answered")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
 
 
 def outside_of(environ: dict[str, str]) -> dict[str, str]:

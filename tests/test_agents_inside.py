@@ -1,13 +1,11 @@
 """A whole agent in the sandbox: with its terminal, its own settings and its hosts, after somebody has seen what it may reach."""
 
-import http.server
 import json
 import os
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
 from corral.agentbook import Agent, named, names, of_program, of_settings, read
+from hosting import answering
 from screen import Screen
 
 CORRAL = (sys.executable, "-m", "corral", "run")
@@ -97,22 +96,10 @@ class Home:
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"answered")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     # Not in /tmp, which is scratch for the sandbox.
-    with tempfile.TemporaryDirectory(prefix="corral-agents-", dir="/var/tmp", ignore_cleanup_errors=True) as base:
-        yield Home(Path(base), server.server_port)
-    server.shutdown()
-    server.server_close()
+    place = tempfile.TemporaryDirectory(prefix="corral-agents-", dir="/var/tmp", ignore_cleanup_errors=True)
+    with answering() as port, place as base:
+        yield Home(Path(base), port)
 
 
 @pytest.fixture

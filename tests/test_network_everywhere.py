@@ -1,10 +1,8 @@
 """Destinations by name in policy files, hooks, the log, MCP and evals: the same words, the same answers."""
 
-import http.server
 import json
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,25 +13,13 @@ from corral.evals.running import Trials
 from corral.evals.task import Task
 from corral.evals.taskcheck import problems
 from corral.policy import load
-from hosting import Owner
+from hosting import Owner, answering
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"answered")
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+    with answering() as port:
+        yield port
 
 
 @pytest.fixture

@@ -57,8 +57,9 @@ def _load() -> tuple[dict[str, Any], bytes | None]:
             tag = file.read(_TAG_BYTES)
             head = file.read(int.from_bytes(file.read(4), "little"))
         book: dict[str, Any] = marshal.loads(head)  # noqa: S302  the package's own file
-    except FileNotFoundError:
-        from corral.rulecompiler import compile_rules  # noqa: PLC0415  a checkout that was never built; slow, but right
+    except (FileNotFoundError, ValueError, EOFError, TypeError):
+        # A checkout that was never built, or by another version; slow, but right.
+        from corral.rulecompiler import compile_rules  # noqa: PLC0415
 
         book = compile_rules()
         return book, book["rows"]

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 
-from corral.cli.changetext import applied_lines
-from corral.cli.trying import note, refuse_inside
-from corral.cli.waiting import why_not_ours
+from corral.cli.trying import note, refuse_agents, told
 from corral.containment.holding import Holding
-from corral.errors import TransactionError
 from corral.policy import load
-from corral.record import FAILURE_STATUS, json_text
-from corral.terminal import terminal_of
 from corral.transactions.applying import Look, apply
 from corral.transactions.place import waiting
 
@@ -23,10 +17,7 @@ if TYPE_CHECKING:
 
 def main(options: argparse.Namespace) -> int:
     """Apply what waits; 125 where something in the project stands in the way, and it goes on waiting."""
-    refuse_inside()
-    why = why_not_ours(os.environ)
-    if why:
-        raise TransactionError(f"what an agent's command changed is the owner's to apply, and {why}")
+    refuse_agents("what an agent's command changed is the owner's to apply")
     config = load(options.root, os.environ).config
     place = waiting(config.project_root, os.environ, options.id)
     holding = Holding(config)
@@ -39,9 +30,4 @@ def main(options: argparse.Namespace) -> int:
     finally:
         place.release()
     note(config, place.id, "applied" if applied.ok else "conflict", applied)
-    if options.json:
-        print(json_text(applied.to_dict()))
-    else:
-        lines = applied_lines(applied, terminal_of(sys.stderr, os.environ), "applied; to take it back: corral undo")
-        print("\n".join(lines), file=sys.stderr)
-    return 0 if applied.ok else FAILURE_STATUS
+    return told(applied, "applied; to take it back: corral undo", as_json=options.json)

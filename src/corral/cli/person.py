@@ -30,11 +30,18 @@ class Interrupted(BaseException):
     """A signal came while somebody was asked."""
 
 
-def why_nobody(environ: Mapping[str, str]) -> str:
-    """Return why no person can be asked here, or nothing."""
+def why_not_ours(environ: Mapping[str, str]) -> str:
+    """Return why this is not the owner's shell, or nothing."""
     for name in AGENT_VARIABLES:
         if environ.get(name):
-            return f"this is the shell of a coding agent ({name} is set), which could answer itself"
+            return f"this is the shell of a coding agent ({name} is set)"
+    return ""
+
+
+def why_nobody(environ: Mapping[str, str]) -> str:
+    """Return why no person can be asked here, or nothing."""
+    if why := why_not_ours(environ):
+        return f"{why}, which could answer itself"
     if _is_in_sandbox():
         return "this is inside a sandbox"
     try:

@@ -13,7 +13,7 @@ from corral.cli import console
 from corral.cli.ask import Asking
 from corral.cli.changetext import MAX_LINES, applied_lines, bounded, diff_lines
 from corral.cli.check import call_of, config_of, machine_of
-from corral.cli.person import Person, why_nobody, why_not_outside
+from corral.cli.person import Person, why_nobody, why_not_ours, why_not_outside
 from corral.cli.run import Record, drive
 from corral.errors import AuditError, CorralError, TransactionError
 from corral.record import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text, violation_text
@@ -58,6 +58,22 @@ def refuse_inside() -> None:
     why = why_not_outside()
     if why:
         raise TransactionError(f"transactions are the owner's to begin, apply and undo, and {why}")
+
+
+def refuse_agents(why: str) -> None:
+    """Raise inside a sandbox, and in the shell of an agent: whose command it was has no say in what becomes of it."""
+    refuse_inside()
+    if agent := why_not_ours(os.environ):
+        raise TransactionError(f"{why}, and {agent}")
+
+
+def told(applied: Applied, done: str, *, as_json: bool) -> int:
+    """Print what became of an application, and return the exit code."""
+    if as_json:
+        print(json_text(applied.to_dict()))
+    else:
+        print("\n".join(applied_lines(applied, terminal_of(sys.stderr, os.environ), done)), file=sys.stderr)
+    return 0 if applied.ok else FAILURE_STATUS
 
 
 class Trial:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 
-from corral.cli.changetext import applied_lines
-from corral.cli.trying import note, refuse_inside
-from corral.cli.waiting import why_not_ours
-from corral.errors import TransactionError
+from corral.cli.trying import note, refuse_agents, told
 from corral.policy import load
-from corral.record import FAILURE_STATUS, json_text
-from corral.terminal import terminal_of
 from corral.transactions.applying import undo
 
 TYPE_CHECKING = False
@@ -21,18 +15,8 @@ if TYPE_CHECKING:
 
 def main(options: argparse.Namespace) -> int:
     """Undo the last application, or the one that is named; 125 where something was changed since, and nothing was undone."""
-    refuse_inside()
-    why = why_not_ours(os.environ)
-    if why:
-        raise TransactionError(f"what was applied is the owner's to undo, and {why}")
+    refuse_agents("what was applied is the owner's to undo")
     config = load(options.root, os.environ).config
     done = undo(config.project_root, os.environ, options.id)
     note(config, done.id, "undone" if done.ok else "conflict", done)
-    if options.json:
-        print(json_text(done.to_dict()))
-    else:
-        lines = applied_lines(
-            done, terminal_of(sys.stderr, os.environ), f"undone: {done.id}; the project is as it was before"
-        )
-        print("\n".join(lines), file=sys.stderr)
-    return 0 if done.ok else FAILURE_STATUS
+    return told(done, f"undone: {done.id}; the project is as it was before", as_json=options.json)
