@@ -1,4 +1,4 @@
-"""The rules as they are read: from what was compiled, or anew where that is not of this version."""
+"""The rules as they are read from what was compiled: what cannot be read refuses, and says what to do."""
 
 import shutil
 import subprocess
@@ -11,10 +11,16 @@ import corral
 
 
 @pytest.mark.parametrize("data", [b"", b"of another version" * 100], ids=["nothing", "another version"])
-def test_rules_that_another_version_compiled_are_compiled_anew(data: bytes, tmp_path: Path) -> None:
+def test_rules_that_cannot_be_read_refuse_and_say_how_they_are_written_anew(data: bytes, tmp_path: Path) -> None:
     package = Path(corral.__file__).parent
     shutil.copytree(package, tmp_path / "corral", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "corral" / "rules" / "compiled.bin").write_bytes(data)
+    compiled = tmp_path / "corral" / "rules" / "compiled.bin"
+    compiled.write_bytes(data)
     program = "import sys; sys.path.insert(0, sys.argv[1]); from corral.rulebook import row; print(row('rm')['id'])"
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    read = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(read, capture_output=True, text=True, check=False)
+    assert (done.stdout, f"{compiled} is damaged or of another version" in done.stderr) == ("", True)
+    anew = subprocess.run([sys.executable, "-m", "corral.rulecompiler"], cwd=tmp_path, capture_output=True, check=False)
+    assert (anew.returncode, anew.stderr) == (0, b"")
+    done = subprocess.run(read, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("rm\n", "")

@@ -57,12 +57,14 @@ def _load() -> tuple[dict[str, Any], bytes | None]:
             tag = file.read(_TAG_BYTES)
             head = file.read(int.from_bytes(file.read(4), "little"))
         book: dict[str, Any] = marshal.loads(head)  # noqa: S302  the package's own file
-    except (FileNotFoundError, ValueError, EOFError, TypeError):
-        # A checkout that was never built, or by another version; slow, but right.
-        from corral.rulecompiler import compile_rules  # noqa: PLC0415
+    except FileNotFoundError:
+        from corral.rulecompiler import compile_rules  # noqa: PLC0415  a checkout that was never built; slow, but right
 
         book = compile_rules()
         return book, book["rows"]
+    except (ValueError, EOFError, TypeError) as error:
+        message = f"{_PATH} is damaged or of another version: `python -m corral.rulecompiler` writes it anew"
+        raise ImportError(message) from error
     book["tag"], book["begin"] = tag, _TAG_BYTES + 4 + len(head)
     return book, None
 

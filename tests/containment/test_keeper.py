@@ -3,15 +3,18 @@
 import os
 import select
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from corral.containment import wire
 from corral.pool import Pool
 from corral.spawn import Warden
-from observe import alive, children, eventually, unique_seconds
+from machines import import_path
+from observe import DEADLINE_SECONDS, alive, children, eventually, unique_seconds
 
 NONCE = b"n" * wire.NONCE_BYTES
 DRAIN_SECONDS = 0.1
@@ -141,6 +144,32 @@ def test_a_warden_whose_host_hangs_up_ends_its_command(pool: Pool) -> None:
     (keeper,) = children(os.getpid())
     taken.close()
     eventually(lambda: alive(seconds) == [] and children(keeper) == [])
+
+
+STARTING_HOST = """
+import sys
+sys.path[:0] = sys.argv[1].split(":")
+import corral
+box = corral.Sandbox(corral.SandboxConfig(project_root=sys.argv[2]))
+print(flush=True)
+box.run(["true"])
+"""
+
+
+def test_a_host_that_is_killed_while_its_keeper_starts_leaves_no_directory(tmp_path: Path) -> None:
+    project, room = tmp_path / "project", tmp_path / "room"
+    project.mkdir()
+    room.mkdir()
+    command = [sys.executable, "-c", STARTING_HOST, import_path(), str(project)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"TMPDIR": str(room)}) as host:
+        assert host.stdout is not None
+        host.stdout.readline()
+        until = time.monotonic() + DEADLINE_SECONDS
+        while not any(room.iterdir()):
+            # Without a pause: what is tested is over in milliseconds.
+            assert time.monotonic() < until
+        host.kill()
+    eventually(lambda: not any(room.iterdir()))
 
 
 def test_a_sweep_ends_what_a_dead_warden_left_and_spares_the_living(pool: Pool) -> None:

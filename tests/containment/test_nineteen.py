@@ -13,17 +13,12 @@ from pathlib import Path
 import pytest
 from attempt import attempt, bare, works_uncontained
 
-import corral
 from corral import Containment, Sandbox
+from machines import import_path
 from observe import alive, children, eventually, unique_seconds
 
 IS_ROOT = os.geteuid() == 0
 IN_A_USER_NAMESPACE = ("unshare", "--user", "--map-root-user")
-
-
-def import_path() -> str:
-    """Return where corral and what it needs are to be imported from."""
-    return ":".join([str(Path(corral.__file__).parents[1]), *[p for p in sys.path if "site-packages" in p]])
 
 
 def git(folder: Path, *words: str) -> str:

@@ -65,18 +65,21 @@ def main() -> None:
         outlet = _outlet(lent) if lent else None
         inlet = _inlet(plan["publish"]) if plan.get("publish") else None
         status = _enter(ctl, plan, outlet, inlet)
-    except backend.UnusableError as error:
-        # The host shows the last line to the owner.
-        print(error, file=sys.stderr, flush=True)
-        scratch.remove(plan["scratch"])
-        os._exit(1)
-    # After the ids are mapped: a process that is hidden cannot open its own map.
-    tree.hide()
-    keeper = _Keeper(ctl, plan, status, [one.pid for one in (outlet, inlet) if one], outlet)
-    # Wardens are forks: what is frozen is not touched by their collector, and stays shared.
-    gc.collect()
-    gc.freeze()
-    wire.send(ctl, wire.pack_ready(*status))
+        # After the ids are mapped: a process that is hidden cannot open its own map.
+        tree.hide()
+        keeper = _Keeper(ctl, plan, status, [one.pid for one in (outlet, inlet) if one], outlet)
+        # Wardens are forks: what is frozen is not touched by their collector, and stays shared.
+        gc.collect()
+        gc.freeze()
+        wire.send(ctl, wire.pack_ready(*status))
+    except BaseException as error:
+        # The host may be gone by now.
+        _give_back(plan)
+        if isinstance(error, backend.UnusableError):
+            # The host shows the last line to the owner.
+            print(error, file=sys.stderr, flush=True)
+            os._exit(1)
+        raise
     try:
         while keeper.answer():
             pass
@@ -85,6 +88,14 @@ def main() -> None:
             keeper.end()
         finally:
             os._exit(0)
+
+
+def _give_back(plan: dict[str, Any]) -> None:
+    """Remove what commands had for themselves, or leave it to the next sandbox of the project."""
+    if "held_scratch" in plan:
+        lasting.release(plan["scratch"], plan["held_scratch"])
+    elif plan["layers"] and not plan["scratch_lasts"]:
+        scratch.remove(plan["scratch"])
 
 
 def _outlet(lent: list[int]) -> Outlet:
@@ -471,10 +482,7 @@ class _Keeper:
         tree.end_descendants(SWEEP_SECONDS)
         for group in self.groups.values():
             group.remove()
-        if "held_scratch" in self.plan:
-            lasting.release(self.plan["scratch"], self.plan["held_scratch"])
-        elif self.layers:
-            scratch.remove(self.plan["scratch"])
+        _give_back(self.plan)
 
 
 def _step_between(tell: socket, run: Callable[[], NoReturn], *, own_user: bool) -> NoReturn:
