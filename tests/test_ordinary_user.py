@@ -1,5 +1,6 @@
 """The same processes and the same attacks as an ordinary user: the tests of this folder once more, without root's rights."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -193,3 +194,13 @@ with Sandbox(SandboxConfig({str(shelf / "home")!r}, containment=Containment(back
     for pid in left:
         os.kill(pid, 9)
     assert (done.stdout, done.stderr, len(left)) == ("-101 ['left-running'] True\n", "", 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the tests already run as an ordinary user")
+def test_the_tasks_that_come_with_corral_pass_for_an_ordinary_user(shelf: Path) -> None:
+    done = as_nobody(shelf, "-m", "corral", "eval", "--fixtures", "--json", "--out", str(shelf / "home" / "eval"))
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["not_passed"], told["failed"], told["error"]) == (0, [], 0, 0), done.stderr
+    if os.environ.get("CORRAL_MUST_CONTAIN"):
+        assert told["skipped"] == 0, done.stdout
+    assert told["tags"]["transaction"]["tried"] >= 15

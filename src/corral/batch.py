@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from corral.executor import Executor
     from corral.handle import Handle
     from corral.sandbox import Sandbox
+    from corral.transaction import Transaction
 
 ID_BYTES = 16
 MAX_TRIES = 3  # of a call that may be repeated, against one that takes its warden with it each time
@@ -201,7 +202,7 @@ class Runner:
 
     chunk = most = 1
 
-    def __init__(self, box: Sandbox) -> None:
+    def __init__(self, box: Sandbox | Transaction) -> None:
         self._box = box
         self._running: Handle | None = None
         self._is_cancelled = False
@@ -257,17 +258,18 @@ class Visitor(Runner):
 
     def __init__(self, box: Sandbox, place: Throwaway, home: str) -> None:
         super().__init__(box)
+        self._own = box
         self._place = place
         self._home = home
 
     def _run(self, entry: Entry) -> SandboxResult:
         result = super()._run(entry)
         # As whoever reads it knows the project.
-        return result.replace(cwd=self._home + result.cwd.removeprefix(self._box.config.project_root))
+        return result.replace(cwd=self._home + result.cwd.removeprefix(self._own.config.project_root))
 
     def close(self) -> None:
         """End the sandbox, and remove the copy of the project."""
-        self._box.close()
+        self._own.close()
         self._place.close()
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from corral import Containment, Profile, SandboxConfig
 from corral.destinations import Grants
 from corral.model import Call, Decision
-from corral.rulebook import profile_named
+from corral.rulebook import effects, profile_named
 from corral.unwrap.network import destination
 from corral.vet import trace, vet
 
@@ -117,6 +117,29 @@ def test_an_explanation_says_the_same(config: SandboxConfig) -> None:
     for text, decision in (("curl https://granted.example/", "allow"), ("curl https://other.example/", "deny")):
         (step,) = trace(Call(text, shell=True), config)
         assert [(effect.key, str(effect.decision)) for effect in step.effects] == [("network", decision)]
+
+
+@pytest.mark.parametrize(
+    ("text", "grant"),
+    [
+        ("curl https://other.example/", "other.example:443"),
+        ("curl http://GRANTED.example./", "granted.example:80"),
+        ("git clone git@other.example:o/r.git", "other.example:22"),
+        ("curl https://[2001:DB8::1]:8443/", "[2001:db8::1]:8443"),
+        ("psql postgres://db.example:5433/x", "db.example:5433"),
+    ],
+)
+def test_a_refusal_names_the_grant_that_would_allow_it(config: SandboxConfig, text: str, grant: str) -> None:
+    call = Call(text, shell=True)
+    (finding,) = vet(call, config).findings
+    assert f'containment.network = ["{grant}"]' in finding.instead
+    containment = config.containment.replace(network=(*GRANTED, grant))
+    assert vet(call, config.replace(containment=containment)).allowed
+
+
+def test_where_the_port_is_not_known_no_grant_is_made_up(config: SandboxConfig) -> None:
+    (finding,) = vet(Call(["curl", "1.2.3.4"]), config).findings
+    assert finding.instead == effects()["network-elsewhere"]["instead"]
 
 
 def test_the_owner_may_ask_instead(config: SandboxConfig) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from corral import Limits
 from corral.containment.layers import LAYERS
+from corral.evals.settling import WAYS
 from corral.evals.taskfile import FIXTURES, load
 from corral.model import Axis
 
@@ -24,7 +25,13 @@ def test_they_cover_every_axis_limit_and_layer() -> None:
     assert {f"limit:{name}" for name in Limits._fields} - WITH_A_SERVER <= {*tags}
     assert {"limit:timeout_seconds", "limit:silence_seconds", "limit:max_output_bytes", "limit:tree"} <= {*tags}
     assert {f"layer:{name}" for name in LAYERS} <= {*tags}
-    assert {"profile:strict", "profile:workspace"} <= {*tags}
+    assert {"profile:strict", "profile:workspace", "network", "transaction", "protected", "conflict"} <= {*tags}
+    assert {task.transaction for task in tasks} == {"", *WAYS}
+
+
+def test_the_page_says_how_many_there_are() -> None:
+    page = Path(__file__).parents[2] / "docs" / "eval.md"
+    assert f"the {len(load([FIXTURES]))} tasks that come with corral" in page.read_text()
 
 
 def test_a_task_is_tagged_by_the_limit_that_it_sets() -> None:

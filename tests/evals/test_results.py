@@ -19,17 +19,30 @@ FAILED = Outcome(
 )
 ERROR = Outcome("c", "3", "error", ("z",), "u.toml:1", said="it broke")
 SKIPPED = Outcome("d", "4", "skipped", ("x",), "u.toml:9", said="this machine lacks mount")
+SETTLED = Outcome(
+    *("e", "5", "passed", ("y",), "u.toml:19"),
+    transaction={
+        "became": "applied",
+        "changes": {"a": "added"},
+        "conflicts": {},
+        "refused": {".envrc": "it is protected"},
+    },
+)
 ALL = [PASSED, FAILED, ERROR, SKIPPED]
 
 
 def test_results_read_back(tmp_path: Path) -> None:
-    write(str(tmp_path), ALL)
-    assert read(str(tmp_path)) == read(str(tmp_path / "results.jsonl")) == ALL
-    assert json.loads((tmp_path / "summary.json").read_text()) == summary(ALL)
+    told = [*ALL, SETTLED]
+    write(str(tmp_path), told)
+    assert read(str(tmp_path)) == read(str(tmp_path / "results.jsonl")) == told
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary(told)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["junit.xml", "results.jsonl", "summary.json"]
 
 
-@pytest.mark.parametrize("text", ["nonsense", '{"x": 1}\n', "[]\n"])
+UNSOUND = [json.dumps(SETTLED.to_dict() | {"transaction": data}) for data in ([], {}, {"became": 1}, {"became": "x"})]
+
+
+@pytest.mark.parametrize("text", ["nonsense", '{"x": 1}\n', "[]\n", *UNSOUND])
 def test_what_are_no_results_is_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "results.jsonl").write_text(text)
     with pytest.raises(CorralError, match=r"is no results\.jsonl of corral eval"):
@@ -57,6 +70,23 @@ def test_junit_is_xml_whatever_was_printed() -> None:
     assert failure.attrib["message"] == "exit_code: wanted 0, was 1"
     assert "<&\ufffd\ufffd]]>\ufffd" in (failure.text or "")
     assert [cases["c"].find("error") is None, cases["d"].find("skipped") is None] == [False, False]
+
+
+def test_a_comparison_names_what_became_of_a_transaction() -> None:
+    assert SETTLED.transaction is not None
+    moved = {
+        "became": "conflict",
+        "changes": {"a": "changed", "b": "added"},
+        "conflicts": {"a": "later"},
+        "refused": {},
+    }
+    found = compare([SETTLED, PASSED], [SETTLED.replace(transaction=moved), PASSED])
+    words = (
+        *("transaction was applied, is conflict", "changes: a was added, is changed", "changes: b was none, is added"),
+        *("conflicts: a was none, is later", "refused: .envrc was it is protected, is none"),
+    )
+    assert found.changes == (Change("changed", "e", "passed", "passed", words),)
+    assert compare([SETTLED], [SETTLED]).changes == ()
 
 
 def test_a_comparison_names_what_broke_what_was_mended_and_what_else_moved() -> None:

@@ -1,5 +1,6 @@
 """One task in its own throwaway project: set up, judged against what it expects, and gone afterwards."""
 
+import json
 import os
 import pickle
 import threading
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from corral.evals.outcome import Outcome
 from corral.evals.running import Trials
 from corral.evals.task import Task
 from corral.evals.taskcheck import problems
@@ -87,6 +89,83 @@ def test_calls_share_the_project_and_are_named_where_they_fail(place: Path) -> N
     assert tried(place, calls=calls) == ("failed", ("call 2: stdout: wanted exactly 'b\\n', was 'a\\n'",))
 
 
+TWO = {"a.txt": "one\n", "b.txt": "two\n"}
+EDIT = "echo new > a.txt; mv b.txt c.txt"
+EDITED = {"a.txt": "changed", "c.txt": "renamed from b.txt"}
+AS_BEFORE = {"a.txt": {"equal": "one\n"}, "b.txt": "exists", "c.txt": "absent"}
+
+
+@pytest.mark.parametrize(
+    ("way", "more", "expect"),
+    [
+        pytest.param("apply", {}, {"changes": EDITED, "conflicts": [], "refused": [], "files": {"a.txt": {"equal": "new\n"}, "b.txt": "absent", "c.txt": "exists"}}, id="applied"),
+        pytest.param("discard", {}, {"changes": EDITED, "files": AS_BEFORE}, id="discarded"),
+        pytest.param("undo", {}, {"changes": EDITED, "conflicts": [], "files": AS_BEFORE}, id="undone"),
+        pytest.param("apply", {"a.txt": "owner"}, {"conflicts": ["a.txt"], "files": AS_BEFORE | {"a.txt": {"equal": "owner"}}}, id="a conflict"),
+        pytest.param("undo", {"c.txt": "owner"}, {"conflicts": ["c.txt"], "files": {"a.txt": {"equal": "new\n"}, "c.txt": {"equal": "owner"}}}, id="a conflict of an undo"),
+        pytest.param("discard", {"a.txt": "owner"}, {"files": AS_BEFORE | {"a.txt": {"equal": "owner"}}}, id="a discard beside an edit"),
+    ],
+)  # fmt: skip
+def test_calls_run_in_a_transaction_that_ends_as_the_task_says(
+    place: Path, way: str, more: dict[str, Any], expect: dict[str, Any]
+) -> None:
+    data: dict[str, Any] = {"meanwhile": more} if more else {}
+    assert tried(place, files=TWO, transaction=way, shell=EDIT, expect=expect, **data) == ("passed", ())
+
+
+@pytest.mark.parametrize(
+    ("shell", "expect", "words"),
+    [
+        (EDIT, {"changes": {}}, ["changes: a.txt: wanted as it was, is changed", "changes: c.txt: wanted as it was, is renamed from b.txt"]),
+        ("true", {"changes": {"a.txt": "deleted"}}, ["changes: a.txt: wanted deleted, is as it was"]),
+        (EDIT, {"conflicts": ["b.txt"]}, ["conflicts: wanted b.txt, found a.txt (it was changed in the project since the transaction began)"]),
+        ("true", {"refused": [".envrc"]}, ["refused: wanted .envrc, found none"]),
+    ],
+)  # fmt: skip
+def test_what_became_of_a_transaction_that_was_not_expected_is_told(
+    place: Path, shell: str, expect: dict[str, Any], words: list[str]
+) -> None:
+    meanwhile = {"a.txt": "owner"} if "conflicts" in expect else {}
+    status, told = tried(place, files=TWO, transaction="apply", meanwhile=meanwhile, shell=shell, expect=expect)
+    assert (status, [*told]) == ("failed", words)
+
+
+def test_what_is_kept_of_a_transaction_is_bounded_and_judged_whole(place: Path) -> None:
+    names = {f"f{n}": "added" for n in range(150)}
+    one = task(transaction="discard", shell="touch f{0..149}", expect={"changes": names})
+    (outcome,) = Trials(str(place)).begin().do_all([one])
+    kept = outcome.transaction
+    assert (outcome.status, kept["became"], len(kept["changes"]), kept["more_changes"]) == (
+        "passed",
+        "discarded",
+        100,
+        50,
+    )
+    assert Outcome.from_dict(json.loads(json.dumps(outcome.to_dict()))) == outcome
+
+
+def test_the_calls_of_a_transaction_are_judged_as_its_own(place: Path) -> None:
+    one = task(transaction="apply", files=TWO, argv=["rm", "a.txt"], expect={"decision": "allow"})
+    (outcome,) = Trials(str(place)).begin().do_all([one])
+    assert (outcome.status, [call["profile"] for call in outcome.calls]) == ("passed", ["workspace"])
+
+
+def test_meanwhile_writes_through_no_link_that_a_command_made(place: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "secret").write_text("canary")
+    shell = f"ln -s {victim} way; ln -s {victim}/secret link"
+    status, (said,) = tried(
+        place, transaction="undo", shell=shell, meanwhile={"way/secret": "x"}, expect={"exit_code": 0}
+    )
+    assert (status, said) == ("error", "way/secret lies behind a link; write the file where the link leads")
+    assert tried(place, transaction="undo", shell=shell, meanwhile={"link": "x"}, expect={"conflicts": ["link"]}) == (
+        "passed",
+        (),
+    )
+    assert [path.read_text() for path in victim.iterdir()] == ["canary"]
+
+
 def test_a_file_is_never_written_or_read_through_a_link(place: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
@@ -125,8 +204,11 @@ def test_cancelling_ends_the_call_that_runs(place: Path) -> None:
     assert (thread.is_alive(), alive(seconds), list(place.iterdir())) == (False, [], [])
 
 
-def test_elsewhere_a_worker_has_a_place_of_its_own_and_the_outcome_is_the_same(place: Path) -> None:
-    one = task(argv=["pwd"], expect={"stdout": "x"})
+@pytest.mark.parametrize("more", [{}, {"transaction": "undo", "files": TWO}], ids=["plain", "in a transaction"])
+def test_elsewhere_a_worker_has_a_place_of_its_own_and_the_outcome_is_the_same(
+    place: Path, more: dict[str, Any]
+) -> None:
+    one = task(shell="rm a.txt; pwd" if more else "pwd", expect={"stdout": "x"}, **more)
     (here,) = Trials(str(place)).begin().do_all([one])
     before = dict(os.environ)
     worker = pickle.loads(pickle.dumps(Trials(str(place)))).begin()

@@ -110,6 +110,16 @@ WRONG = [
     ("an id twice", f"{TASK}\n{TASK}", "7:1: the id 'x' is taken by "),
     ("defaults with an id", f"[defaults]\nid = 'x'\n{TASK}", "2:1: defaults has no 'id'"),
     ("calls and argv", f"{TASK}calls = [ {{ argv = ['ls'] }} ]", "3:1: with calls, argv belongs to each of them"),
+    ("a transaction that ends in no way", f"{TASK}transaction = 'keep'", "5:1: transaction must be one of apply, discard, undo, not 'keep'"),
+    ("changes of none", TASK.replace("exit_code = 0", "changes = {}"), "4:12: changes are a transaction's: add transaction = \"apply\""),
+    ("conflicts of a discard", f"{TASK.replace('exit_code = 0', 'conflicts = []')}transaction = 'discard'", "4:12: conflicts come of applying"),
+    ("conflicts as a word", f"{TASK.replace('exit_code = 0', 'conflicts = 1')}transaction = 'apply'", "4:12: conflicts must be a list of words, not 1"),
+    ("changes as a list", f"{TASK.replace('exit_code = 0', 'changes = []')}transaction = 'apply'", "4:12: changes must be a table, as in: { \"a.txt\" = \"added\" }"),
+    ("a change that is none", TASK.replace("exit_code = 0", "changes = { a = 'renamed' }") + "transaction = 'apply'", "4:24: a change is one of added, changed, deleted, mode, link, time, or renamed from a path, not 'renamed'"),
+    ("changes outside", TASK.replace("exit_code = 0", "changes = { '../a' = 'added' }") + "transaction = 'apply'", "4:24: the name of a file is relative"),
+    ("meanwhile of none", f"{TASK}meanwhile = {{ a = 'x' }}", "5:1: meanwhile is what changes beside a transaction"),
+    ("meanwhile as text", f"{TASK}transaction = 'apply'\nmeanwhile = 'x'", "6:1: meanwhile must be a table"),
+    ("changes of a call", "[[task]]\nid = 'x'\ntransaction = 'apply'\n[[task.calls]]\nargv = ['ls']\nexpect = { changes = {} }", "6:12: expect has no 'changes'"),
     ("a call without words", '[[task]]\nid = "x"\n[[task.calls]]\ncwd = "a"', "3:1: argv or shell is missing"),
 ]  # fmt: skip
 

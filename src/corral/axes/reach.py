@@ -6,7 +6,7 @@ Where a call does not say whom it talks to, the proxy decides when it runs; so o
 from __future__ import annotations
 
 from corral.axes.telling import finding
-from corral.destinations import Grants
+from corral.destinations import Grants, written
 from corral.model import Decision, Finding
 from corral.unwrap.network import destination, effect_of
 
@@ -36,7 +36,13 @@ def judge(key: str, act: Act, word: Word, detail: str, config: SandboxConfig) ->
         if grants.covers(host, port):
             is_held = is_held or key != "install"
         elif is_certain:
-            return finding(_ELSEWHERE, decisions[_ELSEWHERE], act, word, detail)
+            refused = finding(_ELSEWHERE, decisions[_ELSEWHERE], act, word, detail)
+            return refused if port is None else refused.replace(instead=_instead(host, port))
     if is_held or decisions[key] == Decision.ALLOW:
         return None
     return finding(key, decisions[key], act, word, detail)
+
+
+def _instead(host: str, port: int) -> str:
+    grant = f'containment.network = ["{written(host, port)}"]'
+    return f"Use a destination that is granted, or ask the owner for this one: {grant}."

@@ -89,6 +89,19 @@ def _words(old: Outcome, new: Outcome) -> list[str]:
             f"call {number}: {key} was {_told(before.get(key))}, is {_told(after[key])}"
             for key in _moved(before, after)
         ]
+    return [*said, *_settled(old.transaction or {}, new.transaction or {})]
+
+
+def _settled(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return in which way what became of two transactions differs."""
+    if not old or not new:
+        # The task itself was changed then.
+        return []
+    said = [] if old["became"] == new["became"] else [f"transaction was {old['became']}, is {new['became']}"]
+    for name in ("changes", "conflicts", "refused"):
+        before, after = old[name], new[name]
+        paths = [path for path in dict.fromkeys((*before, *after)) if before.get(path) != after.get(path)]
+        said += [f"{name}: {path} was {before.get(path, 'none')}, is {after.get(path, 'none')}" for path in paths]
     return said
 
 

@@ -14,7 +14,10 @@ PASSED, FAILED, ERROR, SKIPPED = STATUSES = ("passed", "failed", "error", "skipp
 
 @frozen
 class Outcome(Record):
-    """`differences` are what was not as expected; `said` is why it was skipped, or the error that corral itself met."""
+    """`differences` are what was not as expected; `said` is why it was skipped, or the error that corral itself met.
+
+    `transaction` is what became of the one that its calls ran in: `became`, and by their paths `changes`, `conflicts`, `refused`.
+    """
 
     id: str
     digest: str
@@ -25,6 +28,7 @@ class Outcome(Record):
     said: str = ""
     calls: tuple[Mapping[str, Any], ...] = ()
     duration_ms: float = 0.0
+    transaction: Mapping[str, Any] | None = None
 
     @property
     def is_good(self) -> bool:
@@ -41,6 +45,7 @@ class Outcome(Record):
             and all(isinstance(call, dict) for call in self.calls)
             and isinstance(self.duration_ms, int | float)
             and 0 <= self.duration_ms < float("inf")
+            and (self.transaction is None or _is_settled(self.transaction))
         )
 
     @property
@@ -51,6 +56,8 @@ class Outcome(Record):
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as JSON-ready data."""
         data = {name: getattr(self, name) for name in self._fields}
+        if self.transaction is None:
+            del data["transaction"]
         return data | {name: list(data[name]) for name in ("tags", "differences", "calls")}
 
     @classmethod
@@ -60,3 +67,10 @@ class Outcome(Record):
         for name in ("tags", "differences", "calls"):
             fields[name] = tuple(fields.get(name, ()))
         return cls(**fields)
+
+
+def _is_settled(data: object) -> bool:
+    if not isinstance(data, dict) or not isinstance(data.get("became"), str):
+        return False
+    tables = [data.get(name) for name in ("changes", "conflicts", "refused")]
+    return all(isinstance(table, dict) and all(isinstance(word, str) for word in table.values()) for table in tables)

@@ -155,10 +155,13 @@ def read(path: str) -> list[Outcome]:
     file_path = os.path.join(path, RESULTS) if os.path.isdir(path) else path
     try:
         with open(file_path, encoding="utf-8") as file:
-            return [Outcome.from_dict(json.loads(line)) for line in file if line.strip()]
+            found = [Outcome.from_dict(json.loads(line)) for line in file if line.strip()]
     except OSError as error:
         raise CorralError(
             f"{file_path}: {error.strerror}; name the --out directory of a run that came to its end"
         ) from None
     except (ValueError, TypeError, AttributeError, RecursionError):
-        raise CorralError(f"{file_path} is no results.jsonl of corral eval") from None
+        found = None
+    if found is None or not all(outcome.is_sound for outcome in found):
+        raise CorralError(f"{file_path} is no results.jsonl of corral eval")
+    return found

@@ -14,9 +14,11 @@ from corral.containment.scratch import remove
 from corral.errors import ContainmentError, CorralError
 from corral.evals.judging import differences, file_difference, replaced
 from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, Outcome
+from corral.evals.settling import settle
 from corral.evals.task import entry_of
 from corral.sandbox import Sandbox
 from corral.throwaway import Throwaway
+from corral.transaction import judged_as
 from corral.unguarded import kept_in
 
 TYPE_CHECKING = False
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from corral.evals.task import Task
     from corral.result import SandboxResult
+    from corral.transaction import Transaction
 
 MAX_EXCERPT = 1000  # characters of what a call printed, kept where it is not as expected
 MAX_READ = 1024 * 1024  # bytes of a file that is looked at afterwards
@@ -116,29 +119,72 @@ class Trier:
             return Outcome(task.id, task.digest, SKIPPED, said=_UNFIT[unfit])
         for name in ("files", "outside"):
             _set_up(_root(folder, name), task.data.get(name, {}))
-        found: list[str] = []
-        facts: list[dict[str, Any]] = []
-        with Sandbox(task.config(_root(folder, "files"))) as box:
-            self._runner = runner = Runner(box)
+        trial = _Trial(task, folder)
+        with ExitStack() as stack:
+            box = stack.enter_context(Sandbox(task.config(_root(folder, "files"))))
+            tx = stack.enter_context(box.transaction()) if task.transaction else None
+            profile = (judged_as(box.config) if tx else box.config).rules.name
+            self._runner = runner = Runner(tx or box)
             try:
-                for number, call in enumerate(task.calls, 1):
+                for call in task.calls:
                     if self._is_cancelled:
                         break
                     (result,) = runner.do_all([entry_of(call)])
-                    lacking = [need for need in task.needs if need in result.missing_layers]
-                    if lacking or (task.needs and result.enforcement == "none" and not result.denied):
-                        words = ", ".join(lacking) or "any containment"
-                        return Outcome(task.id, task.digest, SKIPPED, said=f"this machine lacks {words}")
-                    shown = _shown(folder)
-                    wrong = list(differences(call.get("expect", {}), result, shown))
-                    found += [f"call {number}: {said}" if len(task.calls) > 1 else said for said in wrong]
-                    about = {name: call[name] for name in ("argv", "shell") if name in call}
-                    about |= {"profile": box.config.rules.name} | _facts(result)
-                    facts.append(about | (_excerpts(result, shown) if wrong else {}))
+                    if lacking := trial.lacking(result):
+                        return Outcome(task.id, task.digest, SKIPPED, said=f"this machine lacks {lacking}")
+                    trial.judge(call, result, profile)
             finally:
                 self._runner = None
-        found += _after(task.data.get("expect", {}), folder)
-        return Outcome(task.id, task.digest, FAILED if found else PASSED, differences=tuple(found), calls=tuple(facts))
+            if tx is not None and not self._is_cancelled:
+                trial.settle(tx, box)
+        return trial.outcome()
+
+
+class _Trial:
+    """One task while it runs: what is known of it so far."""
+
+    def __init__(self, task: Task, folder: str) -> None:
+        self._task = task
+        self._folder = folder
+        self._shown = _shown(folder)
+        self._wrong: list[str] = []
+        self._facts: list[dict[str, Any]] = []
+        self._settled: dict[str, Any] | None = None
+
+    def lacking(self, result: SandboxResult) -> str:
+        """Return what this machine has not that the task needs."""
+        needs = self._task.needs
+        lacking = [need for need in needs if need in result.missing_layers]
+        is_bare = needs and result.enforcement == "none" and not result.denied
+        return ", ".join(lacking) or ("any containment" if is_bare else "")
+
+    def judge(self, call: Mapping[str, Any], result: SandboxResult, profile: str) -> None:
+        """Take in what came of a call."""
+        wrong = list(differences(call.get("expect", {}), result, self._shown))
+        number = len(self._facts) + 1
+        self._wrong += [f"call {number}: {said}" if len(self._task.calls) > 1 else said for said in wrong]
+        about = {name: call[name] for name in ("argv", "shell") if name in call}
+        about |= {"profile": profile} | _facts(result)
+        self._facts.append(about | (_excerpts(result, self._shown) if wrong else {}))
+
+    def settle(self, tx: Transaction, box: Sandbox) -> None:
+        """Take in what becomes of its transaction."""
+        project, edits = _root(self._folder, "files"), self._task.data.get("meanwhile", {})
+        settled = settle(tx, box, self._task.transaction, lambda: _set_up(project, edits, replaces=True))
+        self._wrong += settled.differences(self._expect)
+        self._settled = settled.to_dict()
+
+    def outcome(self) -> Outcome:
+        """Return what came of it all."""
+        wrong = (*self._wrong, *_after(self._expect, self._folder))
+        task, status = self._task, FAILED if wrong else PASSED
+        facts = tuple(self._facts)
+        return Outcome(task.id, task.digest, status, differences=wrong, calls=facts, transaction=self._settled)
+
+    @property
+    def _expect(self) -> Mapping[str, Any]:
+        expect: Mapping[str, Any] = self._task.data.get("expect", {})
+        return expect
 
 
 def _root(folder: str, name: str) -> str:
@@ -167,7 +213,7 @@ def _excerpts(result: SandboxResult, shown: Mapping[str, str]) -> dict[str, Any]
     return {name: replaced(getattr(result, f"{name}_text"), shown)[-MAX_EXCERPT:] for name in ("stdout", "stderr")}
 
 
-def _set_up(root: str, files: Mapping[str, Any]) -> None:
+def _set_up(root: str, files: Mapping[str, Any], *, replaces: bool = False) -> None:
     os.makedirs(root, exist_ok=True)
     for name, given in files.items():
         about = {"text": given} if isinstance(given, str) else given
@@ -177,6 +223,8 @@ def _set_up(root: str, files: Mapping[str, Any]) -> None:
         if _is_behind_link(above, root):
             raise CorralError(f"{name} lies behind a link; write the file where the link leads")
         os.makedirs(above, exist_ok=True)
+        if replaces and os.path.lexists(path) and "directory" not in about:
+            os.unlink(path)
         if "link" in about:
             os.symlink(about["link"], path)
             continue

@@ -43,6 +43,11 @@ class Task(Record):
         return tuple(self.data["calls"]) if "calls" in self.data else (self.data,)
 
     @property
+    def transaction(self) -> str:
+        """What becomes of the transaction that its calls run in; empty where they run in none."""
+        return str(self.data.get("transaction", ""))
+
+    @property
     def digest(self) -> str:
         """What tells it from any task that differs in a letter; its place in a file does not matter."""
         text = json.dumps(self.data, sort_keys=True)

@@ -8,6 +8,7 @@ import tempfile
 
 from corral.containment.layers import LAYERS
 from corral.errors import PolicyError
+from corral.evals.settling import DISCARD, KINDS, RENAMED, WAYS
 from corral.evals.task import RECORDS, SETTINGS, config_of
 
 TYPE_CHECKING = False
@@ -19,9 +20,23 @@ if TYPE_CHECKING:
     Problem = tuple[Path, str]  # where, from the task's own top, and what
 
 CALL = ("argv", "shell", "cwd", "env", "stdin", "expect")
-TASK = ("id", "about", "tags", "needs", *SETTINGS, *RECORDS, "files", "outside", "calls", *CALL)
+TASK = (
+    "id",
+    "about",
+    "tags",
+    "needs",
+    *SETTINGS,
+    *RECORDS,
+    "files",
+    "outside",
+    "transaction",
+    "meanwhile",
+    "calls",
+    *CALL,
+)
 DEFAULTS = tuple(key for key in TASK if key not in ("id", "about", "calls", *CALL))
 AFTER = ("files", "outside")
+OF_TRANSACTION = ("changes", "conflicts", "refused")
 EXPECT = (
     *("exit_code", "decision", "rule", "rules", "denied", "timed_out", "truncated", "violations", "enforcement"),
     *("stdout", "stderr", "reason"),
@@ -36,11 +51,11 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
     """Return what is wrong with a task; nothing where it can run."""
     found = [*_unknown((), data, TASK, "a task"), *_identity(data), *_words((), data, ("tags", "needs"))]
     found += [(("needs", n), f"{need!r} is no layer; known: {', '.join(NEEDS)}") for n, need in _wrong_needs(data)]
-    found += _tables((), data, (*RECORDS, *AFTER, "expect", "env"))
+    found += _tables((), data, (*RECORDS, *AFTER, "meanwhile", "expect", "env"))
     if found:
         return found
-    found += _settings(data)
-    for name in AFTER:
+    found += [*_settings(data), *_transaction(data)]
+    for name in (*AFTER, "meanwhile"):
         for path, given in data.get(name, {}).items():
             found += _file((name, path), path, given)
     return [*found, *(_many(data) if "calls" in data else _one(data))]
@@ -51,7 +66,7 @@ def default_problems(data: object) -> list[Problem]:
     if not isinstance(data, dict):
         return [((), "defaults must be a table")]
     found = [*_unknown((), data, DEFAULTS, "defaults"), *_words((), data, ("tags", "needs"))]
-    return found or _tables((), data, (*RECORDS, *AFTER))
+    return found or _tables((), data, (*RECORDS, *AFTER, "meanwhile"))
 
 
 def _unknown(at: Path, data: Mapping[str, Any], known: Iterable[str], whose: str) -> list[Problem]:
@@ -108,6 +123,20 @@ def _settings(data: Mapping[str, Any]) -> Iterator[Problem]:
         yield tuple(field) if field[0] in data else (), str(error)
 
 
+def _transaction(data: Mapping[str, Any]) -> Iterator[Problem]:
+    way, expect = data.get("transaction"), data.get("expect", {})
+    if way is not None and way not in WAYS:
+        yield ("transaction",), f"transaction must be one of {', '.join(WAYS)}, not {way!r}"
+        return
+    if way is None and "meanwhile" in data:
+        yield ("meanwhile",), 'meanwhile is what changes beside a transaction: add transaction = "apply"'
+    for name in OF_TRANSACTION:
+        if name in expect and way is None:
+            yield ("expect", name), f'{name} are a transaction\'s: add transaction = "apply", or "discard"'
+        elif name in expect and name != "changes" and way == DISCARD:
+            yield ("expect", name), f'{name} come of applying: use transaction = "apply"'
+
+
 def _file(at: Path, name: str, given: object) -> Iterator[Problem]:
     yield from _name(at, name)
     if isinstance(given, str):
@@ -140,7 +169,7 @@ def _name(at: Path, name: str) -> Iterator[Problem]:
 
 def _one(data: Mapping[str, Any]) -> Iterator[Problem]:
     yield from _call((), data)
-    yield from _expect(("expect",), data.get("expect", {}), (*EXPECT, *AFTER))
+    yield from _expect(("expect",), data.get("expect", {}), (*EXPECT, *AFTER, *OF_TRANSACTION))
     if not data.get("expect"):
         yield (), "a task expects something: add an expect table, as in: expect = { exit_code = 0 }"
 
@@ -160,7 +189,7 @@ def _many(data: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _call(at, call)
         if isinstance(call.get("expect", {}), dict):
             yield from _expect((*at, "expect"), call.get("expect", {}), EXPECT)
-    yield from _expect(("expect",), data.get("expect", {}), AFTER)
+    yield from _expect(("expect",), data.get("expect", {}), (*AFTER, *OF_TRANSACTION))
     if not data.get("expect") and not any(call.get("expect") for call in calls):
         yield ("calls",), "a task expects something: add an expect table to a call"
 
@@ -189,6 +218,8 @@ def _expect(at: Path, expect: Mapping[str, Any], known: Iterable[str]) -> Iterat
             yield from _match((*at, key), value)
         if key in AFTER:
             yield from _states((*at, key), value)
+        if key == "changes":
+            yield from _changes((*at, key), value)
 
 
 def _match(at: Path, value: object) -> Iterator[Problem]:
@@ -226,6 +257,17 @@ def _states(at: Path, value: object) -> Iterator[Problem]:
             yield from _match((*at, name), state)
 
 
+def _changes(at: Path, value: object) -> Iterator[Problem]:
+    if not isinstance(value, dict):
+        yield at, 'changes must be a table, as in: { "a.txt" = "added" }'
+        return
+    for name, kind in value.items():
+        yield from _name((*at, name), name)
+        is_rename = isinstance(kind, str) and kind.startswith(RENAMED) and kind != RENAMED
+        if kind not in KINDS and not is_rename:
+            yield (*at, name), f"a change is one of {', '.join(KINDS)}, or renamed from a path, not {kind!r}"
+
+
 def _is(kind: type, what: str) -> Callable[[object], str]:
     return lambda value: "" if type(value) is kind else f"must be {what}, not {value!r}"
 
@@ -249,4 +291,6 @@ _CHECKS: dict[str, Callable[[object], str]] = {
     "truncated": _is(bool, "true or false"),
     "violations": _list,
     "enforcement": _of("full", "partial", "none"),
+    "conflicts": _list,
+    "refused": _list,
 }
