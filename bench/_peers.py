@@ -60,7 +60,6 @@ class Peer(Record):
     package: str
     command: Callable[[str, str, list[str]], list[str]] | None = None
     needs: tuple[str, ...] = ()
-    leaves_files: bool = False  # in the directory for temporary files, when it is killed
 
 
 def node_modules(place: str) -> str:
@@ -97,7 +96,9 @@ def _codex(place: str, project: str, argv: list[str]) -> list[str]:
     found = glob(f"{node_modules(place)}/@openai/codex-linux-{PROCESSOR}/vendor/*/bin/codex")
     if not found:
         raise Missing("the package holds no program for this machine")
-    return [found[0], "sandbox", "-P", ":workspace", "-C", project, "--", *argv]
+    # Its own profile also grants /tmp, where what it masks there stays when it is killed.
+    rights = 'permissions.bench={extends=":workspace",filesystem={":slash_tmp"="read"}}'
+    return [found[0], "sandbox", "-P", "bench", "-c", rights, "-C", project, "--", *argv]
 
 
 def _gvisor(_: str, project: str, argv: list[str]) -> list[str]:
@@ -135,7 +136,7 @@ PEERS = (
     Peer("firejail", "firejail", _firejail, ("firejail",)),
     Peer("codex", "@openai/codex", _codex),
     Peer("gVisor", "runsc", _gvisor, ("runsc",)),
-    Peer("srt", "@anthropic-ai/sandbox-runtime", _srt, ("bwrap", "socat", "rg"), leaves_files=True),
+    Peer("srt", "@anthropic-ai/sandbox-runtime", _srt, ("bwrap", "socat", "rg")),
 )
 
 

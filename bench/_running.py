@@ -30,11 +30,11 @@ class Running:
         if peer.command is None or peer.package in NODE_PINS:
             _see(peer, place)
         # Where a tool keeps its settings is not part of the comparison, and must not be the owner's own.
-        home = f"{project}.home"
-        os.makedirs(home, exist_ok=True)
-        self.env = {**os.environ, "HOME": home, "CODEX_HOME": home}
-        if peer.leaves_files:
-            self.env["TMPDIR"] = home
+        home, temporary = f"{project}.home", f"{project}.tmp"
+        for folder in (home, temporary):
+            os.makedirs(folder, exist_ok=True)
+        # Nor may what it leaves behind lie in the directory for temporary files that all share.
+        self.env = {**os.environ, "HOME": home, "CODEX_HOME": home, "TMPDIR": temporary}
         if peer.command is None:
             self._worker = self.worker()
 

@@ -107,6 +107,14 @@ def test_a_sandbox_that_holds_nothing_is_noticed(folder: Path) -> None:
     assert list((folder / "outside").iterdir()) == []
 
 
+def test_a_sandbox_leaves_its_files_in_places_of_its_own(folder: Path) -> None:
+    peer = _running(folder, ["env"])
+    peer.run(["sh", "-c", 'touch "$HOME/a" "$CODEX_HOME/b"; mktemp'])
+    left = {path.name for name in ("home", "tmp") for path in Path(f"{peer.project}.{name}").iterdir()}
+    assert {"a", "b"} < left
+    assert len(left) == 3
+
+
 def test_a_sandbox_that_runs_nothing_is_noticed(folder: Path) -> None:
     with pytest.raises(Missing, match=r"^it does not run here: error: no user namespaces$"):
         canary(_running(folder, ["sh", "-c", "echo error: no user namespaces >&2; false", "sh"]), folder / "outside")

@@ -100,6 +100,17 @@ def test_wrong_arguments_are_125_with_a_hint_and_nothing_on_stdout(
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("words", ["eval --fixtures --list", "demo", "selftest", "doctor"])
+def test_no_directory_for_temporary_files_is_said(words: str, project: Path) -> None:
+    # No file may grow here, so that Python finds no such directory.
+    line = f"ulimit -f 0; exec {sys.executable} -m corral {words}"
+    done = subprocess.run(["bash", "-c", line], cwd=project, capture_output=True, check=False, timeout=DEADLINE_SECONDS)
+    said = done.stderr.decode().splitlines()[-1]
+    assert (done.returncode, b"Traceback" in done.stderr) == (125, False)
+    assert said.startswith("corral: No usable temporary directory found in [")
+    assert said.endswith("]; set TMPDIR to a directory that you can write")
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_no_answer(closed: str, project: Path) -> None:
     for call, status in (("ls", 0), ("rm x", 126)):

@@ -284,6 +284,24 @@ def test_verify_names_what_is_wrong(home: dict[str, str], project: Path) -> None
     assert (report["whole"], len(report["problems"]), report["lines"]) == (False, 1, 4)
 
 
+@pytest.mark.parametrize("instead", ["file", "link to nothing", "file above"])
+def test_a_log_that_cannot_be_read_is_not_whole(home: dict[str, str], project: Path, instead: str) -> None:
+    place = Path(directory(home))
+    absent = cli(home, project, "log", "verify")
+    assert (absent.returncode, absent.stdout) == (0, "whole: no lines\n")
+    taken = place.parent if instead == "file above" else place
+    taken.parent.mkdir(parents=True, exist_ok=True)
+    if instead == "link to nothing":
+        taken.symlink_to("nowhere")
+    else:
+        taken.write_text("")
+    for words in ((), ("--json",)):
+        done = cli(home, project, "log", "verify", *words)
+        assert (done.returncode, done.stdout) == (125, "")
+        why = "No such file or directory" if instead == "link to nothing" else "Not a directory"
+        assert done.stderr == f"corral: the audit log cannot be read: {place}: {why}\n"
+
+
 def test_new_entries_are_shown_live(home: dict[str, str], project: Path, tmp_path: Path) -> None:
     filled(home, project)
     words = [sys.executable, "-m", "corral", "log", "-f", "--json", "--text", "live"]

@@ -194,12 +194,24 @@ class _Reader:
 
 def verify(place: str) -> Report:
     """Look at every line of the log, and at what `head` says of it."""
-    if not os.path.isdir(place):
-        return Report()
-    before = read_head(place)
-    files = _opened(place)
-    after = read_head(place)
+    try:
+        if _is_absent(place):
+            return Report()
+        os.listdir(place)  # what stands there instead of a directory, or is closed, is no empty log
+        before = read_head(place)
+        files = _opened(place)
+        after = read_head(place)
+    except OSError as error:
+        raise AuditError(f"the audit log cannot be read: {error.filename or place}: {error.strerror}") from None
     return _Chain(before, after).walked(files)
+
+
+def _is_absent(place: str) -> bool:
+    try:
+        os.lstat(place)
+    except FileNotFoundError:
+        return True
+    return False
 
 
 class _Chain:

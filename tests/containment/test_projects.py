@@ -12,7 +12,8 @@ import pytest
 
 import corral
 from corral import Containment, Sandbox
-from corral.containment import toolchains
+from corral.containment import toolchains, view
+from corral.errors import ContainmentError
 
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
 
@@ -105,6 +106,32 @@ def memory() -> Iterator[Path]:
     """A directory on another file system."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         yield Path(folder).resolve()
+
+
+@pytest.mark.parametrize("is_file", [False, True], ids=["missing", "a file"])
+def test_a_home_directory_in_the_project_that_is_none_is_made_elsewhere(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    open_sandbox: Callable[..., Sandbox],
+    *,
+    is_file: bool,
+) -> None:
+    own = project / "nobody"
+    if is_file:
+        own.write_text("x")
+    monkeypatch.setenv("HOME", str(own))
+    done = open_sandbox().run('echo in > ~/note && cat ~/note && echo "$HOME"', shell=True)
+    assert (done.enforcement, done.stdout, done.stderr) == ("full", b"in\n/home/user\n", b"")
+    assert [path.name for path in project.iterdir()] == (["nobody"] if is_file else [])
+
+
+def test_a_home_directory_that_is_none_and_has_no_other_place_is_said() -> None:
+    with pytest.raises(ContainmentError) as raised:
+        view._home("/home/user/nobody", ("/home/user",))
+    assert str(raised.value) == (
+        "HOME is /home/user/nobody, which is no directory and lies in what commands see; "
+        "make it, or set HOME to one outside"
+    )
 
 
 def test_a_project_may_lie_on_another_file_system(memory: Path, open_sandbox: Callable[..., Sandbox]) -> None:

@@ -136,6 +136,21 @@ def test_a_mistake_is_told_with_its_place_and_what_to_do(tmp_path: Path, text: s
         pytest.param('{"id": "x"', "2:11: this is not JSON: Expecting ',' delimiter", id="no JSON"),
         pytest.param("[]", "2:1: a line is one task, an object", id="a list"),
         pytest.param(
+            '{"id": "x", "argv": "ls", "expect": {"exit_code": 0}}',
+            '2:13: argv must be a list of strings, as in: "argv": ["ls", "-l"]',
+            id="argv as text",
+        ),
+        pytest.param(
+            '{"id": "x", "argv": ["ls"], "expect": {"files": 1}}',
+            '2:40: files must be a table, as in: "files": {"a.txt": "exists"}',
+            id="files that are none",
+        ),
+        pytest.param(
+            '{"id": "x", "argv": ["ls"], "files": {"/, as in: x": ""}, "expect": {"exit_code": 0}}',
+            "2:39: the name of a file is relative, without empty parts, . and .., not '/, as in: x'",
+            id="an example of the task's own",
+        ),
+        pytest.param(
             '{"id": "x", "argv": ["ls"], "expect": {"exitcode": 0}}',
             "2:40: expect has no 'exitcode'",
             id="a typo",

@@ -16,6 +16,7 @@ from corral.cli import main
 from corral.config import SandboxConfig
 from corral.evals.results import RESULTS
 from corral.model import Call, Verdict
+from screen import Screen
 
 DEADLINE_SECONDS = 60
 
@@ -65,6 +66,18 @@ def test_a_report_is_written_for_its_owner_alone(logged: dict[str, str], project
     assert report.stat().st_mode & 0o777 == 0o600
     assert "ls -l" in report.read_text()
     assert [path.name for path in project.iterdir()] == ["r.html"]
+
+
+def test_how_far_a_report_is_stands_on_a_terminal_and_is_wiped(logged: dict[str, str], project: Path) -> None:
+    screen = Screen([sys.executable, "-m", "corral", "view", "--out", "r.html"], project, environ=logged)
+    try:
+        assert screen.status() == 0
+    finally:
+        screen.close()
+    drawn, _, after = screen.seen.rpartition(b"\r\x1b[K")
+    assert drawn.startswith(b"\rcorral: 1 calls read\x1b[K")
+    assert after.startswith(b"corral: 1 calls are in r.html, ")
+    assert b"\r" not in cli(logged, project, "--out", "r.html").stderr.encode()
 
 
 def test_a_link_in_the_place_of_a_report_is_replaced_and_not_written_through(

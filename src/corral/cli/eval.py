@@ -7,6 +7,7 @@ import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
 from time import monotonic
 
+from corral.cli.statusline import StatusLine
 from corral.errors import CorralError
 from corral.evals.compare import compare
 from corral.evals.evaluate import evaluate
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     from corral.evals.outcome import Outcome
     from corral.evals.task import Task
-
-REDRAW_SECONDS = 0.1
 
 
 def main(options: argparse.Namespace) -> int:
@@ -92,10 +91,9 @@ class Progress:
 
     def __init__(self, total: int) -> None:
         self._total = total
-        self._terminal = terminal_of(sys.stderr, os.environ)
-        self._is_drawn = sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._line = StatusLine()
         self._done = self._known = self._bad = 0
-        self._begun = self._drawn_at = monotonic()
+        self._begun = monotonic()
 
     def begin(self, known: Sequence[Outcome]) -> None:
         """Count what an earlier run has done."""
@@ -107,31 +105,23 @@ class Progress:
         """Count one more; one that did not pass is shown at once."""
         self._done += 1
         self._bad += not outcome.is_good
-        if not outcome.is_good and self._is_drawn:
-            self.say(outcome_text(outcome, self._terminal))
-        if monotonic() - self._drawn_at >= REDRAW_SECONDS or self._done == self._total:
+        if not outcome.is_good and self._line.is_drawn:
+            self.say(outcome_text(outcome, self._line.terminal))
+        if self._line.is_due or self._done == self._total:
             self._draw()
 
     def say(self, text: str) -> None:
         """Print words above the bar."""
-        self._wipe()
+        self._line.wipe()
         print(text, file=sys.stderr)
 
     def _draw(self) -> None:
-        if self._is_drawn:
-            self._drawn_at = monotonic()
-            seconds = self._drawn_at - self._begun
-            line = progress_text(self._done, self._total, self._bad, seconds, self._terminal, known=self._known)
-            sys.stderr.write(f"\r{line}\x1b[K")
-            sys.stderr.flush()
-
-    def _wipe(self) -> None:
-        if self._is_drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+        seconds = monotonic() - self._begun
+        terminal = self._line.terminal
+        self._line.draw(progress_text(self._done, self._total, self._bad, seconds, terminal, known=self._known))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._wipe()
+        self._line.wipe()

@@ -9,6 +9,7 @@ from threading import Event
 
 from corral.audit import directory
 from corral.cli.log import wish_of
+from corral.cli.statusline import StatusLine
 from corral.errors import CorralError
 from corral.record import json_text
 from corral.terminal import visible
@@ -41,13 +42,15 @@ def main(options: argparse.Namespace) -> int:
 
 def _write(source: Source, root: str, spans: Spans | None, options: argparse.Namespace) -> int:
     feed = Feed()
-    fill(feed, source)
     reader = Reader(os.environ, root=root, keeps=True)
-    try:
-        size = write(options.out, feed, page.meta(name=source.name, kind=source.kind, live=False), reader, spans)
-    except OSError as error:
-        raise CorralError(f"{options.out} cannot be written: {error.strerror}") from None
-    count = len(feed.keys())
+    about = page.meta(name=source.name, kind=source.kind, live=False)
+    with StatusLine() as line:
+        fill(feed, source, told=line.count)
+        try:
+            size = write(options.out, feed, about, reader, spans, told=line.count)
+        except OSError as error:
+            raise CorralError(f"{options.out} cannot be written: {error.strerror}") from None
+    count = len(feed)
     if options.json:
         print(json_text({"path": options.out, "calls": count, "bytes": size}))
     print(f"corral: {count} calls are in {visible(options.out)}, {size} bytes", file=sys.stderr)

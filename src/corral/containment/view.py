@@ -9,6 +9,7 @@ import os
 import sys
 
 from corral.containment import grants, identity, protected, toolchains
+from corral.errors import ContainmentError
 from corral.frozen import Record, frozen
 from corral.grammar import DEPENDENCIES
 from corral.places import inside
@@ -63,7 +64,6 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     """Decide what a command will see."""
     project = config.project_root
     owner_home = os.path.realpath(environ.get("HOME") or DEFAULT_HOME)
-    home = DEFAULT_HOME if owner_home == "/" or toolchains.is_system(owner_home) else owner_home
     given, granted = grants.resolve(config.containment)
     own = own_paths()
     for path in given:
@@ -79,6 +79,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     found = protected.find(project, common, granted)
     for path in granted:
         grants.refuse_protected(path, found.readonly)
+    home = _home(owner_home, (project, *shown, *given, *granted, *common, *settings))
 
     binds: dict[str, tuple[str, str]] = {}
     for path in toolchains.SYSTEM:
@@ -137,6 +138,19 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         tuple(path for path in programs if not inside(path, project)),
         tuple(shared),
     )
+
+
+def _home(owner_home: str, shown: tuple[str, ...]) -> str:
+    """Return where a command's own home directory stands: at the owner's, unless nothing can be mounted there."""
+    # In what is shown as it is outside, no directory is made to mount on: it would stay.
+    is_absent = _within(owner_home, shown) and not os.path.isdir(owner_home)
+    if owner_home != "/" and not toolchains.is_system(owner_home) and not is_absent:
+        return owner_home
+    if is_absent and _within(DEFAULT_HOME, shown):
+        raise ContainmentError(
+            f"HOME is {owner_home}, which is no directory and lies in what commands see; make it, or set HOME to one outside"
+        )
+    return DEFAULT_HOME
 
 
 def own_paths() -> list[str]:

@@ -45,6 +45,7 @@ MATCHES = ("equal", "contains", "lacks", "regex")
 FILE = ("text", "base64", "link", "directory", "mode")
 NEEDS = (*LAYERS, "root", "not-root")
 STATES = ("exists", "absent")
+AS_IN = ", as in: "  # before a line of TOML, with which a message ends
 
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:
@@ -87,7 +88,7 @@ def _meant(word: str, known: Iterable[str]) -> str:
 def _identity(data: Mapping[str, Any]) -> Iterator[Problem]:
     name = data.get("id")
     if name is None:
-        yield (), 'a task needs an id, as in: id = "reads-a-file"'
+        yield (), f'a task needs an id{AS_IN}id = "reads-a-file"'
     elif not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][\w.:/+-]{0,199}", name):
         yield ("id",), f"id must be up to 200 letters, digits and . : / + - _ without spaces, not {name!r}"
     if not isinstance(data.get("about", ""), str):
@@ -98,7 +99,7 @@ def _words(at: Path, data: Mapping[str, Any], names: Iterable[str]) -> Iterator[
     for name in names:
         given = data.get(name, [])
         if not isinstance(given, list) or not all(isinstance(word, str) and word for word in given):
-            yield (*at, name), f'{name} must be a list of words, as in: {name} = ["one"]'
+            yield (*at, name), f'{name} must be a list of words{AS_IN}{name} = ["one"]'
 
 
 def _wrong_needs(data: Mapping[str, Any]) -> list[tuple[int, str]]:
@@ -171,7 +172,7 @@ def _one(data: Mapping[str, Any]) -> Iterator[Problem]:
     yield from _call((), data)
     yield from _expect(("expect",), data.get("expect", {}), (*EXPECT, *AFTER, *OF_TRANSACTION))
     if not data.get("expect"):
-        yield (), "a task expects something: add an expect table, as in: expect = { exit_code = 0 }"
+        yield (), f"a task expects something: add an expect table{AS_IN}expect = {{ exit_code = 0 }}"
 
 
 def _many(data: Mapping[str, Any]) -> Iterator[Problem]:
@@ -199,7 +200,7 @@ def _call(at: Path, call: Mapping[str, Any]) -> Iterator[Problem]:
         yield at, "give argv or shell, not both" if "argv" in call else "argv or shell is missing"
     argv = call.get("argv", [])
     if not isinstance(argv, list) or not all(isinstance(word, str) for word in argv):
-        yield (*at, "argv"), 'argv must be a list of strings, as in: argv = ["ls", "-l"]'
+        yield (*at, "argv"), f'argv must be a list of strings{AS_IN}argv = ["ls", "-l"]'
     for key in ("shell", "cwd", "stdin"):
         if not isinstance(call.get(key, ""), str):
             yield (*at, key), f"{key} must be a string"
@@ -243,7 +244,7 @@ def _match(at: Path, value: object) -> Iterator[Problem]:
 
 def _states(at: Path, value: object) -> Iterator[Problem]:
     if not isinstance(value, dict):
-        yield at, f'{at[-1]} must be a table, as in: {{ "a.txt" = "exists" }}'
+        yield at, f'{at[-1]} must be a table{AS_IN}{at[-1]} = {{ "a.txt" = "exists" }}'
         return
     for name, state in value.items():
         yield from _name((*at, name), name)

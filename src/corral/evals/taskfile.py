@@ -9,7 +9,7 @@ import tomllib
 
 from corral.errors import CorralError
 from corral.evals.task import Task
-from corral.evals.taskcheck import default_problems, problems
+from corral.evals.taskcheck import AS_IN, default_problems, problems
 from corral.terminal import visible
 from corral.tomlplaces import places
 
@@ -65,6 +65,7 @@ class Loader:
             self._fail(path, (1, 1), "a task file ends in .toml or .jsonl")
 
     def _fail(self, path: str, place: tuple[int, int], message: str) -> None:
+        message = message if path.endswith(".toml") else _with_json(message)
         self.wrong.append(f"{visible(path)}:{place[0]}:{place[1]}: {visible(message)}")
 
     def _read_toml(self, path: str, text: str) -> None:
@@ -154,6 +155,15 @@ def merged(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
         elif key == "tags" and isinstance(own.get(key), list):
             data[key] = list(dict.fromkeys([*value, *own[key]]))
     return data
+
+
+def _with_json(message: str) -> str:
+    """Return a message with its example as a line of JSON has it."""
+    said, found, example = message.rpartition(AS_IN)
+    try:
+        return f"{said}{found}{json.dumps(tomllib.loads(example))[1:-1]}" if found else message
+    except tomllib.TOMLDecodeError:
+        return message  # the words are a task's own
 
 
 def _in_line(number: int, line: str) -> Where:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from corral.gates import Ruling
     from corral.result import SandboxResult
+    from corral.viewer.details import Told
 
 __all__ = ["LiveView", "write"]
 
@@ -66,13 +67,21 @@ class LiveView:
         self.close()
 
 
-def write(path: str, feed: Feed, about: dict[str, Any], reader: Reader, spans: Spans | None = None) -> int:
+def write(
+    path: str,
+    feed: Feed,
+    about: dict[str, Any],
+    reader: Reader,
+    spans: Spans | None = None,
+    *,
+    told: Told | None = None,
+) -> int:
     """Write the page with its data to a file that only its owner can read, whole or not at all; return its bytes."""
     new = f"{path}.{os.getpid()}.new"
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(page.report(about, feed.texts(), details_of_all(feed, reader, spans), feed.evals))
+            file.writelines(page.report(about, feed.texts(), details_of_all(feed, reader, spans, told), feed.evals))
         os.replace(new, path)
     except BaseException:
         os.unlink(new)

@@ -6,6 +6,7 @@ from corral.viewer.feed import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from corral.viewer.feed import Feed
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from corral.viewer.spans import Spans
 
     Data = dict[str, Any]
+    Told = Callable[[str, int], None]  # of what, and how many by now
 
 MAX_READ = (
     5000  # calls that are read again for a report, those that were not allowed first; one takes about a millisecond
@@ -29,7 +31,7 @@ def details_of(key: str, feed: Feed, reader: Reader, spans: Spans | None) -> Dat
     return made | {"spans": spans.of(call)} if spans is not None else made
 
 
-def details_of_all(feed: Feed, reader: Reader, spans: Spans | None) -> Data:
+def details_of_all(feed: Feed, reader: Reader, spans: Spans | None, told: Told | None = None) -> Data:
     """Return what a report keeps of its calls besides themselves, within bounds; the newest calls first.
 
     Calls of one text in one place are read once: `parts` lists what was read, `calls` says which of it belongs to which key.
@@ -38,7 +40,9 @@ def details_of_all(feed: Feed, reader: Reader, spans: Spans | None) -> Data:
     known: dict[str, int] = {}
     room = MAX_CHARACTERS
     calls = [call for key in reversed(feed.keys()) if (call := feed.call(key)) is not None]
-    for call in sorted(calls, key=lambda call: call.get("decision") == "allow"):
+    for number, call in enumerate(sorted(calls, key=lambda call: call.get("decision") == "allow")):
+        if told is not None:
+            told(f"of {len(calls)} calls looked at again", number)
         about: Data = {}
         same = dumps([call.get(name) for name in ("argv", "shell", "cwd", "root", "profile", "cut")])
         if same not in known and len(known) < MAX_READ:

@@ -98,6 +98,11 @@ class Feed:
         with self._news:
             return DROPPED if key in self._dropped else self._outputs.get(key)
 
+    def __len__(self) -> int:
+        """Return how many calls there are."""
+        with self._news:
+            return len(self._texts)
+
     def texts(self) -> Sequence[str]:
         """Return all calls as JSON."""
         with self._news:

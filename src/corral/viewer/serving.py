@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 
+    from corral.viewer.details import Told
     from corral.viewer.feed import Feed
     from corral.viewer.parts import Reader
     from corral.viewer.sources import Source
@@ -62,10 +63,12 @@ class Server:
         self._http.server_close()
 
 
-def fill(feed: Feed, source: Source, stop: Event | None = None) -> None:
+def fill(feed: Feed, source: Source, stop: Event | None = None, *, told: Told | None = None) -> None:
     """Take in what a source has, and close it; with `stop`, go on as it grows until that is set."""
     try:
         while source.look(feed):
+            if told is not None:
+                told("calls read", len(feed))
             if stop is not None and stop.is_set():
                 return
         feed.loaded()

@@ -122,6 +122,33 @@ def test_every_key_that_may_hold_the_path_is_judged(key: str, owner: Owner) -> N
     assert owner.hook("gemini", json.dumps(payload).encode()).returncode == 2
 
 
+def many(owner: Owner, pattern: str) -> bool:
+    """Say whether reading many files by a pattern is refused."""
+    given = {"include": ["harmless", owner.placed(pattern)]}
+    payload = {"hook_event_name": "BeforeTool", "cwd": str(owner.root), "tool_name": "read_many_files"}
+    return owner.hook("gemini", json.dumps(payload | {"tool_input": given}).encode()).returncode == 2
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["src/**/*.ts", "*", "**", "ROOT/src/*.py", "app/[id]/page.tsx", "!dist/**", "src/{a,b}/*.md", "/etc/hostname"],
+)
+def test_a_pattern_in_the_project_is_the_hosts(pattern: str, owner: Owner) -> None:
+    assert not many(owner, pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("HOME/.s*/id_rsa", "HOME/**", "/**", "../*", "~/*/id_rsa", "way/**", "src/*/../../../.ssh/*"),
+        *("{/etc,src}/*", "{src,/etc}/*", "@(src|/etc)/*", "{..,src}/*", "/etc/[s]hadow"),
+    ],
+)
+def test_a_pattern_that_reaches_outside_is_refused(pattern: str, owner: Owner) -> None:
+    (owner.root / "way").symlink_to("/etc")
+    assert many(owner, pattern)
+
+
 @pytest.mark.parametrize("piece", ["r", "m -rf src", "ls", "\n", "y"])
 def test_what_is_typed_into_a_session_is_never_allowed_by_itself(piece: str, owner: Owner) -> None:
     arguments = json.dumps({"sessionId": "1", "input": piece})

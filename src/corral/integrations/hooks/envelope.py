@@ -48,7 +48,10 @@ class Asked:
     host works, by which the project is found if no root is named: what an agent chooses for a call chooses no project.
     """
 
-    __slots__ = ("asks", "base", "cwd", "given", "is_typed", "keeps", "kind", "paths", "rewrites", "root", "text")
+    __slots__ = (
+        *("are_patterns", "asks", "base", "cwd", "given", "is_typed", "keeps", "kind", "paths", "rewrites", "root"),
+        "text",
+    )
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class Asked:
         keeps: str = "",
         base: str = "",
         is_typed: bool = False,
+        are_patterns: bool = False,
     ) -> None:
         self.kind = kind
         self.cwd = cwd
@@ -76,6 +80,7 @@ class Asked:
         self.keeps = keeps
         self.base = base or cwd
         self.is_typed = is_typed
+        self.are_patterns = are_patterns
 
 
 class Answer:

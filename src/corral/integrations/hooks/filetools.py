@@ -23,6 +23,7 @@ _OWN = (".claude/", ".codex/", ".gemini/", ".cursor/", ".copilot/", ".config/ope
 _OWN_SECRETS = frozenset(
     {".credentials.json", "auth.json", "oauth_creds.json", "mcp-oauth-tokens.json", "config.toml", "config.json"}
 )
+_WILD = "*?[{(!"
 # Reading elsewhere is left to the host's own rules.
 _READS_JUDGED = frozenset({"read-secret", "read-env", "read-device"})
 
@@ -30,6 +31,10 @@ _READS_JUDGED = frozenset({"read-secret", "read-env", "read-device"})
 def judge_files(asked: Asked, config: SandboxConfig, environ: Mapping[str, str]) -> Answer:
     """Return the strictest answer to any of the paths."""
     machine = Machine.of(config)
+    for path in asked.paths if asked.are_patterns else ():
+        if _leaves(path, asked.cwd, machine):
+            why = f"{path[:200]} is a pattern that reaches outside the project, where it could match credentials."
+            return Answer("deny", f"corral refuses this: {why} Name the files themselves.")
     answer = Answer("allow")
     for path in (meant for given in asked.paths for meant in _meant(given, asked.cwd, machine.home)):
         one = _judge(path, asked, config, machine, environ)
@@ -48,6 +53,20 @@ def _meant(path: str, cwd: str, home: str) -> list[str]:
     if ".." in path:
         found += [os.path.normpath(os.path.join(cwd, one)) for one in found]
     return found
+
+
+def _leaves(pattern: str, cwd: str, machine: Machine) -> bool:
+    """Say whether a pattern may match what lies neither in the project nor in what the owner lets be read."""
+    parts = pattern.split("/")
+    plain = next((n for n, part in enumerate(parts) if any(sign in part for sign in _WILD)), len(parts))
+    rest = "/".join(parts[plain:])
+    if ".." in rest or any(f"{sign}/" in rest for sign in "{,(|"):  # alternatives may lead anywhere
+        return True
+    above = "/".join(parts[:plain]) or ("/" if pattern.startswith("/") else ".")
+    places = [os.path.realpath(os.path.join(cwd, one)) for one in _meant(above, cwd, machine.home)]
+    return bool(rest) and not all(
+        inside(place, machine.root) or (machine.readable and machine.granted("reads", place)) for place in places
+    )
 
 
 def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, environ: Mapping[str, str]) -> Answer:

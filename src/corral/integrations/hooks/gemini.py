@@ -57,7 +57,8 @@ def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
         return Asked(SHELL, folder, root, text=text, given=given, rewrites=True, base=cwd)
     if tool in _WRITES:
         return Asked(WRITE, cwd, root, paths=files_in(given, ("file_path",), needed=True))
-    return Asked(READ, cwd, root, paths=files_in(given, _READS[tool], needed=False))
+    paths = files_in(given, _READS[tool], needed=False)
+    return Asked(READ, cwd, root, paths=paths, are_patterns=tool == "read_many_files")
 
 
 def render(answer: Answer, asked: Asked | None) -> Said:
