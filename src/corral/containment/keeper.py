@@ -14,21 +14,10 @@ from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 from errno import EIO, ELOOP, EOPNOTSUPP
 from time import monotonic, sleep
 
-from corral.containment import (
-    backend,
-    cgroups,
-    inside,
-    lasting,
-    layers,
-    limits,
-    namespaces,
-    overlay,
-    scratch,
-    tree,
-    warden,
-    wire,
-)
+from corral.containment import backend, cgroups, lasting, layers, namespaces, overlay, scratch, tree, warden, wire
 from corral.containment.bounds import Bounds, close_all_but
+from corral.containment.inside import identities
+from corral.containment.limits import rlimits
 from corral.containment.meter import Meter, is_needed
 
 TYPE_CHECKING = False
@@ -122,7 +111,7 @@ def _enter(
     if plan["scratch_lasts"]:
         plan["held_scratch"] = lasting.hold(plan["scratch"])
     scratch.make(plan["scratch"], plan["home_files"])
-    plan["outside"] = inside.identities()
+    plan["outside"] = identities()
     available = layers.probe(plan["scratch"])
     held = _choose_backend(plan, available)
     _choose_bounds(plan, trial.places(), own_pids="pid" in held)
@@ -183,7 +172,7 @@ def _choose_bounds(plan: dict[str, Any], groups: dict[str, cgroups.Place], *, ow
     plan["not_counted"] = 2 if plan.get("backend") == "bubblewrap" else 1
     # The kernel counts for RLIMIT_NPROC by user and user namespace, and root not at all.
     plan["counts_by_user"] = "processes" in bounds and "pids" not in groups and own_pids and os.geteuid() != 0
-    plan["rlimits"] = limits.rlimits(plan)
+    plan["rlimits"] = rlimits(plan)
     plan["is_metered"] = is_needed(plan)
     if isinstance(bounds.get("memory_bytes"), float):
         bounds["memory_bytes"] = int(bounds["memory_bytes"] * cgroups.own_memory_bound())
