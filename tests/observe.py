@@ -1,11 +1,18 @@
 """What a test sees of processes and descriptors, from outside."""
 
+import itertools
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
-DEADLINE_SECONDS = 20.0
+from corral import Handle, SandboxResult
+
+# Only what fails waits so long; a loaded machine does not fail.
+DEADLINE_SECONDS = 60.0
+T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], object]) -> None:
@@ -14,6 +21,38 @@ def eventually(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < until, "the condition never came to hold"
         time.sleep(0.005)
+
+
+def with_enough_time(run: Callable[[float], T], has_begun: Callable[[T], object]) -> T:
+    """Return what a time limit ended that was long enough for it to begin: how long that takes is the machine's affair."""
+    for seconds in (0.5, 2.0, 8.0, 32.0):
+        ended = run(seconds)
+        if has_begun(ended):
+            return ended
+    raise AssertionError("it never began, however much time it had")
+
+
+def seen_before_its_end(started: Handle, fact: Callable[[], object]) -> SandboxResult | None:
+    """Return a command's result, or nothing where a fact was not seen while it ran."""
+    is_seen = False
+    while started.poll() is None:
+        is_seen = is_seen or bool(fact())
+        time.sleep(0.005)
+    return started.wait() if is_seen else None
+
+
+_ports = itertools.count(20_000 + os.getpid() % 1000 * 10)
+
+
+def free_port() -> int:
+    """Return a port that nobody gets by chance before the test uses it: the kernel hands out higher ones."""
+    for port in _ports:
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
+    raise AssertionError("unreachable")
 
 
 def alive(marker: str) -> list[int]:

@@ -15,6 +15,7 @@ import pytest
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
 from corral.agentbook import Agent, named, names, of_program, of_settings, read
 from hosting import answering
+from observe import free_port
 from screen import Screen
 
 CORRAL = (sys.executable, "-m", "corral", "run")
@@ -167,13 +168,12 @@ def test_what_was_granted_is_in_the_log(home: Home, screen: Callable[..., Screen
 
 
 def test_a_port_is_published_after_a_yes(home: Home, screen: Callable[..., Screen]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     one = screen(
         "--publish",
         str(port),
         "--timeout",
-        "30",
+        "100",
         "--",
         "python3",
         "-m",

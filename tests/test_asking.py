@@ -151,8 +151,11 @@ def test_anything_else_is_a_no(screen: Callable[..., Screen], project: Path, ans
 
 
 def test_keys_hit_before_the_question_are_no_answer(screen: Callable[..., Screen], project: Path) -> None:
-    shown = screen(*CORRAL, "run", "--", *RESET)
+    shown = screen(
+        "sh", "-c", 'until [ -e ../typed ]; do sleep 0.01; done; exec "$@"', "sh", *CORRAL, "run", "--", *RESET
+    )
     shown.type(b"o\ro\ro\r")
+    (project.parent / "typed").touch()
     shown.until(END)
     shown.type(b"\r")
     assert shown.status() == 126

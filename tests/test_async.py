@@ -12,7 +12,7 @@ from corral import Containment, ContainmentError, Handle, Output, Sandbox, Sandb
 from corral.model import Call, Verdict
 from corral.pool import Pool
 from corral.spawn import Warden
-from observe import DEADLINE_SECONDS, alive, children, descriptors, eventually, unique_seconds
+from observe import DEADLINE_SECONDS, alive, children, descriptors, eventually, unique_seconds, with_enough_time
 
 
 def test_arun_gives_what_run_gives(open_box: Sandbox) -> None:
@@ -71,25 +71,24 @@ def test_a_hundred_runs_at_once_in_one_thread(open_box: Sandbox) -> None:
     async def crowd() -> list[bytes]:
         runs = (open_box.arun(f"sleep 0.3; echo {n}", shell=True) for n in range(100))
         results = await asyncio.gather(*runs)
-        assert threading.active_count() == 1
+        assert set(threading.enumerate()) <= before
         return [result.stdout for result in results]
 
-    before = threading.active_count()
-    assert before == 1
+    before = set(threading.enumerate())
     assert asyncio.run(crowd()) == [f"{n}\n".encode() for n in range(100)]
 
 
-def test_the_loop_runs_on_while_a_command_runs(open_box: Sandbox) -> None:
-    async def both() -> int:
-        ticks = 0
-        run = asyncio.ensure_future(open_box.arun(["sleep", "0.3"]))
-        while not run.done():
+def test_the_loop_runs_on_while_a_command_runs(open_box: Sandbox, project: Path) -> None:
+    async def both() -> SandboxResult:
+        # It ends only if somebody else does something meanwhile.
+        run = asyncio.ensure_future(open_box.arun("until [ -e go ]; do sleep 0.01; done; echo went", shell=True))
+        for _ in range(3):
             await asyncio.sleep(0.01)
-            ticks += 1
-        await run
-        return ticks
+        assert not run.done()
+        (project / "go").touch()
+        return await run
 
-    assert asyncio.run(both()) > 3
+    assert asyncio.run(both()).stdout == b"went\n"
 
 
 def test_cancelling_ends_the_tree_and_is_not_swallowed(open_box: Sandbox) -> None:
@@ -123,7 +122,11 @@ def test_a_timeout_of_the_loop_ends_the_tree(open_box: Sandbox) -> None:
 
 
 def test_the_commands_own_timeout_and_silence_hold(open_sandbox: Callable[..., Sandbox]) -> None:
-    result = asyncio.run(open_sandbox().arun("echo kept; sleep 100", shell=True, timeout_seconds=0.2))
+    box = open_sandbox()
+    result = with_enough_time(
+        lambda limit: asyncio.run(box.arun("echo kept; sleep 100", shell=True, timeout_seconds=limit)),
+        lambda ended: ended.stdout,
+    )
     assert (result.exit_code, result.stdout, result.timed_out) == (-101, b"kept\n", True)
     result = asyncio.run(open_sandbox(output=Output(silence_seconds=0.2)).arun(["sleep", "100"]))
     assert (result.exit_code, [violation.kind for violation in result.violations]) == (-101, ["silence"])
@@ -167,6 +170,7 @@ def test_awaiting_a_handle_may_be_given_up_while_the_command_runs_on(open_box: S
 
     async def impatient() -> None:
         started = open_box.start(["sleep", seconds])
+        eventually(lambda: alive(seconds))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(started, 0.1)
         assert started.poll() is None

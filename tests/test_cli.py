@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 import corral
-from observe import alive, eventually, unique_seconds
+from observe import alive, eventually, unique_seconds, with_enough_time
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "schemas" / "result.schema.json").read_text())
 STRICT = ("--profile", "strict")
@@ -487,11 +487,14 @@ class TestRun:
             assert (process.returncode, rest) == (0, b"end\n")
 
     def test_a_timeout_is_124_and_says_how_to_change_it(self, project: Path) -> None:
-        done = cli("run", *STRICT, "--timeout", "0.3", "--shell", "echo begun; sleep 60", cwd=project)
+        def run(limit: float) -> tuple[float, subprocess.CompletedProcess[bytes]]:
+            words = ("--timeout", str(limit), "--shell", "echo begun; sleep 60")
+            return limit, cli("run", *STRICT, *words, cwd=project)
+
+        limit, done = with_enough_time(run, lambda ended: ended[1].stdout)
         assert (done.returncode, done.stdout) == (124, b"begun\n")
-        assert (
-            done.stderr.decode() == "corral: timed out after 0.3 s; --timeout S sets another limit, --timeout 0 none\n"
-        )
+        said = f"corral: timed out after {limit:g} s; --timeout S sets another limit, --timeout 0 none\n"
+        assert done.stderr.decode() == said
 
     def test_a_denial_is_told_on_stderr_with_the_way_out(self, project: Path) -> None:
         lines = cli("run", *STRICT, "--", "rm", "notes.txt", cwd=project).stderr.decode().splitlines()
@@ -515,7 +518,7 @@ class TestRun:
 
     def test_an_interrupt_reaches_the_command_which_may_end_in_its_own_way(self, project: Path) -> None:
         (project / "tidy.py").write_text(
-            "import time\nprint('ready', flush=True)\ntry:\n    time.sleep(60)\n"
+            "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\n"
             "except KeyboardInterrupt:\n    print('tidied', flush=True)\n    raise SystemExit(7)\n"
         )
         command = [sys.executable, "-m", "corral", "run", *STRICT, "--", "python3", "tidy.py"]

@@ -34,16 +34,18 @@ def test_wait_gives_the_result_and_gives_it_again(open_box: Sandbox) -> None:
 
 
 def test_a_wait_that_takes_too_long_says_so_and_the_command_runs_on(open_box: Sandbox) -> None:
-    started = open_box.start("sleep 0.3; echo done", shell=True)
+    started = open_box.start("read; echo done", shell=True, open_stdin=True)
     with pytest.raises(TimeoutError, match=r"still runs after 0\.05 seconds"):
         started.wait(0.05)
     assert started.result is None
-    assert started.wait(20).stdout == b"done\n"
+    started.write_stdin(b"\n")
+    assert started.wait(DEADLINE_SECONDS).stdout == b"done\n"
 
 
 def test_poll_never_waits_and_reads_what_is_there(open_box: Sandbox) -> None:
-    started = open_box.start(["sleep", "0.2"])
+    started = open_box.start("read", shell=True, open_stdin=True)
     assert started.poll() is None
+    started.write_stdin(b"\n")
     eventually(lambda: started.poll() is not None)
     assert started.wait().exit_code == 0
 
@@ -295,7 +297,7 @@ def test_an_interrupt_after_an_outcome_was_taken_does_not_lose_it(
         patch.setattr(Handle, "_act", interrupted)
         with pytest.raises(KeyboardInterrupt):
             started.wait()
-    assert started.wait(5).stdout == b"x\n"
+    assert started.wait(DEADLINE_SECONDS).stdout == b"x\n"
 
 
 def test_a_handle_without_a_sandbox_still_works(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
@@ -454,7 +456,7 @@ def test_a_fork_that_waits_for_a_command_its_parent_drives_gets_an_error(open_bo
         child = os.fork()
     if child == 0:
         failures = 0
-        signal.alarm(10)
+        signal.alarm(int(DEADLINE_SECONDS))
         for ask in (started.wait, started.poll, started.__iter__, lambda: started.write_stdin(b"x"), started.close):
             try:
                 ask()

@@ -11,7 +11,16 @@ import pytest
 
 from corral import Limits, Output, Sandbox, SandboxResult, Violation
 from corral.pool import MAX_IDLE_WARDENS
-from observe import alive, children, descriptors, eventually, exist, unique_seconds
+from observe import (
+    alive,
+    children,
+    descriptors,
+    eventually,
+    exist,
+    seen_before_its_end,
+    unique_seconds,
+    with_enough_time,
+)
 
 # Forks and lets the parent end, for ever: no list of processes is true by the time it is read.
 HOPPER = """
@@ -171,7 +180,12 @@ def test_a_command_gets_nothing_but_three_descriptors_and_default_signals(open_b
 def test_a_timeout_ends_the_whole_tree_and_keeps_what_was_printed(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     text = f"echo before; echo problem >&2; sleep {seconds} & (sleep {seconds} & sleep {seconds}; :) & wait"
-    result = open_box.run(text, shell=True, timeout_seconds=0.5)
+    result = with_enough_time(
+        lambda limit: seen_before_its_end(
+            open_box.start(text, shell=True, timeout_seconds=limit), lambda: len(alive(seconds)) == 3
+        ),
+        bool,
+    )
     assert alive(seconds) == []
     assert told(result) == (-101, b"before\n", b"problem\n")
     assert (result.timed_out, result.ok, result.signal, result.killed) == (True, False, 9, 5)
@@ -204,14 +218,21 @@ def test_what_a_background_child_prints_soon_is_still_read(open_sandbox: Callabl
 
 def test_processes_that_fork_faster_than_they_are_listed_end_too(open_box: Sandbox, project: Path) -> None:
     seconds = unique_seconds()
-    result = open_box.run([*script(project, "hopper.py", HOPPER), seconds], timeout_seconds=0.5)
+    command = [*script(project, "hopper.py", HOPPER), seconds]
+    result = with_enough_time(lambda limit: open_box.run(command, timeout_seconds=limit), lambda ended: ended.stdout)
     assert alive(seconds) == []
     assert told(result) == (-101, b"hopping\n", b"")
 
 
 def test_a_fork_bomb_ends_at_the_deadline(open_box: Sandbox, project: Path) -> None:
     seconds = unique_seconds()
-    result = open_box.run([*script(project, "bomb.py", BOMB), seconds], timeout_seconds=2)
+    command = [*script(project, "bomb.py", BOMB), seconds]
+    result = with_enough_time(
+        lambda limit: seen_before_its_end(
+            open_box.start(command, timeout_seconds=limit), lambda: len(alive(seconds)) == 64
+        ),
+        bool,
+    )
     assert alive(seconds) == []
     assert (result.exit_code, result.killed) == (-101, 64)
 
@@ -235,26 +256,34 @@ def parent(pid):
 def zombies():
     return [state(pid) for pid in os.listdir("/proc") if pid.isdigit() and parent(pid) == warden].count("Z")
 import time
-end = time.monotonic() + 10
+end = time.monotonic() + 60
 while (count := zombies()) and time.monotonic() < end:
     time.sleep(0.01)
 print(count)
 """
-    assert told(open_box.run(script(project, "orphans.py", text))) == (0, b"0\n", b"")
+    assert told(open_box.run(script(project, "orphans.py", text), timeout_seconds=100)) == (0, b"0\n", b"")
 
 
 def test_silence_ends_a_command_that_prints_nothing(open_sandbox: Callable[..., Sandbox]) -> None:
     seconds = unique_seconds()
-    box = open_sandbox(output=Output(silence_seconds=0.3))
-    result = box.run(f"echo once; sleep {seconds}", shell=True)
+
+    def run(limit: float) -> tuple[float, SandboxResult]:
+        box = open_sandbox(output=Output(silence_seconds=limit))
+        return limit, box.run(f"echo once; sleep {seconds}", shell=True)
+
+    limit, result = with_enough_time(run, lambda ended: ended[1].stdout)
     assert alive(seconds) == []
     assert (told(result), result.timed_out) == ((-101, b"once\n", b""), True)
-    assert result.violations == (Violation("silence", detail="nothing was printed for 0.3 seconds"),)
+    assert result.violations == (Violation("silence", detail=f"nothing was printed for {limit:g} seconds"),)
 
 
 def test_a_command_that_keeps_talking_is_not_silent(open_sandbox: Callable[..., Sandbox]) -> None:
-    box = open_sandbox(output=Output(silence_seconds=1.0))
-    result = box.run("for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.2; done", shell=True)
+    def run(limit: float) -> SandboxResult:
+        # Longer than the limit in all, and much shorter between two lines.
+        text = f"for i in 1 2 3 4 5 6 7 8; do echo $i; sleep {limit / 5}; done"
+        return open_sandbox(output=Output(silence_seconds=limit)).run(text, shell=True)
+
+    result = with_enough_time(run, lambda ended: ended.ok)
     assert (result.exit_code, result.stdout, result.violations) == (0, b"1\n2\n3\n4\n5\n6\n7\n8\n", ())
 
 

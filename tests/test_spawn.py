@@ -13,9 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from corral import Containment, ContainmentError, Sandbox, driver, pool, spawn
+from corral import Containment, ContainmentError, Sandbox, SandboxResult, driver, pool, spawn
 from corral.containment.wire import pack_plan, unpack_plan
-from observe import DEADLINE_SECONDS, alive, children, descriptors, eventually, exist, unique_seconds
+from observe import (
+    DEADLINE_SECONDS,
+    alive,
+    children,
+    descriptors,
+    eventually,
+    exist,
+    unique_seconds,
+    with_enough_time,
+)
 
 HOST = """
 import os, signal, sys, time
@@ -114,15 +123,21 @@ signal.pause()
 
 
 def test_the_deadline_holds_although_the_host_is_stopped(project: Path) -> None:
-    seconds = unique_seconds()
-    code = "h = box.start(['sleep', seconds], timeout_seconds=1); print(1, flush=True); print(h.wait().exit_code)"
-    with host(project, seconds, code) as process:
-        assert line_of(process)
-        eventually(lambda: alive(seconds))
-        process.send_signal(signal.SIGSTOP)
-        eventually(lambda: not alive(seconds))
-        process.send_signal(signal.SIGCONT)
-        assert process.communicate(timeout=DEADLINE_SECONDS) == ("-101\n", "")
+    def run(limit: float) -> bool:
+        """Say whether the host was stopped before its command ended."""
+        seconds = unique_seconds()
+        code = f"h = box.start(['sleep', seconds], timeout_seconds={limit}); print(1, flush=True); print(h.wait().exit_code)"
+        with host(project, seconds, code) as process:
+            assert line_of(process)
+            eventually(lambda: alive(seconds) or process.poll() is not None)
+            process.send_signal(signal.SIGSTOP)
+            was_alive = bool(alive(seconds))
+            eventually(lambda: not alive(seconds))
+            process.send_signal(signal.SIGCONT)
+            assert process.communicate(timeout=DEADLINE_SECONDS) == ("-101\n", "")
+        return was_alive
+
+    assert with_enough_time(run, bool)
 
 
 def test_a_host_that_ends_without_closing_says_nothing_and_leaves_nothing(project: Path) -> None:
@@ -308,12 +323,20 @@ def test_a_warden_that_died_idle_is_replaced_unnoticed(open_box: Sandbox) -> Non
 def test_a_warden_that_is_stopped_does_not_hold_the_run(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "GRACE_SECONDS", 0.3)
     seconds = unique_seconds()
-    started = open_box.start(["sleep", seconds], timeout_seconds=0.5)
-    eventually(lambda: alive(seconds))
-    (keeper,) = children(os.getpid())
-    (warden,) = wardens_of(keeper)
-    os.kill(warden, signal.SIGSTOP)
-    result = started.wait()
+
+    def run(limit: float) -> SandboxResult | None:
+        """Return the result of a command that still ran when its warden was stopped."""
+        started = open_box.start(["sleep", seconds], timeout_seconds=limit)
+        eventually(lambda: alive(seconds) or started.poll())
+        (keeper,) = children(os.getpid())
+        (warden,) = wardens_of(keeper)
+        os.kill(warden, signal.SIGSTOP)
+        if alive(seconds):
+            return started.wait()
+        os.kill(warden, signal.SIGCONT)
+        return None
+
+    result = with_enough_time(run, bool)
     assert alive(seconds) == []
     assert (result.exit_code, result.timed_out) == (-101, True)
     assert [violation.kind for violation in result.violations] == ["warden-lost"]
@@ -330,10 +353,11 @@ def test_a_command_that_kills_its_warden_gets_no_further(open_sandbox: Callable[
 
 def test_idle_wardens_are_let_go(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "MAX_IDLE_WARDENS", 2)
-    started = [open_box.start(["sleep", "0.2"]) for _ in range(6)]
+    started = [open_box.start(["cat"], open_stdin=True) for _ in range(6)]
     (keeper,) = children(os.getpid())
     assert len(wardens_of(keeper)) == 6
     for one in started:
+        one.close_stdin()
         one.wait()
     eventually(lambda: len(wardens_of(keeper)) == 2)
     monkeypatch.setattr(pool, "IDLE_SECONDS", 0.0)

@@ -51,7 +51,7 @@ def program(body: str) -> str:
     return PRELUDE + "".join(f"    {line}\n" for line in body.strip().splitlines()) + EPILOGUE
 
 
-def run_attack(box: Sandbox, body: str, *, timeout_seconds: float = 20, **facts: object) -> SandboxResult:
+def run_attack(box: Sandbox, body: str, *, timeout_seconds: float = 60, **facts: object) -> SandboxResult:
     """Run the body of an attack as a program in the sandbox, and return its result."""
     script = Path(box.config.project_root) / "attack.py"
     script.write_text(program(body))
@@ -74,7 +74,7 @@ def attempt(box: Sandbox, body: str, **facts: object) -> str:
 def bare(body: str, folder: Path, *, before: Sequence[str] = (), **facts: object) -> str:
     """Run the same program as a child of the test itself, without corral, and return how it went."""
     command = [*before, sys._base_executable, "-S", "-c", program(body), json.dumps(facts)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, close_fds=False, timeout=20)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, close_fds=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

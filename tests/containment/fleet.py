@@ -315,8 +315,8 @@ def naive_proxy() -> None:
                 path = "/" + target.partition("://")[2].partition("/")[2]
                 forward = f"{method} {path} HTTP/1.1\r\n".encode() + data.partition(b"\r\n")[2]
             number = int(text or 80)
-        server = socket.create_connection((meant(host.strip("[]")), number), 5)
-        server.settimeout(5)
+        server = socket.create_connection((meant(host.strip("[]")), number), 20)
+        server.settimeout(20)
         client.sendall(reply) if reply else server.sendall(forward)
         threading.Thread(target=pump, args=(client, server), daemon=True).start()
         pump(server, client)

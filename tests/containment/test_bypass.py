@@ -20,7 +20,7 @@ def read(sock):
         pass
     return data
 def proxy():
-    sock = socket.create_connection(("127.0.0.1", 61080), 5)
+    sock = socket.create_connection(("127.0.0.1", 61080), 20)
     sock.settimeout(3)
     return sock
 def say(data):

@@ -17,7 +17,7 @@ from corral.containment.inside import NAMESPACES
 from corral.containment.layers import LAYERS
 from corral.pool import Pool
 from corral.spawn import Warden
-from observe import alive, unique_seconds
+from observe import alive, seen_before_its_end, unique_seconds, with_enough_time
 
 HOLDING = ("warden", "bubblewrap")
 MARKER = f"corral-contract-{os.getpid()}"
@@ -28,7 +28,7 @@ PROTECTED = {".envrc": "export A=1\n", ".git/config": "[core]\n", ".git/hooks/pr
 ATTACKS = {
     "reads a file outside": "return open(facts['outside'] + '/secret').read() == 'canary'",
     "lists a directory outside": "return os.listdir(facts['outside'])",
-    "reaches a port outside": "return socket.create_connection(('127.0.0.1', facts['tcp']), 5)",
+    "reaches a port outside": "return socket.create_connection(('127.0.0.1', facts['tcp']), 20)",
     "reaches a socket outside by path": "socket.socket(socket.AF_UNIX).connect(facts['socket'])\nreturn True",
     "reaches a socket outside by name": "socket.socket(socket.AF_UNIX).connect('\\0' + facts['abstract'])\nreturn True",
     "signals another process": "os.kill(facts['sleeper'], 0)\nreturn True",
@@ -133,7 +133,7 @@ def has_a_shared_memory_of_its_own(ground: Ground) -> bool:
 
 
 def has_a_loopback(ground: Ground) -> bool:
-    body = "server = socket.create_server(('127.0.0.1', 0))\nreturn socket.create_connection(server.getsockname(), 5)"
+    body = "server = socket.create_server(('127.0.0.1', 0))\nreturn socket.create_connection(server.getsockname(), 20)"
     return ground.can(body)
 
 
@@ -144,7 +144,7 @@ def shares_the_loopback_between_commands(ground: Ground) -> bool:
     )
     with ground.box.start([sys._base_executable, "server.py"]) as server:
         port = int(next(data for name, data in server if name == "stdout"))
-        body = "return socket.create_connection(('127.0.0.1', facts['port']), 5).recv(5) == b'hello'"
+        body = "return socket.create_connection(('127.0.0.1', facts['port']), 20).recv(5) == b'hello'"
         return ground.can(body, port=port)
 
 
@@ -185,7 +185,13 @@ def kills_the_whole_tree(ground: Ground) -> bool:
 
 def keeps_the_deadline(ground: Ground) -> bool:
     seconds = unique_seconds()
-    result = ground.box.run(f"echo said; setsid sleep {seconds} & sleep {seconds}", shell=True, timeout_seconds=0.5)
+    text = f"echo said; setsid sleep {seconds} & sleep {seconds}"
+    result = with_enough_time(
+        lambda limit: seen_before_its_end(
+            ground.box.start(text, shell=True, timeout_seconds=limit), lambda: len(alive(seconds)) == 2
+        ),
+        bool,
+    )
     return (result.exit_code, result.timed_out, result.stdout, alive(seconds)) == (-101, True, b"said\n", [])
 
 

@@ -183,7 +183,7 @@ def test_the_network_of_the_host_is_there_by_the_owners_word(
     from corral import Containment
 
     (project / "connect.py").write_text(
-        f"import socket\nsocket.create_connection(('127.0.0.1', {servers['tcp']}), 5)\nprint('connected')\n"
+        f"import socket\nsocket.create_connection(('127.0.0.1', {servers['tcp']}), 20)\nprint('connected')\n"
     )
     held = open_sandbox(containment=Containment(network="on"))
     assert well(held.run([PYTHON, "connect.py"])) == b"connected\n"

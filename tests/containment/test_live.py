@@ -10,7 +10,7 @@ import pytest
 from attempt import EPILOGUE, PRELUDE, has_bubblewrap, must_hold
 
 from corral import Containment, ContainmentError, Handle, Sandbox
-from observe import alive, eventually, in_foreground, unique_seconds
+from observe import alive, eventually, in_foreground, seen_before_its_end, unique_seconds, with_enough_time
 
 PYTHON = sys._base_executable
 
@@ -153,7 +153,13 @@ def test_more_output_than_a_terminal_holds_is_all_read(some_box: Sandbox) -> Non
 
 def test_the_deadline_ends_what_is_on_a_terminal(some_box: Sandbox) -> None:
     seconds = unique_seconds()
-    result = some_box.start(f"sleep {seconds} & sleep {seconds}", shell=True, pty=True, timeout_seconds=0.5).wait()
+    text = f"sleep {seconds} & sleep {seconds}"
+    result = with_enough_time(
+        lambda limit: seen_before_its_end(
+            some_box.start(text, shell=True, pty=True, timeout_seconds=limit), lambda: len(alive(seconds)) == 2
+        ),
+        bool,
+    )
     assert (result.exit_code, result.timed_out) == (-101, True)
     assert alive(seconds) == []
 

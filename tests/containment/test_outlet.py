@@ -17,7 +17,7 @@ from fleet import GRANTED, Fleet
 import corral
 from corral import Containment, Limits, Sandbox
 from corral.containment.proxy.dial import Dial, RefusedError
-from observe import children, descriptors, eventually, exist
+from observe import children, descriptors, eventually, exist, free_port
 
 
 @pytest.fixture(scope="module")
@@ -405,13 +405,13 @@ def test_the_proxy_ends_when_the_host_is_killed(tmp_path: Path) -> None:
 
 def test_nobody_else_reaches_the_proxy(named: tuple[Sandbox, int], open_sandbox: Callable[..., Sandbox]) -> None:
     box, _ = named
-    dials = ["python3", "-c", "import socket; socket.create_connection(('127.0.0.1', 61080), 5); print('reached')"]
+    dials = ["python3", "-c", "import socket; socket.create_connection(('127.0.0.1', 61080), 20); print('reached')"]
     assert box.run(dials).stdout_text == "reached\n"
     assert open_sandbox().run(dials).stdout_text == ""
     other = open_sandbox(containment=Containment(network="on"))
     assert other.run(dials).stdout_text == ""
     with pytest.raises(OSError):  # noqa: PT011  whichever way it is refused
-        socket.create_connection(("127.0.0.1", 61080), 5)
+        socket.create_connection(("127.0.0.1", 61080), 20)
 
 
 def test_the_proxy_has_no_rights_of_its_own(named: tuple[Sandbox, int]) -> None:
@@ -430,7 +430,7 @@ def test_the_proxy_has_no_rights_of_its_own(named: tuple[Sandbox, int]) -> None:
 
 def test_a_fork_of_the_host_has_a_proxy_of_its_own(named: tuple[Sandbox, int], tmp_path: Path) -> None:
     box, port = named
-    asks = ["curl", "-sS", "-m", "5", f"http://evil.example:{port}/"]
+    asks = ["curl", "-sS", "-m", "20", f"http://evil.example:{port}/"]
     assert [c.outcome for c in box.run(asks).connections] == ["refused"]
     child = os.fork()
     if child == 0:
@@ -448,7 +448,7 @@ def test_a_fork_of_the_host_has_a_proxy_of_its_own(named: tuple[Sandbox, int], t
 def test_each_command_is_told_of_its_own_connections(named: tuple[Sandbox, int]) -> None:
     box, port = named
     for host in ("one.example", "two.example"):
-        result = box.run(["curl", "-sS", "-m", "5", f"http://{host}:{port}/"])
+        result = box.run(["curl", "-sS", "-m", "20", f"http://{host}:{port}/"])
         assert [c.target for c in result.connections] == [f"{host}:{port}"]
     assert box.run(["true"]).connections == ()
 
@@ -460,7 +460,7 @@ def test_where_there_is_no_proxy_there_is_no_network(named: tuple[Sandbox, int])
     proxy = proxy_of(below(os.getpid()) - before)
     os.kill(proxy, 9)
     eventually(lambda: Path(f"/proc/{proxy}/stat").read_text().rpartition(")")[2].split()[0] in "ZX")
-    result = box.run(["curl", "-sS", "-m", "5", f"http://own.example:{port}/"])
+    result = box.run(["curl", "-sS", "-m", "20", f"http://own.example:{port}/"])
     assert result.exit_code != 0
 
 
@@ -525,11 +525,6 @@ def test_limits_and_grants_are_the_owners_words_in_the_config() -> None:
 
 
 # The other way: a port of the sandbox's loopback that the machine's own reaches.
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def fetched(port: int) -> bytes:

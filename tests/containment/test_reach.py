@@ -74,15 +74,15 @@ for name, containment in (("warden", Containment("warden")), ("on", Containment(
     with Sandbox(SandboxConfig(project, profile=profile, denylist=(), interpreter_block=(), containment=containment)) as box:
         told[name] = {}
         for attack in attacks:
-            result = box.run(["python3", "-S", attack, "{}"], timeout_seconds=20)
+            result = box.run(["python3", "-S", attack, "{}"], timeout_seconds=100)
             told[name][attack] = result.stdout_text.strip() or result.stderr_text
             assert name == "none" or result.enforcement == "full", result.missing_layers
 print(json.dumps(told))
 os.kill(behind, 9)
 """
-TCP = "s = socket.create_connection(({address!r}, {port}), 2)\nreturn s.recv(100) == b'metadata'"
-UDP = "s = socket.socket(socket.{family}, socket.SOCK_DGRAM)\ns.settimeout(1)\ns.sendto(b'x', ({address!r}, 53))\nreturn s.recv(100) == b'metadata'"
-UNIX = "s = socket.socket(socket.AF_UNIX)\ns.settimeout(2)\ns.connect({path!r})\nreturn s.recv(100) == b'metadata'"
+TCP = "s = socket.create_connection(({address!r}, {port}), 20)\nreturn s.recv(100) == b'metadata'"
+UDP = "s = socket.socket(socket.{family}, socket.SOCK_DGRAM)\ns.settimeout(20)\ns.sendto(b'x', ({address!r}, 53))\nreturn s.recv(100) == b'metadata'"
+UNIX = "s = socket.socket(socket.AF_UNIX)\ns.settimeout(20)\ns.connect({path!r})\nreturn s.recv(100) == b'metadata'"
 ATTACKS = {
     "the metadata address": TCP.format(address="169.254.169.254", port=80),
     "the metadata address by datagram": UDP.format(family="AF_INET", address="169.254.169.254"),
@@ -92,7 +92,7 @@ ATTACKS = {
     "the metadata address as a number": TCP.format(address="2852039166", port=80),
     "the metadata address in the first packet": "s = socket.socket()\ns.sendto(b'x', socket.MSG_FASTOPEN, ('169.254.169.254', 80))\nreturn s.recv(100) == b'metadata'",
     "the metadata address by the shell": "return subprocess.run(['bash', '-c', 'exec 3<>/dev/tcp/169.254.169.254/80; head -c 8 <&3'], capture_output=True).stdout == b'metadata'",
-    "the metadata address by several paths": "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)\ns.settimeout(2)\ns.connect(('169.254.169.254', 80))\nreturn s.recv(100) == b'metadata'",
+    "the metadata address by several paths": "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)\ns.settimeout(20)\ns.connect(('169.254.169.254', 80))\nreturn s.recv(100) == b'metadata'",
     "loopback": TCP.format(address="127.0.0.1", port=8080),
     "loopback of the other family": TCP.format(address="::1", port=8080),
     "the address that means this machine": TCP.format(address="0.0.0.0", port=8080),

@@ -166,7 +166,9 @@ def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path: Path) ->
 
 def test_killed_half_way_and_resumed_exactly_the_rest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [GOOD | {"id": f"t{n}", "tags": [f"mod:{n % 3}"], "argv": ["echo", "x"]} for n in range(TASKS)]
-    written(tmp_path, *many)
+    # The last does not end, so that the first run cannot come to its end before it is killed.
+    endless = {"profile": "workspace", "argv": ["sleep", "1000"], "timeout_seconds": 1000}
+    written(tmp_path, *many[:-1], many[-1] | endless)
     journal = tmp_path / "corral-eval/journal.jsonl"
     room = tmp_path / "room"
     room.mkdir()
@@ -179,6 +181,7 @@ def test_killed_half_way_and_resumed_exactly_the_rest_runs(tmp_path: Path, monke
         assert time.monotonic() < until
         assert process.poll() is None
     process.kill()
+    written(tmp_path, *many)
     process.communicate()
     first = [json.loads(line) for line in journal.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     done = {entry["id"] for entry in first if entry["event"] == "task"}

@@ -200,7 +200,7 @@ def test_cancelling_ends_the_call_that_runs(place: Path) -> None:
     thread.start()
     eventually(lambda: alive(seconds))
     trier.cancel()
-    thread.join(20)
+    thread.join(60)
     assert (thread.is_alive(), alive(seconds), list(place.iterdir())) == (False, [], [])
 
 

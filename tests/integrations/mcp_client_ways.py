@@ -70,7 +70,7 @@ def served(home: Home, *options: str, token: str = "") -> Iterator[Served]:
             yield Served(process, url[0], token)
         finally:
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
 
 
 @asynccontextmanager
@@ -92,7 +92,7 @@ async def connected(
         else:
             assert server is not None
             headers = {"Authorization": f"Bearer {server.token}"}
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=30))
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=60))
             target = streamable_http_client(server.url, http_client=http)
         client = await stack.enter_async_context(Client(target, mode=mode, **callbacks))
         assert client.protocol_version == VERSIONS[mode]
@@ -106,7 +106,7 @@ def told(result: Any) -> dict[str, Any]:
     return data
 
 
-def drive(body: Callable[[], Coroutine[Any, Any, None]], seconds: float = 60) -> None:
+def drive(body: Callable[[], Coroutine[Any, Any, None]], seconds: float = 120) -> None:
     """Run a test's coroutine; one that hangs fails."""
 
     async def bounded() -> None:
@@ -116,7 +116,7 @@ def drive(body: Callable[[], Coroutine[Any, Any, None]], seconds: float = 60) ->
     anyio.run(bounded)
 
 
-async def eventually(condition: Callable[[], object], seconds: float = 20) -> None:
+async def eventually(condition: Callable[[], object], seconds: float = 60) -> None:
     """Wait until a condition holds, and let the event loop run on."""
     with anyio.fail_after(seconds):
         while not condition():

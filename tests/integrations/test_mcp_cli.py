@@ -108,7 +108,7 @@ def test_junk_does_not_end_the_server(home: Home, junk: str) -> None:
         answers = (json.loads(answer) for answer in server.stdout)
         assert next(answer["result"] for answer in answers if answer.get("id") == 9) == {}
         server.stdin.close()
-        assert server.wait(timeout=20) == 0
+        assert server.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -126,4 +126,4 @@ def test_a_signal_ends_the_server_and_everything_it_runs(home: Home, number: sig
         eventually(lambda: len(alive(seconds)) == 1)
         os.kill(server.pid, number)
         eventually(lambda: alive(seconds) == [])
-        server.wait(timeout=20)
+        server.wait(timeout=60)

@@ -6,7 +6,7 @@ from mcp_client_ways import drive
 
 from corral import Sandbox
 from corral.integrations.mcp.jobs import IDLE_SECONDS, LOG_BYTES, MAX_KNOWN, READ_BYTES, Job, JobError, Jobs, Log
-from observe import alive, unique_seconds
+from observe import alive, eventually, unique_seconds
 
 
 def read_all(log: Log, *, is_over: bool) -> str:
@@ -92,6 +92,7 @@ def test_a_process_that_nobody_asks_after_is_ended(open_box: Sandbox) -> None:
         for job in made:
             jobs.add(job)
             job.touched_at -= IDLE_SECONDS + 1
+        eventually(lambda: alive(asked) and alive(forgotten))
         assert jobs.find(made[0].id) is made[0]
         await jobs.end(idle_seconds=IDLE_SECONDS)
         assert (len(alive(asked)), alive(forgotten)) == (1, [])

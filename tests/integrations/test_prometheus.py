@@ -125,11 +125,11 @@ def test_threads_count_together() -> None:
 def test_the_endpoint_answers_on_the_loopback(host: str) -> None:
     metrics = Metrics()
     metrics.result(result())
-    with serve(metrics, host=host) as endpoint, urllib.request.urlopen(endpoint.url, timeout=10) as answer:
+    with serve(metrics, host=host) as endpoint, urllib.request.urlopen(endpoint.url, timeout=60) as answer:
         assert answer.headers["Content-Type"] == CONTENT_TYPE
         assert answer.read().decode() == metrics.text()
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(endpoint.url, timeout=10)
+        urllib.request.urlopen(endpoint.url, timeout=60)
 
 
 def test_the_endpoint_has_nothing_else_and_no_other_name() -> None:
@@ -141,7 +141,7 @@ def test_the_endpoint_has_nothing_else_and_no_other_name() -> None:
             ("/metrics", f"[::1]:{endpoint.port}", 200),
             ("/metrics", "", 403),
         ):
-            connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=60)
             connection.request("GET", path, headers={"Host": host})
             assert (path, host, connection.getresponse().status) == (path, host, status)
             connection.close()
