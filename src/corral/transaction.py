@@ -154,8 +154,11 @@ class Transaction:
     def keep(self) -> None:
         """Let the changes wait for an answer after this process has ended; `corral apply` and `corral discard` give it."""
         self._check()
-        self._takes_calls, self._has_ended = False, True
+        self._takes_calls = False
         self._branch.end()
+        # What the owner does to the project from here on is no longer what the calls saw.
+        with self._look():
+            self._has_ended = True
         self._workshop.let_go(self._branch)
         self._place.keep({"commands": self._commands, "root": self._box.config.project_root})
         self._place.release()

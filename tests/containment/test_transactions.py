@@ -14,6 +14,7 @@ from attempt import must_hold
 from corral import Containment, ContainmentError, Limits, Sandbox, TransactionError
 from corral.containment import lasting
 from corral.transactions import place, staging
+from corral.transactions.applying import Look, apply
 from observe import eventually
 
 PYTHON = sys._base_executable
@@ -311,6 +312,49 @@ def test_a_file_that_the_host_deletes_meanwhile_is_a_conflict(held: Sandbox, pro
         tx.run(["sh", "-c", "echo mine >>changed"])
         (project / "changed").unlink()
         assert [conflict.path for conflict in tx.apply().conflicts] == ["changed"]
+
+
+def test_a_directory_that_the_host_deletes_meanwhile_is_a_conflict(held: Sandbox, project: Path) -> None:
+    fill(project)
+    with held.transaction() as tx:
+        tx.run(["sh", "-c", "echo mine >>deep/er/leaf; rm kept"])
+        shutil.rmtree(project / "deep")
+        found = tree(project)
+        assert [conflict.path for conflict in tx.apply().conflicts] == ["deep"]
+    assert tree(project) == found
+
+
+def test_a_directory_that_the_host_replaces_after_somebody_looked_is_a_conflict(held: Sandbox, project: Path) -> None:
+    fill(project)
+    (project / "other").mkdir()
+    (project / "other" / "leaf").write_text("other\n")
+    with held.transaction() as tx:
+        tx.run(["sh", "-c", "echo mine >>deep/er/leaf; touch deep/er/more; echo new >new"])
+        assert len(tx.changes()) == 3
+        # The file has no other time of change by this.
+        (project / "deep" / "er").rename(project / "aside")
+        (project / "other").rename(project / "deep" / "er")
+        found = tree(project)
+        applied = tx.apply()
+        assert [conflict.path for conflict in applied.conflicts] == ["deep/er/leaf", "deep/er/more"]
+        assert tree(project) == found
+        assert tx.apply(["new"]).ok
+
+
+def test_a_waiting_transaction_knows_the_directories_that_were_there(held: Sandbox, project: Path) -> None:
+    fill(project)
+    (project / "other").mkdir()
+    (project / "other" / "leaf").write_text("other\n")
+    with held.transaction() as tx:
+        tx.run(["sh", "-c", "echo mine >>deep/er/leaf"])
+        tx.keep()
+    (project / "deep" / "er").rename(project / "aside")
+    (project / "other").rename(project / "deep" / "er")
+    waiting = place.waiting(str(project), os.environ)
+    waiting.facts()
+    with Look(str(project), waiting, ()) as look:
+        assert [conflict.path for conflict in apply(look, os.environ, None, ()).conflicts] == ["deep/er/leaf"]
+    waiting.remove()
 
 
 def test_what_the_host_wrote_just_before_is_no_conflict(held: Sandbox, project: Path) -> None:

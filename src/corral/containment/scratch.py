@@ -6,6 +6,7 @@ Commands see the two below it, never itself, so nothing they do can lead its kee
 from __future__ import annotations
 
 import os
+from errno import EEXIST, ENOTDIR, ENOTEMPTY
 from time import monotonic
 
 TYPE_CHECKING = False
@@ -72,12 +73,23 @@ def remove_entry(name: str, top: int, moved: int) -> int:
                 os.unlink(entry, dir_fd=inner)
             except IsADirectoryError:
                 _open_up(entry, inner)
-                moved += 1
-                os.rename(entry, f"{moved}.moved", src_dir_fd=inner, dst_dir_fd=top)
+                moved = _move_up(entry, inner, top, moved)
     finally:
         os.close(inner)
     os.rmdir(name, dir_fd=top)
     return moved
+
+
+def _move_up(entry: str, inner: int, top: int, moved: int) -> int:
+    """Make a directory an entry of the top, under the next free name: a command may have taken those that come next."""
+    while True:
+        moved += 1
+        try:
+            os.rename(entry, f"{moved}.moved", src_dir_fd=inner, dst_dir_fd=top)
+            return moved
+        except OSError as error:
+            if error.errno not in (EEXIST, ENOTEMPTY, ENOTDIR):
+                raise
 
 
 def _open_up(name: str, directory: int) -> None:

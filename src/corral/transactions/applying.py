@@ -13,6 +13,7 @@ from corral.transactions.book import Book
 from corral.transactions.changes import Change, describe
 from corral.transactions.diff import unified
 from corral.transactions.guarded import Guarded
+from corral.transactions.identity import identity
 from corral.transactions.journal import found_at
 from corral.transactions.staging import Refused, Stage, ordered, print_of
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from corral.transactions.book import Entry
-    from corral.transactions.deltas import Facts
+    from corral.transactions.deltas import Delta, Facts
     from corral.transactions.journal import Operation
     from corral.transactions.place import Place
 
@@ -61,6 +62,11 @@ class Look:
         self.place = place
         self.project = Tree(root)
         try:
+            if place.project != identity(self.project.descriptor):
+                raise TransactionError(
+                    f"{root} is another directory than the one that transaction {place.id} began in, "
+                    f"which was moved or removed since. If its changes are not wanted any more: corral discard {place.id}"
+                )
             # Where all was applied there is nothing left to look at.
             self.layer = Tree(place.path if place.is_spent else place.layer)
             self.deltas = [] if place.is_spent else deltas.find(self.project, self.layer, place)
@@ -89,6 +95,8 @@ def apply(look: Look, environ: Mapping[str, str], paths: Iterable[str] | None, c
     """Write what lies at or below the paths, or everything, to the project."""
     id_, root = f"{look.place.id}-{os.urandom(2).hex()}", look.project.path
     chosen = None if paths is None else [_relative(path, root) for path in paths]
+    for path in chosen or ():
+        _refuse_unchanged(path, look.deltas)
     with Book(root, environ) as book:
         stage = _staged(book, look, id_, chosen)
         changes = _of(look.changes(), chosen, (*stage.refused, *stage.conflicts))
@@ -139,6 +147,16 @@ def _relative(path: str, root: str) -> str:
     if clean != root and not clean.startswith(f"{root}/"):
         raise TransactionError(f"{path!r} does not lie in the project")
     return clean[len(root) + 1 :]
+
+
+def _refuse_unchanged(path: str, found: Sequence[Delta]) -> None:
+    """Raise where a path names no change: who asks for a part means to get one."""
+    if not path or any(delta.path == path or delta.path.startswith(f"{path}/") for delta in found):
+        return
+    for delta in found:
+        if delta.new is None and path.startswith(f"{delta.path}/"):
+            raise TransactionError(f"{delta.path!r} was deleted as a whole: apply that, or nothing of it")
+    raise TransactionError(f"the transaction has changed nothing at {path!r}, as seen from the project's directory")
 
 
 def _of(changes: Iterable[Change], chosen: Sequence[str] | None, left_out: Sequence[Refused]) -> tuple[Change, ...]:

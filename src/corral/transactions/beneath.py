@@ -146,11 +146,12 @@ class Tree:
             os.close(held)
 
     def has_attribute(self, path: str, name: str) -> bool:
-        """Say whether a file has an extended attribute."""
+        """Say whether a file or a directory has an extended attribute."""
         above, last = split(path)
         held = os.open(last, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.directory(above))
         try:
-            return stat.S_ISREG(os.fstat(held).st_mode) and name in os.listxattr(f"/proc/self/fd/{held}")
+            kind = stat.S_IFMT(os.fstat(held).st_mode)
+            return kind in (stat.S_IFREG, stat.S_IFDIR) and name in os.listxattr(f"/proc/self/fd/{held}")
         except OSError:
             return False
         finally:

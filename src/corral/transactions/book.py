@@ -19,6 +19,7 @@ from corral.frozen import Record, frozen
 from corral.transactions import renames
 from corral.transactions.beneath import Tree
 from corral.transactions.copying import copy_all
+from corral.transactions.identity import identity
 from corral.transactions.journal import Hands, Operation, found_at, is_it
 from corral.transactions.staging import print_of
 
@@ -46,6 +47,7 @@ class Entry(Record):
     changes: tuple[dict[str, Any], ...]
     operations: tuple[Operation, ...]
     prints: tuple[str, ...]
+    project: str  # the identity of its directory
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a person may want to know of it, as JSON-ready data."""
@@ -79,6 +81,8 @@ class Book:
         owned.private_directory("state", environ, root)
         self.root = root
         self.path = _path(root, environ)
+        with Tree(root) as project:
+            self.project = identity(project.descriptor)
         for path in (os.path.dirname(self.path), self.path):
             os.makedirs(path, 0o700, exist_ok=True)
             owned.refuse_foreign(path)
@@ -124,7 +128,8 @@ class Book:
         if not _is_directory(place):
             raise TransactionError(f"somebody has taken away {place}, where the changes were put")
         _sync(place)
-        data = dict(facts) | {"operations": [operation.to_list() for operation in operations]}
+        listed = [operation.to_list() for operation in operations]
+        data = dict(facts) | {"project": self.project, "operations": listed}
         self._put(f"{id_}/{_JOURNAL}", data)
 
     def complete(self, id_: str) -> str:
@@ -147,6 +152,9 @@ class Book:
     def _do(self, id_: str, data: dict[str, Any], place: str) -> str:
         operations = [Operation.from_list(each) for each in data["operations"]]
         with Tree(self.root) as project, Tree(place) as slots:
+            if identity(project.descriptor) != data.get("project", self.project):
+                self._forget(id_)
+                return f"{self.root}: another directory has come into its place"
             stood = Hands(project, slots).complete(operations)
             if not stood:
                 data["prints"] = [_print(project, operation) for operation in operations]
@@ -174,6 +182,10 @@ class Book:
 
     def entries(self) -> list[Entry]:
         """Return what was applied, the latest first."""
+        return [entry for entry in self._all() if entry.project == self.project]
+
+    def _all(self) -> list[Entry]:
+        """Return what was applied here, also to directories that had the project's path before it."""
         found = [entry for name in self._ids() if (entry := self._entry(name)) is not None]
         return sorted(found, key=lambda entry: entry.applied_at, reverse=True)
 
@@ -184,7 +196,8 @@ class Book:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         commands, changes = tuple(data["commands"]), tuple(data["changes"])
-        return Entry(id_, data["state"], data["applied_at"], commands, changes, operations, tuple(data["prints"]))
+        facts = data["state"], data["applied_at"], commands, changes, operations, tuple(data["prints"])
+        return Entry(id_, *facts, data.get("project", self.project))
 
     def remove(self, id_: str) -> None:
         """Forget a transaction, and what was kept for it."""
@@ -198,7 +211,7 @@ class Book:
     def prune(self) -> None:
         """Forget what is too old, and of the rest the oldest until it is not too large."""
         size = 0
-        for number, entry in enumerate(self.entries()):
+        for number, entry in enumerate(self._all()):
             size += _size(f"{self.path}/{entry.id}")
             if number >= MAX_KEPT or (number and size > MAX_KEPT_BYTES) or time() - entry.applied_at > KEPT_SECONDS:
                 self.remove(entry.id)
@@ -212,7 +225,11 @@ class Book:
         """Complete or take back what a process that was killed had begun."""
         for id_ in list(self._ids()):
             if os.path.lexists(f"{self.path}/{id_}/{_JOURNAL}"):
-                self.complete(id_)
+                if self._get(f"{id_}/{_JOURNAL}").setdefault("project", self.project) == self.project:
+                    self.complete(id_)
+                elif time() - os.lstat(f"{self.path}/{id_}/{_JOURNAL}").st_mtime > KEPT_SECONDS:
+                    self.remove(id_)
+                # Else it waits for the directory that it was begun in to come back.
                 continue
             # Nothing was done yet of what was being prepared.
             self._clear(f"{self.root}/{_IN_PROJECT}{id_}")

@@ -24,17 +24,20 @@ _OVERLAY = "user.overlay."
 
 def copy_tree(project: str, place: Place) -> str:
     """Copy a project to a transaction's place; return `reflink` where no byte was copied, else `copy`."""
-    shared, names = copy_all(project, f"{place.path}/{COPY}")
+    shared, inodes = copy_all(project, f"{place.path}/{COPY}")
     how = "reflink" if shared else "copy"
-    place.copied(how, names)
+    place.copied(how, inodes)
     return how
 
 
-def copy_all(directory: str, target: str, *, opens: bool = False) -> tuple[bool, frozenset[str]]:
-    """Copy a directory and all below; return whether no byte was copied, and the paths. `opens` what is closed to its owner meanwhile."""
+def copy_all(directory: str, target: str, *, opens: bool = False) -> tuple[bool, dict[str, tuple[int, int]]]:
+    """Copy a directory and all below; return whether no byte was copied, and the inodes of each path and its copy.
+
+    `opens` what is closed to its owner meanwhile.
+    """
     os.mkdir(target, 0o700)
     shared = True
-    names: set[str] = set()
+    inodes: dict[str, tuple[int, int]] = {}
     with Tree(directory) as source, Tree(target) as copy:
         links: dict[tuple[int, int], str] = {}
         pending = [""]
@@ -46,7 +49,6 @@ def copy_all(directory: str, target: str, *, opens: bool = False) -> tuple[bool,
                 status = source.status(path)
                 if status is None:
                     continue
-                names.add(path)
                 if stat.S_ISDIR(status.st_mode):
                     above, last = split(path)
                     os.mkdir(last, 0o700, dir_fd=copy.directory(above))
@@ -56,9 +58,11 @@ def copy_all(directory: str, target: str, *, opens: bool = False) -> tuple[bool,
                     directories.append((path, status))
                 else:
                     shared &= copy_one(source, path, status, copy, path, links=links)
+                made = copy.status(path)
+                inodes[path] = status.st_ino, 0 if made is None else made.st_ino
         for path, status in reversed(directories):
             dress(copy, path, status, stat.S_IMODE(status.st_mode))
-    return shared, frozenset(names)
+    return shared, inodes
 
 
 def copy_one(

@@ -57,6 +57,7 @@ class Delta(Record):
     new: Facts | None
     same_content: bool = False  # only mode, times, owner or names differ
     was_there: bool = False  # when the transaction began, although nothing is now
+    displaced: bool = False  # the directory that it lies in is another by now
 
 
 def facts_of(tree: Tree, path: str, found: os.stat_result) -> Facts:
@@ -86,18 +87,27 @@ def find(project: Tree, layer: Tree, place: Place) -> list[Delta]:
         if len(found) > MAX_DELTAS:
             raise TransactionError(f"more than {MAX_DELTAS} paths were changed")
     if place.how == "overlay" and any(delta.new is None for delta in found):
-        # What was made from one of the project's files may have been renamed from one that is gone.
-        found = [delta.replace(was_there=False) if delta.was_there else delta for delta in found]
+        # What was made from one of the project's files may have been renamed from one that is gone; no directory is.
+        found = [delta.replace(was_there=False) if delta.was_there and _is_file(delta) else delta for delta in found]
     top = facts_of(project, "", os.fstat(project.descriptor)), facts_of(layer, "", os.fstat(layer.descriptor))
     if (top[0].mode, top[0].owner) != (top[1].mode, top[1].owner) and os.geteuid() in (0, top[0].owner[0]):
         found.insert(0, Delta("", *top, same_content=True))
     return found
 
 
+def _is_file(delta: Delta) -> bool:
+    return delta.new is not None and delta.new.what == "file"
+
+
 class _Walk:
-    def __init__(self, project: Tree, layer: Tree) -> None:
+    def __init__(self, project: Tree, layer: Tree, place: Place) -> None:
         self.project = project
         self.layer = layer
+        self.directories = place.directories
+
+    def is_another(self, path: str, old: Facts | None) -> bool:
+        """Say whether a directory of the project has come into the place of the one that was first seen."""
+        return old is not None and self.directories.setdefault(path, old.inode) != old.inode
 
     def names(self, at: str) -> list[str]:
         if at.count("/") >= MAX_DEPTH:
@@ -146,13 +156,13 @@ class _Overlay(_Walk):
     """Reads the upper directory of an overlay: what is not in it is as it was."""
 
     def __init__(self, project: Tree, layer: Tree, place: Place) -> None:
-        super().__init__(project, layer)
+        super().__init__(project, layer, place)
         self.begun_ns = place.begun_ns
 
-    def below(self, at: str, *, hidden: bool) -> Iterator[Delta]:
+    def below(self, at: str, *, hidden: bool, displaced: bool = False) -> Iterator[Delta]:
         names = self.names(at)
         if hidden:
-            yield from self.hidden(at, names)
+            yield from self.hidden(at, names, displaced=displaced)
         for name in names:
             path = f"{at}/{name}" if at else name
             found = self.layer.status(path)
@@ -161,25 +171,29 @@ class _Overlay(_Walk):
             old = self.old(path)
             if stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
                 if old is not None:
-                    yield Delta(path, old, None)
+                    yield Delta(path, old, None, displaced=displaced)
                 continue
             new = facts_of(self.layer, path, found)
             delta = self.compared(path, old, new)
             if delta is not None:
-                yield delta.replace(was_there=old is None and self.was_there(path, new))
+                yield delta.replace(was_there=old is None and self.was_there(path, new), displaced=displaced)
             if new.what == "directory":
                 self.layer.open_up(path, found)
                 is_opaque = hidden or self.layer.attribute(path, _OPAQUE) == b"y"
-                yield from self.below(path, hidden=is_opaque and old is not None and old.what == "directory")
+                is_hidden = is_opaque and old is not None and old.what == "directory"
+                yield from self.below(path, hidden=is_hidden, displaced=displaced or self.is_another(path, old))
 
     def was_there(self, path: str, new: Facts) -> bool:
-        """Say whether a file was made from one of the project's that somebody has deleted since, as far as that can be told."""
+        """Say whether something was made from what somebody has deleted in the project since, as far as that can be told."""
+        if new.what == "directory":
+            # An overlay renames none that was there before.
+            return self.layer.has_attribute(path, _ORIGIN)
         above = self.project.status(path.rpartition("/")[0])
         if new.what != "file" or new.links > 1 or above is None or above.st_ctime_ns < self.begun_ns:
             return False
         return self.layer.has_attribute(path, _ORIGIN)
 
-    def hidden(self, at: str, names: list[str]) -> Iterator[Delta]:
+    def hidden(self, at: str, names: list[str], *, displaced: bool) -> Iterator[Delta]:
         """Yield what a directory that stands in another's place leaves out of it."""
         kept = set(names)
         for name in self.project.names(at):
@@ -187,18 +201,19 @@ class _Overlay(_Walk):
                 path = f"{at}/{name}"
                 old = self.old(path)
                 if old is not None:
-                    yield Delta(path, old, None)
+                    yield Delta(path, old, None, displaced=displaced)
 
 
 class _Copy(_Walk):
     """Compares a copy with the project: what was not touched since it was made is as it was, whatever became of the project."""
 
     def __init__(self, project: Tree, layer: Tree, place: Place) -> None:
-        super().__init__(project, layer)
+        super().__init__(project, layer, place)
         self.copied_ns = place.copied_ns
-        self.known = place.names()
+        self.known = place.inodes()
+        self.directories = {path: inode for path, (inode, _) in self.known.items()}
 
-    def below(self, at: str, *, hidden: bool) -> Iterator[Delta]:
+    def below(self, at: str, *, hidden: bool, displaced: bool = False) -> Iterator[Delta]:
         here = self.names(at)
         there = [] if hidden else self.project.names(at)
         for name in sorted({*here, *there}):
@@ -206,17 +221,20 @@ class _Copy(_Walk):
             old, found = self.old(path), self.layer.status(path)
             if found is None:
                 if old is not None and path in self.known:
-                    yield Delta(path, old, None)
+                    yield Delta(path, old, None, displaced=displaced)
                 continue
             new = facts_of(self.layer, path, found)
-            if new.what != "directory" and new.ctime_ns < self.copied_ns:
-                continue
-            delta = self.compared(path, old, new)
-            if delta is not None and new.ctime_ns >= self.copied_ns:
-                yield delta.replace(was_there=old is None and path in self.known)
+            delta = None if self.is_as_copied(path, new) else self.compared(path, old, new)
+            if delta is not None:
+                yield delta.replace(was_there=old is None and path in self.known, displaced=displaced)
             if new.what == "directory":
                 self.layer.open_up(path, found)
-                yield from self.below(path, hidden=old is None or old.what != "directory")
+                is_hidden = old is None or old.what != "directory"
+                yield from self.below(path, hidden=is_hidden, displaced=displaced or self.is_another(path, old))
+
+    def is_as_copied(self, path: str, new: Facts) -> bool:
+        """Say whether nobody has touched something. By its inode too: what lies in a directory that was moved has its old time."""
+        return new.ctime_ns < self.copied_ns and self.known.get(path, (0, 0))[1] == new.inode
 
 
 def same_bytes(one: int, other: int) -> bool:

@@ -15,6 +15,8 @@ from time import clock_gettime_ns, monotonic, sleep, time
 from corral.containment import lasting, scratch
 from corral.containment.overlay import COPY, UPPER, WORK
 from corral.errors import ContainmentError, TransactionError
+from corral.transactions.beneath import Tree
+from corral.transactions.identity import identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ KEPT_SECONDS = 7 * 24 * 3600.0  # how long what waits for an answer is kept
 CLEAN_SECONDS = 0.5  # for removing what others left; the rest is the next one's
 TICK_SECONDS = 0.02  # longer than any kernel's clock tick
 ID_BYTES = 6
-_MARK, _PENDING, _NAMES = "begun", "pending", "names"
+_MARK, _PENDING, _INODES = "begun", "pending", "inodes"
+_KEPT = ("begun_ns", "copied_ns", "how", "project", "directories")
 _CLOCK_REALTIME_COARSE = 5
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HEX = frozenset("0123456789abcdef")
@@ -41,6 +44,8 @@ class Place:
         self.copied_ns = 0  # when a copy was complete
         self.how = "overlay"
         self.is_spent = False  # all of it was applied
+        self.project = ""  # the identity of the directory that it began in
+        self.directories: dict[str, int] = {}  # the project's, by inode, as they were when somebody first looked
         self._held = held
 
     @property
@@ -52,22 +57,22 @@ class Place:
         """Note the moment from which a change to the project is somebody else's."""
         self.begun_ns = _moment(f"{self.path}/{_MARK}")
 
-    def copied(self, how: str, names: frozenset[str]) -> None:
-        """Note that a copy stands for the project, what was in it, and from when on it is the commands'."""
+    def copied(self, how: str, inodes: dict[str, tuple[int, int]]) -> None:
+        """Note that a copy stands for the project, what was in both, and from when on it is the commands'."""
         self.how = how
-        with open(f"{self.path}/{_NAMES}", "wb") as file:
-            file.write(marshal.dumps(names))
+        with open(f"{self.path}/{_INODES}", "wb") as file:
+            file.write(marshal.dumps(inodes))
         self.copied_ns = _moment(f"{self.path}/{_MARK}")
 
-    def names(self) -> frozenset[str]:
-        """Return the paths that were in the project when it was copied."""
-        with open(f"{self.path}/{_NAMES}", "rb") as file:
-            found: frozenset[str] = marshal.loads(file.read())  # noqa: S302  written above, where no command can
+    def inodes(self) -> dict[str, tuple[int, int]]:
+        """Return the paths that were in the project when it was copied, with the inodes of each and its copy."""
+        with open(f"{self.path}/{_INODES}", "rb") as file:
+            found: dict[str, tuple[int, int]] = marshal.loads(file.read())  # noqa: S302  written above, where no command can
         return found
 
     def keep(self, facts: Mapping[str, Any]) -> None:
         """Let it wait for an answer after this process has ended."""
-        data = marshal.dumps(dict(facts) | {"begun_ns": self.begun_ns, "copied_ns": self.copied_ns, "how": self.how})
+        data = marshal.dumps(dict(facts) | {name: getattr(self, name) for name in _KEPT})
         descriptor = os.open(f"{self.path}/{_PENDING}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
             file.write(data)
@@ -77,9 +82,11 @@ class Place:
         try:
             with open(f"{self.path}/{_PENDING}", "rb") as file:
                 found: dict[str, Any] = marshal.loads(file.read())  # noqa: S302  written above, where no command can
-        except (OSError, ValueError, EOFError):
+            for name in _KEPT:
+                setattr(self, name, found[name])
+        except (OSError, ValueError, EOFError, TypeError, KeyError):
+            # Left by another version, or damaged: what nobody can tell is not applied.
             return {}
-        self.begun_ns, self.copied_ns, self.how = found["begun_ns"], found["copied_ns"], found["how"]
         return found
 
     def spend(self) -> None:
@@ -110,6 +117,8 @@ def make(project: str, writable: Iterable[str], environ: Mapping[str, str]) -> P
     held = os.open(path, _DIRECTORY)
     flock(held, LOCK_EX)
     place = Place(path, held)
+    with Tree(project) as tree:
+        place.project = identity(tree.descriptor)
     os.mkdir(f"{path}/{WORK}", 0o700)
     _like(f"{path}/{UPPER}", project)
     return place

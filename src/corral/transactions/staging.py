@@ -12,7 +12,7 @@ from corral.transactions.beneath import Tree, split
 from corral.transactions.copying import change_mode, copy_one, dress
 from corral.transactions.deltas import Facts, facts_of
 from corral.transactions.guarded import holds_protected
-from corral.transactions.journal import Operation, found_at
+from corral.transactions.journal import Operation, found_at, is_it
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,6 +115,16 @@ class Stage:
     def _is_in_the_way(self, delta: Delta) -> bool:
         """Note a conflict where the project has changed since the transaction began."""
         old, is_kept = delta.old, delta.new is not None and delta.new.what == "directory"
+        if delta.displaced:
+            self.conflicts.append(
+                Refused(delta.path, "its directory was replaced in the project since the transaction began")
+            )
+            return True
+        if not _is_still(found_at(self.project, delta.path), old):
+            self.conflicts.append(
+                Refused(delta.path, "it was changed in the project while the transaction was applied")
+            )
+            return True
         if old is None:
             if delta.was_there:
                 self.conflicts.append(Refused(delta.path, "it was deleted in the project since the transaction began"))
@@ -248,6 +258,11 @@ class Stage:
                 new = new.replace(mtime_ns=found.st_mtime_ns)
             known[path] = (old, new)
         dresses[:] = [(path, *both) for path, both in known.items()]
+
+
+def _is_still(found: Facts | None, known: Facts | None) -> bool:
+    """Say whether something is as it was when it was compared: somebody else may have been applying meanwhile."""
+    return is_it(found, known) and (found is None or known is None or found.mode == known.mode)
 
 
 def ordered(renamed: Sequence[Operation], dresses: Sequence[Dress]) -> list[Operation]:

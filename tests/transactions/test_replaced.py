@@ -1,0 +1,142 @@
+"""Directories that others have come into the place of: a transaction knows its own, and touches no other."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from worlds import World, owner, tree
+
+from corral.errors import TransactionError
+from corral.transactions import book
+from corral.transactions.applying import history, undo
+from corral.transactions.book import Book
+from corral.transactions.identity import identity
+
+
+def folders(root: Path, *names: str) -> None:
+    """Make directories with a file in each that holds its name."""
+    for name in names:
+        (root / name).mkdir(parents=True)
+        (root / name / "file").write_text(f"{name}\n")
+
+
+def replace_project(world: World) -> None:
+    """Put another directory into the project's place."""
+    world.root.rename(world.top / "aside")
+    world.root.mkdir()
+
+
+def test_a_directory_that_is_made_again_is_another(tmp_path: Path) -> None:
+    seen = set()
+    for _ in range(50):
+        (tmp_path / "made").mkdir()
+        descriptor = os.open(tmp_path / "made", os.O_RDONLY)
+        seen.add(identity(descriptor))
+        os.close(descriptor)
+        (tmp_path / "made").rmdir()
+    # Its inode is used again at once.
+    assert len(seen) == 50
+
+
+def test_nothing_is_applied_to_another_project_of_the_same_name(world: World) -> None:
+    (Path(world.held.layer) / "added").write_text("added\n")
+    replace_project(world)
+    with pytest.raises(TransactionError, match="another directory than the one that transaction"):
+        world.apply()
+    assert os.listdir(world.root) == []
+    world.root.rmdir()
+    (world.top / "aside").rename(world.root)
+    assert world.apply().ok
+
+
+def test_nothing_is_undone_in_another_project_of_the_same_name(world: World) -> None:
+    world.change()
+    before = history(str(world.root), world.environ)
+    assert world.apply().ok
+    replace_project(world)
+    with pytest.raises(TransactionError, match="nothing to undo"):
+        undo(str(world.root), world.environ)
+    assert (before, history(str(world.root), world.environ)) == ([], [])
+    assert os.listdir(world.root) == []
+    world.root.rmdir()
+    (world.top / "aside").rename(world.root)
+    assert undo(str(world.root), world.environ).ok
+
+
+def test_what_was_begun_is_not_completed_in_another_project(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    (Path(world.held.layer) / "added").write_text("added\n")
+    expected = world.expected()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Book, "complete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            world.apply()
+    replace_project(world)
+    assert history(str(world.root), world.environ) == []
+    assert os.listdir(world.root) == []
+    world.root.rmdir()
+    (world.top / "aside").rename(world.root)
+    assert [entry.state for entry in history(str(world.root), world.environ)] == ["applied"]
+    assert tree(world.root) == expected
+
+
+def test_without_its_identity_something_is_put_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book, "identity", lambda _: "")
+    (Path(world.held.layer) / "deleted").unlink()
+    assert world.apply().ok
+    replace_project(world)
+    assert undo(str(world.root), world.environ).ok
+    assert os.listdir(world.root) == ["deleted"]
+
+
+def test_what_is_in_another_directory_by_now_is_a_conflict(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    folders(world.root, "one", "two")
+    layer = world.begin()
+    (layer / "one" / "file").write_text("by a call\n")
+    (layer / "two" / "file").unlink()
+    # Neither file has another time of change by this.
+    (world.root / "one").rename(world.root / "old")
+    (world.root / "two").rename(world.root / "one")
+    (world.root / "old").rename(world.root / "two")
+    found = tree(world.root)
+    assert [conflict.path for conflict in world.apply().conflicts] == ["one/file", "two/file"]
+    assert tree(world.root) == found
+
+
+def test_directories_that_calls_exchanged_are_exchanged(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    folders(world.root, "one", "two")
+    layer = world.begin()
+    (layer / "one").rename(layer / "between")
+    (layer / "two").rename(layer / "one")
+    (layer / "between").rename(layer / "two")
+    expected = world.expected()
+    assert world.changes() == {"one/file": "changed", "two/file": "changed"}
+    assert world.apply().ok
+    assert tree(world.root) == expected
+
+
+def test_a_directory_that_was_moved_over_another_is_not_lost(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    folders(world.root, "one", "two", "two/inner")
+    layer = world.begin()
+    shutil.rmtree(layer / "one")
+    (layer / "two").rename(layer / "one")
+    expected = world.expected()
+    assert world.apply().ok
+    assert tree(world.root) == expected
+
+
+def test_a_part_that_names_no_change_is_an_error(world: World) -> None:
+    world.change()
+    before = tree(world.root)
+    with pytest.raises(TransactionError, match="has changed nothing at 'kept'"):
+        world.apply(["kept"])
+    with pytest.raises(TransactionError, match="'emptied/old' was deleted as a whole"):
+        world.apply(["added", "emptied/old/file"])
+    assert tree(world.root) == before
