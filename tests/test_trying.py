@@ -238,8 +238,17 @@ def test_the_log_ties_calls_and_answers_by_the_transactions_id(project: Path) ->
 
 
 def test_nothing_of_a_diff_drives_the_terminal() -> None:
-    lines = diff_lines("+\x1b[31mred\tx\n-a\rb\n", Terminal(color=True))
+    lines = diff_lines("@@\n+\x1b[31mred\tx\n-a\rb\n", Terminal(color=True))[1:]
     assert lines == ["\x1b[1;32m+\\x1b[31mred    x\x1b[0m", "\x1b[1;31m-a\\rb\x1b[0m"]
+
+
+def test_lines_that_look_like_a_head_are_painted_as_what_they_are() -> None:
+    diff = "diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n--- a/other\n+++ b/other\n #\n"
+    lines = diff_lines(diff, Terminal(80, True, True))
+    assert [line[:7] for line in lines] == [
+        *("\x1b[1mdif", "\x1b[1m---", "\x1b[1m+++", "\x1b[1;36m"),
+        *("\x1b[1;31m", "\x1b[1;32m", " #"),
+    ]
 
 
 def test_a_long_diff_is_shown_at_both_ends() -> None:

@@ -1,5 +1,6 @@
 """The diff of a transaction: git can read it, and no file is loaded that is not shown."""
 
+import os
 import subprocess
 import tracemalloc
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 from worlds import World, owner
 
-from corral.transactions import diff
+from corral.transactions import changes, diff
+from corral.transactions.deltas import same_bytes
 from corral.transactions.diff import quoted
 
 CASES = {
@@ -83,11 +85,13 @@ def test_a_huge_file_is_never_loaded(tmp_path: Path) -> None:
     assert peak < 8 << 20
 
 
-def test_texts_that_share_no_line_are_not_compared_line_by_line(tmp_path: Path) -> None:
+def test_texts_that_share_no_line_are_shown_whole(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / "file").write_text("".join(f"a{number}\n" for number in range(5000)))
     (world.begin() / "file").write_text("".join(f"b{number}\n" for number in range(5000)))
-    assert "Text files a/file and b/file differ" in world.diff()
+    lines = world.diff().splitlines()
+    assert lines[3] == "@@ -1,5000 +1,5000 @@"
+    assert [line[:2] for line in lines[4:]] == ["-a"] * 5000 + ["+b"] * 5000
 
 
 def test_the_whole_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,3 +136,24 @@ def test_text_in_another_encoding_is_text(tmp_path: Path) -> None:
         "Gr\u00fc\u00dfe aus K\u00f6ln, und noch ein paar Worte dazu\n".encode("latin-1")
     )
     assert "+Gr" in world.diff()
+
+
+def test_what_is_compared_for_renames_is_bounded_by_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+
+    def counted(one: int, other: int) -> bool:
+        compared.append(os.fstat(one).st_size)
+        return same_bytes(one, other)
+
+    monkeypatch.setattr(changes, "MAX_COMPARED_BYTES", 10_000)
+    monkeypatch.setattr(changes, "same_bytes", counted)
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / "old").write_bytes(b"x" * 1000)
+    layer = world.begin()
+    (layer / "old").unlink()
+    # One file that is another only at its end, by many names: it takes no room.
+    (layer / "0").write_bytes(b"x" * 999 + b"y")
+    for number in range(1, 100):
+        (layer / f"{number}").hardlink_to(layer / "0")
+    assert len(world.changes()) == 101
+    assert compared == [1000] * 10

@@ -12,31 +12,24 @@ if TYPE_CHECKING:
 
 MAX_LINES = 200  # of a diff that nobody asked to see whole
 TAB = " " * 4
-_STYLES = (
-    ("diff ", "head"),
-    ("@@", "mark"),
-    ("+++", "head"),
-    ("---", "head"),
-    ("+", "allow"),
-    ("-", "deny"),
-    ("#", "ask"),
-)
+_HEADS = (("diff ", "head"), ("@@", "mark"), ("+++", "head"), ("---", "head"), ("#", "ask"))
+_LINES = (("@@", "mark"), ("+", "allow"), ("-", "deny"))
 _SIGNS = {"added": ("+", "allow"), "deleted": ("-", "deny")}
 
 
 def diff_lines(diff: str, terminal: Terminal) -> list[str]:
     """Return a diff's lines, painted, with room between files. A tab is spaces: as an escape nobody could read code by it."""
     lines: list[str] = []
+    styles: tuple[tuple[str, str], ...] = _HEADS
     for line in diff.split("\n")[:-1]:
         if line.startswith("diff ") and lines:
             lines.append("")
-        lines.append(_painted(visible(line.replace("\t", TAB)), terminal))
+        # A line that was deleted may begin with two dashes of its own: only before the first hunk is that a head.
+        styles = _HEADS if line.startswith("diff ") else _LINES if line.startswith("@@") else styles
+        style = next((style for start, style in styles if line.startswith(start)), "")
+        shown = visible(line.replace("\t", TAB))
+        lines.append(terminal.paint(style, shown) if style else shown)
     return lines
-
-
-def _painted(line: str, terminal: Terminal) -> str:
-    style = next((style for start, style in _STYLES if line.startswith(start)), "")
-    return terminal.paint(style, line) if style else line
 
 
 def bounded(lines: list[str], most: int, terminal: Terminal) -> tuple[list[str], bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from corral.frozen import Record, frozen
 from corral.transactions.deltas import facts_of, same_bytes
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
     from corral.transactions.beneath import Tree
     from corral.transactions.deltas import Delta, Facts
 
-MAX_PAIRS = 2_000  # candidates that are compared for a rename, against a layer of a million equal files
-MAX_RENAMED_BYTES = 1 << 26  # of a file that is compared for it
+# Of what is compared for renames, against a layer of a million files that are almost equal.
+MAX_PAIRS = 2_000
+MAX_COMPARED_PATHS = 20_000
+MAX_COMPARED_BYTES = 1 << 28
+MAX_RENAMED_BYTES = 1 << 26  # of one file
 MAX_COUNTED = 100_000  # files of a deleted directory
 
 
@@ -63,12 +67,13 @@ def describe(
     found = list(deltas)
     moved = _moved(found, project, layer)
     taken = set(moved.values())
-    folders = tuple(f"{delta.path}/" for delta in found if delta.path in moved)
     changes = []
+    last = ""  # that was renamed: what lies in a directory follows it
     for delta in found:
         # What lies in a directory that was renamed was renamed with it.
-        if delta.path in taken or delta.path.startswith(folders):
+        if delta.path in taken or (last and delta.path.startswith(f"{last}/")):
             continue
+        last = delta.path if delta.path in moved else last
         old_path = moved.get(delta.path, "")
         changes.append(_change(delta, old_path, project, is_protected))
     return tuple(changes)
@@ -120,10 +125,6 @@ def _kind(delta: Delta) -> str:
     return "link" if new.links > 1 and new.what == "file" else "time"
 
 
-def _inside(path: str, root: str) -> bool:
-    return path == root or path.startswith(f"{root}/")
-
-
 def _moved(deltas: list[Delta], project: Tree, layer: Tree) -> dict[str, str]:
     """Return what was renamed, the new path and the old: alike in all that it holds, and only once."""
     gone: dict[tuple[str, int, str], list[str]] = {}
@@ -131,16 +132,20 @@ def _moved(deltas: list[Delta], project: Tree, layer: Tree) -> dict[str, str]:
         if delta.old is not None and delta.new is None and _may_be_moved(delta.old):
             gone.setdefault(_likeness(delta.old), []).append(delta.path)
     moved: dict[str, str] = {}
-    pairs = 0
+    taken: set[str] = set()
+    last = ""
+    likeness = _Likeness(project, layer)
     for delta in deltas:
-        if delta.old is not None or delta.new is None or any(_inside(delta.path, path) for path in moved):
+        if delta.old is not None or delta.new is None or (last and delta.path.startswith(f"{last}/")):
             continue
         for old in gone.get(_likeness(delta.new), ()):
-            pairs += 1
-            if pairs > MAX_PAIRS:
+            likeness.pairs -= 1
+            if likeness.is_exhausted:
                 return moved
-            if old not in moved.values() and _is_same(project, old, layer, delta.path):
+            if old not in taken and likeness.holds(old, delta.path):
                 moved[delta.path] = old
+                last = delta.path
+                taken.add(old)
                 break
     return moved
 
@@ -154,48 +159,63 @@ def _likeness(facts: Facts) -> tuple[str, int, str]:
     return facts.what, facts.size, facts.text
 
 
-def _is_same(project: Tree, old: str, layer: Tree, new: str) -> bool:
-    pending = [""]
-    seen = 0
-    while pending:
-        below = pending.pop()
-        one, other = project.status(old + below), layer.status(new + below)
-        seen += 1
-        if one is None or other is None or seen > MAX_PAIRS or one.st_mode != other.st_mode:
-            return False
-        kind = one.st_mode & 0o170000
-        if kind == 0o040000:
-            names = project.names(old + below)
-            if names != layer.names(new + below) or (not names and not below):
-                return False
-            pending += [f"{below}/{name}" for name in names]
-        elif kind == 0o120000:
-            if project.link(old + below) != layer.link(new + below):
-                return False
-        elif (
-            kind != 0o100000
-            or one.st_size != other.st_size
-            or not _hold_the_same(project, old + below, layer, new + below)
-        ):
-            return False
-    return True
+class _Likeness:
+    """Compares what was added with what was deleted, until enough was compared."""
 
+    def __init__(self, project: Tree, layer: Tree) -> None:
+        self._project = project
+        self._layer = layer
+        self.pairs = MAX_PAIRS
+        self._paths = MAX_COMPARED_PATHS
+        self._bytes = MAX_COMPARED_BYTES
 
-def _hold_the_same(project: Tree, old: str, layer: Tree, new: str) -> bool:
-    try:
-        one = project.open(old)
-    except OSError:
-        return False
-    try:
-        if os.fstat(one).st_size > MAX_RENAMED_BYTES:
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether no more is compared."""
+        return min(self.pairs, self._paths, self._bytes) < 0
+
+    def holds(self, old: str, new: str) -> bool:
+        """Say whether all that lies at one path lies at the other."""
+        pending = [""]
+        while pending:
+            below = pending.pop()
+            one, other = self._project.status(old + below), self._layer.status(new + below)
+            self._paths -= 1
+            if one is None or other is None or self.is_exhausted or one.st_mode != other.st_mode:
+                return False
+            kind = stat.S_IFMT(one.st_mode)
+            if kind == stat.S_IFDIR:
+                names = self._project.names(old + below)
+                if names != self._layer.names(new + below) or (not names and not below):
+                    return False
+                pending += [f"{below}/{name}" for name in names]
+            elif kind == stat.S_IFLNK:
+                if self._project.link(old + below) != self._layer.link(new + below):
+                    return False
+            elif (
+                kind != stat.S_IFREG
+                or one.st_size != other.st_size
+                or not self._hold_the_same(old + below, new + below, one.st_size)
+            ):
+                return False
+        return True
+
+    def _hold_the_same(self, old: str, new: str, size: int) -> bool:
+        self._bytes -= size
+        if size > MAX_RENAMED_BYTES or self.is_exhausted:
             return False
-        other = layer.open(new)
         try:
-            return same_bytes(one, other)
+            one = self._project.open(old)
+        except OSError:
+            return False
+        try:
+            other = self._layer.open(new)
+            try:
+                return same_bytes(one, other)
+            finally:
+                os.close(other)
         finally:
-            os.close(other)
-    finally:
-        os.close(one)
+            os.close(one)
 
 
 def count_files(project: Tree, path: str) -> int:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import stat
 
+from corral.transactions.lines import Budget, differing
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from corral.transactions.beneath import Tree
     from corral.transactions.changes import Change
+    from corral.transactions.lines import Span
 
 MAX_FILE_BYTES = 1 << 20
-MAX_LINE_PAIRS = 4_000_000  # lines that differ, old times new: the comparison takes that many steps at worst
 MAX_DIFF_CHARACTERS = 1 << 24  # of all together, against a layer that takes the host's memory
 SAMPLED_BYTES = 8192  # of a file, to tell text from other data
 CONTEXT_LINES = 3
@@ -27,13 +29,14 @@ def unified(changes: Iterable[Change], project: Tree, layer: Tree) -> str:
     """Return the diff of all changes."""
     parts: list[str] = []
     size = 0
+    budget = Budget()
     listed = list(changes)
     full = {path for change in listed for path in _above(change.path)}
     for change in listed:
         if change.kind == "added" and change.what == "directory" and change.path in full and not change.protected:
             # What lies in it says that it is there.
             continue
-        for line in _one(change, project, layer):
+        for line in _one(change, project, layer, budget):
             parts.append(line)
             size += len(line) + 1
         if size > MAX_DIFF_CHARACTERS:
@@ -56,7 +59,7 @@ def quoted(path: str) -> str:
     return f'"{found}"'
 
 
-def _one(change: Change, project: Tree, layer: Tree) -> Iterator[str]:
+def _one(change: Change, project: Tree, layer: Tree, budget: Budget) -> Iterator[str]:
     old_path = change.old_path or change.path
     before, after = quoted(f"a/{old_path}"), quoted(f"b/{change.path}")
     yield f"diff --git {before} {after}"
@@ -71,7 +74,14 @@ def _one(change: Change, project: Tree, layer: Tree) -> Iterator[str]:
     new = b"" if change.kind == "deleted" else _content(layer, change.path, change.size)
     before = "/dev/null" if change.kind == "added" else before
     after = "/dev/null" if change.kind == "deleted" else after
-    yield from _body(old, new, before, after, (change.old_size or 0, change.size or 0))
+    if old is None or new is None:
+        sizes = change.old_size or 0, change.size or 0
+        kind = "Large" if max(sizes) > MAX_FILE_BYTES else "Binary"
+        yield f"{kind} files {before} and {after} differ ({sizes[0]} and {sizes[1]} bytes)"
+    elif hunks := _hunks(_lines(old), _lines(new), budget):
+        yield f"--- {before}"
+        yield f"+++ {after}"
+        yield from hunks
 
 
 def _head(change: Change) -> Iterator[str]:
@@ -128,18 +138,6 @@ def _is_binary(data: bytes) -> bool:
     return strange * 10 > len(start)
 
 
-def _body(old: bytes | None, new: bytes | None, before: str, after: str, sizes: tuple[int, int]) -> Iterator[str]:
-    hunks = None if old is None or new is None else _hunks(_lines(old), _lines(new))
-    if hunks is None:
-        kind = "Text" if old is not None and new is not None else "Large" if max(sizes) > MAX_FILE_BYTES else "Binary"
-        yield f"{kind} files {before} and {after} differ ({sizes[0]} and {sizes[1]} bytes)"
-        return
-    if hunks:
-        yield f"--- {before}"
-        yield f"+++ {after}"
-        yield from hunks
-
-
 def _lines(data: bytes) -> list[str]:
     text = data.decode("utf-8", "replace")
     lines = text.split("\n")
@@ -147,34 +145,32 @@ def _lines(data: bytes) -> list[str]:
     return [f"{line}\n" for line in lines] + ([last] if last else [])
 
 
-def _hunks(old: list[str], new: list[str]) -> list[str] | None:
-    """Return the hunks between two texts; None where they differ in too much to be compared."""
-    from difflib import SequenceMatcher  # noqa: PLC0415  for diffs alone
-
-    head = 0
-    while head < min(len(old), len(new)) and old[head] == new[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
-    # What is alike at both ends is not compared again, but for what a hunk shows around.
-    start = max(head - CONTEXT_LINES, 0)
-    end = max(tail - CONTEXT_LINES, 0)
-    ours, theirs = old[start : len(old) - end], new[start : len(new) - end]
-    if len(ours) * len(theirs) > MAX_LINE_PAIRS:
-        return None
-    found = []
-    for group in SequenceMatcher(None, ours, theirs, autojunk=False).get_grouped_opcodes(CONTEXT_LINES):
-        first, last = group[0], group[-1]
-        spans = (_span(start + first[1], start + last[2]), _span(start + first[3], start + last[4]))
-        found.append(f"@@ -{spans[0]} +{spans[1]} @@")
-        for tag, from_old, to_old, from_new, to_new in group:
-            if tag == "equal":
-                found += _marked(" ", ours[from_old:to_old])
-                continue
-            found += _marked("-", ours[from_old:to_old])
-            found += _marked("+", theirs[from_new:to_new])
+def _hunks(old: list[str], new: list[str], budget: Budget) -> list[str]:
+    """Return the hunks between two texts: what differs, with a few lines around."""
+    found: list[str] = []
+    for group in _grouped(differing(old, new, budget)):
+        start, end = max(group[0][0] - CONTEXT_LINES, 0), min(group[-1][1] + CONTEXT_LINES, len(old))
+        # As many lines are alike before the first and after the last in both texts.
+        other, last = group[0][2] - (group[0][0] - start), group[-1][3] + (end - group[-1][1])
+        found.append(f"@@ -{_span(start, end)} +{_span(other, last)} @@")
+        for from_old, to_old, from_new, to_new in group:
+            found += _marked(" ", old[start:from_old])
+            found += _marked("-", old[from_old:to_old])
+            found += _marked("+", new[from_new:to_new])
+            start = to_old
+        found += _marked(" ", old[start:end])
     return found
+
+
+def _grouped(spans: list[Span]) -> list[list[Span]]:
+    """Return spans that differ, those together whose lines around would meet."""
+    groups: list[list[Span]] = []
+    for span in spans:
+        if groups and span[0] - groups[-1][-1][1] <= 2 * CONTEXT_LINES:
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return groups
 
 
 def _marked(mark: str, lines: list[str]) -> list[str]:
