@@ -70,7 +70,7 @@ KINDS = frozenset(
     ]
 )
 STYLES = frozenset({"gnu", "posix", "longdash", "find", "keyvalue", "tar", "none"})
-LANGUAGES = frozenset({"sed", "jq", "sqlite", "tex", "m4", "goflags", "duckdb"})
+LANGUAGES = frozenset({"sed", "jq", "sqlite", "tex", "m4", "goflags", "duckdb", "filtergraph", "ffinput"})
 ROW_KEYS = frozenset(
     [
         "names",

@@ -23,6 +23,9 @@ _REACHES = {
         r"|\b(?:copy|attach|install|load|export|import|read_\w+|glob|parquet_scan|getenv)\b|://|from\s+'",
     ),
 }
+# The parts of a filter graph of ffmpeg, or of the address of an input, that open files or load a library.
+_FILTER_LOADS = pattern(r"\b(?:ladspa|frei0r\w*|lv2|libplacebo|openvino|dnn_\w+)=")
+_FILTER_PATHS = pattern(r"(?:^|[=:,|'\s])((?:\.\.?|~)?/[^:,;|'\[\]\s]*|\.\./?[^:,;|'\[\]\s]*)")
 # The dot commands of sqlite3 that only show something; any other may run, open or write.
 _SQLITE_SHOWS = pattern(
     r"\.(?:tables|schema|fullschema|dump|mode|headers?|databases|index(?:es)?|indices|stats|timer|echo|bail|nullvalue"
@@ -54,6 +57,14 @@ def read(language: str, reader: Reader, effect: str, word: Word) -> None:
         text = word.text
         if (text.startswith(".") and not _SQLITE_SHOWS.match(text)) or _SQLITE_REACHES.search(text):
             reader.emit("code-option", word)
+        return
+    if language in ("filtergraph", "ffinput"):
+        if language == "ffinput":
+            reader.fill(("reads", "hostpath", "", "", (), ()), word)
+        if _FILTER_LOADS.search(word.text):
+            reader.emit("code-loaded", word)
+        for path in _FILTER_PATHS.finditer(word.text):
+            reader.path("reads", word.part(path[1]))
         return
     if language == "tex":
         if word.text.startswith(("\\", "&", "*")):

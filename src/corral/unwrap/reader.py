@@ -86,6 +86,8 @@ class Reader(Slots):
             if text[1] == "-" or long_dash:
                 name, equals, value = text.partition("=")
                 slots = options.get(name)
+                if equals and long_dash and len(prefix := self._prefix(text)) > len(name) + 1:
+                    slots = None  # `-fuse-ld=./x` is described apart from `-fuse-ld=gold`
                 if slots is None and not long_dash:
                     name = self._abbreviated(name)
                     slots = options.get(name)

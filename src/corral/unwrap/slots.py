@@ -107,6 +107,8 @@ class Slots:
         if effect == "chdir":
             self._chdir(word)
             return
+        if effect == "reads" and word.text.startswith(("@/", "@../", "@~/")):
+            self.emit("reads", word.part(word.text[1:]), label)  # compilers and their like read more words from it
         if effect == "writes" and word.text.startswith(("|", "!", "%pipe%")):
             self.emit("code-option", word, label)  # printing programs open these as commands
         if effect == "loads":
