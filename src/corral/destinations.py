@@ -22,6 +22,8 @@ _FRAMING = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect"}
 )
 _HEX_DIGITS = frozenset("0123456789abcdef")
+# Below a country, as in co.uk: what everybody there has names under, as below com.
+_ANYBODYS = frozenset(["ac", "co", "com", "edu", "gob", "gov", "mil", "ne", "net", "nom", "or", "org"])
 
 
 def host(text: str) -> str:
@@ -82,8 +84,10 @@ def grant(text: object) -> str:
     name, number = authority(text[2:] if wild else text)
     if text.partition(":")[0].endswith("."):
         raise ValueError(f"{_shown(text)} ends its name with a dot; leave it out")
-    if wild and (is_address(name) or "." not in name):
-        raise ValueError(f"{_shown(text)} is too wide; after *. there must be at least two parts, as in *.example.org")
+    if wild and (is_address(name) or "." not in name or _is_anybodys(name)):
+        raise ValueError(
+            f"{_shown(text)} is too wide; after *. there must be a domain of one owner, as in *.example.org"
+        )
     return ("*." if wild else "") + written(name, number)
 
 
@@ -142,6 +146,11 @@ class Grants:
         if is_address(name):
             return ""
         return next((text for text in self._wild if asked.endswith(text[1:])), "")
+
+
+def _is_anybodys(name: str) -> bool:
+    first, _, country = name.partition(".")
+    return len(country) == 2 and first in _ANYBODYS
 
 
 def _is_label(text: str) -> bool:

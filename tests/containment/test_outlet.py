@@ -181,6 +181,8 @@ def test_over_tls_of_the_proxys_own_the_server_is_checked(fleet: Fleet) -> None:
     settings = {"network": GRANTED, "inject": ["index.example:443 X-Other: ${OWN_KEY}"]}
     result = fleet.run("curl", "-sS", "http://index.example:443/x", containment=settings)
     assert "good" not in result["stdout"]
+    assert "TLS with the server failed: unable to get local issuer certificate" in result["stdout"], result
+    assert "failed" in {c["outcome"] for c in result["connections"]}
 
 
 def test_no_more_connections_than_the_owner_says(fleet: Fleet) -> None:
@@ -208,6 +210,22 @@ def test_no_more_bytes_than_the_owner_says(fleet: Fleet) -> None:
     )
     assert result["exit_code"] != 0
     assert [v["grant"] for v in result["violations"]] == ["limits.network_bytes"]
+
+
+def test_who_asks_for_many_names_hides_by_that_nothing_that_answered(fleet: Fleet) -> None:
+    many = """
+        import socket
+        for name in (*(f"{n}.evil.example" for n in range(300)), "index.example"):
+            with socket.create_connection(("127.0.0.1", 61080)) as sock:
+                sock.sendall(b"CONNECT %s:443 HTTP/1.1\\r\\n\\r\\n" % name.encode())
+                sock.recv(4096)
+        """
+    result = fleet.run(*code(many))
+    assert [c["target"] for c in result["connections"] if c["outcome"] == "allowed"] == ["index.example:443"]
+    refused = [c for c in result["connections"] if c["outcome"] == "refused"]
+    assert sum(c["count"] for c in refused) == 300
+    assert (refused[-1]["target"], refused[-1]["count"]) == ("", 251)
+    assert result["violations"][-1]["detail"] == "290 others were refused"
 
 
 def test_a_thousand_connections_at_once(fleet: Fleet) -> None:

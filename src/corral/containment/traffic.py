@@ -6,11 +6,11 @@ What was asked for is told with every command that ran at the time: which of sev
 from __future__ import annotations
 
 import os
-from collections import deque
+from _thread import allocate_lock
 
 from corral.containment import wire
 from corral.containment.proxy import HOST, PORT
-from corral.containment.proxy.journal import REFUSED, Journal, new
+from corral.containment.proxy.journal import OTHERS, REFUSED, Journal, folded, new
 from corral.containment.sight import granted
 from corral.errors import ContainmentError
 from corral.model import Connection, Violation
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from corral.config import SandboxConfig
     from corral.containment.proxy.journal import Entry
 
-MAX_KEPT = 10_000  # connections that a command which still runs may be told of
-MAX_TOLD = 50  # kinds of them in one result
-MAX_VIOLATIONS = 10
+MAX_KEPT = 10_000  # connections of commands that still run, before those that are alike become one
+MAX_TOLD = 50  # kinds of them in one result; the others are counted
+MAX_VIOLATIONS = 10  # likewise
 _URL = f"http://{HOST}:{PORT}"
 _LOOPBACK = "localhost,127.0.0.1,::1"
 _VARIABLES = {
@@ -60,12 +60,18 @@ class Traffic:
         self._config = config
         self._descriptor = -1
         self._journal: Journal | None = None
-        self._seen: deque[Entry] = deque(maxlen=MAX_KEPT)
+        self._seen: list[Entry] = []
+        self._lock = allocate_lock()
+        self._used_in = os.getpid()
 
     def lend(self) -> tuple[int, ...]:
         """Return descriptors for a keeper that starts: what its proxy is to do, and where it writes. Who takes them closes them."""
         settings = wire.sealed("outlet", wire.pack_plan(self._plan(os.environ)))
-        self._drain()
+        if self._used_in == os.getpid():
+            self._drain()
+        else:
+            # A fork: what is in the file is for the process that it was forked from, of which a thread may hold the lock.
+            self._used_in, self._seen, self._lock = os.getpid(), [], allocate_lock()
         self.close()
         self._descriptor = new()
         self._journal = Journal(self._descriptor)
@@ -92,33 +98,33 @@ class Traffic:
         }
 
     def _drain(self) -> None:
-        if self._journal is not None:
-            self._seen.extend(self._journal.take())
+        with self._lock:
+            if self._journal is not None:
+                seen = self._seen + self._journal.take()
+                self._seen = seen if len(seen) <= MAX_KEPT else folded(seen, MAX_KEPT // 2)
 
     def _since(self, began_at: float) -> list[Entry]:
         self._drain()
         # Clocks of the two processes are one, but it is written with six digits.
-        return [entry for entry in list(self._seen) if entry.at >= began_at - 0.000_001]
+        return [entry for entry in self._seen if entry.at >= began_at - 0.000_001]
 
     def connections(self, began_at: float) -> tuple[Connection, ...]:
         """Return what was connected to since then, or asked for, each kind once."""
-        counts: dict[tuple[str, str, str, str, str], int] = {}
-        for entry in self._since(began_at):
-            key = (entry.target, entry.outcome, entry.address, entry.detail, entry.grant)
-            counts[key] = counts.get(key, 0) + 1
-        return tuple(Connection(*key, count) for key, count in list(counts.items())[:MAX_TOLD])
+        return tuple(
+            Connection(entry.target, entry.outcome, entry.address, entry.detail, entry.grant, entry.count)
+            for entry in folded(self._since(began_at), MAX_TOLD)
+        )
 
     def violations(self, began_at: float) -> tuple[Violation, ...]:
         """Return what was refused since then, with the grant that would allow it."""
-        found: dict[tuple[str, str], Violation] = {}
-        for entry in self._since(began_at):
-            if entry.outcome == REFUSED:
-                found.setdefault((entry.target, entry.detail), _violation(entry))
-        return tuple(found.values())[:MAX_VIOLATIONS]
+        refused = [entry for entry in self._since(began_at) if entry.outcome == REFUSED]
+        return tuple(_violation(entry) for entry in folded(refused, MAX_VIOLATIONS))
 
 
 def _violation(entry: Entry) -> Violation:
     instead = "Use what is in the project, or a destination that is granted"
+    if entry.detail == OTHERS:
+        return Violation("network", "", f"{entry.count} others were refused", f"{instead}.")
     if not entry.grant:
         return Violation("network", entry.target, entry.detail, f"{instead}.")
     grant = entry.grant if entry.grant.startswith("limits.") else f'containment.network = ["{entry.grant}"]'

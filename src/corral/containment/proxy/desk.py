@@ -37,6 +37,7 @@ class Desk:
 
     def open(self, text: str, port: int) -> tuple[str, socket]:
         """Return the canonical host and a connection to it; what became of it is written down first."""
+        self.budget.take(0)
         try:
             name, grant = self._dial.authorise(text, port)
             target = destinations.written(name, port)
@@ -70,10 +71,16 @@ class Desk:
         """Return the headers that the owner adds for a host."""
         return self._added.get(destinations.written(name, port), [])
 
-    def over_tls(self, sock: socket, name: str) -> socket:
-        """Speak TLS to a server in the client's place, and see that it is the one."""
+    def over_tls(self, sock: socket, name: str, port: int) -> socket:
+        """Speak TLS to a server in the client's place, and see that it is the one; UnreachableError where it is not."""
         import ssl  # noqa: PLC0415  for those who have something added
 
         if self._context is None:
             self._context = ssl.create_default_context(cafile=self._certificates or None)
-        return self._context.wrap_socket(sock, server_hostname=name)
+        try:
+            return self._context.wrap_socket(sock, server_hostname=name)
+        except OSError as error:
+            why = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or str(error)
+            detail = f"TLS with the server failed: {why}"
+            self._book.write(journal.FAILED, destinations.written(name, port), detail=detail)
+            raise UnreachableError(detail) from None

@@ -67,7 +67,10 @@ class Dial:
         last: OSError | None = None
         for address, is_named in self._addresses(name, port)[:MAX_ADDRESSES]:
             family = AF_INET6 if ":" in address else AF_INET
-            sock = socket(family, SOCK_STREAM | SOCK_CLOEXEC)
+            try:
+                sock = socket(family, SOCK_STREAM | SOCK_CLOEXEC)
+            except OSError as error:
+                raise UnreachableError(f"no socket is to be had: {error.strerror}") from None
             try:
                 sock.settimeout(CONNECT_SECONDS)
                 sock.connect((address, port))

@@ -9,6 +9,7 @@ HANDSHAKE = 0x16
 _CLIENT_HELLO = 1
 _SERVER_NAME, _ENCRYPTED = 0, 0xFE0D
 _MAX_RECORD = 1 << 14
+MAX_RECORDS = 1024  # that a hello is cut into; it is read anew as more of it comes
 
 
 class HelloError(ValueError):
@@ -30,7 +31,7 @@ def server_name(data: bytes) -> str | None:
 def _message(data: bytes) -> bytes | None:
     """Return the handshake message that TLS records carry, as far as they have come; None while it is not whole."""
     message, at = b"", 0
-    while True:
+    for _ in range(MAX_RECORDS):
         head = data[at : at + 5]
         if head and (head[0] != HANDSHAKE or (len(head) > 1 and head[1] != 3)):
             raise HelloError("it does not begin with a TLS hello")
@@ -46,13 +47,16 @@ def _message(data: bytes) -> bytes | None:
             whole = 4 + int.from_bytes(message[1:4], "big")
             if whole > MAX_BYTES:
                 raise HelloError("its TLS hello is too long")
-            if len(message) > whole:
+            # Also what the record holds back: it would be read after the hello, and before anybody answers it.
+            if len(message) > whole or (len(message) == whole and at + 5 + length > len(data)):
                 raise HelloError("its TLS hello is followed by something else")
             if len(message) == whole:
                 return message[4:]
         at += 5 + length
         if at > len(data):
             break
+    else:
+        raise HelloError("its TLS hello comes in too many pieces")
     if len(data) > MAX_BYTES:
         raise HelloError("its TLS hello is too long")
     return None

@@ -48,18 +48,26 @@ class Budget:
 
 
 class Flow:
-    """One direction."""
+    """One direction. A source that speaks TLS is read through this process, however much it is."""
 
-    def __init__(self, source: socket, sink: socket, budget: Budget) -> None:
+    is_needed = True  # the relay goes on until it has ended
+
+    def __init__(self, source: socket, sink: socket, budget: Budget, *, is_tls: bool = False) -> None:
         self.source = source
         self.sink = sink
         self.is_done = False
         self._budget = budget
         self._pending = memoryview(b"")
-        self._pipe: tuple[int, int] | None = None
+        self._pipe: tuple[int, ...] = ()
         self._in_pipe = 0
         self._moved = 0
         self._ended = False
+        self._may_splice = not is_tls
+        self._not_yet: tuple[type[OSError], ...] = (BlockingIOError,)
+        if is_tls:
+            from ssl import SSLWantReadError  # noqa: PLC0415  loaded already where TLS is spoken
+
+            self._not_yet = (BlockingIOError, SSLWantReadError)
 
     @property
     def holds(self) -> bool:
@@ -82,14 +90,14 @@ class Flow:
 
     def _read(self) -> bool:
         try:
-            if self._moved < BULK_BYTES:
+            if self._moved < BULK_BYTES or not self._may_splice or not self._has_pipe():
                 data = self.source.recv(CHUNK_BYTES)
                 self._pending = memoryview(data)
                 count = len(data)
             else:
-                count = os.splice(self.source.fileno(), self._ends()[1], PIPE_BYTES, flags=_SPLICE_MOVE_NONBLOCK)
+                count = os.splice(self.source.fileno(), self._pipe[1], PIPE_BYTES, flags=_SPLICE_MOVE_NONBLOCK)
                 self._in_pipe = count
-        except BlockingIOError:
+        except self._not_yet:
             return False
         self._budget.take(count)
         self._moved += count
@@ -100,7 +108,7 @@ class Flow:
         try:
             if self._in_pipe:
                 self._in_pipe -= os.splice(
-                    self._ends()[0], self.sink.fileno(), self._in_pipe, flags=_SPLICE_MOVE_NONBLOCK
+                    self._pipe[0], self.sink.fileno(), self._in_pipe, flags=_SPLICE_MOVE_NONBLOCK
                 )
             else:
                 self._pending = self._pending[self.sink.send(self._pending) :]
@@ -108,17 +116,43 @@ class Flow:
             return False
         return not self.holds
 
-    def _ends(self) -> tuple[int, int]:
-        if self._pipe is None:
-            self._pipe = os.pipe()
+    def _has_pipe(self) -> bool:
+        if not self._pipe:
+            try:
+                self._pipe = os.pipe()
+            except OSError:
+                # No descriptor is left for it; then it is slower.
+                self._may_splice = False
+                return False
             _widen(self._pipe[1])
-        return self._pipe
+        return True
 
     def close(self) -> None:
         """Give back the pipe."""
-        for descriptor in self._pipe or ():
+        for descriptor in self._pipe:
             os.close(descriptor)
-        self._pipe = None
+        self._pipe = ()
+
+
+class Waste:
+    """What a client says behind its one request. It is for nobody, and read all the same: so its hanging up is noticed."""
+
+    is_needed = is_done = holds = False
+
+    def __init__(self, client: socket) -> None:
+        self.source = self.sink = client
+
+    def step(self) -> bool:
+        """Read and forget; false when there is nothing, EOFError when the client has gone."""
+        try:
+            if not self.source.recv(CHUNK_BYTES):
+                raise EOFError
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def _widen(pipe: int) -> None:
@@ -129,14 +163,15 @@ def _widen(pipe: int) -> None:
         return
 
 
-def relay(flows: Sequence[Flow]) -> None:
-    """Move until every direction has ended; TimeoutError when nothing moves any more."""
+def relay(flows: Sequence[Flow | Waste]) -> None:
+    """Move until every direction that is needed has ended; TimeoutError when nothing moves any more."""
     sockets = {sock.fileno(): sock for flow in flows for sock in (flow.source, flow.sink)}
     for sock in sockets.values():
         sock.setblocking(False)
     poller = poll()
+    is_more = False  # something was left only because others had their turn; TLS may hold it where poll does not see
     try:
-        while any(not flow.is_done for flow in flows):
+        while any(flow.is_needed and not flow.is_done for flow in flows):
             for number, events in _wanted(flows, sockets).items():
                 if events:
                     poller.register(number, events)
@@ -144,18 +179,20 @@ def relay(flows: Sequence[Flow]) -> None:
                     # Or the hang-up of one who has nothing more to say would wake us for ever.
                     _unregister(poller, number)
             seconds = HALF_OPEN_SECONDS if any(flow.is_done for flow in flows) else IDLE_SECONDS
-            if not poller.poll(seconds * 1000):
+            if not poller.poll(0 if is_more else seconds * 1000) and not is_more:
                 raise TimeoutError("nothing moved for too long")
+            is_more = False
             for flow in flows:
                 turns = _TURNS
                 while turns and not flow.is_done and flow.step():
                     turns -= 1
+                is_more = is_more or not turns
     finally:
         for flow in flows:
             flow.close()
 
 
-def _wanted(flows: Sequence[Flow], sockets: dict[int, socket]) -> dict[int, int]:
+def _wanted(flows: Sequence[Flow | Waste], sockets: dict[int, socket]) -> dict[int, int]:
     events = dict.fromkeys(sockets, 0)
     for flow in flows:
         if flow.is_done:

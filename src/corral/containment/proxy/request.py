@@ -217,6 +217,9 @@ def looks_like(data: bytes) -> bool | None:
     line, is_whole, _ = data.lstrip(_BLANKS).partition(b"\n")
     if b"HTTP/" in line.upper() or len(data) > MAX_HEAD:
         return True
+    # HTTP/0.9, which names no version; some servers read headers behind it all the same.
+    if is_whole and line.startswith((b"GET /", b"GET http")):
+        return True
     if is_whole:
         return False
     method = line.split(maxsplit=1)[0] if line else b""

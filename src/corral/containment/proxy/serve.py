@@ -9,8 +9,10 @@ import os
 import resource
 import sys
 from _thread import allocate_lock, stack_size, start_new_thread
+from errno import EMFILE, ENFILE, ENOBUFS, ENOMEM
 from select import POLLIN, poll
 from socket import socket
+from time import sleep
 
 from corral.containment import landlock, privileges, tree, wire
 from corral.containment.bounds import close_all_but
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 STACK_BYTES = 512 * 1024  # of a thread; the resolver's own libraries want some
+PAUSE_SECONDS = 0.05
 _DESCRIPTORS = 64 * 1024  # a connection takes up to six
+_SHORTAGES = (EMFILE, ENFILE, ENOBUFS, ENOMEM)
 
 
 def run(way: int, settings: int, book: int) -> NoReturn:
@@ -86,8 +90,11 @@ class Server:
     def _accept(self, listener: socket) -> None:
         try:
             client, _ = listener.accept()
-        except OSError:
+        except OSError as error:
             # It has gone again, or there is no descriptor left; the others must be served on.
+            if error.errno in _SHORTAGES:
+                # It waits in line, and would wake this loop without end.
+                sleep(PAUSE_SECONDS)
             return
         limit = self._desk.connections
         with self._lock:

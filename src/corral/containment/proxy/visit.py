@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from select import POLLIN, poll
+from time import monotonic
 
 from corral import destinations
 from corral.containment.proxy import hello, request, socks
 from corral.containment.proxy.dial import RefusedError, UnreachableError
-from corral.containment.proxy.relay import CHUNK_BYTES, IDLE_SECONDS, Flow, SpentError, relay
+from corral.containment.proxy.journal import FullError
+from corral.containment.proxy.relay import CHUNK_BYTES, IDLE_SECONDS, Flow, SpentError, Waste, relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,10 +17,13 @@ if TYPE_CHECKING:
 
     from corral.containment.proxy.desk import Desk
 
-HANDSHAKE_SECONDS = 30.0  # for each part of what a client has to say before anything is let through
+HANDSHAKE_SECONDS = (
+    30.0  # for what a client has to say before anything is let through, and as long again inside a tunnel
+)
 _CONNECTED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOT_TLS = "a port for TLS, and it does not begin with a TLS hello"
+_SPENT, _SHARE = "the sandbox has used up its share of bytes", "limits.network_bytes"
 
 
 class Visit:
@@ -31,10 +36,11 @@ class Visit:
         self.target = ""  # as far as it is known
         self._buffer = b""
         self._speaks = ""  # http or socks while an answer is expected
+        self._until = 0.0  # when the client must have said what is waited for
 
     def serve(self) -> None:
         """Do what the client asks for, or say why not; then hang up."""
-        self.client.settimeout(HANDSHAKE_SECONDS)
+        self._wait(HANDSHAKE_SECONDS)
         try:
             self._begin()
         except RefusedError as error:
@@ -45,7 +51,11 @@ class Visit:
             self.desk.refuse(self.target, str(error))
             self._say(400, f"refused: {error}", reply=getattr(error, "reply", b""))
         except SpentError:
-            self.desk.refuse(self.target, "the sandbox has used up its share of bytes", "limits.network_bytes")
+            self.desk.refuse(self.target, _SPENT, _SHARE)
+            self._say(403, f"{self.target} is not let through: {_SPENT}", _SHARE)
+        except FullError as error:
+            self.desk.refuse(self.target, str(error))
+            self._say(403, f"{self.target} is not let through: {error}, until the command has ended")
         except (OSError, EOFError):
             # One of the two has hung up, or said nothing for too long.
             pass
@@ -82,7 +92,7 @@ class Visit:
             self._forward(head, path, name, port)
             return
         text, port = self._authority(head.target)
-        if head.values("content-length") or head.values("transfer-encoding"):
+        if head.values("content-length") not in ([], ["0"]) or head.values("transfer-encoding"):
             raise request.RequestError("a CONNECT with a body")
         if head.values("host"):
             request.check_host(head, text, port)
@@ -113,6 +123,7 @@ class Visit:
     def _tunnel(self, name: str, port: int) -> None:
         """Let the client speak to the server itself, once its first words are known to be for that server."""
         self._speaks = ""
+        self._wait(HANDSHAKE_SECONDS)
         assert self.upstream is not None  # noqa: S101  opened before
         if port in destinations.TLS_PORTS:
             if self._peek() != hello.HANDSHAKE:
@@ -154,6 +165,7 @@ class Visit:
                 self.desk.budget.take(len(data))
                 self.client.sendall(data)
             if self.client.fileno() in ready:
+                self._wait(HANDSHAKE_SECONDS)
                 self._more()
 
     def _check_hello(self, name: str, port: int) -> None:
@@ -173,7 +185,8 @@ class Visit:
     def _request_in_tunnel(self, name: str, port: int) -> None:
         self._speaks = "http"
         head = request.parse(self._read_head())
-        if not head.target.startswith("/") and (head.method, head.target) != ("OPTIONS", "*"):
+        is_path = head.target.startswith("/") or (head.method, head.target) == ("OPTIONS", "*")
+        if not is_path or head.method == "CONNECT":
             raise request.RequestError("a server is asked with a path alone")
         request.check_host(head, name, port)
         self._forward(head, head.target, name, port)
@@ -189,20 +202,21 @@ class Visit:
         upstream = self.upstream
         if port in destinations.TLS_PORTS:
             # Plain inside, where nobody listens but the sandbox itself; never plain on the way.
-            self.upstream = upstream = self.desk.over_tls(upstream, name)
+            self.upstream = upstream = self.desk.over_tls(upstream, name, port)
         if any(value.lower() == "100-continue" for value in head.values("expect")) and not body.is_whole:
             self.client.sendall(_CONTINUE)
+        self.desk.budget.take(len(made))
         self._speaks = ""
+        upstream.settimeout(IDLE_SECONDS)
         upstream.sendall(made)
         self._send_body(body, upstream)
-        if port in destinations.TLS_PORTS:
-            self._hand_back(upstream)
-        else:
-            relay((Flow(upstream, self.client, self.desk.budget),))
+        answer = Flow(upstream, self.client, self.desk.budget, is_tls=port in destinations.TLS_PORTS)
+        relay((answer, Waste(self.client)))
 
     def _send_body(self, body: request.Body, upstream: socket) -> None:
         while not body.is_whole:
             if not self._buffer:
+                self._wait(IDLE_SECONDS)
                 self._more()
             data, self._buffer = self._buffer, b""
             passed = body.feed(data)
@@ -213,17 +227,11 @@ class Visit:
                 # A server may answer before it has heard all; what it said is handed back.
                 return
 
-    def _hand_back(self, upstream: socket) -> None:
-        upstream.settimeout(IDLE_SECONDS)
-        self.client.settimeout(IDLE_SECONDS)
-        while data := upstream.recv(CHUNK_BYTES):
-            self.desk.budget.take(len(data))
-            self.client.sendall(data)
-
     def _say(self, status: int, text: str, grant: str = "", *, reply: bytes = b"") -> None:
         """Answer in the client's own words, as long as it expects one from us."""
         words = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway"}[status]
-        said = f"corral: {text}{f'; the owner grants more: containment.network, {grant}' if grant else ''}\n"
+        key = "" if grant.startswith("limits.") else "containment.network, "
+        said = f"corral: {text}{f'; the owner grants more: {key}{grant}' if grant else ''}\n"
         if self._speaks == "http":
             body = ascii(said)[1:-1].replace("\\n", "\n").encode()
             head = f"HTTP/1.1 {status} {words}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
@@ -237,7 +245,15 @@ class Visit:
                 # It did not wait for the answer.
                 return
 
+    def _wait(self, seconds: float) -> None:
+        """Give the client so long for all that it says next: one that says a byte at a time is not waited for longer."""
+        self._until = monotonic() + seconds
+
     def _more(self) -> None:
+        left = self._until - monotonic()
+        if left <= 0:
+            raise TimeoutError("it took too long to say what it wants")
+        self.client.settimeout(left)
         data = self.client.recv(CHUNK_BYTES)
         if not data:
             raise EOFError
@@ -261,4 +277,6 @@ class Visit:
                 return self._read(at + 4)
             if len(self._buffer) > request.MAX_HEAD:
                 raise request.RequestError("a head that has no end")
+            if self._buffer.count(b"\n") != self._buffer.count(b"\r\n"):
+                raise request.RequestError("a line that ends without a carriage return")
             self._more()

@@ -1,0 +1,243 @@
+"""A client's visit to the proxy from its first byte to the end: how long it is waited for, what is counted, and what is written down."""
+
+import os
+import resource
+import select
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.containment.proxy import journal, visit
+from corral.containment.proxy.desk import Desk
+from corral.containment.proxy.journal import Entry, Journal
+from corral.containment.proxy.relay import BULK_BYTES, Budget, Flow, relay
+from corral.containment.proxy.visit import Visit
+
+
+@contextmanager
+def visited(**plan: Any) -> Iterator[tuple[socket.socket, int]]:
+    """A client whose visit is served, and the journal."""
+    whole = {"granted": (), "hosts": (), "bytes": None, "connections": None, "certificates": "", "inject": ()} | plan
+    descriptor = journal.new()
+    ours, theirs = socket.socketpair()
+    serving = threading.Thread(target=Visit(ours, Desk(whole, Journal(descriptor))).serve)
+    serving.start()
+    try:
+        with theirs:
+            theirs.settimeout(20)
+            yield theirs, descriptor
+    finally:
+        serving.join(20)
+        os.close(descriptor)
+    assert not serving.is_alive()
+
+
+def all_said(client: socket.socket) -> bytes:
+    return b"".join(iter(lambda: client.recv(4096), b""))
+
+
+@pytest.mark.parametrize("byte", [b"x", b"\x05"], ids=["HTTP", "SOCKS"])
+def test_who_says_a_byte_at_a_time_is_not_waited_for_longer(byte: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visit, "HANDSHAKE_SECONDS", 0.5)
+    with visited() as (client, _):
+        for _ in range(400):
+            client.sendall(byte)
+            if select.select([client], [], [], 0.05)[0]:
+                break
+        assert select.select([client], [], [], 0)[0], "it is still waited for"
+
+
+def test_a_line_that_ends_without_a_carriage_return_is_refused_before_more_comes() -> None:
+    with visited() as (client, _):
+        client.sendall(b"GET http://index.example/ HTTP/1.1\nHost: index.example\n\n")
+        assert all_said(client).startswith(b"HTTP/1.1 400 ")
+
+
+@contextmanager
+def answered(answer: bytes = b"") -> Iterator[tuple[int, list[bytes]]]:
+    """A server of one connection on loopback; its port, and what it was sent until then."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with listener.accept()[0] as client:
+                heard.append(client.recv(65536))
+                client.sendall(answer)
+                # Until the other end hangs up.
+                while data := client.recv(65536):
+                    heard.append(data)
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        yield listener.getsockname()[1], heard
+        serving.join(20)
+        assert not serving.is_alive(), "the server was never hung up on"
+
+
+def loopback(port: int) -> dict[str, Any]:
+    return {"granted": (f"index.example:{port}",), "hosts": ("index.example=127.0.0.1",)}
+
+
+def asking(port: int, *lines: str) -> bytes:
+    return "\r\n".join(
+        [f"GET http://index.example:{port}/ HTTP/1.1", f"Host: index.example:{port}", *lines, "", ""]
+    ).encode()
+
+
+def test_a_client_that_hangs_up_is_not_held_while_the_server_says_nothing() -> None:
+    with answered() as (port, _), visited(**loopback(port)) as (client, _):
+        client.sendall(asking(port))
+        client.close()
+
+
+def test_what_follows_the_one_request_of_a_connection_goes_nowhere_and_cuts_no_answer() -> None:
+    said = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"
+    with answered(said) as (port, heard), visited(**loopback(port)) as (client, _):
+        client.sendall(asking(port) + asking(port, "X-Second: 1") + b"x" * 100_000)
+        got = client.recv(4096)
+        while len(got) < len(said):
+            got += client.recv(4096)
+    assert got == said
+    assert b"X-Second" not in b"".join(heard)
+
+
+def test_heads_count_as_bytes_too() -> None:
+    pad = f"X-Pad: {'x' * 5000}"
+    with answered(b"HTTP/1.1 200 OK\r\n\r\n") as (port, heard), visited(bytes=10_000, **loopback(port)) as (client, _):
+        client.sendall(asking(port, pad))
+        assert b" 200 " in client.recv(4096)
+    assert len(b"".join(heard)) > 5000
+    with answered() as (port, heard), visited(bytes=5000, **loopback(port)) as (client, descriptor):
+        client.sendall(asking(port, pad))
+        assert b"limits.network_bytes" in all_said(client)
+        assert [entry.outcome for entry in Journal(descriptor).take()] == ["allowed", "refused"]
+    assert heard == [b""]
+
+
+def test_what_cannot_be_written_down_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_BYTES", 1000)
+    monkeypatch.setattr(journal, "RESERVED_BYTES", 1000)
+    with answered() as (port, heard), visited(**loopback(port)) as (client, descriptor):
+        client.sendall(asking(port))
+        assert b"more connections than can be written down" in all_said(client)
+        (entry,) = Journal(descriptor).take()
+    assert (entry.outcome, entry.detail) == ("refused", "more connections than can be written down")
+    assert heard == [b""]
+
+
+def test_where_no_pipe_is_to_be_had_all_arrives_the_slower_way() -> None:
+    source, sent = socket.socketpair()
+    sink, got = socket.socketpair()
+    data = os.urandom(3 * BULK_BYTES)
+    heard: list[bytes] = []
+    with source, sent, sink, got:
+        hearing = threading.Thread(target=lambda: heard.extend(iter(lambda: got.recv(65536), b"")))
+        saying = threading.Thread(target=lambda: (sent.sendall(data), sent.shutdown(socket.SHUT_WR)))
+        lowest = os.dup(0)
+        os.close(lowest)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+        try:
+            with pytest.raises(OSError, match="open files"):
+                os.pipe()
+            hearing.start()
+            saying.start()
+            relay((Flow(source, sink, Budget(None)),))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        sink.close()
+        hearing.join(20)
+        saying.join(20)
+    assert b"".join(heard) == data
+
+
+# The journal.
+
+
+def test_what_is_written_is_read_once() -> None:
+    descriptor = journal.new()
+    writer, host = Journal(os.dup(descriptor)), Journal(descriptor)
+    writer.write(journal.REFUSED, "evil.example:443", detail="it is not granted", grant="evil.example:443")
+    writer.write(journal.ALLOWED, "index.example:443", address="1.2.3.4", grant="index.example:443")
+    assert [entry.replace(at=0.0) for entry in host.take()] == [
+        Entry(0.0, "refused", "evil.example:443", "", "it is not granted", "evil.example:443"),
+        Entry(0.0, "allowed", "index.example:443", "1.2.3.4", "", "index.example:443"),
+    ]
+    assert host.take() == []
+
+
+@given(st.text(max_size=300))
+def test_a_client_cannot_forge_a_line(text: str) -> None:
+    descriptor = journal.new()
+    try:
+        Journal(descriptor).write(journal.REFUSED, text, detail=f"{text}\n0\tallowed\tx\t\t\t")
+        (entry,) = Journal(descriptor).take()
+    finally:
+        os.close(descriptor)
+    assert entry.outcome == "refused"
+
+
+def written(book: Journal, names: Iterable[str], outcome: str = journal.REFUSED) -> None:
+    for name in names:
+        book.write(outcome, name)
+
+
+def test_what_cannot_be_written_down_raises_and_that_it_could_not_is_written_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal, "MAX_BYTES", 1000)
+    monkeypatch.setattr(journal, "RESERVED_BYTES", 200)
+    book = Journal(journal.new())
+    with pytest.raises(journal.FullError):
+        written(book, (f"{number}.example.org:443" for number in range(100)), journal.ALLOWED)
+    written(book, ["evil.example:443"])
+    assert [entry.outcome for entry in book.take()][-1] == "refused"
+    written(book, ["index.example:443"], journal.ALLOWED)
+    assert [entry.target for entry in book.take()] == ["index.example:443"]
+
+
+def test_what_says_the_same_becomes_one_before_the_file_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_BYTES", 2000)
+    monkeypatch.setattr(journal, "RESERVED_BYTES", 200)
+    descriptor = journal.new()
+    writer, host = Journal(os.dup(descriptor)), Journal(descriptor)
+    for _ in range(500):
+        written(writer, ["index.example:443"], journal.ALLOWED)
+        written(writer, ["evil.example:443"])
+    assert os.fstat(descriptor).st_size <= 2000
+    counts = {entry.target: entry.count for entry in journal.folded(host.take(), 10)}
+    assert counts == {"index.example:443": 500, "evil.example:443": 500}
+
+
+def test_names_without_end_leave_room_for_what_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MAX_BYTES", 4000)
+    monkeypatch.setattr(journal, "RESERVED_BYTES", 200)
+    monkeypatch.setattr(journal, "MAX_KINDS", 20)
+    book = Journal(journal.new())
+    written(book, (f"{number}.evil.example:443" for number in range(1000)))
+    written(book, ["index.example:443"], journal.ALLOWED)
+    written(book, (f"{number}.more.example:443" for number in range(1000)))
+    found = book.take()
+    assert sum(entry.count for entry in found) == 2001
+    assert [entry.target for entry in found if entry.outcome == "allowed"] == ["index.example:443"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["allowed", "refused", "failed"]), st.integers(0, 9))), st.integers(0, 8))
+def test_folding_loses_nothing_it_does_not_count_and_tells_first_where_data_went(
+    asked: list[tuple[str, int]], most: int
+) -> None:
+    entries = [Entry(float(at), outcome, f"{name}.example:1") for at, (outcome, name) in enumerate(asked)]
+    made = journal.folded(entries, most)
+    for outcome in ("allowed", "refused", "failed"):
+        assert sum(e.count for e in made if e.outcome == outcome) == sum(o == outcome for o, _ in asked)
+    assert sum(bool(entry.target) for entry in made) <= most
+    assert max((entry.at for entry in made), default=0) == max((entry.at for entry in entries), default=0)
+    named = [entry.outcome for entry in made if entry.target]
+    assert named == sorted(named, key=["allowed", "failed", "refused"].index)
+    assert journal.folded(made, most + 3) == made
