@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import pwd
 import signal
 import subprocess
 import sys
@@ -74,6 +75,22 @@ def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], proje
         pytest.param(
             ["check", "--shell", "ls", "--", "ls"], "give one of: -- CMD, --shell STRING, --jsonl", id="two calls"
         ),
+        pytest.param(
+            ["check", "--jsonl", "x"], "calls are read from stdin: corral check --jsonl < x\n", id="a file of calls"
+        ),
+        pytest.param(["run", "-s", "ls"], "corral: unknown option -s\n", id="a letter"),
+        pytest.param(
+            ["run", "--shell", "ls", "-la"],
+            "unknown option -la; a shell text is one argument, in quotes, as in: corral run --shell 'ls -la'\n",
+            id="a shell text without quotes",
+        ),
+        pytest.param(
+            ["run", "--shell", "cat", "x"],
+            "corral: a shell text is one argument, in quotes, as in: corral run --shell 'cat x'\n",
+            id="a shell text of two words without quotes",
+        ),
+        pytest.param(["apply"], "corral: no transaction waits in ", id="nothing to apply"),
+        pytest.param(["discard", "abc"], "; corral try -- CMD makes one\n", id="nothing to discard"),
         pytest.param(["check", "--jsonl", "--", "ls"], "give one of", id="a batch and a call"),
         pytest.param(["check", "--jsonl", "--cwd", "sub"], "every line has its own cwd", id="a batch and a cwd"),
         pytest.param(["run", "--timeout", "-1", "--", "ls"], "-1", id="a negative timeout"),
@@ -98,6 +115,19 @@ def test_wrong_arguments_are_125_with_a_hint_and_nothing_on_stdout(
     assert (done.returncode, done.stdout) == (125, b"")
     assert words in done.stderr.decode()
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("asked", "meant"), [(["help"], ["--help"]), (["help", "run"], ["run", "--help"])])
+def test_help_is_a_command_too(asked: list[str], meant: list[str], project: Path) -> None:
+    assert cli(*asked, cwd=project).stdout == cli(*meant, cwd=project).stdout != b""
+
+
+def test_without_a_home_the_accounts_own_is_meant(project: Path) -> None:
+    account = pwd.getpwuid(os.geteuid()).pw_dir
+    env = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")} | {"HOME": ""}
+    words = [sys.executable, "-m", "corral", "log", "--text", "\x01"]
+    done = subprocess.run(words, cwd=project, capture_output=True, text=True, env=env, check=False)
+    assert done.stderr == f"corral: nothing in {account}/.local/state/corral/audit fits\n"
 
 
 @pytest.mark.parametrize("words", ["eval --fixtures --list", "demo", "selftest", "doctor"])

@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from corral.cli.arguments import parse  # noqa: PLC0415  as above
 
         _open_streams()
+        _find_home()
         options = parse(arguments)
         status: int = import_module(f"corral.cli.{_MODULES.get(options.verb, options.verb)}").main(options)
         sys.stdout.flush()
@@ -75,6 +76,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _find_home() -> None:
+    """Let an environment without a home have that of the user's account: what is kept for the owner must lie somewhere."""
+    if not os.environ.get("HOME"):
+        from pwd import getpwuid  # noqa: PLC0415  few need it
+
+        try:
+            os.environ["HOME"] = getpwuid(os.geteuid()).pw_dir
+        except KeyError:
+            return  # a user without an account, as in some containers
+
+
 def _was_interrupted(error: BaseException | None) -> bool:
     """Say whether an error came of an interrupt, as where a library puts in order what the interrupt had left."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
@@ -86,6 +98,7 @@ def _hook(arguments: list[str]) -> int:
     try:
         from corral.cli import hook  # noqa: PLC0415  as above
 
+        _find_home()
         return hook.main(arguments)
     except BaseException as error:  # noqa: BLE001  any other exit code lets the call run at most hosts
         print(f"corral failed ({type(error).__name__}: {error}), so the call is refused.", file=sys.stderr)

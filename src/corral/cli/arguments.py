@@ -74,6 +74,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         ours, command = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
     if command is None and (not ours or ours[0].partition("=")[0] in ("--json", "--root")):
         ours = ["status", *ours]
+    if ours[:1] == ["help"]:
+        ours = [*(ours[1:2] if ours[1:2] and ours[1] in VERBS else ()), "--help"]
     if not ours or ours[0] not in VERBS:
         _no_verb(ours)
     verb = ours[0]
@@ -90,7 +92,7 @@ def _no_verb(ours: list[str]) -> NoReturn:
     parser = _parser(
         "corral", f"{ABOUT}\n{_listed()}", EXIT_CODES, "corral [COMMAND] [options]\n       corral COMMAND --help"
     )
-    parser.add_argument("--version", action="version", version=f"corral {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"corral {__version__}")
     verb = ours[0] if ours else "--"
     if not verb.startswith("-"):
         hint = _meant(verb, VERBS)
@@ -135,7 +137,10 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
         shown = [
             name for action in parser._actions if action.help != argparse.SUPPRESS for name in action.option_strings
         ]
-        meant = _meant(loose[0].partition("=")[0], shown)
+        # Of one letter any other is near.
+        meant = _meant(loose[0].partition("=")[0], shown) if loose[0].startswith("--") else ""
+        if not meant and getattr(options, "shell", None) is not None:
+            meant = _whole_text(options, loose, parser)
         parser.error(f"unknown option {visible(loose[0])}{f'; {meant}' if meant else ''}")
     command = options.command
     if options.verb == "grants":
@@ -163,6 +168,10 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
     given = (command is not None) + (options.shell is not None) + batch
     if given == 0 and getattr(options, "grant", None) is not None:
         return  # the text lies with the grant
+    if loose and batch:
+        parser.error(f"calls are read from stdin: {parser.prog} --jsonl < {visible(loose[0])}")
+    if loose and options.shell is not None:
+        parser.error(_whole_text(options, loose, parser))
     if loose:
         parser.error(f"put the command after --, as in: {parser.prog} -- {visible(' '.join(loose))}")
     if given > 1:
@@ -171,6 +180,11 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
         parser.error(f"what should it {options.verb}? Give the command after --, or --shell STRING")
     if batch and (options.cwd is not None or options.json):
         parser.error("with --jsonl every line has its own cwd and is JSON already")
+
+
+def _whole_text(options: argparse.Namespace, loose: list[str], parser: Parser) -> str:
+    whole = visible(" ".join((options.shell, *loose)))
+    return f"a shell text is one argument, in quotes, as in: {parser.prog} --shell '{whole}'"
 
 
 def _settle_timeout(options: argparse.Namespace, default: float | None) -> None:

@@ -11,7 +11,7 @@ from corral.integrations.hooks import answering
 
 def main(arguments: list[str]) -> int:
     """Answer one payload. Not by argparse: its exit code for what it cannot read lets the call run at most hosts."""
-    return answering.main([*arguments[:1], *_dependencies()])
+    return answering.main([*(arguments[:1] or ("",)), *_dependencies()])
 
 
 def _dependencies() -> list[str]:

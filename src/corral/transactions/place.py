@@ -206,8 +206,11 @@ def waiting(project: str, environ: Mapping[str, str], id_: str = "") -> Place:
         if len(fitting) != 1 or place is not fitting[0]:
             place.release()
     if len(fitting) != 1:
-        known = ", ".join(place.id for place in places) or "none"
-        raise TransactionError(f"{len(fitting)} transactions wait here that fit {id_ or 'no id'!r}; waiting: {known}")
+        if not places:
+            raise TransactionError(f"no transaction waits in {project}; corral try -- CMD makes one")
+        known = ", ".join(place.id for place in places)
+        said = f"{len(fitting) or 'no'} transactions wait here whose id begins with {id_!r}" if id_ else "which one"
+        raise TransactionError(f"{said}; waiting: {known}")
     return fitting[0]
 
 

@@ -31,7 +31,8 @@ def main(arguments: list[str]) -> int:
     """Answer one payload for a host; the exit code is the host's. What follows its name is where dependencies and the owner's files lie."""
     name = arguments[0] if arguments else ""
     if name not in HOSTS:
-        return _printed(Said("", f"corral: there is no host {name!r}; known: {', '.join(HOSTS)}\n", REFUSED_STATUS))
+        words = f"there is no host {name!r}" if name else "no host is named"
+        return _printed(Said("", f"corral: {words}; known: {', '.join(HOSTS)}\n", REFUSED_STATUS))
     try:
         signal(SIGALRM, _time_is_up)
         setitimer(ITIMER_REAL, OWN_SECONDS)
