@@ -117,6 +117,23 @@ def test_wrong_arguments_are_125_with_a_hint_and_nothing_on_stdout(
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "locale",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "utf-8"},
+    ],
+    ids=str,
+)
+def test_a_letter_that_the_locale_lacks_is_shown_by_its_number(locale: dict[str, str], project: Path) -> None:
+    home = {"XDG_STATE_HOME": str(project.parent / "state")}
+    cli("check", "--", "echo", "ü", b"\xff", cwd=project, **home, PYTHONUTF8="1")
+    shown = cli("log", cwd=project, **home, **locale)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert b"echo '\xc3\xbc' " in shown.stdout or b"echo '\\xfc' " in shown.stdout
+
+
 @pytest.mark.parametrize(("asked", "meant"), [(["help"], ["--help"]), (["help", "run"], ["run", "--help"])])
 def test_help_is_a_command_too(asked: list[str], meant: list[str], project: Path) -> None:
     assert cli(*asked, cwd=project).stdout == cli(*meant, cwd=project).stdout != b""

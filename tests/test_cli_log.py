@@ -219,6 +219,16 @@ def test_a_log_that_cannot_be_read_is_said_by_its_path(
     assert re.fullmatch(rf"corral: {place}(/\S+)?: Not a directory\n", done.stderr)
 
 
+def test_what_became_of_a_transaction_is_a_row(home: dict[str, str], project: Path) -> None:
+    (project / "gone.txt").write_text("x")
+    kept = json.loads(cli(home, project, "try", "--json", "--", "rm", "gone.txt").stdout)["transaction"]
+    assert cli(home, project, "discard").returncode == 0
+    rows = [row.split(maxsplit=4)[4].split(maxsplit=1) for row in cli(home, project, "log").stdout.splitlines()]
+    assert rows[1:] == [["transaction", f"kept {kept}"], ["transaction", f"discarded {kept}"]]
+    last = log_lines(home)[-1]["id"]
+    assert f"    within   transaction {kept}\n" in cli(home, project, "log", "show", last).stdout
+
+
 def test_a_log_without_entries_says_so(home: dict[str, str], project: Path) -> None:
     done = cli(home, project, "log")
     assert (done.returncode, done.stdout) == (0, "")

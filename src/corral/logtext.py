@@ -73,7 +73,8 @@ def _shown(entry: Entry, width: int, cut: str) -> str:
     if "shell" in entry or "argv" in entry:
         argv = str(entry["shell"]) if "shell" in entry else tuple(map(str, entry["argv"]))
         return one_line(Call(argv, "shell" in entry), width, cut)
-    return clip(visible(command_of(entry) or str(entry.get("error", ""))), width, cut)
+    became = " ".join(str(entry[name]) for name in ("reason", "transaction") if name in entry)
+    return clip(visible(command_of(entry) or str(entry.get("error", "")) or became), width, cut)
 
 
 def _decision(entry: Entry) -> Decision:
@@ -126,6 +127,7 @@ def _facts(entry: Entry) -> list[tuple[str, str]]:
     by = " ".join(str(entry[name]) for name in ("event", "host") if name in entry)
     facts = [("by", f"{by}, process {entry.get('pid')}"), ("project", str(entry.get("root", "")))]
     facts += [("profile", str(entry.get("profile", ""))), ("in", str(entry.get("cwd", "")))]
+    facts.append(("within", f"transaction {entry['transaction']}" if "transaction" in entry else ""))
     facts += [("reason", str(entry.get("reason", ""))), ("error", str(entry.get("error", "")))]
     if "cut" in entry:
         facts.append(

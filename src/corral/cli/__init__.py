@@ -127,6 +127,9 @@ def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process
+    if isinstance(sys.stdout, TextIOWrapper):
+        # What a locale has no letter for is shown by its number. JSON is ASCII whatever the locale.
+        sys.stdout.reconfigure(errors="backslashreplace")
     said = sys.stderr
     if said is sys.__stderr__ and said is not None:
         words: Any = _Words(2, "wb", closefd=False)

@@ -209,8 +209,8 @@ def waiting(project: str, environ: Mapping[str, str], id_: str = "") -> Place:
         if not places:
             raise TransactionError(f"no transaction waits in {project}; corral try -- CMD makes one")
         known = ", ".join(place.id for place in places)
-        said = f"{len(fitting) or 'no'} transactions wait here whose id begins with {id_!r}" if id_ else "which one"
-        raise TransactionError(f"{said}; waiting: {known}")
+        said = f"{len(fitting)} of these ids begin with {id_!r}" if id_ else "several transactions wait; which one?"
+        raise TransactionError(f"{said} ({known})")
     return fitting[0]
 
 
