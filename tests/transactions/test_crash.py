@@ -6,35 +6,14 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
-from worlds import Tree, World, owner, tree
+from steps import at_step, is_clean, made
+from worlds import World, owner, tree
 
-from corral.containment import kernel
 from corral.transactions.applying import history, undo
 from corral.transactions.book import Book, recover
-
-CHANGING = frozenset(
-    ("chmod", "chown", "fsync", "link", "mkdir", "mknod", "rename", "rmdir", "symlink", "unlink", "utime", "write")
-)
-RENAMES = kernel.syscall.__code__
-
-
-def kill_at(step: int) -> None:
-    """End this process by SIGKILL before the system call of this number that changes something."""
-    seen = 0
-
-    def count(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal seen
-        is_call = event == "c_call" and argument.__module__ == "posix" and argument.__name__ in CHANGING
-        if is_call or (event == "call" and frame.f_code is RENAMES):
-            seen += 1
-            if seen == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.setprofile(count)
 
 
 def killed(step: int, doing: Any) -> bool:
@@ -42,7 +21,7 @@ def killed(step: int, doing: Any) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            kill_at(step)
+            at_step(step, lambda: os.kill(os.getpid(), signal.SIGKILL))
             doing()
             sys.setprofile(None)
             os._exit(0)
@@ -53,31 +32,6 @@ def killed(step: int, doing: Any) -> bool:
     status = os.waitpid(child, 0)[1]
     assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0
     return os.WIFSIGNALED(status)
-
-
-def made(top: Path, state: Path) -> tuple[World, Tree, Tree]:
-    world = World(top, owner(top, state))
-    few = not state.is_relative_to(top.parent)  # where the disk is waited for
-    if few:
-        (world.root / "changed").write_text("before\n")
-        (world.root / "deleted").mkdir()
-    else:
-        world.fill()
-    before = tree(world.root)
-    layer = world.begin()
-    if few:
-        (layer / "changed").write_text("after\n")
-        (layer / "deleted").rmdir()
-        (layer / "made").mkdir()
-        (layer / "made" / "file").touch()
-    else:
-        world.change()
-    return world, before, world.expected()
-
-
-def is_clean(world: World) -> bool:
-    """Say whether nothing lies about that belongs to no transaction of the history."""
-    return not [name for name in os.listdir(world.root) if name.startswith(".corral")]
 
 
 def test_killed_at_any_step_of_applying_it_is_done_or_was_never_begun(memory: Path, state: Path) -> None:

@@ -180,8 +180,7 @@ def undo(root: str, environ: Mapping[str, str], id_: str = "") -> Applied:
             touched = _touched(project, entry)
             if touched:
                 return Applied(entry.id, (), tuple(Refused(path, "it was changed since") for path in touched))
-            with Tree(book.slots(entry.id)) as slots:
-                renamed = [_taken_back(each, project, slots) for each in reversed(entry.operations) if each.slot]
+            renamed = _renamed_back(book, entry, project)
             # A directory that comes back was open to its owner while it was moved.
             closed = [
                 (each.path, each.old, each.old)
@@ -213,6 +212,15 @@ def _touched(project: Tree, entry: Entry) -> list[str]:
         if print_of(project, operation.path) != known:
             found.append(operation.path)
     return found
+
+
+def _renamed_back(book: Book, entry: Entry, project: Tree) -> list[Operation]:
+    try:
+        with Tree(book.slots(entry.id)) as slots:
+            return [_taken_back(each, project, slots) for each in reversed(entry.operations) if each.slot]
+    except OSError as error:
+        book.abandon(entry.id)
+        raise TransactionError(f"what was there cannot be put beside the project: {error.strerror}") from error
 
 
 def _taken_back(operation: Operation, project: Tree, slots: Tree) -> Operation:

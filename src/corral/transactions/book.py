@@ -16,6 +16,7 @@ from corral.containment import scratch
 from corral.containment.kernel import call
 from corral.errors import TransactionError
 from corral.frozen import Record, frozen
+from corral.quoting import quoted
 from corral.transactions import renames
 from corral.transactions.beneath import Tree
 from corral.transactions.copying import copy_all
@@ -78,15 +79,18 @@ class Book:
     """A project's book, locked."""
 
     def __init__(self, root: str, environ: Mapping[str, str]) -> None:
-        owned.private_directory("state", environ, root)
         self.root = root
         self.path = _path(root, environ)
-        with Tree(root) as project:
-            self.project = identity(project.descriptor)
-        for path in (os.path.dirname(self.path), self.path):
-            os.makedirs(path, 0o700, exist_ok=True)
-            owned.refuse_foreign(path)
-        self._lock = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            owned.private_directory("state", environ, root)
+            with Tree(root) as project:
+                self.project = identity(project.descriptor)
+            for path in (os.path.dirname(self.path), self.path):
+                os.makedirs(path, 0o700, exist_ok=True)
+                owned.refuse_foreign(path)
+            self._lock = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise TransactionError(f"the history of {root} cannot be opened: {_why(error)}") from error
         try:
             flock(self._lock, LOCK_EX)
             self._recover()
@@ -124,6 +128,15 @@ class Book:
 
     def write(self, id_: str, facts: Mapping[str, Any], operations: list[Operation]) -> None:
         """Write down what is to be done: from here on it is completed, or taken back as a whole."""
+        try:
+            self._write(id_, facts, operations)
+        except OSError as error:
+            self.abandon(id_)
+            raise TransactionError(
+                f"nothing was changed, since what was to be done cannot be noted in {self.path}: {_why(error)}"
+            ) from error
+
+    def _write(self, id_: str, facts: Mapping[str, Any], operations: list[Operation]) -> None:
         place = self._place_of_slots(id_)
         if not _is_directory(place):
             raise TransactionError(f"somebody has taken away {place}, where the changes were put")
@@ -140,14 +153,18 @@ class Book:
             # A command may have taken them away, and must not keep everybody from the book.
             self._forget(id_)
             return f"{os.path.basename(place)}: somebody has taken it away"
-        if "prints" not in data:
-            stood = self._do(id_, data, place)
-            if stood:
-                return stood
-        self._bring_home(id_, data, place)
-        self._put(f"{id_}/{_ENTRY}", data | {"state": data["ends_as"]})
-        os.unlink(f"{self.path}/{id_}/{_JOURNAL}")
-        return ""
+        try:
+            stood = "" if "prints" in data else self._do(id_, data, place)
+            if not stood:
+                self._bring_home(id_, data, place)
+                self._put(f"{id_}/{_ENTRY}", data | {"state": data["ends_as"]})
+                os.unlink(f"{self.path}/{id_}/{_JOURNAL}")
+        except OSError as error:
+            raise TransactionError(
+                f"the project is as it is to be ({data['ends_as']}), but what was there cannot be put away in {self.path}: "
+                f"{_why(error)}. When there is room: corral history --root {quoted(self.root)}"
+            ) from error
+        return stood
 
     def _do(self, id_: str, data: dict[str, Any], place: str) -> str:
         operations = [Operation.from_list(each) for each in data["operations"]]
@@ -175,10 +192,10 @@ class Book:
 
     def _forget(self, id_: str) -> None:
         """Give a journal up; what was noted of its transaction before stays."""
-        if os.path.lexists(f"{self.path}/{id_}/{_ENTRY}"):
-            os.unlink(f"{self.path}/{id_}/{_JOURNAL}")
-        else:
+        if not os.path.lexists(f"{self.path}/{id_}/{_ENTRY}"):
             self.remove(id_)
+        elif os.path.lexists(f"{self.path}/{id_}/{_JOURNAL}"):
+            os.unlink(f"{self.path}/{id_}/{_JOURNAL}")
 
     def entries(self) -> list[Entry]:
         """Return what was applied, the latest first."""
@@ -204,9 +221,9 @@ class Book:
         scratch.remove(f"{self.path}/{id_}")
 
     def abandon(self, id_: str) -> None:
-        """Forget what was being prepared."""
+        """Forget what was being prepared; what was noted of its transaction before stays."""
         self._clear(f"{self.root}/{_IN_PROJECT}{id_}")
-        self.remove(id_)
+        self._forget(id_)
 
     def prune(self) -> None:
         """Forget what is too old, and of the rest the oldest until it is not too large."""
@@ -290,6 +307,10 @@ class _Quiet:
 
     def __exit__(self, *_: object) -> None:
         os.utime(self._path, ns=(self._found.st_atime_ns, self._found.st_mtime_ns))
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 def _is_directory(path: str) -> bool:

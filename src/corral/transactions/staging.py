@@ -68,7 +68,9 @@ class Stage:
             if self._is_refused(delta) or self._is_in_the_way(delta):
                 done.append(delta.path)
             elif delta.same_content and delta.old and delta.new and not self._is_linked(delta):
-                dresses.append((delta.path, delta.old, delta.new))
+                # It stays what it is: with the layer's inode nobody could take it back.
+                worn = delta.old.replace(mode=delta.new.mode, owner=delta.new.owner, mtime_ns=delta.new.mtime_ns)
+                dresses.append((delta.path, delta.old, worn))
             else:
                 self._replace(delta)
                 done.append(delta.path)
