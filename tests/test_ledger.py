@@ -468,6 +468,6 @@ def test_a_full_disk_is_an_error_and_leaves_no_torn_line(tmp_path: Path) -> None
         pytest.skip("no file system can be mounted here")
     error = f"the audit log in {small}/audit cannot be written"
     assert done.stdout.splitlines() == [
-        f"{error}: No space left on device | {error}: no space is left | () True | () True",
+        f"{error}: No space left on device | {error}: no space is left; free some | () True | () True",
         "True",
     ], done.stderr

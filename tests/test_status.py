@@ -104,7 +104,7 @@ def test_a_log_that_cannot_be_written_is_told_since_nothing_runs_then(
     (place / "log.jsonl").mkdir()
     assert corral_("run", "--", "true", cwd=project, env=home).returncode == 125
     why = f"the audit log in {place} cannot be written: Is a directory"
-    assert about(told(project, home), "log") == [("fail", f"{why}, so nothing runs")]
+    assert about(told(project, home), "log") == [("fail", f"nothing runs: {why}")]
     owners = tmp_path / "home" / ".config" / "corral"
     owners.mkdir(parents=True)
     (owners / "policy.toml").write_text("[audit]\nrequired = false\n")
@@ -143,6 +143,20 @@ def test_the_last_refusals_of_this_project(project: Path, home: dict[str, str], 
     shown = corral_(cwd=project, env=home).stdout
     assert "Refused last" in shown
     assert "sudo n3" in shown
+
+
+def test_a_log_that_could_not_be_begun_is_told_before_the_first_run(
+    project: Path, home: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "home" / ".local").write_text("")
+    why = f"the audit log cannot be written: {tmp_path / 'home' / '.local'} is not writable"
+    assert about(told(project, home), "log") == [
+        ("fail", f"nothing runs: {why}; set XDG_STATE_HOME to a place that is")
+    ]
+    done = corral_("doctor", "--json", cwd=project, env=home)
+    (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "log"]
+    assert (done.returncode > 0, check["status"], check["means"]) == (True, "fail", "Nothing runs without it.")
+    assert check["found"].startswith(why)
 
 
 def test_a_log_that_is_no_log_tells_nothing(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def _is_there(place: str) -> bool:
     try:
         owned.refuse_foreign(os.path.dirname(place))
         owned.refuse_foreign(place)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return True
 

@@ -67,6 +67,21 @@ class Log:
         """Raise where nothing could be written now."""
         self._ledger().check()
 
+    def obstacle(self) -> str:
+        """Return why nothing could be written now, or nothing. Unlike `check` it makes no directory."""
+        place = above = directory(self._environ)
+        if not os.path.lexists(place):
+            while not os.path.lexists(above):
+                above = os.path.dirname(above)
+            if os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK):
+                return ""
+            return f"the audit log cannot be written: {above} is not writable; set XDG_STATE_HOME to a place that is"
+        try:
+            self.check()
+        except AuditError as error:
+            return str(error)
+        return ""
+
     def result(self, result: SandboxResult) -> None:
         """Write what became of a call."""
         fields = self._called(result.argv, shell=result.shell, cwd=result.cwd)

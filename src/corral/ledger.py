@@ -143,7 +143,7 @@ class Ledger:
         except OSError as error:
             raise AuditError(f"the audit log in {self._place} cannot be written: {error.strerror}") from None
         if state.f_blocks and not state.f_bavail:
-            raise AuditError(f"the audit log in {self._place} cannot be written: no space is left")
+            raise AuditError(f"the audit log in {self._place} cannot be written: no space is left; free some")
 
     def _open(self, name: str) -> int:
         path = f"{self._place}/{name}"

@@ -108,7 +108,7 @@ def test_a_project_that_cannot_be_one_is_told_and_all_else_examined(tmp_path: Pa
     done = run_corral("doctor", "--json", "--root", "/", cwd=tmp_path)
     data = json.loads(done.stdout)
     machine = [found for found in data["checks"] if found["group"] != "hooks"]
-    assert (check(data, "project")["status"], len(machine)) == ("fail", 21)
+    assert (check(data, "project")["status"], len(machine)) == ("fail", 22)
 
 
 def test_it_leaves_nothing_behind(project: Path, tmp_path: Path) -> None:

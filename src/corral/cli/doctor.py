@@ -6,12 +6,14 @@ import os
 import sys
 import tempfile
 
+from corral.audit import Log, directory
 from corral.config import Containment, SandboxConfig
-from corral.doctor.examine import examine
+from corral.doctor.examine import Check, examine
 from corral.doctor.facts import gather
 from corral.doctor.report import report_text
 from corral.errors import PolicyError
 from corral.integrations.canary import hook_checks
+from corral.policy import load
 from corral.record import json_text
 from corral.terminal import terminal_of
 
@@ -25,15 +27,28 @@ STATUS = {"full": 0, "partial": 1, "none": 2}
 
 
 def main(options: argparse.Namespace) -> int:
-    """Examine the machine and the hooks; 0 where every layer holds, 1 where some do or a hook fails, 2 where none does."""
+    """Examine the machine and the hooks; 0 where every layer holds, 1 where some do or a hook or the log fails, 2 where none does."""
     report = examine(_facts(options))
-    hooks = hook_checks(os.environ, os.path.realpath(options.root))
-    report = report.replace(checks=(*report.checks, *hooks))
+    checks = (_log_check(options.root), *hook_checks(os.environ, os.path.realpath(options.root)))
+    report = report.replace(checks=(*report.checks, *checks))
     if options.json:
         print(json_text(report.to_dict()))
     else:
         print(report_text(report, terminal_of(sys.stdout, os.environ)))
-    return max(STATUS[report.enforcement], any(check.status == "fail" for check in hooks))
+    return max(STATUS[report.enforcement], any(check.status == "fail" for check in checks))
+
+
+def _log_check(root: str) -> Check:
+    try:
+        config = load(root, os.environ).config
+        is_needed = config.audit.required
+    except PolicyError:
+        config, is_needed = None, True
+    why = Log(config).obstacle()
+    if not why:
+        return Check("around", "log", "ok", f"what is tried is written to {directory(os.environ)}")
+    means = "Nothing runs without it." if is_needed else "The policy runs commands without it."
+    return Check("around", "log", "fail" if is_needed else "warn", why, means)
 
 
 def _facts(options: argparse.Namespace) -> Facts:

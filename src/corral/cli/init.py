@@ -109,8 +109,12 @@ def _write(path: str, text: str) -> None:
         raise PolicyError(f"{path} is there already, and stays as it is; corral init --print shows a new one") from None
     except OSError as error:
         raise PolicyError(f"{path} cannot be written: {error.strerror}") from None
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        os.unlink(path)
+        raise PolicyError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def kinds_of(root: str) -> list[Kind]:

@@ -12,7 +12,7 @@ from corral import __version__, approvals, audit, owned
 from corral.config import checked_root
 from corral.containment import layers
 from corral.containment.holding import unmet
-from corral.errors import AuditError, CorralError, PolicyError
+from corral.errors import CorralError, PolicyError
 from corral.frozen import Record, frozen
 from corral.policy import load
 from corral.record import FAILURE_STATUS, json_text
@@ -121,18 +121,9 @@ def _kernel_lines(policy: Policy | None) -> Iterator[Line]:
 def _log_lines(policy: Policy | None) -> Iterator[Line]:
     if policy is None:
         return
-    try:
-        os.lstat(audit.directory(os.environ))
-    except FileNotFoundError:
-        # Nothing was logged yet, and looking makes no directory.
-        return
-    except OSError:
-        pass
-    try:
-        audit.Log(policy.config).check()
-    except AuditError as error:
+    if why := audit.Log(policy.config).obstacle():
         is_fatal = policy.config.audit.required
-        yield Line("log", FAIL if is_fatal else WARN, f"{error}{', so nothing runs' if is_fatal else ''}")
+        yield Line("log", FAIL if is_fatal else WARN, f"{'nothing runs: ' if is_fatal else ''}{why}")
 
 
 def _probed(network: object) -> tuple[str, tuple[str, ...]]:
