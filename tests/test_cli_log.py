@@ -224,7 +224,7 @@ def test_what_became_of_a_transaction_is_a_row(home: dict[str, str], project: Pa
     kept = json.loads(cli(home, project, "try", "--json", "--", "rm", "gone.txt").stdout)["transaction"]
     assert cli(home, project, "discard").returncode == 0
     rows = [row.split(maxsplit=4)[4].split(maxsplit=1) for row in cli(home, project, "log").stdout.splitlines()]
-    assert rows[1:] == [["transaction", f"kept {kept}"], ["transaction", f"discarded {kept}"]]
+    assert rows[1:] == [["transaction", f"kept {kept}: gone.txt"], ["transaction", f"discarded {kept}"]]
     last = log_lines(home)[-1]["id"]
     assert f"    within   transaction {kept}\n" in cli(home, project, "log", "show", last).stdout
 

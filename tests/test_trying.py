@@ -7,16 +7,22 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+import corral as package
+from corral import ledger, transaction
 from corral.cli.changetext import bounded, diff_lines
 from corral.cli.person import AGENT_VARIABLES
 from corral.terminal import Terminal
+from corral.transactions.applying import Applied
 from corral.transactions.changes import Change, summary
+from corral.transactions.staging import Refused
 from screen import Screen
 
 CORRAL = (sys.executable, "-m", "corral")
 END = b"[N]o, discard > "
+AUDIT_SCHEMA = json.loads((Path(package.__file__).parent / "schemas" / "audit.schema.json").read_text())
 CHANGE = "echo changed >notes.txt; rm old; echo new >new"
 
 
@@ -235,6 +241,50 @@ def test_the_log_ties_calls_and_answers_by_the_transactions_id(project: Path) ->
     ids = {id_ for _, id_, _ in ours}
     assert [(event, reason) for event, _, reason in ours] == [("try", ""), ("transaction", "applied")]
     assert len(ids) == 1
+
+
+def noted(project: Path) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in corral(project, "log", "--json").stdout.splitlines()]
+    told = [line for line in lines if line["event"] == "transaction"]
+    for line in told:
+        jsonschema.validate(line, AUDIT_SCHEMA)
+    names = ("reason", "changed", "changes", "conflicts", "refused", "in_part")
+    return [{name: line[name] for name in names if name in line} for line in told]
+
+
+def test_the_log_says_what_became_of_a_transaction_and_what_it_changed(project: Path) -> None:
+    hides = "import os; os.rename('old', 'new'); [open(name, 'w').close() for name in ('made', '.envrc', 'more')]"
+    corral(project, "try", "--", "python3", "-c", hides)
+    (id_,) = {str(line["transaction"]) for line in entries(project)}
+    corral(project, "apply", id_, "made")
+    corral(project, "undo")
+    (project / "more").write_text("the owner's")
+    corral(project, "apply", id_)
+    (project / "more").unlink()
+    corral(project, "apply", id_)
+    added = [{"kind": "added", "path": path} for path in (".envrc", "made", "more")]
+    renamed = {"kind": "renamed", "path": "new", "old_path": "old"}
+    told = noted(project)
+    protected = [{"path": ".envrc", "why": "it is protected: what is written there runs later, outside the sandbox"}]
+    assert told[0] == {"reason": "kept", "changed": 4, "changes": [*added, renamed]}
+    assert told[1] == {"reason": "applied", "changed": 1, "changes": [added[1]], "in_part": True}
+    assert told[2] == {"reason": "undone", "changed": 1, "changes": [added[1]]}
+    (conflict,) = told[3].pop("conflicts")  # type: ignore[misc]  # a list of one
+    assert (told[3], conflict["path"]) == ({"reason": "conflict", "refused": protected}, "more")  # type: ignore[index]
+    assert told[4] == {"reason": "applied", "changed": 3, "changes": [*added[1:], renamed], "refused": protected}
+    assert {line["transaction"] for line in entries(project)} == {id_}
+
+
+def entries(project: Path) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in corral(project, "log", "--json").stdout.splitlines()]
+    return [line for line in lines if "transaction" in line]
+
+
+def test_a_line_about_a_transaction_is_bounded_whatever_files_are_called() -> None:
+    path = "\U0001f600" * 1000
+    change, left = Change(path, "renamed", "file", path), Refused(path, "it was changed")
+    fields = transaction.noted("id", "conflict", [change] * 500, Applied("id", (), (left,) * 500, (left,) * 500))
+    assert (fields["changed"], len(json.dumps(fields)) < ledger.MAX_LINE_BYTES * 3 // 4) == (500, True)
 
 
 def test_nothing_of_a_diff_drives_the_terminal() -> None:

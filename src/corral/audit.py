@@ -189,6 +189,8 @@ class Log:
     def _plain(self, value: object) -> object:
         if isinstance(value, str):
             return self._text(value)
+        if isinstance(value, dict):
+            return {name: self._plain(item) for name, item in value.items()}
         return [self._plain(item) for item in value[:MAX_ITEMS]] if isinstance(value, (list, tuple)) else value
 
     def _called(self, argv: Sequence[object] | str, *, shell: bool, cwd: str) -> dict[str, object]:

@@ -70,10 +70,11 @@ class Report(Record):
 
 
 def command_of(entry: Entry) -> str:
-    """Return the call of an entry as one text: shell text, words, or the files that were to be written."""
+    """Return the call of an entry as one text: shell text, words, or the files that were to be written, or were changed."""
     if "shell" in entry:
         return str(entry["shell"])
-    return " ".join(map(str, entry.get("argv") or entry.get("files") or ()))
+    changed = [change.get("path", "") for change in entry.get("changes", ()) if isinstance(change, dict)]
+    return " ".join(map(str, entry.get("argv") or entry.get("files") or changed))
 
 
 def entry_of(line: bytes) -> Entry | None:

@@ -73,8 +73,10 @@ def _shown(entry: Entry, width: int, cut: str) -> str:
     if "shell" in entry or "argv" in entry:
         argv = str(entry["shell"]) if "shell" in entry else tuple(map(str, entry["argv"]))
         return one_line(Call(argv, "shell" in entry), width, cut)
-    became = " ".join(str(entry[name]) for name in ("reason", "transaction") if name in entry)
-    return clip(visible(command_of(entry) or str(entry.get("error", "")) or became), width, cut)
+    said = command_of(entry) or str(entry.get("error", ""))
+    if "transaction" in entry:
+        said = ": ".join(part for part in (f"{_became(entry)} {entry['transaction']}", said) if part)
+    return clip(visible(said), width, cut)
 
 
 def _decision(entry: Entry) -> Decision:
@@ -95,6 +97,11 @@ def _why(entry: Entry) -> str:
     if result.get("denied"):
         return "refused"
     return f"signal {result['signal']}" if result.get("signal") else f"exit {result.get('exit_code')}"
+
+
+def _became(entry: Entry) -> str:
+    """Return what became of a transaction."""
+    return f"{entry.get('reason', '')}{' in part' if entry.get('in_part') else ''}"
 
 
 def call_of(entry: Entry) -> Call | None:
@@ -128,7 +135,7 @@ def _facts(entry: Entry) -> list[tuple[str, str]]:
     facts = [("by", f"{by}, process {entry.get('pid')}"), ("project", str(entry.get("root", "")))]
     facts += [("profile", str(entry.get("profile", ""))), ("in", str(entry.get("cwd", "")))]
     facts.append(("within", f"transaction {entry['transaction']}" if "transaction" in entry else ""))
-    facts += [("reason", str(entry.get("reason", ""))), ("error", str(entry.get("error", "")))]
+    facts += [("reason", _became(entry)), ("error", str(entry.get("error", "")))]
     if "cut" in entry:
         facts.append(
             ("cut", f"the call has {entry['cut'].get('length')} characters, sha256 {entry['cut'].get('sha256')}")
@@ -142,14 +149,25 @@ def _facts(entry: Entry) -> list[tuple[str, str]]:
             ("stopped", ": ".join(str(violation[k]) for k in ("kind", "target", "detail") if violation.get(k)))
         )
     facts += [("reached", _reached(connection)) for connection in result.get("connections", ())]
+    facts += [(str(change.get("kind", "")), _moved(change)) for change in entry.get("changes", ())]
+    more = entry.get("changed", 0) - len(entry.get("changes", ()))
+    facts.append(("and", f"{more} more changes" if more > 0 else ""))
+    for name in ("conflicts", "refused"):
+        facts += [(name, f"{each.get('path')}: {each.get('why')}") for each in entry.get(name, ())]
     facts.append(("line", f"{entry.get('seq')}, hash {entry.get('hash')}"))
     return [(label, text) for label, text in facts if text]
+
+
+def _moved(change: Entry) -> str:
+    return " -> ".join(str(change[name]) for name in ("old_path", "path") if change.get(name))
 
 
 def _reached(connection: Entry) -> str:
     count = connection.get("count", 1)
     words = [str(connection.get("target") or "?"), str(connection.get("outcome", ""))]
     words += [str(connection[name]) for name in ("address", "detail") if connection.get(name)]
+    if connection.get("outcome") == "refused" and connection.get("grant"):
+        words.append(f"the grant that would allow it is {connection['grant']}")
     return f"{', '.join(words)}{f', {count} times' if count != 1 else ''}"
 
 

@@ -36,6 +36,8 @@ _TAKEN_BACK = ("history", "discard", "delete-root", "delete-inside")
 
 MAX_COMMANDS = 20  # of which the history keeps the words
 MAX_COMMAND_CHARACTERS = 500
+MAX_NOTED = 20  # changes, conflicts and refusals each that the log keeps
+MAX_NOTED_CHARACTERS = 160  # of each path, so that a line stays a line whatever a command calls its files
 
 
 def judged_as(config: SandboxConfig) -> SandboxConfig:
@@ -56,20 +58,40 @@ def can_be_tried(box: Sandbox, call: Call) -> bool:
     return asked and vet(call, judged_as(box.config), machine).allowed
 
 
-def leave_waiting(tx: Transaction) -> tuple[str, str]:
-    """Keep a transaction's changes for the owner; return what became of it, and what the agent is told whose command it was."""
+def leave_waiting(tx: Transaction) -> tuple[dict[str, object], str]:
+    """Keep a transaction's changes for the owner; return what the log says of it, and what the agent is told whose command it was."""
     changes = tx.changes()
     if not changes:
-        return "nothing", "It ran in a transaction, and nothing was changed."
+        return noted(tx.id, "nothing"), "It ran in a transaction, and nothing was changed."
     tx.keep()
     waits = f"They wait for the owner: corral apply --root {tx.root} {tx.id}"
-    return "kept", f"It ran in a transaction, and the project is as it was. {summary(changes)}. {waits}"
+    said = f"It ran in a transaction, and the project is as it was. {summary(changes)}. {waits}"
+    return noted(tx.id, "kept", changes), said
 
 
-def noted(id_: str, outcome: str, applied: Applied | None = None) -> dict[str, object]:
-    """Return what the owner's log says of a transaction's end."""
-    files = [] if applied is None else [change.path for change in applied.changes]
-    return {"transaction": id_, "decision": "allow", "reason": outcome, **({"files": files} if files else {})}
+def noted(
+    id_: str, became: str, changes: Sequence[Change] = (), applied: Applied | None = None, *, in_part: bool = False
+) -> dict[str, object]:
+    """Return what the owner's log says of what became of a transaction."""
+    told: dict[str, object] = {
+        "changes": [_told(change) for change in changes[:MAX_NOTED]],
+        "changed": len(changes),
+        "in_part": in_part,
+    }
+    if applied is not None:
+        both = (("conflicts", applied.conflicts), ("refused", applied.refused))
+        told |= {name: [{"path": _cut(each.path), "why": each.why} for each in some[:MAX_NOTED]] for name, some in both}
+    fields = {"transaction": id_, "decision": "allow", "reason": became}
+    return fields | {name: value for name, value in told.items() if value}
+
+
+def _told(change: Change) -> dict[str, str]:
+    old_path = {"old_path": _cut(change.old_path)} if change.old_path else {}
+    return {"kind": change.kind, "path": _cut(change.path), **old_path}
+
+
+def _cut(path: str) -> str:
+    return path if len(path) <= MAX_NOTED_CHARACTERS else f"{path[:MAX_NOTED_CHARACTERS]}…"
 
 
 class Transaction:

@@ -12,7 +12,7 @@ from chromium import Browser
 
 from corral.evals.outcome import Outcome
 from corral.evals.results import RESULTS
-from corral.viewer import calls, page, write
+from corral.viewer import calls, page, settled, write
 from corral.viewer.feed import Feed, dumps
 from corral.viewer.parts import Reader
 from corral.viewer.serving import Server
@@ -37,15 +37,22 @@ def filled(value: Any, text: str) -> Any:
 
 RESULT: dict[str, Any] = {
     "id": "x", "argv": ["x", "y"], "cwd": "x", "reason": "x", "exit_code": 1, "stdout": "x", "stderr": "x", "truncated": True, "full_output_path": "x", "duration_ms": 5,
+    "connections": [{"target": "x", "outcome": outcome, "address": "x", "detail": "x", "grant": "x", "count": 2} for outcome in ("x", "y")], "transaction": "x",
     "backend": "x", "enforcement": "x", "missing_layers": ["x"], "violations": [{"kind": "x", "target": "x", "detail": "x", "instead": "x", "grant": "x", "inferred": True}],
     "verdict": {"decision": "x", "findings": [{"axis": "x", "rule": "x", "decision": "x", "reason": "x", "text": "x", "instead": "x", "start": 0, "length": 9}]},
 }  # fmt: skip
 ENTRY: dict[str, Any] = {
-    "id": "x", "event": "x", "host": "x", "root": "x", "profile": "x", "cwd": "x", "shell": "x", "reason": "x", "error": "x", "seq": 1,
+    "id": "x", "event": "x", "host": "x", "root": "x", "profile": "x", "cwd": "x", "shell": "x", "reason": "x", "error": "x", "seq": 1, "transaction": "x",
     "findings": [{"rule": "x", "decision": "x", "reason": "x"}], "result": RESULT, "tool": "x",
 }  # fmt: skip
 RULING: dict[str, Any] = {
     "id": "x", "event": "x", "tool": "x", "passed": ["x"], "gate": "x", "rule": "x", "reason": "x", "instead": "x", "decision": "x", "call_id": "x",
+}  # fmt: skip
+
+
+SETTLED: dict[str, Any] = {
+    "id": "x", "event": "transaction", "root": "x", "transaction": "x", "reason": "x", "seq": 1, "changed": 7, "in_part": True,
+    "changes": [{"kind": "x", "path": "x", "old_path": "x"}], "conflicts": [{"path": "x", "why": "x"}], "refused": [{"path": "x", "why": "x"}],
 }  # fmt: skip
 
 
@@ -59,7 +66,8 @@ def hostile_feed(text: str) -> Feed:
         ({**ruling, "key": f"{text}3"}, None),
     ]
     denied = {**entry, "key": f"{text}4", "decision": "deny", "outcome": "refused"}
-    feed.put([*made, (denied, None)])
+    became = {**settled.of_entry(filled(SETTLED, text)), "key": f"{text}5"}
+    feed.put([*made, (denied, None), (became, None)])
     feed.put([(filled(calls.of_entry(RULING), text) | {"key": f"{text}1"}, None)])
     feed.loaded()
     return feed
@@ -142,8 +150,13 @@ def test_a_report_of_hostile_text_shows_it_and_does_nothing_else(
     path = tmp_path / "hostile.html"
     write(str(path), hostile_feed(text), page.meta(name=text, kind="results", live=False), Reader(home, keeps=True))
     browser.open(path.as_uri())
-    assert len(browser.commands()) == 4
+    assert len(browser.commands()) == 5
     open_all(browser)
+    browser.click(".row", "changes")
+    assert len(browser.texts("#members > li")) == 4
+    browser.click("#members .link")
+    browser.click("#transaction .link")
+    assert len(browser.commands()) == 4
     assert_tame(browser)
 
 
@@ -153,7 +166,7 @@ def test_a_served_page_of_hostile_text_does_nothing_else(browser: Browser, home:
     ).start()
     try:
         browser.open(server.url)
-        assert len(browser.commands()) == 4
+        assert len(browser.commands()) == 5
         open_all(browser)
         assert (
             MARKUP in browser.js("return document.getElementById('rule').textContent")
@@ -191,7 +204,12 @@ def test_evals_with_hostile_names_are_tame(browser: Browser, serve: Callable[...
             "exit_code": 1,
             "stdout": EVERYTHING,
         }
-        found = Outcome(EVERYTHING, EVERYTHING, status, (EVERYTHING,), EVERYTHING, (EVERYTHING,), EVERYTHING, (call,))
+        told = {
+            "became": EVERYTHING,
+            **{name: {EVERYTHING: EVERYTHING} for name in ("changes", "conflicts", "refused")},
+        }
+        words = (EVERYTHING,)
+        found = Outcome(EVERYTHING, EVERYTHING, status, words, EVERYTHING, words, EVERYTHING, (call,), transaction=told)
         (folder / RESULTS).write_text(json.dumps(found.to_dict()) + "\n")
         folders.append(str(folder))
     browser.open(serve(EvalSource(folders)).url)
@@ -272,7 +290,7 @@ def test_the_policy_lets_nothing_leave_a_report(browser: Browser, tmp_path: Path
 def test_data_that_names_parts_of_objects_is_only_data(browser: Browser, tmp_path: Path) -> None:
     names = ("__proto__", "constructor", "toString", "hasOwnProperty")
     texts = [
-        dumps({"key": name, "shell": name, "decision": "deny", "outcome": name, "event": name, "root": name, "findings": [{"rule": name, "axis": name, "decision": name}]})
+        dumps({"key": name, "shell": name, "decision": "deny", "outcome": name, "event": name, "root": name, "transaction": name, "settled": {"became": name, "changes": [{"kind": name, "path": name}]}, "findings": [{"rule": name, "axis": name, "decision": name}]})
         for name in names
     ]  # fmt: skip
     path = tmp_path / "names.html"
@@ -280,6 +298,6 @@ def test_data_that_names_parts_of_objects_is_only_data(browser: Browser, tmp_pat
         "".join(page.report(page.meta(name="n", kind="log", live=False), texts, {"calls": {}, "parts": []}, None))
     )
     browser.open(path.as_uri())
-    assert sorted(browser.commands()) == sorted(names)
+    assert sorted(browser.commands()) == ["nothing was changed"] * len(names)
     open_all(browser)
     assert browser.js("return ({}).decision === undefined")

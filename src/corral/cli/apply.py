@@ -7,6 +7,7 @@ import os
 from corral.cli.trying import note, refuse_agents, told
 from corral.containment.holding import Holding
 from corral.policy import load
+from corral.transaction import noted
 from corral.transactions.applying import Look, apply
 from corral.transactions.place import waiting
 
@@ -29,5 +30,6 @@ def main(options: argparse.Namespace) -> int:
             place.remove()
     finally:
         place.release()
-    note(config, place.id, "applied" if applied.ok else "conflict", applied)
+    became = "applied" if applied.ok else "conflict"
+    note(config, noted(place.id, became, applied.changes, applied, in_part=applied.ok and bool(options.paths)))
     return told(applied, "applied; to take it back: corral undo", as_json=options.json)

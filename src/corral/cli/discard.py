@@ -8,6 +8,7 @@ import sys
 from corral.cli.trying import note, refuse_inside
 from corral.policy import load
 from corral.record import json_text
+from corral.transaction import noted
 from corral.transactions.place import waiting
 
 TYPE_CHECKING = False
@@ -21,7 +22,7 @@ def main(options: argparse.Namespace) -> int:
     config = load(options.root, os.environ).config
     place = waiting(config.project_root, os.environ, options.id)
     place.remove()
-    note(config, place.id, "discarded")
+    note(config, noted(place.id, "discarded"))
     if options.json:
         print(json_text({"id": place.id, "outcome": "discarded"}))
     else:

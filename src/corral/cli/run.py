@@ -166,8 +166,8 @@ def _tried(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[Sandb
         on_terminal = not options.json and console.is_wanted(options.tty)
         result = console.drive(tx, call) if on_terminal else drive(tx, call, live=not options.json)
         if not result.denied:
-            outcome, said = leave_waiting(tx)
-            note(box.config, tx.id, outcome)
+            fields, said = leave_waiting(tx)
+            note(box.config, fields)
             print(f"corral: {visible(said)}", file=sys.stderr)
     return result, None
 

@@ -25,6 +25,7 @@ from corral.transactions.changes import summary
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from corral.config import SandboxConfig
     from corral.model import Call
@@ -96,6 +97,11 @@ class Trial:
         if self.outcome in ("kept", "conflict"):
             self.tx.keep()
 
+    def noted(self) -> dict[str, object]:
+        """Return what the owner's log says of it."""
+        changes = self.changes if self.applied is None or not self.applied.ok else self.applied.changes
+        return noted(self.tx.id, self.outcome, changes, self.applied)
+
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready data."""
         return {
@@ -117,7 +123,7 @@ def _tried(tx: Transaction, call: Call, config: SandboxConfig, options: argparse
     trial = Trial(tx, result)
     if trial.changes:
         trial.settle(_answer(trial, options))
-    note(config, tx.id, trial.outcome, trial.applied)
+    note(config, trial.noted())
     if options.json:
         print(json_text(trial.to_dict()))
     elif not result.denied:
@@ -164,10 +170,10 @@ def _answer(trial: Trial, options: argparse.Namespace) -> str:
     return "kept"  # interrupted: nothing was said
 
 
-def note(config: SandboxConfig, id_: str, outcome: str, applied: Applied | None = None) -> None:
+def note(config: SandboxConfig, fields: Mapping[str, object]) -> None:
     """Write to the owner's log what became of a transaction."""
     try:
-        Log(config, event="transaction").note(noted(id_, outcome, applied))
+        Log(config, event="transaction").note(fields)
     except AuditError as error:
         if config.audit.required:
             raise

@@ -6,6 +6,7 @@ import os
 
 from corral.cli.trying import note, refuse_agents, told
 from corral.policy import load
+from corral.transaction import noted
 from corral.transactions.applying import undo
 
 TYPE_CHECKING = False
@@ -18,5 +19,6 @@ def main(options: argparse.Namespace) -> int:
     refuse_agents("what was applied is the owner's to undo")
     config = load(options.root, os.environ).config
     done = undo(config.project_root, os.environ, options.id)
-    note(config, done.id, "undone" if done.ok else "conflict", done)
+    # What was applied in parts has an id for each, which begins with the transaction's.
+    note(config, noted(done.id.partition("-")[0], "undone" if done.ok else "not undone", done.changes, done))
     return told(done, f"undone: {done.id}; the project is as it was before", as_json=options.json)

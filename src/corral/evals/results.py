@@ -151,17 +151,26 @@ def _put(path: str, text: str) -> None:
 
 
 def read(path: str) -> list[Outcome]:
-    """Return the outcomes of a run, from its directory or its results."""
+    """Return the outcomes of a run, from its directory or its results; CorralError where one of them is none."""
+    found = read_any(path)
+    if not all(outcome.is_sound for outcome in found):
+        raise _foreign(path)
+    return found
+
+
+def read_any(path: str) -> list[Outcome]:
+    """Return what a file says of outcomes, sound or not."""
     file_path = os.path.join(path, RESULTS) if os.path.isdir(path) else path
     try:
         with open(file_path, encoding="utf-8") as file:
-            found = [Outcome.from_dict(json.loads(line)) for line in file if line.strip()]
+            return [Outcome.from_dict(json.loads(line)) for line in file if line.strip()]
     except OSError as error:
         raise CorralError(
             f"{file_path}: {error.strerror}; name the --out directory of a run that came to its end"
         ) from None
     except (ValueError, TypeError, AttributeError, RecursionError):
-        found = None
-    if found is None or not all(outcome.is_sound for outcome in found):
-        raise CorralError(f"{file_path} is no results.jsonl of corral eval")
-    return found
+        raise _foreign(file_path) from None
+
+
+def _foreign(path: str) -> CorralError:
+    return CorralError(f"{path} is no results.jsonl of corral eval")

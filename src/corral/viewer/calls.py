@@ -39,7 +39,7 @@ def of_entry(entry: Mapping[str, Any]) -> Data:
     if isinstance(entry.get("passed"), list) and "tool" in entry:
         return of_ruling(entry)
     at = moment(entry.get("at"))
-    made = _plain(entry, ("id", "event", "host", "root", "profile", "cwd", "reason", "error"))
+    made = _plain(entry, ("id", "event", "host", "root", "profile", "cwd", "reason", "error", "transaction"))
     made |= {"key": text(entry.get("call") or entry.get("id")), "seq": number(entry.get("seq"))}
     made |= {"at": at, "decision": decision(entry.get("decision"), "deny" if "error" in entry else "allow")}
     made |= _called(entry) | {"findings": [finding(item) for item in listed(entry.get("findings"))]}
@@ -73,7 +73,9 @@ def of_result(data: Mapping[str, Any], *, root: str = "", event: str = "run") ->
     return _kept(made), printed(data)
 
 
-def of_task(run: str, task: str, position: int, facts: Mapping[str, Any]) -> tuple[Data, Data]:
+def of_task(
+    run: str, task: str, position: int, facts: Mapping[str, Any], *, transaction: str = ""
+) -> tuple[Data, Data]:
     """Return what an eval's run keeps of a call of a task."""
     task = text(task, MAX_NAME)
     made: Data = {"key": f"{run}/{task}/{position}", "event": "eval", "root": run, "task": task} | _called(facts)
@@ -81,6 +83,7 @@ def of_task(run: str, task: str, position: int, facts: Mapping[str, Any]) -> tup
     made["findings"] = [finding({"rule": rule, "decision": made["decision"]}) for rule in listed(facts.get("rules"))]
     kinds = [{"kind": kind} for kind in listed(facts.get("violations"))]
     made["result"] = _result({**facts, "violations": kinds})
+    made["transaction"] = transaction
     made["outcome"] = outcome(made)
     return _kept(made), printed(facts)
 

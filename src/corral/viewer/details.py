@@ -44,7 +44,8 @@ def details_of_all(feed: Feed, reader: Reader, spans: Spans | None, told: Told |
         if told is not None:
             told(f"of {len(calls)} calls looked at again", number)
         about: Data = {}
-        same = dumps([call.get(name) for name in ("argv", "shell", "cwd", "root", "profile", "cut")])
+        names = ("argv", "shell", "cwd", "root", "profile", "cut")
+        same = dumps([bool(call.get("transaction")), *(call.get(name) for name in names)])
         if same not in known and len(known) < MAX_READ:
             known[same] = len(known)
             made["parts"].append(reader.read(call))

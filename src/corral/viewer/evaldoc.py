@@ -5,6 +5,7 @@ from __future__ import annotations
 from corral.evals.compare import compare
 from corral.evals.results import counts, rates
 from corral.viewer.calls import MAX_ITEMS, number, text
+from corral.viewer.settled import of_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +41,15 @@ def _run(name: str, outcomes: Sequence[Outcome], total: int) -> Data:
 
 
 def _task(outcome: Outcome) -> Data:
+    made = _about(outcome)
+    if outcome.transaction:
+        told = of_task("", outcome.id, outcome.transaction)["settled"]
+        sizes = {name: len(told.get(name, ())) for name in ("conflicts", "refused")}
+        made["transaction"] = {"became": told.get("became", ""), "changed": told.get("changed", 0), **sizes}
+    return made
+
+
+def _about(outcome: Outcome) -> Data:
     return {
         "id": text(outcome.id),
         "status": outcome.status,

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     Data = dict[str, Any]
 
 WEB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "web")
-SCRIPTS = ("base.js", "store.js", "list.js", "timeline.js", "plots.js", "detail.js", "evals.js", "main.js")
+SCRIPTS = (
+    "base.js",
+    "store.js",
+    "list.js",
+    "timeline.js",
+    "plots.js",
+    "transactions.js",
+    "detail.js",
+    "evals.js",
+    "main.js",
+)
 CALLS_A_BLOCK = 4000  # read one after the other, so that the page answers meanwhile
 
 

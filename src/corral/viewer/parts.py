@@ -11,6 +11,7 @@ from corral.machine import Machine
 from corral.policy import load
 from corral.record import Reasoning
 from corral.rulebook import effects, profile_names
+from corral.transaction import judged_as
 from corral.vet import trace, vet
 
 TYPE_CHECKING = False
@@ -32,7 +33,7 @@ class Reader:
         self._environ = environ
         self._root = root  # of calls that do not say where they ran
         self._keeps = keeps
-        self._known: dict[tuple[str, str], tuple[SandboxConfig, Machine] | str] = {}
+        self._known: dict[tuple[str, str, bool], tuple[SandboxConfig, Machine] | str] = {}
         self._axis_of = {key: str(row["axis"]) for key, row in effects().items()}
 
     def read(self, call: Mapping[str, Any]) -> Data:
@@ -49,7 +50,7 @@ class Reader:
             return {
                 "said": f"The project {root} is not there any more." if root else "It is not told in which project."
             }
-        found = self._policy(root, str(call.get("profile") or ""))
+        found = self._policy(root, str(call.get("profile") or ""), in_transaction=bool(call.get("transaction")))
         if isinstance(found, str):
             return {"said": found}
         config, machine = found
@@ -65,15 +66,18 @@ class Reader:
         made = {name: data[name] for name in names} | {"steps": data["steps"][:MAX_STEPS]}  # type: ignore[index]  # a list
         return made | ({"more": len(steps) - MAX_STEPS} if len(steps) > MAX_STEPS else {})
 
-    def _policy(self, root: str, profile: str) -> tuple[SandboxConfig, Machine] | str:
-        key = (root, profile)
+    def _policy(self, root: str, profile: str, *, in_transaction: bool) -> tuple[SandboxConfig, Machine] | str:
+        key = (root, profile, in_transaction)
         if key not in self._known or not self._keeps:
-            self._known[key] = self._loaded(root, profile if profile in profile_names() else None)
+            known = profile if profile in profile_names() else None
+            self._known[key] = self._loaded(root, known, in_transaction=in_transaction)
         return self._known[key]
 
-    def _loaded(self, root: str, profile: str | None) -> tuple[SandboxConfig, Machine] | str:
+    def _loaded(self, root: str, profile: str | None, *, in_transaction: bool) -> tuple[SandboxConfig, Machine] | str:
         try:
             config = load(root, self._environ, profile=profile).config
         except CorralError as error:
             return f"The policy cannot be read: {error}"
+        if in_transaction:
+            config = judged_as(config)
         return config, Machine.of(config, temporary(config, self._environ))

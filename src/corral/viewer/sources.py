@@ -10,7 +10,7 @@ from corral import history
 from corral.errors import CorralError
 from corral.evals import journal, results
 from corral.evals.outcome import Outcome
-from corral.viewer import calls, evaldoc
+from corral.viewer import calls, evaldoc, settled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class LogSource:
         chunk: list[tuple[calls.Data, calls.Data | None]] = []
         for entry in self._news:
             if entry is not None:
-                chunk.append((calls.of_entry(entry), None))
+                told = settled if entry.get("event") == "transaction" else calls
+                chunk.append((told.of_entry(entry), None))
             if entry is None or len(chunk) >= CHUNK:
                 break
         feed.put(chunk)
@@ -90,6 +91,8 @@ class ResultSource:
                 call, output = calls.of_result(result, root=self._root)
                 call["key"] = call["key"] or f"line {self._count}"
                 found.append((call, output))
+                if "transaction" in data and "outcome" in data:
+                    found.append((settled.of_trial(data, root=self._root, at=call.get("at")), {}))
         feed.put(found)
         if self._lines.whole and not self._has_results and not self._lines.has_more:
             raise CorralError(f"{self.name} holds no results of corral run --json, corral batch or corral eval")
@@ -146,16 +149,19 @@ class _Run:
 
     def news(self) -> list[tuple[calls.Data, calls.Data | None]]:
         if self._finished:
-            found, self._finished = results.read(self._finished), ""
+            found, self._finished = results.read_any(self._finished), ""
         else:
             found = [] if self._lines is None else [o for d in self._lines.objects(CHUNK) for o in self._entry(d)]
         made: list[tuple[calls.Data, calls.Data | None]] = []
         for outcome in [outcome for outcome in found if outcome.is_sound]:
             self._done[outcome.id] = outcome
+            transaction = settled.name_of(self.name, outcome.id) if outcome.transaction else ""
             made += [
-                calls.of_task(self.name, outcome.id, n, facts)
+                calls.of_task(self.name, outcome.id, n, facts, transaction=transaction)
                 for n, facts in enumerate(outcome.calls[: calls.MAX_ITEMS], 1)
             ]
+            if outcome.transaction:
+                made.append((settled.of_task(self.name, outcome.id, outcome.transaction), None))
         return made
 
     def close(self) -> None:

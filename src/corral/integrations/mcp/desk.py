@@ -94,11 +94,11 @@ class Place:
 
     def leave_waiting(self, tx: Transaction) -> str:
         """Keep what a transaction changed for the owner, and return what the agent is told."""
-        from corral.transaction import leave_waiting, noted  # noqa: PLC0415  as above
+        from corral.transaction import leave_waiting  # noqa: PLC0415  as above
 
-        outcome, said = leave_waiting(tx)
+        fields, said = leave_waiting(tx)
         log = audit.Log(self.policy.config, event="transaction", environ=self._environ)
-        self._tell(log.note, noted(tx.id, outcome))
+        self._tell(log.note, fields)
         return said
 
     def seconds(self, asked: float | None, otherwise: float | None) -> float | None:

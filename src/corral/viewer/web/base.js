@@ -69,10 +69,16 @@ const SHAPES = {
   note: [["path", { d: "M3 7h8" }]],
   missing: [["path", { d: "M3.5 7h7" }]],
   stopped: [["path", { d: "M4.6 2h4.8L12 4.6v4.8L9.4 12H4.6L2 9.4V4.6z" }]],
+  waiting: [["path", { d: "M3.5 2h7L3.5 12h7z" }]],
+  part: [["circle", { cx: 7, cy: 7, r: 5 }], ["path", { class: "solid", d: "M7 2a5 5 0 0 1 0 10z" }]],
+  undone: [["path", { d: "M3 5.5h6a3 3 0 0 1 0 6H5.5M5.5 3L3 5.5 5.5 8" }]],
+  conflict: [["path", { d: "M1.5 7h4M12.5 7h-4M3.5 4.5L6 7 3.5 9.5M10.5 4.5L8 7l2.5 2.5" }]],
+  discarded: [["path", { d: "M2.5 4h9M4 4l.7 8h4.6L10 4M5.5 4V2h3v2" }]],
 };
-const SHAPE_OF = { passed: "allow", skipped: "note", broken: "deny", mended: "allow", new: "ok", gone: "missing", changed: "failed" };
+const SHAPE_OF = { applied: "allow", tried: "judged", nothing: "note", passed: "allow", skipped: "note", broken: "deny", mended: "allow", new: "ok", gone: "missing", changed: "failed" };
 const TONES = {
   allow: "allow", ask: "ask", deny: "deny", ok: "allow", failed: "idle", signal: "deny", timeout: "ask", refused: "deny", error: "deny", judged: "idle",
+  applied: "allow", part: "allow", waiting: "ask", conflict: "deny", undone: "idle", discarded: "idle", tried: "idle", nothing: "idle",
   note: "idle", missing: "deny", stopped: "deny", passed: "allow", skipped: "idle", broken: "deny", mended: "allow", new: "allow", gone: "idle", changed: "ask",
 };
 

@@ -1,11 +1,11 @@
 // One call in full: as it was written, as the guard reads it, what was said of it, what held it, what came of it.
 
 class Detail {
-  constructor(meta, load, close, pickRule) {
+  constructor(meta, store, load, picks) {
     this.meta = meta;
+    this.store = store;
     this.load = load;
-    this.close = close;
-    this.pickRule = pickRule;
+    this.picks = picks;
     this.box = byId("detail");
     this.call = null;
     this.more = null;
@@ -29,7 +29,7 @@ class Detail {
     const parts = this.more && this.more.parts;
     const findings = joined(call.findings || [], parts && parts.findings || []);
     const sections = [
-      this.command(call, findings), this.parts(call, parts, findings), this.findings(call, findings), this.violations(call), this.connections(call), this.chain(call), this.spans(),
+      this.command(call, findings), transactionSection(call, this.store, this.picks), this.parts(call, parts, findings), this.findings(call, findings), this.violations(call), this.connections(call), this.chain(call), this.spans(),
       this.costs(call), this.enforcement(call), this.output(call), this.about(call), this.raw(call),
     ];
     const top = this.box.scrollTop;
@@ -39,10 +39,10 @@ class Detail {
 
   cap(call) {
     return el("div", { class: "cap" },
-      call.outcome === "note" ? el("span", { class: "badge soft" }, sign("note"), plain(call.event || "note", 40)) : el("span", { class: "badge " + call.decision }, sign(call.decision), call.decision),
+      call.settled ? el("span", { class: "badge soft" }, sign(became(call.settled)), STATES[became(call.settled)]) : call.outcome === "note" ? el("span", { class: "badge soft" }, sign("note"), plain(call.event || "note", 40)) : el("span", { class: "badge " + call.decision }, sign(call.decision), call.decision),
       call.outcome === "note" ? null : el("span", { class: "badge soft" }, sign(call.outcome), ending(call)),
       el("span", { class: "grow" }, call.at === undefined ? "" : day(call.at) + " " + clock(call.at)),
-      el("button", { class: "icon", type: "button", "aria-label": "Close", title: "Close (Esc)", onclick: this.close }, "×"));
+      el("button", { class: "icon", type: "button", "aria-label": "Close", title: "Close (Esc)", onclick: this.picks.close }, "×"));
   }
 
   command(call, findings) {
@@ -80,7 +80,7 @@ class Detail {
     const said = call.error || (!findings.length && call.reason);
     if (!findings.length && !said) return null;
     const cards = findings.map((finding) => el("article", { class: `card ${finding.decision}-card` },
-      el("header", {}, sign(finding.decision), el("b", {}, finding.decision), el("button", { class: "link mono foreign", type: "button", onclick: () => this.pickRule(finding.rule) }, plain(finding.rule || "", 200)),
+      el("header", {}, sign(finding.decision), el("b", {}, finding.decision), el("button", { class: "link mono foreign", type: "button", onclick: () => this.picks.rule(finding.rule) }, plain(finding.rule || "", 200)),
         finding.axis ? el("span", { class: "pill" }, finding.axis + " axis") : null),
       finding.text ? el("p", { class: "mono foreign" }, foreign(finding.text, { oneLine: true })) : null,
       finding.reason ? el("p", { class: "foreign" }, foreign(finding.reason)) : null,
@@ -104,9 +104,9 @@ class Detail {
     const found = call.result && call.result.connections;
     if (!found) return null;
     const signs = { allowed: "allow", refused: "deny", failed: "failed" };
-    return section("Connections", "what was asked of the sandbox's proxy", el("ol", { class: "chain" }, found.map((one) => el("li", {}, sign(entry(signs, one.outcome) || "note"),
+    return section("Connections", "what was asked of the sandbox's proxy", el("ol", { class: "chain", id: "connections" }, found.map((one) => el("li", {}, sign(entry(signs, one.outcome) || "note"),
       el("b", { class: "mono foreign" }, plain(one.target || "", 200)), " ", plain(one.outcome || "", 40), one.count > 1 ? ` · ${count(one.count)} times` : "",
-      [one.address && `at ${one.address}`, one.grant && `granted by ${one.grant}`, one.detail].filter(Boolean).map((said) => el("div", { class: "sub foreign" }, foreign(said)))))));
+      [one.address && `at ${one.address}`, one.detail, one.grant && (one.outcome === "refused" ? `the owner would allow it by ${setting(one.grant)}` : `granted by ${one.grant}`)].filter(Boolean).map((said) => el("div", { class: "sub foreign" }, foreign(said)))))));
   }
 
   chain(call) {
@@ -182,6 +182,9 @@ class Detail {
     return el("section", {}, el("details", {}, el("summary", {}, "As data"), el("pre", { class: "foreign" }, foreign(JSON.stringify(call, null, 2)))));
   }
 }
+
+// What was refused for a limit is allowed by that limit, all else by a destination.
+const setting = (grant) => (grant.startsWith("limits.") ? grant : `containment.network = ["${grant}"]`);
 
 function section(title, small, ...children) {
   return el("section", {}, el("h2", {}, title, small ? [" ", el("small", {}, small)] : null), ...children);

@@ -76,13 +76,18 @@ class Evals {
       el("table", { class: "tasks", id: "tasks" }, el("thead", {}, el("tr", {}, ["Status", "Task", "Tags", "Took"].map((name, n) => el("th", { scope: "col", class: n === 2 ? "opt" : n === 3 ? "num" : "" }, name)))),
         el("tbody", {}, rows.slice(0, MAX_TASKS).map((task) => el("tr", {},
           el("td", { class: "state" }, status(task.status), " ", task.status),
-          el("td", {}, this.link(task.id), task.words.map((word) => el("div", { class: "words foreign" }, foreign(word, { oneLine: true })))),
+          el("td", {}, this.link(task.id), task.transaction ? settledTask(task.transaction) : null, task.words.map((word) => el("div", { class: "words foreign" }, foreign(word, { oneLine: true })))),
           el("td", { class: "opt foreign" }, task.tags.map((tag) => [el("span", { class: "pill" }, plain(tag, 60)), " "])),
           el("td", { class: "num" }, milliseconds(task.duration_ms)))))),
       rows.length > MAX_TASKS ? el("p", { class: "note" }, `and ${count(rows.length - MAX_TASKS)} more`) : null];
   }
 
   link(id) { return el("button", { type: "button", class: "link mono foreign", onclick: () => this.pickTask(id) }, plain(id, 200)); }
+}
+
+function settledTask(told) {
+  const state = became(told), sizes = [[told.changed, "change"], [told.conflicts, "conflict"]].filter((size) => size[0]).map(([n, word]) => plural(n, word));
+  return el("div", { class: "words settled" }, sign(state), " ", [`transaction ${STATES[state]}`, ...sizes, told.refused ? `${count(told.refused)} protected` : ""].filter(Boolean).join(" · "));
 }
 
 // A task that failed is what a call that failed is not: bad.

@@ -94,8 +94,8 @@ class List {
     el("span", { class: "time" }, call.at === undefined ? "" : this.several ? day(call.at).slice(5) + " " + clock(call.at).slice(0, 5) : clock(call.at)),
     // What is no call, such as a file that was trusted, got no verdict.
     call.outcome === "note" ? el("span", { class: "verdict idle" }, sign("note"), "note") : el("span", { class: "verdict " + call.decision }, sign(call.decision), call.decision),
-    el("span", { class: "ending" + (["ok", "judged", "note"].includes(call.outcome) ? "" : " bad") }, call.outcome === "note" ? plain(call.event || "", 40) : [sign(isStopped(call) && call.outcome !== "refused" ? "stopped" : call.outcome), ending(call)]),
-    el("span", { class: "command foreign" }, foreign(shownText(call), { oneLine: true })),
+    el("span", { class: "ending" + (["ok", "judged", "note"].includes(call.outcome) ? "" : " bad") }, call.settled ? [sign(became(call.settled)), SHORT_STATES[became(call.settled)]] : call.outcome === "note" ? plain(call.event || "", 40) : [sign(isStopped(call) && call.outcome !== "refused" ? "stopped" : call.outcome), ending(call)]),
+    el("span", { class: "command foreign" }, call.transaction && !call.settled ? inTransaction(this.store.state(call.transaction)) : null, foreign(shownText(call), { oneLine: true })),
     el("span", { class: "rule foreign" }, worst ? plain(worst.rule || "", 80) : ""),
     el("span", { class: "project foreign" }, plain(call.task || (call.root || "").split("/").pop(), 80)),
     el("span", { class: "took" }, took === undefined ? "" : milliseconds(took), took === undefined ? null : bar(took)));
@@ -131,8 +131,12 @@ class List {
   }
 }
 
+function inTransaction(state) {
+  return el("span", { class: "tx", title: "in a transaction: " + STATES[state] }, sign(state));
+}
+
 function shownText(call) {
-  const text = commandText(call) || call.error || call.reason || call.tool || call.event || "";
+  const text = call.settled ? settledText(call.settled) : commandText(call) || call.error || call.reason || call.tool || call.event || "";
   return text.length > 300 ? text.slice(0, 300) + "…" : text;
 }
 

@@ -8,7 +8,7 @@ const list = new List(store, (call, { opens }) => { timeline.point(call); if (op
 const timeline = new Timeline(store, () => changed());
 const plots = new Plots(store, (rule) => { setRule(rule); });
 const evals = new Evals((task) => { store.filter.task = task; changed(); tab("calls"); });
-const detail = new Detail(meta, loadDetail, () => closeDetail(), (rule) => setRule(rule));
+const detail = new Detail(meta, store, loadDetail, { close: () => closeDetail(), rule: setRule, transaction: setTransaction, call: (i) => { tab("calls"); list.select(i, { opens: true }); } });
 let current = "calls";
 
 const CHIPS = [
@@ -33,7 +33,8 @@ function drawChips() {
         },
       }, sign(name), el("b", {}, count(counts[name] || 0)), el("span", {}, words_));
     }).filter(Boolean),
-    ...(filter.task ? [el("button", { type: "button", class: "chip", "data-chip": "task", "aria-pressed": "true", title: "All tasks", onclick: () => { filter.task = ""; changed(); } }, el("span", {}, "task"), el("b", { class: "foreign" }, plain(filter.task, 60)), "×")] : []));
+    ...(filter.task ? [el("button", { type: "button", class: "chip", "data-chip": "task", "aria-pressed": "true", title: "All tasks", onclick: () => { filter.task = ""; changed(); } }, el("span", {}, "task"), el("b", { class: "foreign" }, plain(filter.task, 60)), "×")] : []),
+    ...(filter.transaction ? [el("button", { type: "button", class: "chip", "data-chip": "transaction", "aria-pressed": "true", title: "All transactions", onclick: () => setTransaction("") }, el("span", {}, "transaction"), el("b", { class: "foreign" }, plain(filter.transaction, 60)), "×")] : []));
   if (focused) document.querySelector(`[data-chip="${focused}"]`)?.focus();
   byId("clear").hidden = !store.isFiltered;
 }
@@ -42,19 +43,22 @@ const SELECTS = {
   axis: ["Axis", () => [...meta.axes, "gate"], (name) => name],
   rule: ["Rule", () => [...store.rules.list].filter(Boolean).sort(), (name) => plain(name, 80)],
   project: ["Project", () => [...store.projects.list].filter(Boolean).sort(), (name) => plain(name.length > 48 ? "…" + name.slice(-47) : name, 60)],
+  state: ["Transaction", () => store.states, (name) => STATES[name]],
   by: ["Host", () => [...store.askers.list].filter(Boolean).sort(), (name) => plain(name, 60)],
 };
 const drawn = {};
 function drawSelects() {
   for (const [id, [any, names, shown]] of Object.entries(SELECTS)) {
     const found = names(), select = byId(id);
-    if (drawn[id] !== found.length) {
-      drawn[id] = found.length;
+    const told = found.join("\n");
+    if (drawn[id] !== told) {
+      drawn[id] = told;
       select.replaceChildren(el("option", { value: "" }, any), ...found.map((name) => el("option", { value: name }, shown(name))));
     }
     select.value = store.filter[id];
     select.classList.toggle("set", store.filter[id] !== "");
-    select.parentElement.hidden = found.length < 2 && store.filter[id] === "";
+    // One project is all of them; one state is not, since most calls are in no transaction.
+    select.parentElement.hidden = found.length < (id === "state" ? 1 : 2) && store.filter[id] === "";
   }
 }
 
@@ -68,15 +72,26 @@ function draw() {
 const changed = once(draw);
 
 function clear() {
-  Object.assign(store.filter, { decisions: new Set(), outcomes: new Set(), stopped: false, axis: "", rule: "", project: "", by: "", text: "", task: "", from: null, to: null });
+  Object.assign(store.filter, { decisions: new Set(), outcomes: new Set(), stopped: false, axis: "", rule: "", project: "", by: "", state: "", transaction: "", text: "", task: "", from: null, to: null });
   byId("text").value = "";
   changed();
 }
 
 function setRule(rule) {
   store.filter.rule = rule || "";
+  showList();
+}
+
+function setTransaction(id) {
+  store.filter.transaction = id;
+  showList();
+}
+
+/** Show the calls that a filter leaves; in a narrow window an open call would lie over them. */
+function showList() {
   changed();
   tab("calls");
+  if (matchMedia("(max-width: 760px)").matches && !byId("detail").hidden) closeDetail();
 }
 
 function tab(name) {
@@ -145,6 +160,7 @@ function take(calls) {
   if (detail.call) {
     const told = calls.find((call) => call.key === detail.call.key);
     if (told) detail.show(told);
+    else if (calls.some((call) => call.transaction && call.transaction === detail.call.transaction)) detail.draw();
   }
   return fresh;
 }

@@ -40,6 +40,24 @@ function diskBytes(call) {
 const isStopped = (call) => Boolean(call.result && call.result.violations);
 const asker = (call) => call.host || call.event || "";
 
+// What became of a transaction, and the word for it. Where nobody has told, its calls were tried.
+const STATES = { tried: "tried", waiting: "waiting", applied: "applied", part: "applied in part", conflict: "conflict", undone: "undone", discarded: "discarded", nothing: "nothing changed" };
+const SHORT_STATES = { ...STATES, part: "in part", nothing: "no change" }; // for a column
+const STATE_OF = { kept: "waiting", "not undone": "conflict" };
+function became(settled) {
+  if (settled.became === "applied" && settled.in_part) return "part";
+  return entry(STATE_OF, settled.became) || (entry(STATES, settled.became) ? settled.became : "tried");
+}
+function changeText(change) {
+  return (change.kind || "") + " " + (change.old_path ? change.old_path + " → " : "") + (change.path || "");
+}
+function settledText(settled) {
+  const told = (settled.changes || []).map(changeText), left = (settled.changed || 0) - told.length;
+  const parts = [settled.changed ? plural(settled.changed, "change") + ": " + told.join(", ") + (left > 0 ? `, and ${count(left)} more` : "") : ""];
+  for (const name of ["conflicts", "refused"]) if (settled[name]) parts.push(name + ": " + settled[name].map((one) => one.path || "").join(", "));
+  return parts.filter(Boolean).join("; ") || "nothing was changed";
+}
+
 const SORTS = { at: null, took: duration, cpu, memory };
 
 class Store {
@@ -48,7 +66,8 @@ class Store {
     this.index = new Map();
     this.rules = new Names(); this.projects = new Names(); this.askers = new Names();
     this.decision = []; this.outcome = []; this.at = []; this.axes = []; this.ruleNumbers = []; this.project = []; this.by = []; this.stopped = []; this.hay = [];
-    this.filter = { decisions: new Set(), outcomes: new Set(), stopped: false, axis: "", rule: "", project: "", by: "", text: "", task: "", from: null, to: null };
+    this.filter = { decisions: new Set(), outcomes: new Set(), stopped: false, axis: "", rule: "", project: "", by: "", state: "", transaction: "", text: "", task: "", from: null, to: null };
+    this.transactions = new Map(); // by their ids: the numbers of their calls, and of what was told of them
     this.sort = { by: "at", down: true };
     this.shown = [];
     this.base = [];
@@ -75,14 +94,37 @@ class Store {
       this.project[i] = this.projects.number(call.root || "");
       this.by[i] = this.askers.number(asker(call));
       this.stopped[i] = isStopped(call);
-      this.hay[i] = [commandText(call), call.root, call.task, call.reason, call.error, call.tool, call.id, ...findings.map((finding) => finding.rule)].filter(Boolean).join("\n").toLowerCase();
+      if (call.transaction) this.join(call.transaction, i);
+      this.hay[i] = [commandText(call), call.root, call.task, call.reason, call.error, call.tool, call.id, call.transaction, call.settled && settledText(call.settled), ...findings.map((finding) => finding.rule)].filter(Boolean).join("\n").toLowerCase();
     }
     return fresh;
   }
 
+  join(id, i) {
+    const known = this.transactions.get(id);
+    if (known) { known.members.add(i); known.state = null; } else this.transactions.set(id, { members: new Set([i]), state: null });
+  }
+
+  /** The calls of a transaction and what was told of it, in the order of their times. */
+  members(id) {
+    const known = this.transactions.get(id);
+    const place = (i) => [this.at[i] ?? 0, this.calls[i].settled ? 1 : 0, this.calls[i].seq || 0];
+    return known ? [...known.members].sort((a, b) => { const [x, y] = [place(a), place(b)]; return x[0] - y[0] || x[1] - y[1] || x[2] - y[2]; }) : [];
+  }
+
+  /** What became of a transaction last. */
+  state(id) {
+    const known = this.transactions.get(id);
+    if (!known) return "";
+    if (known.state === null) known.state = this.members(id).reduce((state, i) => (this.calls[i].settled ? became(this.calls[i].settled) : state), "tried");
+    return known.state;
+  }
+
+  get states() { return Object.keys(STATES).filter((name) => [...this.transactions.keys()].some((id) => this.state(id) === name)); }
+
   get isFiltered() {
     const f = this.filter;
-    return Boolean(f.decisions.size || f.outcomes.size || f.stopped || f.axis || f.rule || f.project || f.by || f.text || f.task || f.from !== null);
+    return Boolean(f.decisions.size || f.outcomes.size || f.stopped || f.axis || f.rule || f.project || f.by || f.state || f.transaction || f.text || f.task || f.from !== null);
   }
 
   /** Work out which calls are wanted: `base` without regard to verdict, outcome and time, which counts and timeline show whole. */
@@ -102,6 +144,8 @@ class Store {
       if (rule !== -1 && !this.ruleNumbers[i].includes(rule)) continue;
       if (f.axis && !this.axes[i].includes(f.axis)) continue;
       if (f.task && this.calls[i].task !== f.task) continue;
+      if (f.transaction && this.calls[i].transaction !== f.transaction) continue;
+      if (f.state && this.state(this.calls[i].transaction) !== f.state) continue;
       if (text && !this.hay[i].includes(text)) continue;
       base.push(i);
       if (f.from !== null && !(this.at[i] >= f.from && this.at[i] <= f.to)) continue;
