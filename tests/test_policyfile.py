@@ -54,12 +54,13 @@ def test_keys_may_be_dotted_inline_quoted_or_in_tables() -> None:
 
 
 MISTAKES = [
-    ("syntax", "profile = \n", "F:1:11: Invalid value"),
-    ("end of the document", 'profile = "', 'F:1:12: Unterminated string'),
-    ("a key twice", 'profile = "strict"\nprofile = "strict"\n', "F:2:19: Cannot overwrite a value"),
+    ("syntax", "profile = \n", "F:1:11: this is not TOML: Invalid value"),
+    ("end of the document", 'profile = "', 'F:1:12: this is not TOML: Unterminated string'),
+    ("a key twice", 'profile = "strict"\nprofile = "strict"\n', "F:2:19: this is not TOML: Cannot overwrite a value"),
     ("unknown key", 'profile = "strict"\n\n  colour = 1\n', "F:3:3: unknown key 'colour'; known: profile, "),
+    ("a slip", 'profle = "strict"\n', "F:1:1: unknown key 'profle', did you mean 'profile'?; known: profile, "),
     ("unknown table", "[colour]\nx = 1\n", "F:1:1: unknown key 'colour'"),
-    ("unknown key in a table", '[containment]\nnetwork = "on"\nnetwrk = "off"\n', "F:3:1: containment has no 'netwrk'; known: backend"),
+    ("unknown key in a table", '[containment]\nnetwork = "on"\nnetwrk = "off"\n', "F:3:1: containment has no 'netwrk', did you mean 'network'?; known: backend"),
     ("what belongs to one call", '[output]\ndirectory_file = "/x"\n', "F:2:1: output has no 'directory_file'"),
     ("the root", 'project_root = "/"\n', "F:1:1: unknown key 'project_root'"),
     ("unknown profile", 'profile = "loose"\n', "F:1:1: profile must be one of 'workspace', 'strict', not 'loose'"),
@@ -70,7 +71,7 @@ MISTAKES = [
     ("a negative number", "timeout_seconds = -1\n", "F:1:1: timeout_seconds must be a number above 0"),
     ("no number", "timeout_seconds = nan\n", "F:1:1: timeout_seconds must be a number above 0"),
     ("an endless number", "timeout_seconds = inf\n", "F:1:1: timeout_seconds must be at most 1e+09, not inf"),
-    ("a number without end", f"timeout_seconds = {'9' * 5000}\n", "F:1:1: Exceeds the limit"),
+    ("a number without end", f"timeout_seconds = {'9' * 5000}\n", "F:1:1: this is not TOML: Exceeds the limit"),
     ("a part of a byte", "[limits]\ndisk_bytes = 0.5\n", "F:2:1: limits.disk_bytes must be a whole number from 1 to 2**62, or 0 for none, not 0.5"),
     ("more than all of the memory", "[limits]\nmemory_bytes = 1.5\n", "F:2:1: limits.memory_bytes must be a whole number"),
     ("a date", "timeout_seconds = 2020-01-01\n", "F:1:1: timeout_seconds must be a number"),
@@ -88,12 +89,12 @@ MISTAKES = [
     ("unknown decision", '[effects]\nnetwork = "maybe"\n', "F:2:1: effects.network must be one of allow, ask, deny, not 'maybe'"),
     ("a list for a decision", '[effects]\nnetwork = ["deny"]\n', "F:2:1: effects.network must be one of"),
     ("no list of rules", 'rule = "x"\n', "F:1:1: rules are written as [[rule]]"),
+    ("a rule without a decision", '[[rule]]\ncommand = "x"\n', "F:1:1: a rule needs a decision, one of allow, ask, deny"),
     ("unknown key of a rule", RULE + 'becuase = "x"\n', "F:5:1: a rule has no 'becuase'"),
     ("a rule without words", '[[rule]]\ndecision = "deny"\n', "F:1:1: command must be the first words of a command"),
     ("a rule with shell in it", '[[rule]]\ncommand = "git push | cat"\n', "F:2:1: command takes plain words, and '|' is none"),
     ("a rule with a variable", '[[rule]]\ncommand = "git $x"\n', "F:2:1: command takes plain words, and '$x' is none"),
     ("a rule with a path", '[[rule]]\ncommand = "/bin/rm"\n', "F:2:1: command begins with a program's name"),
-    ("a rule without a decision", '[[rule]]\ncommand = "x"\n', "F:1:1: decision must be one of allow, ask, deny, not None"),
     ("a rule without an example", '[[rule]]\ncommand = "x"\ndecision = "deny"\n', "F:1:1: a rule needs an example of what it decides"),
     ("a rule with another example alone", '[[rule]]\ncommand = "x"\ndecision = "deny"\nallow = ["y"]\n', "F:1:1: a rule needs an example"),
     ("an example that is no text", RULE + "allow = [5]\n", "F:5:1: allow must be a list of commands"),
@@ -114,7 +115,7 @@ MISTAKES = [
     ("too long", "#" * (MAX_FILE_BYTES + 1), "F:1:1: longer than"),
     ("too deep", "x = " + "[" * 5000 + "]" * 5000, "F:1:1: nested too deeply"),
     ("too many rules", "".join(RULE.replace("push", f"p{n}") for n in range(501)), "F:2001:1: more than 500 rules"),
-    ("a NUL", "profile = \"a\0b\"\n", "F:1:13: Illegal character"),
+    ("a NUL", "profile = \"a\0b\"\n", "F:1:13: this is not TOML: Illegal character"),
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from corral.tomlplaces import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, NoReturn
 
     from corral.tomlplaces import Path
@@ -76,8 +77,8 @@ def parse(data: bytes, path: str) -> dict[str, Any]:
         elif key in KEYS and "." not in key:
             settings.append((key, _checked((key,), value, where), *where.of(key)))
         else:
-            known = ", ".join((*(k for k in KEYS if "." not in k), *TABLES, *DECIDED, "rule"))
-            where.refuse((key,), f"unknown key {key!r}; known: {known}")
+            known = [*(k for k in KEYS if "." not in k), *TABLES, *DECIDED, "rule"]
+            where.refuse((key,), f"unknown key {key!r}{_known(key, known)}")
     _refuse_contradictions(settings, rules, where)
     return {"settings": settings, "rules": rules}
 
@@ -99,10 +100,17 @@ def _tree(text: str, path: str) -> dict[str, Any]:
     except ValueError as error:  # a number of five thousand digits is no TOMLDecodeError
         match = _SYNTAX_PLACE.match(str(error))
         if match is None:
-            raise at_place(path, (1, 1), str(error)) from None
+            raise at_place(path, (1, 1), f"this is not TOML: {error}") from None
         end = (text.count("\n") + 1, len(text) - (text.rfind("\n") + 1) + 1)
         place = end if match.group(2) is None else (int(match.group(2)), int(match.group(3)))
-        raise at_place(path, place, match.group(1)) from None
+        raise at_place(path, place, f"this is not TOML: {match.group(1)}") from None
+
+
+def _known(key: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415  only for a slip of the pen
+
+    near = get_close_matches(key, known, 1)
+    return f"{f', did you mean {near[0]!r}?' if near else ''}; known: {', '.join(known)}"
 
 
 def _table(name: str, table: object, where: Located) -> list[Setting]:
@@ -114,12 +122,12 @@ def _table(name: str, table: object, where: Located) -> list[Setting]:
         if name in DECIDED:
             known: Any = effects() if name == "effects" else group_names()
             if key not in known:
-                where.refuse((name, key), f"{name} has no {key!r}; known: {', '.join(sorted(known))}")
+                where.refuse((name, key), f"{name} has no {key!r}{_known(key, sorted(known))}")
             if not isinstance(value, str) or value not in DECISIONS:
                 where.refuse((name, key), f"{dotted} must be one of {', '.join(DECISIONS)}, not {value!r}")
         elif dotted not in KEYS:
-            own = ", ".join(k.partition(".")[2] for k in KEYS if k.startswith(f"{name}."))
-            where.refuse((name, key), f"{name} has no {key!r}; known: {own}")
+            own = [k.partition(".")[2] for k in KEYS if k.startswith(f"{name}.")]
+            where.refuse((name, key), f"{name} has no {key!r}{_known(key, own)}")
         else:
             value = _checked((name, key), value, where)  # noqa: PLW2901  checked, and lists without a second mention
         settings.append((dotted, value, *where.of(name, key)))
@@ -177,7 +185,7 @@ def _network(path: tuple[str, ...], value: Any, where: Located) -> str | list[st
 def _list(path: tuple[str, ...], value: Any, where: Located) -> list[str]:
     key = ".".join(path)
     paths = KEYS[key].kind == "paths"
-    wanted = "absolute paths, or paths that begin with ~/" if paths else _WANTED.get(KEYS[key].kind, "names")
+    wanted = "absolute paths below /, or paths that begin with ~/" if paths else _WANTED.get(KEYS[key].kind, "names")
     if not isinstance(value, list):
         where.refuse(path, f"{key} must be a list of {wanted}, not {value!r}")
     for number, item in enumerate(value):
@@ -213,9 +221,11 @@ def _rules(value: object, where: Located) -> list[dict[str, Any]]:
         at = ("rule", number)
         for key in rule:
             if key not in RULE_KEYS:
-                where.refuse((*at, key), f"a rule has no {key!r}; known: {', '.join(RULE_KEYS)}")
+                where.refuse((*at, key), f"a rule has no {key!r}{_known(key, RULE_KEYS)}")
         words = _words(rule, at, where)
         decision = rule.get("decision")
+        if decision is None:
+            where.refuse(at, f"a rule needs a decision, one of {', '.join(DECISIONS)}")
         if not isinstance(decision, str) or decision not in DECISIONS:
             where.refuse((*at, "decision"), f"decision must be one of {', '.join(DECISIONS)}, not {decision!r}")
         for key in ("reason", "instead"):
