@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from corral import ledger, transaction
 from corral.cli.changetext import bounded, diff_lines
 from corral.cli.person import AGENT_VARIABLES
 from corral.terminal import Terminal
+from corral.transactions import place
 from corral.transactions.applying import Applied
 from corral.transactions.changes import Change, summary
 from corral.transactions.staging import Refused
@@ -85,7 +87,7 @@ def test_a_person_sees_the_diff_and_says_yes(screen: Callable[..., Screen], proj
         assert words in text
     assert names(project) == ["notes.txt", "old"]
     shown.type(b"y\n")
-    shown.until(b"applied; to take it back: corral undo")
+    shown.until(b"applied, 3 changes: 1 added, 1 changed, 1 deleted; to take it back: corral undo")
     assert shown.status() == 0
     assert names(project) == ["new", "notes.txt"]
 
@@ -174,6 +176,7 @@ def test_yes_applies_what_ended_well_and_keeps_what_did_not(project: Path) -> No
     assert "made" in names(project)
     failed = corral(project, "try", "--yes", "--shell", "touch half; exit 3")
     assert (failed.returncode, "half" in names(project), "corral apply" in failed.stderr) == (3, False, True)
+    assert "nothing was applied, since the command has ended with 3" in failed.stderr
 
 
 def test_json_tells_all_and_applies_nothing(project: Path) -> None:
@@ -197,9 +200,87 @@ def test_a_conflict_is_125_and_goes_on_waiting(project: Path) -> None:
     corral(project, "try", "--shell", CHANGE)
     (project / "notes.txt").write_text("the owner's\n")
     done = corral(project, "apply")
-    assert (done.returncode, "notes.txt" in done.stderr, "nothing was changed" in done.stderr) == (125, True, True)
+    assert (done.returncode, "notes.txt" in done.stderr, "nothing was applied" in done.stderr) == (125, True, True)
+    assert "it goes on waiting. A part of it: corral apply" in done.stderr
     assert (project / "notes.txt").read_text() == "the owner's\n"
     assert json.loads(corral(project, "history", "--json").stdout)[0]["state"] == "waits"
+
+
+def test_what_waits_can_be_looked_at_before_it_is_answered(project: Path) -> None:
+    told = corral(project, "try", "--shell", CHANGE).stderr
+    assert "nothing was applied, since nobody can be asked: there is no terminal" in told
+    (entry,) = json.loads(corral(project, "history", "--json").stdout)
+    assert [change["path"] for change in entry["changes"]] == ["new", "notes.txt", "old"]
+    listed = corral(project, "history")
+    assert "3 changes: 1 added, 1 changed, 1 deleted" in listed.stdout
+    assert "corral history ID" in listed.stderr
+    shown = corral(project, "history", entry["id"][:8]).stdout
+    for words in ("  + new", "  - old", "-kept", "+changed"):
+        assert words in shown
+    (entry,) = json.loads(corral(project, "history", "--json", entry["id"]).stdout)
+    assert "+changed\n" in entry["diff"]
+    assert corral(project, "history", "zz").returncode == 125
+
+
+def test_where_all_is_protected_nothing_is_said_to_be_applied(project: Path) -> None:
+    done = corral(
+        project,
+        "try",
+        "--yes",
+        "--",
+        "python3",
+        "-c",
+        "import os; os.mkdir('.vscode'); open('.vscode/'+'tasks.json', 'w')",
+    )
+    assert "left out: .vscode/tasks.json" in done.stderr
+    assert "corral undo" in done.stderr
+    done = corral(project, "try", "--yes", "--", "python3", "-c", "open('.vscode/'+'tasks.json', 'w')")
+    assert "left out: .vscode/tasks.json" in done.stderr
+    assert "corral: nothing was applied" in done.stderr
+    assert "corral undo" not in done.stderr
+
+
+def test_all_that_waits_is_discarded_at_once(project: Path) -> None:
+    for name in ("one", "two"):
+        corral(project, "try", "--", "touch", name)
+    done = corral(project, "discard")
+    assert (done.returncode, "which one?" in done.stderr) == (125, True)
+    found = json.loads(corral(project, "discard", "--all", "--json").stdout)
+    assert [each["outcome"] for each in found] == ["discarded"] * 2
+    assert "discarded nothing" in corral(project, "discard", "--all").stderr
+
+
+@pytest.mark.parametrize("words", [("try",), ("run", "--try")], ids=["where nobody is asked", "from a hook"])
+def test_where_too_many_wait_nothing_is_run(words: tuple[str, ...], project: Path) -> None:
+    for _ in range(place.MAX_WAITING):
+        left = place.make(str(project), (), os.environ)
+        left.begin()
+        left.keep({"commands": [], "changes": [], "bytes": 0})
+        left.release()
+    done = corral(project, *words, "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "50 transactions with 0 MiB wait for their owner's answer" in done.stderr
+    assert corral(project, "discard", "--all").returncode == 0
+    assert corral(project, *words, "--", "echo", "ran").stdout == "ran\n"
+
+
+def test_a_transaction_that_another_process_is_at_work_on_is_said_to_be_so(project: Path) -> None:
+    corral(project, "try", "--", "touch", "one")
+    held = place.waiting(str(project), os.environ)
+    done = corral(project, "apply", held.id)
+    assert (done.returncode, f"at work on transaction {held.id}" in done.stderr) == (125, True)
+    held.release()
+    assert corral(project, "apply", held.id).returncode == 0
+
+
+def test_a_project_with_a_space_in_its_path_is_quoted_in_what_to_type(project: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other one"
+    other.mkdir()
+    told = corral(project, "try", "--root", str(other), "--", "touch", "new").stderr
+    line = next(line for line in told.splitlines() if "7 days" in line)
+    words = line.partition("7 days: corral ")[2].partition(",")[0]
+    assert corral(project, *shlex.split(words)).returncode == 0
+    assert names(other) == ["new"]
 
 
 def test_what_the_guard_denies_is_denied_here_too(project: Path) -> None:

@@ -9,8 +9,10 @@ import os
 
 from corral.errors import TransactionError
 from corral.model import Decision, Violation
+from corral.quoting import quoted
 from corral.rulebook import Profile, profile_named
-from corral.transactions.applying import Applied, Look, apply
+from corral.transactions.applying import MAX_NOTED_CHANGES, Applied, Look, apply
+from corral.transactions.beneath import size_of
 from corral.transactions.changes import summary
 from corral.vet import vet
 
@@ -64,7 +66,10 @@ def leave_waiting(tx: Transaction) -> tuple[dict[str, object], str]:
     if not changes:
         return noted(tx.id, "nothing"), "It ran in a transaction, and nothing was changed."
     tx.keep()
-    waits = f"They wait for the owner: corral apply --root {tx.root} {tx.id}"
+    look, apply, discard = (
+        f"corral {verb} --root {quoted(tx.root)} {tx.id}" for verb in ("history", "apply", "discard")
+    )
+    waits = f"They wait for the owner, who can look ({look}) and answer: {apply}, or {discard}"
     said = f"It ran in a transaction, and the project is as it was. {summary(changes)}. {waits}"
     return noted(tx.id, "kept", changes), said
 
@@ -179,10 +184,12 @@ class Transaction:
         self._takes_calls = False
         self._branch.end()
         # What the owner does to the project from here on is no longer what the calls saw.
-        with self._look():
-            self._has_ended = True
+        with self._look() as look:
+            changes = [change.to_dict() for change in look.changes()[:MAX_NOTED_CHANGES]]
+        self._has_ended = True
         self._workshop.let_go(self._branch)
-        self._place.keep({"commands": self._commands, "root": self._box.config.project_root})
+        facts = {"commands": self._commands, "root": self.root, "changes": changes}
+        self._place.keep(facts | {"bytes": size_of(self._place.layer)})
         self._place.release()
 
     def discard(self) -> None:

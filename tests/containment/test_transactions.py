@@ -401,7 +401,7 @@ def test_what_waits_for_an_answer_outlives_its_sandbox(held: Sandbox, project: P
     waiting = place.waiting(str(project), os.environ)
     assert (waiting.id, waiting.facts()["commands"]) == (tx.id, ["sh -c echo new >new"])
     waiting.remove()
-    with pytest.raises(TransactionError, match="waiting: none"):
+    with pytest.raises(TransactionError, match="no transaction waits"):
         place.waiting(str(project), os.environ)
 
 

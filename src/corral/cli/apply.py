@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 
-from corral.cli.trying import note, refuse_agents, told
+from corral.cli.trying import TAKE_BACK, note, refuse_agents, told
 from corral.containment.holding import Holding
 from corral.policy import load
 from corral.transaction import noted
@@ -32,4 +33,8 @@ def main(options: argparse.Namespace) -> int:
         place.release()
     became = "applied" if applied.ok else "conflict"
     note(config, noted(place.id, became, applied.changes, applied, in_part=applied.ok and bool(options.paths)))
-    return told(applied, "applied; to take it back: corral undo", as_json=options.json)
+    status = told(applied, "applied", TAKE_BACK, as_json=options.json)
+    if not applied.ok and not options.json:
+        here = f"corral apply {place.id} PATH…"
+        print(f"corral: it goes on waiting. A part of it: {here}; or corral discard {place.id}", file=sys.stderr)
+    return status

@@ -241,9 +241,14 @@ def verb_parser(verb: str) -> Parser:
         )
     if verb in ("apply", "discard", "undo"):
         parser.add_argument("id", nargs="?", default="", metavar="ID", help="of the transaction, or how it begins")
+    if verb == "discard":
+        parser.add_argument("--all", action="store_true", help="everything that waits here")
     if verb == "apply":
         parser.add_argument("paths", nargs="*", metavar="PATH", help="only what lies there")
     if verb == "history":
+        parser.add_argument(
+            "id", nargs="?", default="", metavar="ID", help="only this one, with its diff while it waits"
+        )
         parser.add_argument("-v", "--verbose", action="store_true", help="with every path")
     if verb == "run":
         own = "on a terminal of its own (default: where corral is on one)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral.terminal import visible, wrap
+from corral.transactions.changes import summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def change_line(change: Change, terminal: Terminal) -> str:
     return f"  {terminal.paint(style, sign)} {told}{more}"
 
 
-def applied_lines(applied: Applied, terminal: Terminal, done: str) -> list[str]:
-    """Return what became of an application: what was done, or what stood in the way, and what was left out."""
+def applied_lines(applied: Applied, terminal: Terminal, done: str, then: str) -> list[str]:
+    """Return what became of an application: what was `done`, or what stood in the way, and what was left out."""
     lines: list[str] = []
     for style, sign, head, found in (
         ("deny", "deny", "", applied.conflicts),
@@ -60,6 +61,6 @@ def applied_lines(applied: Applied, terminal: Terminal, done: str) -> list[str]:
         for each in found:
             text = f"{terminal.sign(sign)} {head}{visible(each.path)}: {visible(each.why)}"
             lines += [terminal.paint(style, line) for line in wrap(text, terminal.columns, "")]
-    if applied.ok:
-        return [*lines, terminal.paint("allow", f"{terminal.sign('allow')} {done}")]
-    return [*lines, "corral: nothing was changed"]
+    if not applied.ok or not applied.changes:
+        return [*lines, f"corral: nothing was {done.partition(' ')[0]}"]
+    return [*lines, terminal.paint("allow", f"{terminal.sign('allow')} {done}, {summary(applied.changes)}; {then}")]

@@ -9,7 +9,7 @@ from corral.cli.trying import note, refuse_inside
 from corral.policy import load
 from corral.record import json_text
 from corral.transaction import noted
-from corral.transactions.place import waiting
+from corral.transactions.place import pending, waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,14 +17,18 @@ if TYPE_CHECKING:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Discard what waits."""
+    """Discard what waits: one, or all."""
     refuse_inside()
     config = load(options.root, os.environ).config
-    place = waiting(config.project_root, os.environ, options.id)
-    place.remove()
-    note(config, noted(place.id, "discarded"))
+    root = config.project_root
+    places = pending(root, os.environ) if options.all and not options.id else [waiting(root, os.environ, options.id)]
+    for place in places:
+        place.remove()
+        note(config, noted(place.id, "discarded"))
     if options.json:
-        print(json_text({"id": place.id, "outcome": "discarded"}))
+        found = [{"id": place.id, "outcome": "discarded"} for place in places]
+        print(json_text(found if options.all else found[0]))
     else:
-        print(f"corral: {place.id} is discarded; the project is as it was", file=sys.stderr)
+        named = ", ".join(place.id for place in places) or "nothing"
+        print(f"corral: discarded {named}; the project is as it was", file=sys.stderr)
     return 0

@@ -67,6 +67,7 @@ DISCARD = """\
 examples:
   corral discard
   corral discard 3f2a91c0
+  corral discard --all              everything that waits in this project
 
 Exit code: 0; 125 corral itself failed.
 """
@@ -82,6 +83,7 @@ HISTORY = """\
 examples:
   corral history
   corral history --verbose          with every path
+  corral history 3f2a91c0           one of them; while it waits, with its diff
   corral history --json | jq -r '.[] | select(.state == "waits") | .id'
 
 What waits, and what was applied or undone in the last 30 days, the latest first.

@@ -161,7 +161,9 @@ def _tried(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[Sandb
     """Run in a transaction whose changes wait for the owner, as a hook wants it for what cannot be taken back."""
     from corral.cli.trying import note  # noqa: PLC0415  most calls change the project itself
     from corral.transaction import leave_waiting  # noqa: PLC0415  as above
+    from corral.transactions.place import refuse_more  # noqa: PLC0415  as above
 
+    refuse_more(box.config.project_root, os.environ)
     with box.transaction() as tx:
         on_terminal = not options.json and console.is_wanted(options.tty)
         result = console.drive(tx, call) if on_terminal else drive(tx, call, live=not options.json)

@@ -16,11 +16,13 @@ from corral.cli.check import call_of, config_of, machine_of
 from corral.cli.person import Person, why_nobody, why_not_ours, why_not_outside
 from corral.cli.run import Record, drive
 from corral.errors import AuditError, CorralError, TransactionError
+from corral.quoting import quoted
 from corral.record import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text, violation_text
 from corral.sandbox import Sandbox
 from corral.terminal import calm, terminal_of, visible
 from corral.transaction import noted
 from corral.transactions.changes import summary
+from corral.transactions.place import refuse_more
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from corral.transaction import Transaction
     from corral.transactions.applying import Applied
 
+TAKE_BACK = "to take it back: corral undo"
 YES, KEEP, SHOW = ("y", "yes"), ("k", "keep"), ("s", "show")
 
 
@@ -42,6 +45,8 @@ def main(options: argparse.Namespace) -> int:
     config, call = config_of(options), call_of(options)
     record = Record(Log(config, event="try"), required=config.audit.required)
     record.check()
+    if not options.yes and (options.json or why_nobody(os.environ)):
+        refuse_more(config.project_root, os.environ)
     asking = Asking(config, machine_of, may_ask=not options.json)
     with Sandbox(config=config, on_ask=asking.answer, on_result=record.result) as box:
         try:
@@ -68,12 +73,12 @@ def refuse_agents(why: str) -> None:
         raise TransactionError(f"{why}, and {agent}")
 
 
-def told(applied: Applied, done: str, *, as_json: bool) -> int:
+def told(applied: Applied, done: str, then: str, *, as_json: bool) -> int:
     """Print what became of an application, and return the exit code."""
     if as_json:
         print(json_text(applied.to_dict()))
     else:
-        print("\n".join(applied_lines(applied, terminal_of(sys.stderr, os.environ), done)), file=sys.stderr)
+        print("\n".join(applied_lines(applied, terminal_of(sys.stderr, os.environ), done, then)), file=sys.stderr)
     return 0 if applied.ok else FAILURE_STATUS
 
 
@@ -127,7 +132,7 @@ def _tried(tx: Transaction, call: Call, config: SandboxConfig, options: argparse
     if options.json:
         print(json_text(trial.to_dict()))
     elif not result.denied:
-        _say(trial, shows=options.yes or bool(why_nobody(os.environ)))
+        _say(trial, _why_kept(trial, options), shows=options.yes or bool(why_nobody(os.environ)))
     return FAILURE_STATUS if trial.outcome == "conflict" else process_status(result)
 
 
@@ -180,7 +185,17 @@ def note(config: SandboxConfig, fields: Mapping[str, object]) -> None:
         print(f"corral: {visible(str(error))}", file=sys.stderr)
 
 
-def _say(trial: Trial, *, shows: bool) -> None:
+def _why_kept(trial: Trial, options: argparse.Namespace) -> str:
+    if trial.outcome != "kept":
+        return ""
+    if options.yes:
+        ended = "not ended in time" if trial.result.timed_out else f"ended with {trial.result.exit_code}"
+        return f", since the command has {ended}"
+    nobody = why_nobody(os.environ)
+    return f", since nobody can be asked: {nobody}" if nobody else ""
+
+
+def _say(trial: Trial, why: str, *, shows: bool) -> None:
     """Tell what became of it; `shows` the diff, where nobody was asked and has seen it."""
     terminal = terminal_of(sys.stderr, os.environ)
     if trial.outcome == "nothing":
@@ -188,13 +203,14 @@ def _say(trial: Trial, *, shows: bool) -> None:
         return
     if shows:
         print("\n".join(diff_lines(trial.diff, terminal_of(sys.stdout, os.environ))), flush=True)
-        print(summary(trial.changes), file=sys.stderr)
+        if trial.outcome != "applied":
+            print(summary(trial.changes), file=sys.stderr)
     if trial.applied is not None:
-        lines = applied_lines(trial.applied, terminal, "applied; to take it back: corral undo")
-        print("\n".join(lines), file=sys.stderr)
+        print("\n".join(applied_lines(trial.applied, terminal, "applied", TAKE_BACK)), file=sys.stderr)
     elif trial.outcome == "discarded":
         print("corral: discarded; the project is as it was", file=sys.stderr)
     if trial.outcome in ("kept", "conflict"):
-        root = "" if os.getcwd() == trial.tx.root else f" --root {visible(trial.tx.root)}"
-        apply, discard = (f"corral {verb}{root} {trial.tx.id}" for verb in ("apply", "discard"))
-        print(f"corral: nothing was applied. The changes wait for 7 days: {apply}, or {discard}", file=sys.stderr)
+        root = "" if os.getcwd() == trial.tx.root else f" --root {quoted(trial.tx.root)}"
+        apply, discard = (visible(f"corral {verb}{root} {trial.tx.id}") for verb in ("apply", "discard"))
+        waits = f"nothing was applied{why}. The changes wait" if trial.outcome == "kept" else "the changes wait"
+        print(f"corral: {waits} for 7 days: {apply}, or {discard}", file=sys.stderr)

@@ -21,4 +21,4 @@ def main(options: argparse.Namespace) -> int:
     done = undo(config.project_root, os.environ, options.id)
     # What was applied in parts has an id for each, which begins with the transaction's.
     note(config, noted(done.id.partition("-")[0], "undone" if done.ok else "not undone", done.changes, done))
-    return told(done, f"undone: {done.id}; the project is as it was before", as_json=options.json)
+    return told(done, f"undone {done.id}", "the project is as it was before", as_json=options.json)

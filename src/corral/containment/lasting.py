@@ -14,7 +14,7 @@ from corral.containment import scratch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from corral.config import SandboxConfig
 
@@ -31,6 +31,13 @@ def place(
     project: str, writable: Iterable[str], environ: Mapping[str, str], *, make: bool, kind: str = "scratch"
 ) -> str:
     """Return the path of a project's scratch, or nothing where none is safe; what lies above it is made if asked for."""
+    return next(places(project, writable, environ, make=make, kind=kind), "")
+
+
+def places(
+    project: str, writable: Iterable[str], environ: Mapping[str, str], *, make: bool, kind: str = "scratch"
+) -> Iterator[str]:
+    """Yield all of them, the one that is used first; who may write more has had another."""
     from _blake2 import blake2b  # noqa: PLC0415  only hosts need it, and hashlib takes longer than a call
 
     name = blake2b(os.fsencode(project), digest_size=16).hexdigest()
@@ -44,8 +51,7 @@ def place(
         if not real or any(_inside(real, root) or _inside(root, f"{real}/{below[0]}") for root in roots):
             continue
         if _is_ours(real, below, make=make):
-            return "/".join((real, *below, name))
-    return ""
+            yield "/".join((real, *below, name))
 
 
 def temporary(config: SandboxConfig, environ: Mapping[str, str]) -> str:

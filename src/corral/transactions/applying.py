@@ -175,6 +175,9 @@ def undo(root: str, environ: Mapping[str, str], id_: str = "") -> Applied:
         fitting = [entry for entry in book.entries() if entry.state == "applied" and entry.id.startswith(id_)]
         if not fitting:
             raise TransactionError(f"there is nothing to undo in {root}" + (f" with the id {id_}" if id_ else ""))
+        if id_ and len({each.id.partition("-")[0] for each in fitting}) > 1:
+            known = ", ".join(each.id for each in fitting)
+            raise TransactionError(f"several transactions have an id that begins with {id_!r} ({known})")
         entry = fitting[0]
         with Tree(root) as project:
             touched = _touched(project, entry)

@@ -18,7 +18,7 @@ from corral.errors import TransactionError
 from corral.frozen import Record, frozen
 from corral.quoting import quoted
 from corral.transactions import renames
-from corral.transactions.beneath import Tree
+from corral.transactions.beneath import Tree, size_of
 from corral.transactions.copying import copy_all
 from corral.transactions.identity import identity
 from corral.transactions.journal import Hands, Operation, found_at, is_it
@@ -229,7 +229,7 @@ class Book:
         """Forget what is too old, and of the rest the oldest until it is not too large."""
         size = 0
         for number, entry in enumerate(self._all()):
-            size += _size(f"{self.path}/{entry.id}")
+            size += size_of(f"{self.path}/{entry.id}")
             if number >= MAX_KEPT or (number and size > MAX_KEPT_BYTES) or time() - entry.applied_at > KEPT_SECONDS:
                 self.remove(entry.id)
 
@@ -350,14 +350,3 @@ def _sync(place: str) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-
-
-def _size(path: str) -> int:
-    found = 0
-    for at, _, names in os.walk(path):
-        for name in names:
-            try:
-                found += os.lstat(f"{at}/{name}").st_blocks * 512
-            except OSError:
-                continue
-    return found

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 KEPT_SECONDS = 7 * 24 * 3600.0  # how long what waits for an answer is kept
+# Of what waits in a project, against an agent that tries for a week while nobody looks.
+MAX_WAITING = 50
+MAX_WAITING_BYTES = 2 << 30
 CLEAN_SECONDS = 0.5  # for removing what others left; the rest is the next one's
 TICK_SECONDS = 0.02  # longer than any kernel's clock tick
 ID_BYTES = 6
@@ -100,9 +103,9 @@ class Place:
             os.close(self._held)
             self._held = -1
 
-    def remove(self) -> None:
-        """Remove it with all that was written."""
-        scratch.remove(self.path)
+    def remove(self, give_up_at: float = float("inf")) -> None:
+        """Remove it with all that was written; what is not removed in time is so by the next."""
+        scratch.remove(self.path, give_up_at)
         self.release()
 
 
@@ -160,7 +163,7 @@ def clean(above: str) -> None:
         if _waits(place.path):
             place.release()
         else:
-            place.remove()
+            place.remove(give_up_at)
 
 
 def _waits(path: str) -> bool:
@@ -186,16 +189,35 @@ def _held(path: str) -> Place | None:
 
 def pending(project: str, environ: Mapping[str, str]) -> list[Place]:
     """Return what waits for an answer in a project, the oldest first; the caller releases each."""
-    above = lasting.place(project, (project,), environ, make=False, kind="transactions")
     found = []
-    for name in os.listdir(above) if above and os.path.isdir(above) else ():
-        if set(name) <= _HEX and _waits(f"{above}/{name}"):
-            place = _held(f"{above}/{name}")
-            if place is not None and place.facts():
-                found.append(place)
-            elif place is not None:
-                place.release()
+    for path in _waiting_paths(project, environ):
+        place = _held(path)
+        if place is not None and place.facts():
+            found.append(place)
+        elif place is not None:
+            place.release()
     return sorted(found, key=lambda place: place.begun_ns)
+
+
+def _waiting_paths(project: str, environ: Mapping[str, str]) -> list[str]:
+    # In all places: a policy that grants one of them to commands has theirs put into another.
+    above = lasting.places(project, (project,), environ, make=False, kind="transactions")
+    paths = [f"{each}/{name}" for each in above if os.path.isdir(each) for name in os.listdir(each)]
+    return [path for path in paths if set(os.path.basename(path)) <= _HEX and _waits(path)]
+
+
+def refuse_more(project: str, environ: Mapping[str, str]) -> None:
+    """Raise where so much waits for an answer already that no more is begun which would."""
+    places = pending(project, environ)
+    size = sum(place.facts().get("bytes", 0) for place in places)
+    for place in places:
+        place.release()
+    if len(places) < MAX_WAITING and size <= MAX_WAITING_BYTES:
+        return
+    raise TransactionError(
+        f"{len(places)} transactions with {size >> 20} MiB wait for their owner's answer in {project}, so this one was not begun. "
+        "The owner can look at them by corral history, and answer by corral apply ID, corral discard ID or corral discard --all"
+    )
 
 
 def waiting(project: str, environ: Mapping[str, str], id_: str = "") -> Place:
@@ -206,6 +228,10 @@ def waiting(project: str, environ: Mapping[str, str], id_: str = "") -> Place:
         if len(fitting) != 1 or place is not fitting[0]:
             place.release()
     if len(fitting) != 1:
+        busy = [os.path.basename(path) for path in _waiting_paths(project, environ)]
+        busy = [name for name in busy if name.startswith(id_) and name not in {place.id for place in places}]
+        if not fitting and busy:
+            raise TransactionError(f"another process is at work on transaction {busy[0]}; try again when it has ended")
         if not places:
             raise TransactionError(f"no transaction waits in {project}; corral try -- CMD makes one")
         known = ", ".join(place.id for place in places)

@@ -131,7 +131,7 @@ async def start(
 async def tried(ctx: Ask, place: Place, call: Call, *, limit: float | None, log: Log) -> "tuple[SandboxResult, str]":
     """Run a call in a transaction, and return its result and what became of its changes."""
     try:
-        async with await anyio.to_thread.run_sync(place.box.transaction) as tx:
+        async with await anyio.to_thread.run_sync(place.transaction) as tx:
             with tool_call(name="run_command"):
                 handle = await tx.astart(
                     call.argv,

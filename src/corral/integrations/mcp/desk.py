@@ -92,6 +92,13 @@ class Place:
             call, self.box.check(call.argv, shell=call.shell, cwd=call.cwd)
         )
 
+    def transaction(self) -> Transaction:
+        """Begin a transaction whose changes will wait for the owner, unless too many do."""
+        from corral.transactions.place import refuse_more  # noqa: PLC0415  as above
+
+        refuse_more(self.box.config.project_root, os.environ)
+        return self.box.transaction()
+
     def leave_waiting(self, tx: Transaction) -> str:
         """Keep what a transaction changed for the owner, and return what the agent is told."""
         from corral.transaction import leave_waiting  # noqa: PLC0415  as above

@@ -1,0 +1,89 @@
+"""What waits for its owner's answer: found wherever it lies, bounded, and removed whatever a command has put there."""
+
+import os
+from pathlib import Path
+
+import pytest
+from worlds import World
+
+from corral.containment import scratch
+from corral.errors import TransactionError
+from corral.transactions import place
+from corral.transactions.applying import history, undo
+from corral.transactions.book import Book
+
+
+def leave(world: World, size: int = 0, writable: tuple[str, ...] = ()) -> str:
+    """Leave a transaction waiting, and return its id."""
+    made = place.make(str(world.root), writable, world.environ)
+    made.begin()
+    made.keep({"commands": [], "changes": [], "bytes": size})
+    made.release()
+    return made.id
+
+
+def ids(world: World) -> set[str]:
+    found = place.pending(str(world.root), world.environ)
+    for each in found:
+        each.release()
+    return {each.id for each in found}
+
+
+def test_no_more_begin_than_may_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "MAX_WAITING", 3)
+    for _ in range(3):
+        place.refuse_more(str(world.root), world.environ)
+        leave(world)
+    with pytest.raises(TransactionError, match=r"3 transactions with 0 MiB wait .* corral discard --all"):
+        place.refuse_more(str(world.root), world.environ)
+    # Another project has its own.
+    other = World(world.top / "other", world.environ)
+    place.refuse_more(str(other.root), world.environ)
+
+
+def test_no_more_bytes_wait_than_may(world: World) -> None:
+    leave(world, 1 << 30)
+    leave(world, 1 << 30)
+    place.refuse_more(str(world.root), world.environ)
+    leave(world, 1)
+    with pytest.raises(TransactionError, match="3 transactions with 2048 MiB wait"):
+        place.refuse_more(str(world.root), world.environ)
+
+
+def test_what_was_put_elsewhere_since_commands_may_write_the_cache_is_found(world: World, tmp_path: Path) -> None:
+    environ = {**world.environ, "HOME": str(tmp_path / "home")}
+    world.environ = environ
+    first = leave(world)
+    second = leave(world, writable=(environ["XDG_CACHE_HOME"],))
+    assert ids(world) == {first, second}
+
+
+def test_what_another_version_left_is_no_error_and_not_applied(world: World) -> None:
+    left = place.make(str(world.root), (), world.environ)
+    (Path(left.path) / "pending").write_bytes(b"no such thing")
+    left.release()
+    assert ids(world) == set()
+
+
+def test_names_that_a_command_chose_keep_nothing_from_being_removed(tmp_path: Path) -> None:
+    # As those that directories get when they are moved up to be removed.
+    for number in range(1, 5):
+        (tmp_path / "top" / f"{number}.moved" / "in" / "ner").mkdir(parents=True)
+        (tmp_path / "top" / f"z{number}" / "in" / "ner").mkdir(parents=True)
+    (tmp_path / "top" / "5.moved").touch()
+    scratch.remove(str(tmp_path / "top"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_id_that_several_begin_with_undoes_none(world: World) -> None:
+    for name in ("added", "more"):
+        world.begin()
+        (Path(world.held.layer) / name).write_text("added\n")
+        assert world.apply().ok
+    with Book(str(world.root), world.environ) as book:
+        for number, entry in enumerate(book.entries()):
+            os.rename(f"{book.path}/{entry.id}", f"{book.path}/abc{number}-0000")
+    with pytest.raises(TransactionError, match="several transactions have an id that begins with 'abc'"):
+        undo(str(world.root), world.environ, "abc")
+    assert undo(str(world.root), world.environ, "abc1").ok
+    assert sorted(entry.state for entry in history(str(world.root), world.environ)) == ["applied", "undone"]
