@@ -68,6 +68,7 @@ def test_every_line_is_answered_in_order_by_the_result_that_run_prints(project: 
         "the line is not JSON: Expecting value at character 0",
         "the key colour is unknown; a line has id, argv, shell, cwd, env, stdin, timeout_seconds, idempotent",
     ]
+    assert [answer.get("line") for answer in answers] == [None, None, 3, None, None, None, 7]
     assert (answers[3]["result"]["denied"], answers[5]["result"]["timed_out"]) == (True, True)
 
 

@@ -115,6 +115,30 @@ def test_a_run_that_is_begun_anew_leaves_no_results_of_the_one_before(tmp_path: 
     assert [path.name for path in (tmp_path / "corral-eval").iterdir()] == ["journal.jsonl"]
 
 
+def test_results_that_cannot_be_written_cost_no_task(tmp_path: Path) -> None:
+    written(tmp_path, GOOD, BAD)
+    taken = tmp_path / "corral-eval" / "results.jsonl.new"
+    taken.mkdir(parents=True)
+    done = run("tasks.jsonl", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr == "corral: corral-eval/results.jsonl cannot be written: Is a directory\n"
+    taken.rmdir()
+    again = run("tasks.jsonl", cwd=tmp_path)
+    assert again.stderr.startswith("corral: going on with corral-eval/journal.jsonl: 2 of 2 tasks are done\n")
+    assert again.returncode == 1
+    entries = [json.loads(line) for line in (tmp_path / "corral-eval/journal.jsonl").read_text().splitlines()]
+    assert [entry["event"] for entry in entries] == ["start", "task", "task", "start", "end"]
+    assert len((tmp_path / "corral-eval/results.jsonl").read_text().splitlines()) == 2
+
+
+def test_what_a_run_has_left_below_the_tasks_is_no_task(tmp_path: Path) -> None:
+    written(tmp_path, GOOD)
+    assert run(".", cwd=tmp_path).returncode == 0
+    assert run(".", "--out", "other", cwd=tmp_path).returncode == 0
+    again = run(".", "--list", cwd=tmp_path)
+    assert (again.returncode, again.stdout) == (0, "good\n")
+
+
 def test_tags_choose_and_list_runs_nothing(tmp_path: Path) -> None:
     written(tmp_path, GOOD, BAD)
     assert run("tasks.jsonl", "--list", "--tag", "b", cwd=tmp_path).stdout == "bad\n"
@@ -155,7 +179,8 @@ def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path: Path) ->
     with subprocess.Popen(command("tasks.jsonl", "--workers", "2"), cwd=tmp_path, stderr=subprocess.PIPE) as process:
         eventually(lambda: alive(seconds) and '"good"' in (tmp_path / "corral-eval/journal.jsonl").read_text())
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=DEADLINE_SECONDS)
+        _, said = process.communicate(timeout=DEADLINE_SECONDS)
+        assert said == b"corral: interrupted; 1 of 2 tasks are done, and the same command goes on\n"
         assert process.returncode == 130
     assert alive(seconds) == []
     written(tmp_path, GOOD, slow | {"files": {"wait.sh": "true\n"}})

@@ -28,7 +28,9 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def ran(folder: Path, wanted: list[Task], **settings: Any) -> list[str]:
     with Journal(str(folder), **settings) as journal:
-        return sorted(outcome.id for outcome in evaluate(wanted, journal, workers=2))
+        done = sorted(outcome.id for outcome in evaluate(wanted, journal, workers=2))
+        journal.finish(0.0)
+        return done
 
 
 def test_a_run_is_a_start_a_line_for_each_task_and_an_end(tmp_path: Path) -> None:

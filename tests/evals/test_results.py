@@ -107,6 +107,21 @@ def test_a_comparison_names_what_broke_what_was_mended_and_what_else_moved() -> 
     assert json.loads(json.dumps(found.to_dict()))["changes"][0]["kind"] == "broken"
 
 
+def test_a_task_that_was_changed_is_told_from_one_that_broke() -> None:
+    edited = "the task itself was changed"
+    worse = PASSED.replace(status="failed", digest="9", differences=("x",))
+    (broken,) = compare([PASSED], [worse]).changes
+    assert (broken.kind, broken.words) == ("broken", (edited, "x"))
+    (mended,) = compare([worse], [PASSED]).changes
+    assert (mended.kind, mended.words) == ("mended", (edited,))
+
+
+def test_what_failed_and_cannot_be_tried_any_more_is_not_mended() -> None:
+    skipped = FAILED.replace(status="skipped", differences=(), said="this machine lacks mount")
+    (change,) = compare([FAILED], [skipped]).changes
+    assert (change.kind, change.words[0]) == ("changed", "failed, now skipped: this machine lacks mount")
+
+
 def test_times_and_what_was_printed_are_no_change() -> None:
     again = [outcome.replace(duration_ms=77.0) for outcome in ALL]
     assert compare(ALL, again).changes == ()

@@ -104,6 +104,7 @@ WRONG = [
     ("an unknown match", TASK.replace("exit_code = 0", "stdout = { has = 'x' }"), "4:23: stdout has no 'has'"),
     ("a state that is none", TASK.replace("exit_code = 0", "files = { 'a' = 'gone' }"), "4:22: a file exists or absent"),
     ("a file outside", f"{TASK}files = {{ '../a' = 'x' }}", "5:11: the name of a file is relative"),
+    ("a file in a file", f"{TASK}files = {{ a = 'x', 'a/b' = 'y' }}", "5:20: 'a' is a file here, so 'a/b' cannot lie in it"),
     ("two kinds of file", f"{TASK}files = {{ a = {{ text = 'x', link = 'y' }} }}", "5:11: give one of text, base64, link and directory"),
     ("a mode that is none", f"{TASK}files = {{ a = {{ text = 'x', mode = '9' }} }}", "5:29: mode must be an octal number"),
     ("no base64", f"{TASK}files = {{ a = {{ base64 = '%' }} }}", "5:17: this is not base64"),
@@ -155,6 +156,11 @@ def test_a_mistake_is_told_with_its_place_and_what_to_do(tmp_path: Path, text: s
             "2:40: expect has no 'exitcode'",
             id="a typo",
         ),
+        pytest.param(
+            '{"id": "x", "argv": ["ls"], "expect": {"exit_code": 0, "exit_code": 1}}',
+            "2:1: this is not JSON: the key 'exit_code' is given twice",
+            id="a key twice",
+        ),
     ],
 )
 def test_a_mistake_in_a_line_is_told_with_its_place(tmp_path: Path, line: str, words: str) -> None:
@@ -177,6 +183,24 @@ def test_all_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
         "/etc/hostname:1:1",
     ]
     assert lines[-1].endswith("a task file ends in .toml or .jsonl")
+
+
+def test_a_file_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    path = written(tmp_path, TASK)
+    (tmp_path / "link.toml").symlink_to(path)
+    assert [task.id for task in load([str(tmp_path), str(path), f"{tmp_path}/./{path.name}"])] == ["x"]
+
+
+def test_a_directory_may_hold_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path, f"{TASK}files = {{ a = {{ directory = true, mode = '700' }}, 'a/b' = 'y' }}")
+    assert [task.id for task in load([str(path)])] == ["x"]
+
+
+@pytest.mark.parametrize("name", ["tasks.toml", "tasks.jsonl"])
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path, name: str) -> None:
+    text = TASK if name.endswith(".toml") else '{"id": "x", "argv": ["ls"], "expect": {"exit_code": 0}}'
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert [task.id for task in load([str(tmp_path / name)])] == ["x"]
 
 
 def test_what_is_not_utf_8_is_told_by_its_byte(tmp_path: Path) -> None:

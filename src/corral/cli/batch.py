@@ -45,9 +45,9 @@ def main(options: argparse.Namespace) -> int:
         # Not sys.stdin, and never closed: whoever still waits for a line there would hold up the end of the process.
         source = open(0, "rb", closefd=False)  # noqa: SIM115
         with stream(work, workers, _items(source, options.idempotent), ordered=options.ordered) as answers:
-            for _, (name, result) in answers:
+            for place, (name, result) in answers:
                 if isinstance(result, str):
-                    reply: dict[str, object] = {"id": name, "error": result}
+                    reply: dict[str, object] = {"id": name, "error": result, "line": place + 1}
                 else:
                     if not is_here:
                         record.result(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
-from time import monotonic
+from time import monotonic, time
 
 from corral.cli.statusline import StatusLine
 from corral.errors import CorralError
@@ -65,10 +65,17 @@ def _run(tasks: list[Task], options: argparse.Namespace) -> int:
         if known:
             progress.say(f"corral: going on with {journal.path}: {len(known)} of {len(tasks)} tasks are done")
         progress.begin(known)
-        for outcome in evaluate(tasks, journal, workers=options.workers, engine=options.engine):
-            progress.add(outcome)
+        try:
+            for outcome in evaluate(tasks, journal, workers=options.workers, engine=options.engine):
+                progress.add(outcome)
+        except KeyboardInterrupt:
+            done = sum(key in journal.done for key in keys)
+            progress.say(f"corral: interrupted; {done} of {len(tasks)} tasks are done, and the same command goes on")
+            raise
         outcomes = [journal.done[key] for key in keys]
-    write(options.out, outcomes)
+        write(options.out, outcomes)
+        # Last: a run whose results were lost, to a full disk or a kill, is not at its end.
+        journal.finish(time())
     if options.json:
         print(json_text(summary(outcomes)))
     else:

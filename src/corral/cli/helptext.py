@@ -108,7 +108,7 @@ examples:
 
 Each line of stdin is {"id": "1", "argv": ["ls"]} or {"id": "1", "shell": "ls | wc -l"}, with "cwd", "env", "stdin",
 "timeout_seconds" and "idempotent" where they matter. Each gives one line {"id", "result"}, flushed at once: the result
-as `corral run --json` prints it. A line that cannot be read gives {"id", "error"}.
+as `corral run --json` prints it. A line that cannot be read gives {"id", "error", "line"}, with its number.
 What would be asked about is refused, unless you approved it before: corral grants.
 Exit code: 0, the answers are the output; 125 corral itself failed; 130 interrupted: what ran was ended.
 """

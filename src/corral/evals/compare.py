@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.evals.outcome import SKIPPED
+from corral.evals.outcome import PASSED, SKIPPED
 from corral.evals.results import rates
 from corral.frozen import Record, frozen
 
@@ -67,18 +67,20 @@ def _change(old: Outcome | None, new: Outcome | None) -> Change | None:
     if new is None:
         return Change(GONE, old.id, old.status)
     if old.is_good and not new.is_good:
-        return Change(BROKEN, new.id, old.status, new.status, new.words)
-    if new.is_good and not old.is_good:
-        return Change(MENDED, new.id, old.status, new.status)
+        return Change(BROKEN, new.id, old.status, new.status, (*_edited(old, new), *new.words))
+    if new.status == PASSED and not old.is_good:
+        return Change(MENDED, new.id, old.status, new.status, _edited(old, new))
     words = _words(old, new)
     return Change(OTHER, new.id, old.status, new.status, tuple(words)) if words else None
 
 
+def _edited(old: Outcome, new: Outcome) -> tuple[str, ...]:
+    return ("the task itself was changed",) if old.digest != new.digest else ()
+
+
 def _words(old: Outcome, new: Outcome) -> list[str]:
     """Return in which way two outcomes differ that are both good, or both not."""
-    said = []
-    if old.digest != new.digest:
-        said.append("the task itself was changed")
+    said = [*_edited(old, new)]
     if old.status != new.status:
         said.append(f"{old.status}, now {new.status}" + (f": {new.said}" if new.status == SKIPPED else ""))
     if old.differences != new.differences:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 def evaluate(
     tasks: Sequence[Task], journal: Journal, *, workers: int | None = None, engine: str | Executor = "local"
 ) -> Iterator[Outcome]:
-    """Run what the journal does not have yet, and yield each outcome as it comes. Closing the iterator ends what runs."""
+    """Run what the journal does not have yet, and yield each outcome as it comes. Closing the iterator ends what runs.
+
+    That the run is at its end is for the caller to say, once its results are safe: `journal.finish`.
+    """
     _check_version(journal)
     rest = [task for task in tasks if (task.id, task.digest) not in journal.done]
     with Throwaway(PREFIX) as place, kept_in(place.path):
@@ -36,7 +39,6 @@ def evaluate(
                 journal.add(outcome)
                 journal.done[outcome.id, outcome.digest] = outcome
                 yield outcome
-        journal.finish(time())
 
 
 def _check_version(journal: Journal) -> None:

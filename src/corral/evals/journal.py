@@ -51,7 +51,7 @@ class Journal:
         self._append({"event": "task", **outcome.to_dict()})
 
     def finish(self, at: float) -> None:
-        """Note that all tasks are done: the next run begins anew."""
+        """Note that all tasks are done, and their results written: the next run begins anew."""
         self._append({"event": "end", "at": utc(at)})
 
     def close(self) -> None:
@@ -118,6 +118,16 @@ class Journal:
             ) from None
 
 
+def is_journal(path: str) -> bool:
+    """Say whether a file is the journal of a run."""
+    try:
+        with open(path, "rb") as file:
+            entry = _entry(file.readline(_READ_BYTES))
+    except OSError:
+        return False
+    return entry is not None and str(entry.get("schema", "")).startswith(SCHEMA.partition("/")[0] + "/")
+
+
 def _opened(folder: str, path: str) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -130,7 +140,7 @@ def _opened(folder: str, path: str) -> int:
 def _entry(line: bytes) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         # Torn by a crash, and ended by the run after it.
         return None
     return entry if isinstance(entry, dict) else None

@@ -57,8 +57,9 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
         return found
     found += [*_settings(data), *_transaction(data)]
     for name in (*AFTER, "meanwhile"):
-        for path, given in data.get(name, {}).items():
-            found += _file((name, path), path, given)
+        files = data.get(name, {})
+        for path, given in files.items():
+            found += [*_file((name, path), path, given), *_above((name, path), path, files)]
     return [*found, *(_many(data) if "calls" in data else _one(data))]
 
 
@@ -160,6 +161,14 @@ def _file(at: Path, name: str, given: object) -> Iterator[Problem]:
         base64.b64decode(given.get("base64", "") if isinstance(given.get("base64", ""), str) else "", validate=True)
     except ValueError:
         yield (*at, "base64"), "this is not base64"
+
+
+def _above(at: Path, name: str, files: Mapping[str, Any]) -> Iterator[Problem]:
+    parts = name.split("/")
+    for above in ("/".join(parts[:count]) for count in range(1, len(parts))):
+        given = files.get(above)
+        if isinstance(given, str) or (isinstance(given, dict) and {"text", "base64"} & given.keys()):
+            yield at, f"{above!r} is a file here, so {name!r} cannot lie in it"
 
 
 def _name(at: Path, name: str) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ import re
 import tomllib
 
 from corral.errors import CorralError
+from corral.evals.journal import NAME, is_journal
 from corral.evals.task import Task
 from corral.evals.taskcheck import AS_IN, default_problems, problems
 from corral.terminal import visible
@@ -52,7 +53,8 @@ class Loader:
             self._fail(path, (1, 1), f"longer than {MAX_FILE_BYTES >> 20} MiB")
             return
         try:
-            text = data.decode().replace("\r\n", "\n")
+            # A mark at the beginning is what editors of another system leave.
+            text = data.decode("utf-8-sig").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             self._fail(path, (line, error.start - data.rfind(b"\n", 0, error.start)), "not UTF-8")
@@ -104,7 +106,7 @@ class Loader:
             if not line.strip():
                 continue
             try:
-                data = json.loads(line)
+                data = json.loads(line, object_pairs_hook=_object)
             except RecursionError:
                 self._fail(path, (number, 1), "nested too deeply")
                 continue
@@ -177,12 +179,27 @@ def _in_line(number: int, line: str) -> Where:
     return where
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Python would keep the last of two equal keys, and the first would be a test that nobody runs.
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return made
+
+
 def load(paths: Iterable[str]) -> list[Task]:
-    """Return the tasks of files, and of the task files in directories; TaskError names everything that is wrong."""
+    """Return the tasks of files, and of the task files in directories; TaskError names everything that is wrong.
+
+    A file that is named twice, as where a directory and a file in it are given, is read once.
+    """
     loader = Loader()
-    files = [name for path in paths for name in _files(path, loader)]
-    for path in files:
-        loader.read(path)
+    files: dict[str, str] = {}
+    for path in paths:
+        for name in _files(path, loader):
+            files.setdefault(os.path.realpath(name), name)
+    for name in files.values():
+        loader.read(name)
     if loader.wrong:
         more = len(loader.wrong) - MAX_TOLD
         told = [*loader.wrong[:MAX_TOLD], *([f"and {more} more"] if more > 0 else [])]
@@ -193,9 +210,11 @@ def load(paths: Iterable[str]) -> list[Task]:
 def _files(path: str, loader: Loader) -> list[str]:
     if not os.path.isdir(path):
         return [path]
+    # Not what a run has left there: corral eval . puts its results below itself.
     found = sorted(
         os.path.join(above, name)
         for above, _, names in os.walk(path)
+        if not is_journal(os.path.join(above, NAME))
         for name in names
         if name.endswith((".toml", ".jsonl", ".ndjson"))
     )
