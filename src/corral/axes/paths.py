@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.axes.telling import finding
+from corral.axes.telling import finding, shown
 from corral.braces import HOLE
 from corral.expand import NUMBER
 from corral.model import Axis, Call, Decision, Finding
@@ -126,7 +126,7 @@ def cwd_finding(call: Call, machine: Machine, decisions: Mapping[str, Decision])
     place = place_of(path, machine.root, machine.home)
     if inside(path, machine.root) or (place == "scratch" and decisions["write-scratch"] == Decision.ALLOW):
         return None
-    reason = f"The working directory {call.cwd} is outside project root."
+    reason = f"The working directory {shown(call.cwd)} is outside project root."
     return Finding(
         Axis.PATH,
         "path-cwd",

@@ -174,7 +174,7 @@ def _hook(host: Any, path: str) -> str | None:
         return str(error)
     if not hooks:
         return None
-    programs = [word for _, hook in hooks for word in words_of(hook)[:1]]
+    programs = [word for _, _, hook in hooks for word in words_of(hook)[:1]]
     gone = [program for program in programs if program.startswith("/") and not os.access(program, os.X_OK)]
     return f"its interpreter {gone[0]} is gone, so nothing is judged" if gone else ""
 

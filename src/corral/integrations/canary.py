@@ -12,15 +12,17 @@ from corral import spawn
 from corral.doctor.examine import Check
 from corral.doctor.remedies import Fix
 from corral.frozen import Record, frozen
-from corral.integrations import settingsfile
 from corral.integrations.hosts import HOSTS, PROJECT, USER, Host, directory, is_used, run_by, settings_path, words_of
 from corral.integrations.installing import installed_hooks
+from corral.integrations.reaching import missing_events, turned_off, why_unreached
 from corral.integrations.settingsfile import SettingsError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
+
+    from corral.integrations.reaching import Installed
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 REFUSED = "sudo reboot"  # judged, never run
@@ -55,16 +57,28 @@ def _told(check: HookCheck) -> Check:
 
 
 def prove(host: Host, path: str, root: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
-    """Prove every hook of ours in one file of a host."""
-    for event, hook in installed_hooks(host, path):
-        yield _unless_off(host, root, environ) or _tried(host, path, (event, hook), root, environ)
+    """Prove every hook of ours in one file of a host: that the host comes to ask it, and that it answers."""
+    installed = installed_hooks(host, path)
+    again = f"corral install {host.name}" + (" --project" if path == f"{root}/{host.project_file}" else "")
+    off = turned_off(host, path, root, environ) if installed else None
+    for one in installed:
+        if off is not None:
+            yield HookCheck(host.name, off[0], FAIL, off[1], _UNJUDGED)
+            continue
+        why, is_open = why_unreached(host, path, one, root, environ)
+        if not is_open:
+            yield _tried(host, path, one, root, environ, again=again)
+        if why:
+            means = _UNJUDGED if is_open else "What these tools do is not judged."
+            yield HookCheck(host.name, path, FAIL if is_open else WARN, why, means, again)
+    for event in missing_events(host, installed, environ) if installed else ():
+        yield HookCheck(host.name, path, FAIL, f"{host.title} asks nobody at {event}", _UNJUDGED, again)
 
 
 def _tried(
-    host: Host, path: str, installed: tuple[str, dict[str, Any]], root: str, environ: Mapping[str, str]
+    host: Host, path: str, installed: Installed, root: str, environ: Mapping[str, str], *, again: str
 ) -> HookCheck:
-    event, hook = installed
-    again = f"corral install {host.name}" + (" --project" if path.startswith(f"{root}/{host.project_file}") else "")
+    event, _, hook = installed
     for program in words_of(hook)[:1]:
         if program.startswith("/") and not os.access(program, os.X_OK):
             return HookCheck(host.name, path, FAIL, f"its interpreter {program} is gone", _UNJUDGED, again)
@@ -148,26 +162,6 @@ def _checks(host: Host, root: str, environ: Mapping[str, str]) -> Iterator[HookC
     if not found and is_used(host, environ, os.path.isdir):
         path = settings_path(host, USER, root, environ)
         yield HookCheck(host.name, path, WARN, f"{host.title} has no hook", _UNJUDGED, f"corral install {host.name}")
-
-
-def _unless_off(host: Host, root: str, environ: Mapping[str, str]) -> HookCheck | None:
-    """Return the finding that the host was told to run no hooks at all, if it was."""
-    if not host.switch:
-        return None
-    own = f"{directory(host, environ)}/{'settings.json' if host.name != 'gemini' else host.file}"
-    for path in (own, *(f"{root}/{name}" for name in host.switch_files)):
-        try:
-            with open(path, "rb") as file:
-                value: Any = settingsfile.parse(settingsfile.decode(file.read(), path), path, comments=True).value
-        except (OSError, SettingsError):
-            # Unreadable for the host as well, or not there.
-            continue
-        for name in host.switch:
-            value = value.get(name) if isinstance(value, dict) else None
-        if value is host.switch_value:
-            name = ".".join(host.switch)
-            return HookCheck(host.name, path, FAIL, f"{name} turns all hooks off", _UNJUDGED)
-    return None
 
 
 def _codex(path: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:

@@ -35,7 +35,10 @@ class Host(Record):
     skeleton: dict[str, Any]  # what the host wants in a file besides hooks
     switch: tuple[str, ...] = ()  # the setting that turns all hooks off, and its value that does
     switch_value: bool = True
-    switch_files: tuple[str, ...] = ()  # where it may stand, beside the file itself
+    switch_files: tuple[str, ...] = ()  # where it may stand in a project, beside the file itself
+    other_switches: tuple[tuple[str, ...], ...] = ()  # settings that keep only some hooks from running, ours among them
+    managed: tuple[str, ...] = ()  # files of the machine's administrator, which overrule; a directory ends in /
+    managed_variable: str = ""  # of the environment, naming another such file
     has_comments: bool = False
     rewrites: bool = True  # what is allowed runs contained
     note: str = ""  # what the owner has still to do
@@ -92,6 +95,8 @@ HOSTS = {
             {},
             switch=("disableAllHooks",),
             switch_files=(".claude/settings.json", ".claude/settings.local.json"),
+            other_switches=(("allowManagedHooksOnly",),),
+            managed=("/etc/claude-code/managed-settings.json", "/etc/claude-code/managed-settings.d/"),
         ),
         Host(
             "codex",
@@ -119,6 +124,9 @@ HOSTS = {
             switch=("hooksConfig", "enabled"),
             switch_value=False,
             switch_files=(".gemini/settings.json",),
+            other_switches=(("hooksConfig", "disabled"), ("hooks", "disabled")),
+            managed=("/etc/gemini-cli/settings.json", "/etc/gemini-cli/system-defaults.json"),
+            managed_variable="GEMINI_CLI_SYSTEM_SETTINGS_PATH",
             has_comments=True,
             project_note="Gemini CLI reads a project's hooks only in folders that it trusts, and warns of a new one once.",
         ),

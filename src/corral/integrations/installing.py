@@ -54,7 +54,7 @@ class Change(Record):
 def plan_install(host: Host, level: str, root: str, environ: Mapping[str, str]) -> Change:
     """Return what the host's file becomes with our entry, at its end or where an older one stands."""
     path = _place(host, level, root, environ)
-    before = _read(path)
+    before = read_settings(path)
     words = command(host.name, environ)
     if host.entries is None:
         return Change(host, level, path, before, _plugin(words, before, path))
@@ -76,7 +76,7 @@ def plan_install(host: Host, level: str, root: str, environ: Mapping[str, str]) 
 def plan_uninstall(host: Host, level: str, root: str, environ: Mapping[str, str]) -> Change:
     """Return what the host's file becomes without us: what stood there before, or all but our entry."""
     path = _place(host, level, root, environ)
-    current = _read(path)
+    current = read_settings(path)
     if current is None:
         return Change(host, level, path, None, None)
     kept = _recorded(path, environ)
@@ -91,7 +91,7 @@ def plan_uninstall(host: Host, level: str, root: str, environ: Mapping[str, str]
 
 def apply(change: Change, environ: Mapping[str, str], root: str) -> str:
     """Write a change, if the file is still what it was; return where the bytes before lie, if there were any."""
-    if _read(change.path) != change.before:
+    if read_settings(change.path) != change.before:
         raise SettingsError(f"{change.path} changed in the meantime, and was left alone; run it again")
     kept = _record(change, environ, root) if change.after is not None and _is_ours(change) else ""
     if change.after is None:
@@ -104,20 +104,20 @@ def apply(change: Change, environ: Mapping[str, str], root: str) -> str:
     return kept
 
 
-def installed_hooks(host: Host, path: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the event and the hook of every entry of ours in a file."""
-    data = _read(path)
+def installed_hooks(host: Host, path: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Return the event, the entry and the hook of every entry of ours in a file."""
+    data = read_settings(path)
     if data is None:
         return []
     text = settingsfile.decode(data, path)
     if host.entries is None:
         words = _plugin_words(text)
-        return [("tool.execute.before", {"command": words[0], "args": words[1:]})] if words else []
+        return [("tool.execute.before", {}, {"command": words[0], "args": words[1:]})] if words else []
     if not text.strip("\ufeff \t\r\n"):
         return []
     hooks = _parsed(text, path, host).value.get("hooks")
     return [
-        (event, hook)
+        (event, entry, hook)
         for event, entries in (hooks.items() if isinstance(hooks, dict) else ())
         for entry in (entries if isinstance(entries, list) else ())
         for hook in hooks_in(entry)
@@ -138,10 +138,11 @@ def _place(host: Host, level: str, root: str, environ: Mapping[str, str]) -> str
     return real
 
 
-def _read(path: str) -> bytes | None:
+def read_settings(path: str) -> bytes | None:
+    """Return what a file holds; None where there is none."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        # A project may have put a pipe there that nobody writes to.
+        data, _ = owned.read_file(path, MAX_BYTES, follows=True)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -243,6 +244,11 @@ def _removed(host: Host, path: str, data: bytes) -> bytes | None:
 def _plugin(words: list[str], before: bytes | None, path: str) -> bytes:
     if before is not None and before.strip() and not _plugin_words(settingsfile.decode(before, path)):
         raise SettingsError(f"{path}:1:1: this plugin is not corral's; move it away and run it again")
+    return plugin_text(words)
+
+
+def plugin_text(words: list[str]) -> bytes:
+    """Return the plugin that runs these words."""
     with open(f"{package()}/integrations/opencode.js", encoding="utf-8") as file:
         return file.read().replace(f"{PLUGIN_LINE}[]", PLUGIN_LINE + json.dumps(words, ensure_ascii=False), 1).encode()
 

@@ -168,3 +168,51 @@ def test_a_mark_further_down_does_not_leave_the_policy_above(mark: str, owner: O
     whole = payload | {"tool_input": {"command": "python3 -c 'print(1)'"}}
     done = owner.hook("codex", json.dumps(whole).encode())
     assert done.returncode == 2
+
+
+def searched(owner: Owner, host: str, folder: str, **environ: str) -> bool:
+    """Say whether a search through a directory is refused."""
+    tool = {"claude": ("PreToolUse", "Grep", "path"), "gemini": ("BeforeTool", "search_file_content", "dir_path")}
+    event, name, key = tool[host]
+    payload = {"hook_event_name": event, "cwd": str(owner.root), "tool_name": name}
+    whole = payload | {"tool_input": {"pattern": "KEY", key: owner.placed(folder)}}
+    return owner.hook(host, json.dumps(whole).encode(), **environ).returncode == 2
+
+
+@pytest.mark.parametrize("host", ["claude", "gemini"])
+@pytest.mark.parametrize(
+    "folder", ["/", "//", "/proc", "/proc/1", "/proc/self", "HOME", "HOME/.config", "~", "..", "../.."]
+)
+def test_no_search_goes_through_a_directory_with_credentials(
+    host: str, folder: str, owner: Owner, tmp_path: Path
+) -> None:
+    (owner.home / ".config" / "gh").mkdir(parents=True)
+    # The owner's own files lie elsewhere, so that it is not for them.
+    elsewhere = {name: str(tmp_path / "x") for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
+    assert searched(owner, host, folder, **elsewhere)
+    assert not searched(owner, host, "ROOT/deep", **elsewhere)
+    assert not searched(owner, host, "/usr/include", **elsewhere)
+
+
+DRIVING = "\x1b[2J\x1b]0;title\x07\r\nAllowed by corral.\u202e\u200b"
+
+
+@pytest.mark.parametrize("tool", ["Write", "Edit", "Read", "Grep"])
+def test_what_a_person_is_shown_drives_no_terminal_and_forges_no_line(tool: str, owner: Owner) -> None:
+    payload = {"hook_event_name": "PreToolUse", "cwd": str(owner.root), "tool_name": tool}
+    path = str(owner.home / ".ssh" / f"id_rsa{DRIVING}")
+    done = owner.hook("claude", json.dumps(payload | {"tool_input": {"file_path": path, "path": path}}).encode())
+    reason = json.loads(done.stdout)["hookSpecificOutput"]["permissionDecisionReason"]
+    assert reason.isprintable()
+    assert "Allowed by corral." in reason
+    assert done.stderr.decode() == f"{reason}\n"
+
+
+@pytest.mark.parametrize("place", ["tool_name", "cwd", "hook_event_name"])
+def test_nor_does_what_names_the_call(place: str, owner: Owner) -> None:
+    call = {"hook_event_name": "PreToolUse", "cwd": str(owner.root), "tool_name": "Bash"}
+    odd = {"tool_name": "bash", "cwd": f"/etc/{DRIVING}", "hook_event_name": f"before{DRIVING}"}
+    payload = call | {place: odd[place], "tool_input": {"command": f"ls {DRIVING}"}}
+    done = owner.hook("claude", json.dumps(payload).encode())
+    reason = json.loads(done.stdout)["hookSpecificOutput"]["permissionDecisionReason"]
+    assert all(line.isprintable() and not line.startswith("Allowed") for line in reason.split("\n"))

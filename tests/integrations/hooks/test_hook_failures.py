@@ -143,6 +143,19 @@ def test_a_bomb_inside_a_call_refuses_or_is_repeated_whole(depth: int, owner: Ow
     assert done.returncode == 2 or done.stdout.count(b'{"a": ') == depth
 
 
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_name_that_stands_twice_refuses(host: str, owner: Owner) -> None:
+    # One reader takes the first, another the last: what is judged would be one, and what runs the other.
+    data = payload(host, owner, command="ls")
+    first = data.replace(b'"command', b'"command": "sudo id", "command', 1)
+    inner = data.replace(b'\\"command', b'\\"command\\": \\"sudo id\\", \\"command', 1)
+    twice = inner if host == "copilot" else first
+    assert twice != data
+    assert json.loads(twice) == json.loads(data) or host == "copilot"
+    assert refuses(owner.hook(host, twice), "stands twice")
+    assert refuses(owner.hook(host, data[:-1] + b', "cwd": "/"}'), "stands twice")
+
+
 def test_a_lone_surrogate_refuses(owner: Owner) -> None:
     assert refuses(owner.hook("codex", payload("codex", owner, command="echo \ud800")))
 
@@ -236,6 +249,12 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "the answering itself": lambda package: (package / "integrations" / "hooks" / "answering.py").write_text("1 / 0"),
     "a host's module that is gone": lambda package: (package / "integrations" / "hooks" / "claude.py").unlink(),
     "no package at all": lambda package: (package / "__init__.py").write_text("raise RuntimeError"),
+    "an end in the middle": lambda package: (package / "integrations" / "hooks" / "answering.py").write_text(
+        "def main(words):\n    raise SystemExit(0)\n"
+    ),
+    "an interrupt in the middle of a refusal": lambda package: (
+        package / "integrations" / "hooks" / "answering.py"
+    ).write_text("def main(words):\n    raise KeyboardInterrupt\n"),
 }
 
 

@@ -59,8 +59,11 @@ def _answered(host: ModuleType, name: str, paths: list[str]) -> Said:
         asked = host.read(loads(_payload()), os.environ)
         answer = Answer("allow") if asked is None else _judged(asked, name, paths)
     except BadPayload as error:
+        from corral.terminal import visible  # noqa: PLC0415  most payloads are good
+
         _leave_line(name, error)
-        answer = Answer("deny", f"corral could not read the call: {error}. Nothing was judged, so it is refused.")
+        why = visible(str(error))
+        answer = Answer("deny", f"corral could not read the call: {why}. Nothing was judged, so it is refused.")
     said: Said = host.render(answer, asked)
     return said
 

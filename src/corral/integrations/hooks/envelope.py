@@ -90,8 +90,17 @@ class Answer:
 
     def __init__(self, decision: str, reason: str = "", command: str = "") -> None:
         self.decision = decision
-        self.reason = reason[:MAX_REASON] or ("" if decision == "allow" else "corral refused the call.")
+        self.reason = _calm(reason[:MAX_REASON]) or ("" if decision == "allow" else "corral refused the call.")
         self.command = command
+
+
+def _calm(text: str) -> str:
+    """Return a reason that drives no terminal: a host may show it to the person whom it asks."""
+    if text.isascii() and text.replace("\n", " ").isprintable():
+        return text
+    from corral.terminal import visible  # noqa: PLC0415  most reasons are plain
+
+    return "\n".join(map(visible, text.split("\n")))
 
 
 class Said:
@@ -113,11 +122,20 @@ def _number(text: str) -> float:
     return value
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        # Readers differ in which of the two counts: what is judged could be one, and what runs the other.
+        raise BadPayload("a name stands twice in an object of the payload")
+    return made
+
+
 class _Settings:
     """What the C scanner asks of its decoder."""
 
     strict = False  # a command may hold a line break that the host did not escape
-    object_hook = object_pairs_hook = None
+    object_hook = None
+    object_pairs_hook = staticmethod(_object)
     parse_float, parse_int = staticmethod(_number), int
 
     @staticmethod

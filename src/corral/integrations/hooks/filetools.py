@@ -10,7 +10,8 @@ from corral.integrations.hooks.envelope import WRITE, Answer, Asked
 from corral.machine import Machine
 from corral.model import Decision
 from corral.places import inside, is_credentials
-from corral.rulebook import effects
+from corral.rulebook import effects, places
+from corral.terminal import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _OWN_SECRETS = frozenset(
     {".credentials.json", "auth.json", "oauth_creds.json", "mcp-oauth-tokens.json", "config.toml", "config.json"}
 )
 _WILD = "*?[{(!"
+MAX_SHOWN = 200  # characters of a path that a reason repeats
 # Reading elsewhere is left to the host's own rules.
 _READS_JUDGED = frozenset({"read-secret", "read-env", "read-device"})
 
@@ -33,7 +35,7 @@ def judge_files(asked: Asked, config: SandboxConfig, environ: Mapping[str, str])
     machine = Machine.of(config)
     for path in asked.paths if asked.are_patterns else ():
         if _leaves(path, asked.cwd, machine):
-            why = f"{path[:200]} is a pattern that reaches outside the project, where it could match credentials."
+            why = f"{_shown(path)} is a pattern that reaches outside the project, where it could match credentials."
             return Answer("deny", f"corral refuses this: {why} Name the files themselves.")
     answer = Answer("allow")
     for path in (meant for given in asked.paths for meant in _meant(given, asked.cwd, machine.home)):
@@ -75,10 +77,16 @@ def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, env
     real = os.path.realpath(os.path.join(asked.cwd, path))
     writes = asked.kind == WRITE
     kept = [owned.directory(kind, environ) for kind in ("config", "state", "cache")]
-    if any(inside(real, folder) or inside(folder, real) for folder in kept):
-        return Answer("deny", f"corral refuses this: {path} holds what corral keeps for the owner. Ask the owner.")
+    if any(inside(real, folder) or inside(folder, real.rstrip("/")) for folder in kept):
+        return Answer(
+            "deny", f"corral refuses this: {_shown(path)} holds what corral keeps for the owner. Ask the owner."
+        )
+    if not writes and _holds_credentials(real, machine):
+        why = f"{_shown(path)} is a directory that holds credentials, which a search would read."
+        return Answer("deny", f"corral refuses this: {why} Name the files themselves. [path-read-secret]")
     if writes and any(inside(real, own) for own in _own_program()):
-        return Answer("deny", f"corral refuses this: {path} is a part of corral, or of what it runs on. Ask the owner.")
+        why = f"{_shown(path)} is a part of corral, or of what it runs on."
+        return Answer("deny", f"corral refuses this: {why} Ask the owner.")
     if writes and config.containment.project == "read-only" and inside(real, config.project_root):
         return Answer("deny", "corral refuses this: the policy says containment.project = 'read-only'.")
     if not writes and _is_own(real, machine.home):
@@ -90,10 +98,29 @@ def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, env
         return Answer("allow")
     key = max(judged, key=decisions.__getitem__)
     data = effects()[key]
-    why = f"{data['reason'].format(name='The tool', text=path[:200], detail='')} {data['instead']} [path-{key}]"
+    why = f"{data['reason'].format(name='The tool', text=_shown(path), detail='')} {data['instead']} [path-{key}]"
     if decisions[key] is Decision.ASK and asked.asks:
         return Answer("ask", f"corral asks about this: {why}")
     return Answer("deny", f"corral refuses this: {why}")
+
+
+def _shown(path: str) -> str:
+    """Return a path as a person may be shown it, who is asked: it forges no line, and drives no terminal."""
+    return visible(path[:MAX_SHOWN])
+
+
+def _holds_credentials(real: str, machine: Machine) -> bool:
+    """Say whether a directory outside the project has credentials below it, or the environments of processes."""
+    if inside(real, machine.root) or not os.path.isdir(real):
+        return False
+    above = real.rstrip("/")  # of "/" nothing is left, below which everything lies
+    known = (f"{machine.home}/{pattern.partition('*')[0].rstrip('/')}" for pattern in places()["secret_home"])
+    return (
+        inside(real, "/proc")
+        or inside("/proc", above)
+        or inside(machine.home, above)
+        or any(inside(path, above) and os.path.lexists(path) for path in known)
+    )
 
 
 def _own_program() -> list[str]:

@@ -3,9 +3,11 @@
 A script is compiled each time it runs, so this one is short; what it does is in `answering`.
 """
 
+import posix
 import sys
 
 if __name__ == "__main__":
+    status = 2  # Python's own exit code for a failure, 1, lets the call run at most hosts
     try:
         # First of all, so that corral itself comes the short way. From this directory, which is ours, and only this.
         sys.path.insert(0, __file__.rpartition("/")[0])
@@ -16,8 +18,11 @@ if __name__ == "__main__":
         sys.path[:] = [*sys.path[1:], __file__.rsplit("/", 4)[0], *[word for word in sys.argv[2:] if word[:1] == "/"]]
         quick.begin()
         from corral.integrations.hooks.answering import main
-    except BaseException as error:  # noqa: BLE001  Python's own exit code for this, 1, lets the call run at most hosts
+
+        status = main(sys.argv[1:])
+    except BaseException as error:  # noqa: BLE001  as above
         said = f"corral is not whole ({type(error).__name__}: {error}), so the call is refused. Install it again.\n"
-        sys.stderr.write(said)
-        sys.exit(2)
-    quick.end(main(sys.argv[1:]))
+        posix.write(2, said.encode("utf-8", "backslashreplace"))
+    finally:
+        # At once, whatever else is raised here: what was said is written, and nothing is worth closing.
+        posix._exit(status)

@@ -1,4 +1,4 @@
-"""A short process: corral's own modules from what the interpreter has compiled of them; no collection, no taking apart at the end.
+"""A short process: corral's own modules from what the interpreter has compiled of them; no collection.
 
 By the interpreter's own rule: only if the source still has the time and the size that were noted. What is not so, and every
 other module, is left to the general way, which takes four times as long.
@@ -14,7 +14,7 @@ from marshal import loads
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, NoReturn
+    from typing import Any
 
 _OURS = "corral"
 _HEAD_BYTES = 16  # magic number, flags, time and size of the source
@@ -84,8 +84,3 @@ def begin() -> None:
     sys.modules.setdefault("__future__", future)
     finder: Any = _Finder(__file__.rsplit("/", 4)[0])
     sys.meta_path.insert(0, finder)
-
-
-def end(status: int) -> "NoReturn":
-    """End the process at once: what was said is written, and nothing else is worth closing."""
-    posix._exit(status)
