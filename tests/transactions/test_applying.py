@@ -221,6 +221,42 @@ def test_a_link_that_stands_for_a_protected_directory_is_not_applied(name: str, 
     assert (world.root / "plain" / "tasks.json").exists()
 
 
+LEADING = {
+    "the message of a commit": ".git/COMMIT_EDITMSG",
+    "what was fetched": ".git/FETCH_HEAD",
+    "references": ".git/packed-refs",
+    "the log of a branch": ".git/logs/refs/heads/main",
+    "all logs": ".git/logs",
+    "a name that git does not know": ".git/other",
+    "a submodule's": ".git/modules/sub/COMMIT_EDITMSG",
+    "a bare repository's": "bare/FETCH_HEAD",
+    "in a repository that a call made": "new/.git/COMMIT_EDITMSG",
+}
+
+
+@pytest.mark.parametrize("path", LEADING.values(), ids=LEADING)
+def test_a_link_that_git_would_write_through_is_not_applied(path: str, tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    repositories(world.root)
+    layer = world.begin()
+    (layer / path).parent.mkdir(parents=True, exist_ok=True)
+    (layer / path).symlink_to(tmp_path / "victim")
+    (layer / "beside").symlink_to(tmp_path / "victim")
+    assert world.change_at(path).protected
+    assert world.apply().ok
+    assert not os.path.lexists(world.root / path)
+    assert (world.root / "beside").is_symlink()
+
+
+def test_without_that_the_owners_commit_writes_where_the_link_leads(tmp_path: Path) -> None:
+    words = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run([*words, "init", "-q"], check=True)
+    (tmp_path / "victim").write_text("the owner's\n")
+    (tmp_path / ".git" / "COMMIT_EDITMSG").symlink_to(tmp_path / "victim")
+    subprocess.run([*words, "commit", "-q", "--allow-empty", "-m", "a message"], check=True)
+    assert (tmp_path / "victim").read_text() == "a message\n"
+
+
 def test_a_protected_directory_is_deleted_where_nothing_in_it_is_protected(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / ".github" / "workflows").mkdir(parents=True)

@@ -32,6 +32,12 @@ _HARMLESS = {
 }  # fmt: skip
 
 
+# What git writes in a repository, besides what is named in capitals: through a link there, to where it leads.
+WRITTEN_BY_GIT = frozenset(
+    {"logs", "refs", "objects", "info", "index", "packed-refs", "shallow", "description", "gc.log"}
+)
+
+
 def is_repository(directory: str, listed: Iterable[os.DirEntry[str]]) -> bool:
     """Say whether git takes a directory for a repository, whatever it is called."""
     if not any(entry.name == "HEAD" for entry in listed):

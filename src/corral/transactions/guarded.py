@@ -10,7 +10,7 @@ import os
 import stat
 
 from corral.containment.protected import ROLES
-from corral.containment.repositories import BARE, GIT, Samples, suspects
+from corral.containment.repositories import BARE, GIT, WRITTEN_BY_GIT, Samples, suspects
 from corral.places import inside, protected
 
 TYPE_CHECKING = False
@@ -46,7 +46,9 @@ class Guarded:
 
     def __call__(self, path: str) -> bool:
         """Say whether a path is protected."""
-        if any(inside(path, kept) for kept in self._kept) or self._stands_for_a_directory(path):
+        if any(inside(path, kept) for kept in self._kept):
+            return True
+        if self._stands_for_a_directory(path) or self._leads_git_elsewhere(path):
             return True
         parts = path.split("/")
         named = path  # what is left to be judged by its name
@@ -87,6 +89,21 @@ class Guarded:
         found = self._layer.status(path)
         # A character device is what an overlay has for nothing.
         return found is not None and not stat.S_ISDIR(found.st_mode) and not stat.S_ISCHR(found.st_mode)
+
+    def _leads_git_elsewhere(self, path: str) -> bool:
+        """Say whether a path is a link among what git writes: the owner's next commit would go through it, to any file of theirs."""
+        found = self._layer.status(path)
+        if found is None or not stat.S_ISLNK(found.st_mode):
+            return False
+        parts = path.split("/")
+        for number in range(1, len(parts)):
+            directory, name = "/".join(parts[:number]), parts[number]
+            if parts[number - 1].lower() == GIT:
+                return True
+            is_gits = name in WRITTEN_BY_GIT or name.isupper()
+            if is_gits and self._is_repository(directory, self._layer, self._project):
+                return True
+        return False
 
     def _becomes_repository(self, directory: str) -> bool:
         both = self._layer, self._project
