@@ -190,6 +190,19 @@ def test_a_secret_at_the_place_of_the_cut_does_not_survive(config: SandboxConfig
     assert "ghp_abc" not in Path(directory(environ), LOG).read_text()
 
 
+@pytest.mark.parametrize(
+    "text", ["cat /root/.ssh/{}", "cat /root/.ssh/{}{}", "curl http://h/{}", "dd if=/dev/{} of=x", "sudo {}"]
+)
+def test_half_a_secret_in_a_reason_does_not_survive(config: SandboxConfig, environ: dict[str, str], text: str) -> None:
+    secret = "".join(f"z{number:03}q" for number in range(40))
+    # A reason repeats eighty characters of what it is about, which is less than there are of it.
+    verdict = corral.Sandbox(config).check(text.replace("{}", secret), shell=True)
+    log = Log(config, environ={**environ, "DEPLOY_TOKEN": secret})
+    log.verdict(Call(text.replace("{}", secret), shell=True), verdict, reason=verdict.reason)
+    assert verdict.findings
+    assert secret[:12] not in Path(directory(environ), LOG).read_text()
+
+
 def test_text_that_is_no_unicode_or_no_text_is_a_line(config: SandboxConfig, environ: dict[str, str]) -> None:
     log = Log(config, environ=environ)
     log.verdict(Call(("a\udcff\n\x1b[31m\u202e\0", 7, b"x")), Verdict())

@@ -84,6 +84,13 @@ def test_what_is_no_secret_stays(text: str) -> None:
         ("bash -c \"export DB_PWD='a b'; ls\"", "bash -c \"export DB_PWD=[redacted]; ls\""),
         ("tool --password 'a b' --user me", "tool --password [redacted] --user me"),
         ("tool --password=a --api-key=b --user=me", "tool --password=[redacted] --api-key=[redacted] --user=me"),
+        ("tool --password\thunter2\tnow", "tool --password\t[redacted]\tnow"),
+        ("--token\nhunter2", "--token\n[redacted]"),
+        ("tool --password \\\n hunter2", "tool --password \\\n [redacted]"),
+        ("tool --password\\\n hunter2", "tool --password\\\n [redacted]"),
+        ("TOKEN+=hunter2 x", "TOKEN+=[redacted] x"),
+        ("curl --user=admin:hunter2 h", "curl --user=admin:[redacted] h"),
+        ("ghp_0123456789… is outside", "[redacted:github]… is outside"),
         ("sshpass -p hunter2 ssh -p 22 h", "sshpass -p [redacted] ssh -p 22 h"),
         ("mysql -u root -phunter2 db", "mysql -u root -p[redacted] db"),
         ("docker login -u me -p hunter2 reg", "docker login -u me -p [redacted] reg"),
@@ -121,6 +128,13 @@ def test_values_of_credential_variables_are_taken_out_wherever_they_stand() -> N
     text = "echo longer than plain words, plain words, true, /home/me, /run/agent /run/token"
     kept = "echo [redacted:DB_PASSWORD], [redacted:GITHUB_TOKEN], true, /home/me, /run/agent /run/token"
     assert redact(text, secrets) == kept
+
+
+def test_a_value_that_was_cut_is_taken_out_and_what_only_begins_like_one_stays() -> None:
+    secrets = (("DATABASE_URL", "postgres://me@host/name-of-it"),)
+    assert redact("/x/postgres://me@ho… is outside", secrets) == "/x/[redacted:DATABASE_URL]… is outside"
+    for text in ("psql postgres://you@host/x", "postgres://you… is outside", "post…", "… postgres://me@h"):
+        assert redact(text, secrets) == text
 
 
 CARRIERS: list[Callable[[str], str]] = [

@@ -5,7 +5,7 @@ By plain searches, each linear: the text is an agent's, and regular expressions 
 
 from __future__ import annotations
 
-from corral.secrecy import SHAPES, STEMS
+from corral.secrecy import CUT, MIN_VALUE, SHAPES, STEMS
 from corral.shellwords import Words
 
 TYPE_CHECKING = False
@@ -18,6 +18,7 @@ MAX_SPANS = 5000  # of one text; with more, nothing of it is kept: against text 
 MAX_NAME = 64  # characters looked at on either side of a word that names a secret
 MAX_DEPTH = 3  # of shell text in shell text
 MAX_BLANKS = 4  # around the sign between a name and its value
+MAX_CUTS = 100  # of one text; corral's own reasons have a few
 
 # How a name of a secret ends, or what it holds, without its - and _; and its last word, where it has more than one.
 _ENDS = (
@@ -67,7 +68,7 @@ def redact_words(words: Sequence[str], secrets: Sequence[tuple[str, str]] = ()) 
 def _option_spans(words: Words, depth: int = MAX_DEPTH) -> Iterator[Span]:
     """Find what follows options in shell text, in quoted parts of it too, which may be shell text once more."""
     text = words.text
-    if "-" not in text or " " not in text:
+    if "-" not in text or not any(blank in text for blank in " \t\n"):
         return
     bounds = words.spans()
     for number, start, end in _after_options([text[start:end] for start, end in bounds]):
@@ -115,9 +116,22 @@ def _occurrences(text: str, part: str) -> Iterator[int]:
 
 
 def _values(text: str, secrets: Iterable[tuple[str, str]]) -> Iterator[Span]:
+    cuts = list(_occurrences(text, CUT))[:MAX_CUTS]
     for name, value in secrets:
         for at in _occurrences(text, value):
             yield at, at + len(value), name
+        for end in cuts:
+            yield from _cut_values(text, name, value, end)
+
+
+def _cut_values(text: str, name: str, value: str, end: int) -> Iterator[Span]:
+    """Find the beginning of a value, where a reason that repeats a part of a call was cut."""
+    at = text.find(value[:MIN_VALUE], max(end - len(value), 0), end)
+    while at >= 0:
+        if value.startswith(text[at:end]):
+            yield at, end, name
+            return
+        at = text.find(value[:MIN_VALUE], at + 1, end)
 
 
 def _shapes(text: str) -> Iterator[Span]:
@@ -128,7 +142,8 @@ def _shapes(text: str) -> Iterator[Span]:
                 end = first = at + len(head)
                 while end < len(text) and text[end] in alphabet:
                     end += 1
-                fits = end - first >= least and (not needed or any(c in needed for c in text[first:end]))
+                is_cut = text.startswith(CUT, end) and end - first >= MIN_VALUE
+                fits = is_cut or (end - first >= least and (not needed or any(c in needed for c in text[first:end])))
                 # `task-`, `disk-`: three letters stand at the end of many words.
                 if fits and not (head == "sk-" and at and text[at - 1].isalnum()):
                     yield at, end, kind
@@ -204,6 +219,7 @@ def _value_beside(text: str, name: str, start: int, end: int, words: Words) -> S
     while at < len(text) and text[at] in "\\\"'" and at < end + 2:
         at += 1
     at = _past_blanks(text, at)
+    at += text.startswith("+=", at)
     sign = text[at : at + 1]
     if sign not in ("=", ":") or text.startswith(("==", "=~", "://"), at):
         return None
@@ -260,7 +276,7 @@ def _after_options(words: Sequence[str]) -> Iterator[tuple[int, int, int]]:
     """Find what an option says is a secret: the number of a word, and from where to where in it."""
     program = ""
     for number, word in enumerate(words):
-        option = word.strip("'\"")
+        option = word.strip("'\"").removesuffix("\\\n")  # a line that goes on is glued to its last word
         base = option.rpartition("/")[2]
         if base in _PROGRAMS or base in _CLIENTS:
             program = base
@@ -281,7 +297,7 @@ def _after_options(words: Sequence[str]) -> Iterator[tuple[int, int, int]]:
 
 def _within_option(program: str, option: str) -> int:
     """Return where in an option itself a secret begins, or 0."""
-    if program in _CLIENTS and option.startswith(("-u", "-U")):
+    if program in _CLIENTS and option.startswith(("-u", "-U", "--user=", "--proxy-user=", "--auth=")):
         return option.find(":") + 1
     for head in _PROGRAMS.get(program, ((), ()))[1]:
         if option.startswith(head) and not _says_nothing(option[len(head) :]):

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MIN_VALUE = 6  # characters of a variable's value: a shorter one, such as `true`, stands in many texts by chance
+CUT = "…"  # stands where a text was cut, and a secret perhaps with it
 MIN_TOKEN = 15  # characters, at least, of a token that is known by its shape, or of a part of it between slashes
 _DIGITS = "0123456789"
 _UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -64,7 +65,7 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def may_hold_secret(text: str, secrets: Iterable[tuple[str, str]]) -> bool:
     """Say whether a text must be looked at: it has a sign of a secret, a known value, or something that begins like a token."""
     lower = text.lower()
-    if any(sign in lower for sign in _SIGNS) or any(value in text for _, value in secrets):
+    if CUT in text or any(sign in lower for sign in _SIGNS) or any(value in text for _, value in secrets):
         return True
     if not any(len(word) >= MIN_TOKEN for word in text.replace("/", " ").split()):
         return False

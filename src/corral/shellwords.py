@@ -36,6 +36,8 @@ class Words:
                 if start >= 0:
                     spans.append((start, at))
                     start = -1
+            elif start < 0 and text.startswith("\\\n", at):
+                at += 1  # between words a line that goes on is a blank
             else:
                 start = at if start < 0 else start
                 if char == "\\":

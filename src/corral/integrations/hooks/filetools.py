@@ -106,7 +106,7 @@ def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, env
 
 def _shown(path: str) -> str:
     """Return a path as a person may be shown it, who is asked: it forges no line, and drives no terminal."""
-    return visible(path[:MAX_SHOWN])
+    return visible(path if len(path) <= MAX_SHOWN else f"{path[:MAX_SHOWN]}…")
 
 
 def _holds_credentials(real: str, machine: Machine) -> bool:
