@@ -60,6 +60,18 @@ def test_a_hook_refuses_another_destination_before_it_runs(owner: Owner, text: s
     answer = asked(owner, text)
     assert answer["permissionDecision"] == "deny"
     assert "not among the destinations that are granted" in answer["permissionDecisionReason"]
+    assert text.startswith("wget") or 'containment.network = ["evil.example:443"]' in answer["permissionDecisionReason"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("curl https://index.example/", "ask"), ("git fetch", "ask"), ("curl https://evil.example/", "deny")],
+)
+def test_a_host_that_cannot_contain_asks_about_the_network(owner: Owner, text: str, said: str) -> None:
+    payload = {"hook_event_name": "beforeShellExecution", "command": text, "cwd": str(owner.root)}
+    payload |= {"conversation_id": "c", "generation_id": "g", "workspace_roots": [str(owner.root)]}  # type: ignore[dict-item]
+    done = owner.hook("cursor", json.dumps(payload).encode())
+    assert json.loads(done.stdout)["permission"] == said
 
 
 def test_a_project_may_leave_destinations_out_and_add_none(owner: Owner) -> None:
@@ -118,3 +130,5 @@ def test_an_entry_of_the_log_tells_what_was_reached(port: int) -> None:
     assert _reached({"target": "b.example:443", "outcome": "refused", "detail": "it is not granted", "count": 1}) == (
         "b.example:443, refused, it is not granted"
     )
+    would = {"target": "b.example:443", "outcome": "refused", "grant": "b.example:443", "count": 1}
+    assert _reached(would) == "b.example:443, refused, the grant that would allow it is b.example:443"

@@ -1,6 +1,8 @@
 """Over MCP, what cannot be taken back runs in a transaction where the owner says so."""
 
+import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,70 @@ def test_it_runs_and_its_changes_wait_and_nobody_is_asked(home: Home) -> None:
     assert (home.project / "notes.txt").read_text() == "not committed\n"
     assert (home.project / "made").exists()
     assert '"event": "transaction"' in home.audit()
+
+
+def waiting(home: Home) -> list[str]:
+    found = subprocess.run(
+        [sys.executable, "-m", "corral", "history", "--json", "--root", str(home.project)],
+        env=home.env,
+        capture_output=True,
+        check=True,
+    )
+    return [entry["state"] for entry in json.loads(found.stdout)]
+
+
+def test_a_process_in_the_background_is_tried_until_it_ends(home: Home) -> None:
+    home.policy(TRY)
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto", elicitation_callback=nobody) as client:
+            begun = told(await client.call_tool("start_process", RESET))
+            assert begun["process_id"], begun["reason"]
+            assert "in a transaction" in begun["hint"]
+            about = {"process_id": begun["process_id"], "wait_seconds": 30}
+            data = told(await client.call_tool("read_output", about))
+            while data["running"]:
+                data = told(await client.call_tool("read_output", about | {"since": data["next_offset"]}))
+            assert (data["exit_code"], bool(data["transaction"])) == (0, True)
+            assert f"corral apply --root {home.project} {data['transaction']}" in data["hint"]
+            plain = told(await client.call_tool("start_process", {"argv": ["touch", "made"]}))
+            assert plain.get("hint", "") == ""
+
+    drive(body)
+    assert (home.project / "notes.txt").read_text() == "not committed\n"
+    assert waiting(home) == ["waits"]
+    assert '"reason": "kept"' in home.audit()
+
+
+@pytest.mark.parametrize("ends", ["stop_process", "the session"])
+def test_what_a_process_changed_waits_however_it_is_ended(home: Home, ends: str) -> None:
+    home.policy(TRY)
+    shell = "git reset -q --hard; echo done; sleep 300"
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto", elicitation_callback=nobody) as client:
+            begun = told(await client.call_tool("start_process", {"shell": shell}))
+            about = {"process_id": begun["process_id"]}
+            data = told(await client.call_tool("read_output", about | {"wait_seconds": 30}))
+            assert (data["output"], data["running"]) == ("done\n", True)
+            if ends == "stop_process":
+                data = told(await client.call_tool("stop_process", about | {"grace_seconds": 0}))
+                assert "corral apply" in data["hint"]
+
+    drive(body)
+    assert (home.project / "notes.txt").read_text() == "not committed\n"
+    assert waiting(home) == ["waits"]
+
+
+def test_a_check_says_that_it_would_be_tried(home: Home) -> None:
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            assert "in a transaction" not in told(await client.call_tool("check_command", RESET))["reason"]
+            home.policy(TRY)
+            data = told(await client.call_tool("check_command", RESET))
+            assert (data["decision"], "runs in a transaction" in data["reason"]) == ("ask", True)
+
+    drive(body)
 
 
 def test_without_the_owners_word_it_is_refused_where_nobody_can_be_asked(home: Home) -> None:

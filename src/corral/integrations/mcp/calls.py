@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from corral.handle import Handle
     from corral.model import Verdict
     from corral.result import SandboxResult
+    from corral.transaction import Transaction
 
 KEEP_ALIVE_SECONDS = 5.0  # clients give up on a call that says nothing for about a minute
 LAST_LINE_COLUMNS = 200
@@ -100,8 +101,7 @@ async def permission_or_trial(
 
 
 Where = Annotated[Place, Resolve(place_of)]
-Said = Annotated[ElicitationResult[Answer], Resolve(permission)]
-SaidOrTried = Annotated[ElicitationResult[Answer], Resolve(permission_or_trial)]
+Said = Annotated[ElicitationResult[Answer], Resolve(permission_or_trial)]
 
 
 async def start(
@@ -128,11 +128,14 @@ async def start(
     return handle, note
 
 
-async def tried(ctx: Ask, place: Place, call: Call, *, limit: float | None, log: Log) -> "tuple[SandboxResult, str]":
-    """Run a call in a transaction, and return its result and what became of its changes."""
+async def begun(
+    ctx: Ask, place: Place, call: Call, *, tool: str, limit: float | None, log: Log
+) -> "tuple[Transaction, Handle]":
+    """Begin a transaction, and start a call in it."""
     try:
-        async with await anyio.to_thread.run_sync(place.transaction) as tx:
-            with tool_call(name="run_command"):
+        tx = await anyio.to_thread.run_sync(place.transaction)
+        try:
+            with tool_call(name=tool):
                 handle = await tx.astart(
                     call.argv,
                     shell=call.shell,
@@ -140,6 +143,19 @@ async def tried(ctx: Ask, place: Place, call: Call, *, limit: float | None, log:
                     timeout_seconds=limit,
                     on_output=lambda _, data: log.feed(data),
                 )
+        except BaseException:
+            tx.discard()
+            raise
+    except CorralError as error:
+        raise _failed(desk_of(ctx), call, error, place) from error
+    return tx, handle
+
+
+async def tried(ctx: Ask, place: Place, call: Call, *, limit: float | None, log: Log) -> "tuple[SandboxResult, str]":
+    """Run a call in a transaction, and return its result and what became of its changes."""
+    tx, handle = await begun(ctx, place, call, tool="run_command", limit=limit, log=log)
+    try:
+        async with tx:
             try:
                 await while_alive(ctx, lambda: handle, log, total=limit)
                 result = await handle

@@ -219,6 +219,7 @@ async def _drive(job: Job) -> None:
         print(f"corral: {error}", file=sys.stderr)
     finally:
         job.log.ring()
+    await job.settle()
 
 
 def _path(uri: str) -> str:

@@ -7,6 +7,7 @@ from signal import SIGTERM
 from time import monotonic
 
 import anyio
+import anyio.to_thread
 
 from corral.capture import Stream, split_at_end
 from corral.errors import CorralError
@@ -16,11 +17,15 @@ if TYPE_CHECKING:
     from corral.handle import Handle
     from corral.integrations.mcp.desk import Place
     from corral.result import SandboxResult
+    from corral.transaction import Transaction
 
 MAX_RUNNING = 16  # at a time, of all sessions
 MAX_KNOWN = 64  # those that have ended included, whose output can still be read
 LOG_BYTES = 1 << 20  # kept of each; the last ones printed
 READ_BYTES = 32 * 1024  # in one answer
+RUNS_IN_TRANSACTION = (
+    "It runs in a transaction: the project stays as it is, and what it changes waits for the owner when it has ended."
+)
 IDLE_SECONDS = 30 * 60.0  # over HTTP, where nobody hangs up: not asked after for so long, a process is ended
 
 
@@ -77,13 +82,31 @@ class Log:
 class Job:
     """One process in the background."""
 
-    def __init__(self, handle: Handle, log: Log, place: Place, session: str) -> None:
+    def __init__(
+        self, handle: Handle, log: Log, place: Place, session: str, transaction: Transaction | None = None
+    ) -> None:
         self.id = os.urandom(8).hex()
+        self.hint = "" if transaction is None else RUNS_IN_TRANSACTION
+        self._transaction = transaction
+        self._turn = anyio.Lock()
         self.handle = handle
         self.log = log
         self.place = place
         self.session = session
         self.touched_at = monotonic()
+
+    async def settle(self) -> None:
+        """Leave what its transaction has changed for the owner, once it has ended."""
+        with anyio.CancelScope(shield=True):
+            async with self._turn:
+                if self._transaction is None or self.result is None:
+                    return
+                ended, self._transaction = self._transaction, None
+                try:
+                    self.hint = await anyio.to_thread.run_sync(self.place.leave_waiting, ended)
+                except CorralError as error:
+                    ended.discard()
+                    self.hint = f"It ran in a transaction; corral history says whether its changes wait: {error}"
 
     async def news(self, since: int) -> None:
         """Wait until something was printed after an offset, or the process has ended."""
@@ -131,6 +154,7 @@ class Jobs:
         if job.result is None:
             job.handle.kill()
             await job.handle
+        await job.settle()
 
     async def end(self, *, session: str | None = None, place: Place | None = None, idle_seconds: float = 0.0) -> None:
         """End the processes of a session or a place, or all, that nobody has asked after for so long."""

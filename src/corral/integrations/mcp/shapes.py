@@ -24,7 +24,7 @@ MAX_FINDINGS = 20  # of one call; a long script can have thousands
 MAX_TEXT = 2000  # characters of a word that is repeated from the call
 MAX_CALL = 4000  # of all words
 _OF_ENDED = ("exit_code", "signal", "timed_out", "duration_ms", "killed", "violations", "hint", "stdout_bytes", "stderr_bytes",
-             "full_output_path")  # fmt: skip
+             "full_output_path", "transaction")  # fmt: skip
 _PUBLISHED: dict[str, Any] = json.loads(
     (importlib.resources.files("corral") / "schemas" / "result.schema.json").read_text("utf-8")
 )
@@ -78,9 +78,10 @@ def result_data(result: SandboxResult, note: str = "") -> dict[str, Any]:
     return carried(data)
 
 
-def verdict_data(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict as data."""
-    return carried(_verdict_data(verdict) | {"reason": verdict.reason, "instead": _instead(verdict)})
+def verdict_data(verdict: Verdict, note: str = "") -> dict[str, Any]:
+    """Return a verdict as data; `note` is added to its reason."""
+    reason = f"{verdict.reason} {note}".strip()
+    return carried(_verdict_data(verdict) | {"reason": reason, "instead": _instead(verdict)})
 
 
 def process_data(job: Job, since: int) -> dict[str, Any]:
@@ -100,6 +101,8 @@ def process_data(job: Job, since: int) -> dict[str, Any]:
     if job.result is not None:
         whole = result_data(job.result)
         data |= {name: whole[name] for name in _OF_ENDED}
+    if job.hint:
+        data["hint"] = f"{job.hint} {data.get('hint', '')}".strip()
     return carried(data)
 
 

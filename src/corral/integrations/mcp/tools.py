@@ -19,8 +19,8 @@ from corral.integrations.mcp import shapes
 from corral.integrations.mcp.calls import (
     Ask,
     Said,
-    SaidOrTried,
     Where,
+    begun,
     call_of,
     desk_of,
     end,
@@ -46,6 +46,10 @@ INSTRUCTIONS = (
     "A result with a transaction has changed nothing yet: its hint says what the owner can do. The policy is the resource corral://policy."
 )
 
+WOULD_BE_TRIED = (
+    "run_command and start_process ask nobody: it runs in a transaction, and its changes wait for the owner."
+)
+
 Words = Annotated[
     list[str],
     Field(
@@ -68,7 +72,7 @@ async def run_command(
     ctx: Ask,
     *,
     place: Where,
-    said: SaidOrTried,
+    said: Said,
     argv: Words = NO_WORDS,
     shell: Text = "",
     cwd: Directory = "",
@@ -104,11 +108,12 @@ async def check_command(
     call = call_of(argv, shell, cwd)
     verdict = place.box.check(call.argv, shell=call.shell, cwd=call.cwd)
     record_verdict(verdict)
+    told = WOULD_BE_TRIED if place.can_be_tried(call) else ""
     try:
         place.tell_verdict(call, verdict)
     except CorralError as error:
         raise ToolError(str(error)) from error
-    return shapes.answer(shapes.verdict_data(verdict))
+    return shapes.answer(shapes.verdict_data(verdict, told))
 
 
 async def start_process(
@@ -133,10 +138,16 @@ async def start_process(
         raise ToolError(str(error)) from error
     log = Log()
     limit = place.seconds(timeout_seconds, None)
-    handle, note = await start(ctx, place, said, call, tool="start_process", limit=limit, log=log)
+    tx, note = None, ""
+    if place.can_be_tried(call):
+        tx, handle = await begun(ctx, place, call, tool="start_process", limit=limit, log=log)
+    else:
+        handle, note = await start(ctx, place, said, call, tool="start_process", limit=limit, log=log)
     if handle.result is not None:
+        if tx is not None:
+            tx.discard()
         return shapes.answer(shapes.unstarted_data(handle.result, note))
-    job = Job(handle, log, place, (ctx.headers or {}).get("mcp-session-id", ""))
+    job = Job(handle, log, place, (ctx.headers or {}).get("mcp-session-id", ""), tx)
     desk.keep(job)
     return shapes.answer(shapes.process_data(job, 0))
 
@@ -152,6 +163,7 @@ async def read_output(
     """Return what a background process printed since an offset, and how it ended if it has."""
     job = _job(ctx, process_id)
     await while_alive(ctx, lambda: job.news(since), job.log, total=wait_seconds, seconds=wait_seconds)
+    await job.settle()
     return shapes.answer(shapes.process_data(job, min(since, job.log.total)))
 
 
