@@ -81,6 +81,12 @@ DEEP = {
     "a bare repository with a hook": ("git init -q --bare r && echo x > r/hooks/update", ["r/hooks/update"]),
     "a worktree with a second configuration": ("git worktree add -q w && printf '[core]\\n\\tpager = x\\n' > .git/worktrees/w/config.worktree", [".git/worktrees/w/config.worktree"]),
     "a worktree that belongs elsewhere": ("git worktree add -q w && echo /tmp > .git/worktrees/w/commondir", [".git/worktrees/w/commondir"]),
+    "a link through which a commit writes its message": ("rm -f .git/COMMIT_EDITMSG && ln -s /nowhere .git/COMMIT_EDITMSG", [".git/COMMIT_EDITMSG"]),
+    "a link through which it writes its log": ("cd .git/logs/refs/heads && rm main && ln -s /nowhere main", [".git/logs/refs/heads/main"]),
+    "a link in the place of all logs": ("mv .git/logs src/x && ln -s ../src/x .git/logs", [".git/logs"]),
+    "a log that is a link in a directory that is new": ("mkdir -p .git/logs/refs/remotes/o && ln -s /nowhere .git/logs/refs/remotes/o/main", [".git/logs/refs/remotes/o/main"]),
+    "a link in a new repository": ("git init -q r && ln -s /nowhere r/.git/FETCH_HEAD", ["r/.git/FETCH_HEAD"]),
+    "a link in a bare repository": ("git init -q --bare r && ln -s /nowhere r/packed-refs && ln -s /nowhere r/notes", ["r/packed-refs"]),
     "a module's hook": ("git clone -q --bare origin .git/modules/m && echo x > .git/modules/m/hooks/update", [".git/modules/m/hooks/update"]),
 }  # fmt: skip
 
@@ -128,6 +134,14 @@ def test_what_git_makes_may_stay(repository: Path, open_sandbox: Callable[..., S
     result = held.run(text, shell=True, timeout_seconds=60)
     assert (result.enforcement, result.exit_code, result.violations) == ("full", 0, ()), result.stderr_text
     assert held.run(["true"]).violations == ()
+
+
+def test_links_of_the_owners_own_may_stay(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    # As git-new-workdir makes them.
+    (repository / ".git" / "packed-refs").symlink_to("../origin/.git/packed-refs")
+    held = open_sandbox()
+    assert held.run("touch .git/other && git log -1 --format=%s", shell=True).violations == ()
+    assert (repository / ".git" / "packed-refs").is_symlink()
 
 
 LATER = {

@@ -10,15 +10,25 @@ import os
 from _thread import allocate_lock
 from errno import ENAMETOOLONG
 
-from corral.containment.directories import Directories, settled, time_of
+from corral.containment.directories import NEVER, Directories, settled, time_of
 from corral.containment.protected import ROLES
 from corral.containment.quarantine import move_away, open_directory
-from corral.containment.repositories import BARE, GIT, MODULES, Samples, is_repository, suspects, target_of
+from corral.containment.repositories import (
+    BARE,
+    GIT,
+    LOGS,
+    MODULES,
+    Samples,
+    is_repository,
+    is_written_by_git,
+    suspects,
+    target_of,
+)
 from corral.model import Violation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from corral.containment.protected import Protected
 
@@ -39,6 +49,7 @@ class Watch:
         self._owners = frozenset(found.repositories)
         self._repositories = set(found.repositories)
         self._directories = Directories(found.directories)
+        self._links = frozenset(_links_of(found))
         self._judged: dict[str, int] = {}  # files of repositories that commands made, and when each was last changed
         self._pointers: list[str] = []
         self._samples = Samples(programs)
@@ -114,7 +125,11 @@ class Watch:
             return ""
         role = ROLES.get(role_name)
         inner: str | None = None
-        if role is not None:
+        if entry.is_symlink() and is_written_by_git(role_name, entry.name) and path not in self._links:
+            # The owner's next commit would go through it, to any file of theirs. Hooks were judged, and moved, by now.
+            if os.path.lexists(path):
+                self._quarantine(path)
+        elif role is not None:
             name = role.known(entry.name, directory)
             made = role_name in (GIT, BARE) and directory not in self._owners
             if made and (name in ROLES[GIT].names or (name in ROLES[GIT].special and not is_directory)):
@@ -132,6 +147,8 @@ class Watch:
         return path
 
     def _role_of(self, path: str, above: str, role: str | None) -> str | None:
+        if above == LOGS:
+            return LOGS
         if above == MODULES:
             return GIT if os.path.lexists(f"{path}/HEAD") else MODULES
         return role
@@ -171,6 +188,18 @@ class Watch:
             if os.path.lexists(path) and target_of(path) not in self._repositories:
                 self._quarantine(path)
             self._note(path)
+
+
+def _links_of(found: Protected) -> Iterator[str]:
+    """Yield the owner's own links among what git writes. In a directory that has changed since nobody can tell whose they are."""
+    for path, role, _, changed in found.directories:
+        if role not in (GIT, BARE, LOGS) or changed not in (NEVER, time_of(path)):
+            continue
+        try:
+            with os.scandir(path) as entries:
+                yield from (entry.path for entry in entries if entry.is_symlink())
+        except OSError:
+            continue
 
 
 def _list(path: str) -> list[os.DirEntry[str]]:

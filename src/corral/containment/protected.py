@@ -9,7 +9,7 @@ import os
 import stat
 
 from corral.containment.directories import NEVER, settled
-from corral.containment.repositories import BARE, GIT, MODULES, is_repository, named_paths
+from corral.containment.repositories import BARE, GIT, LOGS, MODULES, is_repository, named_paths
 from corral.frozen import Record, frozen
 from corral.places import inside
 from corral.rulebook import places
@@ -69,8 +69,8 @@ def _roles() -> dict[str, Role]:
             at = inner
         if (at, last) not in (("", GIT), (GIT, "modules")):
             names[at].add(last)
-    special[GIT] |= {"modules": MODULES, "worktrees": MODULES}
-    roles = {MODULES: Role((), {}, walked=False)}
+    special[GIT] |= {"modules": MODULES, "worktrees": MODULES, "logs": LOGS}
+    roles = {MODULES: Role((), {}, walked=False), LOGS: Role((), {}, walked=False)}
     for at, own in names.items():
         if f"{at}/".startswith(f"{GIT}/"):
             roles[at] = Role(own, special[at], walked=False)
@@ -129,7 +129,7 @@ class _Finder:
             meaning = ROLES[role]
             noted, walked = meaning.noted, meaning.walked
             for entry in listed:
-                if entry.name.lower() in noted or role == MODULES:
+                if entry.name.lower() in noted or role in (MODULES, LOGS):
                     inner = self.meets(path, entry, meaning)
                 elif walked and entry.is_dir(follow_symlinks=False):
                     inner = ""
@@ -147,6 +147,8 @@ class _Finder:
             return None
         if not is_directory:
             return None
+        if role is ROLES[LOGS]:
+            return LOGS
         if role is ROLES[MODULES]:
             return GIT if os.path.lexists(f"{entry.path}/HEAD") else MODULES
         return role.special.get(name, "" if role.walked else None)

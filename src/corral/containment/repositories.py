@@ -12,8 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-# Roles of directories: a repository, one that is its own working tree, and what holds those of submodules or worktrees.
-GIT, BARE, MODULES = ".git", ".git/bare", ".git/modules"
+# Roles of directories: a repository, one that is its own working tree, what holds those of submodules or worktrees, and reflogs.
+GIT, BARE, MODULES, LOGS = ".git", ".git/bare", ".git/modules", ".git/logs"
 MAX_CONFIG_BYTES = 1 << 18  # against a configuration that takes long to read
 # What `git init`, `clone`, `worktree`, `branch`, `remote` and `sparse-checkout` write, and none of it names a program.
 _HARMLESS = {
@@ -36,6 +36,11 @@ _HARMLESS = {
 WRITTEN_BY_GIT = frozenset(
     {"logs", "refs", "objects", "info", "index", "packed-refs", "shallow", "description", "gc.log"}
 )
+
+
+def is_written_by_git(role: str, name: str) -> bool:
+    """Say whether git writes what has this name in a directory of this role, through a link if it is one."""
+    return role in (GIT, LOGS) or (role == BARE and (name in WRITTEN_BY_GIT or name.isupper()))
 
 
 def is_repository(directory: str, listed: Iterable[os.DirEntry[str]]) -> bool:

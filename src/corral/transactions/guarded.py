@@ -10,7 +10,7 @@ import os
 import stat
 
 from corral.containment.protected import ROLES
-from corral.containment.repositories import BARE, GIT, WRITTEN_BY_GIT, Samples, suspects
+from corral.containment.repositories import BARE, GIT, Samples, is_written_by_git, suspects
 from corral.places import inside, protected
 
 TYPE_CHECKING = False
@@ -100,8 +100,7 @@ class Guarded:
             directory, name = "/".join(parts[:number]), parts[number]
             if parts[number - 1].lower() == GIT:
                 return True
-            is_gits = name in WRITTEN_BY_GIT or name.isupper()
-            if is_gits and self._is_repository(directory, self._layer, self._project):
+            if is_written_by_git(BARE, name) and self._is_repository(directory, self._layer, self._project):
                 return True
         return False
 
