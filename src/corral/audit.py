@@ -30,7 +30,7 @@ MAX_ITEMS = 20  # findings or violations of one call
 MAX_CONNECTIONS = 50  # of one call, each kind once
 MAX_READ = 256 * 1024  # characters of a call that are read at all: the guard refuses what is longer
 _NUMBERS = ("exit_code", "signal", "timed_out", "denied", "truncated", "stdout_bytes", "stderr_bytes", "killed")
-_PLAIN = ("backend", "enforcement", "started_at")
+_PLAIN = ("backend", "enforcement", "started_at", "network")
 
 
 def directory(environ: Mapping[str, str]) -> str:

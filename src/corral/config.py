@@ -179,6 +179,11 @@ class Containment(Record):
             object.__setattr__(self, name, _paths(f"containment.{name}", getattr(self, name)))
 
     @property
+    def reach(self) -> str:
+        """The network in a word: off, on, or named."""
+        return self.network if isinstance(self.network, str) else "named"
+
+    @property
     def destinations(self) -> tuple[str, ...]:
         """The destinations that are granted by name; none where the network is off, or on for all."""
         return () if isinstance(self.network, str) else tuple(self.network)

@@ -407,6 +407,7 @@ class Driver:
             usage=ending.usage,
             killed=ending.killed,
             transaction=self._pool.transaction,
+            network=self._config.containment.reach,
             **facts,
         )
         for descriptor in self._streams.reading:

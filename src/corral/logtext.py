@@ -181,7 +181,9 @@ def _ending(result: Entry) -> str:
 
 def _held(result: Entry) -> str:
     missing = ", ".join(map(str, result.get("missing_layers", ())))
-    return f"{result.get('backend')}, {result.get('enforcement')}" + (f", without {missing}" if missing else "")
+    network = {"named": ", network by name", "on": ", network on"}.get(str(result.get("network")), "")
+    held = f"{result.get('backend')}, {result.get('enforcement')}{network}"
+    return f"{held}, without {missing}" if missing else held
 
 
 def _used(result: Entry) -> str:

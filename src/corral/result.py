@@ -44,6 +44,7 @@ class SandboxResult(Record):
     killed: int = 0
     full_output_path: str | None = None
     transaction: str | None = None
+    network: str = "off"
 
     @property
     def ok(self) -> bool:

@@ -432,7 +432,7 @@ class Sandbox:
         root = self.config.project_root
         cwd = root if call.cwd is None else os.path.join(root, str(call.cwd))
         facts = facts_of(call, verdict, cwd, os.urandom(ID_BYTES), time.time())
-        return facts | {"transaction": self._pool.transaction}
+        return facts | {"transaction": self._pool.transaction, "network": self.config.containment.reach}
 
 
 def _terminal(rows: int, columns: int, *, lends: bool) -> tuple[int, int]:

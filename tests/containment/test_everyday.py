@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corral import Sandbox, SandboxConfig, SandboxResult
+from corral import Containment, Sandbox, SandboxConfig, SandboxResult
 from observe import eventually
 
 PYTHON = sys._base_executable
@@ -180,13 +180,23 @@ def test_many_commands_at_once_share_scratch_and_not_processes(held: Sandbox) ->
 def test_the_network_of_the_host_is_there_by_the_owners_word(
     open_sandbox: Callable[..., Sandbox], servers: dict[str, int], project: Path
 ) -> None:
-    from corral import Containment
 
     (project / "connect.py").write_text(
         f"import socket\nsocket.create_connection(('127.0.0.1', {servers['tcp']}), 20)\nprint('connected')\n"
     )
     held = open_sandbox(containment=Containment(network="on"))
-    assert well(held.run([PYTHON, "connect.py"])) == b"connected\n"
+    done = held.run([PYTHON, "connect.py"])
+    assert well(done) == b"connected\n"
+    assert (done.enforcement, done.missing_layers, done.network) == ("full", (), "on")
+
+
+@pytest.mark.parametrize(("network", "word"), [("off", "off"), (["index.example:443"], "named"), ("on", "on")])
+def test_a_result_says_what_network_was_granted(
+    open_sandbox: Callable[..., Sandbox], network: str | list[str], word: str
+) -> None:
+    held = open_sandbox(containment=Containment(network=network))
+    calls = (["true"], ["sudo", "true"], ["no-such-program"])
+    assert [held.run(call).to_dict()["network"] for call in calls] == [word] * 3
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs projects of other users")

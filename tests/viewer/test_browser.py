@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from chromium import CALLS, OUTSIDE, Browser
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -380,8 +381,13 @@ def test_what_is_no_call_is_a_note_and_has_no_verdict(
     assert browser.commands() == ["corral.toml was trusted"]
 
 
-def test_a_layer_that_may_not_have_been_asked_for_is_not_said_to_have_held(browser: Browser, tmp_path: Path) -> None:
-    result = {"exit_code": 0, "backend": "warden", "enforcement": "partial", "missing_layers": ["seccomp"]}
+@pytest.mark.parametrize(
+    ("network", "said"), [({}, "held where it was asked for"), ({"network": "on"}, "not asked for")], ids=str
+)
+def test_a_layer_that_may_not_have_been_asked_for_is_not_said_to_have_held(
+    browser: Browser, tmp_path: Path, network: dict[str, str], said: str
+) -> None:
+    result = {"exit_code": 0, "backend": "warden", "enforcement": "partial", "missing_layers": ["seccomp"], **network}
     call = {"key": "k", "argv": ["ls"], "decision": "allow", "outcome": "ok", "result": result}
     path = tmp_path / "r.html"
     path.write_text(
@@ -392,7 +398,7 @@ def test_a_layer_that_may_not_have_been_asked_for_is_not_said_to_have_held(brows
     browser.open(path.as_uri())
     browser.click(".row")
     told = dict(text.split(": ") for text in browser.texts(".layers li"))
-    assert told.pop("held where it was asked for") == "net"
+    assert told.pop(said) == "net"
     assert told.pop("missing") == "seccomp"
     assert set(told) == {"held"}
     assert len(browser.texts(".layers li")) == len(LAYERS)

@@ -29,7 +29,7 @@ AXES = tuple(str(axis) for axis in Axis)
 _USAGE = ("user_seconds", "system_seconds", "peak_memory_bytes", "read_bytes", "written_bytes")
 _COUNTS = ("exit_code", "signal", "stdout_bytes", "stderr_bytes", "killed", "duration_ms")
 _FLAGS = ("timed_out", "denied", "truncated")
-_WORDS = ("backend", "enforcement")
+_WORDS = ("backend", "enforcement", "network")
 _CONNECTION = ("target", "outcome", "address", "detail", "grant")
 _VIOLATION = ("kind", "target", "detail", "instead", "grant")
 

@@ -67,7 +67,7 @@ def _hash(text: str) -> str:
 
 def meta(*, name: str, kind: str, live: bool, note: str = "") -> Data:
     """Return what the page must know besides the calls."""
-    # A layer that is not asked for is not missing either, and a result does not say what was asked for.
+    # A layer that is not asked for is not missing either.
     always = wanted("on")
     layers = [{"name": key, "keeps": keeps, "always": key in always} for key, (keeps, _) in LAYERS.items()]
     return {

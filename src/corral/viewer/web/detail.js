@@ -149,7 +149,9 @@ class Detail {
     const held = result.enforcement !== "none";
     const layers = this.meta.layers.map((layer) => {
       const lacks = missing.has(layer.name) || (!held && !missing.size);
-      const [kind, shape, said] = lacks ? ["missing", "deny", "missing"] : layer.always ? ["", "allow", "held"] : ["unsure", "note", "held where it was asked for"];
+      const asked = layer.always || (result.network && result.network !== "on");
+      const unsure = result.network ? "not asked for" : "held where it was asked for";
+      const [kind, shape, said] = lacks ? ["missing", "deny", "missing"] : asked ? ["", "allow", "held"] : ["unsure", "note", unsure];
       return el("li", { class: kind, title: `${said}: ${layer.keeps}` }, sign(shape), el("span", { class: "unseen" }, said + ": "), layer.name);
     });
     return section("Enforcement", "", el("p", { class: "note first" }, sign(result.enforcement === "full" ? "allow" : result.enforcement === "partial" ? "ask" : "deny"), " " + result.enforcement + (result.backend ? `, by ${plain(result.backend, 60)}` : "")),
