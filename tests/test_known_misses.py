@@ -24,8 +24,9 @@ ALLOWED_BUT_DANGEROUS = {
 }
 REFUSED_BUT_HARMLESS = {
     "a name that a variable holds from outside": '"$BIN" --version',
-    "an extended glob": "ls !(a|b)",
-    "reading and writing through one descriptor": "exec 3<>file",
+    "an extended glob beside quotes": "echo 'x'; ls !(a|b)",
+    "a name that is true or false": "x=false; if [ -f y ]; then x=true; fi; if $x; then ls; fi",
+    "a command in an array that a branch extends": 'c=(make); if [ -f y ]; then c+=(-k); fi; "${c[@]}"',
 }
 
 

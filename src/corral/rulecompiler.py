@@ -70,7 +70,9 @@ KINDS = frozenset(
     ]
 )
 STYLES = frozenset({"gnu", "posix", "longdash", "find", "keyvalue", "tar", "none"})
-LANGUAGES = frozenset({"sed", "jq", "sqlite", "tex", "m4", "goflags", "duckdb", "filtergraph", "ffinput"})
+LANGUAGES = frozenset(
+    {"sed", "jq", "sqlite", "tex", "m4", "goflags", "duckdb", "filtergraph", "ffinput", "magick", "sbt"}
+)
 ROW_KEYS = frozenset(
     [
         "names",
@@ -79,6 +81,7 @@ ROW_KEYS = frozenset(
         "options",
         "globals",
         "scripts",
+        "hooks",
         "operands",
         "sub",
         "config",
@@ -185,8 +188,9 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
         row["risky"] = True  # a word that is not known may be one of these
     if data.get("abbrev"):
         row["longs"] = tuple(sorted(o for o in options if o.startswith("--")))
-    if "scripts" in data:
-        row["scripts"] = tuple(data["scripts"])
+    for key in ("scripts", "hooks"):
+        if key in data:
+            row[key] = tuple(data[key])
     for key in ("group", "interpreter", "appends", "copies", "downloads", "quotes", "why", "instead"):
         if key in data:
             row[key] = data[key]

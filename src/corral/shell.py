@@ -11,6 +11,8 @@ from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from re import Pattern
     from typing import Any
 
     from corral.heredoc import Heredoc
@@ -24,6 +26,8 @@ _COMPOUND = rb"(?=[ \t]+(?:-p[ \t]+)?(?:[({]|\[\[|(?:for|if|while|until|case)\b)
 _REWRITES = (
     (pattern(_COMMAND + rb"time" + _COMPOUND), rb"\1\2    "),  # time { …; }
     (pattern(_COMMAND + rb"!" + _COMPOUND), rb"\1\2 "),  # ! { …; }
+    (pattern(rb"(\bfor[ \t]+\w+)[ \t]([ \t]*do\b)"), rb"\1;\2"),  # for f do
+    (pattern(rb"<>"), rb"> "),  # exec 3<>x, told apart by whoever reads the redirect
     (pattern(rb"(\$\{\w+(?:\[[@*]\])?:)\$(\w)"), rb"\1 \2"),  # ${x:$i:1}
     (pattern(rb"(\$\{\w+(?:\[[@*]\])?:[ \w]*:)\$(\w)"), rb"\1 \2"),
     (pattern(rb"([\w.*+\])])\$(?=\))"), rb"\1%"),  # $(grep foo$)
@@ -32,6 +36,9 @@ _REWRITES = (
         rb"\1            ",
     ),  # x=$(cmd) 2>/dev/null
 )
+# !(a|b) and its like: any name may match, so it is read as a star. Only in text without quotes, where no other text can be meant.
+_EXTENDED = pattern(rb"(?<=[\s/\w.*-])[!+@?*]\([\w.*?|/\[\]-]*\)")
+_QUOTES = (b"'", b'"', b"`", b"$(")
 # The grammar's scanner looks characters up in a table of 256, and crashes the process on those behind it, now and then. To bash
 # they are all alike: parts of a word, and of no name. A dot is that too; words are cut from the text as it is.
 _DOTTED = bytes(range(128)) + b"." * 128
@@ -94,17 +101,26 @@ class Script:
             self.text = source.decode("utf-8", "surrogatepass")
         self.root = _parser().parse(self.source).root_node
         if self.root.has_error:
-            self._rewrite()
+            self._rewrite(_REWRITES)
+        elif b"time (" in source or b"time {" in source:
+            self._rewrite(_REWRITES[:1])  # without an error it is a command with an extended glob
 
-    def _rewrite(self) -> None:
+    def _rewrite(self, rewrites: Sequence[tuple[Pattern[bytes], bytes]]) -> None:
         """Parse again without what the grammar calls an error and bash does not; every change keeps the length and what is run."""
         source = self.source
-        for misread, replacement in _REWRITES:
+        for misread, replacement in rewrites:
             source = misread.sub(replacement, source)
         if source != self.source:
             root = _parser().parse(source).root_node
             if not root.has_error:
                 self.source, self.root = source, root  # words are still cut from the text as it was
+                return
+        if source.isascii() and self.plain and b"(" in source and not any(quote in source for quote in _QUOTES):
+            starred = _EXTENDED.sub(lambda found: b"*" * len(found[0]), source)
+            root = _parser().parse(starred).root_node
+            if starred != source and not root.has_error:
+                self.source = self.leaves = starred
+                self.root, self.text = root, starred.decode()
 
     def cut(self, start: int, end: int) -> str:
         """Return the text between two byte offsets."""

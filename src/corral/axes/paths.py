@@ -100,6 +100,8 @@ def place_keys(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
     place = place_of(path, machine.root, machine.home)
     if verb == "runs":
         key = _RUN.get(place, "run-outside")
+        if key == "run-outside" and place == "outside" and not machine.exists(path, cwd):
+            return ["run-missing"]
         return [key] if key else []
     if (
         verb == "deletes"

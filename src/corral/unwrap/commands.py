@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MAX_VALUE = 16 * 1024  # characters or elements of a variable: against x+=$x forty times
 _SYSTEM_PATH = ("/usr/", "/bin", "/sbin", "/lib", "/opt/", "/snap/")
 _HARMLESS_COMMANDS = frozenset({"true", "false", ":", "cat", "less", "more"})  # of a pager or an editor
+_BY_NAME = frozenset(
+    {"busybox", "coreutils", "rustup", "toybox", "uutils"}
+)  # programs that are what they are called by
 _GUESS: Row = {"id": "unknown", "style": "guess", "options": {}, "operands": (("reads", "any", "*", "", (), ()),)}
 
 
@@ -189,7 +192,7 @@ def _program(walker: Walker, frame: Frame, act: Act, first: Word, base: str) -> 
             act.effects.append(("run-written", first, ""))
         if not absolute.startswith(_SYSTEM_PATH):
             real = walker.machine.resolve(first.text, cwd).rpartition("/")[2]
-            if real != base and row_of(real) is not None:
+            if real != base and row_of(real) is not None and not (real in _BY_NAME and row_of(base) is not None):
                 return real
     return base
 

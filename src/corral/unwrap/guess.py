@@ -21,7 +21,9 @@ _ORDINARY = frozenset(
 )
 
 # What programs of other kinds call their subcommands, databases and letters.
-_SUBCOMMANDS = frozenset({"cf", "pkg", "passwd", "login", "dump", "restore", "check", "at", "script"})
+_SUBCOMMANDS = frozenset(
+    "at cf check cron dump init login mount open passwd pkg restore script service umount".split()  # noqa: SIM905
+)
 
 
 def judge(slots: Slots, word: Word) -> None:
@@ -35,6 +37,18 @@ def judge(slots: Slots, word: Word) -> None:
         slots.emit("word-unproven", word)
     if unknown or not slots.row["id"].startswith("git"):
         _command(slots, word, unknown=unknown)
+
+
+def tool(slots: Slots, script: Word) -> None:
+    """Judge the words behind a script that is a program with a row of its own: `php artisan …`, `python manage.py …`."""
+    row = row_of(script.text.rpartition("/")[2]) if slots.rest and script.proven else None
+    if row is not None and "group" not in row and "interpreter" not in row and "copies" not in row:
+        slots.walker.command(slots.frame.enter(), [script, *slots.rest])
+
+
+def is_own(text: str) -> bool:
+    """Say whether what is to be installed lies in the project: only what it declares is then fetched."""
+    return text == "." or text.startswith(("./", ".["))
 
 
 def launched(slots: Slots, name: Word) -> None:
@@ -79,6 +93,8 @@ def _command(slots: Slots, word: Word, *, unknown: bool) -> None:
         return
     words = slots.act.words
     at = next((i for i, w in enumerate(words) if w is word), None)
+    if at == 1 and text in _SUBCOMMANDS:
+        return
     if not unknown and (at is None or at == len(words) - 1 or text in _SUBCOMMANDS):
         return  # a known program that gets a lone name means a file or a subject of its own by it
     if at is not None:

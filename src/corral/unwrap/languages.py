@@ -17,6 +17,7 @@ _JQ_LOADS = pattern(r"\b(?:import|include|modulemeta)\b|(?<![.\w])(?:load\w*|eva
 # What reaches out of languages that otherwise only compute.
 _REACHES = {
     "m4": pattern(r"syscmd|include|sinclude|undivert|mkstemp|maketemp"),
+    "sbt": pattern(r"(?:^|;)\s*(?:eval|set|apply|alias|console\w*|shell|!)(?:\s|$)|^!|;\s*!"),
     "goflags": pattern(r"-(?:extld|extldflags|toolexec|linkmode)\b"),
     "duckdb": pattern(
         r"(?im)^\s*\.(?!tables|schema|mode|header|databases|indexes|timer|help|print|quit|exit|show)\w"
@@ -26,6 +27,7 @@ _REACHES = {
 # The parts of a filter graph of ffmpeg, or of the address of an input, that open files or load a library.
 _FILTER_LOADS = pattern(r"\b(?:ladspa|frei0r\w*|lv2|libplacebo|openvino|dnn_\w+)=")
 _FILTER_PATHS = pattern(r"(?:^|[=:,|'\s])((?:\.\.?|~)?/[^:,;|'\[\]\s]*|\.\./?[^:,;|'\[\]\s]*)")
+_MAGICK_RUNS = frozenset({"msl", "ephemeral", "pipe", "delegate", "url", "https", "http", "ftp"})
 # The dot commands of sqlite3 that only show something; any other may run, open or write.
 _SQLITE_SHOWS = pattern(
     r"\.(?:tables|schema|fullschema|dump|mode|headers?|databases|index(?:es)?|indices|stats|timer|echo|bail|nullvalue"
@@ -63,8 +65,14 @@ def read(language: str, reader: Reader, effect: str, word: Word) -> None:
             reader.fill(("reads", "hostpath", "", "", (), ()), word)
         if _FILTER_LOADS.search(word.text):
             reader.emit("code-loaded", word)
-        for path in _FILTER_PATHS.finditer(word.text):
-            reader.path("reads", word.part(path[1]))
+        for found in _FILTER_PATHS.finditer(word.text):
+            reader.path("reads", word.part(found[1]))
+        return
+    if language == "magick":
+        coder, _, path = word.text.rpartition(":")
+        if word.text.startswith("|") or path.startswith("|") or coder.lower() in _MAGICK_RUNS:
+            reader.emit("code-option", word)
+        reader.any("reads", word.part(path.removeprefix("@") if coder.isalnum() else word.text))
         return
     if language == "tex":
         if word.text.startswith(("\\", "&", "*")):

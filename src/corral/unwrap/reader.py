@@ -102,6 +102,8 @@ class Reader(Slots):
                     self.seen.add(name)
                     if equals:
                         self.fill(_GUESSED, word.part(value))
+                    elif ":" in text:
+                        self.fill(_GUESSED, word.part(text.partition(":")[2]))  # `--inject:../x`
                     elif long_dash and len(text) > 2:
                         self.fill(_GUESSED, word.part(text[2:]))
                     continue

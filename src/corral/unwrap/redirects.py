@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from corral.braces import HOLE
 from corral.expand import Word
+from corral.unwrap.network import effect_of
 from corral.unwrap.scope import TAINT
 from corral.unwrap.survey import children
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from corral.unwrap.walk import Walker
 
     Node = Any
-    Target = tuple[str, Word]  # "reads" or "writes", and what
+    Target = tuple[str, Word]  # "reads", "writes" or the effect of a connection, and what
 
 
 def redirect(walker: Walker, node: Node, frame: Frame) -> tuple[list[Target], list[Word]]:
@@ -42,8 +44,21 @@ def redirect(walker: Walker, node: Node, frame: Frame) -> tuple[list[Target], li
         return [], words
     if operator == "<":
         frame.stdin = None
-    verb = "reads" if operator in ("<", "<&") else "writes"
-    return [(verb, w) for w in places], words
+    verbs = ["reads"] if operator in ("<", "<&") else ["writes"]
+    if frame.script.leaves[start : start + 2] == b"<>":
+        verbs = ["reads", "writes"]
+    return [target for w in places for target in _connection(w) or [(verb, w) for verb in verbs]], words
+
+
+def _connection(word: Word) -> list[Target]:
+    """Return the connection that bash makes of a path such as /dev/tcp/localhost/80, or nothing."""
+    if not word.text.startswith(("/dev/tcp/", "/dev/udp/")) or word.text.count("/") != 4:
+        return []
+    _, _, scheme, host, port = word.text.split("/")
+    if HOLE in host:
+        return [("network-unproven", word)]
+    address = f"{scheme}://{host}:{port if port.isdigit() else '0'}"
+    return [(effect_of(address), word.part(address))]
 
 
 def _heredoc(walker: Walker, body: bytes, quoted: bool, frame: Frame, node: Node) -> str | None:

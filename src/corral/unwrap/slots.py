@@ -67,9 +67,7 @@ class Slots:
         self.operands: list[Word] = []
         self.paths: list[Word] = []  # the operands that are paths
         self.operand_effects: list[str] = []
-        self.left: list[
-            tuple[str, ...] | None
-        ] = []  # where the shell still is while a program works elsewhere (env -C)
+        self.left: list[tuple[str, ...] | None] = []  # where the shell is while a program works elsewhere (env -C)
         self.rest: list[Word] = []  # what follows an option that stops the reading
         self.deferred: list[tuple[Slot, Word]] = []  # what depends on options that may still come
         self.guesses = 0  # commands that its undescribed words may be
@@ -94,8 +92,7 @@ class Slots:
             return
         if kind in ("path", "any", "hostpath"):
             self.paths.append(word)
-        handler = _KINDS.get(kind)
-        if handler is not None:
+        if (handler := _KINDS.get(kind)) is not None:
             handler(self, effect, word, label)
         else:
             self._language(kind[5:], effect, word)
@@ -107,9 +104,9 @@ class Slots:
         if effect == "chdir":
             self._chdir(word)
             return
-        if effect == "reads" and word.text.startswith(("@/", "@../", "@~/")):
-            self.emit("reads", word.part(word.text[1:]), label)  # compilers and their like read more words from it
-        if effect == "writes" and word.text.startswith(("|", "!", "%pipe%")):
+        if effect == "reads" and word.text.startswith(("@/", "@../", "@~/")):  # a file of further words
+            self.emit("reads", word.part(word.text[1:]), label)
+        if effect == "writes" and word.text.startswith(("|", "!", "%pipe%", "pipe:|")):
             self.emit("code-option", word, label)  # printing programs open these as commands
         if effect == "loads":
             self.emit("code-loaded", word, label)
@@ -121,7 +118,7 @@ class Slots:
             return
         if effect not in ("reads", "writes", "deletes"):
             if effect in PURE:
-                self.emit(PURE[effect], word, label)
+                self.emit("fetch" if effect == "installs" and guess.is_own(word.text) else PURE[effect], word, label)
             effect = "reads"
         self.emit(effect, word, label)
         if effect == "writes":
@@ -224,6 +221,7 @@ class Slots:
         if self.row["id"] in _SAME_SHELL:
             self.frame.scope.forget()  # it may have set anything
         self._run_written(word, "")
+        guess.tool(self, word)
 
     def _run_written(self, word: Word, *suffixes: str) -> None:
         """Report code that this call has written itself: a file, one that a glob becomes, or one below a directory."""
