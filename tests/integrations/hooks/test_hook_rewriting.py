@@ -198,6 +198,22 @@ def test_a_command_is_contained(owner: Owner) -> None:
     assert (contained, victim.exists()) == (False, True)
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("host", ["claude", "copilot"])
+def test_no_program_of_the_project_runs_in_the_shell_of_the_host(shell: str, host: str, owner: Owner) -> None:
+    # As where the project's virtual environment was activated before the host was started.
+    folder, mark = owner.root / ".venv" / "bin", owner.home / "mark"
+    folder.mkdir(parents=True)
+    for name in ("rm", "env", "cat", "pwd", "test", "[", "cd", "true", "python3", "unset", "eval", "exit", "export"):
+        (folder / name).write_text(f"#!/bin/sh\necho {name} >>{mark}\n")
+        (folder / name).chmod(0o755)
+    owner.environ["PATH"] = f"{folder}:{owner.environ['PATH']}"
+    done = ran(owner, shell, rewritten(owner, "cd sub; export COLOUR=green", host))
+    assert (done[1:], mark.exists()) == ((b"", 0, "sub"), False)
+    ran(owner, shell, "rm x")
+    assert mark.read_text() == "rm\n"
+
+
 def test_the_policy_of_the_project_holds_when_it_runs(owner: Owner) -> None:
     owner.policy("timeout_seconds = 0.5\n")
     status = ran(owner, "bash", rewritten(owner, "sleep 30"))[2]

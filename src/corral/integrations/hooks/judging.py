@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_TOLD = 5  # findings of one call; more would be cut by the hosts
 MAX_WRITTEN_OUT = 16 * 1024  # characters of a command that is repeated in its rewritten form; hosts quote it once more
 _MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
+_REMOVE = "/bin/rm"
 _UNRECORDED = "What is not in the owner's log does not run; the owner can mend that, or accept it by audit.required in the policy."
 _TYPED = "corral asks about this: it is typed into a session, piece by piece, and the session's own shell may read it, outside the sandbox."
 _UNCONTAINED = "This host cannot run it contained, where it would be allowed."
@@ -200,6 +201,8 @@ def rewritten(
     file = f"{owned.directory('state', environ)}/pending/{os.urandom(8).hex()}.sh"
     words += ["--directory-file", file, *(["--exports"] if asked.keeps == "exports" else [])]
     run, file = joined([*words, *text]), quoted(file)
+    # Nothing is looked for by PATH, which may name the project's own programs first: this shell is not contained.
+    emptied = f"{_REMOVE} -f {file}" if os.access(_REMOVE, os.X_OK) else f": >|{file}"
     # The status is put back last, without leaving the variable behind.
-    after = f"corral_status=$?; if [ -s {file} ]; then . {file}; rm -f {file}; fi"
+    after = f"corral_status=$?; if [ -s {file} ]; then . {file}; {emptied}; fi"
     return f'{run}; {after}; eval "unset corral_status; (exit $corral_status)"'
