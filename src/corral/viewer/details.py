@@ -39,7 +39,7 @@ def details_of_all(feed: Feed, reader: Reader, spans: Spans | None, told: Told |
     made: Data = {"parts": [], "calls": {}, "left_out": 0}
     known: dict[str, int] = {}
     room = MAX_CHARACTERS
-    calls = [call for key in reversed(feed.keys()) if (call := feed.call(key)) is not None]
+    calls = _newest_first(feed, told)
     for number, call in enumerate(sorted(calls, key=lambda call: call.get("decision") == "allow")):
         if told is not None:
             told(f"of {len(calls)} calls looked at again", number)
@@ -65,3 +65,14 @@ def details_of_all(feed: Feed, reader: Reader, spans: Spans | None, told: Told |
         if about:
             made["calls"][call["key"]] = about
     return made
+
+
+def _newest_first(feed: Feed, told: Told | None) -> list[Data]:
+    keys, found = feed.keys(), list[Data]()
+    for key in reversed(keys):
+        if told is not None:
+            told(f"of {len(keys)} calls put in order", len(found))
+        call = feed.call(key)
+        if call is not None:
+            found.append(call)
+    return found
