@@ -68,7 +68,8 @@ def details_of_all(feed: Feed, reader: Reader, spans: Spans | None, told: Told |
 
 
 def _newest_first(feed: Feed, told: Told | None) -> list[Data]:
-    keys, found = feed.keys(), list[Data]()
+    keys = feed.keys()
+    found: list[Data] = []
     for key in reversed(keys):
         if told is not None:
             told(f"of {len(keys)} calls put in order", len(found))
