@@ -25,6 +25,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 import corral
 from corral import ContainmentError, Limits, Sandbox, SandboxResult
 from corral.gates import GatedSandbox, Pattern, Patterns
+from corral.integrations import otelattributes as telemetry_content
 from corral.integrations import telemetry
 from corral.integrations.otel import CONTENT_SWITCH, OLDER_SPAN_NAME, instrument, record_ruling, tool_call
 
@@ -254,6 +255,32 @@ def test_content_is_bounded(open_box: Sandbox, told: Telemetry) -> None:
     assert max(len(str(value)) for span in told.spans for value in (span.attributes or {}).values()) < 60_000
 
 
+@pytest.mark.parametrize("argv", [["echo", "x" * 100_000], ["echo", *"x" * 4_000], ["echo", *["x" * 9000] * 9]])
+def test_arguments_that_are_cut_are_still_json(open_box: Sandbox, told: Telemetry, argv: list[str]) -> None:
+    attached(open_box, told, capture_content=True).run(argv)
+    process, tool = told.spans
+    kept = json.loads(str((tool.attributes or {})["gen_ai.tool.call.arguments"]))["argv"]
+    assert list((process.attributes or {})["process.command_args"]) == kept  # type: ignore[arg-type]
+    assert kept[:-1] == argv[: len(kept) - 1]
+    assert 16_000 < sum(map(len, kept)) + 4 * len(kept) < 17_000
+
+
+def test_a_secret_that_the_cut_divides_is_not_told(open_box: Sandbox, told: Telemetry) -> None:
+    fill = telemetry_content.MAX_CONTENT - len(TOKEN) // 2
+    attached(open_box, told, capture_content=True).run(f"printf %{fill}s; echo {TOKEN}", shell=True)
+    printed = json.loads(str((told.spans[1].attributes or {})["gen_ai.tool.call.result"]))["stdout"]
+    assert len(printed) == telemetry_content.MAX_CONTENT
+    assert TOKEN[:8] not in printed
+
+
+def test_what_was_refused_has_no_result(box: Sandbox, told: Telemetry) -> None:
+    attached(box, told, capture_content=True).run(["rm", "x"])
+    attributes = told.spans[0].attributes or {}
+    assert json.loads(str(attributes["gen_ai.tool.call.arguments"])) == {"argv": ["rm", "x"]}
+    assert "gen_ai.tool.call.result" not in attributes
+    assert "denylist" in str(attributes["corral.reason"])
+
+
 def test_the_older_name_is_a_setting(open_box: Sandbox, told: Telemetry) -> None:
     attached(open_box, told, span_name=OLDER_SPAN_NAME).run(["true"])
     assert (told.named("gen_ai.tool.execution").attributes or {})["gen_ai.operation.name"] == "execute_tool"
@@ -355,16 +382,23 @@ def test_a_run_inside_a_question_has_a_span_of_its_own(sandbox: Callable[..., Sa
     assert sorted(span.name for span in told.spans if span.kind is SpanKind.CLIENT) == ["bash", "true"]
 
 
-def test_a_cancelled_run_says_so_and_ends(open_box: Sandbox, told: Telemetry) -> None:
-    attached(open_box, told)
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_cancelled_run_says_so_and_ends(open_box: Sandbox, told: Telemetry, gated: bool) -> None:
+    box = attached(GatedSandbox(open_box) if gated else open_box, told)
 
     async def cancelled() -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(open_box.arun(["sleep", "60"]), 0.3)
+        runs = asyncio.Event()
+        call = box.arun("echo x; sleep 60", shell=True, on_output=lambda name, data: runs.set())
+        task = asyncio.create_task(call)
+        await runs.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
     asyncio.run(cancelled())
     process, tool = told.spans
-    assert (tool.attributes or {})["error.type"] == "cancelled"
+    attributes = tool.attributes or {}
+    assert (attributes["error.type"], attributes["corral.decision"]) == ("cancelled", "allow")
     assert (process.attributes or {})["error.type"] == "SIGKILL"
 
 
@@ -439,6 +473,10 @@ def test_runs_are_counted_and_their_duration_is_that_of_the_span(box: Sandbox, t
         assert point.count == 1
         assert point.sum == pytest.approx(((span.end_time or 0) - (span.start_time or 0)) / 1e9)
         assert point.explicit_bounds == telemetry.DURATION_BUCKETS
+        assert (point.attributes["gen_ai.tool.name"], point.attributes["gen_ai.tool.type"]) == (
+            "run_command",
+            "function",
+        )
     tool = ("gen_ai.tool.name", "run_command")
     assert told.counts("corral.calls") == {
         (("corral.decision", "allow"), ("corral.enforcement", result.enforcement), tool): 1,
@@ -481,6 +519,20 @@ def test_what_is_attached_is_attached_once_and_comes_off(open_box: Sandbox, told
     instrument(open_box, told.tracers, told.meters)
     open_box.run(["true"])
     assert len(told.spans) == 4
+
+
+def test_what_is_attached_to_a_gated_sandbox_comes_off_both(open_box: Sandbox, told: Telemetry) -> None:
+    before = {*vars(open_box)}
+    gated = GatedSandbox(open_box)
+    instrumentation = instrument(gated, told.tracers, told.meters)
+    assert open_box.run(["true"]).ok  # not through the gates, and not told
+    assert told.spans == []
+    assert gated.run(["true"]).ok
+    assert len(told.spans) == 2
+    instrumentation.remove()
+    assert gated.run(["true"]).ok
+    assert len(told.spans) == 2
+    assert {*vars(open_box)} == before
 
 
 def test_other_sandboxes_stay_as_they_are(open_sandbox: Callable[..., Sandbox], told: Telemetry) -> None:

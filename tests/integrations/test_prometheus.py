@@ -57,8 +57,8 @@ def test_who_heard_of_results_before_still_does(box: Sandbox) -> None:
 
 def test_refusals_and_rulings_of_gates_are_counted(open_box: Sandbox) -> None:
     metrics = Metrics()
-    metrics.watch(open_box)
     gated = GatedSandbox(open_box, Patterns(Pattern("no-word", "xyzzy", "")), on_ruling=metrics.ruling)
+    metrics.watch(gated)
     gated.run(["echo", "xyzzy"])
     gated.run(["true"])
     counted = samples(metrics)

@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 OLDER_SPAN_NAME = "gen_ai.tool.execution"
 CONTENT_SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON = frozenset({"true", "1", "span_only", "span_and_event"})
-_OPERATION, _TOOL, _CALL_ID = "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.tool.call.id"
+_OPERATION, _TOOL, _TYPE = "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.tool.type"
+_CALL_ID = "gen_ai.tool.call.id"
 _WRAPPED = ("run", "arun", "start", "astart")
+_STARTS = ("start", "astart")
 
 _log = logging.getLogger(__name__)
 _call_id: ContextVar[str] = ContextVar("corral_call_id", default="")
@@ -147,6 +149,12 @@ class Instrumentation:
         for name in _WRAPPED:
             setattr(box, name, getattr(self, f"_told_{name}"))
         box._instrumentation = self  # type: ignore[union-attr]  # found by a second `instrument`
+        self._inner: Sandbox | None = getattr(box, "box", None)
+        if self._inner is not None:
+            # What a gated call starts, it starts there; a call that is interrupted has no other result to tell of.
+            self._inner_start, self._inner_astart = self._inner.start, self._inner.astart
+            for name in _STARTS:
+                setattr(self._inner, name, getattr(self, f"_noted_{name}"))
 
     def spread(self, box: Sandbox) -> None:
         """Tell of a transaction's calls too, as of the sandbox's own."""
@@ -157,6 +165,10 @@ class Instrumentation:
         """Leave the sandbox as it was; what runs still ends its span."""
         for name in (*_WRAPPED, "_instrumentation"):
             self._box.__dict__.pop(name, None)
+        for name in _STARTS if self._inner is not None else ():
+            # Another's who came later stays.
+            if self._inner.__dict__.get(name) == getattr(self, f"_noted_{name}"):
+                del self._inner.__dict__[name]
 
     def _told_run(self, argv: object, **options: Any) -> SandboxResult:
         run = _Run(self, options)
@@ -200,6 +212,16 @@ class Instrumentation:
         handle.when_done(run.end)
         return handle
 
+    def _noted_start(self, argv: object, **options: Any) -> Handle:
+        within = self._taken()
+        handle: Handle = self._inner_start(argv, **options)
+        return handle if within is None else within.following(handle)
+
+    async def _noted_astart(self, argv: object, **options: Any) -> Handle:
+        within = self._taken()
+        handle: Handle = await self._inner_astart(argv, **options)
+        return handle if within is None else within.following(handle)
+
     def _taken(self) -> _Run | None:
         """Return the run that this start is the inside of; only the first start within it is."""
         run = _pending.get()
@@ -231,7 +253,7 @@ class _Run:
 
     def _new_span(self) -> Span:
         name = self.told.span_name or f"execute_tool {self.tool_name}"
-        attributes = {_OPERATION: "execute_tool", _TOOL: self.tool_name, "gen_ai.tool.type": "function"}
+        attributes = {_OPERATION: "execute_tool", _TOOL: self.tool_name, _TYPE: "function"}
         try:
             return self.told.tracer.start_span(name, attributes=attributes, start_time=self._began_at)
         except Exception:  # noqa: BLE001  as in `end`
@@ -322,7 +344,7 @@ class _Run:
         told = self.told
         attributes = {_TOOL: self.tool_name} | ({"error.type": kind} if kind else {})
         if self._is_ours or told.times_every_call:
-            told.duration.record(seconds, attributes, self._context)
+            told.duration.record(seconds, attributes | {_TYPE: "function"}, self._context)
         if result is None:
             told.calls.add(1, attributes, self._context)
             return

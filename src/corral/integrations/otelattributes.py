@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from corral.result import SandboxResult
 
 MAX_CONTENT = 16 * 1024  # characters of arguments, and of each stream; backends drop larger attributes
+_WORD_COST = 4  # characters of JSON around a word
+_LOOKED_AT = 2  # times as much is looked through for secrets: one that the cut divides is known by its whole
 
 
 def attributes_of(result: SandboxResult, *, content: bool) -> dict[str, Any]:
@@ -50,20 +52,26 @@ def _content(result: SandboxResult) -> dict[str, str]:
     """Return what holds the call's own words, without the secrets that are known by shape, name or value."""
     words = words_of(result)
     given = {"command": words[0]} if result.shell and len(words) == 1 else {"argv": words}
-    printed = {name: _plain(getattr(result, f"{name}_text")[:MAX_CONTENT]) for name in ("stdout", "stderr")}
-    told = {
-        "gen_ai.tool.call.arguments": dumps(given)[:MAX_CONTENT],
-        "gen_ai.tool.call.result": dumps({"exit_code": result.exit_code, **printed}),
-    }
+    told = {"gen_ai.tool.call.arguments": dumps(given)}
+    if not result.denied:
+        printed = {name: _plain(getattr(result, f"{name}_text")) for name in ("stdout", "stderr")}
+        told["gen_ai.tool.call.result"] = dumps({"exit_code": result.exit_code, **printed})
     if result.reason:
-        told["corral.reason"] = _plain(result.reason)[:MAX_CONTENT]
+        told["corral.reason"] = _plain(result.reason)
     return told
 
 
 def words_of(result: SandboxResult) -> list[str]:
-    """Return the words of the call, each bounded, without secrets."""
-    return [word[:MAX_CONTENT] for word in redact_words(list(result.argv), secrets_of(os.environ))]
+    """Return the words of the call without secrets, as many as fit: whole but for the last, so that they stay JSON."""
+    room = MAX_CONTENT
+    kept: list[str] = []
+    for word in redact_words(list(result.argv), secrets_of(os.environ)):
+        if room <= 0:
+            break
+        kept.append(word[:room])
+        room -= len(word) + _WORD_COST
+    return kept
 
 
 def _plain(text: str) -> str:
-    return redact(text, secrets_of(os.environ))
+    return redact(text[: MAX_CONTENT * _LOOKED_AT], secrets_of(os.environ))[:MAX_CONTENT]

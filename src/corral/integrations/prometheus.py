@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from threading import Thread
     from typing import Self
 
-    from corral.gates import Ruling
+    from corral.gates import GatedSandbox, Ruling
     from corral.result import SandboxResult
     from corral.sandbox import Sandbox
 
@@ -45,16 +45,18 @@ class Metrics:
         self._durations: dict[Labels, list[int]] = {}
         self._seconds: dict[Labels, float] = {}
 
-    def watch(self, box: Sandbox) -> None:
+    def watch(self, box: Sandbox | GatedSandbox) -> None:
         """Count every result of a sandbox from now on, besides whoever hears of it already."""
-        first = box.on_result
+        # Where there are gates, what they refuse is told by the sandbox behind them.
+        inner: Sandbox = box.box if hasattr(box, "box") else box
+        first = inner.on_result
 
         def tell(result: SandboxResult) -> None:
             self.result(result)
             if first is not None:
                 first(result)
 
-        box.on_result = tell
+        inner.on_result = tell
 
     def result(self, result: SandboxResult) -> None:
         """Count one result: an `on_result` by itself."""
