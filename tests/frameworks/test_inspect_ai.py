@@ -1,7 +1,9 @@
 """The inspect_ai provider: inspect's own checks for providers, an eval from end to end, and what the guard adds."""
 
 import os
+import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import inspect_ai
 import pytest
@@ -15,6 +17,7 @@ from inspect_ai.util._sandbox.limits import override_max_exec_output_size
 from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
+from corral.errors import PolicyError
 from corral.integrations.inspect_ai import CorralSandboxEnvironment
 
 CANNOT_PASS = {"test_exec_as_user": "it adds a user to the machine; corral runs everything as one user"}
@@ -66,6 +69,18 @@ async def test_the_project_is_gone_after_the_sample() -> None:
     folder = environments["default"].as_type(CorralSandboxEnvironment).directory
     await CorralSandboxEnvironment.sample_cleanup("test", None, environments, False)
     assert not os.path.exists(folder)
+
+
+async def test_a_policy_that_is_wrong_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "corral").mkdir()
+    (tmp_path / "corral" / "policy.toml").write_text("profile = 'no such'\n")
+    room = tmp_path / "room"
+    room.mkdir()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(room))
+    with pytest.raises(PolicyError, match="no such"):
+        await CorralSandboxEnvironment.sample_init("test", None, {})
+    assert list(room.iterdir()) == []
 
 
 def test_an_eval_runs_its_tools_in_corral(tmp_path: object) -> None:

@@ -30,6 +30,7 @@ from corral.gates import (
     noted,
 )
 from corral.gates.touched import touched
+from corral.integrations.workbench import run_merged
 from corral.ledger import LOG
 from corral.model import Call, Decision
 
@@ -79,6 +80,24 @@ def test_what_a_gate_refuses_is_a_denied_result_and_does_not_run(gated: GatedSan
     assert not (project / "xyzzy").exists()
     assert run_by(gated, way, ["touch", "plugh"]).ok
     assert (project / "plugh").exists()
+
+
+def test_what_an_adapter_puts_before_a_call_does_not_hide_it_from_a_gate(open_box: Sandbox) -> None:
+    heard: list[Ruling] = []
+    gates = Patterns(
+        Pattern("no-deploy", "^deploy", "Nothing is deployed."), Pattern("a-word", "^[a-z]+ ", "", required=True)
+    )
+    gated = GatedSandbox(open_box, gates, on_ruling=heard.append)
+    refused = run_merged(gated, "deploy now")
+    assert (refused.denied, refused.argv) == (True, ("deploy now",))
+    done = run_merged(gated, "echo out; echo err >&2")
+    assert (done.stdout_text, done.stderr_text) == ("out\nerr\n", "")
+    assert [(ruling.rule, ruling.result_id) for ruling in heard] == [("no-deploy", refused.id), ("", done.id)]
+
+
+def test_the_sandbox_judges_what_runs_whatever_was_meant(box: Sandbox) -> None:
+    result = GatedSandbox(box).run(["rm", "x"], meant=["ls"])
+    assert (result.denied, result.argv) == (True, ("rm", "x"))
 
 
 @WAYS

@@ -66,10 +66,20 @@ class GatedSandbox:
         """Return what the gates say of a call; nothing runs, nothing is recorded."""
         return self.chain.decide(self._call(_copy(argv), call_id, options))
 
-    def run(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> SandboxResult:
-        """Run a call as `Sandbox.run` does, if every gate lets it pass."""
+    def run(
+        self,
+        argv: Sequence[object] | str,
+        *,
+        call_id: str = "",
+        meant: Sequence[object] | str | None = None,
+        **options: Any,
+    ) -> SandboxResult:
+        """Run a call as `Sandbox.run` does, if every gate lets it pass.
+
+        `meant` is the call as the model wrote it, where an adapter has put words of its own around it: that is what gates judge.
+        """
         argv = _copy(argv)
-        with self._passage(self._call(argv, call_id, options)) as passage:
+        with self._passage(self._call(argv if meant is None else _copy(meant), call_id, options)) as passage:
             if not passage.may_run:
                 return self._refused(passage)
             result = self.box.run(argv, **options)

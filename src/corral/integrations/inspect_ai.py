@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import tempfile
 from contextlib import contextmanager
 from errno import EACCES
 
+from corral.containment.scratch import remove
 from corral.errors import ContainmentError
 from corral.integrations.commandfiles import CommandFiles, TooLarge
 from corral.integrations.workbench import Gathered, missing, open_box
@@ -45,8 +45,12 @@ class CorralSandboxEnvironment(SandboxEnvironment):
     def __init__(self) -> None:
         super().__init__()
         self.directory = tempfile.mkdtemp(prefix="corral-sample-")
-        # Inspect sets the time of every command.
-        self.box = open_box(self.directory, timeout_seconds=None)
+        try:
+            # Inspect sets the time of every command.
+            self.box = open_box(self.directory, timeout_seconds=None)
+        except BaseException:
+            remove(self.directory)
+            raise
         self._files = CommandFiles(self.box)
 
     @classmethod
@@ -70,7 +74,7 @@ class CorralSandboxEnvironment(SandboxEnvironment):
     def close(self) -> None:
         """End everything that was started, and remove the project."""
         self.box.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        remove(self.directory)
 
     def default_polling_interval(self) -> float:
         """Return how often a service in the sandbox is looked after, in seconds."""

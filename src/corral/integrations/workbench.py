@@ -37,7 +37,9 @@ def run_merged(box: Sandbox | GatedSandbox, command: str, **given: Any) -> Sandb
     # The caller's own text is judged first: a refusal must be about that.
     if not box.check(command, shell=True, cwd=given.get("cwd"), env=given.get("env")).allowed:
         return box.run(command, shell=True, **given)
-    return box.run(ONE_STREAM + command, shell=True, **given)
+    # And by gates: before what was put in front of it, a pattern such as ^deploy would not find anything.
+    meant: dict[str, Any] = {"meant": command} if hasattr(box, "chain") else {}
+    return box.run(ONE_STREAM + command, shell=True, **meant, **given)
 
 
 class Gathered:
