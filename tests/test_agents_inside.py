@@ -284,6 +284,7 @@ def test_a_profile_says_what_an_agent_needs(name: str) -> None:
     assert agent.settings
     assert all(of_program(f"/opt/x/{program}") == agent for program in agent.programs)
     assert all(of_settings(f"/home/u/{path}", "/home/u") == agent for path in agent.settings)
+    assert all(any(own.startswith(f"{path}/") for path in agent.settings) for own in agent.session)
     # Nothing that belongs to others.
     assert not {path.split("/")[0] for path in agent.settings} & {".ssh", ".aws", ".gnupg", ".bashrc", ".gitconfig"}
     assert all(port == "443" for port in (text.rpartition(":")[2] for text in agent.network))
@@ -311,53 +312,3 @@ def test_no_other_directory_can_be_called_settings(tmp_path: Path) -> None:
     config = SandboxConfig(str(tmp_path / "p"), containment=Containment(settings=(str(tmp_path / ".ssh"),)))
     with Sandbox(config) as box, pytest.raises(PolicyError, match="no directory of settings"):
         box.run(["true"])
-
-
-RUNS_LATER = {
-    "claude": ".claude/local/claude",
-    "codex": ".codex/config.toml",
-    "copilot": ".copilot/pkg/linux/index.js",
-    "gemini": ".gemini/tmp/bin/rg",
-    "jupyter": ".ipython/profile_default/startup/00-first.py",
-    "opencode": ".local/share/opencode/bin/server",
-}
-
-
-@pytest.mark.parametrize(("agent", "path"), RUNS_LATER.items(), ids=RUNS_LATER)
-def test_what_an_agent_would_run_outside_stays_as_it_is(
-    agent: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, project = tmp_path / "home", tmp_path / "project"
-    project.mkdir()
-    settings = next(home / own for own in named(agent).settings if path.startswith(f"{own}/"))
-    for name in (home / path, settings / "plain"):
-        name.parent.mkdir(parents=True, exist_ok=True)
-        name.write_text("as it was\n")
-    above = (home / path).parent
-    (project / "forge").write_text(
-        f"echo forged >{settings}/plain; echo forged >{home / path}; mv {home / path} {settings}/x; mv {above} {above}-x\n"
-    )
-    monkeypatch.setenv("HOME", str(home))
-    config = SandboxConfig(str(project), profile="workspace", containment=Containment(settings=(str(settings),)))
-    with Sandbox(config) as box:
-        assert box.run(["sh", "forge"]).enforcement == "full"
-    assert (settings / "plain").read_text() == "forged\n"
-    assert (home / path).read_text() == "as it was\n"
-
-
-def test_what_a_link_in_the_settings_leads_to_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, project = tmp_path / "home" / ".claude", tmp_path / "project"
-    project.mkdir()
-    (settings / "shared").mkdir(parents=True)
-    (settings / "shared" / "hook").write_text("as it was\n")
-    (settings / "hooks").symlink_to("shared")
-    (settings / "skills").symlink_to("nowhere")
-    (project / "forge").write_text(
-        f"echo forged >{settings}/shared/hook; touch {settings}/plain; mv {settings}/shared {settings}/x\n"
-    )
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    config = SandboxConfig(str(project), profile="workspace", containment=Containment(settings=(str(settings),)))
-    with Sandbox(config) as box:
-        assert box.run(["sh", "forge"]).enforcement == "full"
-    assert (settings / "hooks" / "hook").read_text() == "as it was\n"
-    assert (settings / "plain").exists()

@@ -16,19 +16,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FOLDER = os.path.join(os.path.dirname(__file__), "agents")
-_KEYS = ("title", "programs", "settings", "kept", "network", "environment", "publish", "variables", "note")
-_LISTS = ("programs", "settings", "kept", "network", "environment", "publish")
+_KEYS = ("title", "programs", "settings", "kept", "session", "network", "environment", "publish", "variables", "note")
+_LISTS = ("programs", "settings", "kept", "session", "network", "environment", "publish")
 
 
 @frozen
 class Agent(Record):
-    """One agent. Paths are relative to the home directory; `kept` stands in its settings and runs programs, so it stays as it is."""
+    """One agent. Paths are relative to the home directory, and those of `kept` to its settings: it runs programs, or tells it what to do.
+
+    So `kept` stays as it is. `session` are directories that it must write and that others of it run from: each run has its own.
+    """
 
     name: str
     title: str
     programs: tuple[str, ...]
     settings: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    session: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
     environment: tuple[str, ...] = ()
     publish: tuple[int, ...] = ()
@@ -58,7 +62,7 @@ def read(name: str, data: dict[str, Any]) -> Agent:
         raise ValueError(f"{name}.toml: unknown key {unknown[0]!r}")
     fields: dict[str, Any] = {key: tuple(data.get(key, ())) for key in _LISTS}
     fields["network"] = tuple(destinations.grant(text) for text in fields["network"])
-    for path in (*fields["settings"], *fields["kept"]):
+    for path in (*fields["settings"], *fields["kept"], *fields["session"]):
         if path.startswith(("/", "~")) or ".." in path.split("/") or not path:
             raise ValueError(f"{name}.toml: {path!r} is no path inside the home directory")
     fields["variables"] = tuple(data.get("variables", {}).items())

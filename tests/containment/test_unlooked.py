@@ -113,3 +113,28 @@ def test_a_sandbox_that_nobody_closed_leaves_no_mark(project: Path, tmp_path: Pa
     assert len(marks(tmp_path)) == 1
     del box
     assert marks(tmp_path) == []
+
+
+AGENT = """
+import sys
+from corral import Containment, Sandbox, SandboxConfig
+project, settings = sys.argv[1:]
+config = SandboxConfig(project, profile="workspace", containment=Containment(scratch="project", settings=(settings,)))
+Sandbox(config).run(["sh", "plant.sh"])
+"""
+
+
+def test_what_an_agent_planted_in_its_settings_is_moved_away_too(project: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "home" / ".claude"
+    settings.mkdir()
+    (project / "plant.sh").write_text(f"echo planted >{settings}/settings.json; touch planted; sleep 60\n")
+    with subprocess.Popen([sys.executable, "-c", AGENT, project, settings], start_new_session=True) as process:
+        give_up_at = monotonic() + DEADLINE_SECONDS
+        while not (project / "planted").exists():
+            assert process.poll() is None
+            assert monotonic() < give_up_at
+            sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert (settings / "settings.json").exists()
+    assert next_result(project) == [os.path.relpath(settings / "settings.json", project)]
+    assert not (settings / "settings.json").exists()

@@ -6,6 +6,7 @@ import os
 
 from corral import owned
 from corral.errors import PolicyError
+from corral.frozen import Record, frozen
 from corral.places import inside
 from corral.rulebook import places
 
@@ -53,10 +54,25 @@ def refuse_writing(path: str, home: str, project: str, own: Iterable[str]) -> No
     _refuse_secrets("write", path, home)
 
 
-def own_settings(containment: Containment, home: str) -> tuple[list[str], list[str]]:
-    """Return an agent's own settings, which it may write, and what of them stays as it is: what would run programs later."""
+@frozen
+class Settings(Record):
+    """An agent's own settings, which it may write, and what in them would run programs later outside.
+
+    What is there of that stays as it is, what is not is looked for after each command, and what each run must write is its own.
+    """
+
+    writable: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    session: tuple[str, ...] = ()
+
+
+def own_settings(containment: Containment, home: str) -> Settings:
+    """Look at the settings that are granted."""
     found = _resolve("settings", containment.settings)
     kept: list[str] = []
+    absent: list[str] = []
+    session: list[str] = []
     for path in found:
         from corral.agentbook import of_settings  # noqa: PLC0415  few sandboxes hold an agent
 
@@ -64,10 +80,14 @@ def own_settings(containment: Containment, home: str) -> tuple[list[str], list[s
         if agent is None:
             _refuse("settings", path, "which is no directory of settings of an agent that is known")
         else:
-            there = [f"{path}/{name}" for name in agent.kept if os.path.lexists(f"{path}/{name}")]
+            own = [f"{home}/{name}" for name in agent.session if inside(f"{home}/{name}", path)]
+            session += [each for each in own if os.path.realpath(each) == each]
+            names = [*(f"{path}/{name}" for name in agent.kept), *(each for each in own if each not in session)]
+            there = [each for each in names if os.path.lexists(each)]
+            absent += [each for each in names if each not in there]
             # A link stays as it is, and so does what it leads to.
             kept += dict.fromkeys([*there, *(real for real in map(os.path.realpath, there) if os.path.exists(real))])
-    return found, kept
+    return Settings(tuple(found), tuple(kept), tuple(absent), tuple(session))
 
 
 def refuse_protected(path: str, kept: Iterable[str]) -> None:

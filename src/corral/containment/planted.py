@@ -7,6 +7,7 @@ command makes may stay with what git puts there; what could make git run somethi
 from __future__ import annotations
 
 import os
+import stat
 from _thread import allocate_lock
 from errno import ENAMETOOLONG
 
@@ -46,6 +47,7 @@ class Watch:
         self._root = root
         self._kept = frozenset((*found.readonly, *found.pinned))
         self._expected = frozenset(found.expected)
+        self._absent = found.absent
         self._owners = frozenset(found.repositories)
         self._repositories = set(found.repositories)
         self._directories = Directories(found.directories)
@@ -69,6 +71,9 @@ class Watch:
                 pending += self._search(pending.pop())
             if self._judged or self._pointers:
                 self._judge_again()
+            for path in self._absent:
+                if _holds_something(path):
+                    self._quarantine(path)
             return self._told() if self._found else ()
 
     def close(self) -> None:
@@ -200,6 +205,16 @@ def _links_of(found: Protected) -> Iterator[str]:
                 yield from (entry.path for entry in entries if entry.is_symlink())
         except OSError:
             continue
+
+
+def _holds_something(path: str) -> bool:
+    # Agents make directories for what their owner may put there; an empty one runs nothing.
+    try:
+        return not stat.S_ISDIR(os.lstat(path).st_mode) or bool(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def _list(path: str) -> list[os.DirEntry[str]]:

@@ -87,7 +87,8 @@ ROLES = _roles()
 class Protected(Record):
     """What is there: paths to pin and to make read-only, the repositories among them, and what was looked through.
 
-    `directories` are a path, its role, inode and time of change; `expected` are paths that something there refers to and that are missing.
+    `directories` are a path, its role, inode and time of change; `expected` are paths that something there refers to and that are missing;
+    `absent` are those in an agent's settings that would be run, and are not there.
     """
 
     pinned: tuple[str, ...] = ()
@@ -95,6 +96,7 @@ class Protected(Record):
     repositories: tuple[str, ...] = ()
     directories: tuple[tuple[str, str, int, int], ...] = ()
     expected: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
 
 
 class _Finder:

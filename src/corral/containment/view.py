@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 DEFAULT_HOME = "/home/user"
 SCRATCH = "\0scratch"  # stands for the scratch directory, which a fork of the host has its own of
 SHARED_MEMORY_BYTES = 1 << 30
+SESSION_BYTES = 256 << 20  # of what an agent keeps for one run
 SHARED_MEMORY_FILES = 100_000  # against a command that makes the next one wait until all are removed
 _EMPTY_DIRECTORIES = ("/home", "/root", "/run", "/sys", "/mnt", "/media", "/srv", "/var/lib", "/var/cache", "/var/log")
 _NODES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -70,16 +71,16 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         grants.refuse_reading(path, owner_home)
     for path in granted:
         grants.refuse_writing(path, owner_home, project, (*own, *own_links()))
-    settings, kept = grants.own_settings(config.containment, owner_home)
+    settings = grants.own_settings(config.containment, owner_home)
     common = [c for c in [protected.common_directory(project)] if c is not None and not inside(c, project)]
     programs = [entry for entry in environ.get("PATH", "").split(":") if entry.startswith("/")]
     venvs = [f"{project}/{name}/bin" for name in (".venv", "venv", "env") if os.path.isdir(f"{project}/{name}/bin")]
     shown = toolchains.find([*programs, *venvs, f"{sys.base_prefix}/bin", f"{sys.prefix}/bin"], owner_home, project)
     shown += [path for path in own if not toolchains.is_system(path) and path not in shown]
-    found = protected.find(project, common, granted)
+    found = protected.find(project, common, granted).replace(absent=settings.absent)
     for path in granted:
         grants.refuse_protected(path, found.readonly)
-    home = _home(owner_home, (project, *shown, *given, *granted, *common, *settings))
+    home = _home(owner_home, (project, *shown, *given, *granted, *common, *settings.writable))
 
     binds: dict[str, tuple[str, str]] = {}
     for path in toolchains.SYSTEM:
@@ -90,7 +91,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         binds |= {path: (path, "ro") for path in _resolver()}
     binds["/tmp"] = (f"{SCRATCH}/tmp", "rw")  # noqa: S108  a target inside the new tree
     binds[home] = (f"{SCRATCH}/home", "rw")
-    binds |= {path: (path, "rw") for path in (*granted, *common, *settings)}
+    binds |= {path: (path, "rw") for path in (*granted, *common, *settings.writable)}
     binds[project] = (project, "ro" if config.containment.project == "read-only" else "rw")
     binds = _without_what_is_covered(binds)
     writable = tuple(sorted(target for target, (_, how) in binds.items() if how == "rw"))
@@ -101,7 +102,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     ]
     readonly = [
         path
-        for path in (*found.readonly, *own, *own_links(), *links, *kept)
+        for path in (*found.readonly, *own, *own_links(), *links, *settings.kept)
         if path not in binds and _is_shown_writable(path, binds)
     ]
     masks = _masks(owner_home if project == owner_home else None)
@@ -118,6 +119,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         tree.steps.append(("bind", target, source, how))
     steps += tree.steps
     steps += [("readonly", path, "", "") for path in sorted(set(readonly))]
+    steps += [("tmpfs", path, f"mode=0777,size={SESSION_BYTES}", "") for path in settings.session]
     steps += _links([*programs, *([environ["HOME"]] if "HOME" in environ else [])], binds)
     steps += [("mask", path, "", "") for path in masks]
     steps += [("readonly", f"/proc/{name}", "", "") for name in _PROC_READ_ONLY if os.path.exists(f"/proc/{name}")]
