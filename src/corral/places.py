@@ -61,6 +61,7 @@ def _part_fits(part: str, want: str) -> bool:
 
 _TABLE = places()
 _PROTECTED = _Patterns([*_TABLE["protected"], *_TABLE["repository"]])
+_RUNS_LATER = _Patterns(_TABLE["protected"])
 _NOT_ENV = frozenset(_TABLE["not_env"])
 _SECRET_HOME = _Patterns(_TABLE["secret_home"])
 _SECRET = _Patterns(_TABLE["secret"])
@@ -146,11 +147,20 @@ def is_program(path: str) -> bool:
 
 def protected(path: str, root: str) -> bool:
     """Say whether what is written to a path inside the root would run later, outside the sandbox. Nested repositories count."""
+    return _is_among(_PROTECTED, path, root)
+
+
+def runs_later(path: str, root: str) -> bool:
+    """Say the same without what git keeps for itself, which a command that names it may not write, and git may."""
+    return _is_among(_RUNS_LATER, path, root)
+
+
+def _is_among(patterns: _Patterns, path: str, root: str) -> bool:
     rest = path[len(root) + 1 :]
     if "." not in rest:
         return False
     parts = rest.split("/")
-    return any(part in _HEADS and _PROTECTED.match("/".join(parts[index:])) for index, part in enumerate(parts))
+    return any(part in _HEADS and patterns.match("/".join(parts[index:])) for index, part in enumerate(parts))
 
 
 def _named_place(rest: str) -> str:

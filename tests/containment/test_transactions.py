@@ -131,6 +131,28 @@ def test_git_works_in_a_transaction(in_repository: Sandbox, project: Path) -> No
     )
 
 
+def test_what_git_did_is_applied_and_undone(in_repository: Sandbox, project: Path) -> None:
+    def git(*words: str) -> str:
+        return subprocess.run([*GIT, "-C", str(project), *words], capture_output=True, text=True, check=True).stdout
+
+    script = "echo two >other && git add . && git -c user.name=T -c user.email=t@e commit -qm two && git branch more && git tag mark"
+    with in_repository.transaction() as tx:
+        assert tx.run(script, shell=True).ok
+        applied = tx.apply()
+    assert (applied.ok, applied.refused) == (True, ())
+    assert git("log", "--format=%s %D").splitlines()[0].startswith("two HEAD -> ")
+    assert (git("rev-parse", "more"), git("rev-parse", "mark")) == (git("rev-parse", "HEAD"),) * 2
+    with in_repository.transaction() as tx:
+        assert tx.run(["git", "reset", "-q", "--hard", "HEAD~1"]).ok
+        assert tx.apply().refused == ()
+    assert (git("log", "--format=%s"), git("status", "--porcelain")) == ("one\n", "")
+    assert not (project / "other").exists()
+    assert in_repository.undo().ok
+    assert (git("log", "--format=%s"), git("status", "--porcelain")) == ("two\none\n", "")
+    assert in_repository.undo().ok
+    assert (git("log", "--format=%s"), git("status", "--porcelain"), git("fsck")) == ("one\n", "", "")
+
+
 OUTSIDE = {
     "the place of the changes": "ls {place}",
     "a file beside the project": "cat {outside}/secret",

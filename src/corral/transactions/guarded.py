@@ -11,7 +11,7 @@ import stat
 
 from corral.containment.protected import ROLES
 from corral.containment.repositories import BARE, GIT, Samples, is_written_by_git, suspects
-from corral.places import inside, protected
+from corral.places import inside, runs_later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Guarded:
                 return True
             named = directory if named == path else named
         root = self._project.path
-        return protected(f"{root}/{named}", root) or protected(f"{root}/{named.lower()}", root)
+        return runs_later(f"{root}/{named}", root) or runs_later(f"{root}/{named.lower()}", root)
 
     def _is_suspect(self, directory: str, below: str) -> bool:
         return any(inside(below, name) for name in self._suspects(directory))

@@ -7,7 +7,7 @@ import stat
 from fcntl import F_RDLCK, F_SETLEASE, fcntl
 
 from corral.frozen import Record, frozen
-from corral.transactions import renames
+from corral.transactions import gitindex, renames
 from corral.transactions.beneath import Tree, split
 from corral.transactions.copying import change_mode, copy_one, dress
 from corral.transactions.deltas import Facts, facts_of
@@ -337,7 +337,10 @@ def print_of(tree: Tree, path: str) -> str:
     found = tree.status(path)
     if found is None:
         return ""
-    hashed = blake2b(digest_size=16)
+    said = gitindex.said_by(tree, path, found)
+    hashed = blake2b(said, digest_size=16)
+    if said:
+        return hashed.hexdigest()
     pending = [(path, found)]
     while pending:
         at, status = pending.pop()

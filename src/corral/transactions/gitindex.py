@@ -1,0 +1,61 @@
+"""What an index of git says, without what it remembers of the files' times: `git status` alone writes that anew.
+
+Total: what is no plain index gives nothing, and is then compared as any file.
+"""
+
+from __future__ import annotations
+
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+
+    from corral.transactions.beneath import Tree
+
+MAX_BYTES = 1 << 26
+_HEAD, _STATUS, _FIXED, _HASH = (
+    12,
+    40,
+    62,
+    20,
+)  # bytes: before the entries, of times and sizes, before a name, of a checksum
+_MODE = slice(24, 28)
+_EXTENDED = 0x4000
+_VERSIONS = (2, 3)
+
+
+def said_by(tree: Tree, path: str, found: os.stat_result) -> bytes:
+    """Return what the index at a path says: modes, contents, flags and names; nothing where it is none."""
+    if not f"/{path}".endswith("/.git/index") or not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+        return b""
+    try:
+        descriptor = tree.open(path)
+    except OSError:
+        return b""
+    with open(descriptor, "rb") as file:
+        return parsed(file.read(MAX_BYTES + 1))
+
+
+def parsed(data: bytes) -> bytes:
+    """Return what the bytes of an index say."""
+    version, count = int.from_bytes(data[4:8], "big"), int.from_bytes(data[8:12], "big")
+    if data[:4] != b"DIRC" or version not in _VERSIONS:
+        return b""
+    said, at = [data[:_HEAD]], _HEAD
+    for _ in range(count):
+        flags = int.from_bytes(data[at + 60 : at + 62], "big")
+        start = at + _FIXED + (2 if flags & _EXTENDED else 0)
+        end = data.find(b"\0", start)
+        after = at + (end - at) // 8 * 8 + 8
+        if end < 0 or after > len(data) or data[end:after].strip(b"\0"):
+            return b""
+        said.append(data[at:][_MODE] + data[at + _STATUS : end])
+        at = after
+    while at < len(data) - _HASH:
+        # An extension in small letters is one that changes what the entries mean.
+        name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "big")
+        if not name.isalpha() or not name[:1].isupper():
+            return b""
+        at += 8 + size
+    return b"\0".join(said) if at == len(data) - _HASH else b""
