@@ -216,3 +216,13 @@ def test_a_pipe_in_the_project_holds_nobody_up(file: str, home: Path, work: Path
     (work / ".claude").mkdir()
     os.mkfifo(work / file)
     assert "fail" in {status for status, _ in found(home, work, "claude")}
+
+
+def test_a_directory_of_the_project_on_the_path_is_told(home: Path, work: Path) -> None:
+    install("claude", home, work)
+    assert found(home, work, "PATH") == []
+    (work / "bin").mkdir()
+    path = f"{work}/bin:relative::/usr/bin:/bin:{work}-beside/bin"
+    told = [said for _, said in found(home, work, "PATH", PATH=path)]
+    places = (f"{work}/bin", "relative", "the working directory")
+    assert told == [f"{place} is on the PATH, and in the project" for place in places]

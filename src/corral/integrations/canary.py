@@ -16,6 +16,7 @@ from corral.integrations.hosts import HOSTS, PROJECT, USER, Host, directory, is_
 from corral.integrations.installing import installed_hooks
 from corral.integrations.reaching import missing_events, turned_off, why_unreached
 from corral.integrations.settingsfile import SettingsError
+from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ REFUSED = "sudo reboot"  # judged, never run
 ALLOWED = "ls"
 CANARY = "a trial by corral itself"  # stands in the owner's log beside them
 _UNJUDGED = "The host runs every command unjudged."
+_FOUND_FIRST = "What a host started from here runs by its name, git or a shell, may be what a command has put there."
 SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
 REFUSED_STATUS = 2
 OPEN_SANDBOX = "danger-full-access"  # Codex's word for leaving containment to others
@@ -48,7 +50,18 @@ class HookCheck(Record):
 
 def hook_checks(environ: Mapping[str, str], root: str) -> tuple[Check, ...]:
     """Prove every hook of ours in the owner's settings and in the project's; name the hosts that have none."""
-    return tuple(_told(check) for host in HOSTS.values() for check in _checks(host, root, environ))
+    checks = tuple(_told(check) for host in HOSTS.values() for check in _checks(host, root, environ))
+    return (*checks, *_search_path(environ, root)) if checks else ()
+
+
+def _search_path(environ: Mapping[str, str], root: str) -> Iterator[Check]:
+    """Name what of the project a host would look for programs in."""
+    for entry in dict.fromkeys(environ.get("PATH", "").split(":")):
+        if inside(os.path.realpath(os.path.join(root, entry)), root):
+            found = f"{entry or 'the working directory'} is on the PATH, and in the project"
+            yield Check(
+                "hooks", "PATH", WARN, found, _FOUND_FIRST, (Fix("Start the host from a shell without it."),)
+            )
 
 
 def _told(check: HookCheck) -> Check:

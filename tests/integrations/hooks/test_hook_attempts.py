@@ -216,3 +216,69 @@ def test_nor_does_what_names_the_call(place: str, owner: Owner) -> None:
     done = owner.hook("claude", json.dumps(payload).encode())
     reason = json.loads(done.stdout)["hookSpecificOutput"]["permissionDecisionReason"]
     assert all(line.isprintable() and not line.startswith("Allowed") for line in reason.split("\n"))
+
+
+def shell_call(owner: Owner, host: str, command: str) -> bytes:
+    """Return a call of a host's shell tool."""
+    made: dict[str, dict[str, object]] = {
+        "claude": {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": command}},
+        "opencode": {"tool_name": "bash", "tool_input": {"command": command}},
+        "gemini": {
+            "hook_event_name": "BeforeTool",
+            "tool_name": "run_shell_command",
+            "tool_input": {"command": command},
+        },
+        "cursor": {"hook_event_name": "beforeShellExecution", "command": command, "workspace_roots": [str(owner.root)]},
+    }
+    return json.dumps(made[host] | {"cwd": str(owner.root)}).encode()
+
+
+@pytest.mark.parametrize("host", ["claude", "opencode", "gemini", "cursor"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("BASH_ENV", "./start.sh"),
+        ("BASH_ENV", "ROOT/start.sh"),
+        ("BASH_ENV", "$HOME/project/start.sh"),
+        ("BASH_ENV", "$(./start.sh)"),
+        ("BASH_ENV", "`./start.sh`"),
+        ("ENV", "~/project/start.sh"),
+        ("ZDOTDIR", "ROOT/deep"),
+        ("SHELL", "ROOT/bash"),
+        ("LD_PRELOAD", "/usr/lib/x.so:ROOT/evil.so"),
+        ("LD_AUDIT", "./evil.so"),
+        ("LD_LIBRARY_PATH", "/usr/lib:ROOT/link"),
+    ],
+)
+def test_a_shell_of_the_host_that_loads_what_commands_write_runs_nothing(
+    host: str, name: str, value: str, owner: Owner
+) -> None:
+    # Some hosts load the project's .env into their environment, and every shell they start finds it there.
+    given = value.replace("ROOT", str(owner.root))
+    # A library that is not there is said on stderr and passed over.
+    done = owner.hook(host, shell_call(owner, host, "ls"), **{name: given})
+    assert (done.returncode, f"the variable {name}".encode() in done.stderr) == (2, True)
+
+
+def test_such_a_variable_has_the_shell_run_it(owner: Owner) -> None:
+    (owner.root / "start.sh").write_text("touch started\n")
+    command = ["bash", "-c", "true"]
+    subprocess.run(command, env=owner.environ | {"BASH_ENV": "./start.sh"}, cwd=owner.root, check=True)
+    assert (owner.root / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SHELL", "/bin/bash"),
+        ("BASH_ENV", "/etc/bash.bashrc"),
+        ("ENV", "$HOME/.shinit"),
+        ("ENV", "production"),
+        ("ZDOTDIR", "HOME/.config/zsh"),
+        ("LD_LIBRARY_PATH", "/usr/lib:"),
+        ("LD_PRELOAD", ""),
+    ],
+)
+def test_the_owners_own_environment_is_the_owners(name: str, value: str, owner: Owner) -> None:
+    given = value if value.startswith("$") else owner.placed(value)
+    assert owner.hook("claude", shell_call(owner, "claude", "ls"), **{name: given}).returncode == 0

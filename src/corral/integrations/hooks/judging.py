@@ -26,6 +26,8 @@ MAX_TOLD = 5  # findings of one call; more would be cut by the hosts
 MAX_WRITTEN_OUT = 16 * 1024  # characters of a command that is repeated in its rewritten form; hosts quote it once more
 _MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
 _REMOVE = "/bin/rm"
+_STEERING = ("BASH_ENV", "ENV", "ZDOTDIR", "SHELL", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")
+_UNSET = "The owner can start the host without it; look into the project's .env too, which some hosts load."
 _UNRECORDED = "What is not in the owner's log does not run; the owner can mend that, or accept it by audit.required in the policy."
 _TYPED = "corral asks about this: it is typed into a session, piece by piece, and the session's own shell may read it, outside the sandbox."
 _UNCONTAINED = "This host cannot run it contained, where it would be allowed."
@@ -95,6 +97,13 @@ def _judge_shell(
     asked: Asked, config: SandboxConfig, log: audit.Log, environ: Mapping[str, str], paths: Sequence[str]
 ) -> Answer:
     cwd = os.path.realpath(asked.cwd)
+    if steering := tuple(name for name in _STEERING if name in environ):
+        from corral.integrations.hooks.hostshell import why_steered  # noqa: PLC0415  most hosts have none
+
+        if why := why_steered(steering, environ, asked.root, cwd):
+            told = {"cwd": cwd, "decision": "deny", "reason": why}
+            answer = Answer("deny", f"corral refuses this: {why}, and it would run outside the sandbox. {_UNSET}")
+            return _recorded(answer, config, log.note, told)
     call = Call((asked.text,), True, None if cwd == asked.root else cwd)
     verdict = vet(call, config, machine := _machine(asked.text, config, environ))
     in_transaction = False
