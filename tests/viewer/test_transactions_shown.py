@@ -171,7 +171,7 @@ def test_the_transaction_of_a_task_is_shown_with_it(
     (folder / RESULTS).write_text("".join(json.dumps(found.to_dict()) + "\n" for found in (one, plain)))
     browser.open(serve(EvalSource([str(folder)])).url)
     browser.until(lambda: browser.texts("#tasks .link"), "the tasks are shown")
-    assert browser.texts("#tasks .settled") == [" transaction conflict · 1 change · 1 conflict · 1 protected"]
+    assert browser.texts("#tasks .settled") == [" transaction: conflict · 1 change · 1 conflict · 1 protected"]
     browser.click("#tasks .link", "one")
     assert browser.commands() == ["rm -r src", "rm -r src", "1 change: renamed a → b; conflicts: a; refused: .envrc"]
     browser.click(".row")

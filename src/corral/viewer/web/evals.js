@@ -87,7 +87,7 @@ class Evals {
 
 function settledTask(told) {
   const state = became(told), sizes = [[told.changed, "change"], [told.conflicts, "conflict"]].filter((size) => size[0]).map(([n, word]) => plural(n, word));
-  return el("div", { class: "words settled" }, sign(state), " ", [`transaction ${STATES[state]}`, ...sizes, told.refused ? `${count(told.refused)} protected` : ""].filter(Boolean).join(" · "));
+  return el("div", { class: "words settled" }, sign(state), " ", [`transaction: ${STATES[state]}`, ...sizes, told.refused ? `${count(told.refused)} protected` : ""].filter(Boolean).join(" · "));
 }
 
 // A task that failed is what a call that failed is not: bad.
