@@ -194,12 +194,24 @@ def test_a_file_that_changed_since_it_was_read_is_not_overwritten(open_box: Sand
     assert gated.read_bytes("a.py") == b"one"
     gated.write_bytes("a.py", b"mine")
     (project / "a.py").write_text("theirs")
-    with pytest.raises(PermissionError, match=r"Refused by the recency gate: a\.py changed since it was read"):
+    with pytest.raises(PermissionError, match=r"Refused by the recency gate: /.*/a\.py changed since it was read"):
         gated.write_bytes("a.py", b"mine again")
     assert (project / "a.py").read_text() == "theirs"
     assert gated.read_bytes("a.py") == b"theirs"
     gated.write_bytes("a.py", b"mine again")
     assert (project / "a.py").read_bytes() == b"mine again"
+
+
+def test_a_relative_path_is_the_projects_wherever_the_gate_begins(
+    open_box: Sandbox, project: Path, tmp_path: Path
+) -> None:
+    (project / "a.py").write_text("one")
+    gated = GatedSandbox(open_box, Recency(FileStates(tmp_path), must_read=True))
+    with pytest.raises(PermissionError, match=r"a\.py exists and was not read"):
+        gated.write_bytes("a.py", b"mine")
+    assert gated.run(["cat", "a.py"]).ok
+    gated.write_bytes("a.py", b"mine")
+    assert (project / "a.py").read_bytes() == b"mine"
 
 
 @WAYS

@@ -27,6 +27,8 @@ class BudgetGate:
     ) -> None:
         if type(at_least) is not int or at_least < 0:
             raise PolicyError(f"at_least must be a whole number of tokens, not {at_least!r}")
+        if not hasattr(ledger, "rooms"):
+            raise PolicyError(f"the budget gate needs a ledger, as ObservationLedger({ledger!r}) is one")
         self.ledger = ledger
         self._at_least = at_least
         self._expected = expected

@@ -25,6 +25,9 @@ class Chain:
     """Gates in their order. Any thread may use it, as long as its gates allow that; those of this package do."""
 
     def __init__(self, *gates: Gate, on_ruling: OnRuling | None = None, clock: Callable[[], float] = time) -> None:
+        for gate in gates:
+            if isinstance(gate, type) or not isinstance(getattr(gate, "name", None), str) or not hasattr(gate, "judge"):
+                raise PolicyError(f"a gate is an object with a name and judge(call, now), not {gate!r}")
         called = [gate.name for gate in gates]
         if not gates:
             raise PolicyError("a chain needs at least one gate: an empty one would let everything pass")

@@ -6,6 +6,7 @@ import os
 import stat
 from hashlib import sha256
 
+from corral.errors import PolicyError
 from corral.gates.recency import ABSENT
 
 READ_BYTES = 1024 * 1024
@@ -17,6 +18,9 @@ class FileStates:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.realpath(os.fspath(root))
+        if not os.path.isdir(self._root):
+            # In it nothing would ever be there, and so nothing stale.
+            raise PolicyError(f"{self._root!r} is not an existing directory; name the one that paths are relative to")
 
     def key_of(self, path: str) -> str:
         """Return the one name of a file, whichever way it was written."""

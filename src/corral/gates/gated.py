@@ -127,17 +127,19 @@ class GatedSandbox:
     def read_bytes(self, path: str | os.PathLike[str], *, call_id: str = "") -> bytes:
         """Return a file's bytes, which count as seen; PermissionError where a gate or the sandbox refuses."""
         name = os.fspath(path)
-        with self._file_passage(ToolCall(READ_TOOL, {"path": name}, call_id, reads=(name,))):
+        place = self._place(name)
+        with self._file_passage(ToolCall(READ_TOOL, {"path": name}, call_id, reads=(place,))):
             data = self.box.read_bytes(name)
-        self._saw(name, data)
+        self._saw(place, data)
         return data
 
     def write_bytes(self, path: str | os.PathLike[str], data: bytes, *, call_id: str = "") -> None:
         """Replace a file's bytes; PermissionError where a gate or the sandbox refuses."""
         name = os.fspath(path)
-        with self._file_passage(ToolCall(WRITE_TOOL, {"path": name, "data": data}, call_id, writes=(name,))):
+        place = self._place(name)
+        with self._file_passage(ToolCall(WRITE_TOOL, {"path": name, "data": data}, call_id, writes=(place,))):
             self.box.write_bytes(name, data)
-        self._saw(name, data)
+        self._saw(place, data)
 
     def close(self) -> None:
         """Close the sandbox."""
@@ -177,6 +179,10 @@ class GatedSandbox:
             with passage:
                 raise PermissionError(EACCES, passage.ruling.message, str(call.arguments["path"]))
         return passage
+
+    def _place(self, name: str) -> str:
+        # As commands name it: of a relative path, a gate that begins elsewhere would look at another file.
+        return os.path.join(self.config.project_root, name)
 
     def _saw(self, name: str, data: bytes) -> None:
         # What was really read or written, whatever became of the file a moment later.

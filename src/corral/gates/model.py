@@ -47,7 +47,10 @@ class ToolCall(Record):
     def _validate(self) -> None:
         # Copies: what was judged must be what runs, although the caller's own may change meanwhile.
         for name in ("arguments", "based_on"):
-            object.__setattr__(self, name, dict(getattr(self, name) or {}))
+            given = getattr(self, name) or {}
+            if not hasattr(given, "keys"):
+                raise TypeError(f"{name} of a tool call must be a mapping, not {given!r}")
+            object.__setattr__(self, name, dict(given))
         for name in ("reads", "writes"):
             object.__setattr__(self, name, names(f"{name} of a tool call", getattr(self, name)))
         if not isinstance(self.tool, str) or not isinstance(self.id, str):

@@ -50,6 +50,11 @@ class Patterns:
     name = "patterns"
 
     def __init__(self, *patterns: Pattern) -> None:
+        for pattern in patterns:
+            if not isinstance(pattern, Pattern):
+                raise PolicyError(
+                    f"patterns are given one by one, each a Pattern(rule, regex, reason), not {pattern!r}"
+                )
         self._patterns = [(pattern, re.compile(pattern.regex)) for pattern in patterns]
 
     def judge(self, call: ToolCall, now: float) -> Refusal | None:  # noqa: ARG002  one signature for all gates

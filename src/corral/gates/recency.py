@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
+from corral.errors import PolicyError
 from corral.frozen import Record, frozen
 from corral.gates.model import Refusal
 
@@ -42,6 +43,13 @@ class Recency:
         max_age_seconds: float | None = None,
         key_of: Callable[[str], str] | None = None,
     ) -> None:
+        if not callable(version_of):
+            # It would be found out by the first call that reads something, after it ran.
+            raise PolicyError(f"recency needs a function that gives versions, as FileStates({version_of!r}) is one")
+        if max_age_seconds is not None and not (
+            isinstance(max_age_seconds, (int, float)) and 0 < max_age_seconds < float("inf")
+        ):
+            raise PolicyError(f"max_age_seconds must be a number above 0, not {max_age_seconds!r}")
         self._version_of = version_of
         # One thing under two names is one: ./a.py and a.py.
         known: Callable[[str], str] = getattr(version_of, "key_of", str)

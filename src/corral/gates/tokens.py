@@ -69,6 +69,8 @@ class ObservationLedger:
     """Counts what is shown, and cuts what would go beyond the budget. Any thread may use it."""
 
     def __init__(self, budget: Budget, tokenizer: Tokenizer = approximate_tokens) -> None:
+        if not isinstance(budget, Budget):
+            raise PolicyError(f"a ledger needs a budget, as Budget(total={budget!r}) is one")
         self.budget = budget
         self._tokenizer = tokenizer
         self._lock = allocate_lock()
