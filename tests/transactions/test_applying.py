@@ -257,6 +257,33 @@ def test_without_that_the_owners_commit_writes_where_the_link_leads(tmp_path: Pa
     assert (tmp_path / "victim").read_text() == "a message\n"
 
 
+@pytest.mark.parametrize("gone", ["folder/hooks/post-checkout", "folder/hooks"], ids=["a file", "a directory"])
+def test_what_has_become_a_hook_is_not_brought_back(gone: str, tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / "folder" / "hooks").mkdir(parents=True)
+    (world.root / "folder" / "hooks" / "post-checkout").write_text("no hook yet\n")
+    layer = world.begin()
+    subprocess.run(["rm", "-r", str(layer / gone)], check=True)
+    assert world.apply().ok
+    # Harmless by itself, and so allowed.
+    subprocess.run(["git", "init", "-q", "--bare", "--template=", str(world.root / "folder")], check=True)
+    done = undo(str(world.root), world.environ)
+    assert [refused.path for refused in done.conflicts] in (["folder/hooks"], [gone])
+    assert not (world.root / "folder" / "hooks" / "post-checkout").exists()
+    assert [entry.state for entry in history(str(world.root), world.environ)] == ["applied"]
+
+
+def test_what_has_not_is_brought_back(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / "folder" / "hooks").mkdir(parents=True)
+    (world.root / "folder" / "hooks" / "post-checkout").write_text("no hook yet\n")
+    layer = world.begin()
+    subprocess.run(["rm", "-r", str(layer / "folder" / "hooks")], check=True)
+    assert world.apply().ok
+    assert undo(str(world.root), world.environ).ok
+    assert (world.root / "folder" / "hooks" / "post-checkout").exists()
+
+
 def test_a_protected_directory_is_deleted_where_nothing_in_it_is_protected(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / ".github" / "workflows").mkdir(parents=True)

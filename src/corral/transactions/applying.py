@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from time import time
 
 from corral.errors import TransactionError
@@ -19,7 +20,7 @@ from corral.transactions.staging import Refused, Stage, ordered, print_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any, Self
 
     from corral.transactions.book import Entry
@@ -183,7 +184,11 @@ def undo(root: str, environ: Mapping[str, str], id_: str = "") -> Applied:
             touched = _touched(project, entry)
             if touched:
                 return Applied(entry.id, (), tuple(Refused(path, "it was changed since") for path in touched))
-            renamed = _renamed_back(book, entry, project)
+            renamed, planted = _renamed_back(book, entry, project)
+            if planted:
+                book.abandon(entry.id)
+                why = "it has become protected: what is written there runs later, outside the sandbox"
+                return Applied(entry.id, (), (Refused(planted, why),))
             # A directory that comes back was open to its owner while it was moved.
             closed = [
                 (each.path, each.old, each.old)
@@ -217,13 +222,29 @@ def _touched(project: Tree, entry: Entry) -> list[str]:
     return found
 
 
-def _renamed_back(book: Book, entry: Entry, project: Tree) -> list[Operation]:
+def _renamed_back(book: Book, entry: Entry, project: Tree) -> tuple[list[Operation], str]:
+    """Return what brings back what was there, and what of it would be protected."""
     try:
         with Tree(book.slots(entry.id)) as slots:
-            return [_taken_back(each, project, slots) for each in reversed(entry.operations) if each.slot]
+            back = [_taken_back(each, project, slots) for each in reversed(entry.operations) if each.slot]
+            return back, next(_planted(back, project, slots), "")
     except OSError as error:
         book.abandon(entry.id)
         raise TransactionError(f"what was there cannot be put beside the project: {error.strerror}") from error
+
+
+def _planted(back: Iterable[Operation], project: Tree, slots: Tree) -> Iterator[str]:
+    """Yield what is protected by now and would come back: commands may have made a repository around it since."""
+    is_protected = Guarded(project, project, (), ())
+    pending = [(each.slot, each.path) for each in back if each.new is not None]
+    while pending:
+        slot, path = pending.pop()
+        if is_protected(path):
+            yield path
+        found = slots.status(slot)
+        if found is not None and stat.S_ISDIR(found.st_mode):
+            slots.open_up(slot, found)
+            pending += [(f"{slot}/{name}", f"{path}/{name}") for name in slots.names(slot)]
 
 
 def _taken_back(operation: Operation, project: Tree, slots: Tree) -> Operation:
