@@ -106,6 +106,8 @@ def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], proje
         pytest.param(["check", "--root", "/", "--", "ls"], "project_root must not be", id="the root of everything"),
         pytest.param(["batch", "calls.jsonl"], "calls are read from stdin: corral batch < calls.jsonl", id="a file"),
         pytest.param(["demo", "--", "ls"], "demo takes no command", id="a demo of something"),
+        pytest.param(["rule", "name-rm", "x"], "corral: rule has no place for x\n", id="a word too many"),
+        pytest.param(["grants", "add"], "corral: what should it approve? Give the command after --", id="approve what"),
     ],
 )
 def test_wrong_arguments_are_125_with_a_hint_and_nothing_on_stdout(

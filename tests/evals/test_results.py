@@ -9,7 +9,7 @@ import pytest
 from corral.errors import CorralError
 from corral.evals.compare import Change, compare
 from corral.evals.outcome import Outcome
-from corral.evals.results import Rate, junit, rates, read, summary, write
+from corral.evals.results import RESULTS, Rate, junit, rates, read, summary, write
 from corral.evals.telling import comparison_text, progress_text, summary_text
 from corral.terminal import Terminal
 
@@ -105,6 +105,12 @@ def test_a_comparison_names_what_broke_what_was_mended_and_what_else_moved() -> 
     assert (found.is_worse, found.same) == (True, 0)
     assert found.tags == (("x", 0.5, 1.0), ("z", None, 0.0))
     assert json.loads(json.dumps(found.to_dict()))["changes"][0]["kind"] == "broken"
+
+
+def test_a_file_without_outcomes_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / RESULTS).write_text("\n")
+    with pytest.raises(CorralError, match=r"is no results\.jsonl of corral eval"):
+        read(str(tmp_path))
 
 
 def test_a_task_that_was_changed_is_told_from_one_that_broke() -> None:

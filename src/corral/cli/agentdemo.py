@@ -37,7 +37,8 @@ def main(options: argparse.Namespace) -> int:
         except ImportError as error:
             if (error.name or "").startswith("corral"):
                 raise
-            raise MissingError(f"{MISSING} ({error})") from None
+            # Behind the semicolon it says again what to run.
+            raise MissingError(f"{MISSING} ({str(error).partition(';')[0]})") from None
         name = model.name_for(options.model, os.environ)
 
         def say(line: str) -> None:

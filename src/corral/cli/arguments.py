@@ -148,7 +148,9 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
     if options.verb not in CALLS and getattr(options, "action", None) != "add":
         if loose and options.verb == "batch":
             parser.error(f"calls are read from stdin: corral batch < {visible(loose[0])}")
-        if loose or command is not None:
+        if loose:
+            parser.error(f"{options.verb} has no place for {visible(loose[0])}")
+        if command is not None:
             parser.error(f"{options.verb} takes no command")
         if getattr(options, "token_file", None) and not options.http:
             parser.error("--token-file is for --http")
@@ -177,7 +179,8 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
     if given > 1:
         parser.error("give one of: -- CMD, --shell STRING" + (", --jsonl" if options.verb == "check" else ""))
     if given == 0:
-        parser.error(f"what should it {options.verb}? Give the command after --, or --shell STRING")
+        does = "approve" if options.verb == "grants" else options.verb
+        parser.error(f"what should it {does}? Give the command after --, or --shell STRING")
     if batch and (options.cwd is not None or options.json):
         parser.error("with --jsonl every line has its own cwd and is JSON already")
 

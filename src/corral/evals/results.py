@@ -153,7 +153,8 @@ def _put(path: str, text: str) -> None:
 def read(path: str) -> list[Outcome]:
     """Return the outcomes of a run, from its directory or its results; CorralError where one of them is none."""
     found = read_any(path)
-    if not all(outcome.is_sound for outcome in found):
+    # A run has at least one task.
+    if not found or not all(outcome.is_sound for outcome in found):
         raise _foreign(path)
     return found
 
