@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,41 @@ from hypothesis import settings
 from corral import Profile, Sandbox, SandboxConfig
 from corral.model import Decision
 from corral.rulebook import effects, profile_named
+from observe import DEADLINE_SECONDS, running
 
 if TYPE_CHECKING:
     from docplace import Place
 
-# A loaded machine is no failure.
-settings.register_profile("corral", deadline=None)
+# A loaded machine is no failure, and luck is none: `--hypothesis-profile explore` looks for examples that were never tried.
+settings.register_profile("corral", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile("corral")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest tests where each worker begins: what is left at the end is short, and can be shared."""
+    workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    long = [item for item in items if item.path.name == "test_ordinary_user.py"]
+    rest = [item for item in items if item.path.name != "test_ordinary_user.py"]
+    ordered: list[pytest.Item] = []
+    for number in range(workers):
+        share = (len(items) - len(ordered)) // (workers - number)
+        own = long[number::workers]
+        ordered += own + rest[: share - len(own)]
+        del rest[: share - len(own)]
+    items[:] = ordered
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    """What a test leaves running would fail others, of which many count the children and threads of this process."""
+    before = running()
+    yield
+    until = time.monotonic() + DEADLINE_SECONDS
+    while left := running() - before:
+        assert time.monotonic() < until, f"left behind: {left}"
+        time.sleep(0.005)
 
 
 @pytest.fixture(scope="session", autouse=True)

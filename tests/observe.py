@@ -3,6 +3,7 @@
 import itertools
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,18 @@ def children(pid: int) -> list[int]:
                 continue
             if int(stat.rpartition(")")[2].split()[1]) == pid:
                 found.append(int(name))
+    return found
+
+
+def running() -> set[object]:
+    """Return the children of this process and its threads."""
+    found: set[object] = set(threading.enumerate())
+    for task in os.listdir("/proc/self/task"):
+        try:
+            found.update(Path(f"/proc/self/task/{task}/children").read_text().split())
+        except OSError:
+            # The thread is gone, or the kernel has no such lists.
+            continue
     return found
 
 

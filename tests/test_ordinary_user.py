@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -73,6 +74,7 @@ LEFT_OUT = (
 )
 
 
+@cache
 def python_for_all() -> str | None:
     """Return an interpreter like this one that every user may start."""
     for path in (
@@ -113,7 +115,7 @@ def shelf() -> Iterator[Path]:
     python = python_for_all()
     if python is not None:
         # The user cannot write there, and would compile everything for each process anew.
-        subprocess.run([python, "-I", "-m", "compileall", "-q", str(folder / "lib" / "corral")], check=True)
+        subprocess.run([python, "-I", "-m", "compileall", "-q", "-j2", str(folder / "lib")], check=True)
     yield folder
     shutil.rmtree(folder)
 

@@ -2,6 +2,7 @@
 
 import re
 from collections import defaultdict
+from functools import cache
 from typing import Any
 
 from corral.config import SandboxConfig
@@ -29,6 +30,10 @@ QUESTIONS = {
     "structure": "can every part be read with certainty?",
     "path": "does every path stay in the project?",
 }
+
+
+# Read once: the tables are parsed in half a second, and every page asks for the profiles.
+_tables = cache(read_tables)
 
 
 def _code(text: str) -> str:
@@ -123,7 +128,7 @@ def _is_everywhere(text: str) -> bool:
 def examples_by_rule(rows: dict[str, dict[str, Any]]) -> tuple[dict[str, list[str]], dict[str, set[str]]]:
     """Return for each effect's page some examples that meet it, and the commands that can."""
     config = SandboxConfig("/usr", profile="strict")
-    endings = sorted((key for key, data in read_tables()[0]["effects"].items() if data["axis"] == "argv"), key=len)
+    endings = sorted((key for key, data in _tables()[0]["effects"].items() if data["axis"] == "argv"), key=len)
     machine = Machine(NEVER_THERE, home="/home/user")
     found: dict[str, list[str]] = defaultdict(list)
     commands: dict[str, set[str]] = defaultdict(set)
@@ -151,7 +156,7 @@ def effect_page(page: str, key: str, data: dict[str, str], found: list[str], com
         f"`argv-COMMAND-{key}`, such as `argv-{min(commands, default='call')}-{key}`" if axis == "argv" else f"`{page}`"
     )
     lines += [f"| id in findings | {ids} |"]
-    for name in read_tables()[0]["profiles"]:
+    for name in _tables()[0]["profiles"]:
         lines.append(f"| `{name}` | {profile_named(name).effects[key]} |")
     lines += [f'| in a policy file | `[effects]` `{key} = "allow"`, `"ask"` or `"deny"` |', ""]
     if found:
@@ -171,7 +176,7 @@ def group_page(key: str, data: dict[str, str], rows: dict[str, dict[str, Any]]) 
     lines += [
         f"| id in findings | `name-NAME`, such as `name-{next(name for name in members if name.islower() and '*' not in name)}` |"
     ]
-    for name in read_tables()[0]["profiles"]:
+    for name in _tables()[0]["profiles"]:
         lines.append(f"| `{name}` | {profile_named(name).groups[key]} |")
     lines += [f'| in a policy file | `[groups]` `{key} = "allow"`, `"ask"` or `"deny"` |', ""]
     lines += ["## Names\n", ", ".join(f"`{name}`" for name in members) + ".\n"]
@@ -185,7 +190,7 @@ def group_page(key: str, data: dict[str, str], rows: dict[str, dict[str, Any]]) 
 
 def pages() -> dict[str, str]:
     """Return every page by its path below docs/."""
-    tables, rows = read_tables()
+    tables, rows = _tables()
     for name, row in rows.items():
         row.setdefault("id", name)
     found, commands = examples_by_rule(rows)

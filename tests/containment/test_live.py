@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attempt import EPILOGUE, PRELUDE, has_bubblewrap, must_hold
+from attempt import has_bubblewrap, must_hold, program
 
 from corral import Containment, ContainmentError, Handle, Sandbox
 from observe import alive, eventually, in_foreground, seen_before_its_end, unique_seconds, with_enough_time
@@ -184,8 +184,7 @@ PUSH_WITH_HIGH_BITS = "for key in b'x': call(16 if X86 else 29, 0, 0x100005412, 
 
 @pytest.mark.parametrize("body", [PUSH, PUSH_WITH_HIGH_BITS], ids=["plain", "high bits"])
 def test_nothing_is_typed_into_a_terminal_from_inside(held: Sandbox, loose: Sandbox, project: Path, body: str) -> None:
-    program = PRELUDE + "".join(f"    {line}\n" for line in body.splitlines()) + EPILOGUE
-    (project / "attack.py").write_text(program)
+    (project / "attack.py").write_text(program(body))
 
     def attack(box: Sandbox) -> bytes:
         return box.start([PYTHON, "-S", "attack.py", "{}"], pty=True).wait().stdout

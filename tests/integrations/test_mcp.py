@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -339,7 +340,7 @@ def test_only_so_many_processes_run_at_once(home: Home) -> None:
 def test_when_the_client_hangs_up_everything_ends(home: Home, way: tuple[str, str]) -> None:
     async def body() -> None:
         background, running = unique_seconds(), unique_seconds()
-        with served(home) as server:
+        with served(home) if way[0] == "http" else nullcontext() as server:
             async with connected(home, *way, server) as client:
                 told(
                     await client.call_tool(

@@ -69,37 +69,35 @@ def test_a_person_who_says_once_lets_one_call_run(connect: Connect) -> None:
     assert all("git init -q . && git reset --hard" in text for text in person.asked)
 
 
-@pytest.mark.parametrize(
-    "person",
-    [
-        pytest.param(("accept", "no"), id="no"),
-        pytest.param(("decline", ""), id="declined"),
-        pytest.param(("cancel", ""), id="closed"),
-    ],
-)
-def test_a_person_who_does_not_say_once_refuses(connect: Connect, person: tuple[str, str]) -> None:
-    action, word = person
-    someone = Person(action, **({"answer": word} if word else {}))
+def test_a_person_who_does_not_say_once_refuses(connect: Connect) -> None:
+    someone = Person("accept")
 
     async def body() -> None:
         async with connect(elicitation_callback=someone) as client:
-            data = told(await client.call_tool("run_command", ASKED))
-            assert data["denied"]
-            assert data["reason"].endswith("The person who was asked said no.")
-            assert told(await client.call_tool("start_process", ASKED))["denied"]
+            for action, content in (("accept", {"answer": "no"}), ("decline", {}), ("cancel", {})):
+                someone.answer = Person(action, **content).answer
+                data = told(await client.call_tool("run_command", ASKED))
+                assert data["denied"], action
+                assert data["reason"].endswith("The person who was asked said no.")
+                assert told(await client.call_tool("start_process", ASKED))["denied"], action
 
     drive(body)
+    assert len(someone.asked) == 6
 
 
-@pytest.mark.parametrize("content", [{}, {"answer": "always"}, {"answer": True}, {"answer": ""}])
-def test_an_answer_that_is_none_runs_nothing(connect: Connect, home: Home, content: dict[str, Any]) -> None:
+def test_an_answer_that_is_none_runs_nothing(connect: Connect, home: Home) -> None:
+    someone = Person("accept")
+
     async def body() -> None:
-        async with connect(elicitation_callback=Person("accept", **content)) as client:
-            result = await client.call_tool("run_command", {"shell": "touch ran; git reset --hard"})
-            assert result.is_error
+        async with connect(elicitation_callback=someone) as client:
+            for content in ({}, {"answer": "always"}, {"answer": True}, {"answer": ""}):
+                someone.answer = Person("accept", **content).answer
+                result = await client.call_tool("run_command", {"shell": "touch ran; git reset --hard"})
+                assert result.is_error, content
 
     drive(body)
     assert not (home.project / "ran").exists()
+    assert len(someone.asked) == 4
 
 
 def test_an_answer_counts_for_its_question_only_and_only_once(home: Home) -> None:
