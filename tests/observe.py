@@ -122,8 +122,8 @@ _numbers = iter(range(1, 1_000_000))
 
 
 def unique_seconds() -> str:
-    """Return a length of sleep that no other test uses, to know a process by."""
-    return f"{3000 + os.getpid() % 1000}.{next(_numbers):06d}"
+    """Return a length of sleep that no other test on this machine uses, to know a process by."""
+    return f"{3000 + next(_numbers)}.{os.getpid():07d}"
 
 
 def in_foreground(pid: int) -> bool:

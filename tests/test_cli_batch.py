@@ -139,8 +139,10 @@ def test_the_reader_going_away_ends_the_batch(project: Path) -> None:
     with started("--workers", "2", cwd=project) as process:
         assert process.stdout is not None
         process.stdout.close()
-        for number in range(2):
-            say(process.stdin, {"id": number, "argv": ["echo"]})
+        assert process.stdin is not None
+        # Both at once: after the first answer it may be gone.
+        process.stdin.write(b'{"id": 1, "argv": ["echo"]}\n{"id": 2, "argv": ["echo"]}\n')
+        process.stdin.flush()
         assert process.wait(DEADLINE_SECONDS) == 125
 
 

@@ -12,7 +12,7 @@ import pytest
 from attempt import attempt, works_uncontained
 
 from corral import Containment, Limits, Sandbox
-from observe import children
+from observe import children, unique_seconds
 
 FILES = {
     "read a file outside": "return open(facts['secret']).read() == 'canary'",
@@ -119,8 +119,8 @@ def test_no_other_process_is_reached(held: Sandbox, loose: Sandbox, sleeper: int
 
 
 SERVERS = {
-    "TCP over the host's loopback": "return socket.create_connection(('127.0.0.1', facts['tcp']), 1)",
-    "UDP over the host's loopback": "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.settimeout(0.5)\ns.sendto(b'x', ('127.0.0.1', facts['udp']))\nreturn s.recv(1) == b'x'",
+    "TCP over the host's loopback": "return socket.create_connection(('127.0.0.1', facts['tcp']), 20)",
+    "UDP over the host's loopback": "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.settimeout(20)\ns.connect(('127.0.0.1', facts['udp']))\ns.send(b'x')\nreturn s.recv(1) == b'x'",
     "TCP by the mapped address": "return socket.create_connection(('::ffff:127.0.0.1', facts['tcp']), 1)",
     "a unix socket by path": "s = socket.socket(socket.AF_UNIX)\ns.connect(facts['socket'])\nreturn True",
     "a unix socket by abstract name": "s = socket.socket(socket.AF_UNIX)\ns.connect(chr(0) + facts['abstract'])\nreturn True",
@@ -213,7 +213,7 @@ def test_no_server_outside_hands_over_a_descriptor(
 ) -> None:
     body = """
 s = socket.socket(socket.AF_UNIX)
-s.settimeout(2)
+s.settimeout(20)
 s.connect(facts['address'])
 _, (fd,), _, _ = socket.recv_fds(s, 10, 1)
 return os.read(os.open('secret', os.O_RDONLY, dir_fd=fd), 10) == b'canary'
@@ -325,9 +325,9 @@ def test_a_command_holds_no_descriptor_but_its_three(held: Sandbox) -> None:
 
 
 LEFT = {
-    "shared memory": ("return libc.shmget(4242, 4096, 0o1600) >= 0", "return libc.shmget(4242, 0, 0) >= 0"),
-    "semaphores": ("return libc.semget(4242, 1, 0o1600) >= 0", "return libc.semget(4242, 0, 0) >= 0"),
-    "queues": ("return libc.msgget(4242, 0o1600) >= 0", "return libc.msgget(4242, 0) >= 0"),
+    "shared memory": ("return libc.shmget(facts['key'], 4096, 0o1600) >= 0", "return libc.shmget(facts['key'], 0, 0) >= 0"),
+    "semaphores": ("return libc.semget(facts['key'], 1, 0o1600) >= 0", "return libc.semget(facts['key'], 0, 0) >= 0"),
+    "queues": ("return libc.msgget(facts['key'], 0o1600) >= 0", "return libc.msgget(facts['key'], 0) >= 0"),
 }
 
 
@@ -335,27 +335,29 @@ LEFT = {
 def test_nothing_is_left_in_the_kernel_for_the_next_command(
     held: Sandbox, loose: Sandbox, leave: str, find: str
 ) -> None:
-    assert attempt(held, leave) == "succeeded"
-    assert attempt(held, find).startswith("held")
-    assert attempt(loose, leave) == "succeeded"
-    assert attempt(loose, find) == "succeeded"
+    # Of the test's own: where nothing holds, keys are the machine's.
+    key = 1_000_000 + os.getpid()
+    assert attempt(held, leave, key=key) == "succeeded"
+    assert attempt(held, find, key=key).startswith("held")
+    assert attempt(loose, leave, key=key) == "succeeded"
+    assert attempt(loose, find, key=key) == "succeeded"
     removal = {
-        "shmget": "return libc.shmctl(libc.shmget(4242, 0, 0), 0, None) == 0",
-        "semget": "return libc.semctl(libc.semget(4242, 0, 0), 0, 0) == 0",
-        "msgget": "return libc.msgctl(libc.msgget(4242, 0), 0, None) == 0",
+        "shmget": "return libc.shmctl(libc.shmget(facts['key'], 0, 0), 0, None) == 0",
+        "semget": "return libc.semctl(libc.semget(facts['key'], 0, 0), 0, 0) == 0",
+        "msgget": "return libc.msgctl(libc.msgget(facts['key'], 0), 0, None) == 0",
     }
-    assert attempt(loose, next(body for name, body in removal.items() if name in leave)) == "succeeded"
+    assert attempt(loose, next(body for name, body in removal.items() if name in leave), key=key) == "succeeded"
 
 
 def test_files_in_shared_memory_are_neither_the_hosts_nor_the_next_commands(held: Sandbox) -> None:
-    name = f"/dev/shm/corral-test-{os.getpid()}"
+    name = f"/dev/shm/corral-test-{unique_seconds()}"
     assert held.run(f"echo x > {name} && mkdir {name}.d && cat {name}", shell=True).stdout == b"x\n"
     assert not Path(name).exists()
     assert held.run(["ls", "-A", "/dev/shm"]).stdout == b""
 
 
 def test_temporary_files_are_private_and_last_as_long_as_the_sandbox(held: Sandbox) -> None:
-    name = f"/tmp/corral-test-{os.getpid()}"
+    name = f"/tmp/corral-test-{unique_seconds()}"
     assert held.run(f"echo x > {name}; echo y > ~/kept", shell=True).ok
     assert held.run(f"cat {name} ~/kept", shell=True).stdout == b"x\ny\n"
     assert not Path(name).exists()

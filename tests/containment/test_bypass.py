@@ -21,7 +21,7 @@ def read(sock):
     return data
 def proxy():
     sock = socket.create_connection(("127.0.0.1", 61080), 20)
-    sock.settimeout(3)
+    sock.settimeout(20)
     return sock
 def say(data):
     sock = proxy()
@@ -92,13 +92,13 @@ def encrypted(hello):
     message[1:4] = (len(message) - 4).to_bytes(3, "big")
     return hello[:3] + len(message).to_bytes(2, "big") + bytes(message)
 def direct(address, port, data=b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"):
-    sock = socket.create_connection((address, port), 3)
-    sock.settimeout(3)
+    sock = socket.create_connection((address, port), 20)
+    sock.settimeout(20)
     sock.sendall(data)
     return read(sock)
 def datagram():
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.settimeout(2)
+    sock.settimeout(20)
     sock.sendto(b"?", (EVIL, 53))
     return sock.recv(100)
 def over_socks(kind, address, port=80):

@@ -11,6 +11,7 @@ import pytest
 
 from corral import Containment, Sandbox, SandboxConfig
 from corral.containment import lasting
+from observe import unique_seconds
 
 WEEK_AGO = time.time() - lasting.KEPT_SECONDS - 60
 
@@ -171,7 +172,7 @@ def test_a_home_directory_as_project_has_it_elsewhere(
 def test_a_path_in_it_that_leads_elsewhere_is_an_error_and_no_way_out(
     held: Sandbox, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    victim, home = tmp_path / "victim", Path(f"/tmp/corral-test-{os.getpid()}/home")
+    victim, home = tmp_path / "victim", Path(f"/tmp/corral-test-{unique_seconds()}/home")
     victim.mkdir()
     assert corral(project, f'python3 -c \'import os; os.symlink("{victim}", "{home.parent}")\'').returncode == 0
     home.mkdir(parents=True)

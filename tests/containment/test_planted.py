@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -220,8 +221,7 @@ def test_a_project_on_another_file_system_keeps_them_under_names_that_mean_nothi
 ) -> None:
     if os.stat("/dev/shm").st_dev == os.stat(tmp_path).st_dev:
         pytest.skip("shared memory is on the same file system")
-    root = Path("/dev/shm") / f"corral-test-{os.getpid()}"
-    root.mkdir()
+    root = Path(tempfile.mkdtemp(prefix="corral-test-", dir="/dev/shm"))
     try:
         held = open_sandbox(project_root=str(root))
         result = held.run("mkdir -p .claude/.idea && touch .claude/.idea/x", shell=True)

@@ -455,7 +455,7 @@ def test_no_bytes_crash_a_visit_and_none_is_let_through(begun: bytes, changes: l
         theirs.sendall(data)
         theirs.shutdown(socket.SHUT_WR)
         Visit(ours, Desk(plan, Journal(descriptor))).serve()
-        theirs.settimeout(5)
+        theirs.settimeout(20)
         said = theirs.recv(4096)
     outcomes = {entry.outcome for entry in Journal(descriptor).take()}
     os.close(descriptor)

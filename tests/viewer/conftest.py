@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -19,18 +18,19 @@ from corral.viewer.feed import Feed
 from corral.viewer.parts import Reader
 from corral.viewer.serving import Server, fill
 from corral.viewer.sources import LogSource
-from observe import eventually
+from observe import eventually, running
 
 
 @pytest.fixture(scope="module")
 def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     profile = tmp_path_factory.mktemp("chromium")
+    before = running()
     made = Browser(profile)
     yield made
     made.driver.quit()
     shutil.rmtree(profile, ignore_errors=True)
     # Other tests count the threads and children of this process.
-    eventually(lambda: threading.active_count() == 1)
+    eventually(lambda: running() <= before)
 
 
 @pytest.fixture
