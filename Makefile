@@ -35,8 +35,9 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/docs.py --check
 
+# One more than there are cores: many tests wait for a limit to be reached, or for a process to end.
 test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # The leaves against the frameworks themselves, and the demo's agent, in an environment of their own. ARGS: what pytest takes.
 test-frameworks: $(FRAMEWORKS)/.ready $(RULES)
