@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """What a test leaves running would fail others, of which many count the children and threads of this process."""
+    """What a test leaves running would fail others, of which many count the children of this process."""
     before = running()
     yield
     until = time.monotonic() + DEADLINE_SECONDS

@@ -325,7 +325,10 @@ def test_a_command_holds_no_descriptor_but_its_three(held: Sandbox) -> None:
 
 
 LEFT = {
-    "shared memory": ("return libc.shmget(facts['key'], 4096, 0o1600) >= 0", "return libc.shmget(facts['key'], 0, 0) >= 0"),
+    "shared memory": (
+        "return libc.shmget(facts['key'], 4096, 0o1600) >= 0",
+        "return libc.shmget(facts['key'], 0, 0) >= 0",
+    ),
     "semaphores": ("return libc.semget(facts['key'], 1, 0o1600) >= 0", "return libc.semget(facts['key'], 0, 0) >= 0"),
     "queues": ("return libc.msgget(facts['key'], 0o1600) >= 0", "return libc.msgget(facts['key'], 0) >= 0"),
 }

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -24,13 +25,13 @@ from observe import eventually, running
 @pytest.fixture(scope="module")
 def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     profile = tmp_path_factory.mktemp("chromium")
-    before = running()
+    before, threads = running(), set(threading.enumerate())
     made = Browser(profile)
     yield made
     made.driver.quit()
     shutil.rmtree(profile, ignore_errors=True)
     # Other tests count the threads and children of this process.
-    eventually(lambda: running() <= before)
+    eventually(lambda: running() <= before and set(threading.enumerate()) <= threads)
 
 
 @pytest.fixture
