@@ -59,9 +59,7 @@ def _search_path(environ: Mapping[str, str], root: str) -> Iterator[Check]:
     for entry in dict.fromkeys(environ.get("PATH", "").split(":")):
         if inside(os.path.realpath(os.path.join(root, entry)), root):
             found = f"{entry or 'the working directory'} is on the PATH, and in the project"
-            yield Check(
-                "hooks", "PATH", WARN, found, _FOUND_FIRST, (Fix("Start the host from a shell without it."),)
-            )
+            yield Check("hooks", "PATH", WARN, found, _FOUND_FIRST, (Fix("Start the host from a shell without it."),))
 
 
 def _told(check: HookCheck) -> Check:
