@@ -31,6 +31,10 @@ ALLOWED = "ls"
 CANARY = "a trial by corral itself"  # stands in the owner's log beside them
 _UNJUDGED = "The host runs every command unjudged."
 _FOUND_FIRST = "What a host started from here runs by its name, git or a shell, may be what a command has put there."
+_CHOSEN_SHELL = (
+    "There the agent names the shell that runs a command, which may be a file of the project, and the hook is not told: it "
+    "would run outside the sandbox. Set unified_exec = false below [features] there."
+)
 SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
 REFUSED_STATUS = 2
 OPEN_SANDBOX = "danger-full-access"  # Codex's word for leaving containment to others
@@ -185,9 +189,7 @@ def _codex(path: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
             config = load(file)
     except (OSError, TOMLDecodeError):
         config = {}
-    hooks = config.get("hooks")
-    state = hooks.get("state") if isinstance(hooks, dict) else None
-    known = state.items() if isinstance(state, dict) else ()
+    known = _table(_table(config, "hooks"), "state").items()
     real = (f"{path}:", f"{os.path.realpath(path)}:")
     is_open = config.get("sandbox_mode") == OPEN_SANDBOX
     if not any(isinstance(entry, dict) and entry.get("trusted_hash") and key.startswith(real) for key, entry in known):
@@ -199,3 +201,11 @@ def _codex(path: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
             f"corral's cannot start inside it, and commands fail. Set sandbox_mode = {json.dumps(OPEN_SANDBOX)} there."
         )
         yield HookCheck("codex", path, WARN, f"{place} leaves Codex's own sandbox on", means)
+    elif _table(config, "features").get("unified_exec") is not False:
+        found = f"{place} leaves unified_exec on"
+        yield HookCheck("codex", path, WARN, found, _CHOSEN_SHELL)
+
+
+def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}

@@ -282,3 +282,21 @@ def test_such_a_variable_has_the_shell_run_it(owner: Owner) -> None:
 def test_the_owners_own_environment_is_the_owners(name: str, value: str, owner: Owner) -> None:
     given = value if value.startswith("$") else owner.placed(value)
     assert owner.hook("claude", shell_call(owner, "claude", "ls"), **{name: given}).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("shell", "is_refused"),
+    [
+        ("bash", False),
+        ("/bin/bash", False),
+        ("/usr/bin/zsh", False),
+        ("ROOT/bash", True),
+        ("./bash", True),
+        (["bash"], True),
+    ],
+)
+def test_a_shell_that_the_agent_of_codex_names_is_the_systems(shell: object, is_refused: bool, owner: Owner) -> None:
+    named = shell.replace("ROOT", str(owner.root)) if isinstance(shell, str) else shell
+    call = {"hook_event_name": "PreToolUse", "turn_id": "1", "cwd": str(owner.root), "tool_name": "Bash"}
+    done = owner.hook("codex", json.dumps(call | {"tool_input": {"command": "ls", "shell": named}}).encode())
+    assert (done.returncode == 2) is is_refused

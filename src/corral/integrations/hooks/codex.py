@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+_SHELLS = frozenset((place, name) for place in ("", "/bin", "/usr/bin") for name in ("bash", "sh", "zsh"))
 TOOLS = ("Bash", "apply_patch", "Write", "Edit")
 
 
@@ -40,6 +41,10 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
     cwd = text_at(payload, "cwd")
     text = text_at(payload, "tool_input", "command")
     if tool == "Bash":
+        shell = object_at(payload, "tool_input").get("shell", "bash")
+        # Versions so far do not tell; one that does must not start a program of the project in place of a shell.
+        if not isinstance(shell, str) or shell.rpartition("/")[::2] not in _SHELLS:
+            raise BadPayload(f"{str(shell)[:200]} is no shell of the system's")
         return Asked(SHELL, cwd, text=text, given=object_at(payload, "tool_input"), rewrites=True)
     return Asked(WRITE, cwd, paths=patched_files(text))
 
