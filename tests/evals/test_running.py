@@ -38,6 +38,25 @@ def tried(place: Path, **data: Any) -> tuple[str, tuple[str, ...]]:
 FILES = {"a.txt": "one\n", "run.sh": {"text": "echo hi\n", "mode": "755"}, "bin": {"base64": "AP8="}, "to": {"link": "a.txt"}, "d": {"directory": True}}  # fmt: skip
 
 
+@pytest.mark.parametrize("matched", [{"lacks": "end"}, {"contains": "end"}, {"regex": "^.*$"}])
+def test_a_file_that_is_too_long_is_not_judged_by_its_beginning(place: Path, matched: dict[str, str]) -> None:
+    makes = {"profile": "workspace", "shell": "truncate -s 17M big; echo end >> big"}
+    told = "big: longer than 16 MiB, so it is not looked at"
+    assert tried(place, **makes, expect={"files": {"big": matched}}) == ("failed", (told,))
+    assert tried(place, **makes, expect={"files": {"big": "exists"}}) == ("passed", ())
+
+
+def test_where_it_is_stands_for_itself_in_files_too(place: Path) -> None:
+    makes = {"profile": "workspace", "shell": "pwd > here; ln -s $PWD/here to"}
+    expect = {"files": {"here": {"equal": "{project}\n"}, "to": {"equal": "{project}/here"}}}
+    assert tried(place, **makes, expect=expect) == ("passed", ())
+
+
+def test_a_file_of_some_megabytes_is_looked_at_as_a_whole(place: Path) -> None:
+    makes = {"profile": "workspace", "shell": "truncate -s 3M big; echo end >> big"}
+    assert tried(place, **makes, expect={"files": {"big": {"contains": "end\n"}}}) == ("passed", ())
+
+
 @pytest.mark.parametrize(
     ("argv", "expect"),
     [

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from corral.transaction import Transaction
 
 MAX_EXCERPT = 1000  # characters of what a call printed, kept where it is not as expected
-MAX_READ = 1024 * 1024  # bytes of a file that is looked at afterwards
+MAX_READ = 16 * 1024 * 1024  # bytes of a file that is looked at afterwards
 PREFIX = "corral-eval-"
 _UNFIT = {"root": "only root can try it", "not-root": "root cannot try it"}
 
@@ -241,27 +241,32 @@ def _set_up(root: str, files: Mapping[str, Any], *, replaces: bool = False) -> N
 def _after(expect: Mapping[str, Any], folder: str) -> Iterator[str]:
     for where in ("files", "outside"):
         for name, wanted in expect.get(where, {}).items():
-            content = _content(os.path.join(_root(folder, where), name), _root(folder, where))
             shown = name if where == "files" else f"outside/{name}"
-            yield from (f"{shown}: {said}" for said in file_difference(wanted, content))
+            content = _content(os.path.join(_root(folder, where), name), _root(folder, where))
+            if content is not None and len(content) > MAX_READ and not isinstance(wanted, str):
+                # Its beginning says nothing about what it lacks.
+                yield f"{shown}: longer than {MAX_READ >> 20} MiB, so it is not looked at"
+                continue
+            text = None if content is None else replaced(content.decode("utf-8", "replace"), _shown(folder))
+            yield from (f"{shown}: {said}" for said in file_difference(wanted, text))
 
 
 def _is_behind_link(path: str, root: str) -> bool:
     return os.path.realpath(path) != os.path.realpath(root) + path[len(root) :]
 
 
-def _content(path: str, root: str) -> str | None:
-    """Return a file's text; empty for what is there and is no regular file, which nobody opens."""
+def _content(path: str, root: str) -> bytes | None:
+    """Return what a file holds, or its beginning; nothing of what is there and is no regular file, which nobody opens."""
     if _is_behind_link(os.path.dirname(path), root):
         # What a command's own link leads to is no file of the project.
         return None
     try:
         about = os.lstat(path)
         if stat.S_ISLNK(about.st_mode):
-            return os.readlink(path)
+            return os.fsencode(os.readlink(path))
         if not stat.S_ISREG(about.st_mode):
-            return ""
+            return b""
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
-            return file.read(MAX_READ).decode("utf-8", "replace")
+            return file.read(MAX_READ + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
