@@ -12,7 +12,7 @@ function transactionSection(call, store, picks) {
   return section("Transaction", "", el("div", { class: "card", id: "transaction" },
     el("header", {}, sign(state), el("b", {}, STATES[state]), el("span", { class: "mono foreign" }, id),
       el("button", { class: "link", type: "button", onclick: () => picks.transaction(call.transaction) }, "show only this")),
-    waits ? el("p", { class: "note" }, state === "part" ? "The rest waits for the owner: " : "It waits for the owner: ", el("span", { class: "mono foreign" }, `corral apply ${id}`), " or ", el("span", { class: "mono foreign" }, `corral discard ${id}`)) : null),
+    waits ? el("p", { class: "note" }, state === "part" ? "The rest waits for the owner: " : "It waits for the owner: ", ["history", "apply", "discard"].map((verb, n) => [n ? ", " : "", el("span", { class: "mono foreign" }, `corral ${verb} ${id}`)])) : null),
   el("ol", { class: "chain", id: "members" }, members.slice(0, MAX_MEMBERS).map((i) => member(store.calls[i], i, call, picks))),
   members.length > MAX_MEMBERS ? el("p", { class: "note" }, `and ${count(members.length - MAX_MEMBERS)} more`) : null);
 }
