@@ -25,6 +25,7 @@ EFFECTS = frozenset(
         "sets",
         "rewrites",
         "discards",
+        "wipes",
         "privileges",
         "kills",
         "changes",

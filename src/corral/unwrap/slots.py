@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PURE = {
     "rewrites": "history",
     "discards": "discard",
+    "wipes": "wipe",
     "privileges": "privilege",
     "kills": "process",
     "changes": "system",
@@ -228,9 +229,8 @@ class Slots:
         written = self.walker.written
         if not written or HOLE in word.text:
             return
-        names = [
-            self.walker.machine.absolute(word.text, c) + suffix for c in self.act.cwds or () for suffix in suffixes
-        ]
+        absolute = self.walker.machine.absolute
+        names = [absolute(word.text, cwd) + suffix for cwd in self.act.cwds or () for suffix in suffixes]
         if HOLE in written or any(
             path == name or path.startswith(name.rstrip("/") + "/") or (word.glob and glob_fits(path, name))
             for path in written
