@@ -48,6 +48,9 @@ REPEATED = [
     "test_policy.py",
     "test_trust.py",
     "transactions/test_applying.py",
+    "transactions/test_full.py",
+    "transactions/test_replaced.py",
+    "transactions/test_waiting.py",
     *CONTAINMENT,
 ]
 COPIED = [

@@ -87,3 +87,22 @@ def test_an_id_that_several_begin_with_undoes_none(world: World) -> None:
         undo(str(world.root), world.environ, "abc")
     assert undo(str(world.root), world.environ, "abc1").ok
     assert sorted(entry.state for entry in history(str(world.root), world.environ)) == ["applied", "undone"]
+
+
+def test_what_is_not_yet_locked_is_not_removed_by_who_cleans(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    above = os.path.dirname(world.held.path)
+    lock = place.flock
+
+    def cleaned_meanwhile(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(place, "flock", lock)
+        place.clean(above)
+        lock(descriptor, how)
+
+    monkeypatch.setattr(place, "flock", cleaned_meanwhile)
+    made = place.make(str(world.root), (), world.environ)
+    assert Path(made.path, "upper").is_dir()
+    made.remove()
+    (Path(above) / ".00").mkdir()
+    os.utime(Path(above) / ".00", (1, 1))
+    place.clean(above)
+    assert os.listdir(above) == [world.held.id]

@@ -28,6 +28,7 @@ KEPT_SECONDS = 7 * 24 * 3600.0  # how long what waits for an answer is kept
 MAX_WAITING = 50
 MAX_WAITING_BYTES = 2 << 30
 CLEAN_SECONDS = 0.5  # for removing what others left; the rest is the next one's
+UNLOCKED_SECONDS = 3600.0  # for a process to lock what it has made, on a machine that does not get to it
 TICK_SECONDS = 0.02  # longer than any kernel's clock tick
 ID_BYTES = 6
 _MARK, _PENDING, _INODES = "begun", "pending", "inodes"
@@ -115,10 +116,13 @@ def make(project: str, writable: Iterable[str], environ: Mapping[str, str]) -> P
     if not above:
         raise ContainmentError("a transaction needs a directory of this user's own, outside of what commands can write")
     os.makedirs(above, 0o700, exist_ok=True)
-    path = f"{above}/{os.urandom(ID_BYTES).hex()}"
-    os.mkdir(path, 0o700)
-    held = os.open(path, _DIRECTORY)
+    name = os.urandom(ID_BYTES).hex()
+    path, unlocked = f"{above}/{name}", f"{above}/.{name}"
+    os.mkdir(unlocked, 0o700)
+    held = os.open(unlocked, _DIRECTORY)
     flock(held, LOCK_EX)
+    # Only now, or somebody who cleans could take it for one whose process was killed.
+    os.rename(unlocked, path)
     place = Place(path, held)
     with Tree(project) as tree:
         place.project = identity(tree.descriptor)
@@ -157,6 +161,8 @@ def clean(above: str) -> None:
     for name in names:
         if monotonic() > give_up_at:
             return
+        if name.startswith(".") and _age(f"{above}/{name}") < UNLOCKED_SECONDS:
+            continue
         place = _held(f"{above}/{name}")
         if place is None:
             continue
@@ -167,10 +173,14 @@ def clean(above: str) -> None:
 
 
 def _waits(path: str) -> bool:
+    return _age(f"{path}/{_PENDING}") < KEPT_SECONDS
+
+
+def _age(path: str) -> float:
     try:
-        return time() - os.lstat(f"{path}/{_PENDING}").st_mtime < KEPT_SECONDS
+        return time() - os.lstat(path).st_mtime
     except OSError:
-        return False
+        return float("inf")
 
 
 def _held(path: str) -> Place | None:
