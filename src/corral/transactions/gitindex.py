@@ -14,13 +14,11 @@ if TYPE_CHECKING:
     from corral.transactions.beneath import Tree
 
 MAX_BYTES = 1 << 26
-_HEAD, _STATUS, _FIXED, _HASH = (
-    12,
-    40,
-    62,
-    20,
-)  # bytes: before the entries, of times and sizes, before a name, of a checksum
-_MODE = slice(24, 28)
+_HEAD_BYTES = 12  # before the entries
+_MODE_AT = 24  # in an entry; before it stand times and numbers of the file, behind it owners and size
+_SAID_AT = 40  # what it says of the contents, the flags and the name
+_NAME_AT = 62
+_HASH_BYTES = 20
 _EXTENDED = 0x4000
 _VERSIONS = (2, 3)
 
@@ -42,20 +40,20 @@ def parsed(data: bytes) -> bytes:
     version, count = int.from_bytes(data[4:8], "big"), int.from_bytes(data[8:12], "big")
     if data[:4] != b"DIRC" or version not in _VERSIONS:
         return b""
-    said, at = [data[:_HEAD]], _HEAD
+    said, at = [data[:_HEAD_BYTES]], _HEAD_BYTES
     for _ in range(count):
         flags = int.from_bytes(data[at + 60 : at + 62], "big")
-        start = at + _FIXED + (2 if flags & _EXTENDED else 0)
+        start = at + _NAME_AT + (2 if flags & _EXTENDED else 0)
         end = data.find(b"\0", start)
         after = at + (end - at) // 8 * 8 + 8
         if end < 0 or after > len(data) or data[end:after].strip(b"\0"):
             return b""
-        said.append(data[at:][_MODE] + data[at + _STATUS : end])
+        said.append(data[at + _MODE_AT : at + _MODE_AT + 4] + data[at + _SAID_AT : end])
         at = after
-    while at < len(data) - _HASH:
+    while at < len(data) - _HASH_BYTES:
         # An extension in small letters is one that changes what the entries mean.
         name, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "big")
         if not name.isalpha() or not name[:1].isupper():
             return b""
         at += 8 + size
-    return b"\0".join(said) if at == len(data) - _HASH else b""
+    return b"\0".join(said) if at == len(data) - _HASH_BYTES else b""
