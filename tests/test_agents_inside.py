@@ -245,6 +245,18 @@ def test_a_program_that_commands_could_write_is_no_agent_that_the_policy_names(w
     assert "api.anthropic.com" not in done.stderr
 
 
+def test_a_variable_that_the_proxy_adds_on_the_way_does_not_enter(home: Home) -> None:
+    home.more = 'agents = ["claude"]\n'
+    home.policy("")
+    asking = "show ANTHROPIC_API_KEY\nquit\n"
+    assert "of-the-owner" in home.run("--", "claude", said=asking).stdout
+    home.more += 'inject = ["api.anthropic.com:443 X-Api-Key: ${ANTHROPIC_API_KEY}"]\n'
+    home.policy("")
+    done = home.run("--", "claude", said=asking)
+    assert done.returncode == 0, done
+    assert "of-the-owner" not in done.stdout + done.stderr
+
+
 def test_a_project_cannot_name_an_agent(home: Home) -> None:
     (home.project / "corral.toml").write_text('[containment]\nagents = ["claude"]\n')
     done = home.run("--", "claude", said="show ANTHROPIC_API_KEY\nquit\n")

@@ -116,6 +116,11 @@ def injection(text: object) -> str:
     return f"{where} {name}: {value.strip()}"
 
 
+def variables(text: str) -> list[str]:
+    """Return the owner's variables that a value names as ${NAME}."""
+    return [part.partition("}")[0] for part in text.split("${")[1:]]
+
+
 class Grants:
     """The grants of one sandbox, canonical, ready to be asked."""
 

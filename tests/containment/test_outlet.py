@@ -108,6 +108,11 @@ def test_what_is_refused_is_told_with_the_grant_that_would_allow_it(fleet: Fleet
     assert granted["stdout"] == "VICTIM"
 
 
+def test_a_program_that_shows_only_the_first_line_of_a_refusal_says_whose_it_is(fleet: Fleet) -> None:
+    result = fleet.run(*code("import urllib.request as r; r.urlopen('https://evil.example/')"))
+    assert "403 Refused by corral" in result["stderr"], result
+
+
 def test_what_does_not_answer_has_failed_and_is_no_violation(fleet: Fleet) -> None:
     result = fleet.run("curl", "-sS", "http://nowhere.example.org/")
     told = [(c["outcome"], c["target"]) for c in result["connections"]]
@@ -120,6 +125,13 @@ def test_a_program_that_takes_no_proxy_is_told_of_it(fleet: Fleet) -> None:
     (violation,) = result["violations"]
     assert violation["inferred"]
     assert "HTTPS_PROXY" in violation["instead"]
+
+
+@pytest.mark.parametrize(("host", "more"), [("nowhere.example.org", False), ("nowhere.example", True)])
+def test_who_takes_no_proxy_is_told_of_a_grant_only_where_one_is_missing(host: str, more: bool, fleet: Fleet) -> None:
+    (violation,) = fleet.run("curl", "-sS", "--noproxy", "*", f"http://{host}/")["violations"]
+    assert "HTTPS_PROXY" in violation["instead"]
+    assert ("the owner grants more" in violation["instead"]) == more, violation
 
 
 def test_a_name_that_turns_is_refused_once_it_leads_elsewhere(fleet: Fleet) -> None:

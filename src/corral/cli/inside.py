@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral import destinations
 from corral.agentbook import named, of_program
 from corral.cli import console, loosening
 from corral.containment.toolchains import is_system
@@ -72,6 +73,8 @@ def with_agent(config: SandboxConfig, agent: Agent, program: str, environ: Mappi
         containment = containment.replace(network="on")
     given = {name for name in agent.environment if "*" not in name and name in environ}
     given |= {name for name in agent.environment if "*" in name}
+    # What the proxy adds on the way is not to be known inside.
+    given -= {name for text in containment.inject for name in destinations.variables(text)}
     packages = [path for path in _packages(program, environ) if path not in containment.read]
     return config.replace(
         containment=containment.replace(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 
+from corral import destinations
 from corral.config import Limits
 from corral.containment import messages
 from corral.containment.sight import Sight, granted
+from corral.destinations import Grants
 from corral.model import Violation
 
 TYPE_CHECKING = False
@@ -156,9 +158,20 @@ def unreachable(host: str, config: SandboxConfig, *, inferred: bool) -> Violatio
         instead = (
             "Use a program that takes the proxy of HTTPS_PROXY or ALL_PROXY, through which what is granted is reached"
         )
+        if _is_granted(host, config):
+            return Violation("network", host, detail, f"{instead}.", inferred=inferred)
         return granted("network", host, detail, instead, "containment.network", inferred=inferred)
     instead = "Use what is in the project or on the sandbox's own loopback"
     return granted("network", host, detail, instead, "containment.network = 'on'", inferred=inferred)
+
+
+def _is_granted(text: str, config: SandboxConfig) -> bool:
+    name, _, number = text.rpartition(":") if text.count(":") == 1 else (text, "", "")
+    try:
+        port = destinations.port(number) if number else None
+        return Grants(config.containment.destinations).covers(destinations.host(name), port)
+    except ValueError:
+        return False
 
 
 _WRITES = ("fs.write", "fs.make", "fs.remove", "fs.truncate", "fs.refer")

@@ -229,7 +229,8 @@ class Visit:
 
     def _say(self, status: int, text: str, grant: str = "", *, reply: bytes = b"") -> None:
         """Answer in the client's own words, as long as it expects one from us."""
-        words = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway"}[status]
+        # Of a tunnel that was refused, many programs show this and nothing else.
+        words = "Not reached by corral" if status == 502 else "Refused by corral"
         key = "" if grant.startswith("limits.") else "containment.network, "
         said = f"corral: {text}{f'; the owner grants more: {key}{grant}' if grant else ''}\n"
         if self._speaks == "http":
