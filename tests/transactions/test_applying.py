@@ -9,7 +9,7 @@ import pytest
 from worlds import World, owner, tree
 
 from corral.errors import PolicyError, TransactionError
-from corral.transactions import book
+from corral.transactions import book, place
 from corral.transactions.applying import history, undo
 
 
@@ -452,6 +452,23 @@ def test_what_was_closed_to_its_owner_is_deleted_and_comes_back_closed(tmp_path:
     assert tree(world.root) == before
     for name in ("closed", "kept"):
         (world.root / name).chmod(0o755)
+
+
+def test_to_look_at_a_file_that_is_closed_to_its_owner_is_no_change_of_it(tmp_path: Path) -> None:
+    world = World(tmp_path, owner(tmp_path))
+    (world.root / "closed").write_text("one\n")
+    (world.root / "closed").chmod(0o200)
+    world.place = place.make(str(world.root), (), world.environ)
+    world.place.begin()
+    # As an overlay has it: nothing but what was changed, and without a copy of what nobody can read.
+    layer = Path(world.place.layer)
+    (layer / "closed").write_text("two\n")
+    (layer / "closed").chmod(0o200)
+    assert world.changes() == {"closed": "changed"}
+    assert world.diff().startswith("diff --git a/closed b/closed\n")
+    assert world.apply().ok
+    (world.root / "closed").chmod(0o600)
+    assert (world.root / "closed").read_text() == "two\n"
 
 
 def test_names_may_be_any_bytes(world: World) -> None:

@@ -61,7 +61,7 @@ class Look:
 
     def __init__(self, root: str, place: Place, kept: Collection[str], programs: Collection[str] = ()) -> None:
         self.place = place
-        self.project = Tree(root)
+        self.project = Tree(root, opens_files=False)
         try:
             if place.project != identity(self.project.descriptor):
                 raise TransactionError(

@@ -44,8 +44,9 @@ def split(path: str) -> tuple[str, str]:
 class Tree:
     """A directory and all below it. A path is relative to it, without dots; the empty one is the directory itself."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, opens_files: bool = True) -> None:
         self.path = path
+        self._opens_files = opens_files  # that are closed to their owner; that is a change of theirs which others see
         self.descriptor = os.open(path, os.O_RDONLY | _DIRECTORY)
         self._above: tuple[str, int] = ("", self.descriptor)  # the directory that was asked for last
         self.modes: dict[str, int] = {}  # of directories that were opened up
@@ -138,6 +139,8 @@ class Tree:
         try:
             descriptor = os.open(name, READ, dir_fd=at)
         except PermissionError:
+            if not self._opens_files:
+                raise
             held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
             try:
                 mode = stat.S_IMODE(os.fstat(held).st_mode)
