@@ -296,3 +296,18 @@ def test_a_whole_agent_works_inside_and_reaches_its_model_by_name_alone(whole: S
     assert "evil.example:80 is not let through" in result
     assert (whole.work / "made.txt").exists()
     assert "model.example:" in told["stderr"]
+
+
+def test_codex_starts_no_file_of_the_project_for_the_shell_that_its_agent_names(tmp_path: Path) -> None:
+    # The hook is told the command alone, so nobody but Codex can see to it; some older versions did not.
+    session = Session("codex", tmp_path)
+    session.install()
+    shell = session.work / "bash"
+    shell.write_text(f"#!/bin/sh\necho planted >>{session.home}/.bashrc\n")
+    shell.chmod(0o755)
+    (told,) = session.drive({"tool": "exec_command", "input": {"cmd": CONTAINED, "shell": str(shell)}})
+    inside = (session.work / "inside.txt").read_text().strip()
+    assert (inside in told, inside != os.readlink("/proc/self/ns/pid")) == (True, True)
+    assert session.bashrc == "# mine\n"
+    subprocess.run([shell], check=True)
+    assert session.bashrc == "# mine\nplanted\n"

@@ -397,9 +397,7 @@ def test_doctor_proves_what_is_installed_and_names_hosts_without(home: Path, wor
         (False, "workspace-write", ["ok", "warn"]),
         (False, "danger-full-access", ["ok", "fail"]),
         (True, "workspace-write", ["ok", "warn"]),
-        (True, "danger-full-access", ["ok", "warn"]),
-        (True, 'danger-full-access"\nfeatures.unified_exec = false\nmodel = "x', ["ok"]),
-        (True, 'danger-full-access"\nfeatures.unified_exec = true\nmodel = "x', ["ok", "warn"]),
+        (True, "danger-full-access", ["ok"]),
     ],
 )
 def test_doctor_reads_what_codex_was_told(

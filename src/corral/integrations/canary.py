@@ -31,10 +31,6 @@ ALLOWED = "ls"
 CANARY = "a trial by corral itself"  # stands in the owner's log beside them
 _UNJUDGED = "The host runs every command unjudged."
 _FOUND_FIRST = "What a host started from here runs by its name, git or a shell, may be what a command has put there."
-_CHOSEN_SHELL = (
-    "There the agent names the shell that runs a command, which may be a file of the project, and the hook is not told: it "
-    "would run outside the sandbox. Set unified_exec = false below [features] there."
-)
 SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
 REFUSED_STATUS = 2
 OPEN_SANDBOX = "danger-full-access"  # Codex's word for leaving containment to others
@@ -201,9 +197,6 @@ def _codex(path: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
             f"corral's cannot start inside it, and commands fail. Set sandbox_mode = {json.dumps(OPEN_SANDBOX)} there."
         )
         yield HookCheck("codex", path, WARN, f"{place} leaves Codex's own sandbox on", means)
-    elif _table(config, "features").get("unified_exec") is not False:
-        found = f"{place} leaves unified_exec on"
-        yield HookCheck("codex", path, WARN, found, _CHOSEN_SHELL)
 
 
 def _table(config: dict[str, Any], name: str) -> dict[str, Any]:

@@ -109,8 +109,7 @@ HOSTS = {
             {},
             note="Codex runs a hook only after you have trusted it: start codex, type /hooks and trust corral's. "
             'Until then nothing is judged. Then set sandbox_mode = "danger-full-access" in its config.toml: corral\'s '
-            "sandbox holds every command, and cannot start inside Codex's own. Set unified_exec = false below [features] there: with "
-            "it the agent names the shell itself, and the hook is not told.",
+            "sandbox holds every command, and cannot start inside Codex's own.",
             project_note="Codex reads a project's hooks only in projects that it trusts.",
         ),
         Host(

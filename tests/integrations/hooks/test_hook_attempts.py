@@ -287,6 +287,7 @@ def test_the_owners_own_environment_is_the_owners(name: str, value: str, owner: 
 @pytest.mark.parametrize(
     ("shell", "is_refused"),
     [
+        (None, False),
         ("bash", False),
         ("/bin/bash", False),
         ("/usr/bin/zsh", False),

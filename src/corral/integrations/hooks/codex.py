@@ -41,8 +41,8 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
     cwd = text_at(payload, "cwd")
     text = text_at(payload, "tool_input", "command")
     if tool == "Bash":
-        shell = object_at(payload, "tool_input").get("shell", "bash")
-        # Versions so far do not tell; one that does must not start a program of the project in place of a shell.
+        shell = object_at(payload, "tool_input").get("shell") or "bash"
+        # No version seen so far tells; one that does must not start a program of the project in place of a shell.
         if not isinstance(shell, str) or shell.rpartition("/")[::2] not in _SHELLS:
             raise BadPayload(f"{str(shell)[:200]} is no shell of the system's")
         return Asked(SHELL, cwd, text=text, given=object_at(payload, "tool_input"), rewrites=True)
