@@ -83,7 +83,8 @@ def counts_of(terminalreporter: pytest.TerminalReporter) -> dict[str, dict[str, 
     counts: dict[str, dict[str, int]] = {}
     for outcome in ("passed", "failed", "error", "skipped", "xfailed", "xpassed"):
         for report in terminalreporter.stats.get(outcome, []):
-            suite = dict(report.user_properties).get("suite")
+            # A file that cannot be imported has none.
+            suite = dict(getattr(report, "user_properties", ())).get("suite")
             if suite is not None:
                 of_suite = counts.setdefault(suite, {})
                 of_suite[outcome] = of_suite.get(outcome, 0) + 1

@@ -1,5 +1,7 @@
 """The SWE-ReX runtime: sessions, commands and files, and what the guard and the kernel add."""
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -25,6 +27,9 @@ from swerex.runtime.abstract import (
 )
 
 from corral.integrations.swerex import CorralDeployment, CorralRuntime
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from observe import alive, unique_seconds
 
 
 @pytest.fixture
@@ -59,6 +64,19 @@ async def test_a_session_gives_output_and_exit_code(
     runtime: CorralRuntime, command: str, output: str, exit_code: int
 ) -> None:
     assert await said(runtime, command) == (output, exit_code)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+async def test_a_command_whose_task_is_cancelled_is_ended(runtime: CorralRuntime, merged: bool) -> None:
+    seconds = unique_seconds()
+    command = Command(command=f"sleep {seconds}", shell=True, merge_output_streams=merged)
+    task = asyncio.create_task(runtime.execute(command))
+    while not alive(seconds):
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert alive(seconds) == []
 
 
 async def test_sessions_keep_their_state_to_themselves(runtime: CorralRuntime) -> None:

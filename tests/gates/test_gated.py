@@ -30,7 +30,7 @@ from corral.gates import (
     noted,
 )
 from corral.gates.touched import touched
-from corral.integrations.workbench import run_merged
+from corral.integrations.workbench import arun_merged, run_merged
 from corral.ledger import LOG
 from corral.model import Call, Decision
 
@@ -82,15 +82,19 @@ def test_what_a_gate_refuses_is_a_denied_result_and_does_not_run(gated: GatedSan
     assert (project / "plugh").exists()
 
 
-def test_what_an_adapter_puts_before_a_call_does_not_hide_it_from_a_gate(open_box: Sandbox) -> None:
+@pytest.mark.parametrize("way", ["run", "arun"])
+def test_what_an_adapter_puts_before_a_call_does_not_hide_it_from_a_gate(open_box: Sandbox, way: str) -> None:
+    def run(text: str) -> SandboxResult:
+        return run_merged(gated, text) if way == "run" else asyncio.run(arun_merged(gated, text))
+
     heard: list[Ruling] = []
     gates = Patterns(
         Pattern("no-deploy", "^deploy", "Nothing is deployed."), Pattern("a-word", "^[a-z]+ ", "", required=True)
     )
     gated = GatedSandbox(open_box, gates, on_ruling=heard.append)
-    refused = run_merged(gated, "deploy now")
+    refused = run("deploy now")
     assert (refused.denied, refused.argv) == (True, ("deploy now",))
-    done = run_merged(gated, "echo out; echo err >&2")
+    done = run("echo out; echo err >&2")
     assert (done.stdout_text, done.stderr_text) == ("out\nerr\n", "")
     assert [(ruling.rule, ruling.result_id) for ruling in heard] == [("no-deploy", refused.id), ("", done.id)]
 

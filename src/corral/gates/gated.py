@@ -86,10 +86,18 @@ class GatedSandbox:
             passage.result_id = result.id
             return self._shown(result, call_id)
 
-    async def arun(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> SandboxResult:
-        """Run a call as `Sandbox.arun` does, if every gate lets it pass."""
+    async def arun(
+        self,
+        argv: Sequence[object] | str,
+        *,
+        call_id: str = "",
+        meant: Sequence[object] | str | None = None,
+        **options: Any,
+    ) -> SandboxResult:
+        """Run a call as `Sandbox.arun` does, if every gate lets it pass; `meant` as with `run`."""
         argv = _copy(argv)
-        with await self._passage_in_loop(self._call(argv, call_id, options)) as passage:
+        call = self._call(argv if meant is None else _copy(meant), call_id, options)
+        with await self._passage_in_loop(call) as passage:
             if not passage.may_run:
                 return self._refused(passage)
             result = await self.box.arun(argv, **options)

@@ -13,7 +13,7 @@ import secrets
 from corral.errors import ContainmentError
 from corral.integrations.commandfiles import CommandFiles
 from corral.integrations.swerexsession import BashSession
-from corral.integrations.workbench import Gathered, missing, open_box, run_merged
+from corral.integrations.workbench import Gathered, arun_merged, missing, open_box
 from corral.model import NOT_EXECUTABLE_EXIT_CODE
 
 try:
@@ -141,7 +141,7 @@ class CorralRuntime(AbstractRuntime):
     async def _executed(self, command: Any, given: dict[str, Any]) -> CommandResponse:
         merged = _Merged(MAX_OUTPUT_BYTES) if command.merge_output_streams else Gathered(MAX_OUTPUT_BYTES)
         if command.shell and command.merge_output_streams:
-            result = await asyncio.to_thread(run_merged, self.box, command.command, on_output=merged, **given)
+            result = await arun_merged(self.box, command.command, on_output=merged, **given)
         else:
             result = await self.box.arun(command.command, shell=command.shell, on_output=merged, **given)
         return _response(command, result, merged)

@@ -34,12 +34,22 @@ def open_box(root: str | os.PathLike[str], **changes: Any) -> Sandbox:
 
 def run_merged(box: Sandbox | GatedSandbox, command: str, **given: Any) -> SandboxResult:
     """Run shell text with both streams as one, in the order in which they were written."""
+    text, meant = _one_stream(box, command, given)
+    return box.run(text, shell=True, **meant, **given)
+
+
+async def arun_merged(box: Sandbox | GatedSandbox, command: str, **given: Any) -> SandboxResult:
+    """Do as `run_merged`, in an event loop: a task that is cancelled ends its command."""
+    text, meant = _one_stream(box, command, given)
+    return await box.arun(text, shell=True, **meant, **given)
+
+
+def _one_stream(box: Sandbox | GatedSandbox, command: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     # The caller's own text is judged first: a refusal must be about that.
     if not box.check(command, shell=True, cwd=given.get("cwd"), env=given.get("env")).allowed:
-        return box.run(command, shell=True, **given)
+        return command, {}
     # And by gates: before what was put in front of it, a pattern such as ^deploy would not find anything.
-    meant: dict[str, Any] = {"meant": command} if hasattr(box, "chain") else {}
-    return box.run(ONE_STREAM + command, shell=True, **meant, **given)
+    return ONE_STREAM + command, {"meant": command} if hasattr(box, "chain") else {}
 
 
 class Gathered:
