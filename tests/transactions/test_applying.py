@@ -171,6 +171,8 @@ PLANTED = {
     "an agent's settings": ".claude/settings.json",
     "corral's own policy": "corral.toml",
     "a name in other letters": ".Git/hooks/pre-commit",
+    "a name in a letter of old prints": ".v\u017fcode/tasks.json",
+    "a name with a sign that is not seen": ".g\u200bit/hooks/pre-commit",
     "a bare repository's hook": "bare/hooks/post-checkout",
     "a bare repository's configuration": "bare/config",
 }

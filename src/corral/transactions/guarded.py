@@ -54,12 +54,12 @@ class Guarded:
         named = path  # what is left to be judged by its name
         for number, part in enumerate(parts):
             directory, own = "/".join(parts[:number]), "/".join(parts[: number + 1])
-            if part.lower() == GIT and own in self._made:
+            if _folded(part) == GIT and own in self._made:
                 repository, below = own, "/".join(parts[number + 1 :])
             elif part in _MAKE_ONE and directory not in self._made and self._becomes_repository(directory):
                 # What makes git run something may lie there by now, as a file like any other.
                 return True
-            elif part.lower() in _OF_REPOSITORIES and self._is_repository(directory, self._layer, self._project):
+            elif _folded(part) in _OF_REPOSITORIES and self._is_repository(directory, self._layer, self._project):
                 repository, below = directory, "/".join(parts[number:])
             else:
                 continue
@@ -67,7 +67,7 @@ class Guarded:
                 return True
             named = directory if named == path else named
         root = self._project.path
-        return runs_later(f"{root}/{named}", root) or runs_later(f"{root}/{named.lower()}", root)
+        return runs_later(f"{root}/{named}", root) or runs_later(f"{root}/{_folded(named)}", root)
 
     def _is_suspect(self, directory: str, below: str) -> bool:
         return any(inside(below, name) for name in self._suspects(directory))
@@ -84,7 +84,7 @@ class Guarded:
         return self._judged[directory]
 
     def _stands_for_a_directory(self, path: str) -> bool:
-        if not f"/{path.lower()}".endswith(tuple(f"/{name}" for name in _IN_PART)):
+        if not f"/{_folded(path)}".endswith(tuple(f"/{name}" for name in _IN_PART)):
             return False
         found = self._layer.status(path)
         # A character device is what an overlay has for nothing.
@@ -98,7 +98,7 @@ class Guarded:
         parts = path.split("/")
         for number in range(1, len(parts)):
             directory, name = "/".join(parts[:number]), parts[number]
-            if parts[number - 1].lower() == GIT:
+            if _folded(parts[number - 1]) == GIT:
                 return True
             if is_written_by_git(BARE, name) and self._is_repository(directory, self._layer, self._project):
                 return True
@@ -113,6 +113,17 @@ class Guarded:
         paths = (f"{directory}/{name}".lstrip("/") for name in ("HEAD", "objects", "refs", "commondir"))
         has = [any(tree.status(path) is not None for tree in trees) for path in paths]
         return has[0] and (has[3] or (has[1] and has[2]))
+
+
+def _folded(name: str) -> str:
+    """Return a name in the letters by which file systems compare that take large and small ones for the same."""
+    if name.isascii():
+        return name.lower()
+    import unicodedata  # noqa: PLC0415  a megabyte of tables that ASCII does not need
+
+    plain = unicodedata.normalize("NFD", name.casefold())
+    # They pass over what is not to be seen.
+    return "".join(char for char in plain if unicodedata.category(char) != "Cf")
 
 
 def holds_protected(tree: Tree, path: str, is_protected: Guarded) -> str:
