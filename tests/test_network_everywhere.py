@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,28 @@ def test_a_client_of_mcp_reads_the_destinations(owner: Owner, port: int) -> None
 
     data = json.loads(json.dumps(policy_data(load(str(owner.root), owner.environ))))
     assert data["containment"]["network"] == [f"own.example:{port}", "index.example:443"]
+
+
+def test_nobody_who_reads_the_policy_reads_what_is_added_to_requests(owner: Owner) -> None:
+    pytest.importorskip("mcp", reason="the extra is not installed")
+    from corral.integrations.mcp.shapes import policy_data
+    from corral.policytext import to_dict
+
+    owner.policy(
+        '[containment]\nnetwork = ["api.example:443"]\n'
+        'inject = ["api.example:443 Authorization: Bearer s3cret", "api.example:443 X-Key: a-s3cret${OWN_KEY}"]\n'
+    )
+    policy = load(str(owner.root), owner.environ)
+    assert "s3cret" in str(policy.config.containment.inject)
+    shown = ["api.example:443 Authorization: ***", "api.example:443 X-Key: ${OWN_KEY}"]
+    data = policy_data(policy)
+    assert data["containment"]["inject"] == shown
+    assert "s3cret" not in json.dumps(data)
+    assert "s3cret" not in json.dumps(to_dict(policy))
+    words = [sys.executable, "-m", "corral", "policy", "show"]
+    told = subprocess.run(words, cwd=owner.root, env=owner.environ, capture_output=True, text=True, check=True)
+    assert shown[1] in told.stdout
+    assert "s3cret" not in told.stdout
 
 
 def test_a_task_may_be_granted_a_server(tmp_path: Path, port: int) -> None:

@@ -121,6 +121,12 @@ def variables(text: str) -> list[str]:
     return [part.partition("}")[0] for part in text.split("${")[1:]]
 
 
+def masked(text: str) -> str:
+    """Return an injection for whoever may know that it is made, and not what: variables stand by name, and the rest is left out."""
+    header, _, value = text.partition(": ")
+    return f"{header}: {''.join(f'${{{name}}}' for name in variables(value)) or '***'}"
+
+
 class Grants:
     """The grants of one sandbox, canonical, ready to be asked."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral.destinations import masked
 from corral.jsontext import dumps
 from corral.policykeys import DECIDED, FIELDS, KEYS, TABLES
 from corral.rulebook import profile_named
@@ -44,6 +45,8 @@ def value_of(key: str, config: SandboxConfig) -> Any:
         value = getattr(config, FIELDS.get(key, key))
     if KEYS[key].kind in ("names", "patterns"):
         return sorted(value)
+    if KEYS[key].kind == "headers":
+        return [masked(text) for text in value]
     return list(value) if isinstance(value, tuple) else 0 if value is None else value
 
 

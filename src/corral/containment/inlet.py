@@ -10,6 +10,7 @@ import sys
 from _thread import stack_size, start_new_thread
 from select import POLLIN, poll
 from socket import AF_INET, SOCK_STREAM, create_server, socket
+from time import sleep
 
 from corral.containment import landlock, privileges, tree
 from corral.containment.backend import UnusableError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 CONNECT_SECONDS = 10.0
+PAUSE_SECONDS = 0.05
 STACK_BYTES = 256 * 1024
 
 
@@ -84,8 +86,8 @@ def _serve(listeners: Sequence[socket]) -> None:
                 client, _ = known[number].accept()
                 start_new_thread(_hand_on, (client, known[number].getsockname()[1]))
             except (OSError, RuntimeError):
-                # It has gone again, or there is no thread left; the others must be served on.
-                continue
+                # It has gone again, or no descriptor or thread is left; then it waits in line, and would wake this loop without end.
+                sleep(PAUSE_SECONDS)
 
 
 def _hand_on(client: socket, port: int) -> None:

@@ -7,6 +7,7 @@ import json
 
 from mcp_types import CallToolResult, TextContent
 
+from corral.destinations import masked
 from corral.model import Decision
 
 TYPE_CHECKING = False
@@ -121,6 +122,8 @@ def policy_data(found: Policy) -> dict[str, Any]:
         name: {field: getattr(record, field) for field in record._fields}
         for name, record in (("containment", config.containment), ("limits", config.limits), ("output", config.output))
     }
+    # Whoever reads this is the one that must not know.
+    groups["containment"]["inject"] = [masked(text) for text in config.containment.inject]
     return carried(
         {
             "project_root": config.project_root,
@@ -140,7 +143,8 @@ def policy_data(found: Policy) -> dict[str, Any]:
 
 
 def _setting_data(setting: Setting) -> dict[str, Any]:
-    return {name: getattr(setting, name) for name in ("key", "value", "path", "line", "in_force")}
+    data = {name: getattr(setting, name) for name in ("key", "value", "path", "line", "in_force")}
+    return data | ({"value": [masked(text) for text in data["value"]]} if setting.key == "containment.inject" else {})
 
 
 def answer(data: dict[str, Any]) -> CallToolResult:
