@@ -311,3 +311,16 @@ def test_codex_starts_no_file_of_the_project_for_the_shell_that_its_agent_names(
     assert session.bashrc == "# mine\n"
     subprocess.run([shell], check=True)
     assert session.bashrc == "# mine\nplanted\n"
+
+
+def test_gemini_runs_nothing_where_a_file_of_the_project_has_its_shell_load_another(tmp_path: Path) -> None:
+    session = Session("gemini", tmp_path)
+    (session.work / "start.sh").write_text(f"echo planted >>{session.home}/.bashrc\n")
+    (session.work / ".env").write_text(f"BASH_ENV={session.work}/start.sh\n")
+    session.install()
+    (told,) = session.drive(session.driven.shell("echo said"))
+    assert "the variable BASH_ENV of the host's environment leads into the project" in told
+    assert session.bashrc == "# mine\n"
+    alone.run("uninstall", "gemini", "--yes", home=session.home, cwd=session.work)
+    session.drive(session.driven.shell("echo said"))
+    assert "planted" in session.bashrc
