@@ -108,6 +108,7 @@ def test_a_result_is_one_line_without_what_was_printed(config: SandboxConfig, en
         "backend": "warden",
         "enforcement": "partial",
         "started_at": "",
+        "network": "off",
         "duration_ms": 1.235,
         "missing_layers": ["net"],
         "violations": [{"kind": "blocked", "target": "/etc/x", "grant": "containment.read"}],
