@@ -126,10 +126,10 @@ def _lose_the_first_try(box: Sandbox, project: Path, call: dict[str, Any], **set
     """Kill the warden of a call once it runs, then let whatever runs of it end."""
     tries = project / "tries"
     tries.write_text("")
-    results = box.map([{"shell": f"echo x >> tries; {WAIT}", **call}, ["true"]], workers=2, **settings)
+    results = box.map([{"shell": f"echo x >> tries; {WAIT}", **call}, ["touch", "other"]], workers=2, **settings)
     eventually(lambda: tries.read_text() == "x\n")
-    # The other call ends at once.
-    eventually(lambda: len(_busy(box)) == 1)
+    # The other call has begun and ended: who is busy is the first one's.
+    eventually(lambda: (project / "other").exists() and len(_busy(box)) == 1)
     _busy(box)[0].kill()
     (project / "go").touch()
     return next(results)
