@@ -168,6 +168,7 @@ def test_the_fields_of_config_and_result_are_the_ones_of_the_design() -> None:
             "backend",
             "enforcement",
             "missing_layers",
+            "network",
         ),
         *(
             "violations",

@@ -30,7 +30,9 @@ SETTINGS = (
     "longer than 32 MB",
     "up to 16 MiB",
     "every 5 seconds",
-    "30 seconds for a handshake",
+    "30 seconds for what a client has to say",
+    "would fill 16 MiB",
+    "of at most 16 MiB",
     "at most 32 MiB",
     "at most 64 MiB",
 )

@@ -87,8 +87,8 @@ class Driver:
         on_output: OnOutput | None = None,
         on_result: OnResult | None = None,
     ) -> None:
-        self._warden: Warden | None = warden
         self._streams = streams
+        self._warden: Warden | None = warden
         self._pool = pool
         self._launch = launch
         self._config = config
@@ -118,9 +118,11 @@ class Driver:
 
     def __del__(self) -> None:
         # Nobody can ask for the result any more: hanging up makes the warden end the command.
-        if self._warden is not None:
+        # A handle that an interrupt kept from being made has no warden.
+        warden: Warden | None = getattr(self, "_warden", None)
+        if warden is not None:
             self._streams.close()
-            self._warden.close()
+            warden.close()
 
     def _say(self, kind: int, number: int = 0) -> None:
         if self._warden is None or self._warden.pidfd < 0:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from corral.rulebook import Profile
 
+_UNKNOWN = "unknown"  # in the id of a rule: a command that has no row
 MAX_EXAMPLES = 6
 # What is refused before there is anything to judge. No profile allows these, so they stand in no table.
 SHAPES = {
@@ -83,7 +84,7 @@ def page_of(rule: str) -> Page | None:
 
 def _command_row(command: str) -> dict[str, Any] | None:
     """Return the raw row of a command or subcommand (`git-push`), an empty one for no particular command."""
-    if command in ("COMMAND", "call"):
+    if command in ("COMMAND", "call", _UNKNOWN):
         return {}
     rows = _raw_rows()
     while command and command not in rows:
@@ -97,7 +98,9 @@ def _raw_rows() -> dict[str, dict[str, Any]]:
 
 
 def _effect_page(rule: str, key: str, data: dict[str, str], found: dict[str, Any]) -> Page:
-    name = rule.removeprefix("argv-").removesuffix(f"-{key}") if data["axis"] == "argv" else "COMMAND"
+    name = rule.removeprefix("argv-").removesuffix(f"-{key}") if data["axis"] == "argv" else _UNKNOWN
+    if name == _UNKNOWN:
+        name = "COMMAND"
     what, instead = MADE_BY_THE_JUDGE.get(
         key, (data["reason"].format(name=name, text="ARGUMENT", detail=""), data["instead"])
     )

@@ -26,6 +26,7 @@ MAX_TERMINAL_SIZE = 65535  # of rows and columns: the kernel has sixteen bits fo
 _TIOCSWINSZ = 0x5414
 _OUTER_END = os.makedev(5, 2)  # of any terminal, however many there are
 _END_OF_INPUT = b"\x04"  # what a terminal takes for it, unless the command has set another key
+_CLOSED_BY_EXEC = (os.O_CLOEXEC, os.O_CLOEXEC)
 FLOOD_BYTES = 1 << 20  # pipe and reads of a stream that fills its pipe; the most an ordinary user may have
 
 
@@ -58,13 +59,24 @@ def is_outer_end(descriptor: int) -> bool:
 class Streams:
     """The streams of one command, from before it starts until it is over."""
 
-    __slots__ = ("_input", "_input_ends", "_line_begins", "_wide_buffer", "lent", "reading", "stdin", "terminal")
+    __slots__ = (
+        "_input",
+        "_input_ends",
+        "_line_begins",
+        "_made",
+        "_wide_buffer",
+        "lent",
+        "reading",
+        "stdin",
+        "terminal",
+    )
 
     def __init__(self) -> None:
         self._wide_buffer: memoryview | None = None
         self._input: bytearray | None = None
         self._input_ends = False
         self._line_begins = True
+        self._made: list[tuple[int, int]] = []  # pipes that are not among the others yet
         self.reading: dict[int, int] = {}  # descriptor to stream
         self.lent: list[int] = []  # the command's ends: stdout, stderr, perhaps stdin
         self.stdin = -1  # our end of an input that stays open
@@ -72,10 +84,12 @@ class Streams:
 
     def open_output(self) -> None:
         """Make the pipes that the command prints to."""
-        for stream in (STDOUT, STDERR):
-            ours, theirs = os.pipe()
-            self.reading[ours] = stream
-            self.lent.append(theirs)
+        # Made and noted in one step: an interrupt between two steps of Python would lose them.
+        self._made.extend(map(os.pipe2, _CLOSED_BY_EXEC))
+        (stdout, their_stdout), (stderr, their_stderr) = self._made
+        self.reading = {stdout: STDOUT, stderr: STDERR}
+        self.lent = [their_stdout, their_stderr]
+        self._made.clear()
 
     def lend_own(self) -> None:
         """Let the command have this process's own streams."""
@@ -208,6 +222,11 @@ class Streams:
 
     def close(self) -> None:
         """Close everything."""
+        if self._made:
+            # An interrupt came while they were told apart.
+            known = {*self.lent, *self.reading}
+            self.lent += [end for pipe in self._made for end in pipe if end not in known]
+            self._made.clear()
         self.close_lent()
         if self._input is not None:
             self._close_input()

@@ -192,6 +192,7 @@ def test_calls_of_an_mcp_client_are_spans_of_its_own_trace(tmp_path: Path, recei
     points = receiver.metrics["gen_ai.execute_tool.duration"].histogram.data_points
     assert sorted(pair.value.string_value for point in points for pair in point.attributes) == [
         "denied",
+        *["function"] * 3,
         "run_command",
         "run_command",
         "start_process",
