@@ -98,9 +98,8 @@ def _raw_rows() -> dict[str, dict[str, Any]]:
 
 
 def _effect_page(rule: str, key: str, data: dict[str, str], found: dict[str, Any]) -> Page:
-    name = rule.removeprefix("argv-").removesuffix(f"-{key}") if data["axis"] == "argv" else _UNKNOWN
-    if name == _UNKNOWN:
-        name = "COMMAND"
+    name = rule.removeprefix("argv-").removesuffix(f"-{key}") if data["axis"] == "argv" else "COMMAND"
+    name = "COMMAND" if name == _UNKNOWN else name
     what, instead = MADE_BY_THE_JUDGE.get(
         key, (data["reason"].format(name=name, text="ARGUMENT", detail=""), data["instead"])
     )

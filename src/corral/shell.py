@@ -23,8 +23,9 @@ MAX_TEXT_BYTES = 256 * 1024  # against input that takes longer than a second to 
 _COMMAND = rb"(^|[;&|({\n]|\b(?:then|do|else)\b)([ \t]*)"
 _COMPOUND = rb"(?=[ \t]+(?:-p[ \t]+)?(?:[({]|\[\[|(?:for|if|while|until|case)\b))"
 # What tree-sitter-bash 0.25.1 calls an error and bash runs. Each can go when the grammar reads it.
+_TIMED = (pattern(_COMMAND + rb"time" + _COMPOUND), rb"\1\2    ")  # time { …; }
 _REWRITES = (
-    (pattern(_COMMAND + rb"time" + _COMPOUND), rb"\1\2    "),  # time { …; }
+    _TIMED,
     (pattern(_COMMAND + rb"!" + _COMPOUND), rb"\1\2 "),  # ! { …; }
     (pattern(rb"(\bfor[ \t]+\w+)[ \t]([ \t]*do\b)"), rb"\1;\2"),  # for f do
     (pattern(rb"<>"), rb"> "),  # exec 3<>x, told apart by whoever reads the redirect
@@ -103,7 +104,7 @@ class Script:
         if self.root.has_error:
             self._rewrite(_REWRITES)
         elif b"time (" in source or b"time {" in source:
-            self._rewrite(_REWRITES[:1])  # without an error it is a command with an extended glob
+            self._rewrite((_TIMED,))  # without an error it is a command with an extended glob
 
     def _rewrite(self, rewrites: Sequence[tuple[Pattern[bytes], bytes]]) -> None:
         """Parse again without what the grammar calls an error and bash does not; every change keeps the length and what is run."""

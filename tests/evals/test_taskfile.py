@@ -115,7 +115,7 @@ WRONG = [
     ("changes of none", TASK.replace("exit_code = 0", "changes = {}"), "4:12: changes are a transaction's: add transaction = \"apply\""),
     ("conflicts of a discard", f"{TASK.replace('exit_code = 0', 'conflicts = []')}transaction = 'discard'", "4:12: conflicts come of applying"),
     ("conflicts as a word", f"{TASK.replace('exit_code = 0', 'conflicts = 1')}transaction = 'apply'", "4:12: conflicts must be a list of words, not 1"),
-    ("changes as a list", f"{TASK.replace('exit_code = 0', 'changes = []')}transaction = 'apply'", "4:12: changes must be a table, as in: { \"a.txt\" = \"added\" }"),
+    ("changes as a list", f"{TASK.replace('exit_code = 0', 'changes = []')}transaction = 'apply'", "4:12: changes must be a table, as in: changes = { \"a.txt\" = \"added\" }"),
     ("a change that is none", TASK.replace("exit_code = 0", "changes = { a = 'renamed' }") + "transaction = 'apply'", "4:24: a change is one of added, changed, deleted, mode, link, time, or renamed from a path, not 'renamed'"),
     ("changes outside", TASK.replace("exit_code = 0", "changes = { '../a' = 'added' }") + "transaction = 'apply'", "4:24: the name of a file is relative"),
     ("meanwhile of none", f"{TASK}meanwhile = {{ a = 'x' }}", "5:1: meanwhile is what changes beside a transaction"),

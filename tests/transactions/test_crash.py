@@ -13,7 +13,7 @@ from steps import at_step, is_clean, made
 from worlds import World, owner, tree
 
 from corral.transactions.applying import history, undo
-from corral.transactions.book import Book, recover
+from corral.transactions.book import recover
 
 
 def killed(step: int, doing: Any) -> bool:
@@ -92,13 +92,7 @@ def test_slots_that_somebody_took_away_keep_nobody_from_the_book(
     world.begin()
     world.change()
 
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Book, "complete", killed)
-        with pytest.raises(KeyboardInterrupt):
-            world.apply()
+    world.apply_and_be_killed(monkeypatch)
     (slots,) = world.root.glob(".corral-slots-*")
     slots.rename(world.root / "aside")
     outside = tmp_path / "outside"

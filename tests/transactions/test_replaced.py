@@ -10,7 +10,6 @@ from worlds import World, owner, tree
 from corral.errors import TransactionError
 from corral.transactions import book
 from corral.transactions.applying import history, undo
-from corral.transactions.book import Book
 from corral.transactions.identity import identity
 
 
@@ -68,13 +67,7 @@ def test_what_was_begun_is_not_completed_in_another_project(world: World, monkey
     (Path(world.held.layer) / "added").write_text("added\n")
     expected = world.expected()
 
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Book, "complete", killed)
-        with pytest.raises(KeyboardInterrupt):
-            world.apply()
+    world.apply_and_be_killed(monkeypatch)
     replace_project(world)
     assert history(str(world.root), world.environ) == []
     assert os.listdir(world.root) == []

@@ -6,8 +6,11 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
+
 from corral.transactions import copying, place
 from corral.transactions.applying import Applied, Look, apply
+from corral.transactions.book import Book
 from corral.transactions.changes import Change
 
 Tree = dict[str, tuple[object, ...]]
@@ -109,6 +112,17 @@ class World:
         """Apply what was changed."""
         with self.look() as look:
             return apply(look, self.environ, paths, ["a call"])
+
+    def apply_and_be_killed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Begin to apply, and end when what is to be done was noted and nothing of it done."""
+
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Book, "complete", killed)
+            with pytest.raises(KeyboardInterrupt):
+                self.apply()
 
     def expected(self) -> Tree:
         """Return what the project is to be when everything is applied."""

@@ -39,9 +39,10 @@ def main(options: argparse.Namespace) -> int:
         shown = [entry for entry in entries if str(entry["id"]).startswith(options.id)]
         if options.id and not shown:
             raise TransactionError(f"no transaction of {root} has an id that begins with {options.id!r}")
-        for place in places:
-            if options.id and shown == [_waiting(place)]:
-                shown[0]["diff"] = _diff(root, place)
+        if options.id and len(shown) == 1:
+            for place in places:
+                if place.id == shown[0]["id"]:
+                    shown[0]["diff"] = _diff(root, place)
     finally:
         for place in places:
             place.release()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.evals.outcome import PASSED, SKIPPED
+from corral.evals.outcome import OF_TRANSACTION, PASSED, SKIPPED
 from corral.evals.results import rates
 from corral.frozen import Record, frozen
 
@@ -100,7 +100,7 @@ def _settled(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         # The task itself was changed then.
         return []
     said = [] if old["became"] == new["became"] else [f"transaction was {old['became']}, is {new['became']}"]
-    for name in ("changes", "conflicts", "refused"):
+    for name in OF_TRANSACTION:
         before, after = old[name], new[name]
         paths = [path for path in dict.fromkeys((*before, *after)) if before.get(path) != after.get(path)]
         said += [f"{name}: {path} was {before.get(path, 'none')}, is {after.get(path, 'none')}" for path in paths]

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+OF_TRANSACTION = ("changes", "conflicts", "refused")  # what became of one, each by its paths
 PASSED, FAILED, ERROR, SKIPPED = STATUSES = ("passed", "failed", "error", "skipped")
 
 
@@ -72,5 +73,5 @@ class Outcome(Record):
 def _is_settled(data: object) -> bool:
     if not isinstance(data, dict) or not isinstance(data.get("became"), str):
         return False
-    tables = [data.get(name) for name in ("changes", "conflicts", "refused")]
+    tables = [data.get(name) for name in OF_TRANSACTION]
     return all(isinstance(table, dict) and all(isinstance(word, str) for word in table.values()) for table in tables)

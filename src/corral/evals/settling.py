@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from corral.evals.outcome import OF_TRANSACTION
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -30,7 +32,7 @@ class Settled:
     def to_dict(self) -> dict[str, Any]:
         """Return what is kept of it, as JSON-ready data."""
         data: dict[str, Any] = {"became": self.became}
-        for name in ("changes", "conflicts", "refused"):
+        for name in OF_TRANSACTION:
             found = getattr(self, name)
             data[name] = dict(sorted(found.items())[:MAX_KEPT])
             if len(found) > MAX_KEPT:

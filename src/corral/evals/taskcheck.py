@@ -8,6 +8,7 @@ import tempfile
 
 from corral.containment.layers import LAYERS
 from corral.errors import PolicyError
+from corral.evals.outcome import OF_TRANSACTION
 from corral.evals.settling import DISCARD, KINDS, RENAMED, WAYS
 from corral.evals.task import RECORDS, SETTINGS, config_of
 
@@ -36,7 +37,6 @@ TASK = (
 )
 DEFAULTS = tuple(key for key in TASK if key not in ("id", "about", "calls", *CALL))
 AFTER = ("files", "outside")
-OF_TRANSACTION = ("changes", "conflicts", "refused")
 EXPECT = (
     *("exit_code", "decision", "rule", "rules", "denied", "timed_out", "truncated", "violations", "enforcement"),
     *("stdout", "stderr", "reason"),
@@ -269,7 +269,7 @@ def _states(at: Path, value: object) -> Iterator[Problem]:
 
 def _changes(at: Path, value: object) -> Iterator[Problem]:
     if not isinstance(value, dict):
-        yield at, 'changes must be a table, as in: { "a.txt" = "added" }'
+        yield at, f'changes must be a table{AS_IN}changes = {{ "a.txt" = "added" }}'
         return
     for name, kind in value.items():
         yield from _name((*at, name), name)

@@ -5,6 +5,8 @@ Total, as `calls` is: any data gives a record of known fields, types and sizes.
 
 from __future__ import annotations
 
+from corral.evals.outcome import OF_TRANSACTION
+from corral.evals.settling import RENAMED
 from corral.viewer.calls import MAX_NAME, listed, moment, number, text
 
 TYPE_CHECKING = False
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     Data = dict[str, Any]
-
-RENAMED = "renamed from "
 
 
 def of_entry(entry: Mapping[str, Any]) -> Data:
@@ -42,7 +42,7 @@ def of_trial(data: Mapping[str, Any], *, root: str = "", at: float | None = None
 def of_task(run: str, task: str, data: Mapping[str, Any]) -> Data:
     """Return what an eval's run keeps of the transaction of a task."""
     task = text(task, MAX_NAME)
-    tables = {name: table if isinstance(table := data.get(name), dict) else {} for name in _TABLES}
+    tables = {name: table if isinstance(table := data.get(name), dict) else {} for name in OF_TRANSACTION}
     more = number(data.get("more_changes")) or 0
     told: Data = {
         "changes": [_change_of(path, kind) for path, kind in tables["changes"].items()],
@@ -57,9 +57,6 @@ def of_task(run: str, task: str, data: Mapping[str, Any]) -> Data:
 def name_of(run: str, task: str) -> str:
     """Return what stands for the id of a task's transaction: a run keeps none, since each is another's the next time."""
     return f"{run}/{text(task, MAX_NAME)}"
-
-
-_TABLES = ("changes", "conflicts", "refused")
 
 
 def _change_of(path: str, kind: object) -> Data:

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from corral.containment.proxy.desk import Desk
 
-HANDSHAKE_SECONDS = (
-    30.0  # for what a client has to say before anything is let through, and as long again inside a tunnel
-)
+# For what a client has to say before anything is let through, and as long again inside a tunnel.
+HANDSHAKE_SECONDS = 30.0
 _CONNECTED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NOT_TLS = "a port for TLS, and it does not begin with a TLS hello"

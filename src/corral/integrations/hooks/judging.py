@@ -98,7 +98,7 @@ def _judge_shell(
 ) -> Answer:
     cwd = os.path.realpath(asked.cwd)
     if steering := tuple(name for name in _STEERING if name in environ):
-        from corral.integrations.hooks.hostshell import why_steered  # noqa: PLC0415  most hosts have none
+        from corral.integrations.hooks.hostshell import why_steered  # noqa: PLC0415  where none is set, it is not needed
 
         if why := why_steered(steering, environ, asked.root, cwd):
             told = {"cwd": cwd, "decision": "deny", "reason": why}
