@@ -38,6 +38,7 @@ SETTINGS = (
 )
 MEASURED = re.compile(
     r"(?<![\w.])\d[\d.,]*\s?(?:x|×|ms|µs|us|MiB|MB|GB|GB/s|calls/s|runs/s|percent|seconds?)(?![\w/])|(?<![\w.])\d+(?:\.\d+)?%"
+    r"|\| *\d+\.\d+ \(\d+(?:\.\d+)?\) *\|"  # a cell with a ratio, and another in brackets
 )
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -98,7 +99,7 @@ def test_no_measured_number_stands_elsewhere(path: Path) -> None:
 
 
 def test_the_search_for_numbers_finds_measurements_and_leaves_settings() -> None:
-    found = ["it costs 1.2x", "takes 35 ms", "at 2.5 GB/s", "0.7× as long", "about 5% more"]
+    found = ["| 2.2 (1.9) |", "it costs 1.2x", "takes 35 ms", "at 2.5 GB/s", "0.7× as long", "about 5% more"]
     left = ["exit code 126", "Python 3.11", "x86_64", "port 8080", "128 + N", "utf-8"]
     assert [bool(MEASURED.search(line)) for line in (*found, *left)] == [True] * len(found) + [False] * len(left)
 
