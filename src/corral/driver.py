@@ -168,8 +168,11 @@ class Driver:
         try:
             if not self._driving.acquire(False):
                 self._follow(until)
-            elif self._result is None:
-                self._turn(until)
+            else:
+                while self._result is None:
+                    self._turn(self._held_warden(), until)
+                    if until != NEVER or self._audience is not None:
+                        break
         finally:
             if self._is_driving():
                 self._driving.release()
@@ -181,14 +184,13 @@ class Driver:
         if seconds > 0:
             self._hearers().wait_for(self._driving, seconds)
 
-    def _turn(self, until: float) -> None:
-        warden = self._held_warden()
+    def _turn(self, warden: Warden, until: float) -> None:
         if warden.inbox[0]:
             # Taken before, by who started the command, or a KeyboardInterrupt fell between taking it and acting on it.
             self._act(warden)
             return
         streams = self._streams
-        writing = streams.stdin if streams.wants_to_write else -1
+        writing = streams.stdin if streams.stdin >= 0 and streams.wants_to_write else -1
         relayed = self._relayed if self._relayed >= 0 and streams.takes_input else -1
         if writing >= 0:
             warden.poller.register(writing, POLLOUT)
@@ -281,7 +283,8 @@ class Driver:
         if self._silence_seconds is not None and not self._exited and not self._silent:
             alarm = min(alarm, self._heard_at + self._silence_seconds)
         longest = LONGEST_WAIT_SECONDS if self._streams.stdin < 0 else LONGEST_WAIT_WITH_INPUT_SECONDS
-        return max(min(alarm - monotonic(), longest), 0.0)
+        seconds = alarm - monotonic()
+        return longest if seconds > longest else max(seconds, 0.0)
 
     def _watch_the_clock(self, warden: Warden) -> None:
         now = monotonic()
@@ -371,17 +374,17 @@ class Driver:
         return facts
 
     def _conclude(self, warden: Warden, ending: Ending) -> None:
-        # Before the result is to be seen: who iterates ends with it.
-        self._publish()
+        if self._printed:
+            # Before the result is to be seen: who iterates ends with it.
+            self._publish()
         if self._silent:
             ending = silent(ending, self._silence_seconds or 0.0)
         facts = self._known or self._facts()
         violations = ending.violations
         if self._pool.inspect is not None:
-            known = {violation.kind for violation in violations}
             told = facts["stderr"]
             # On a terminal errors stand among the rest, and where the shell puts them there.
-            if self._streams.terminal >= 0 or (not told and merges_errors(self._judged[0])):
+            if self._streams.terminal >= 0 or (not told and facts["stdout"] and merges_errors(self._judged[0])):
                 told = facts["stdout"]
             found = self._pool.inspect(
                 told,
@@ -391,7 +394,9 @@ class Driver:
                 began_at=self._began_at,
                 warden=warden.pid,
             )
-            violations += tuple([violation for violation in found if violation.kind not in known])
+            if found:
+                known = {violation.kind for violation in violations}
+                violations += tuple([violation for violation in found if violation.kind not in known])
         if ending.message:
             said = ending.message.encode("utf-8", "surrogateescape")
             facts["stderr"] += said

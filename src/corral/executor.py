@@ -6,9 +6,10 @@ At most a window of items is taken and not yet handed out, whatever the source h
 from __future__ import annotations
 
 import os
+from _queue import Empty, SimpleQueue
 from collections import deque
 from importlib import import_module
-from threading import Condition, Lock, Semaphore, Thread
+from threading import Condition, Lock, Thread
 
 from corral.errors import CorralError
 from corral.source import Fed, Source
@@ -98,7 +99,9 @@ class _Line:
         self.work = work
         self.source = source
         self.ordered = ordered
-        self.room = Semaphore(window)
+        # A token for each that may be taken: a semaphore of `threading` is Python, and takes ten times as long.
+        self.room: SimpleQueue[None] = SimpleQueue()
+        self.make_room(window)
         self.taking = Lock()
         self.taken = self.given = 0
         self.is_over = False  # nothing more is taken
@@ -109,28 +112,41 @@ class _Line:
         self.bell = Lock()  # released when there may be something for the reader
         self.bell.acquire()
         self.state = Condition()
-        self.busy = 0
+        self.busy = self.waiting = 0
         self.is_closed = False
         self.failure: BaseException | None = None
+
+    def make_room(self, count: int) -> None:
+        """Let so many more be taken."""
+        for _ in range(count):
+            self.room.put(None)
 
     def take(self, most: int) -> tuple[int, list[object]]:
         """Return the next items, with the number of the first; none when there are no more, and none can be lost any more."""
         while True:
-            self.room.acquire()
-            try:
-                first, item = self.again.popleft()
-                items = [item]
-            except IndexError:
-                first, items = self._take_new(most)
+            self.room.get()
+            first, items = self._take_again() or self._take_new(most)
             with self.state:
                 if self.is_closed:
                     return first, []
                 if items:
                     self.busy += 1
                     return first, items
+                self.waiting += 1
                 self.state.wait_for(lambda: self.is_closed or self.again or not self.busy)
+                self.waiting -= 1
                 if not self.again:
                     return first, []
+
+    def _take_again(self) -> tuple[int, list[object]] | None:
+        if not self.again:
+            return None
+        try:
+            first, item = self.again.popleft()
+        except IndexError:
+            # Another was quicker.
+            return None
+        return first, [item]
 
     def _take_new(self, most: int) -> tuple[int, list[object]]:
         """Take from the source; there is room for one."""
@@ -155,11 +171,17 @@ class _Line:
             self.ring()
         if spare:
             # For the next who waits for room, and must see that it is over.
-            self.room.release()
+            self.make_room(1)
         return first, items
 
     def _has_another(self) -> bool:
-        return self.source.has_ready() and self.room.acquire(blocking=False)
+        if not self.source.has_ready():
+            return False
+        try:
+            self.room.get_nowait()
+        except Empty:
+            return False
+        return True
 
     def put(self, first: int, values: list[object]) -> None:
         """Leave results for the reader."""
@@ -182,7 +204,7 @@ class _Line:
         else:
             return None
         self.given += 1
-        self.room.release()
+        self.room.put(None)
         return number, value
 
     def step(self, worker: Worker) -> bool:
@@ -202,7 +224,8 @@ class _Line:
         finally:
             with self.state:
                 self.busy -= 1
-                self.state.notify_all()
+                if self.waiting or self.is_closed:
+                    self.state.notify_all()
         if is_lost and not self.is_closed:
             # Without items: whoever has room meanwhile does them.
             worker.ready()
@@ -214,7 +237,7 @@ class _Line:
             if self.tries[number] < MAX_TRIES and self.work.may_repeat(item):
                 self.again.append((number, item))
                 # It has its room already: this is for somebody to come and take it.
-                self.room.release()
+                self.make_room(1)
             else:
                 self.put(number, [self.work.lost(item, why)])
 
@@ -357,7 +380,7 @@ class Crowd(Stream):
         line.source.close()
         for worker in self._workers:
             worker.cancel()
-        line.room.release(len(self._workers))
+        line.make_room(len(self._workers))
         with line.state:
             # Not for those who wait for the source: nobody can interrupt it, and they do nothing once it gives something.
             while line.busy:

@@ -42,7 +42,7 @@ def plan(
     """Decide what a call runs, in a scrubbed environment. Total: what cannot be run is a Failure."""
     try:
         words = _words(call)
-        cwd = _directory(call, config)
+        cwd = config.project_root if call.cwd is None else _directory(call, config)
         env = environment if call.env is None else overlay(environment, _given(call.env))
         timeout = config.timeout_seconds if timeout_seconds is None else _timeout(timeout_seconds)
         data = None if stdin is None else _input(stdin)
@@ -88,11 +88,14 @@ def _told(text: str, output: Output) -> tuple[str, ...]:
 
 
 def _words(call: Call) -> tuple[str, ...]:
-    argv = (call.argv,) if isinstance(call.argv, str) else call.argv
-    if not isinstance(argv, (tuple, list)):
+    argv = call.argv
+    if isinstance(argv, str):
+        argv = (argv,)
+    elif not isinstance(argv, (tuple, list)):
         raise _UnusableError(f"the command must be a list of strings, not {type(argv).__name__}")
-    for number, word in enumerate(argv):
-        if not isinstance(word, str):
+    for word in argv:
+        if type(word) is not str and not isinstance(word, str):
+            number = next(number for number, other in enumerate(argv) if other is word)
             raise _UnusableError(f"argument {number} must be a string, not {type(word).__name__}")
     if not argv or (call.shell and len(argv) != 1):
         raise _UnusableError("with shell=True the command is one string" if call.shell else "the command is empty")
@@ -102,8 +105,6 @@ def _words(call: Call) -> tuple[str, ...]:
 
 
 def _directory(call: Call, config: SandboxConfig) -> str:
-    if call.cwd is None:
-        return config.project_root
     if not isinstance(call.cwd, str):
         raise _UnusableError(f"cwd must be a path, not {type(call.cwd).__name__}")
     return os.path.join(config.project_root, call.cwd)

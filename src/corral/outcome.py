@@ -29,6 +29,7 @@ _LIMIT_FLAGS = {
     wire.DISK_NEARLY_FULL: ("disk-full", "free_disk_bytes", False),
 }
 _LIMITS_BROKEN = sum(_LIMIT_FLAGS)
+_SIGNALED = 0x7F  # the bits of a wait status that are 0 where a process has exited
 _LEFT_RUNNING = Violation("left-running", detail="processes that the command started could not be ended by SIGKILL")
 _WARDEN_LOST = Violation(
     "warden-lost",
@@ -71,7 +72,10 @@ class Ending(Record):
 
 def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
     """Read a warden's outcome."""
-    _, _, flags, status, error, killed, *usage = wire.OUTCOME.unpack_from(message)
+    _, _, flags, status, error, killed, user, system, peak, read, written = wire.OUTCOME.unpack_from(message)
+    usage = Usage(user, system, peak, read, written)
+    if not (flags or error or status & _SIGNALED):
+        return Ending(status >> 8, None, False, (), killed, usage)
     exit_code, number, text = 0, None, ""
     violations: tuple[Violation, ...] = ()
     if error:
@@ -93,7 +97,7 @@ def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
         timed_out,
         (*violations, _LEFT_RUNNING) if spent else violations,
         killed,
-        Usage(*usage),
+        usage,
         text,
         not spent,
     )

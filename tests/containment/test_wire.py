@@ -84,7 +84,7 @@ def test_a_request_comes_back_as_it_was(executable: str, cwd: str, argv: list[st
         [os.fsencode(word) for word in argv],
         block,
     )
-    assert wire.parse_environment(block) == {os.fsencode(n): os.fsencode(v) for n, v in env.items()}
+    assert wire.parse_environment(block) == [os.fsencode(f"{n}={v}") for n, v in env.items()]
 
 
 def test_ready_says_what_holds() -> None:

@@ -9,11 +9,12 @@ from corral.containment.notices import Notices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     Known = tuple[str, str, int, int]  # path, role, number of the inode, time of change
 
 MAX_ASKED = 1  # directory; with more the kernel is to tell which have changed, from the third command on
+MAX_NAMES = 8  # that are looked at one by one; of more, the directory is listed
 MAX_WATCHED = 16_384  # directories; a project of more is asked one by one, about 2 ms a thousand
 FEW_LOOKS = 2  # most processes of the command line run one command: to ask costs them less than to listen
 # A directory's time of change has the kernel's clock tick: younger than this, another change may have the same.
@@ -48,8 +49,8 @@ class Directories:
         self._unseen: set[str] = set()  # what the kernel does not tell of
         self._looks = 0
 
-    def changed(self) -> list[str]:
-        """Return those in which something may have appeared."""
+    def changed(self, is_nothing: Callable[[str, str], bool]) -> list[str]:
+        """Return those in which something may have appeared; of a few names it is asked whether they are nothing to look at."""
         if self._notices is None:
             self._looks += 1
             if self._looks > FEW_LOOKS and MAX_ASKED < len(self.roles) <= MAX_WATCHED:
@@ -62,7 +63,12 @@ class Directories:
         appeared, gone = told
         for path in gone:
             self.forget(path)
-        return [path for path in (*appeared, *self._unseen) if path in self.roles]
+        found = [
+            path
+            for path, names in appeared.items()
+            if len(names) > MAX_NAMES or not all(is_nothing(path, os.fsdecode(name)) for name in names)
+        ]
+        return [path for path in (*found, *self._unseen) if path in self.roles]
 
     def holds(self, path: str, number: int) -> bool:
         """Say whether a directory is known, and not another that has taken its name."""
@@ -96,7 +102,15 @@ class Directories:
 
     def _asked(self) -> list[str]:
         # Times of those that the kernel told of are old ones, which are listed once more than needed.
-        return [path for path, known in self._times.items() if time_of(path) != known]
+        changed = []
+        for path, known in self._times.items():
+            try:
+                is_same = os.lstat(path).st_ctime_ns == known
+            except OSError:
+                is_same = not known
+            if not is_same:
+                changed.append(path)
+        return changed
 
     def _listen(self) -> None:
         try:

@@ -115,10 +115,10 @@ class Holding:
         """Return why commands cannot work in the project any more, or nothing."""
         root = self.config.project_root
         try:
-            found = _identity(root)
+            found = os.lstat(root)
         except OSError as error:
             return f"cannot enter {root}: {error.strerror}"
-        if found != self._project:
+        if (found.st_dev, found.st_ino) != self._project:
             return f"{root} was replaced since the sandbox was made; make a new one"
         return ""
 
@@ -189,8 +189,12 @@ class Holding:
             return ()
         found, self._late = self._late, ()
         if "mount" not in missing:
-            found += self._watch.look() + tuple(violation for links in self._watched for violation in links.look())
-        refused = self.denials(said, cwd, missing, signal=signal, began_at=began_at, warden=warden)
+            found += self._watch.look()
+            for links in self._watched:
+                found += links.look()
+        refused: tuple[Violation, ...] = ()
+        if said or signal or self._listener is not None or self.traffic is not None:
+            refused = self.denials(said, cwd, missing, signal=signal, began_at=began_at, warden=warden)
         if not found:
             return refused
         known = {violation.target for violation in found if violation.target}

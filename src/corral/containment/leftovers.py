@@ -10,22 +10,47 @@ from corral.containment.kernel import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
 _RMID = 0
 _SHM_STAT, _SHM_INFO, _SEM_STAT, _SEM_INFO, _MSG_STAT, _MSG_INFO = 13, 14, 18, 19, 11, 12
-_buffer = ctypes.create_string_buffer(256)
+# Where the kernel's answer says how many there are.
+_SHM_USED, _MSG_USED, _SEM_USED = 0, 0, 7
+_buffer = (ctypes.c_int * 64)()
+_shmctl, _msgctl, _semctl = libc.shmctl, libc.msgctl, libc.semctl
 
 
-def clear(shared_memory: int, kept: Collection[str]) -> None:
-    """Remove all of it in this namespace; `shared_memory` is a descriptor of the directory, in which the `kept` stay."""
-    _clear(libc.shmctl, _SHM_INFO, _SHM_STAT)
-    _clear(libc.msgctl, _MSG_INFO, _MSG_STAT)
-    _clear(lambda index, command, buffer: libc.semctl(index, 0, command, buffer), _SEM_INFO, _SEM_STAT)
-    moved = 0
-    while names := [name for name in os.listdir(shared_memory) if name not in kept]:
-        for name in names:
-            moved = scratch.remove_entry(name, shared_memory, moved)
+class Leftovers:
+    """What commands of this namespace may leave; `shared_memory` is a descriptor of its directory."""
+
+    def __init__(self, shared_memory: int) -> None:
+        self._shared_memory = shared_memory
+        # A project or grant that lies there is mounted there, and is nobody's leftover.
+        self._kept = os.listdir(shared_memory)
+        self._files = self._count()
+
+    def clear(self) -> None:
+        """Remove all of it."""
+        # Asked before anything is listed: almost no command leaves something.
+        if _shmctl(0, _SHM_INFO, _buffer) < 0 or _buffer[_SHM_USED]:
+            _clear(_shmctl, _SHM_INFO, _SHM_STAT)
+        if _msgctl(0, _MSG_INFO, _buffer) < 0 or _buffer[_MSG_USED]:
+            _clear(_msgctl, _MSG_INFO, _MSG_STAT)
+        if _semctl(0, 0, _SEM_INFO, _buffer) < 0 or _buffer[_SEM_USED]:
+            _clear(lambda index, command, buffer: _semctl(index, 0, command, buffer), _SEM_INFO, _SEM_STAT)
+        if self._files < 0 or self._count() != self._files:
+            self._clear_shared_memory()
+
+    def _count(self) -> int:
+        """Return how many files there are, or -1 where the file system does not count them."""
+        found = os.fstatvfs(self._shared_memory)
+        return found.f_files - found.f_ffree if found.f_files else -1
+
+    def _clear_shared_memory(self) -> None:
+        moved = 0
+        while names := [name for name in os.listdir(self._shared_memory) if name not in self._kept]:
+            for name in names:
+                moved = scratch.remove_entry(name, self._shared_memory, moved)
 
 
 def _clear(control: Callable[[int, int, object], int], info: int, stat: int) -> None:

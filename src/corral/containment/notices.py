@@ -25,9 +25,9 @@ class Notices:
         """Watch a directory; one that was moved is known by its new path from now on."""
         self._paths[call("inotify_add_watch", self._descriptor, os.fsencode(path), _WATCHED)] = path
 
-    def changed(self) -> tuple[set[str], set[str]] | None:
-        """Return the directories in which a name has appeared, and those that are gone; None when the kernel lost count."""
-        appeared: set[str] = set()
+    def changed(self) -> tuple[dict[str, set[bytes]], set[str]] | None:
+        """Return the names that have appeared in each directory, and the directories that are gone; None when the kernel lost count."""
+        appeared: dict[str, set[bytes]] = {}
         gone: set[str] = set()
         while True:
             try:
@@ -37,13 +37,14 @@ class Notices:
             at = 0
             while at < len(data):
                 number, mask, _, length = _EVENT.unpack_from(data, at)
+                name = data[at + _EVENT.size : at + _EVENT.size + length]
                 at += _EVENT.size + length
                 if mask & _OVERFLOW:
                     return None
                 if mask & _IGNORED:
                     gone.add(self._paths.pop(number, ""))
                 elif number in self._paths:
-                    appeared.add(self._paths[number])
+                    appeared.setdefault(self._paths[number], set()).add(name.rstrip(b"\0"))
 
     def close(self) -> None:
         """Forget all of them."""

@@ -66,7 +66,7 @@ class Watch:
             self._used_in, self._lock = os.getpid(), allocate_lock()
             self._directories.forked()
         with self._lock:
-            pending = self._directories.changed()
+            pending = self._directories.changed(self._is_nothing)
             while pending:
                 pending += self._search(pending.pop())
             if self._judged or self._pointers:
@@ -113,6 +113,18 @@ class Watch:
         found = [inner for entry in listed if (inner := self._meet(path, role, entry))]
         self._directories.listed(path, changed)
         return found
+
+    def _is_nothing(self, directory: str, name: str) -> bool:
+        """Say whether a name that has appeared is gone again, or is what git itself writes in a repository of the owner's."""
+        path = f"{directory}/{name}"
+        try:
+            is_file = stat.S_ISREG(os.lstat(path).st_mode)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        is_owners = self._directories.roles.get(directory) == GIT and directory in self._owners
+        return is_file and is_owners and name.lower() not in ROLES[GIT].noted and path not in self._expected
 
     def _unlisted(self, path: str, error: OSError) -> None:
         if isinstance(error, PermissionError):

@@ -39,7 +39,7 @@ class Role:
 
     def known(self, name: str, directory: str) -> str:
         """Return the name that an entry has for those who look it up; another than its own where case does not count."""
-        if name in self.names or name in self.special:
+        if name in self.names or name in self.special or name.lower() not in self.noted:
             return name
         for other in (*self.names, *self.special):
             if other.lower() == name.lower() and _is_same(f"{directory}/{other}", f"{directory}/{name}"):

@@ -7,41 +7,32 @@ so daemons come back to it.
 from __future__ import annotations
 
 import os
-import resource
 from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
-    SIG_BLOCK,
     SIG_DFL,
     SIG_IGN,
-    SIG_SETMASK,
-    SIGCHLD,
     SIGINT,
     SIGKILL,
-    SIGPIPE,
-    SIGSTOP,
     SIGTERM,
     SIGUSR1,
-    SIGXFSZ,
-    pthread_sigmask,
     signal,
     sigtimedwait,
-    valid_signals,
 )
 from _socket import MSG_DONTWAIT, SHUT_RD, SO_RCVTIMEO, SOL_SOCKET
 from _struct import pack
 from errno import EIO
-from fcntl import ioctl
 from select import POLLIN, poll
 from time import monotonic
 
-from corral.containment import leftovers, limits, tree, wire
+from corral.containment import limits, tree, wire
 from corral.containment.bounds import OomScore
 from corral.containment.confine import confine
 from corral.containment.kernel import libc
+from corral.containment.leftovers import Leftovers
+from corral.containment.starting import AWAITED, Starter, set_rlimits, set_up_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Callable
     from typing import Any, NoReturn
 
     from corral.containment.bounds import Bounds
@@ -57,21 +48,10 @@ METER_SHARE = 10  # a look takes at most one such part of the time: a tree of th
 HOLD_DIRECTORY_SECONDS = 1.0  # how long the last command's directory is kept, so that the next one's start is quick
 IDLE_SECONDS = 30.0  # a warden that was not needed for so long ends, unless it is the sandbox's first
 _NEVER = float("inf")
-_AWAITED = (SIGCHLD, SIGUSR1)  # an exit below; a message about the command at hand
-# The same on x86 and arm; termios would be one more file to load.
-_TCGETS, _TCSETS, _TIOCSWINSZ = 0x5401, 0x5402, 0x5414
-_TERMIOS_BYTES = 36
-_IUTF8 = 0x4000
 _waitid = libc.waitid
 _P_ALL = 0
 _ANY_LEFT = os.WEXITED | os.WNOHANG | os.WNOWAIT
-_IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # posix_spawn would hand them on ignored
-# All that may be set: of every other one, posix_spawn first asks what it is, which are 60 system calls more for each command.
-_ALL_SIGNALS = tuple(valid_signals() - {SIGKILL, SIGSTOP})
-
 _BLOCK_BYTES = 512  # in which rusage counts
-
-_Rlimits = list[tuple[int, int]]
 
 
 class _HungUp(BaseException):
@@ -102,7 +82,7 @@ def serve(
     signal(SIGINT, SIG_DFL)
     # The first process of a pid namespace gets no signal from inside that it has not asked for; the host sends SIGKILL.
     signal(SIGTERM, SIG_DFL if owns_pids else _hang_up)
-    pthread_sigmask(SIG_BLOCK, _AWAITED)
+    starter = Starter()
     try:
         tree.signal_when_parent_dies(SIGKILL if owns_pids else SIGTERM)
         if _is_at_end(keeper_lives):
@@ -114,8 +94,9 @@ def serve(
         else:
             tree.hide()
         own, each = limits.split(plan["rlimits"])
-        _set_rlimits(_numbers(own))
-        warden = _Warden(sock, _numbers(each), layers, bounds, oom_score)
+        set_rlimits(own)
+        starter.rlimits = each
+        warden = _Warden(sock, starter, layers, bounds, oom_score)
         warden.idle_seconds = 0.0 if is_first else plan.get("idle_seconds", IDLE_SECONDS)
         warden.wake_after(warden.idle_seconds)
         bounds.await_group()
@@ -136,37 +117,25 @@ def _is_at_end(pipe: int) -> bool:
     return bool(poller.poll(0))
 
 
-def _numbers(rlimits: list[tuple[str, int]]) -> _Rlimits:
-    return [(getattr(resource, name), value) for name, value in rlimits]
-
-
-def _set_rlimits(rlimits: _Rlimits) -> None:
-    for name, value in rlimits:
-        ceiling = resource.getrlimit(name)[1]
-        bound = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
-        resource.setrlimit(name, (bound, bound))
-
-
 class _Warden:
     def __init__(
-        self, sock: socket, rlimits: _Rlimits, layers: frozenset[str], bounds: Bounds, oom_score: OomScore
+        self, sock: socket, starter: Starter, layers: frozenset[str], bounds: Bounds, oom_score: OomScore
     ) -> None:
         self.sock = sock
         self.bounds = bounds
         self.oom_score = oom_score
-        self.rlimits = rlimits
+        self.starter = starter
         self.owns_pids = "pid" in layers
         # A group of its own is a tenth of what a session costs; that this process is in it, the namespace makes harmless.
-        self.apart: dict[str, Any] = {"setpgroup": 0} if self.owns_pids else {"setsid": True}
+        starter.leads_session = not self.owns_pids
         self.lists_pids = "proc" in layers
         self.block = b""
-        self.env: dict[bytes, bytes] = {}
+        self.env: list[bytes] = []
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.shared_memory = -1
         if {"mount", "ipc"} <= layers:
             self.shared_memory = os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: S108
-        # A project or grant that lies there is mounted there, and is nobody's leftover.
-        self.kept = os.listdir(self.shared_memory) if self.shared_memory >= 0 else []
+        self.leftovers = Leftovers(self.shared_memory) if self.shared_memory >= 0 else None
         self.holds_directory = False
         self.idle_seconds = 0.0  # 0 for ever
 
@@ -189,12 +158,16 @@ class _Warden:
         if not run.error:
             self.oom_score.after_a_start()
             run.supervise()
+            if run.status:
+                run.error = self.starter.failure(run.status)
         run.flags |= self.bounds.hits(run.user_seconds + run.system_seconds, run.blocks_written * _BLOCK_BYTES)
         wire.send(self.sock, run.outcome(wire.ENDED))
+        # Most often the host waits behind this process for the same processor.
+        os.sched_yield()
         self.oom_score.before_a_start()
-        if self.shared_memory >= 0:
+        if self.leftovers is not None:
             # Nobody but this warden's next command could see it, so the answer need not wait.
-            leftovers.clear(self.shared_memory, self.kept)
+            self.leftovers.clear()
         if not self.holds_directory:
             self.holds_directory = True
             self.wake_after(HOLD_DIRECTORY_SECONDS)
@@ -217,7 +190,7 @@ class _Warden:
         whole = int(seconds)
         self.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", whole, int((seconds - whole) * 1_000_000)))
 
-    def environment(self, block: bytes) -> dict[bytes, bytes]:
+    def environment(self, block: bytes) -> list[bytes]:
         """Return the variables of a block; most requests have the same as the one before."""
         if block != self.block:
             self.block, self.env = block, wire.parse_environment(block)
@@ -283,22 +256,7 @@ class _Run:
             return
         stdin = descriptors[2] if self.request_flags & wire.HAS_STDIN else self.warden.null
         try:
-            if self.warden.rlimits:
-                self.pid = _start_limited(self, (stdin, *descriptors[:2]), self.warden.rlimits)
-            else:
-                self.pid = os.posix_spawn(
-                    self.executable,
-                    self.argv,
-                    self.env,
-                    file_actions=(
-                        (os.POSIX_SPAWN_DUP2, stdin, 0),
-                        (os.POSIX_SPAWN_DUP2, descriptors[0], 1),
-                        (os.POSIX_SPAWN_DUP2, descriptors[1], 2),
-                    ),
-                    **self.warden.apart,
-                    setsigmask=(),
-                    setsigdef=_ALL_SIGNALS,
-                )
+            self.pid = self.warden.starter.start(self, stdin, descriptors[0], descriptors[1])
         except OSError as error:
             self.error = _number(error)
 
@@ -311,9 +269,9 @@ class _Run:
             self.flags |= wire.NO_TERMINAL
             return
         try:
-            _set_up(inner, self.rows, self.columns)
+            set_up_terminal(inner, self.rows, self.columns)
             wire.send(self.warden.sock, wire.CONTROL.pack(wire.TERMINAL, self.nonce, 0), (outer,))
-            self.pid = _start_forked(self, lambda: os.login_tty(inner), self.warden.rlimits)
+            self.pid = self.warden.starter.start_forked(self, lambda: os.login_tty(inner))
         except OSError as error:
             self.error = _number(error)
         finally:
@@ -327,6 +285,7 @@ class _Run:
         draining = False
         now = monotonic()
         look_at = now + METER_SECONDS if self.warden.bounds.meter else _NEVER
+        starter = self.warden.starter
         while True:
             if give_up_at:
                 if now >= give_up_at:
@@ -336,10 +295,11 @@ class _Run:
                 seconds = KILL_PASS_SECONDS
             else:
                 seconds = min(max(min(end_at, look_at) - now, 0.0), LONGEST_WAIT_SECONDS)
-            woken = sigtimedwait(_AWAITED, seconds)
+            missed, starter.missed = starter.missed, False
+            woken = None if missed else sigtimedwait(AWAITED, seconds)
             if not self._reap():
                 return
-            orders = self._orders() if woken is not None and woken.si_signo == SIGUSR1 else ()
+            orders = self._orders() if missed or (woken is not None and woken.si_signo == SIGUSR1) else ()
             now = monotonic()
             if give_up_at:
                 continue
@@ -448,49 +408,3 @@ class _Run:
 
 def _number(error: OSError) -> int:
     return error.errno or EIO
-
-
-def _set_up(terminal: int, rows: int, columns: int) -> None:
-    """Give a terminal its size, and erase whole characters of UTF-8, before the command can look."""
-    ioctl(terminal, _TIOCSWINSZ, pack("HHHH", rows, columns, 0, 0))
-    settings = bytearray(_TERMIOS_BYTES)
-    ioctl(terminal, _TCGETS, settings)
-    flags = int.from_bytes(settings[:4], "little")
-    settings[:4] = (flags | _IUTF8).to_bytes(4, "little")
-    ioctl(terminal, _TCSETS, bytes(settings))
-
-
-def _start_limited(run: _Run, streams: tuple[int, ...], rlimits: _Rlimits) -> int:
-    def enter_session() -> None:
-        os.setsid()
-        for number, descriptor in enumerate(streams):
-            os.dup2(descriptor, number)
-
-    return _start_forked(run, enter_session, rlimits)
-
-
-def _start_forked(run: _Run, enter_session: Callable[[], None], rlimits: _Rlimits) -> int:
-    # posix_spawn sets no rlimits and takes no terminal, and this process could not raise its own limits again. A fork is
-    # safe: there is one thread.
-    told, tell = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            enter_session()
-            for number in (*_IGNORED_BY_PYTHON, SIGTERM):
-                signal(number, SIG_DFL)
-            pthread_sigmask(SIG_SETMASK, ())
-            _set_rlimits(rlimits)
-            os.execve(run.executable, run.argv, run.env)  # noqa: S606  this is what a warden is for
-        except OSError as error:
-            os.write(tell, _number(error).to_bytes(4, "little"))
-        finally:
-            os._exit(127)
-    os.close(tell)
-    failed = os.read(told, 4)
-    os.close(told)
-    if failed:
-        os.waitpid(pid, 0)
-        number = int.from_bytes(failed, "little")
-        raise OSError(number, os.strerror(number))
-    return pid

@@ -18,7 +18,7 @@ from _socket import (
     SOL_SOCKET,
     socket,
 )
-from _struct import Struct, unpack
+from _struct import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def receive(sock: socket) -> tuple[bytes, tuple[int, ...]]:
     descriptors: tuple[int, ...] = ()
     for level, kind, rights in ancillary:
         if level == SOL_SOCKET and kind == SCM_RIGHTS:
-            count = len(rights) // 4
-            descriptors += unpack(f"{count}i", rights[: count * 4])
+            descriptors += _DESCRIPTORS[len(rights) // 4].unpack(rights)
     if flags & (MSG_TRUNC | MSG_CTRUNC):
         close_all(descriptors)
         raise WireError("a message was cut")
@@ -126,14 +125,9 @@ def parse_body(body: bytes, environment_bytes: int) -> tuple[bytes, bytes, list[
     return executable, cwd, argv, body[end:]
 
 
-def parse_environment(block: bytes) -> dict[bytes, bytes]:
-    """Return the variables of an environment's block."""
-    env = {}
-    for entry in block.split(b"\0"):
-        name, equals, value = entry.partition(b"=")
-        if equals:
-            env[name] = value
-    return env
+def parse_environment(block: bytes) -> list[bytes]:
+    """Return the variables of an environment's block, each with its name."""
+    return [entry for entry in block.split(b"\0") if b"=" in entry]
 
 
 def read_body(descriptor: int) -> bytes:
