@@ -336,7 +336,8 @@ class Driver:
         inbox = warden.inbox
         kind = inbox[0] if inbox[1 : 1 + wire.NONCE_BYTES] == self._nonce else 0
         if kind == wire.ENDED:
-            self._drain(warden)
+            if self._streams.reading:
+                self._drain(warden)
             self._conclude(warden, ending_of(inbox, self._launch, self._config.limits))
         elif kind == wire.EXITED:
             self._exited = True

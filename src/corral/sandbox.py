@@ -162,9 +162,10 @@ class Sandbox:
         call = _call(argv, shell, cwd, env)
         environment, machine = self._look()
         verdict = self._recall.vet(call, machine)
-        refused = self._refused(call, verdict, self._refusal(call, verdict) if verdict.findings else "")
-        if refused is not None:
-            return refused
+        refusal = self._refusal(call, verdict) if verdict.findings else ""
+        why = self._holding.why_not_here()
+        if refusal or why:
+            return self._refused(call, verdict, refusal, why)
         warden = None
         if self._admitted_in != os.getpid():
             warden = self._pool.acquire()
@@ -215,9 +216,9 @@ class Sandbox:
         call = _call(argv, shell, cwd, env)
         verdict = self._recall.vet(call, self._look()[1])
         refusal = await self._refusal_in_loop(call, verdict) if verdict.findings else ""
-        refused = self._refused(call, verdict, refusal)
-        if refused is not None:
-            return refused
+        why = self._holding.why_not_here()
+        if refusal or why:
+            return self._refused(call, verdict, refusal, why)
         warden = await self._pool.acquire_in_loop()
         if self._admitted_in != os.getpid():
             self._admit(warden)
@@ -343,14 +344,11 @@ class Sandbox:
             self._seen = seen = (environment, Machine.of(self.config, self._holding.temporary()))
         return seen
 
-    def _refused(self, call: Call, verdict: Verdict, refusal: str) -> Handle | None:
+    def _refused(self, call: Call, verdict: Verdict, refusal: str, why: str) -> Handle:
         """Return the result of a call that may not run, or that has no project to run in."""
         if refusal:
             return self._finished(self._denied(call, verdict, refusal))
-        why = self._holding.why_not_here()
-        if why:
-            return self._finished(self._unstarted(call, verdict, Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {why}\n")))
-        return None
+        return self._finished(self._unstarted(call, verdict, Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {why}\n")))
 
     def _planned(
         self,

@@ -51,15 +51,25 @@ class Directories:
 
     def changed(self, is_nothing: Callable[[str, str], bool]) -> list[str]:
         """Return those in which something may have appeared; of a few names it is asked whether they are nothing to look at."""
-        if self._notices is None:
+        told = None
+        if self._notices is not None:
+            told = self._notices.changed()
+        else:
             self._looks += 1
             if self._looks > FEW_LOOKS and MAX_ASKED < len(self.roles) <= MAX_WATCHED:
                 # All are asked once more: the kernel does not tell what came before it was to listen.
                 self._listen()
-            return self._asked()
-        told = self._notices.changed()
         if told is None:
-            return self._asked()
+            # Times of those that the kernel told of are old ones, which are listed once more than needed.
+            changed = []
+            for path, known in self._times.items():
+                try:
+                    is_same = os.lstat(path).st_ctime_ns == known
+                except OSError:
+                    is_same = not known
+                if not is_same:
+                    changed.append(path)
+            return changed
         appeared, gone = told
         for path in gone:
             self.forget(path)
@@ -99,18 +109,6 @@ class Directories:
         if self._notices is not None:
             self._notices.close()
             self._notices = None
-
-    def _asked(self) -> list[str]:
-        # Times of those that the kernel told of are old ones, which are listed once more than needed.
-        changed = []
-        for path, known in self._times.items():
-            try:
-                is_same = os.lstat(path).st_ctime_ns == known
-            except OSError:
-                is_same = not known
-            if not is_same:
-                changed.append(path)
-        return changed
 
     def _listen(self) -> None:
         try:
