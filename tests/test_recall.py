@@ -98,6 +98,77 @@ def test_a_file_that_became_a_link_outside_is_judged_again(config: SandboxConfig
     assert not recall.vet(Call(("cat", "a")), machine).allowed
 
 
+def test_a_text_for_the_shell_is_given_again_and_judged_again_when_its_files_change(config: SandboxConfig) -> None:
+    recall, machine = Recall(config), Machine.of(config)
+    call = Call("cat a | wc -l", shell=True)
+    first = recall.vet(call, machine)
+    assert first.allowed
+    assert recall.vet(call, machine) is first
+    Path(config.project_root, "a").symlink_to("/etc/shadow")
+    assert not recall.vet(call, machine).allowed
+
+
+def test_where_a_program_of_the_system_lies_is_asked_again_after_a_second(
+    config: SandboxConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    asked: list[str] = []
+    place = ["/usr/bin/true"]
+
+    def look(path: str) -> str:
+        asked.append(path)
+        return place[0]
+
+    monkeypatch.setattr("corral.recall.monotonic", lambda: now[0])
+    monkeypatch.setattr("corral.machine.real_path", look)
+    recall, machine = Recall(config), Machine.of(config)
+    first = recall.vet(Call(("/bin/true",)), machine)
+    asked.clear()
+    now[0] += 0.9
+    assert (recall.vet(Call(("/bin/true",)), machine) is first, asked) == (True, [])
+    now[0] += 0.2
+    assert (recall.vet(Call(("/bin/true",)), machine) is first, asked) == (True, ["/bin/true"])
+    now[0] += 2.0
+    place[0] = "/usr/bin/dd"
+    assert recall.vet(Call(("/bin/true",)), machine) is not first
+
+
+@pytest.mark.parametrize(
+    "path", ["/opt/x/true", "/usr/bin/../../opt/true", "/home/somebody/true", "/usr/local/bin/true"]
+)
+def test_where_another_program_lies_is_asked_each_time(
+    config: SandboxConfig, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    asked: list[str] = []
+
+    def look(path: str) -> str:
+        asked.append(path)
+        return "/usr/bin/true"
+
+    monkeypatch.setattr("corral.machine.real_path", look)
+    recall, machine = Recall(config), Machine.of(config)
+    recall.vet(Call((path,)), machine)
+    asked.clear()
+    recall.vet(Call((path,)), machine)
+    assert asked
+
+
+def test_a_system_that_commands_may_write_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def look(path: str) -> str:
+        asked.append(path)
+        return "/usr/bin/true"
+
+    monkeypatch.setattr("corral.machine.real_path", look)
+    config = SandboxConfig("/usr")
+    recall, machine = Recall(config), Machine.of(config)
+    recall.vet(Call(("/bin/true",)), machine)
+    asked.clear()
+    recall.vet(Call(("/bin/true",)), machine)
+    assert asked
+
+
 def test_another_machine_is_judged_again(config: SandboxConfig) -> None:
     recall = Recall(config)
     first = recall.vet(Call(("cat", "a")), Machine.of(config))
