@@ -134,7 +134,7 @@ def test_where_a_program_of_the_system_lies_is_asked_again_after_a_second(
 
 
 @pytest.mark.parametrize(
-    "path", ["/opt/x/true", "/usr/bin/../../opt/true", "/home/somebody/true", "/usr/local/bin/true"]
+    "path", ["/opt/x/true", "/usr/bin/../../opt/true", "/home/somebody/true", "/usr/local/bin/true", "/usr/bin/a-link"]
 )
 def test_where_another_program_lies_is_asked_each_time(
     config: SandboxConfig, monkeypatch: pytest.MonkeyPatch, path: str

@@ -14,7 +14,7 @@ from corral.rulebook import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from corral.config import Output, SandboxConfig
 
@@ -46,7 +46,9 @@ def plan(
         env = environment if call.env is None else overlay(environment, _given(call.env))
         timeout = config.timeout_seconds if timeout_seconds is None else _timeout(timeout_seconds)
         data = None if stdin is None else _input(stdin)
-        _encodable((cwd, *words) if call.env is None else (cwd, *words, *env, *env.values()))
+        joined = "".join((cwd, *words) if call.env is None else (cwd, *words, *env, *env.values()))
+        if "\0" in joined or not joined.isascii():
+            _check_encodable(joined)
     except _UnusableError as unusable:
         return Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {unusable}\n")
     if call.shell:
@@ -133,12 +135,9 @@ def _timeout(value: object) -> float:
     return float(value)
 
 
-def _encodable(texts: Iterable[str]) -> None:
-    joined = "".join(texts)
+def _check_encodable(joined: str) -> None:
     if "\0" in joined:
         raise _UnusableError("a NUL byte cannot be part of an argument, a path or a variable")
-    if joined.isascii():
-        return
     try:
         os.fsencode(joined)
     except UnicodeEncodeError as error:

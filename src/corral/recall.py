@@ -1,7 +1,7 @@
 """Verdicts of calls that come again: one is given again only if the machine gives every answer again that it rests on.
 
 What judges is pure but for those answers, so nothing else can have changed; only what is allowed without a word is kept.
-Where a program of the system lies is asked again after a second: no command may change that.
+Where a program of the system lies is asked again after a second, if there is no link to follow: no command may change that.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def _is_of_the_system(ask: Callable[..., object], about: tuple[str, ...], answer
     if ask is not Machine.resolve or not isinstance(answer, str):
         return False
     changeable = (machine.root, *machine.writable, *(path for path, _ in machine.shown))
-    return all(
-        path.startswith(SYSTEM_DIRECTORIES) and "/../" not in path and not path.startswith(changeable)
-        for path in (about[0], answer)
-    )
+    path = about[0]
+    # No link on the way but that of /bin, which only the owner can turn: one of any other could lead through the project.
+    is_plain = path.startswith(SYSTEM_DIRECTORIES) and answer in (path, f"/usr{path}")
+    return is_plain and not any(f"{answer}/".startswith(f"{place}/") for place in changeable)
 
 
 def _is_short_text(words: str | tuple[object, ...]) -> bool:

@@ -172,7 +172,7 @@ class Sandbox:
             self._admit(warden)
             environment = self._look()[0]
         try:
-            planned = self._planned(call, verdict, environment, stdin, timeout_seconds)
+            planned = plan(call, self.config, environment, stdin=stdin, timeout_seconds=timeout_seconds)
         except BaseException:
             if warden is not None:
                 self._pool.release(warden)
@@ -180,7 +180,7 @@ class Sandbox:
         if not isinstance(planned, Launch):
             if warden is not None:
                 self._pool.release(warden)
-            return planned
+            return self._unplanned(call, verdict, planned)
         return dispatch.start(
             self._pool,
             planned,
@@ -223,13 +223,13 @@ class Sandbox:
         if self._admitted_in != os.getpid():
             self._admit(warden)
         try:
-            planned = self._planned(call, verdict, self._look()[0], stdin, timeout_seconds)
+            planned = plan(call, self.config, self._look()[0], stdin=stdin, timeout_seconds=timeout_seconds)
         except BaseException:
             self._pool.release(warden)
             raise
         if not isinstance(planned, Launch):
             self._pool.release(warden)
-            return planned
+            return self._unplanned(call, verdict, planned)
         return dispatch.start(
             self._pool,
             planned,
@@ -350,21 +350,11 @@ class Sandbox:
             return self._finished(self._denied(call, verdict, refusal))
         return self._finished(self._unstarted(call, verdict, Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {why}\n")))
 
-    def _planned(
-        self,
-        call: Call,
-        verdict: Verdict,
-        environment: dict[str, str],
-        stdin: bytes | None,
-        timeout_seconds: float | None,
-    ) -> Launch | Handle:
-        """Return what will run, or the result of a call that cannot."""
-        planned = plan(call, self.config, environment, stdin=stdin, timeout_seconds=timeout_seconds)
-        if isinstance(planned, Launch):
-            return planned
-        if planned.exit_code == DENIED_EXIT_CODE:
-            return self._finished(self._denied(call, verdict, planned.message))
-        return self._finished(self._unstarted(call, verdict, planned))
+    def _unplanned(self, call: Call, verdict: Verdict, why: Failure) -> Handle:
+        """Return the result of a call that cannot start."""
+        if why.exit_code == DENIED_EXIT_CODE:
+            return self._finished(self._denied(call, verdict, why.message))
+        return self._finished(self._unstarted(call, verdict, why))
 
     def _admit(self, warden: Warden) -> None:
         """Look at what holds the commands, and refuse to run where that is less than the config demands."""

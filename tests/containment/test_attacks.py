@@ -331,6 +331,18 @@ LEFT = {
     ),
     "semaphores": ("return libc.semget(facts['key'], 1, 0o1600) >= 0", "return libc.semget(facts['key'], 0, 0) >= 0"),
     "queues": ("return libc.msgget(facts['key'], 0o1600) >= 0", "return libc.msgget(facts['key'], 0) >= 0"),
+    "shared memory that nobody may read": (
+        "return libc.shmget(facts['key'], 4096, 0o1000) >= 0",
+        "return libc.shmget(facts['key'], 0, 0) >= 0",
+    ),
+    "semaphores that nobody may read": (
+        "return libc.semget(facts['key'], 1, 0o1000) >= 0",
+        "return libc.semget(facts['key'], 0, 0) >= 0",
+    ),
+    "queues that nobody may read": (
+        "return libc.msgget(facts['key'], 0o1000) >= 0",
+        "return libc.msgget(facts['key'], 0) >= 0",
+    ),
 }
 
 
@@ -357,6 +369,18 @@ def test_files_in_shared_memory_are_neither_the_hosts_nor_the_next_commands(held
     assert held.run(f"echo x > {name} && mkdir {name}.d && cat {name}", shell=True).stdout == b"x\n"
     assert not Path(name).exists()
     assert held.run(["ls", "-A", "/dev/shm"]).stdout == b""
+
+
+def test_shared_memory_is_for_the_next_command_what_it_was_for_the_first(held: Sandbox) -> None:
+    look = "ls -lda --time-style=+ /dev/shm && ls -A /dev/shm"
+    first = held.run(look, shell=True).stdout
+    for text in ("touch /dev/shm/x && chmod 0 /dev/shm", "chmod 0 /dev/shm", "mkdir /dev/shm/d && chmod 500 /dev/shm"):
+        assert held.run(text, shell=True).ok
+        after = held.run(look, shell=True)
+        assert (after.stdout, after.exit_code, after.violations) == (first, 0, ())
+    note = "import os\nos.setxattr('/dev/shm', 'user.note', b'x')"
+    held.run(["python3", "-c", note])
+    assert held.run(["python3", "-c", "import os\nprint(os.listxattr('/dev/shm'))"]).stdout == b"[]\n"
 
 
 def test_temporary_files_are_private_and_last_as_long_as_the_sandbox(held: Sandbox) -> None:

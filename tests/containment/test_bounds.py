@@ -13,7 +13,8 @@ import pytest
 from attempt import attempt, run_attack
 
 from corral import Containment, Limits, Sandbox, SandboxResult, Violation
-from corral.containment import cgroups, meter
+from corral.containment import cgroups, meter, wire
+from corral.containment.bounds import Bounds
 from observe import alive, children, eventually, unique_seconds
 
 MB = 1_000_000
@@ -333,3 +334,14 @@ def test_groups_of_a_keeper_that_was_killed_are_removed_by_the_next(open_sandbox
     other.run(["true"])
     assert groups_of(keeper) == []
     assert box.run(["true"]).ok
+
+
+def test_every_hit_is_told_once_however_little_time_a_command_took(tmp_path: Path) -> None:
+    # The kernel counts no time of children that nobody waits for.
+    (tmp_path / "events").write_text("max 0\n")
+    descriptor = os.open(tmp_path / "events", os.O_RDONLY)
+    bounds = Bounds({"pids": cgroups.Counter(descriptor, b"max")}, {"processes": 4096}, None)
+    assert bounds.hits(0.0, 0) == 0
+    (tmp_path / "events").write_text("max 3\n")
+    assert [bounds.hits(0.0, 0), bounds.hits(0.0, 0)] == [wire.TOO_MANY_PROCESSES, 0]
+    os.close(descriptor)

@@ -145,6 +145,39 @@ def test_links_of_the_owners_own_may_stay(repository: Path, open_sandbox: Callab
     assert (repository / ".git" / "packed-refs").is_symlink()
 
 
+STEPS = {
+    "in a directory that was hidden": (["mv src .git/objects/z && touch .git/objects/z/.envrc", "mv .git/objects/z src"], ["src/.envrc"]),
+    "below one that was hidden": (["mv src .git/objects/z", "touch .git/objects/z/deep/.envrc", "mv .git/objects/z src"], ["src/deep/.envrc"]),
+    "in one that was away": (["mv src other", "mv other src", "touch src/.envrc"], ["src/.envrc"]),
+    "below one that was away": (["mv src other", "mv other src", "touch src/deep/.envrc"], ["src/deep/.envrc"]),
+    "in one that took another's place": (["mv src .git/objects/z && mkdir src", "rm -r .git/objects/z", "touch src/.envrc"], ["src/.envrc"]),
+    "in one that was shut": (["touch src/.envrc && chmod 0 src", "true", "chmod 755 src"], ["src/.envrc"]),
+    "in a repository that was shut": (["cd origin/.git && touch commondir && chmod 0 .", "chmod 755 origin/.git"], ["origin/.git/commondir"]),
+    "in a module that comes in parts": (["mkdir -p .git/modules/m/hooks .git/modules/m/objects .git/modules/m/refs", "echo ref: refs/heads/main > .git/modules/m/HEAD", "echo x > .git/modules/m/hooks/post-checkout"], [".git/modules/m/hooks/post-checkout"]),
+    "in a module that was a directory": (["mkdir -p .git/modules/m", "cp -r origin/.git/. .git/modules/m && echo x > .git/modules/m/hooks/post-checkout"], [".git/modules/m/hooks/post-checkout"]),
+    "in a worktree that comes in parts": (["mkdir -p .git/worktrees/w", "cd .git/worktrees/w && echo ref: refs/heads/main > HEAD && echo /tmp > commondir"], [".git/worktrees/w/commondir"]),
+    "in a bare repository that comes in parts": (["mkdir -p r/hooks r/objects r/refs", "echo ref: refs/heads/main > r/HEAD", "echo x > r/hooks/update"], ["r/hooks/update"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("looks", [0, 5], ids=["at once", "when the kernel tells"])
+@pytest.mark.parametrize(("texts", "expected"), STEPS.values(), ids=STEPS)
+def test_what_is_planted_in_steps_is_moved_away(
+    repository: Path, open_sandbox: Callable[..., Sandbox], texts: list[str], expected: list[str], looks: int
+) -> None:
+    held = open_sandbox()
+    for _ in range(looks):
+        assert held.run(["true"]).violations == ()
+    found: list[str] = []
+    for text in texts:
+        result = held.run(text, shell=True)
+        assert result.ok, result.stderr_text
+        found += planted_by(result, repository)
+    assert found == expected
+    assert not any(os.path.lexists(repository / name) for name in expected)
+    assert held.run(["true"]).violations == ()
+
+
 LATER = {
     "a repository's configuration": ("git init -q r", "git -C r config core.fsmonitor x", ["r/.git/config"]),
     "its configuration in place": ("git init -q r", "printf '[alias]\\n\\tst = !x\\n' >> r/.git/config", ["r/.git/config"]),

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from corral.containment.cgroups import Counter
 
 METER_PATIENCE_MICROSECONDS = 100_000  # against a keeper that is busy; deadlines are kept meanwhile
-# One that took less time of the processor than this for each process that it may have, or each byte, cannot have reached a bound.
-LEAST_SECONDS = {"pids": 1e-6, "memory": 1e-11}
 COMMANDS_OOM_SCORE = 500  # the kernel ends a command before its warden, and before anything else of the owner's
-_LIMITS = {"pids": "processes", "memory": "memory_bytes"}
 _COUNTER_FLAGS = {"pids": wire.TOO_MANY_PROCESSES, "memory": wire.TOO_MUCH_MEMORY}
 _UNBOUND = 1 << 63
 
@@ -29,10 +26,7 @@ class Bounds:
 
     def __init__(self, counters: Mapping[str, Counter], limits: Mapping[str, int], meter: socket | None) -> None:
         self.named = counters
-        self.counters = [
-            (counter, _COUNTER_FLAGS[name], limits.get(_LIMITS[name], 0) * LEAST_SECONDS[name])
-            for name, counter in counters.items()
-        ]
+        self.counters = [(counter, _COUNTER_FLAGS[controller]) for controller, counter in counters.items()]
         self.meter = meter
         self.cpu_seconds = limits.get("cpu_seconds", _UNBOUND)
         self.disk_bytes = limits.get("disk_bytes", _UNBOUND)
@@ -42,7 +36,7 @@ class Bounds:
 
     def descriptors(self) -> list[int]:
         """Return what the warden keeps open, and nobody else."""
-        found = [counter.descriptor for counter, _, _ in self.counters]
+        found = [counter.descriptor for counter, _ in self.counters]
         found += [self.meter.fileno()] if self.meter else []
         return [*found, self.wait] if self.wait >= 0 else found
 
@@ -62,8 +56,8 @@ class Bounds:
         flags = wire.TOO_MUCH_CPU if cpu_seconds > self.cpu_seconds else 0
         if written_bytes > self.disk_bytes:
             flags |= wire.TOO_MUCH_WRITTEN
-        for counter, flag, least_seconds in self.counters:
-            if cpu_seconds >= least_seconds and counter.has_risen():
+        for counter, flag in self.counters:
+            if counter.has_risen():
                 flags |= flag
         return flags
 

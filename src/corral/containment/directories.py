@@ -54,6 +54,10 @@ class Directories:
         told = None
         if self._notices is not None:
             told = self._notices.changed()
+            if told is None:
+                # All that is watched may have another path now.
+                self.close()
+                self._listen()
         else:
             self._looks += 1
             if self._looks > FEW_LOOKS and MAX_ASKED < len(self.roles) <= MAX_WATCHED:
@@ -93,12 +97,24 @@ class Directories:
     def listed(self, path: str, changed: int) -> None:
         """Note that all of a directory was looked at, as it was at a time of change."""
         self._times[path] = settled(changed)
+        if path in self._unseen and self._notices is not None:
+            self._unseen.discard(path)
+            self._add(self._notices, path)
+
+    def shut(self, path: str) -> None:
+        """Look again after each command at a directory that cannot be listed, until it can: the kernel does not tell when."""
+        self._unseen.add(path)
 
     def forget(self, path: str) -> None:
         """Look no longer at a directory."""
         for table in (self.roles, self._times, self._numbers):
             table.pop(path, None)
         self._unseen.discard(path)
+
+    def forget_below(self, path: str) -> None:
+        """Look no longer at what lies in a directory, so that it is met anew."""
+        for inner in [inner for inner in self.roles if inner.startswith(f"{path}/")]:
+            self.forget(inner)
 
     def forked(self) -> None:
         """Go on in a fork of the process: the notices are its parent's."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from _struct import Struct
+from fcntl import ioctl
 
 from corral.containment.kernel import call
 
-_CREATE, _MOVED_TO, _ONLYDIR, _DONT_FOLLOW = 0x100, 0x80, 0x1000000, 0x2000000
-_IGNORED, _OVERFLOW = 0x8000, 0x4000
-_WATCHED = _CREATE | _MOVED_TO | _ONLYDIR | _DONT_FOLLOW
+_CREATE, _MOVED_FROM, _MOVED_TO, _ONLYDIR, _DONT_FOLLOW = 0x100, 0x40, 0x80, 0x1000000, 0x2000000
+_IGNORED, _OVERFLOW, _ISDIR = 0x8000, 0x4000, 0x40000000
+_WATCHED = _CREATE | _MOVED_FROM | _MOVED_TO | _ONLYDIR | _DONT_FOLLOW
 _EVENT = Struct("=iIII")
 _READ_BYTES = 1 << 16
+_FIONREAD, _FIONREAD_NOTHING = 0x541B, bytes(4)
 
 
 class Notices:
@@ -26,25 +28,27 @@ class Notices:
         self._paths[call("inotify_add_watch", self._descriptor, os.fsencode(path), _WATCHED)] = path
 
     def changed(self) -> tuple[dict[str, set[bytes]], set[str]] | None:
-        """Return the names that have appeared in each directory, and the directories that are gone; None when the kernel lost count."""
+        """Return the names that have appeared in each directory, and the directories that are gone; None when that cannot be told.
+
+        So it is when the kernel lost count, and when a directory was moved: what is watched goes with it, its path does not.
+        """
         appeared: dict[str, set[bytes]] = {}
         gone: set[str] = set()
-        while True:
-            try:
-                data = os.read(self._descriptor, _READ_BYTES)
-            except BlockingIOError:
-                return appeared, gone
+        # Asked first: an error for nothing to read takes longer than all the rest of a look.
+        while ioctl(self._descriptor, _FIONREAD, _FIONREAD_NOTHING) != _FIONREAD_NOTHING:
+            data = os.read(self._descriptor, _READ_BYTES)
             at = 0
             while at < len(data):
                 number, mask, _, length = _EVENT.unpack_from(data, at)
                 name = data[at + _EVENT.size : at + _EVENT.size + length]
                 at += _EVENT.size + length
-                if mask & _OVERFLOW:
+                if mask & _OVERFLOW or (mask & _ISDIR and mask & (_MOVED_FROM | _MOVED_TO)):
                     return None
                 if mask & _IGNORED:
                     gone.add(self._paths.pop(number, ""))
-                elif number in self._paths:
+                elif number in self._paths and not mask & _MOVED_FROM:
                     appeared.setdefault(self._paths[number], set()).add(name.rstrip(b"\0"))
+        return appeared, gone
 
     def close(self) -> None:
         """Forget all of them."""

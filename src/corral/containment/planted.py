@@ -104,7 +104,9 @@ class Watch:
             self._unlisted(path, error)
             return []
         if role == "" and is_repository(path, listed):
-            role = self._directories.roles[path] = BARE
+            role = self._becomes(path, BARE)
+        elif role == MODULES and any(entry.name == "HEAD" for entry in listed):
+            role = self._becomes(path, GIT)
         if role == _HOOKS:
             self._judge(os.path.dirname(path))
         elif role in (GIT, BARE) and path not in self._owners:
@@ -113,6 +115,12 @@ class Watch:
         found = [inner for entry in listed if (inner := self._meet(path, role, entry))]
         self._directories.listed(path, changed)
         return found
+
+    def _becomes(self, path: str, role: str) -> str:
+        """Take a directory for a repository from now on, and what lies in it for a repository's."""
+        self._directories.roles[path] = role
+        self._directories.forget_below(path)
+        return role
 
     def _is_nothing(self, directory: str, name: str) -> bool:
         """Say whether a name that has appeared is gone again, or is what git itself writes in a repository of the owner's."""
@@ -128,7 +136,8 @@ class Watch:
 
     def _unlisted(self, path: str, error: OSError) -> None:
         if isinstance(error, PermissionError):
-            # What nobody can enter harms nobody. It is tried again after each command.
+            # What nobody can enter harms nobody.
+            self._directories.shut(path)
             return
         self._directories.forget(path)
         if error.errno == ENAMETOOLONG:
