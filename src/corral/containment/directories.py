@@ -55,8 +55,6 @@ class Directories:
         if self._notices is not None:
             told = self._notices.changed()
             if told is None:
-                # All that is watched may have another path now.
-                self.close()
                 self._listen()
         else:
             self._looks += 1
@@ -128,11 +126,14 @@ class Directories:
 
     def _listen(self) -> None:
         try:
-            self._notices = Notices()
+            if self._notices is None:
+                self._notices = Notices()
         except OSError:
             # As many as the kernel gives a user are in use; asking each directory is slower and as good.
             self._looks = _FOR_GOOD
             return
+        # What was moved has another path now, and what has come to its place is watched under that one.
+        self._notices.forget()
         for path in list(self.roles):
             if self._notices is not None:
                 self._add(self._notices, path)

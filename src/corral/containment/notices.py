@@ -34,6 +34,7 @@ class Notices:
         """
         appeared: dict[str, set[bytes]] = {}
         gone: set[str] = set()
+        is_lost = False
         # Asked first: an error for nothing to read takes longer than all the rest of a look.
         while ioctl(self._descriptor, _FIONREAD, _FIONREAD_NOTHING) != _FIONREAD_NOTHING:
             data = os.read(self._descriptor, _READ_BYTES)
@@ -43,12 +44,16 @@ class Notices:
                 name = data[at + _EVENT.size : at + _EVENT.size + length]
                 at += _EVENT.size + length
                 if mask & _OVERFLOW or (mask & _ISDIR and mask & (_MOVED_FROM | _MOVED_TO)):
-                    return None
-                if mask & _IGNORED:
+                    is_lost = True
+                elif mask & _IGNORED:
                     gone.add(self._paths.pop(number, ""))
                 elif number in self._paths and not mask & _MOVED_FROM:
                     appeared.setdefault(self._paths[number], set()).add(name.rstrip(b"\0"))
-        return appeared, gone
+        return None if is_lost else (appeared, gone)
+
+    def forget(self) -> None:
+        """Know no path any more, until it is added again. What is watched stays so: to close it all takes longer."""
+        self._paths.clear()
 
     def close(self) -> None:
         """Forget all of them."""
