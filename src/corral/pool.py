@@ -164,6 +164,10 @@ class Pool:
                 return 0, 0
             return killed, hits
 
+    def is_busy(self) -> bool:
+        """Say whether a command runs."""
+        return any(warden.streams is not None for warden in list(self._wardens))
+
     def retire(self) -> None:
         """End the keeper and all below; the next command starts another."""
         with self._talking:

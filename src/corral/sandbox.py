@@ -163,7 +163,7 @@ class Sandbox:
         environment, machine = self._look()
         verdict = self._recall.vet(call, machine)
         refusal = self._refusal(call, verdict) if verdict.findings else ""
-        why = self._holding.why_not_here()
+        why = self._holding.why_not_here() or self._renewed()
         if refusal or why:
             return self._refused(call, verdict, refusal, why)
         warden = None
@@ -216,7 +216,7 @@ class Sandbox:
         call = _call(argv, shell, cwd, env)
         verdict = self._recall.vet(call, self._look()[1])
         refusal = await self._refusal_in_loop(call, verdict) if verdict.findings else ""
-        why = self._holding.why_not_here()
+        why = self._holding.why_not_here() or self._renewed()
         if refusal or why:
             return self._refused(call, verdict, refusal, why)
         warden = await self._pool.acquire_in_loop()
@@ -349,6 +349,27 @@ class Sandbox:
         if refusal:
             return self._finished(self._denied(call, verdict, refusal))
         return self._finished(self._unstarted(call, verdict, Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {why}\n")))
+
+    def _renewed(self) -> str:
+        """Make what holds the commands anew where what it protects was replaced outside; return why that cannot be, or nothing."""
+        path = self._holding.replaced()
+        # What a transaction writes there is never applied.
+        if not path or self._pool.transaction is not None:
+            return ""
+        if self._pool.is_busy() or (self._workshop is not None and self._workshop.is_open()):
+            return (
+                f"{path} was replaced or removed by somebody outside since the sandbox was made, and commands could write it now; "
+                "let what runs in the sandbox end, or make a new one"
+            )
+        if self._workshop is not None:
+            self._workshop.stop()
+        self._pool.retire()
+        if self._workshop is not None:
+            self._workshop.clean()
+            self._workshop = None
+        self._holding.renew()
+        self._admitted_in = 0
+        return ""
 
     def _unplanned(self, call: Call, verdict: Verdict, why: Failure) -> Handle:
         """Return the result of a call that cannot start."""

@@ -41,6 +41,7 @@ class Workshop:
         self._at_work = allocate_lock()
         self._spare: Spare | None = None
         self._done: list[Branch] = []
+        self._open: set[Branch] = set()
         self._made_in = os.getpid()
         self._closed = False
         self._cleaned = False
@@ -54,6 +55,7 @@ class Workshop:
             spare, self._spare = self._spare, None
         if spare is not None and spare.is_fresh():
             spare.branch.place.begin()
+            self._open.add(spare.branch)
             return spare.branch, ""
         if spare is not None:
             self.give_back(spare.branch)
@@ -61,10 +63,16 @@ class Workshop:
         branch.place.begin()
         if refusal:
             copying.copy_tree(self._holding.config.project_root, branch.place)
+        self._open.add(branch)
         return branch, refusal
+
+    def is_open(self) -> bool:
+        """Say whether a transaction has begun and not ended."""
+        return bool(self._open)
 
     def give_back(self, branch: Branch) -> None:
         """Remove a transaction that is done with, and have the next ready, both while the caller goes on."""
+        self._open.discard(branch)
         branch.close()
         with self._lock:
             self._done.append(branch)
@@ -77,6 +85,7 @@ class Workshop:
 
     def let_go(self, branch: Branch) -> None:
         """Forget a transaction without removing what it wrote."""
+        self._open.discard(branch)
         self._trunk.lift(branch.place.path)
 
     def stop(self) -> None:

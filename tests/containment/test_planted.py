@@ -13,6 +13,7 @@ from corral.containment import planted
 from corral.containment.planted import Watch
 from corral.containment.protected import find
 from corral.containment.repositories import is_harmless
+from observe import unique_seconds
 
 COMMIT = ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty"]
 
@@ -156,6 +157,11 @@ STEPS = {
     "in a module that comes in parts": (["mkdir -p .git/modules/m/hooks .git/modules/m/objects .git/modules/m/refs", "echo ref: refs/heads/main > .git/modules/m/HEAD", "echo x > .git/modules/m/hooks/post-checkout"], [".git/modules/m/hooks/post-checkout"]),
     "in a module that was a directory": (["mkdir -p .git/modules/m", "cp -r origin/.git/. .git/modules/m && echo x > .git/modules/m/hooks/post-checkout"], [".git/modules/m/hooks/post-checkout"]),
     "in a worktree that comes in parts": (["mkdir -p .git/worktrees/w", "cd .git/worktrees/w && echo ref: refs/heads/main > HEAD && echo /tmp > commondir"], [".git/worktrees/w/commondir"]),
+    "in one that had another name by a link": (["mkdir -p a/sub c/sub", "mv a x && ln -s c a", "rm a && touch c/sub/.envrc"], ["c/sub/.envrc"]),
+    "in what only looks like a repository": (["mkdir -p r/objects r/refs r/logs/x && echo ref: refs/heads/m > r/HEAD && touch r/logs/x/.envrc"], ["r/logs/x/.envrc"]),
+    "in a repository that is completed elsewhere": (["mkdir -p r/hooks && cd r && echo ref: refs/heads/m > HEAD && ln -s ../o objects && ln -s ../p refs && echo x > hooks/update", "mkdir o p"], ["r/hooks/update", "r/objects", "r/refs"]),
+    "behind a link into a repository": (["mkdir .git/objects/h && touch .git/objects/h/.envrc && ln -s ../.git/objects/h src/l"], ["src/l"]),
+    "behind a pointer through a link": (["git init -q r && ln -s r l && mkdir q && echo gitdir: ../l/.git > q/.git"], ["q/.git"]),
     "in a bare repository that comes in parts": (["mkdir -p r/hooks r/objects r/refs", "echo ref: refs/heads/main > r/HEAD", "echo x > r/hooks/update"], ["r/hooks/update"]),
 }  # fmt: skip
 
@@ -176,6 +182,66 @@ def test_what_is_planted_in_steps_is_moved_away(
     assert found == expected
     assert not any(os.path.lexists(repository / name) for name in expected)
     assert held.run(["true"]).violations == ()
+
+
+def test_what_takes_the_place_of_a_directory_that_somebody_is_in_is_looked_at(
+    repository: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    held = open_sandbox()
+    for _ in range(5):
+        assert held.run(["true"]).violations == ()
+    inside = held.start(["sleep", unique_seconds()], cwd="src/deep")
+    assert held.run("rmdir src/deep && mkdir src/deep", shell=True).ok
+    inside.close()
+    # Only now the kernel tells that the first one is gone.
+    assert held.run(["true"]).ok
+    assert planted_by(held.run(["touch", "src/deep/.envrc"]), repository) == ["src/deep/.envrc"]
+
+
+def replaced(path: Path, text: str) -> None:
+    """Save a file as editors do: beside it, then over it."""
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_text(text)
+    beside.rename(path)
+
+
+@pytest.mark.parametrize("looks", [1, 5], ids=["after the first command", "when the kernel tells"])
+@pytest.mark.parametrize("name", [".git/config", "src/.envrc"])
+def test_what_its_owner_replaced_is_still_protected(
+    repository: Path, open_sandbox: Callable[..., Sandbox], looks: int, name: str
+) -> None:
+    (repository / "src" / ".envrc").write_text("first\n")
+    held = open_sandbox()
+    for _ in range(looks):
+        assert held.run(["true"]).violations == ()
+    text = (repository / name).read_text() + "# the owner's\n"
+    replaced(repository / name, text)
+    result = held.run(f"echo x >> {name}", shell=True)
+    assert (result.ok, [violation.kind for violation in result.violations]) == (False, ["protected"])
+    assert (repository / name).read_text() == text
+
+
+def test_what_its_owner_removed_is_planted_when_a_command_makes_it(
+    repository: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    (repository / "src" / ".envrc").write_text("first\n")
+    held = open_sandbox()
+    assert held.run(["true"]).ok
+    (repository / "src" / ".envrc").unlink()
+    assert planted_by(held.run(["touch", "src/.envrc"]), repository) == ["src/.envrc"]
+
+
+def test_nothing_starts_beside_a_command_once_what_is_protected_was_replaced(
+    repository: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    held = open_sandbox()
+    running = held.start(["sleep", unique_seconds()])
+    replaced(repository / ".git" / "config", (repository / ".git" / "config").read_text())
+    refused = held.run(["true"])
+    assert refused.exit_code == 126
+    assert ".git/config was replaced" in refused.stderr_text
+    running.close()
+    assert held.run(["true"]).ok
 
 
 LATER = {

@@ -134,9 +134,14 @@ class Directories:
             return
         # What was moved has another path now, and what has come to its place is watched under that one.
         self._notices.forget()
-        for path in list(self.roles):
-            if self._notices is not None:
+        gone = "\0"
+        for path in sorted(self.roles, key=lambda path: path.replace("/", "\0")):
+            if path.startswith(gone):
+                # What is above it is another by now, perhaps a link: under this path it would be watched elsewhere.
+                self.forget(path)
+            elif self._notices is not None:
                 self._add(self._notices, path)
+                gone = gone if path in self.roles else f"{path}/"
 
     def _add(self, notices: Notices, path: str) -> None:
         try:

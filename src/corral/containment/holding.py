@@ -31,6 +31,7 @@ class Holding:
         self.lasts = False  # whether scratch is the project's, and stays when the sandbox ends
         self._mounted: bool | None = None  # whether commands see scratch as /tmp and their home, once that is known
         self._watch: Watch | None = None
+        self._kept: dict[str, tuple[int, int]] = {}  # what is mounted over itself, as it was then
         self._links: Links | None = None
         self._watched: tuple[Links, ...] = ()
         self._made_by = 0
@@ -56,7 +57,9 @@ class Holding:
             return pack_plan(plan)
         if self.view is None:
             self.view = self._look()
-            self._watch = Watch(self.view.protected, self.config.project_root, self.view.programs)
+            found = self.view.protected
+            self._kept = {path: _identity(path) for path in (*found.readonly, *found.pinned) if os.path.lexists(path)}
+            self._watch = Watch(found, self.config.project_root, self.view.programs)
             kept = [target for what, target, _, _ in self.view.steps if what == "readonly"]
             self._links = Links(kept, self.config.project_root)
             self._listener = audit.subscribe()
@@ -121,6 +124,26 @@ class Holding:
         if (found.st_dev, found.st_ino) != self._project:
             return f"{root} was replaced since the sandbox was made; make a new one"
         return ""
+
+    def replaced(self) -> str:
+        """Return what is mounted over itself and was replaced or removed outside, which takes the mount away; or nothing."""
+        for path, known in self._kept.items():
+            try:
+                found = os.lstat(path)
+            except OSError:
+                return path
+            if (found.st_dev, found.st_ino) != known:
+                return path
+        return ""
+
+    def renew(self) -> None:
+        """Look at everything anew when the next keeper starts, of which there is none now."""
+        self._forget_opened()
+        if self._watch is not None:
+            self._watch.close()
+        self.view = self._watch = self._links = None
+        self._kept = {}
+        self._made_by = 0
 
     def clean(self) -> None:
         """Remove what a keeper that was killed could not."""

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 
 _RMID = 0
 _SHM_INFO, _SEM_INFO, _MSG_INFO = 14, 19, 12
-_SHM_STATS, _SEM_STATS, _MSG_STATS = (
-    (15, 13),
-    (20, 18),
-    (13, 11),
-)  # of any object; on old kernels, of one that may be read
+# Of any object; on old kernels, of one that may be read.
+_SHM_STATS, _SEM_STATS, _MSG_STATS = (15, 13), (20, 18), (13, 11)
 # A directory's time of change has the kernel's clock tick: younger than this, another change may have the same.
 SETTLED_NS = 50_000_000
 _NEVER = -1

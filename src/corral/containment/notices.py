@@ -22,10 +22,12 @@ class Notices:
     def __init__(self) -> None:
         self._descriptor = call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
         self._paths: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
 
     def add(self, path: str) -> None:
         """Watch a directory; one that was moved is known by its new path from now on."""
-        self._paths[call("inotify_add_watch", self._descriptor, os.fsencode(path), _WATCHED)] = path
+        number = call("inotify_add_watch", self._descriptor, os.fsencode(path), _WATCHED)
+        self._paths[number], self._numbers[path] = path, number
 
     def changed(self) -> tuple[dict[str, set[bytes]], set[str]] | None:
         """Return the names that have appeared in each directory, and the directories that are gone; None when that cannot be told.
@@ -46,7 +48,10 @@ class Notices:
                 if mask & _OVERFLOW or (mask & _ISDIR and mask & (_MOVED_FROM | _MOVED_TO)):
                     is_lost = True
                 elif mask & _IGNORED:
-                    gone.add(self._paths.pop(number, ""))
+                    path = self._paths.pop(number, "")
+                    # Told only when nobody is in it any more: another may be at that path by now.
+                    if self._numbers.get(path) == number:
+                        gone.add(path)
                 elif number in self._paths and not mask & _MOVED_FROM:
                     appeared.setdefault(self._paths[number], set()).add(name.rstrip(b"\0"))
         return None if is_lost else (appeared, gone)
@@ -54,6 +59,7 @@ class Notices:
     def forget(self) -> None:
         """Know no path any more, until it is added again. What is watched stays so: to close it all takes longer."""
         self._paths.clear()
+        self._numbers.clear()
 
     def close(self) -> None:
         """Forget all of them."""

@@ -98,6 +98,10 @@ class Watch:
         if role is None:
             return []
         changed = time_of(path)
+        if os.path.islink(path):
+            self._directories.forget(path)
+            self._directories.forget_below(path)
+            return []
         try:
             listed = _list(path)
         except OSError as error:
@@ -155,6 +159,8 @@ class Watch:
             # The owner's next commit would go through it, to any file of theirs. Hooks were judged, and moved, by now.
             if os.path.lexists(path):
                 self._quarantine(path)
+        elif entry.is_symlink() and role is not None and role.walked and self._hides(entry):
+            self._quarantine(path)
         elif role is not None:
             name = role.known(entry.name, directory)
             made = role_name in (GIT, BARE) and directory not in self._owners
@@ -172,12 +178,17 @@ class Watch:
         self._directories.enter(path, inner, entry.inode())
         return path
 
+    def _hides(self, entry: os.DirEntry[str]) -> bool:
+        """Say whether a link leads to a directory inside a repository, where nobody looks for what is protected."""
+        if not entry.is_dir():
+            return False
+        target = os.path.realpath(entry.path)
+        return any(target.startswith(f"{repository}/") for repository in self._repositories)
+
     def _role_of(self, path: str, above: str, role: str | None) -> str | None:
-        if above == LOGS:
-            return LOGS
-        if above == MODULES:
-            return GIT if os.path.lexists(f"{path}/HEAD") else MODULES
-        return role
+        if above == MODULES and os.path.lexists(f"{path}/HEAD"):
+            return GIT
+        return role or above if above in (LOGS, MODULES) else role
 
     def _judge(self, directory: str) -> None:
         """Move away what could make git run something in a repository that a command made."""

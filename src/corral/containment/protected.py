@@ -70,9 +70,10 @@ def _roles() -> dict[str, Role]:
         if (at, last) not in (("", GIT), (GIT, "modules")):
             names[at].add(last)
     special[GIT] |= {"modules": MODULES, "worktrees": MODULES, "logs": LOGS}
-    roles = {MODULES: Role((), {}, walked=False), LOGS: Role((), {}, walked=False)}
+    # A directory that only looks like a repository may hold anything in these.
+    roles = {name: Role(names[""], special[""], walked=True) for name in (MODULES, LOGS)}
     for at, own in names.items():
-        if f"{at}/".startswith(f"{GIT}/"):
+        if at == GIT:
             roles[at] = Role(own, special[at], walked=False)
         else:
             roles[at] = Role(names[""] | own, special[""] | special[at], walked=True)
@@ -149,11 +150,10 @@ class _Finder:
             return None
         if not is_directory:
             return None
-        if role is ROLES[LOGS]:
-            return LOGS
+        inner = role.special.get(name, "" if role.walked else None)
         if role is ROLES[MODULES]:
-            return GIT if os.path.lexists(f"{entry.path}/HEAD") else MODULES
-        return role.special.get(name, "" if role.walked else None)
+            return GIT if os.path.lexists(f"{entry.path}/HEAD") else inner or MODULES
+        return inner or LOGS if role is ROLES[LOGS] else inner
 
     def repository(self, directory: str) -> None:
         """Note a git directory, and what its configuration refers to."""
@@ -178,6 +178,9 @@ class _Finder:
             while not os.path.lexists(os.path.dirname(final)):
                 final = os.path.dirname(final)
             self.expected.append(final)
+            if inside(os.path.dirname(final), self.root) and os.path.dirname(final) != self.root:
+                # So that no link takes its place, behind which nobody looks.
+                self.pinned.append(os.path.dirname(final))
         # A link to what holds the project would close all of it.
         self.readonly += [each for each in found if inside(each, self.root) and not inside(self.root, each)]
 

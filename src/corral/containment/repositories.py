@@ -47,7 +47,8 @@ def is_repository(directory: str, listed: Iterable[os.DirEntry[str]]) -> bool:
     """Say whether git takes a directory for a repository, whatever it is called."""
     if not any(entry.name == "HEAD" for entry in listed):
         return False
-    own = all(os.path.isdir(f"{directory}/{name}") for name in ("objects", "refs"))
+    # Links that lead nowhere as yet are completed elsewhere.
+    own = all(os.path.lexists(f"{directory}/{name}") for name in ("objects", "refs"))
     return own or os.path.lexists(f"{directory}/commondir")
 
 
@@ -97,7 +98,7 @@ def target_of(pointer: str) -> str:
     word, _, target = (_read(pointer) or "").partition(": ")
     if word != "gitdir" or "\n" in target.rstrip("\n"):
         return ""
-    return os.path.realpath(os.path.join(os.path.dirname(pointer), target.rstrip("\n")))
+    return _without_links(os.path.dirname(pointer), target.rstrip("\n"))
 
 
 def suspects(directory: str, repositories: Collection[str], samples: Samples) -> list[str]:
@@ -125,8 +126,14 @@ def _belongs(directory: str, repositories: Collection[str]) -> bool:
     text = _read(f"{directory}/commondir")
     if not text:
         return False
-    common = os.path.realpath(os.path.join(directory, text.rstrip("\n")))
+    common = _without_links(directory, text.rstrip("\n"))
     return common in repositories and os.path.dirname(directory) == f"{common}/worktrees"
+
+
+def _without_links(directory: str, target: str) -> str:
+    """Return where a path leads from a directory, or nothing if that is through a link, which may lead elsewhere tomorrow."""
+    path = os.path.normpath(os.path.join(directory, target))
+    return path if os.path.realpath(path) == path else ""
 
 
 def _names(directory: str) -> list[str]:
