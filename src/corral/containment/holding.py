@@ -130,8 +130,11 @@ class Holding:
         for path, known in self._kept.items():
             try:
                 found = os.lstat(path)
-            except OSError:
+            except (FileNotFoundError, NotADirectoryError):
                 return path
+            except OSError:
+                # In a directory that was shut: nobody sees what is there, and the mount stays.
+                continue
             if (found.st_dev, found.st_ino) != known:
                 return path
         return ""

@@ -180,9 +180,13 @@ class Watch:
 
     def _hides(self, entry: os.DirEntry[str]) -> bool:
         """Say whether a link leads to a directory inside a repository, where nobody looks for what is protected."""
-        if not entry.is_dir():
+        try:
+            if not entry.is_dir():
+                return False
+            target = os.path.realpath(entry.path)
+        except OSError:
+            # Another command changes it at this moment, and so the directory, which is looked at again.
             return False
-        target = os.path.realpath(entry.path)
         return any(target.startswith(f"{repository}/") for repository in self._repositories)
 
     def _role_of(self, path: str, above: str, role: str | None) -> str | None:

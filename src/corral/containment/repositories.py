@@ -133,7 +133,11 @@ def _belongs(directory: str, repositories: Collection[str]) -> bool:
 def _without_links(directory: str, target: str) -> str:
     """Return where a path leads from a directory, or nothing if that is through a link, which may lead elsewhere tomorrow."""
     path = os.path.normpath(os.path.join(directory, target))
-    return path if os.path.realpath(path) == path else ""
+    try:
+        return path if os.path.realpath(path) == path else ""
+    except OSError:
+        # Somebody changes it at this moment.
+        return ""
 
 
 def _names(directory: str) -> list[str]:
