@@ -72,7 +72,8 @@ def test_what_came_before_is_noted_and_nothing_is_blocked() -> None:
 
 def test_a_python_that_starts_processes_in_another_way_forks() -> None:
     lines = started("def other(*words): raise TypeError\nstarting._fork_exec = other")
-    assert (lines[-1], blocked(lines)) == ("ended 0 0 False", [])
+    # Whether its end is noted or still to come depends on who is quicker.
+    assert (lines[-1].rpartition(" ")[0], blocked(lines)) == ("ended 0 0", [])
 
 
 def test_limits_of_each_process_hold_and_nothing_is_blocked(open_sandbox: Callable[..., Sandbox]) -> None:
