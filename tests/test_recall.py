@@ -133,40 +133,38 @@ def test_where_a_program_of_the_system_lies_is_asked_again_after_a_second(
     assert recall.vet(Call(("/bin/true",)), machine) is not first
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that the machine was asked about, each of which leads to one program."""
+    paths: list[str] = []
+
+    def look(path: str) -> str:
+        paths.append(path)
+        return "/usr/bin/true"
+
+    monkeypatch.setattr("corral.machine.real_path", look)
+    return paths
+
+
+def asks_again(config: SandboxConfig, path: str, asked: list[str]) -> bool:
+    """Say whether a call that comes again asks where its program lies."""
+    recall, machine = Recall(config), Machine.of(config)
+    recall.vet(Call((path,)), machine)
+    asked.clear()
+    recall.vet(Call((path,)), machine)
+    return bool(asked)
+
+
 @pytest.mark.parametrize(
     "path", ["/opt/x/true", "/usr/bin/../../opt/true", "/home/somebody/true", "/usr/local/bin/true", "/usr/bin/a-link"]
 )
-def test_where_another_program_lies_is_asked_each_time(
-    config: SandboxConfig, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    asked: list[str] = []
-
-    def look(path: str) -> str:
-        asked.append(path)
-        return "/usr/bin/true"
-
-    monkeypatch.setattr("corral.machine.real_path", look)
-    recall, machine = Recall(config), Machine.of(config)
-    recall.vet(Call((path,)), machine)
-    asked.clear()
-    recall.vet(Call((path,)), machine)
-    assert asked
+def test_where_another_program_lies_is_asked_each_time(config: SandboxConfig, path: str, asked: list[str]) -> None:
+    assert not asks_again(config, "/usr/bin/true", asked)
+    assert asks_again(config, path, asked)
 
 
-def test_a_system_that_commands_may_write_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def look(path: str) -> str:
-        asked.append(path)
-        return "/usr/bin/true"
-
-    monkeypatch.setattr("corral.machine.real_path", look)
-    config = SandboxConfig("/usr")
-    recall, machine = Recall(config), Machine.of(config)
-    recall.vet(Call(("/bin/true",)), machine)
-    asked.clear()
-    recall.vet(Call(("/bin/true",)), machine)
-    assert asked
+def test_a_system_that_commands_may_write_is_asked_each_time(asked: list[str]) -> None:
+    assert asks_again(SandboxConfig("/usr"), "/bin/true", asked)
 
 
 def test_another_machine_is_judged_again(config: SandboxConfig) -> None:

@@ -171,6 +171,7 @@ class Driver:
             else:
                 while self._result is None:
                     self._turn(self._held_warden(), until)
+                    # Who follows or listens is told after each turn.
                     if until != NEVER or self._audience is not None:
                         break
         finally:
@@ -283,8 +284,7 @@ class Driver:
         if self._silence_seconds is not None and not self._exited and not self._silent:
             alarm = min(alarm, self._heard_at + self._silence_seconds)
         longest = LONGEST_WAIT_SECONDS if self._streams.stdin < 0 else LONGEST_WAIT_WITH_INPUT_SECONDS
-        seconds = alarm - monotonic()
-        return longest if seconds > longest else max(seconds, 0.0)
+        return max(min(alarm - monotonic(), longest), 0.0)
 
     def _watch_the_clock(self, warden: Warden) -> None:
         now = monotonic()

@@ -95,9 +95,8 @@ def _words(call: Call) -> tuple[str, ...]:
         argv = (argv,)
     elif not isinstance(argv, (tuple, list)):
         raise _UnusableError(f"the command must be a list of strings, not {type(argv).__name__}")
-    for word in argv:
-        if type(word) is not str and not isinstance(word, str):
-            number = next(number for number, other in enumerate(argv) if other is word)
+    for number, word in enumerate(argv):
+        if not isinstance(word, str):
             raise _UnusableError(f"argument {number} must be a string, not {type(word).__name__}")
     if not argv or (call.shell and len(argv) != 1):
         raise _UnusableError("with shell=True the command is one string" if call.shell else "the command is empty")

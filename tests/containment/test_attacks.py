@@ -379,7 +379,9 @@ def test_shared_memory_is_for_the_next_command_what_it_was_for_the_first(held: S
         after = held.run(look, shell=True)
         assert (after.stdout, after.exit_code, after.violations) == (first, 0, ())
     note = "import os\nos.setxattr('/dev/shm', 'user.note', b'x')"
-    held.run(["python3", "-c", note])
+    noted = held.run(["python3", "-c", note])
+    # Older kernels have none there.
+    assert noted.ok or b"Operation not supported" in noted.stderr
     assert held.run(["python3", "-c", "import os\nprint(os.listxattr('/dev/shm'))"]).stdout == b"[]\n"
 
 

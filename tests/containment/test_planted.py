@@ -184,6 +184,16 @@ def test_what_is_planted_in_steps_is_moved_away(
     assert held.run(["true"]).violations == ()
 
 
+@pytest.mark.parametrize(("texts", "expected"), STEPS.values(), ids=STEPS)
+def test_the_steps_plant_it_without_containment(
+    repository: Path, open_sandbox: Callable[..., Sandbox], texts: list[str], expected: list[str]
+) -> None:
+    loose = open_sandbox(containment=Containment(backend="none"))
+    for text in texts:
+        assert loose.run(text, shell=True).ok
+    assert all(os.path.lexists(repository / name) for name in expected)
+
+
 def test_what_takes_the_place_of_a_directory_that_somebody_is_in_is_looked_at(
     repository: Path, open_sandbox: Callable[..., Sandbox]
 ) -> None:
@@ -219,6 +229,9 @@ def test_what_its_owner_replaced_is_still_protected(
     result = held.run(f"echo x >> {name}", shell=True)
     assert (result.ok, [violation.kind for violation in result.violations]) == (False, ["protected"])
     assert (repository / name).read_text() == text
+    loose = open_sandbox(containment=Containment(backend="none"))
+    assert loose.run(f"echo x >> {name}", shell=True).ok
+    assert (repository / name).read_text() == f"{text}x\n"
 
 
 def test_what_its_owner_removed_is_planted_when_a_command_makes_it(

@@ -63,15 +63,7 @@ class Directories:
                 self._listen()
         if told is None:
             # Times of those that the kernel told of are old ones, which are listed once more than needed.
-            changed = []
-            for path, known in self._times.items():
-                try:
-                    is_same = os.lstat(path).st_ctime_ns == known
-                except OSError:
-                    is_same = not known
-                if not is_same:
-                    changed.append(path)
-            return changed
+            return [path for path, known in self._times.items() if time_of(path) != known]
         appeared, gone = told
         for path in gone:
             self.forget(path)

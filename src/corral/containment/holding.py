@@ -118,10 +118,10 @@ class Holding:
         """Return why commands cannot work in the project any more, or nothing."""
         root = self.config.project_root
         try:
-            found = os.lstat(root)
+            found = _identity(root)
         except OSError as error:
             return f"cannot enter {root}: {error.strerror}"
-        if (found.st_dev, found.st_ino) != self._project:
+        if found != self._project:
             return f"{root} was replaced since the sandbox was made; make a new one"
         return ""
 
@@ -129,14 +129,13 @@ class Holding:
         """Return what is mounted over itself and was replaced or removed outside, which takes the mount away; or nothing."""
         for path, known in self._kept.items():
             try:
-                found = os.lstat(path)
+                if _identity(path) != known:
+                    return path
             except (FileNotFoundError, NotADirectoryError):
                 return path
             except OSError:
                 # In a directory that was shut: nobody sees what is there, and the mount stays.
                 continue
-            if (found.st_dev, found.st_ino) != known:
-                return path
         return ""
 
     def renew(self) -> None:

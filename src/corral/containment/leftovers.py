@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 from stat import S_IMODE
-from time import time_ns
 
 from corral.containment import scratch
+from corral.containment.directories import NEVER, settled
 from corral.containment.kernel import libc
 
 TYPE_CHECKING = False
@@ -18,9 +18,6 @@ _RMID = 0
 _SHM_INFO, _SEM_INFO, _MSG_INFO = 14, 19, 12
 # Of any object; on old kernels, of one that may be read.
 _SHM_STATS, _SEM_STATS, _MSG_STATS = (15, 13), (20, 18), (13, 11)
-# A directory's time of change has the kernel's clock tick: younger than this, another change may have the same.
-SETTLED_NS = 50_000_000
-_NEVER = -1
 # Where the kernel's answer says how many there are.
 _SHM_USED, _MSG_USED, _SEM_USED = 0, 0, 7
 _buffer = (ctypes.c_int * 64)()
@@ -35,7 +32,7 @@ class Leftovers:
         # A project or grant that lies there is mounted there, and is nobody's leftover.
         self._kept = os.listdir(shared_memory)
         self._mode = os.fstat(shared_memory).st_mode
-        self._changed = _NEVER
+        self._changed = NEVER
 
     def clear(self) -> None:
         """Remove all of it."""
@@ -56,8 +53,7 @@ class Leftovers:
             if name.startswith("user."):
                 os.removexattr(self._shared_memory, name)
         self._remove_files()
-        changed = os.fstat(self._shared_memory).st_ctime_ns
-        self._changed = changed if changed < time_ns() - SETTLED_NS else _NEVER
+        self._changed = settled(os.fstat(self._shared_memory).st_ctime_ns)
 
     def _remove_files(self) -> None:
         moved = 0

@@ -37,7 +37,7 @@ class Notices:
         appeared: dict[str, set[bytes]] = {}
         gone: set[str] = set()
         is_lost = False
-        # Asked first: an error for nothing to read takes longer than all the rest of a look.
+        # Asked first: an error for nothing to read takes longer than to ask.
         while ioctl(self._descriptor, _FIONREAD, _FIONREAD_NOTHING) != _FIONREAD_NOTHING:
             data = os.read(self._descriptor, _READ_BYTES)
             at = 0

@@ -68,7 +68,7 @@ class Starter:
         # A command begins with what is blocked here.
         pthread_sigmask(SIG_SETMASK, ())
         try:
-            # posix_spawn makes a stack for the child and asks for a limit six times, which is a fiftieth of what /bin/true takes.
+            # posix_spawn makes a stack for the child and asks for a limit six times, which is a thirtieth of what /bin/true takes.
             return _fork_exec(
                 wanted.argv,
                 (wanted.executable,),
