@@ -6,6 +6,7 @@ import os
 from time import time_ns
 
 from corral.containment.notices import Notices
+from corral.containment.repositories import GIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ MAX_WATCHED = 16_384  # directories; a project of more is asked one by one, abou
 FEW_LOOKS = 2  # most processes of the command line run one command: to ask costs them less than to listen
 # A directory's time of change has the kernel's clock tick: younger than this, another change may have the same.
 SETTLED_NS = 50_000_000
+COARSE_NS = 2_100_000_000
 NEVER = -1
 _FOR_GOOD = -(1 << 62)  # a number of looks after which all are asked for ever
 
@@ -33,7 +35,9 @@ def time_of(path: str) -> int:
 
 def settled(changed: int) -> int:
     """Return a time of change to compare with later, or one that is never equal if it is too young."""
-    return changed if changed < time_ns() - SETTLED_NS else NEVER
+    # Where times are in whole seconds, or two, a second change in the same one has the same.
+    young = SETTLED_NS if changed % 1_000_000_000 else COARSE_NS
+    return changed if changed < time_ns() - young else NEVER
 
 
 class Directories:
@@ -65,6 +69,8 @@ class Directories:
             # Times of those that the kernel told of are old ones, which are listed once more than needed.
             return [path for path, known in self._times.items() if time_of(path) != known]
         appeared, gone = told
+        if not (appeared or gone or self._unseen):
+            return []
         for path in gone:
             self.forget(path)
         found = [
@@ -137,7 +143,8 @@ class Directories:
 
     def _add(self, notices: Notices, path: str) -> None:
         try:
-            notices.add(path)
+            # Git makes and removes a lock in each command.
+            notices.add(path, removals=self.roles[path] == GIT)
         except (FileNotFoundError, NotADirectoryError):
             self.forget(path)
         except PermissionError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.containment import audit, cgroups, denials, lasting, layers, limits, scratch, unlooked, view
+from corral.containment.kept import Kept, identity
 from corral.containment.links import Links
 from corral.containment.planted import Watch
 from corral.containment.wire import pack_plan
@@ -25,13 +26,13 @@ class Holding:
 
     def __init__(self, config: SandboxConfig) -> None:
         self.config = config
-        self._project = _identity(config.project_root)
+        self._project = identity(config.project_root)
         self.view: view.View | None = None
         self.scratch = ""
         self.lasts = False  # whether scratch is the project's, and stays when the sandbox ends
         self._mounted: bool | None = None  # whether commands see scratch as /tmp and their home, once that is known
         self._watch: Watch | None = None
-        self._kept: dict[str, tuple[int, int]] = {}  # what is mounted over itself, as it was then
+        self._kept = Kept(())
         self._links: Links | None = None
         self._watched: tuple[Links, ...] = ()
         self._made_by = 0
@@ -58,7 +59,7 @@ class Holding:
         if self.view is None:
             self.view = self._look()
             found = self.view.protected
-            self._kept = {path: _identity(path) for path in (*found.readonly, *found.pinned) if os.path.lexists(path)}
+            self._kept = Kept((*found.readonly, *found.pinned))
             self._watch = Watch(found, self.config.project_root, self.view.programs)
             kept = [target for what, target, _, _ in self.view.steps if what == "readonly"]
             self._links = Links(kept, self.config.project_root)
@@ -118,7 +119,7 @@ class Holding:
         """Return why commands cannot work in the project any more, or nothing."""
         root = self.config.project_root
         try:
-            found = _identity(root)
+            found = identity(root)
         except OSError as error:
             return f"cannot enter {root}: {error.strerror}"
         if found != self._project:
@@ -127,16 +128,7 @@ class Holding:
 
     def replaced(self) -> str:
         """Return what is mounted over itself and was replaced or removed outside, which takes the mount away; or nothing."""
-        for path, known in self._kept.items():
-            try:
-                if _identity(path) != known:
-                    return path
-            except (FileNotFoundError, NotADirectoryError):
-                return path
-            except OSError:
-                # In a directory that was shut: nobody sees what is there, and the mount stays.
-                continue
-        return ""
+        return self._kept.replaced()
 
     def renew(self) -> None:
         """Look at everything anew when the next keeper starts, of which there is none now."""
@@ -144,7 +136,7 @@ class Holding:
         if self._watch is not None:
             self._watch.close()
         self.view = self._watch = self._links = None
-        self._kept = {}
+        self._kept = Kept(())
         self._made_by = 0
 
     def clean(self) -> None:
@@ -265,12 +257,6 @@ class Holding:
         known = {violation.target for violation in found if violation.target}
         guessed = denials.infer(said, cwd, self.view, self.config, missing)
         return (*found, *[violation for violation in guessed if violation.target not in known])
-
-
-def _identity(path: str) -> tuple[int, int]:
-    # Of the thing itself: a link in its place is another.
-    found = os.lstat(path)
-    return found.st_dev, found.st_ino
 
 
 def unmet(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[str, ...]) -> str:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from _struct import Struct
 from fcntl import ioctl
+from sys import byteorder
 
 from corral.containment.kernel import call
 
-_CREATE, _MOVED_FROM, _MOVED_TO, _ONLYDIR, _DONT_FOLLOW = 0x100, 0x40, 0x80, 0x1000000, 0x2000000
+_CREATE, _DELETE, _MOVED_FROM, _MOVED_TO, _ONLYDIR, _DONT_FOLLOW = 0x100, 0x200, 0x40, 0x80, 0x1000000, 0x2000000
 _IGNORED, _OVERFLOW, _ISDIR = 0x8000, 0x4000, 0x40000000
 _WATCHED = _CREATE | _MOVED_FROM | _MOVED_TO | _ONLYDIR | _DONT_FOLLOW
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Changes = tuple[dict[str, set[bytes]], set[str]]
+
 _EVENT = Struct("=iIII")
 _READ_BYTES = 1 << 16
-_FIONREAD, _FIONREAD_NOTHING = 0x541B, bytes(4)
+_FIONREAD, _NOTHING = 0x541B, bytes(4)
 
 
 class Notices:
@@ -23,42 +28,58 @@ class Notices:
         self._descriptor = call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
         self._paths: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
+        self._told: tuple[bytes, Changes | None] | None = None  # the last time, while what is watched is the same
 
-    def add(self, path: str) -> None:
-        """Watch a directory; one that was moved is known by its new path from now on."""
-        number = call("inotify_add_watch", self._descriptor, os.fsencode(path), _WATCHED)
+    def add(self, path: str, *, removals: bool = False) -> None:
+        """Watch a directory; one that was moved is known by its new path from now on. What comes and goes is told if `removals` are."""
+        number = call("inotify_add_watch", self._descriptor, os.fsencode(path), _WATCHED | (_DELETE if removals else 0))
         self._paths[number], self._numbers[path] = path, number
+        self._told = None
 
-    def changed(self) -> tuple[dict[str, set[bytes]], set[str]] | None:
+    def changed(self) -> Changes | None:
         """Return the names that have appeared in each directory, and the directories that are gone; None when that cannot be told.
 
         So it is when the kernel lost count, and when a directory was moved: what is watched goes with it, its path does not.
         """
+        # Asked first: an error for nothing to read takes longer than to ask. What comes later is of no command that has ended.
+        left = int.from_bytes(ioctl(self._descriptor, _FIONREAD, _NOTHING), byteorder)
+        data = b""
+        while left > 0:
+            some = os.read(self._descriptor, min(left, _READ_BYTES))
+            left -= len(some)
+            data += some
+        # Git makes and removes the same file in each command.
+        if not self._told or data != self._told[0]:
+            self._told = (data, self._parsed(data))
+        return self._told[1]
+
+    def _parsed(self, data: bytes) -> Changes | None:
         appeared: dict[str, set[bytes]] = {}
         gone: set[str] = set()
         is_lost = False
-        # Asked first: an error for nothing to read takes longer than to ask.
-        while ioctl(self._descriptor, _FIONREAD, _FIONREAD_NOTHING) != _FIONREAD_NOTHING:
-            data = os.read(self._descriptor, _READ_BYTES)
-            at = 0
-            while at < len(data):
-                number, mask, _, length = _EVENT.unpack_from(data, at)
-                name = data[at + _EVENT.size : at + _EVENT.size + length]
-                at += _EVENT.size + length
-                if mask & _OVERFLOW or (mask & _ISDIR and mask & (_MOVED_FROM | _MOVED_TO)):
-                    is_lost = True
-                elif mask & _IGNORED:
-                    path = self._paths.pop(number, "")
-                    # Told only when nobody is in it any more: another may be at that path by now.
-                    if self._numbers.get(path) == number:
-                        gone.add(path)
-                elif number in self._paths and not mask & _MOVED_FROM:
-                    appeared.setdefault(self._paths[number], set()).add(name.rstrip(b"\0"))
-        return None if is_lost else (appeared, gone)
+        at = 0
+        while at < len(data):
+            number, mask, _, length = _EVENT.unpack_from(data, at)
+            name = data[at + _EVENT.size : at + _EVENT.size + length]
+            at += _EVENT.size + length
+            if mask & _OVERFLOW or (mask & _ISDIR and mask & (_MOVED_FROM | _MOVED_TO)):
+                is_lost = True
+            elif mask & _IGNORED:
+                path = self._paths.pop(number, "")
+                # Told only when nobody is in it any more: another may be at that path by now.
+                if self._numbers.get(path) == number:
+                    gone.add(path)
+            elif number in self._paths and mask & _DELETE:
+                # In order: whatever has the name afterwards is told of once more. Not so of two that were exchanged.
+                appeared.get(self._paths[number], set()).discard(name.rstrip(b"\0"))
+            elif number in self._paths and not mask & _MOVED_FROM:
+                appeared.setdefault(self._paths[number], set()).add(name.rstrip(b"\0"))
+        return None if is_lost else ({path: names for path, names in appeared.items() if names}, gone)
 
     def forget(self) -> None:
         """Know no path any more, until it is added again. What is watched stays so: to close it all takes longer."""
         self._paths.clear()
+        self._told = None
         self._numbers.clear()
 
     def close(self) -> None:

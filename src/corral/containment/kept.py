@@ -1,0 +1,101 @@
+"""What is mounted over itself, as it was then. Who replaces or removes it outside, as an editor does, takes the mount away."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from sys import byteorder
+
+from corral.containment.directories import NEVER, settled, time_of
+from corral.containment.kernel import call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_AT_HANDLE_FID = 0x200  # of a file system whose handles cannot be opened; unknown to old kernels
+_MAX_HANDLE_BYTES = 128
+_HEAD_BYTES = 8  # its size and its kind
+_ROOM = _MAX_HANDLE_BYTES.to_bytes(4, byteorder)
+_mount = ctypes.create_string_buffer(4)  # written, and never read
+
+
+def identity(path: str) -> tuple[int, int]:
+    """Return what a thing is known by while it is there. Of the thing itself: a link in its place is another."""
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
+
+
+def handle(path: str, directory: int = _AT_FDCWD) -> bytes:
+    """Return the handle of what is at a path, or of an open directory for an empty one; nothing where the file system gives none.
+
+    No later thing has it, although it may get the same inode.
+    """
+    given = ctypes.create_string_buffer(_ROOM, _HEAD_BYTES + _MAX_HANDLE_BYTES)
+    for kind in (0, _AT_HANDLE_FID):
+        try:
+            flags = kind if path else kind | _AT_EMPTY_PATH
+            call("name_to_handle_at", directory, os.fsencode(path), given, _mount, flags)
+        except (OSError, AttributeError):
+            # Also of a C library that knows none.
+            continue
+        return given.raw[4 : _HEAD_BYTES + int.from_bytes(given.raw[:4], byteorder)]
+    return b""
+
+
+class Kept:
+    """Paths, and what was there. In a directory that is kept and has not changed, nothing was replaced."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        # What lies in a directory comes after it.
+        known = {path: identity(path) for path in sorted(paths) if os.path.lexists(path)}
+        self._known = [(path, os.path.dirname(path), *one) for path, one in known.items()]
+        self._parents = {parent for _, parent, _, _ in self._known if parent in known}
+        self._handles = {path: handle(path) for path in known}
+        # When each had last changed as it, and what is kept in it, was looked at: at all, and long enough ago that a change
+        # after the look would have had another time.
+        self._seen = dict.fromkeys(known, NEVER)
+        self._settled = dict.fromkeys(known, NEVER)
+
+    def replaced(self) -> str:
+        """Return one that is another by now, or gone; or nothing."""
+        unchanged = ""
+        quiet: list[tuple[str, int]] = []
+        for path, parent, device, number in self._known:
+            if parent == unchanged:
+                continue
+            try:
+                found = os.lstat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return path
+            except OSError:
+                # In a directory that was shut: nobody sees what is there, and the mount stays.
+                continue
+            if found.st_ino != number or found.st_dev != device:
+                return path
+            at = found.st_ctime_ns
+            if self._settled[path] == at:
+                unchanged = path if path in self._parents else unchanged
+                continue
+            # Nothing is made anew in a directory that has not changed.
+            if not self._is_unchanged(parent, quiet) and handle(path) != self._handles[path]:
+                return path
+            if self._seen[path] == at:
+                quiet.append((path, at))
+            self._seen[path] = at
+        # Only now that all in them was found to be the same.
+        for path, at in quiet:
+            self._settled[path] = settled(at)
+        return ""
+
+    def _is_unchanged(self, directory: str, quiet: list[tuple[str, int]]) -> bool:
+        at = time_of(directory)
+        if at and self._settled.get(directory) == at:
+            return True
+        if at and self._seen.get(directory) == at:
+            quiet.append((directory, at))
+        self._seen[directory] = at
+        return False
