@@ -140,3 +140,39 @@ def test_planning_is_total(argv: object, shell: bool, cwd: object, env: object, 
     assert isinstance(
         plan(Call(argv, shell, cwd, env), config, ENV, stdin=rest, timeout_seconds=rest), Launch | Failure
     )
+
+
+def test_a_call_that_comes_again_is_planned_once(config: SandboxConfig, project: Path) -> None:
+    first = plan(Call(("/bin/true", "x")), config, ENV)
+    assert plan(Call(("/bin/true", "x")), config, ENV) is first
+    text = plan(Call("echo hi", shell=True), config, ENV)
+    assert plan(Call("echo hi", shell=True), config, ENV) is text
+    assert plan(Call(("echo hi",)), config, ENV) != text
+
+
+@pytest.mark.parametrize("argv", [("/bin/true",), ("./tool",), "echo hi"])
+def test_another_call_has_a_plan_of_its_own(config: SandboxConfig, project: Path, argv: tuple[str, ...] | str) -> None:
+    def planned(call: Call, of: SandboxConfig = config, env: dict[str, str] = ENV, **given: object) -> object:
+        plan(Call(argv, shell), config, ENV)
+        return plan(call, of, env, **given)  # type: ignore[arg-type]
+
+    shell = isinstance(argv, str)
+    (project / "sub").mkdir()
+    other = SandboxConfig(str(project / "sub"))
+    known = plan(Call(argv, shell), config, ENV)
+    assert isinstance(known, Launch)
+    assert planned(Call(argv, shell), other).cwd == str(project / "sub")  # type: ignore[attr-defined]
+    assert planned(Call(argv, shell), env={**ENV, "X": "1"}).env["X"] == "1"  # type: ignore[attr-defined]
+    assert planned(Call(argv, shell, cwd="sub")).cwd == f"{project}/sub"  # type: ignore[attr-defined]
+    assert planned(Call(argv, shell, env={"X": "2"})).env["X"] == "2"  # type: ignore[attr-defined]
+    assert planned(Call(argv, shell), stdin=b"in").stdin == b"in"  # type: ignore[attr-defined]
+    assert planned(Call(argv, shell), timeout_seconds=3.0).timeout_seconds == 3.0  # type: ignore[attr-defined]
+    assert planned(Call(argv, shell)) == known
+
+
+def test_what_was_found_in_the_path_is_looked_for_again(config: SandboxConfig, project: Path) -> None:
+    env = {"PATH": f"{project}/a:{project}/b"}
+    second = program(project / "b" / "tool")
+    assert plan(Call(("tool",)), config, env).executable == str(second)  # type: ignore[union-attr]
+    first = program(project / "a" / "tool")
+    assert plan(Call(("tool",)), config, env).executable == str(first)  # type: ignore[union-attr]

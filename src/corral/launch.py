@@ -40,8 +40,12 @@ def plan(
     timeout_seconds: float | None = None,
 ) -> Launch | Failure:
     """Decide what a call runs, in a scrubbed environment. Total: what cannot be run is a Failure."""
+    global _last  # noqa: PLW0603  one assignment, so threads see the old one or the new
+    is_plain = stdin is None and timeout_seconds is None and call.env is None and call.cwd is None
     try:
         words = _words(call)
+        if is_plain and (known := _planned_before(words, call.shell, config, environment)) is not None:
+            return known
         cwd = config.project_root if call.cwd is None else _directory(call, config)
         env = environment if call.env is None else overlay(environment, _given(call.env))
         timeout = config.timeout_seconds if timeout_seconds is None else _timeout(timeout_seconds)
@@ -57,18 +61,30 @@ def plan(
             reason = "shell=True needs bash in a system directory, and there is none. Pass the command as a list."
             return Failure(DENIED_EXIT_CODE, reason)
         # The two dashes: a text that begins with one would be taken for an option of bash.
-        return Launch(
-            bash,
-            ("bash", "--noprofile", "--norc", "-c", "--", *_told(words[0], config.output)),
-            cwd,
-            env,
-            data,
-            timeout,
-        )
-    executable = _find(words[0], cwd, env["PATH"])
-    if isinstance(executable, Failure):
-        return executable
-    return Launch(executable, words, cwd, env, data, timeout)
+        argv = ("bash", "--noprofile", "--norc", "-c", "--", *_told(words[0], config.output))
+        launch = Launch(bash, argv, cwd, env, data, timeout)
+    else:
+        executable = _find(words[0], cwd, env["PATH"])
+        if isinstance(executable, Failure):
+            return executable
+        launch = Launch(executable, words, cwd, env, data, timeout)
+    # What was looked for on PATH may lie elsewhere the next time.
+    if is_plain and (call.shell or "/" in words[0]):
+        _last = (words, call.shell, config, environment, launch)
+    return launch
+
+
+_last: tuple[tuple[str, ...], bool, object, object, Launch | None] = ((), False, None, None, None)
+
+
+def _planned_before(words: tuple[str, ...], shell: bool, config: SandboxConfig, environment: object) -> Launch | None:
+    """Return what the same words came to, if they were the last ones."""
+    last_words, last_shell, last_config, last_environment, launch = _last
+    if last_environment is not environment or last_config is not config or last_shell is not shell:
+        return None
+    if launch is None or last_words != words or (shell and not os.access(launch.executable, os.X_OK)):
+        return None
+    return launch
 
 
 def _told(text: str, output: Output) -> tuple[str, ...]:
