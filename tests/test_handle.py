@@ -259,7 +259,7 @@ def forged(box: Sandbox) -> Iterator[tuple[_Desk, Handle]]:
 
 
 def outcome(nonce: bytes, status: int = 0, kind: int = wire.ENDED) -> bytes:
-    return wire.OUTCOME.pack(kind, nonce, 0, status, 0, 0, 0.0, 0.0, 0, 0, 0)
+    return wire.OUTCOME.pack(kind, nonce, 0, status, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
 
 
 def test_a_forged_outcome_with_another_nonce_is_not_believed(forged: tuple[_Desk, Handle]) -> None:
@@ -283,6 +283,65 @@ def test_what_is_no_message_ends_the_trust_in_the_warden(forged: tuple[_Desk, Ha
     assert (result.exit_code, result.signal, result.killed) == (137, 9, 7)
     assert [violation.kind for violation in result.violations] == ["warden-lost"]
     assert (desk.released, desk.process.wait()) == ([], -9)
+
+
+def printed(nonce: bytes, out: int, err: int, data: bytes) -> bytes:
+    return outcome(nonce)[:-8] + out.to_bytes(4, "little") + err.to_bytes(4, "little") + data
+
+
+def test_what_comes_with_an_outcome_was_printed(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    desk.theirs.send(printed(started._nonce, 3, 2, b"outer"))
+    result = started.wait()
+    assert (result.stdout, result.stderr, result.stdout_bytes, result.exit_code) == (b"out", b"er", 3, 0)
+
+
+@pytest.mark.parametrize(("out", "err"), [(3, 3), (2, 2), (5, 1 << 31), ((1 << 32) - 1, 6)])
+def test_an_outcome_that_lies_about_its_size_is_not_believed(forged: tuple[_Desk, Handle], out: int, err: int) -> None:
+    desk, started = forged
+    desk.theirs.send(printed(started._nonce, out, err, b"outer"))
+    assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
+
+
+def hand_over(desk: _Desk, nonce: bytes, ends: list[int], kind: int = wire.OUTPUT) -> None:
+    said = wire.CONTROL.pack(kind, nonce, 0)
+    wire.send(desk.theirs, said)
+    wire.send(desk.theirs, said, ends)
+
+
+def test_what_is_handed_over_is_read(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    pipes = [os.pipe(), os.pipe()]
+    hand_over(desk, started._nonce, [ours for ours, _ in pipes])
+    os.write(pipes[0][1], b"out")
+    os.write(pipes[1][1], b"err")
+    wire.close_all([end for pipe in pipes for end in pipe])
+    desk.theirs.send(outcome(started._nonce))
+    result = started.wait()
+    assert (result.stdout, result.stderr) == (b"out", b"err")
+
+
+@pytest.mark.parametrize("forgery", ["files", "one", "three", "another kind", "twice", "none"])
+def test_descriptors_that_are_no_output_end_the_trust_in_the_warden(
+    forged: tuple[_Desk, Handle], tmp_path: Path, forgery: str
+) -> None:
+    desk, started = forged
+    before = descriptors()
+    pipes = [os.pipe(), os.pipe()]
+    ends = [ours for ours, _ in pipes]
+    nonce = started._nonce
+    kind = wire.TERMINAL if forgery == "another kind" else wire.OUTPUT
+    if forgery == "files":
+        (tmp_path / "file").touch()
+        with (tmp_path / "file").open() as file:
+            hand_over(desk, nonce, [file.fileno(), ends[1]])
+    else:
+        hand_over(desk, nonce, {"one": ends[:1], "three": [*ends, ends[0]], "none": []}.get(forgery, ends), kind)
+    if forgery == "twice":
+        hand_over(desk, nonce, ends)
+    assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
+    wire.close_all([end for pipe in pipes for end in pipe])
+    assert descriptors().items() <= before.items()
 
 
 def test_an_interrupt_after_an_outcome_was_taken_does_not_lose_it(

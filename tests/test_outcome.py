@@ -16,7 +16,9 @@ USAGE = Usage(1.5, 0.25, 4096, 512, 1024)
 
 def outcome(flags: int = 0, status: int = 0, error: int = 0, killed: int = 0) -> bytearray:
     return bytearray(
-        wire.OUTCOME.pack(wire.ENDED, b"n" * wire.NONCE_BYTES, flags, status, error, killed, 1.5, 0.25, 4096, 512, 1024)
+        wire.OUTCOME.pack(
+            wire.ENDED, b"n" * wire.NONCE_BYTES, flags, status, error, killed, 1.5, 0.25, 4096, 512, 1024, 0, 0
+        )
     )
 
 

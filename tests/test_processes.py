@@ -330,8 +330,9 @@ def test_two_hundred_runs_at_once(open_box: Sandbox) -> None:
     assert [told(result) for result in results] == [(0, f"{n}\n".encode(), f"{n}\n".encode()) for n in range(200)]
     assert len({result.id for result in results}) == 200
     (keeper,) = children(os.getpid())
-    # The keeper's socket, pidfd and errors, and the mark of who has yet to look, with its directory.
-    eventually(lambda: len(descriptors()) - len(before) <= 5 + 2 * MAX_IDLE_WARDENS)
+    # The keeper's socket, pidfd and errors, and the mark of who has yet to look, with its directory; of each warden its socket
+    # and pidfd, and room for the two that it may hand over.
+    eventually(lambda: len(descriptors()) - len(before) <= 5 + 4 * MAX_IDLE_WARDENS)
     eventually(lambda: len([pid for pid in children(keeper) if exist(pid)]) <= MAX_IDLE_WARDENS)
     open_box.close()
     assert (descriptors(), children(os.getpid())) == (before, [])

@@ -284,6 +284,8 @@ def test_a_keeper_that_was_killed_is_replaced(open_box: Sandbox) -> None:
 def test_a_run_whose_keeper_is_killed_ends_and_says_so(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     started = open_box.start(f"echo before; sleep {seconds} & sleep {seconds}", shell=True)
+    # What the warden holds would be lost with it.
+    assert next(iter(started)) == ("stdout", b"before\n")
     eventually(lambda: len(alive(seconds)) == 2)
     (keeper,) = children(os.getpid())
     os.kill(keeper, signal.SIGKILL)
@@ -399,12 +401,15 @@ os.close(free)
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
 for _ in range(3):
+    # For these there is room, which was made with the first.
+    assert box.run(["echo", "hi"]).stdout == b"hi\\n"
+    assert box.run("sleep 0.05; echo later", shell=True).stdout == b"later\\n"
     try:
-        box.run(["true"])
+        box.run(["sleep", "0.1"], on_output=print)
     except ContainmentError as error:
         print(error)
 resource.setrlimit(resource.RLIMIT_NOFILE, (free + 100, hard))
-assert box.run(["true"]).ok
+assert box.run(["sleep", "0.1"]).ok
 box.close()
 """
     line = "the command could not be handed to a warden: [Errno 24] Too many open files\n"

@@ -39,6 +39,7 @@ def start(
 ) -> Handle:
     """Hand a command to a warden: the one given, or one of the pool. `terminal` is rows and columns."""
     streams = Streams()
+    holds_output = False
     try:
         if warden is None:
             # Before the clock starts: a deadline is the command's, not ours.
@@ -50,14 +51,20 @@ def start(
         if inherit_stdio:
             streams.lend_own()
         elif terminal is None:
-            streams.open_output()
+            # Who listens wants to hear at once.
+            listens = on_output is not None or config.output.silence_seconds is not None
+            holds_output = not (listens or open_stdin or inherit_stdin)
+            if holds_output:
+                warden.make_room()
+            else:
+                streams.open_output()
             if launch.stdin is not None:
                 streams.give_input(launch.stdin)
             elif inherit_stdin:
                 streams.lend_input()
             elif open_stdin:
                 streams.open_input()
-        request = _request(launch, config, nonce, deadline, streams, terminal=terminal)
+        request = _request(launch, config, nonce, deadline, streams, terminal=terminal, holds_output=holds_output)
     except BaseException as error:
         streams.close()
         if warden is not None:
@@ -121,29 +128,34 @@ def _request(
     streams: Streams,
     *,
     terminal: tuple[int, int] | None,
+    holds_output: bool,
 ) -> bytes:
-    flags = wire.HAS_STDIN if len(streams.lent) > 2 else 0
+    flags = wire.HOLDS_OUTPUT if holds_output else 0
+    if len(streams.lent) > (0 if holds_output else 2):
+        flags |= wire.HAS_STDIN
     rows = columns = 0
     if terminal is not None:
         flags = wire.ON_TERMINAL
         rows, columns = terminal
-    environment = _environment_block(launch.env)
-    body = wire.request_body(launch.executable, launch.cwd, launch.argv, environment)
+    body, environment_bytes = _body(launch)
     if len(body) > wire.MAX_PACKET_BYTES:
         streams.lent.append(wire.sealed("request", body))
         flags |= wire.HAS_BODY
         body = b""
     drain = config.output.drain_seconds or 0.0
-    return wire.REQUEST.pack(wire.RUN, nonce, deadline, drain, flags, len(environment), rows, columns) + body
+    return wire.REQUEST.pack(wire.RUN, nonce, deadline, drain, flags, environment_bytes, rows, columns) + body
 
 
-_last_block: tuple[Mapping[str, str], bytes] = ({}, b"")
+_last: tuple[Launch | None, Mapping[str, str], bytes, bytes] = (None, {}, b"", b"")
 
 
-def _environment_block(env: Mapping[str, str]) -> bytes:
-    global _last_block  # noqa: PLW0603  one assignment, so threads see the old pair or the new
-    seen, block = _last_block
-    if env is not seen:
-        block = wire.environment_block(env)
-        _last_block = (env, block)
-    return block
+def _body(launch: Launch) -> tuple[bytes, int]:
+    """Return a request's variable part, and how many bytes of it are the environment, which most launches have in common."""
+    global _last  # noqa: PLW0603  one assignment, so threads see the old one or the new
+    seen, env, block, body = _last
+    if launch is not seen:
+        if launch.env is not env:
+            block = wire.environment_block(launch.env)
+        body = wire.request_body(launch.executable, launch.cwd, launch.argv, block)
+        _last = (launch, launch.env, block, body)
+    return body, len(block)

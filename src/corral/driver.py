@@ -11,7 +11,7 @@ from select import POLLIN, POLLOUT
 from time import monotonic
 
 from corral.audience import Audience
-from corral.capture import Capture, Captured
+from corral.capture import STREAM_NAMES, Capture, Captured
 from corral.containment import wire
 from corral.errors import ContainmentError
 from corral.outcome import broken, ending_of, facts_of, lost, merges_errors, silent
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 3.0  # what a warden has to end its command once it must, before it is itself killed
 LONGEST_WAIT_SECONDS = 5.0  # so that a kill from another thread is followed up although this one waits
 LONGEST_WAIT_WITH_INPUT_SECONDS = 0.05  # so that what another thread left to write is noticed
+ANSWER_POLLS = 12  # about 10 us
 NEVER = float("inf")
 _NOTHING_PRINTED = Captured()
 
@@ -51,6 +52,7 @@ class Driver:
         "_config",
         "_driving",
         "_exited",
+        "_expects_output",
         "_heard_at",
         "_inherits",
         "_judged",
@@ -110,7 +112,7 @@ class Driver:
         limit = launch.timeout_seconds
         self._patience_ends_at = NEVER if limit is None else started_at + limit + GRACE_SECONDS
         self._silence_seconds = None if inherits else config.output.silence_seconds
-        self._silent = self._exited = False
+        self._silent = self._exited = self._expects_output = False
         warden.streams = streams
         streams.close_lent()
         for descriptor in streams.reading:
@@ -186,6 +188,10 @@ class Driver:
             self._hearers().wait_for(self._driving, seconds)
 
     def _turn(self, warden: Warden, until: float) -> None:
+        if self._streams.arrived:
+            # Received, and a KeyboardInterrupt fell before it was acted on.
+            self._take_output(warden)
+            return
         if warden.inbox[0]:
             # Taken before, by who started the command, or a KeyboardInterrupt fell between taking it and acting on it.
             self._act(warden)
@@ -220,8 +226,16 @@ class Driver:
                     streams.flush()
         if spoken:
             self._hear(warden)
+        elif self._known is not None and not self._exited:
+            self._await_answer(warden)
         if self._printed:
             self._publish()
+
+    def _await_answer(self, warden: Warden) -> None:
+        # All is printed, so most often the answer is on its way: to sleep until it comes takes longer.
+        for _ in range(ANSWER_POLLS):
+            if warden.poller.poll(0):
+                break
 
     def _publish(self) -> None:
         printed, self._printed = self._printed, []
@@ -322,14 +336,53 @@ class Driver:
             self._say(wire.DRAINED)
 
     def _hear(self, warden: Warden) -> None:
+        if self._expects_output:
+            self._take_output(warden)
+            return
         try:
             size = warden.sock.recv_into(warden.inbox)
         except OSError:
             size = 0
-        if size == wire.OUTCOME.size:
+        self._believe(warden, size)
+
+    def _believe(self, warden: Warden, size: int) -> None:
+        """Act on what has the form of a message; who says something else is not listened to any more."""
+        is_outcome = size >= wire.OUTCOME.size and size == wire.answer_bytes(warden.inbox)
+        if is_outcome or (size == wire.CONTROL.size and warden.inbox[0] == wire.OUTPUT):
             self._act(warden)
         else:
             self._lose(warden)
+
+    def _take_output(self, warden: Warden) -> None:
+        """Read from now on what the command prints, which its warden has held so far."""
+        warden.use_room()
+        message, ends = self._streams.receive_ends(warden.sock)
+        self._expects_output = False
+        if ends and message == wire.CONTROL.pack(wire.OUTPUT, self._nonce, 0):
+            for end in ends:
+                warden.poller.register(end, POLLIN)
+            self._streams.read_from(ends)
+            return
+        self._streams.drop_ends()
+        # It has ended meanwhile, and could not hand anything over.
+        is_outcome = not ends and len(message) > wire.CONTROL.size
+        warden.inbox[: len(message)] = message
+        self._believe(warden, len(message) if is_outcome else 0)
+
+    def _feed_printed(self, inbox: bytearray) -> None:
+        """Take what was printed from an answer."""
+        data = memoryview(inbox)[wire.OUTCOME.size :]
+        capture, chunks = self._new_capture(), []
+        for stream, size in enumerate(wire.printed_sizes(inbox)):
+            if size:
+                capture.feed(stream, data[:size])
+                chunks.append((STREAM_NAMES[stream], bytes(data[:size])))
+                data = data[size:]
+        # However often an interrupt has this done again, it is told once.
+        self._capture = capture
+        if self._printed is not None:
+            self._printed = chunks
+        wire.forget_printed(inbox)
 
     def _act(self, warden: Warden) -> None:
         """Act on what the warden said; a word about another command is none."""
@@ -338,10 +391,15 @@ class Driver:
         if kind == wire.ENDED:
             if self._streams.reading:
                 self._drain(warden)
+            elif wire.answer_bytes(inbox) > wire.OUTCOME.size:
+                self._feed_printed(inbox)
             self._conclude(warden, ending_of(inbox, self._launch, self._config.limits))
         elif kind == wire.EXITED:
             self._exited = True
             self._end_the_drain()
+        elif kind == wire.OUTPUT:
+            # The same comes once more, with what a buffer has no place for.
+            self._expects_output = True
         inbox[0] = 0
 
     def _lose(self, warden: Warden) -> None:
@@ -419,7 +477,11 @@ class Driver:
             **facts,
         )
         for descriptor in self._streams.reading:
-            warden.poller.unregister(descriptor)
+            try:
+                warden.poller.unregister(descriptor)
+            except KeyError:
+                # An interrupt fell between this and its closing.
+                continue
         with self._speaking:
             self._warden = None
             self._streams.close()

@@ -72,7 +72,7 @@ class Ending(Record):
 
 def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
     """Read a warden's outcome."""
-    _, _, flags, status, error, killed, user, system, peak, read, written = wire.OUTCOME.unpack_from(message)
+    _, _, flags, status, error, killed, user, system, peak, read, written, _, _ = wire.OUTCOME.unpack_from(message)
     usage = Usage(user, system, peak, read, written)
     if not (flags or error or status & _SIGNALED):
         return Ending(status >> 8, None, False, (), killed, usage)

@@ -138,6 +138,7 @@ class Pool:
             else:
                 return warden
             warden = self.acquire()
+            warden.make_room()
         warden.close()
         raise ContainmentError("every warden ends before it takes a command")
 
@@ -146,6 +147,7 @@ class Pool:
         if self._closed:
             warden.close()
             return
+        warden.restore_room()
         warden.idle_since = now = monotonic()
         self._idle.append(warden)
         if len(self._idle) > 1:

@@ -9,6 +9,7 @@ import fcntl
 import os
 import select
 import sys
+from _io import FileIO
 from _socket import AF_UNIX, SHUT_RDWR, SOCK_SEQPACKET, socket, socketpair
 from signal import SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, pidfd_send_signal, valid_signals
 from time import monotonic, sleep
@@ -37,6 +38,7 @@ class Warden:
 
     __slots__ = (
         "__weakref__",
+        "_room",
         "backend",
         "buffer",
         "descriptor",
@@ -60,7 +62,10 @@ class Warden:
         self.poller.register(self.descriptor, select.POLLIN)
         self.streams: Streams | None = None  # of the command at hand, for a fork of the host to close
         self.idle_since = 0.0
-        self.inbox = bytearray(wire.OUTCOME.size + 1)  # a message at hand is one whose first byte is not 0
+        # A message at hand is one whose first byte is not 0.
+        self.inbox = bytearray(wire.MAX_ANSWER_BYTES + 1)
+        # Held so that two descriptors of the command's can be taken, whatever the host opens; closed twice, it does no harm.
+        self._room: list[FileIO] = []
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.backend = self.enforcement = ""
         self.missing_layers: tuple[str, ...] = ()
@@ -77,6 +82,26 @@ class Warden:
             return wire.receive(self.sock) if self.poller.poll(START_SECONDS * 1000) else (b"", ())
         except (OSError, wire.WireError):
             return b"", ()
+
+    def make_room(self) -> None:
+        """See to it that two descriptors can be taken later; OSError if they cannot."""
+        if len(self._room) < 2:
+            # In one step: an interrupt loses none.
+            self._room.extend(map(FileIO, map(os.dup, (self.pidfd,) * (2 - len(self._room)))))
+
+    def restore_room(self) -> None:
+        """Make it again where it was taken, if that can be now."""
+        try:
+            self.make_room()
+        except OSError:
+            # The next command that needs it is told.
+            return
+
+    def use_room(self) -> None:
+        """Take them now."""
+        for one in self._room:
+            one.close()
+        self._room.clear()
 
     @property
     def owns_pids(self) -> bool:
@@ -112,6 +137,7 @@ class Warden:
         """Close what is held of the warden without a word, as a fork of the host must."""
         if self.pidfd >= 0:
             self.sock.close()
+            self.use_room()
             os.close(self.pidfd)
             self.pidfd = -1
 

@@ -10,13 +10,16 @@ import fcntl
 import os
 from _struct import pack
 from errno import EIO, EPIPE
-from stat import S_ISCHR
+from stat import S_ISCHR, S_ISFIFO
 
 from corral.capture import STDERR, STDOUT, STREAM_NAMES
 from corral.containment import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _socket import socket
+    from typing import Any
+
     from corral.capture import Capture
 
     Chunk = tuple[str, bytes]
@@ -65,6 +68,7 @@ class Streams:
         "_line_begins",
         "_made",
         "_wide_buffer",
+        "arrived",
         "lent",
         "reading",
         "stdin",
@@ -77,6 +81,7 @@ class Streams:
         self._input_ends = False
         self._line_begins = True
         self._made: list[tuple[int, int]] = []  # pipes that are not among the others yet
+        self.arrived: list[Any] = []  # a message that was received, with ends that are not among the others yet
         self.reading: dict[int, int] = {}  # descriptor to stream
         self.lent: list[int] = []  # the command's ends: stdout, stderr, perhaps stdin
         self.stdin = -1  # our end of an input that stays open
@@ -90,6 +95,37 @@ class Streams:
         self.reading = {stdout: STDOUT, stderr: STDERR}
         self.lent = [their_stdout, their_stderr]
         self._made.clear()
+
+    def receive_ends(self, sock: socket) -> tuple[bytes, tuple[int, ...]]:
+        """Receive a message that is there, with two pipes to read or none; of anything else, nothing."""
+        try:
+            if not self.arrived:
+                # Received and noted in one step, as above.
+                self.arrived.extend(map(sock.recvmsg, *zip(wire.RECEIVED)))
+            message, ends = wire.told(self.arrived[0])
+        except (OSError, wire.WireError):
+            self.arrived.clear()
+            return b"", ()
+        is_right = len(ends) == len(STREAM_NAMES) and all(S_ISFIFO(os.fstat(end).st_mode) for end in ends)
+        if ends and (not is_right or (self.reading and tuple(self.reading) != ends)):
+            self.drop_ends()
+            return b"", ()
+        return message, ends
+
+    def read_from(self, ends: tuple[int, ...]) -> None:
+        """Read what comes out of these, stdout and stderr."""
+        self.reading = dict(zip(ends, (STDOUT, STDERR), strict=True))
+        self.arrived.clear()
+
+    def drop_ends(self) -> None:
+        """Close what was received and is not read."""
+        if self.arrived:
+            try:
+                _, ends = wire.told(self.arrived.pop())
+                wire.close_all([end for end in ends if end not in self.reading])
+            except wire.WireError:
+                # Closed already.
+                return
 
     def lend_own(self) -> None:
         """Let the command have this process's own streams."""
@@ -227,6 +263,7 @@ class Streams:
             known = {*self.lent, *self.reading}
             self.lent += [end for pipe in self._made for end in pipe if end not in known]
             self._made.clear()
+        self.drop_ends()
         self.close_lent()
         if self._input is not None:
             self._close_input()

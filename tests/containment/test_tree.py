@@ -2,10 +2,13 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from corral import Containment, Sandbox
 from corral.containment import tree
 from observe import alive, children, eventually, unique_seconds
 
@@ -60,3 +63,32 @@ def test_one_pass_reaches_everyone_there_is(family: tuple[int, str]) -> None:
     expected = {shell, *tree.descendants(shell)}
     assert tree.kill_descendants() >= expected
     eventually(lambda: alive(seconds) == [])
+
+
+POLICY = "import os; print(os.sched_getscheduler(0), os.nice(0))"
+HOST = """
+import os, sys
+from corral import Containment, Sandbox, SandboxConfig
+os.sched_setscheduler(0, os.{policy}, os.sched_param(0))
+os.nice(3)
+with Sandbox(SandboxConfig(sys.argv[1], containment=Containment(backend="{backend}"))) as box:
+    print(box.run(["/usr/bin/python3", "policy.py"]).stdout_text, end="")
+"""
+
+
+@pytest.mark.parametrize("backend", ["warden", "bubblewrap", "none"])
+def test_commands_wait_for_their_turn(open_sandbox: Callable[..., Sandbox], backend: str) -> None:
+    box = open_sandbox(containment=Containment(backend=backend))
+    assert box.run(["python3", "-c", POLICY]).stdout_text == f"{os.SCHED_BATCH} 0\n"
+
+
+@pytest.mark.parametrize("backend", ["warden", "none"])
+@pytest.mark.parametrize(
+    ("policy", "becomes"),
+    [("SCHED_OTHER", os.SCHED_BATCH), ("SCHED_BATCH", os.SCHED_BATCH), ("SCHED_IDLE", os.SCHED_IDLE)],
+)
+def test_what_the_owner_said_of_priorities_stays(project: Path, backend: str, policy: str, becomes: int) -> None:
+    (project / "policy.py").write_text(POLICY)
+    code = HOST.format(policy=policy, backend=backend)
+    done = subprocess.run([sys.executable, "-c", code, str(project)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{becomes} 3\n"

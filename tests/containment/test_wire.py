@@ -38,7 +38,7 @@ def test_the_end_is_an_empty_message(pair: tuple[socket, socket]) -> None:
 
 def test_a_message_that_was_cut_is_none_and_its_descriptors_are_closed(pair: tuple[socket, socket]) -> None:
     before = set(os.listdir("/proc/self/fd"))
-    wire.send(pair[0], b"x" * (wire.MAX_PACKET_BYTES + 1000), (0,))
+    wire.send(pair[0], b"x" * (wire.RECEIVED[0] + 1), (0,))
     with pytest.raises(wire.WireError):
         wire.receive(pair[1])
     pair[0].sendmsg([b"x"], [(SOL_SOCKET, SCM_RIGHTS, struct.pack("20i", *[0] * 20))])

@@ -79,6 +79,7 @@ class OomScore:
 
     def __init__(self) -> None:
         self.descriptor = -1
+        self._is_own = True
         try:
             # Now: a process that is hidden cannot open its own.
             self.descriptor = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
@@ -89,12 +90,14 @@ class OomScore:
         self.before_a_start()
 
     def before_a_start(self) -> None:
-        if self.descriptor >= 0:
+        if self._is_own and self.descriptor >= 0:
             os.pwrite(self.descriptor, self.commands, 0)
+            self._is_own = False
 
     def after_a_start(self) -> None:
-        if self.descriptor >= 0:
+        if not self._is_own:
             os.pwrite(self.descriptor, self.own, 0)
+            self._is_own = True
 
 
 def close_all_but(*kept: int) -> None:

@@ -45,6 +45,7 @@ def main() -> None:
     if not os.path.exists("/proc/self/stat"):
         raise FileNotFoundError("/proc is not mounted; without it what a command leaves behind cannot be found")
     tree.adopt_orphans()
+    tree.interrupt_nobody()
     ctl = socket(fileno=CTL)
     _, (descriptor, *lent) = wire.receive(ctl)
     plan = {"limits": {}, "places": ()} | wire.unpack_plan(wire.read_body(descriptor))

@@ -51,11 +51,11 @@ class Starter:
     def __init__(self) -> None:
         self.rlimits: list[tuple[str, int]] = []  # of each command, and not of the warden
         self.leads_session = False  # instead of a group alone
-        self.missed = False  # whether a signal came while none was blocked
+        self.missed = False  # whether an order came while no signal was blocked
         # Where one that could not become the command says why.
         self._told, self._tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        for number in AWAITED:
-            signal(number, self._miss)
+        # An exit is asked for after each start: only an order must not be missed.
+        signal(SIGUSR1, self._miss)
         pthread_sigmask(SIG_BLOCK, AWAITED)
 
     def _miss(self, *_: object) -> None:

@@ -19,15 +19,16 @@ from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum, 
 )
 from _socket import MSG_DONTWAIT, SHUT_RD, SO_RCVTIMEO, SOL_SOCKET
 from _struct import pack
-from errno import EIO
+from errno import EIO, ETOOMANYREFS
 from select import POLLIN, poll
-from time import monotonic
+from time import monotonic, sleep
 
 from corral.containment import limits, tree, wire
 from corral.containment.bounds import OomScore
 from corral.containment.confine import confine
 from corral.containment.kernel import libc
 from corral.containment.leftovers import Leftovers
+from corral.containment.pipes import HOLD_SECONDS, LOOK_SECONDS, Pipes
 from corral.containment.starting import AWAITED, Starter, set_rlimits, set_up_terminal
 
 TYPE_CHECKING = False
@@ -129,8 +130,10 @@ class _Warden:
         # A group of its own is a tenth of what a session costs; that this process is in it, the namespace makes harmless.
         starter.leads_session = not self.owns_pids
         self.lists_pids = "proc" in layers
-        self.block = b""
+        self.block = self.body = b""
         self.env: list[bytes] = []
+        self.words: tuple[bytes, bytes, list[bytes]] = (b"", b"", [])
+        self.pipes = Pipes()
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.shared_memory = -1
         if {"mount", "ipc"} <= layers:
@@ -156,14 +159,15 @@ class _Warden:
         run.start(descriptors)
         wire.close_all(descriptors)
         if not run.error:
-            self.oom_score.after_a_start()
             run.supervise()
             if run.status:
                 run.error = self.starter.failure(run.status)
         run.flags |= self.bounds.hits(run.user_seconds + run.system_seconds, run.blocks_written * _BLOCK_BYTES)
-        wire.send(self.sock, run.outcome(wire.ENDED))
+        run.answer()
         # Most often the host waits behind this process for the same processor.
         os.sched_yield()
+        if run.request_flags & wire.HOLDS_OUTPUT:
+            self.pipes.renew()
         self.oom_score.before_a_start()
         if self.leftovers is not None:
             # Nobody but this warden's next command could see it, so the answer need not wait.
@@ -190,11 +194,13 @@ class _Warden:
         whole = int(seconds)
         self.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", whole, int((seconds - whole) * 1_000_000)))
 
-    def environment(self, block: bytes) -> list[bytes]:
-        """Return the variables of a block; most requests have the same as the one before."""
-        if block != self.block:
-            self.block, self.env = block, wire.parse_environment(block)
-        return self.env
+    def read(self, body: bytes, environment_bytes: int) -> None:
+        """Take a request's variable part; most have the same environment as the one before, and some are the same."""
+        if body != self.body or environment_bytes != len(self.block):
+            executable, cwd, argv, block = wire.parse_body(body, environment_bytes)
+            if block != self.block:
+                self.block, self.env = block, wire.parse_environment(block)
+            self.body, self.words = body, (executable, cwd, argv)
 
 
 class _Run:
@@ -232,8 +238,9 @@ class _Run:
         )
         large = self.request_flags & wire.HAS_BODY
         body = wire.read_body(descriptors[-1]) if large else message[wire.REQUEST.size :]
-        self.executable, self.cwd, self.argv, block = wire.parse_body(body, size)
-        self.env = warden.environment(block)
+        warden.read(body, size)
+        self.executable, self.cwd, self.argv = warden.words
+        self.env = warden.env
         self.pid = 0
         self.status: int | None = None
         self.flags = 0
@@ -254,9 +261,15 @@ class _Run:
         if self.request_flags & wire.ON_TERMINAL:
             self._start_on_terminal()
             return
-        stdin = descriptors[2] if self.request_flags & wire.HAS_STDIN else self.warden.null
+        pipes = self.warden.pipes if self.request_flags & wire.HOLDS_OUTPUT else None
         try:
+            if pipes is not None:
+                pipes.make()
+                descriptors = (*pipes.theirs, *descriptors)
+            stdin = descriptors[2] if self.request_flags & wire.HAS_STDIN else self.warden.null
             self.pid = self.warden.starter.start(self, stdin, descriptors[0], descriptors[1])
+            if pipes is not None:
+                pipes.is_held = True
         except OSError as error:
             self.error = _number(error)
 
@@ -283,8 +296,11 @@ class _Run:
         end_at = self.deadline or _NEVER
         give_up_at = 0.0
         draining = False
+        has_begun = True
         now = monotonic()
         look_at = now + METER_SECONDS if self.warden.bounds.meter else _NEVER
+        hold_until = now + HOLD_SECONDS
+        hand_over_at = now + LOOK_SECONDS if self.warden.pipes.is_held else _NEVER
         starter = self.warden.starter
         while True:
             if give_up_at:
@@ -294,11 +310,15 @@ class _Run:
                 self._kill()
                 seconds = KILL_PASS_SECONDS
             else:
-                seconds = min(max(min(end_at, look_at) - now, 0.0), LONGEST_WAIT_SECONDS)
-            missed, starter.missed = starter.missed, False
-            woken = None if missed else sigtimedwait(AWAITED, seconds)
+                seconds = min(max(min(end_at, look_at, hand_over_at) - now, 0.0), LONGEST_WAIT_SECONDS)
+            woken = None
+            # Short commands have ended before this process has its turn.
+            if not has_begun and not starter.missed:
+                self.warden.oom_score.after_a_start()
+                woken = sigtimedwait(AWAITED, seconds)
             if not self._reap():
                 return
+            missed, starter.missed, has_begun = starter.missed, False, False
             orders = self._orders() if missed or (woken is not None and woken.si_signo == SIGUSR1) else ()
             now = monotonic()
             if give_up_at:
@@ -306,7 +326,10 @@ class _Run:
             if self.status is not None and not draining:
                 draining = True
                 end_at = now + self.drain_seconds
+                hand_over_at = self._next_hand_over(now, now)
                 wire.send(self.warden.sock, self.outcome(wire.EXITED))
+            if now >= hand_over_at:
+                hand_over_at = self._next_hand_over(now, hold_until)
             if wire.DRAINED in orders and draining:
                 end_at = min(end_at, now + SETTLE_SECONDS)
             breaks_a_bound = False
@@ -318,6 +341,33 @@ class _Run:
                 self.flags |= wire.TIMED_OUT
             if now >= end_at or breaks_a_bound or wire.KILL in orders:
                 give_up_at = now + KILL_SECONDS
+
+    def _next_hand_over(self, now: float, hold_until: float) -> float:
+        """Hand what is printed to the host if it is time; return when to ask again."""
+        pipes = self.warden.pipes
+        if now < hold_until and not pipes.is_filling():
+            return hold_until
+        return _NEVER if pipes.hand_over(self.warden.sock, self.nonce) else now + HOLD_SECONDS
+
+    def answer(self) -> None:
+        """Tell the host how it went, and what was printed if nobody else reads that."""
+        pipes = self.warden.pipes
+        stdout = stderr = b""
+        if pipes.is_held:
+            printed = pipes.take()
+            if printed is not None:
+                stdout, stderr = printed
+            else:
+                self._hand_over_at_last()
+        message = self.outcome(wire.ENDED, len(stdout), len(stderr))
+        wire.send(self.warden.sock, message + stdout + stderr if stdout or stderr else message)
+
+    def _hand_over_at_last(self) -> None:
+        give_up_at = monotonic() + KILL_SECONDS
+        while not self.warden.pipes.hand_over(self.warden.sock, self.nonce):
+            if monotonic() >= give_up_at:
+                raise OSError(ETOOMANYREFS, os.strerror(ETOOMANYREFS))
+            sleep(HOLD_SECONDS)
 
     def _look(self) -> bool:
         """See what the command uses; true when that breaks a bound."""
@@ -389,7 +439,7 @@ class _Run:
             if pid == self.pid:
                 self.status = status
 
-    def outcome(self, kind: int) -> bytes:
+    def outcome(self, kind: int, stdout_bytes: int = 0, stderr_bytes: int = 0) -> bytes:
         """Return the message that says how it went."""
         return wire.OUTCOME.pack(
             kind,
@@ -403,6 +453,8 @@ class _Run:
             self.peak_bytes,
             self.blocks_read * _BLOCK_BYTES,
             self.blocks_written * _BLOCK_BYTES,
+            stdout_bytes,
+            stderr_bytes,
         )
 
 

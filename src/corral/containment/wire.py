@@ -19,6 +19,7 @@ from _socket import (
     socket,
 )
 from _struct import Struct
+from select import PIPE_BUF
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
 NEW, SWEEP, MAP, HITS, LAY, LIFT = 1, 2, 10, 12, 13, 14  # host to keeper and back
 READY, RUN, KILL, SIGNAL, DRAINED, EXITED, ENDED = 3, 4, 5, 6, 7, 8, 9  # host to warden and back
 TERMINAL = 11  # warden to host, with the descriptor of a terminal's outer end
+OUTPUT = 15  # warden to host, and once more with the descriptors of what the command prints
 
 NONCE_BYTES = 16
 MAX_PACKET_BYTES = 32_000  # what is larger goes by sealed memory; beyond about 212 kB a send is EMSGSIZE
+MAX_PRINTED_BYTES = 32_000  # that go with an outcome, and at most a packet more of each stream
 MAX_DESCRIPTORS = 4
 
 HAS_STDIN, HAS_BODY = 1, 2  # flags of a request: descriptors that follow stdout and stderr
 ON_TERMINAL = 4  # instead of stdout, stderr and stdin
+HOLDS_OUTPUT = 8  # instead of stdout and stderr: the warden makes the pipes
 NO_DIRECTORY, TIMED_OUT, SPENT, NO_TERMINAL = 1, 2, 4, 512  # flags of an outcome; then the bounds that were broken
 TOO_MANY_PROCESSES, AS_MANY_PROCESSES_AS_MAY_BE, TOO_MUCH_MEMORY, TOO_MUCH_CPU = 8, 16, 32, 64
 TOO_MUCH_WRITTEN, DISK_NEARLY_FULL = 128, 256
@@ -44,8 +48,10 @@ REQUEST = Struct(f"=B{NONCE_BYTES}sddBIHH")
 # kind, nonce, signal
 CONTROL = Struct(f"=B{NONCE_BYTES}sB")
 # kind, nonce, flags, wait status, errno of a failed start, processes killed, user and system seconds, peak bytes of memory,
-# bytes read and written
-OUTCOME = Struct(f"=B{NONCE_BYTES}sHiiIddQQQ")
+# bytes read and written, bytes of stdout and of stderr that follow
+OUTCOME = Struct(f"=B{NONCE_BYTES}sHiiIddQQQII")
+_PRINTED = Struct("=II")
+_PRINTED_AT = OUTCOME.size - _PRINTED.size
 # warden to keeper: nonce, processor seconds and bytes written of the processes that have ended, bytes in shared memory
 ASK = Struct(f"={NONCE_BYTES}sdQQ")
 # and back: nonce, bytes of memory in use, bounds that are broken
@@ -54,11 +60,17 @@ ANSWER = Struct(f"={NONCE_BYTES}sQH")
 COUNT = Struct("=BI")
 
 _DESCRIPTORS = [Struct(f"{count}i") for count in range(MAX_DESCRIPTORS + 1)]
-_DESCRIPTOR_SPACE = CMSG_SPACE(MAX_DESCRIPTORS * 4)
+MAX_ANSWER_BYTES = OUTCOME.size + MAX_PRINTED_BYTES + 2 * PIPE_BUF
+# What `recvmsg` is given.
+RECEIVED = (max(MAX_PACKET_BYTES + REQUEST.size, MAX_ANSWER_BYTES), CMSG_SPACE(MAX_DESCRIPTORS * 4), MSG_CMSG_CLOEXEC)
 
 
 class WireError(Exception):
     """The other side said something that is not a message."""
+
+
+class NoRoomError(WireError):
+    """A message's descriptors did not all arrive: this process may have no more, or there were too many."""
 
 
 def send(sock: socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -72,14 +84,19 @@ def send(sock: socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
 
 def receive(sock: socket) -> tuple[bytes, tuple[int, ...]]:
     """Receive one message and its descriptors, which are close-on-exec; empty when the other side is gone."""
-    data, ancillary, flags, _ = sock.recvmsg(MAX_PACKET_BYTES + REQUEST.size, _DESCRIPTOR_SPACE, MSG_CMSG_CLOEXEC)
+    return told(sock.recvmsg(*RECEIVED))
+
+
+def told(received: tuple[bytes, Sequence[tuple[int, int, bytes]], int, object]) -> tuple[bytes, tuple[int, ...]]:
+    """Return a message that was received, and its descriptors; those of one that was cut are closed."""
+    data, ancillary, flags, _ = received
     descriptors: tuple[int, ...] = ()
     for level, kind, rights in ancillary:
         if level == SOL_SOCKET and kind == SCM_RIGHTS:
             descriptors += _DESCRIPTORS[len(rights) // 4].unpack(rights)
     if flags & (MSG_TRUNC | MSG_CTRUNC):
         close_all(descriptors)
-        raise WireError("a message was cut")
+        raise NoRoomError("descriptors were lost") if flags & MSG_CTRUNC else WireError("a message was cut")
     return data, descriptors
 
 
@@ -133,6 +150,24 @@ def parse_environment(block: bytes) -> list[bytes]:
 def read_body(descriptor: int) -> bytes:
     """Return the body of a request that was too large for a packet."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+
+
+def printed_sizes(outcome: bytearray) -> tuple[int, int]:
+    """Return how many bytes of stdout and of stderr follow an outcome."""
+    stdout, stderr = _PRINTED.unpack_from(outcome, _PRINTED_AT)
+    return stdout, stderr
+
+
+def answer_bytes(outcome: bytearray) -> int:
+    """Return how many bytes an outcome and what follows it have."""
+    stdout, stderr = _PRINTED.unpack_from(outcome, _PRINTED_AT)
+    size: int = OUTCOME.size + stdout + stderr
+    return size
+
+
+def forget_printed(outcome: bytearray) -> None:
+    """Have nothing follow an outcome any more."""
+    _PRINTED.pack_into(outcome, _PRINTED_AT, 0, 0)
 
 
 def pack_ready(backend: str, enforcement: str, missing: Sequence[str]) -> bytes:
