@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 3.0  # what a warden has to end its command once it must, before it is itself killed
 LONGEST_WAIT_SECONDS = 5.0  # so that a kill from another thread is followed up although this one waits
 LONGEST_WAIT_WITH_INPUT_SECONDS = 0.05  # so that what another thread left to write is noticed
-ANSWER_POLLS = 12  # about 10 us
+ANSWER_POLLS = 12  # that take less than to sleep and be woken
 NEVER = float("inf")
 _NOTHING_PRINTED = Captured()
 

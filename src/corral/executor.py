@@ -51,9 +51,8 @@ if TYPE_CHECKING:
 
 EXECUTORS = {"local": "corral.executor:Threads", "ray": "corral.integrations.ray:Ray"}
 MAX_TRIES = 3  # of an item whose worker is lost each time: it may be the item that does it
-LOOK_SECONDS = (
-    0.002  # after which the reader looks by itself: to wake it for each of many short items takes a tenth of their time
-)
+# After which the reader looks by itself: to wake it for each of many short items takes a tenth of their time.
+LOOK_SECONDS = 0.002
 ENOUGH = 8  # results for which it is woken sooner
 WINDOW_PER_WORKER = 32  # items; so that one slow item holds up no other worker for a while
 

@@ -125,7 +125,7 @@ def test_a_pipe_of_packets_is_read_whole(pipes: Pipes) -> None:
 
 
 def test_what_somebody_else_has_read_meanwhile_is_not_waited_for(pipes: Pipes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corral.containment.pipes._waiting", lambda _: 100)
+    monkeypatch.setattr("corral.containment.pipes.waiting", lambda _: 100)
     os.write(pipes.theirs[0], b"x")
     assert pipes.take() == (b"x", b"")
 

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-from sys import byteorder
 
 from corral.containment.directories import NEVER, settled, time_of
-from corral.containment.kernel import call
+from corral.containment.kernel import handle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-_AT_FDCWD = -100
-_AT_EMPTY_PATH = 0x1000
-_AT_HANDLE_FID = 0x200  # of a file system whose handles cannot be opened; unknown to old kernels
-_MAX_HANDLE_BYTES = 128
-_HEAD_BYTES = 8  # its size and its kind
-_ROOM = _MAX_HANDLE_BYTES.to_bytes(4, byteorder)
-_mount = ctypes.create_string_buffer(4)  # written, and never read
-
-
 def identity(path: str) -> tuple[int, int]:
     """Return what a thing is known by while it is there. Of the thing itself: a link in its place is another."""
     found = os.lstat(path)
     return found.st_dev, found.st_ino
-
-
-def handle(path: str, directory: int = _AT_FDCWD) -> bytes:
-    """Return the handle of what is at a path, or of an open directory for an empty one; nothing where the file system gives none.
-
-    No later thing has it, although it may get the same inode.
-    """
-    given = ctypes.create_string_buffer(_ROOM, _HEAD_BYTES + _MAX_HANDLE_BYTES)
-    for kind in (0, _AT_HANDLE_FID):
-        try:
-            flags = kind if path else kind | _AT_EMPTY_PATH
-            call("name_to_handle_at", directory, os.fsencode(path), given, _mount, flags)
-        except (OSError, AttributeError):
-            # Also of a C library that knows none.
-            continue
-        return given.raw[4 : _HEAD_BYTES + int.from_bytes(given.raw[:4], byteorder)]
-    return b""
 
 
 class Kept:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 from _struct import Struct
-from fcntl import ioctl
-from sys import byteorder
 
-from corral.containment.kernel import call
+from corral.containment.kernel import call, waiting
 
 _CREATE, _DELETE, _MOVED_FROM, _MOVED_TO, _ONLYDIR, _DONT_FOLLOW = 0x100, 0x200, 0x40, 0x80, 0x1000000, 0x2000000
 _IGNORED, _OVERFLOW, _ISDIR = 0x8000, 0x4000, 0x40000000
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
 _EVENT = Struct("=iIII")
 _READ_BYTES = 1 << 16
-_FIONREAD, _NOTHING = 0x541B, bytes(4)
 
 
 class Notices:
@@ -42,7 +39,7 @@ class Notices:
         So it is when the kernel lost count, and when a directory was moved: what is watched goes with it, its path does not.
         """
         # Asked first: an error for nothing to read takes longer than to ask. What comes later is of no command that has ended.
-        left = int.from_bytes(ioctl(self._descriptor, _FIONREAD, _NOTHING), byteorder)
+        left = waiting(self._descriptor)
         data = b""
         while left > 0:
             some = os.read(self._descriptor, min(left, _READ_BYTES))

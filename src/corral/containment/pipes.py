@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import os
 from errno import ETOOMANYREFS
-from fcntl import ioctl
 from select import PIPE_BUF
-from sys import byteorder
 
 from corral.containment import wire
+from corral.containment.kernel import waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
 
 LOOK_SECONDS = 0.001  # after which a command that prints much is waited for no longer
-HOLD_SECONDS = 0.005  # after which none is: two messages are a hundredth of that
+HOLD_SECONDS = 0.005  # after which none is: a hand-over is little beside that
 MUCH_BYTES = 1 << 14  # a quarter of what a pipe holds
-_FIONREAD = 0x541B
-_NOTHING = bytes(4)
 
 
 class Pipes:
@@ -59,7 +56,7 @@ class Pipes:
 
     def is_filling(self) -> bool:
         """Say whether a command may soon have to wait for somebody to read."""
-        return sum(map(_waiting, self._ours)) > MUCH_BYTES
+        return sum(map(waiting, self._ours)) > MUCH_BYTES
 
     def hand_over(self, sock: socket, nonce: bytes) -> bool:
         """Give the host the ends to read, if they are still here; false if that has to be tried again."""
@@ -86,7 +83,7 @@ class Pipes:
     def take(self) -> tuple[bytes, bytes] | None:
         """Return what was printed, to stdout and to stderr; None if that is too much for a message."""
         stdout, stderr = self._ours
-        size, error_size = _waiting(stdout), _waiting(stderr)
+        size, error_size = waiting(stdout), waiting(stderr)
         if size + error_size > wire.MAX_PRINTED_BYTES:
             return None
         return _read(stdout, size) if size else b"", _read(stderr, error_size) if error_size else b""
@@ -114,8 +111,3 @@ def _read(end: int, size: int) -> bytes:
             break
         data += some
     return data
-
-
-def _waiting(end: int) -> int:
-    said = ioctl(end, _FIONREAD, _NOTHING)
-    return 0 if said == _NOTHING else int.from_bytes(said, byteorder)

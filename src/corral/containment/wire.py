@@ -69,10 +69,6 @@ class WireError(Exception):
     """The other side said something that is not a message."""
 
 
-class NoRoomError(WireError):
-    """A message's descriptors did not all arrive: this process may have no more, or there were too many."""
-
-
 def send(sock: socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
     """Send one message."""
     if descriptors:
@@ -96,7 +92,7 @@ def told(received: tuple[bytes, Sequence[tuple[int, int, bytes]], int, object]) 
             descriptors += _DESCRIPTORS[len(rights) // 4].unpack(rights)
     if flags & (MSG_TRUNC | MSG_CTRUNC):
         close_all(descriptors)
-        raise NoRoomError("descriptors were lost") if flags & MSG_CTRUNC else WireError("a message was cut")
+        raise WireError("a message was cut")
     return data, descriptors
 
 
@@ -160,9 +156,7 @@ def printed_sizes(outcome: bytearray) -> tuple[int, int]:
 
 def answer_bytes(outcome: bytearray) -> int:
     """Return how many bytes an outcome and what follows it have."""
-    stdout, stderr = _PRINTED.unpack_from(outcome, _PRINTED_AT)
-    size: int = OUTCOME.size + stdout + stderr
-    return size
+    return OUTCOME.size + sum(printed_sizes(outcome))
 
 
 def forget_printed(outcome: bytearray) -> None:

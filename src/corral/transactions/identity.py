@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.containment.kept import handle
+from corral.containment.kernel import handle
 
 
 def identity(descriptor: int) -> str:
