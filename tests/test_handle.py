@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 import warnings
-from _socket import AF_UNIX, SOCK_SEQPACKET, socketpair
+from _socket import AF_UNIX, MSG_DONTWAIT, SOCK_SEQPACKET, socketpair
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -319,6 +319,41 @@ def test_what_is_handed_over_is_read(forged: tuple[_Desk, Handle]) -> None:
     desk.theirs.send(outcome(started._nonce))
     result = started.wait()
     assert (result.stdout, result.stderr) == (b"out", b"err")
+
+
+def test_what_is_handed_over_after_the_commands_exit_is_read(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    said = wire.CONTROL.pack(wire.OUTPUT, started._nonce, 0)
+    wire.send(desk.theirs, said)
+    # A child prints on, and what it prints could not be handed over yet.
+    desk.theirs.send(outcome(started._nonce, kind=wire.EXITED))
+    for _ in range(2):
+        assert started.poll() is None
+    with pytest.raises(BlockingIOError):
+        desk.theirs.recv(100, MSG_DONTWAIT)
+    pipes = [os.pipe(), os.pipe()]
+    wire.send(desk.theirs, said, [ours for ours, _ in pipes])
+    os.write(pipes[0][1], b"late")
+    wire.close_all([end for pipe in pipes for end in pipe])
+    for _ in range(3):
+        assert started.poll() is None
+    assert desk.theirs.recv(100, MSG_DONTWAIT) == wire.CONTROL.pack(wire.DRAINED, started._nonce, 0)
+    desk.theirs.send(outcome(started._nonce))
+    assert started.wait().stdout == b"late"
+
+
+def test_a_warden_that_was_given_back_is_not_touched(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+
+    def take(result: object) -> None:
+        # As another thread does, which has run a command by now and is about to act on its answer.
+        desk.warden.inbox[0] = wire.ENDED
+
+    started.when_done(take)
+    desk.theirs.send(outcome(started._nonce))
+    started.wait()
+    assert desk.released == [desk.warden]
+    assert desk.warden.inbox[0] == wire.ENDED
 
 
 @pytest.mark.parametrize("forgery", ["files", "one", "three", "another kind", "twice", "none"])

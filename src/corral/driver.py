@@ -332,7 +332,7 @@ class Driver:
 
     def _end_the_drain(self) -> None:
         # The command is over and nobody can print any more: what still runs need not be waited for.
-        if not self._streams.reading and not self._inherits:
+        if not (self._streams.reading or self._inherits or self._expects_output):
             self._say(wire.DRAINED)
 
     def _hear(self, warden: Warden) -> None:
@@ -357,14 +357,14 @@ class Driver:
         """Read from now on what the command prints, which its warden has held so far."""
         warden.use_room()
         message, ends = self._streams.receive_ends(warden.sock)
-        self._expects_output = False
         if ends and message == wire.CONTROL.pack(wire.OUTPUT, self._nonce, 0):
+            self._expects_output = False
             for end in ends:
                 warden.poller.register(end, POLLIN)
             self._streams.read_from(ends)
             return
         self._streams.drop_ends()
-        # It has ended meanwhile, and could not hand anything over.
+        # It has exited or ended meanwhile, and nothing could be handed over yet.
         is_outcome = not ends and len(message) > wire.CONTROL.size
         warden.inbox[: len(message)] = message
         self._believe(warden, len(message) if is_outcome else 0)
@@ -394,7 +394,9 @@ class Driver:
             elif wire.answer_bytes(inbox) > wire.OUTCOME.size:
                 self._feed_printed(inbox)
             self._conclude(warden, ending_of(inbox, self._launch, self._config.limits))
-        elif kind == wire.EXITED:
+            # Given back by now: what is in it may be the answer to another thread's command.
+            return
+        if kind == wire.EXITED:
             self._exited = True
             self._end_the_drain()
         elif kind == wire.OUTPUT:
