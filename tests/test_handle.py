@@ -3,10 +3,11 @@
 import gc
 import os
 import signal
+import struct
 import subprocess
 import threading
 import warnings
-from _socket import AF_UNIX, MSG_DONTWAIT, SOCK_SEQPACKET, socketpair
+from _socket import AF_UNIX, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_SEQPACKET, SOL_SOCKET, socketpair
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -340,6 +341,25 @@ def test_what_is_handed_over_after_the_commands_exit_is_read(forged: tuple[_Desk
     assert desk.theirs.recv(100, MSG_DONTWAIT) == wire.CONTROL.pack(wire.DRAINED, started._nonce, 0)
     desk.theirs.send(outcome(started._nonce))
     assert started.wait().stdout == b"late"
+
+
+def test_an_answer_is_waited_for_as_long_as_it_takes(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    desk.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
+    late = threading.Timer(0.1, desk.theirs.send, (outcome(started._nonce, 3 << 8),))
+    late.start()
+    assert started.wait().exit_code == 3
+    late.join()
+
+
+def test_a_warden_that_does_not_answer_is_given_up(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    desk.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
+    impatient = threading.Timer(0.1, setattr, (started, "_patience_ends_at", 0.0))
+    impatient.start()
+    assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
+    assert desk.released == []
+    impatient.join()
 
 
 def test_a_warden_that_was_given_back_is_not_touched(forged: tuple[_Desk, Handle]) -> None:

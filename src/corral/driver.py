@@ -16,6 +16,7 @@ from corral.containment import wire
 from corral.errors import ContainmentError
 from corral.outcome import broken, ending_of, facts_of, lost, merges_errors, silent
 from corral.result import SandboxResult
+from corral.spawn import LONGEST_WAIT_SECONDS
 from corral.streams import FLOOD_BYTES, READ_BYTES, Streams
 
 TYPE_CHECKING = False
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     OnResult = Callable[[SandboxResult], object]
 
 GRACE_SECONDS = 3.0  # what a warden has to end its command once it must, before it is itself killed
-LONGEST_WAIT_SECONDS = 5.0  # so that a kill from another thread is followed up although this one waits
 LONGEST_WAIT_WITH_INPUT_SECONDS = 0.05  # so that what another thread left to write is noticed
 ANSWER_POLLS = 12  # that take less than to sleep and be woken
 NEVER = float("inf")
@@ -71,6 +71,7 @@ class Driver:
         "_started_at",
         "_streams",
         "_warden",
+        "_whole",
     )
 
     def __init__(
@@ -101,7 +102,8 @@ class Driver:
         self._started_at = self._heard_at = started_at
         self._result: SandboxResult | None = None
         self._known: dict[str, Any] | None = None
-        self._capture: Capture | None = None  # made when something is printed
+        self._capture: Capture | None = None  # made when something is read
+        self._whole = _NOTHING_PRINTED  # what came with the answer
         self._audience = None if on_output is None else Audience(on_output)
         self._printed: list[Chunk] | None = None if on_output is None else []  # not yet told to those who listen
         self._on_result = on_result
@@ -197,19 +199,21 @@ class Driver:
             self._act(warden)
             return
         streams = self._streams
-        writing = streams.stdin if streams.stdin >= 0 and streams.wants_to_write else -1
-        relayed = self._relayed if self._relayed >= 0 and streams.takes_input else -1
-        if writing >= 0:
-            warden.poller.register(writing, POLLOUT)
-        if relayed >= 0:
-            warden.poller.register(relayed, POLLIN)
+        seconds = self._seconds_to_wait(until)
+        if seconds == LONGEST_WAIT_SECONDS and not (streams.reading or self._expects_output or streams.stdin >= 0):
+            # Nothing but the answer can come.
+            self._hear(warden)
+            return
+        of_input = {streams.stdin: POLLOUT} if streams.stdin >= 0 and streams.wants_to_write else {}
+        if self._relayed >= 0 and streams.takes_input:
+            of_input[self._relayed] = POLLIN
+        for descriptor, event in of_input.items():
+            warden.poller.register(descriptor, event)
         try:
-            events = warden.poller.poll(self._seconds_to_wait(until) * 1000)
+            events = warden.poller.poll(seconds * 1000)
         finally:
-            if writing >= 0:
-                warden.poller.unregister(writing)
-            if relayed >= 0:
-                warden.poller.unregister(relayed)
+            for descriptor in of_input:
+                warden.poller.unregister(descriptor)
         if not events:
             self._watch_the_clock(warden)
             return
@@ -219,7 +223,7 @@ class Driver:
                 self._read(warden, descriptor, event)
             elif descriptor == warden.descriptor:
                 spoken = True
-            elif descriptor == relayed:
+            elif of_input.get(descriptor) == POLLIN:
                 self._pass_on()
             else:
                 with self._speaking:
@@ -227,15 +231,10 @@ class Driver:
         if spoken:
             self._hear(warden)
         elif self._known is not None and not self._exited:
-            self._await_answer(warden)
+            # All is printed, so most often the answer is on its way: to sleep until it comes takes longer.
+            any(warden.poller.poll(0) for _ in range(ANSWER_POLLS))
         if self._printed:
             self._publish()
-
-    def _await_answer(self, warden: Warden) -> None:
-        # All is printed, so most often the answer is on its way: to sleep until it comes takes longer.
-        for _ in range(ANSWER_POLLS):
-            if warden.poller.poll(0):
-                break
 
     def _publish(self) -> None:
         printed, self._printed = self._printed, []
@@ -341,6 +340,9 @@ class Driver:
             return
         try:
             size = warden.sock.recv_into(warden.inbox)
+        except BlockingIOError:
+            self._watch_the_clock(warden)
+            return
         except OSError:
             size = 0
         self._believe(warden, size)
@@ -371,17 +373,18 @@ class Driver:
 
     def _feed_printed(self, inbox: bytearray) -> None:
         """Take what was printed from an answer."""
-        data = memoryview(inbox)[wire.OUTCOME.size :]
-        capture, chunks = self._new_capture(), []
-        for stream, size in enumerate(wire.printed_sizes(inbox)):
-            if size:
-                capture.feed(stream, data[:size])
-                chunks.append((STREAM_NAMES[stream], bytes(data[:size])))
-                data = data[size:]
+        stdout, stderr = printed = wire.printed(inbox)
+        if max(len(stdout), len(stderr)) <= self._config.max_output_bytes:
+            # All of it is kept.
+            self._whole = Captured(stdout, stderr, False, len(stdout), len(stderr))
+        else:
+            capture = self._new_capture()
+            for stream, data in enumerate(printed):
+                capture.feed(stream, data)
+            self._capture = capture
         # However often an interrupt has this done again, it is told once.
-        self._capture = capture
         if self._printed is not None:
-            self._printed = chunks
+            self._printed = [chunk for chunk in zip(STREAM_NAMES, printed, strict=True) if chunk[1]]
         wire.forget_printed(inbox)
 
     def _act(self, warden: Warden) -> None:
@@ -427,7 +430,7 @@ class Driver:
 
     def _facts(self) -> dict[str, Any]:
         """Return the fields of the result that are known once everything is printed."""
-        kept = _NOTHING_PRINTED if self._capture is None else self._capture.finish()
+        kept = self._whole if self._capture is None else self._capture.finish()
         facts = facts_of(*self._judged, self._launch.cwd, self._nonce, self._began_at)
         facts["stdout"], facts["stdout_bytes"] = kept.stdout, kept.stdout_bytes
         facts["stderr"], facts["stderr_bytes"] = kept.stderr, kept.stderr_bytes

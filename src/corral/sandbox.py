@@ -163,7 +163,7 @@ class Sandbox:
         environment, machine = self._look()
         verdict = self._recall.vet(call, machine)
         refusal = self._refusal(call, verdict) if verdict.findings else ""
-        why = self._holding.why_not_here() or self._renewed()
+        why = self._renewed()
         if refusal or why:
             return self._refused(call, verdict, refusal, why)
         warden = None
@@ -216,7 +216,7 @@ class Sandbox:
         call = _call(argv, shell, cwd, env)
         verdict = self._recall.vet(call, self._look()[1])
         refusal = await self._refusal_in_loop(call, verdict) if verdict.findings else ""
-        why = self._holding.why_not_here() or self._renewed()
+        why = self._renewed()
         if refusal or why:
             return self._refused(call, verdict, refusal, why)
         warden = await self._pool.acquire_in_loop()
@@ -353,6 +353,8 @@ class Sandbox:
     def _renewed(self) -> str:
         """Make what holds the commands anew where what it protects was replaced outside; return why that cannot be, or nothing."""
         path = self._holding.replaced()
+        if path == self.config.project_root:
+            return self._holding.why_not_here() or f"{path} was moved meanwhile; run the command again"
         # What a transaction writes there is never applied.
         if not path or self._pool.transaction is not None:
             return ""

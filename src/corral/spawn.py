@@ -10,7 +10,8 @@ import os
 import select
 import sys
 from _io import FileIO
-from _socket import AF_UNIX, SHUT_RDWR, SOCK_SEQPACKET, socket, socketpair
+from _socket import AF_UNIX, SHUT_RDWR, SO_RCVTIMEO, SOCK_SEQPACKET, SOL_SOCKET, socket, socketpair
+from _struct import pack
 from signal import SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, pidfd_send_signal, valid_signals
 from time import monotonic, sleep
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 START_SECONDS = 30.0  # against a keeper or warden that never says it is ready; a loaded machine may take seconds
 END_SECONDS = 5.0  # against a keeper that does not end; it has 2 seconds for what no signal ends
 FORCE_SECONDS = 2.0  # against what no signal ends, where the keeper is past doing it
+LONGEST_WAIT_SECONDS = 5.0  # for an answer, so that a kill from another thread is followed up although this one waits
 LOOK_SECONDS = 0.1  # between two looks whether a keeper that does not answer was stopped
 _FIRST_FREE_DESCRIPTOR = 10  # above those the keeper gets by number
 # At the end of the path: a package beside corral must not stand in for a module of the standard library.
@@ -55,6 +57,8 @@ class Warden:
 
     def __init__(self, sock: socket, pid: int, pidfd: int) -> None:
         self.sock = sock
+        # The kernel's own timeout, for who waits for nothing else.
+        sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", int(LONGEST_WAIT_SECONDS), 0))
         self.pid = pid
         self.descriptor = sock.fileno()
         self.pidfd = pidfd

@@ -46,7 +46,7 @@ def link(path: Path) -> None:
 def test_what_was_changed_is_told_until_it_is_looked_at_anew(
     paths: list[Path], change: Callable[[Path], None], settles: bool
 ) -> None:
-    kept = Kept(map(str, paths))
+    kept = Kept(str(paths[-1].parent), map(str, paths))
     for _ in range(LOOKS):
         assert kept.replaced() == ""
         if settles:
@@ -57,12 +57,12 @@ def test_what_was_changed_is_told_until_it_is_looked_at_anew(
         assert kept.replaced() == str(config)
         if settles:
             settle()
-    again = Kept(map(str, paths))
+    again = Kept(str(paths[-1].parent), map(str, paths))
     assert again.replaced() == ""
 
 
 def test_a_directory_that_is_another_is_told(paths: list[Path]) -> None:
-    kept = Kept(map(str, paths))
+    kept = Kept(str(paths[-1].parent), map(str, paths))
     for _ in range(LOOKS):
         assert kept.replaced() == ""
         settle()
@@ -76,7 +76,7 @@ def test_a_directory_that_is_another_is_told(paths: list[Path]) -> None:
 def test_in_a_directory_that_does_not_change_nothing_is_looked_at(
     paths: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Kept(map(str, paths))
+    kept = Kept(str(paths[-1].parent), map(str, paths))
     for _ in range(LOOKS):
         settle()
         kept.replaced()
@@ -84,11 +84,11 @@ def test_in_a_directory_that_does_not_change_nothing_is_looked_at(
     lstat = os.lstat
     monkeypatch.setattr(os, "lstat", lambda path: asked.append(str(path)) or lstat(path))
     assert kept.replaced() == ""
-    assert asked == [str(paths[3]), str(paths[2])]
+    assert asked == [str(paths[3].parent), str(paths[3])]
     (paths[3] / "index.lock").touch()
     asked.clear()
     assert kept.replaced() == ""
-    assert set(map(str, paths)) <= set(asked)
+    assert {str(path) for path in (*paths, paths[3].parent)} - set(asked) == {str(paths[2])}
 
 
 def again(path: Path) -> None:
@@ -108,7 +108,7 @@ def test_one_that_was_made_anew_with_the_same_number_is_another(paths: list[Path
         pytest.skip("this file system knows things by their numbers alone")
     reused = 0
     for _ in range(20):
-        kept = Kept(map(str, paths))
+        kept = Kept(str(paths[-1].parent), map(str, paths))
         before = identity(str(path))
         for _ in range(LOOKS if settles else 1):
             assert kept.replaced() == ""
@@ -132,4 +132,15 @@ def test_a_time_in_whole_seconds_is_young_for_longer() -> None:
 
 
 def test_what_was_not_there_is_not_kept(tmp_path: Path) -> None:
-    assert Kept([str(tmp_path / "nothing")]).replaced() == ""
+    assert Kept(str(tmp_path), [str(tmp_path / "nothing")]).replaced() == ""
+
+
+def test_a_project_that_cannot_be_looked_at_is_told(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(paths[-1].parent)
+    kept = Kept(root, map(str, paths))
+
+    def shut(_: str) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "lstat", shut)
+    assert kept.replaced() == root

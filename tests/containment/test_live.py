@@ -246,7 +246,7 @@ def test_a_project_that_was_replaced_is_noticed(
     assert (result.exit_code, result.stdout) == (126, b"")
     assert result.stderr_text == f"corral: {project} was replaced since the sandbox was made; make a new one\n"
     # The same between that look and the making of a warden.
-    box._holding.why_not_here = lambda: ""  # type: ignore[method-assign]
+    box._holding.replaced = lambda: ""  # type: ignore[method-assign]
     box._pool.retire()
     with pytest.raises(ContainmentError, match="was replaced since the sandbox was made"):
         box.run(["cat", "secret"])

@@ -32,7 +32,7 @@ class Holding:
         self.lasts = False  # whether scratch is the project's, and stays when the sandbox ends
         self._mounted: bool | None = None  # whether commands see scratch as /tmp and their home, once that is known
         self._watch: Watch | None = None
-        self._kept = Kept(())
+        self._kept = Kept(config.project_root)
         self._links: Links | None = None
         self._watched: tuple[Links, ...] = ()
         self._made_by = 0
@@ -59,7 +59,7 @@ class Holding:
         if self.view is None:
             self.view = self._look()
             found = self.view.protected
-            self._kept = Kept((*found.readonly, *found.pinned))
+            self._kept = Kept(self.config.project_root, (*found.readonly, *found.pinned))
             self._watch = Watch(found, self.config.project_root, self.view.programs)
             kept = [target for what, target, _, _ in self.view.steps if what == "readonly"]
             self._links = Links(kept, self.config.project_root)
@@ -127,7 +127,7 @@ class Holding:
         return ""
 
     def replaced(self) -> str:
-        """Return what is mounted over itself and was replaced or removed outside, which takes the mount away; or nothing."""
+        """Return the project, or what in it is mounted over itself, if that was replaced or removed outside; or nothing."""
         return self._kept.replaced()
 
     def renew(self) -> None:
@@ -136,7 +136,7 @@ class Holding:
         if self._watch is not None:
             self._watch.close()
         self.view = self._watch = self._links = None
-        self._kept = Kept(())
+        self._kept = Kept(self.config.project_root)
         self._made_by = 0
 
     def clean(self) -> None:

@@ -19,11 +19,12 @@ def identity(path: str) -> tuple[int, int]:
 
 
 class Kept:
-    """Paths, and what was there. In a directory that is kept and has not changed, nothing was replaced."""
+    """The project and what is protected in it, and what was there. In a directory that is kept and has not changed, nothing was replaced."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
+    def __init__(self, root: str, paths: Iterable[str] = ()) -> None:
+        self._root = root
         # What lies in a directory comes after it.
-        known = {path: identity(path) for path in sorted(paths) if os.path.lexists(path)}
+        known = {path: identity(path) for path in sorted((root, *paths)) if os.path.lexists(path)}
         self._known = [(path, os.path.dirname(path), *one) for path, one in known.items()]
         self._parents = {parent for _, parent, _, _ in self._known if parent in known}
         self._handles = {path: handle(path) for path in known}
@@ -34,26 +35,34 @@ class Kept:
 
     def replaced(self) -> str:
         """Return one that is another by now, or gone; or nothing."""
-        unchanged = ""
+        unchanged: set[str] = set()
         quiet: list[tuple[str, int]] = []
         for path, parent, device, number in self._known:
-            if parent == unchanged:
+            # One that keeps others is asked for their sake.
+            if parent in unchanged and path not in self._parents:
                 continue
             try:
                 found = os.lstat(path)
             except (FileNotFoundError, NotADirectoryError):
                 return path
             except OSError:
+                if path == self._root:
+                    return path
                 # In a directory that was shut: nobody sees what is there, and the mount stays.
                 continue
             if found.st_ino != number or found.st_dev != device:
                 return path
             at = found.st_ctime_ns
             if self._settled[path] == at:
-                unchanged = path if path in self._parents else unchanged
+                if path in self._parents:
+                    unchanged.add(path)
                 continue
             # Nothing is made anew in a directory that has not changed.
-            if not self._is_unchanged(parent, quiet) and handle(path) != self._handles[path]:
+            if (
+                parent not in unchanged
+                and not self._is_unchanged(parent, quiet)
+                and handle(path) != self._handles[path]
+            ):
                 return path
             if self._seen[path] == at:
                 quiet.append((path, at))

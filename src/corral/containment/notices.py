@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _EVENT = Struct("=iIII")
 _READ_BYTES = 1 << 16
+MAX_TOLD, MAX_TOLD_BYTES = 64, 1 << 12  # of what the kernel says again and again
 
 
 class Notices:
@@ -25,13 +26,13 @@ class Notices:
         self._descriptor = call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
         self._paths: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
-        self._told: tuple[bytes, Changes | None] | None = None  # the last time, while what is watched is the same
+        self._told: dict[bytes, Changes] = {}  # by what the kernel said, while what is watched is the same
 
     def add(self, path: str, *, removals: bool = False) -> None:
         """Watch a directory; one that was moved is known by its new path from now on. What comes and goes is told if `removals` are."""
         number = call("inotify_add_watch", self._descriptor, os.fsencode(path), _WATCHED | (_DELETE if removals else 0))
         self._paths[number], self._numbers[path] = path, number
-        self._told = None
+        self._told.clear()
 
     def changed(self) -> Changes | None:
         """Return the names that have appeared in each directory, and the directories that are gone; None when that cannot be told.
@@ -46,9 +47,8 @@ class Notices:
             left -= len(some)
             data += some
         # Git makes and removes the same file in each command.
-        if not self._told or data != self._told[0]:
-            self._told = (data, self._parsed(data))
-        return self._told[1]
+        told = self._told.get(data)
+        return self._parsed(data) if told is None else told
 
     def _parsed(self, data: bytes) -> Changes | None:
         appeared: dict[str, set[bytes]] = {}
@@ -71,12 +71,17 @@ class Notices:
                 appeared.get(self._paths[number], set()).discard(name.rstrip(b"\0"))
             elif number in self._paths and not mask & _MOVED_FROM:
                 appeared.setdefault(self._paths[number], set()).add(name.rstrip(b"\0"))
-        return None if is_lost else ({path: names for path, names in appeared.items() if names}, gone)
+        if is_lost:
+            return None
+        told = {path: names for path, names in appeared.items() if names}, gone
+        if not gone and len(self._told) < MAX_TOLD and len(data) <= MAX_TOLD_BYTES:
+            self._told[data] = told
+        return told
 
     def forget(self) -> None:
         """Know no path any more, until it is added again. What is watched stays so: to close it all takes longer."""
         self._paths.clear()
-        self._told = None
+        self._told.clear()
         self._numbers.clear()
 
     def close(self) -> None:

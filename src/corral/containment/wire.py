@@ -148,15 +148,18 @@ def read_body(descriptor: int) -> bytes:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 
-def printed_sizes(outcome: bytearray) -> tuple[int, int]:
-    """Return how many bytes of stdout and of stderr follow an outcome."""
+def printed(outcome: bytearray) -> tuple[bytes, bytes]:
+    """Return what follows an outcome, of stdout and of stderr."""
     stdout, stderr = _PRINTED.unpack_from(outcome, _PRINTED_AT)
-    return stdout, stderr
+    middle = OUTCOME.size + stdout
+    return bytes(outcome[OUTCOME.size : middle]), bytes(outcome[middle : middle + stderr])
 
 
 def answer_bytes(outcome: bytearray) -> int:
     """Return how many bytes an outcome and what follows it have."""
-    return OUTCOME.size + sum(printed_sizes(outcome))
+    stdout, stderr = _PRINTED.unpack_from(outcome, _PRINTED_AT)
+    size: int = OUTCOME.size + stdout + stderr
+    return size
 
 
 def forget_printed(outcome: bytearray) -> None:
