@@ -17,6 +17,7 @@ from bench._peers import PLACE
 NOBODY = 65534
 # Through a shell: setpriv itself still finds programs with root's rights.
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "sh", "-c", 'exec "$@"', "sh"]
+GIT_CONFIGURATION = "[user]\n\tname = Nobody\n\temail = nobody@example.org\n"
 PACKAGES = ("corral", "tree_sitter", "tree_sitter_bash", "bench")
 VERSION = "import sys; print(sys.version_info[:2], sys.implementation.cache_tag)"
 
@@ -48,6 +49,8 @@ def shelf() -> Iterator[Path]:
         # As an installer does: the user could not write what the interpreter compiles, and every keeper would compile anew.
         subprocess.run([python, "-I", "-m", "compileall", "-q", str(place / "lib")], check=True)
         (place / "home").mkdir()
+        # As everybody has who commits: else git would read a file more inside, where the owner's name is carried over.
+        (place / "home" / ".gitconfig").write_text(GIT_CONFIGURATION)
         os.chown(place / "home", NOBODY, NOBODY)
         yield place
     finally:
