@@ -90,11 +90,12 @@ class Audience:
 class Crowd:
     """The coroutines of one event loop that wait for one command. They wake together: a loop has one reader a descriptor."""
 
-    __slots__ = ("_copies", "_loop", "_thread", "_waiting", "_writing")
+    __slots__ = ("_copies", "_loop", "_thread", "_waiting", "_writing", "called")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
         self._thread = get_ident()
+        self.called = 0  # how often, by other threads
         self._waiting: list[Future[None]] = []
         # Copies: who drives in another thread may close a descriptor while the loop still watches it.
         self._copies: dict[int, int] = {}
@@ -105,10 +106,12 @@ class Crowd:
         self._change(reading, self._copies, self._loop.add_reader, self._loop.remove_reader)
         self._change(writing, self._writing, self._loop.add_writer, self._loop.remove_writer)
 
-    async def wait(self, seconds: float) -> None:
-        """Wait until something is ready, another thread has driven, or for so long."""
+    async def wait(self, seconds: float, called: int) -> None:
+        """Wait until something is ready, another thread has driven since `called` was so many, or for so long."""
         ready = self._loop.create_future()
         self._waiting.append(ready)
+        if self.called != called:
+            self._wake()
         timer = self._loop.call_later(seconds, self._wake)
         try:
             await ready
@@ -121,7 +124,11 @@ class Crowd:
 
     def call(self) -> None:
         """Wake all, from another thread."""
-        if self._waiting and get_ident() != self._thread:
+        if get_ident() == self._thread:
+            return
+        # First: who is about to wait looks after they are among those who do.
+        self.called += 1
+        if self._waiting:
             try:
                 self._loop.call_soon_threadsafe(self._wake)
             except RuntimeError:

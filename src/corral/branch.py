@@ -9,6 +9,7 @@ from corral.pool import Pool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from corral.model import Violation
@@ -41,23 +42,23 @@ class Branch(Pool):
         """End a warden that is lost and what it leaves behind."""
         return self._trunk.sweep(lost)
 
-    def retire(self) -> None:
+    def retire(self, then: Callable[[], object] | None = None) -> None:
         """End everything of the sandbox; what was written stays."""
-        self._trunk.retire()
+        self._trunk.retire(then)
 
     def end(self) -> None:
         """End every command and warden, and wait until they are gone: nobody writes any more."""
-        self._closed = True
-        self._idle = []
-        for warden in list(self._wardens):
-            warden.end()
+        self.close()
+        for warden in self._known():
+            warden.await_end()
 
     def close(self) -> None:
         """End every command and warden."""
         self._closed = True
         self._idle = []
-        for warden in list(self._wardens):
-            warden.close()
+        for warden in self._known():
+            # Who drives its command closes it then; what is open here must not become another's while they look at it.
+            warden.hang_up()
 
     def _make(self, place: str = "") -> Warden:
         if self._begun_in != os.getpid():
@@ -65,5 +66,10 @@ class Branch(Pool):
         if self._closed:
             raise ContainmentError("the transaction has ended; begin another")
         warden = self._trunk._make(place or self.place.path)
-        self._wardens.add(warden)
+        with self._lock:
+            self._wardens.add(warden)
+        if self._closed:
+            # It ended while this one was made, and has not met it.
+            warden.close()
+            raise ContainmentError("the transaction has ended; begin another")
         return warden

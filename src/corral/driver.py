@@ -262,7 +262,7 @@ class Driver:
 
         self._check_owner()
         crowd = self._hearers().crowd_in(get_running_loop())
-        seconds = LONGEST_WAIT_SECONDS
+        called, seconds = crowd.called, LONGEST_WAIT_SECONDS
         # Where a thread drives, it calls when it has.
         if self._driving.acquire(False):
             try:
@@ -279,7 +279,7 @@ class Driver:
                 self._driving.release()
                 # For a thread that has just found it held.
                 self._hearers().ring()
-        await crowd.wait(seconds)
+        await crowd.wait(seconds, called)
 
     def _held_warden(self) -> Warden:
         self._check_owner()

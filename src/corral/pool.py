@@ -88,7 +88,9 @@ class Pool:
         """Return a warden that is ready: the one used last, whose memory is warm, or a new one."""
         try:
             # Atomic without a lock.
-            return self._idle.pop()
+            warden = self._idle.pop()
+            warden.idle_since = 0.0
+            return warden
         except IndexError:
             pass
         told = allocate_lock()
@@ -107,7 +109,9 @@ class Pool:
         from asyncio import get_running_loop  # noqa: PLC0415  for those who have it loaded already
 
         try:
-            return self._idle.pop()
+            warden = self._idle.pop()
+            warden.idle_since = 0.0
+            return warden
         except IndexError:
             pass
         loop = get_running_loop()
@@ -167,13 +171,20 @@ class Pool:
             return killed, hits
 
     def is_busy(self) -> bool:
-        """Say whether a command runs."""
-        return any(warden.streams is not None for warden in list(self._wardens))
+        """Say whether a command runs, or is about to."""
+        return any(warden.pidfd >= 0 and not warden.idle_since for warden in self._known())
 
-    def retire(self) -> None:
-        """End the keeper and all below; the next command starts another."""
+    def _known(self) -> list[Warden]:
+        # A WeakSet that another thread adds to cannot be iterated.
+        with self._lock:
+            return list(self._wardens)
+
+    def retire(self, then: Callable[[], object] | None = None) -> None:
+        """End the keeper and all below, and do something before the next command starts another."""
         with self._talking:
             self._drop_keeper()
+            if then is not None:
+                then()
 
     def close(self) -> None:
         """End all commands, wardens and the keeper, and wait until they are gone."""
@@ -204,6 +215,7 @@ class Pool:
             warden = error = None
             try:
                 warden = self._idle.pop() if self._idle else self._make()
+                warden.idle_since = 0.0
             except BaseException as failure:  # noqa: BLE001  it is raised where the warden is waited for
                 error = failure
             with self._lock:
@@ -266,7 +278,8 @@ class Pool:
                 if not descriptors:
                     raise ContainmentError(f"a warden could not be made: {os.strerror(number)}")
                 warden = Warden(socket(fileno=descriptors[0]), number, descriptors[1])
-                self._wardens.add(warden)
+                with self._lock:
+                    self._wardens.add(warden)
             try:
                 warden.await_ready()
             except (OSError, wire.WireError):
@@ -314,7 +327,7 @@ class Pool:
         self._orders = deque()
         self._makers = 0
         for warden in list(self._wardens):
-            warden.forget()
+            warden.forget_after_fork()
             if warden.streams is not None:
                 warden.streams.close()
         self._idle = []

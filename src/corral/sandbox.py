@@ -160,6 +160,7 @@ class Sandbox:
         """
         terminal = _terminal(rows, columns, lends=inherit_stdin or inherit_stdio) if pty else None
         call = _call(argv, shell, cwd, env)
+        is_admitted = self._admitted_in == os.getpid()  # before the look, which then sees what that has changed
         environment, machine = self._look()
         verdict = self._recall.vet(call, machine)
         refusal = self._refusal(call, verdict) if verdict.findings else ""
@@ -167,7 +168,7 @@ class Sandbox:
         if refusal or why:
             return self._refused(call, verdict, refusal, why)
         warden = None
-        if self._admitted_in != os.getpid():
+        if not is_admitted or self._admitted_in != os.getpid():
             warden = self._pool.acquire()
             self._admit(warden)
             environment = self._look()[0]
@@ -272,9 +273,9 @@ class Sandbox:
         why = self._holding.why_not_here()
         if why:
             raise ContainmentError(why)
-        if self._workshop is None:
-            self._workshop = Workshop(self._holding, self._pool)
-        branch, copied = self._workshop.take()
+        with self._holding.renewal():
+            workshop = self._workshop = self._workshop or Workshop(self._holding, self._pool)
+        branch, copied = workshop.take()
         inner = object.__new__(type(self))
         # By name: a method that somebody put over one of this object's own would lead back to the project itself.
         for name in _SHARED:
@@ -284,7 +285,7 @@ class Sandbox:
         told = self.__dict__.get("_instrumentation")
         if told is not None:
             told.spread(inner)
-        return Transaction(inner, branch, self._workshop, self._holding, copied)
+        return Transaction(inner, branch, workshop, self._holding, copied)
 
     def undo(self, id: str = "") -> Applied:  # noqa: A002  what history and results call it
         """Restore what was there before the transaction that was applied last, or the one whose id begins so."""
@@ -352,26 +353,28 @@ class Sandbox:
 
     def _renewed(self) -> str:
         """Make what holds the commands anew where what it protects was replaced outside; return why that cannot be, or nothing."""
-        path = self._holding.replaced()
-        if path == self.config.project_root:
-            return self._holding.why_not_here() or f"{path} was moved meanwhile; run the command again"
-        # What a transaction writes there is never applied.
-        if not path or self._pool.transaction is not None:
+        if not self._holding.replaced():
             return ""
-        if self._pool.is_busy() or (self._workshop is not None and self._workshop.is_open()):
-            return (
-                f"{path} was replaced or removed by somebody outside since the sandbox was made, and commands could write it now; "
-                "let what runs in the sandbox end, or make a new one"
-            )
-        if self._workshop is not None:
-            self._workshop.stop()
-        self._pool.retire()
-        if self._workshop is not None:
-            self._workshop.clean()
-            self._workshop = None
-        self._holding.renew()
-        self._admitted_in = 0
-        return ""
+        with self._holding.renewal():
+            path = self._holding.replaced()  # once more: another thread may have made it anew meanwhile
+            if path == self.config.project_root:
+                return self._holding.why_not_here() or f"{path} was replaced; try again, or make a new sandbox"
+            if not path or self._pool.transaction is not None:  # what a transaction writes there is never applied
+                return ""
+            if self._pool.is_busy() or (self._workshop is not None and self._workshop.is_open()):
+                return (
+                    f"{path} was replaced or removed by somebody outside since the sandbox was made, and commands could write it now; "
+                    "let what runs in the sandbox end, or make a new one"
+                )
+            if self._workshop is not None:
+                self._workshop.stop()
+            # In one step with the keeper's end: another keeper must not be told of what was seen for this one.
+            self._pool.retire(self._holding.renew)
+            if self._workshop is not None:
+                self._workshop.clean()
+                self._workshop = None
+            self._admitted_in = 0
+            return ""
 
     def _unplanned(self, call: Call, verdict: Verdict, why: Failure) -> Handle:
         """Return the result of a call that cannot start."""

@@ -12,6 +12,7 @@ import sys
 from _io import FileIO
 from _socket import AF_UNIX, SHUT_RDWR, SO_RCVTIMEO, SOCK_SEQPACKET, SOL_SOCKET, socket, socketpair
 from _struct import pack
+from _thread import RLock
 from signal import SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, pidfd_send_signal, valid_signals
 from time import monotonic, sleep
 
@@ -40,6 +41,7 @@ class Warden:
 
     __slots__ = (
         "__weakref__",
+        "_closing",
         "_room",
         "backend",
         "buffer",
@@ -57,6 +59,7 @@ class Warden:
 
     def __init__(self, sock: socket, pid: int, pidfd: int) -> None:
         self.sock = sock
+        self._closing = RLock()  # another thread may end it, and must not signal or close what is another's by then
         # The kernel's own timeout, for who waits for nothing else.
         sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", int(LONGEST_WAIT_SECONDS), 0))
         self.pid = pid
@@ -124,37 +127,52 @@ class Warden:
     def close(self) -> None:
         """Hang up: the warden ends its command and itself."""
         if self.pidfd >= 0:
-            self._signal(SIGKILL if self.owns_pids else SIGTERM)
+            self.hang_up()
             self.forget()
 
-    def end(self) -> None:
-        """End the warden and its command, and wait until both are gone."""
-        if self.pidfd >= 0:
-            self._signal(SIGKILL if self.owns_pids else SIGTERM)
+    def hang_up(self) -> None:
+        """Have the warden end its command and itself, from any thread."""
+        self._signal(SIGKILL if self.owns_pids else SIGTERM)
+
+    def await_end(self) -> None:
+        """Wait until the warden and its command are gone, whoever closes it meanwhile."""
+        with self._closing:
+            if self.pidfd < 0:
+                return
+            copy = os.dup(self.pidfd)
+        try:
             poller = select.poll()
-            poller.register(self.pidfd, select.POLLIN)
+            poller.register(copy, select.POLLIN)
             # The first process of a pid namespace ends after all others in it.
             poller.poll(END_SECONDS * 1000)
-            self.forget()
+        finally:
+            os.close(copy)
 
     def forget(self) -> None:
         """Close what is held of the warden without a word, as a fork of the host must."""
-        if self.pidfd >= 0:
-            self.sock.close()
-            self.use_room()
-            os.close(self.pidfd)
-            self.pidfd = -1
+        with self._closing:
+            pidfd, self.pidfd = self.pidfd, -1
+            if pidfd >= 0:
+                self.sock.close()
+                self.use_room()
+                os.close(pidfd)
+
+    def forget_after_fork(self) -> None:
+        """As `forget`, where a thread that is not here may have held the lock."""
+        self._closing = RLock()
+        self.forget()
 
     def __del__(self) -> None:
         # Dropped on the way by an interrupt.
         self.close()
 
     def _signal(self, number: int) -> None:
-        try:
-            pidfd_send_signal(self.pidfd, number)
-        except OSError:
-            # It is dead already.
-            return
+        with self._closing:
+            try:
+                pidfd_send_signal(self.pidfd, number)
+            except OSError:
+                # It is dead already.
+                return
 
 
 class Keeper:

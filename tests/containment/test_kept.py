@@ -144,3 +144,52 @@ def test_a_project_that_cannot_be_looked_at_is_told(paths: list[Path], monkeypat
 
     monkeypatch.setattr(os, "lstat", shut)
     assert kept.replaced() == root
+
+
+def relink(path: Path) -> None:
+    other = path.with_name("other")
+    other.hardlink_to(path)
+    path.unlink()
+    other.rename(path)
+
+
+def restore(path: Path) -> None:
+    """Put a snapshot, in which each file is the same, in the place of the directory."""
+    folder, old = path.parent, path.parent.with_name("old")
+    folder.rename(old)
+    folder.mkdir()
+    path.hardlink_to(old / path.name)
+
+
+@pytest.mark.parametrize("change", [relink, restore])
+@pytest.mark.parametrize("settles", [False, True])
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_the_same_file_by_another_link_is_another(
+    tmp_path: Path, change: Callable[[Path], None], settles: bool, is_linked: bool
+) -> None:
+    path = tmp_path / "a" / "settings.json"
+    path.parent.mkdir()
+    path.write_text("{}")
+    if is_linked:
+        (tmp_path / "snapshot").hardlink_to(path)
+        settle()
+    kept = Kept(str(tmp_path), [str(path)])
+    for _ in range(LOOKS):
+        assert kept.replaced() == ""
+        if settles:
+            settle()
+    before = identity(str(path))
+    change(path)
+    assert identity(str(path)) == before
+    assert kept.replaced() != ""
+
+
+def test_the_project_is_asked_first(tmp_path: Path) -> None:
+    root, granted = tmp_path / "project", tmp_path / "another" / "config"
+    root.mkdir()
+    granted.parent.mkdir()
+    granted.write_text("")
+    kept = Kept(str(root), [str(granted)])
+    root.rename(tmp_path / "moved")
+    granted.unlink()
+    assert kept.replaced() == str(root)

@@ -122,6 +122,11 @@ class Directories:
             self._notices.close()
             self._notices = None
 
+    def end(self) -> None:
+        """Listen no more: a command that is looked after later must not begin anew what nobody will close."""
+        self._looks = _FOR_GOOD
+        self.close()
+
     def _listen(self) -> None:
         try:
             if self._notices is None:

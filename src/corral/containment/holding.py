@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from _thread import allocate_lock
 
 from corral.containment import audit, cgroups, denials, lasting, layers, limits, scratch, unlooked, view
 from corral.containment.kept import Kept, identity
@@ -14,6 +15,8 @@ from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _thread import LockType
+
     from corral.config import SandboxConfig
     from corral.containment.traffic import Traffic
     from corral.model import Violation
@@ -33,6 +36,7 @@ class Holding:
         self._mounted: bool | None = None  # whether commands see scratch as /tmp and their home, once that is known
         self._watch: Watch | None = None
         self._kept = Kept(config.project_root)
+        self._renewing = os.getpid(), allocate_lock()
         self._links: Links | None = None
         self._watched: tuple[Links, ...] = ()
         self._made_by = 0
@@ -115,6 +119,13 @@ class Holding:
             watch.close()
         return view.look(self.config, os.environ) if self._late else seen
 
+    def renewal(self) -> LockType:
+        """Return what is held by the one thread that makes all of this anew."""
+        if self._renewing[0] != os.getpid():
+            # A thread of the process that this one was forked from may have held it.
+            self._renewing = os.getpid(), allocate_lock()
+        return self._renewing[1]
+
     def why_not_here(self) -> str:
         """Return why commands cannot work in the project any more, or nothing."""
         root = self.config.project_root
@@ -152,9 +163,10 @@ class Holding:
             cgroups.remove_stale()
 
     def _forget_opened(self) -> None:
-        if self._opened is not None and self._made_by == os.getpid():
-            self._opened.end()
-            self._opened = None
+        if self._made_by == os.getpid():
+            opened, self._opened = self._opened, None
+            if opened is not None:
+                opened.end()
 
     def __del__(self) -> None:
         # A sandbox that nobody closed has looked after each command all the same.

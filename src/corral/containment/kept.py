@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from stat import S_ISDIR
 
 from corral.containment.directories import NEVER, settled, time_of
 from corral.containment.kernel import handle
@@ -18,13 +19,24 @@ def identity(path: str) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
+def _has_names(found: os.stat_result) -> bool:
+    """Say whether something is the same elsewhere too, by a hard link: to remove it here takes the mount away, not the thing."""
+    return found.st_nlink > 1 and not S_ISDIR(found.st_mode)
+
+
 class Kept:
     """The project and what is protected in it, and what was there. In a directory that is kept and has not changed, nothing was replaced."""
 
     def __init__(self, root: str, paths: Iterable[str] = ()) -> None:
         self._root = root
-        # What lies in a directory comes after it.
-        known = {path: identity(path) for path in sorted((root, *paths)) if os.path.lexists(path)}
+        found = {path: os.lstat(path) for path in (root, *paths) if os.path.lexists(path)}
+        # A file of several names is the same in another directory that takes the place of its own.
+        above = [os.path.dirname(path) for path, one in found.items() if _has_names(one)]
+        found |= {path: os.lstat(path) for path in above if path not in found}
+        # When each that is no directory had changed: a name that goes or comes changes that too.
+        self._named = {path: one.st_ctime_ns for path, one in found.items() if not S_ISDIR(one.st_mode)}
+        # The project first; what lies in a directory comes after it.
+        known = {path: (found[path].st_dev, found[path].st_ino) for path in (root, *sorted(found)) if path in found}
         self._known = [(path, os.path.dirname(path), *one) for path, one in known.items()]
         self._parents = {parent for _, parent, _, _ in self._known if parent in known}
         self._handles = {path: handle(path) for path in known}
@@ -57,13 +69,14 @@ class Kept:
                 if path in self._parents:
                     unchanged.add(path)
                 continue
-            # Nothing is made anew in a directory that has not changed.
-            if (
-                parent not in unchanged
-                and not self._is_unchanged(parent, quiet)
-                and handle(path) != self._handles[path]
-            ):
+            if _has_names(found) and parent not in self._handles:
                 return path
+            # Nothing is made anew in a directory that has not changed, nor has another name there.
+            if parent not in unchanged and not self._is_unchanged(parent, quiet):
+                if handle(path) != self._handles[path] or self._named.get(path, at) != at:
+                    return path
+            elif path in self._named:
+                self._named[path] = at
             if self._seen[path] == at:
                 quiet.append((path, at))
             self._seen[path] = at

@@ -80,7 +80,7 @@ class Watch:
         """Let go of what the kernel holds."""
         if self._used_in == os.getpid():
             with self._lock:
-                self._directories.close()
+                self._directories.end()
 
     def _told(self) -> tuple[Violation, ...]:
         found, self._found = self._found, []

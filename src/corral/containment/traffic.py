@@ -79,12 +79,17 @@ class Traffic:
 
     def close(self) -> None:
         """Forget the file."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor, self._journal = -1, None
 
     def __del__(self) -> None:
-        self.close()
+        # Without the lock, which a thread that is not in this fork may have held.
+        self._close()
 
     def _plan(self, environ: Mapping[str, str]) -> dict[str, object]:
         containment, limits = self._config.containment, self._config.limits
