@@ -87,10 +87,7 @@ class Pool:
     def acquire(self) -> Warden:
         """Return a warden that is ready: the one used last, whose memory is warm, or a new one."""
         try:
-            # Atomic without a lock.
-            warden = self._idle.pop()
-            warden.idle_since = 0.0
-            return warden
+            return self._idle_one()
         except IndexError:
             pass
         told = allocate_lock()
@@ -109,9 +106,7 @@ class Pool:
         from asyncio import get_running_loop  # noqa: PLC0415  for those who have it loaded already
 
         try:
-            warden = self._idle.pop()
-            warden.idle_since = 0.0
-            return warden
+            return self._idle_one()
         except IndexError:
             pass
         loop = get_running_loop()
@@ -170,6 +165,12 @@ class Pool:
                 return 0, 0
             return killed, hits
 
+    def _idle_one(self) -> Warden:
+        # Atomic without a lock.
+        warden = self._idle.pop()
+        warden.idle_since = 0.0
+        return warden
+
     def is_busy(self) -> bool:
         """Say whether a command runs, or is about to."""
         return any(warden.pidfd >= 0 and not warden.idle_since for warden in self._known())
@@ -214,8 +215,7 @@ class Pool:
         while (order := self._next_order()) is not None:
             warden = error = None
             try:
-                warden = self._idle.pop() if self._idle else self._make()
-                warden.idle_since = 0.0
+                warden = self._idle_one() if self._idle else self._make()
             except BaseException as failure:  # noqa: BLE001  it is raised where the warden is waited for
                 error = failure
             with self._lock:

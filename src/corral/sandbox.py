@@ -273,7 +273,7 @@ class Sandbox:
         why = self._holding.why_not_here()
         if why:
             raise ContainmentError(why)
-        with self._holding.renewal():
+        with self._holding.renewal:
             workshop = self._workshop = self._workshop or Workshop(self._holding, self._pool)
         branch, copied = workshop.take()
         inner = object.__new__(type(self))
@@ -355,7 +355,7 @@ class Sandbox:
         """Make what holds the commands anew where what it protects was replaced outside; return why that cannot be, or nothing."""
         if not self._holding.replaced():
             return ""
-        with self._holding.renewal():
+        with self._holding.renewal:
             path = self._holding.replaced()  # once more: another thread may have made it anew meanwhile
             if path == self.config.project_root:
                 return self._holding.why_not_here() or f"{path} was replaced; try again, or make a new sandbox"

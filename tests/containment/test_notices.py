@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.containment.kernel import libc
-from corral.containment.notices import Notices
+from corral.containment.notices import MAX_TOLD, Notices
 
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
@@ -95,3 +95,14 @@ def test_the_same_events_in_another_directory_are_told_of_that_one(notices: Noti
         assert notices.changed() == ({str(tmp_path / name): {b"x"}}, set())
         (tmp_path / name / "x").unlink()
     assert notices.changed() == ({}, set())
+
+
+def test_what_is_said_again_is_known_whatever_was_said_before(notices: Notices, tmp_path: Path) -> None:
+    for number in range(2 * MAX_TOLD):
+        (tmp_path / str(number)).touch()
+        assert notices.changed() == ({str(tmp_path): {str(number).encode()}}, set())
+        assert len(notices._told) <= MAX_TOLD
+    come_and_go(tmp_path)
+    once = notices.changed()
+    come_and_go(tmp_path)
+    assert notices.changed() is once

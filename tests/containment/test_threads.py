@@ -27,6 +27,10 @@ def replace(path: Path) -> None:
     new.rename(path)
 
 
+def listening() -> list[str]:
+    return [number for number, what in descriptors().items() if "inotify" in what]
+
+
 def test_what_was_replaced_is_made_anew_once_however_many_run(
     open_sandbox: Callable[..., Sandbox], project: Path
 ) -> None:
@@ -108,14 +112,14 @@ def test_a_command_that_ends_after_its_sandbox_leaves_nothing_open(
 ) -> None:
     (project / "a" / "b").mkdir(parents=True)
     box = open_sandbox()
-    before = descriptors()
+    before = listening()
     for _ in range(4):
         box.run(["true"])
     running = box.start(["sleep", unique_seconds()])
     box.close()
     running.wait()
     del running
-    assert not [name for name in descriptors().values() if "inotify" in name], before
+    assert listening() == before
 
 
 def test_the_first_commands_all_have_the_variables_of_what_holds_them(

@@ -6,17 +6,15 @@ the kernel names the warden's own domain in it.
 
 from __future__ import annotations
 
-import os
 from _socket import SO_RCVBUF, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_RAW, SOL_SOCKET, socket
 from _struct import Struct
-from _thread import allocate_lock
 from select import POLLIN, poll
 
+from corral.containment.ownlock import OwnLock
 from corral.frozen import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _thread import LockType
     from collections.abc import Mapping
 
 _AF_NETLINK, _NETLINK_AUDIT, _READLOG_GROUP = 16, 9, 1
@@ -101,8 +99,7 @@ class Listener:
         self._sock = sock
         self._poller = poll()
         self._poller.register(sock.fileno(), POLLIN)
-        self._lock = allocate_lock()  # two threads may not even poll at once
-        self._locked_in = os.getpid()
+        self._lock = OwnLock()  # two threads may not even poll at once
         self._entered: dict[str, int] = {}  # domain to the process that made it
         self._waiting: dict[str, list[Denial]] = {}  # by domain: the record that names its process comes second
         self.kills: list[tuple[float, dict[str, str]]] = []
@@ -110,7 +107,7 @@ class Listener:
     def take(self, pid: int, since: float, *, expected: bool) -> tuple[Denial, ...]:
         """Return what was refused in the domain of a process since a time; `expected` gives a late record time to come."""
         found: list[Denial] = []
-        with self._own_lock():
+        with self._lock:
             self._read(LATE_MILLISECONDS if expected else 0)
             for domain, entered in self._entered.items():
                 if entered == pid:
@@ -120,17 +117,11 @@ class Listener:
 
     def take_kill(self, since: float) -> dict[str, str]:
         """Return the fields of the first record since a time of a process that a filter ended, or none."""
-        with self._own_lock():
+        with self._lock:
             self._read(LATE_MILLISECONDS)
             found = next((fields for at, fields in self.kills if at >= since), {})
             self.kills.clear()
         return found
-
-    def _own_lock(self) -> LockType:
-        if self._locked_in != os.getpid():
-            # A thread of the process that this one was forked from may have held it.
-            self._locked_in, self._lock = os.getpid(), allocate_lock()
-        return self._lock
 
     def close(self) -> None:
         """Hear no more."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock
 
 from corral.containment import audit, cgroups, denials, lasting, layers, limits, scratch, unlooked, view
 from corral.containment.kept import Kept, identity
 from corral.containment.links import Links
+from corral.containment.ownlock import OwnLock
 from corral.containment.planted import Watch
 from corral.containment.wire import pack_plan
 from corral.errors import ContainmentError
@@ -15,8 +15,6 @@ from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from _thread import LockType
-
     from corral.config import SandboxConfig
     from corral.containment.traffic import Traffic
     from corral.model import Violation
@@ -36,7 +34,7 @@ class Holding:
         self._mounted: bool | None = None  # whether commands see scratch as /tmp and their home, once that is known
         self._watch: Watch | None = None
         self._kept = Kept(config.project_root)
-        self._renewing = os.getpid(), allocate_lock()
+        self.renewal = OwnLock()  # held by the one thread that makes all of this anew
         self._links: Links | None = None
         self._watched: tuple[Links, ...] = ()
         self._made_by = 0
@@ -118,13 +116,6 @@ class Holding:
             self._late += watch.look()
             watch.close()
         return view.look(self.config, os.environ) if self._late else seen
-
-    def renewal(self) -> LockType:
-        """Return what is held by the one thread that makes all of this anew."""
-        if self._renewing[0] != os.getpid():
-            # A thread of the process that this one was forked from may have held it.
-            self._renewing = os.getpid(), allocate_lock()
-        return self._renewing[1]
 
     def why_not_here(self) -> str:
         """Return why commands cannot work in the project any more, or nothing."""

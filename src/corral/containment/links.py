@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock
 
+from corral.containment.ownlock import OwnLock
 from corral.containment.quarantine import INSTEAD, move_away, open_directory
 from corral.model import Violation
 
@@ -19,14 +19,10 @@ class Links:
     def __init__(self, paths: Iterable[str], root: str) -> None:
         self._texts = {path: os.readlink(path) for path in paths if os.path.islink(path)}
         self._root = root
-        self._lock = allocate_lock()
-        self._locked_in = os.getpid()
+        self._lock = OwnLock()
 
     def look(self) -> tuple[Violation, ...]:
         """Put back what was changed, and return a violation for each."""
-        if self._locked_in != os.getpid():
-            # A thread of the process that this one was forked from may have held it.
-            self._locked_in, self._lock = os.getpid(), allocate_lock()
         with self._lock:
             changed = [path for path, text in self._texts.items() if _text(path) != text]
             return tuple(self._put_back(path) for path in changed)

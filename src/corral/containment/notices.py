@@ -7,13 +7,13 @@ from _struct import Struct
 
 from corral.containment.kernel import call, waiting
 
-_CREATE, _DELETE, _MOVED_FROM, _MOVED_TO, _ONLYDIR, _DONT_FOLLOW = 0x100, 0x200, 0x40, 0x80, 0x1000000, 0x2000000
-_IGNORED, _OVERFLOW, _ISDIR = 0x8000, 0x4000, 0x40000000
-_WATCHED = _CREATE | _MOVED_FROM | _MOVED_TO | _ONLYDIR | _DONT_FOLLOW
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     Changes = tuple[dict[str, set[bytes]], set[str]]
 
+_CREATE, _DELETE, _MOVED_FROM, _MOVED_TO, _ONLYDIR, _DONT_FOLLOW = 0x100, 0x200, 0x40, 0x80, 0x1000000, 0x2000000
+_IGNORED, _OVERFLOW, _ISDIR = 0x8000, 0x4000, 0x40000000
+_WATCHED = _CREATE | _MOVED_FROM | _MOVED_TO | _ONLYDIR | _DONT_FOLLOW
 _EVENT = Struct("=iIII")
 _READ_BYTES = 1 << 16
 MAX_TOLD, MAX_TOLD_BYTES = 64, 1 << 12  # of what the kernel says again and again
@@ -74,7 +74,9 @@ class Notices:
         if is_lost:
             return None
         told = {path: names for path, names in appeared.items() if names}, gone
-        if not gone and len(self._told) < MAX_TOLD and len(data) <= MAX_TOLD_BYTES:
+        if not gone and len(data) <= MAX_TOLD_BYTES:
+            if len(self._told) >= MAX_TOLD:
+                self._told.clear()
             self._told[data] = told
         return told
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from _thread import allocate_lock
 from errno import ENAMETOOLONG
 
 from corral.containment.directories import NEVER, Directories, settled, time_of
+from corral.containment.ownlock import OwnLock
 from corral.containment.protected import ROLES
 from corral.containment.quarantine import move_away, open_directory
 from corral.containment.repositories import (
@@ -56,14 +56,13 @@ class Watch:
         self._pointers: list[str] = []
         self._samples = Samples(programs)
         self._found: list[Violation] = []
-        self._lock = allocate_lock()
+        self._lock = OwnLock()
         self._used_in = os.getpid()
 
     def look(self) -> tuple[Violation, ...]:
         """Quarantine what has appeared, and return a violation for each."""
         if self._used_in != os.getpid():
-            # A thread of the process that this one was forked from may have held it.
-            self._used_in, self._lock = os.getpid(), allocate_lock()
+            self._used_in = os.getpid()
             self._directories.forked()
         with self._lock:
             pending = self._directories.changed(self._is_nothing)
