@@ -11,7 +11,7 @@ FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai
 
 FAILED = { echo 'make: packages could not be downloaded or installed, so nothing was tested' >&2; exit 1; }
 
-.PHONY: setup demo demo-agent test test-frameworks test-collector check docs docs-site bench bench-ray bench-peers bench-all dist release-check sbom format lock clean
+.PHONY: setup demo demo-agent test test-real test-settings test-frameworks test-collector check docs docs-site bench bench-ray bench-peers bench-all dist release-check sbom format lock clean
 
 setup: $(VENV)/.ready $(RULES)
 
@@ -35,9 +35,20 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/docs.py --check
 
-# One more than there are cores: many tests wait for a limit to be reached, or for a process to end.
+# One more than there are cores: many tests wait for a limit to be reached, or for a process to end. ARGS: what pytest takes.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
+
 test: check
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(PYTEST) -m "not real" $(ARGS)
+
+# The long tests, and those that need further system packages, which root installs here on Debian. A skip is a failure.
+test-real: setup
+	@tools/system-packages $(PYTHON) bwrap:bubblewrap zsh fish chromium chromedriver:chromium-driver npm
+	CORRAL_MUST_RUN=1 CORRAL_MUST_CONTAIN=1 $(PYTEST) -m real $(ARGS)
+
+# `make test` in the settings that people run it in: users, places, terminals, limits, load. ARGS: --only NAME, -- what pytest takes.
+test-settings: setup
+	$(BIN)/python tools/test_settings.py $(ARGS)
 
 # The leaves against the frameworks themselves, and the demo's agent, in an environment of their own. ARGS: what pytest takes.
 test-frameworks: $(FRAMEWORKS)/.ready $(RULES)

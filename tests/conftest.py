@@ -4,13 +4,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
+import isolation
 from corral import Profile, Sandbox, SandboxConfig
 from corral.model import Decision
 from corral.rulebook import effects, profile_named
@@ -23,11 +24,53 @@ if TYPE_CHECKING:
 settings.register_profile("corral", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile("corral")
+_HOME = pytest.StashKey[str]()
+# The value of a parameter, and the program that such a test needs. A fresh machine lacks these, so `make test-real` runs those tests.
+PACKAGED = {"bubblewrap": "bwrap", "zsh": "zsh", "fish": "fish"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Isolate the process that runs the tests: each worker of `pytest -n`, or pytest itself."""
+    is_worker = hasattr(config, "workerinput")
+    if is_worker or not config.getoption("numprocesses", None):
+        config.stash[_HOME] = isolation.isolate(is_worker=is_worker)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the home directory that the tests had."""
+    if home := config.stash.get(_HOME, ""):
+        isolation.remove_home(home)
+
+
+def _packages(item: pytest.Item) -> list[str]:
+    values = getattr(item, "callspec", None) and item.callspec.params.values()  # type: ignore[attr-defined]
+    return [PACKAGED[value] for value in values or () if isinstance(value, str) and value in PACKAGED]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose program is not installed."""
+    for program in _packages(item):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skip into a failure where nothing may be skipped, as in `make test-real`."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CORRAL_MUST_RUN") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and nothing may be skipped here: {report.longrepr}"
+    return report
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest tests where each worker begins: what is left at the end is short, and can be shared."""
+    """Mark the tests that need further packages, and let each worker begin with the longest tests, so that the short ones even out the end."""
+    for item in items:
+        if _packages(item) or "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.real)
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     long = [item for item in items if item.path.name == "test_ordinary_user.py"]
     rest = [item for item in items if item.path.name != "test_ordinary_user.py"]
@@ -49,15 +92,6 @@ def _nothing_is_left() -> Iterator[None]:
     while left := running() - before:
         assert time.monotonic() < until, f"left behind: {left}"
         time.sleep(0.005)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The command line keeps scratch, policy and log in places of the tests' own."""
-    with pytest.MonkeyPatch.context() as patch:
-        for kind in ("CACHE", "CONFIG", "STATE"):
-            patch.setenv(f"XDG_{kind}_HOME", str(tmp_path_factory.mktemp(kind.lower())))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ from bench._rows import Goal, Row, Section, at_least, at_most, row_from_dict, se
 from bench._running import Running, canary
 from bench._turns import Options, in_turns, timing
 
+pytestmark = pytest.mark.real
+
 REPOSITORY = Path(__file__).parents[1]
 
 

@@ -1,7 +1,6 @@
-"""Completions, in the real shells: those that this machine has."""
+"""Tries the completions in the real shells."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from corral.cli.completions import SHELLS, described, words_of
 from corral.cli.helptext import VERBS
 from screen import Screen
 
-HERE = [shell for shell in SHELLS if shutil.which(shell)]
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 HOSTS = ["claude", "codex", "gemini", "cursor", "opencode", "copilot"]
 
@@ -63,7 +61,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("shell", [shell for shell in HERE if shell != "zsh"])
+@pytest.mark.parametrize("shell", ["bash", "fish"])
 @pytest.mark.parametrize(("line", "wanted"), CASES)
 def test_a_line_is_completed(shell: str, line: list[str], wanted: list[str], scripts: Path, tmp_path: Path) -> None:
     found = {"bash": bash, "fish": fish}[shell](scripts, line, tmp_path)
@@ -71,7 +69,7 @@ def test_a_line_is_completed(shell: str, line: list[str], wanted: list[str], scr
     assert sorted(word for word in found if not (len(line) == 2 and word.startswith("-"))) == sorted(wanted)
 
 
-@pytest.mark.parametrize("shell", [shell for shell in HERE if shell != "zsh"])
+@pytest.mark.parametrize("shell", ["bash", "fish"])
 def test_files_directories_and_commands_are_completed(shell: str, scripts: Path, tmp_path: Path) -> None:
     complete = {"bash": bash, "fish": fish}[shell]
     (tmp_path / "a folder").mkdir()
@@ -89,7 +87,7 @@ def test_bash_completes_a_value_behind_a_sign(scripts: Path, tmp_path: Path) -> 
     assert bash(scripts, ["corral", "run", "--profile", "="], tmp_path) == ["strict", "workspace"]
 
 
-@pytest.mark.parametrize("shell", [shell for shell in HERE if shell == "zsh"])
+@pytest.mark.parametrize("shell", ["zsh"])
 @pytest.mark.parametrize(
     ("typed", "becomes"),
     [

@@ -410,6 +410,7 @@ print(tried, killed > tried // 2)
 """
 
 
+@pytest.mark.real
 def test_a_kill_before_or_in_any_change_of_the_disk_and_another_in_what_mends_it_leaves_a_whole_log(
     tmp_path: Path,
 ) -> None:

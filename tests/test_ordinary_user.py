@@ -15,6 +15,8 @@ import pytest
 
 from observe import alive, unique_seconds
 
+pytestmark = pytest.mark.real
+
 NOBODY = 65534
 # Through a shell: setpriv itself still finds programs with root's rights.
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "sh", "-c", 'exec "$@"', "sh"]
@@ -55,6 +57,7 @@ REPEATED = [
 ]
 COPIED = [
     "observe.py",
+    "isolation.py",
     "machines.py",
     "conftest.py",
     "screen.py",

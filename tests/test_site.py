@@ -11,6 +11,8 @@ import pytest
 
 import corral
 
+pytestmark = pytest.mark.real
+
 ROOT = Path(corral.__file__).parents[2]
 
 

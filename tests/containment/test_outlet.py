@@ -308,6 +308,7 @@ def make_wheel(folder: Path) -> None:
         wheel.writestr(f"{info}/RECORD", f"parcel.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
 
 
+@pytest.mark.real
 def test_npm_installs_from_a_registry_that_is_granted(fleet: Fleet) -> None:
     if shutil.which("npm") is None:
         must_hold()
@@ -515,6 +516,7 @@ def test_either_backend_lets_through_what_is_granted(backend: str, fleet: Fleet)
     assert [c["outcome"] for c in refused["connections"]] == ["refused"]
 
 
+@pytest.mark.real
 def test_where_the_tool_makes_each_network_the_proxy_is_in_all_of_them(tmp_path: Path, project: Path) -> None:
     if not has_bubblewrap():
         must_hold()

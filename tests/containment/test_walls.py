@@ -13,7 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from conftest import must_hold
+
+pytestmark = pytest.mark.real
 
 TOOLS = Path(__file__).parents[2] / "tools"
 

@@ -15,6 +15,8 @@ from worlds import World, owner, tree
 from corral.transactions.applying import history, undo
 from corral.transactions.book import recover
 
+pytestmark = pytest.mark.real
+
 
 def killed(step: int, doing: Any) -> bool:
     """Do something in a process that is killed at a step; false when it came to its end before."""

