@@ -16,6 +16,7 @@ from corral.gates import GatedSandbox, ToolAllowlist
 from corral.integrations.agentdemo import repository
 from corral.integrations.agentdemo.advice import MEND, PLAN, Turn, refusal_in, turns_after
 from corral.integrations.agentdemo.trace import spans_of, tree_text
+from corral.integrations.extras import install_command
 from corral.integrations.otel import instrument, record_ruling
 from corral.terminal import Terminal, columns
 
@@ -117,5 +118,7 @@ def test_without_the_extra_the_demo_names_it() -> None:
             [sys.executable, "-c", without, package], capture_output=True, text=True, check=False, timeout=60
         )
         assert (done.returncode, done.stdout) == (125, "")
-        assert "pip install 'corral[demo]'" in done.stderr
+        assert done.stderr.startswith("corral: corral demo agent needs ")
+        assert done.stderr.endswith(f", which is not installed; run: {install_command('demo')}\n")
+        assert done.stderr.count("run: ") == 1
         assert "Traceback" not in done.stderr

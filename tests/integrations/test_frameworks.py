@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from corral.integrations.extras import install_command
+
 PROJECT = Path(__file__).parents[2]
 # The leaf, the package it needs, the extra that brings it.
 LEAVES = [
@@ -35,7 +37,9 @@ def test_a_leaf_without_its_package_names_the_extra(leaf: str, package: str, ext
         [sys.executable, "-c", WITHOUT, package, leaf], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 1
-    assert f"pip install 'corral[{extra}]'" in done.stderr.splitlines()[-1]
+    said = done.stderr.splitlines()[-1]
+    assert said.endswith(f"is not installed; run: {install_command(extra)}")
+    assert said.count("install '") == 1
 
 
 def test_the_engine_ray_without_ray_names_the_extra(tmp_path: Path) -> None:
@@ -45,7 +49,7 @@ def test_the_engine_ray_without_ray_names_the_extra(tmp_path: Path) -> None:
         [sys.executable, "-c", without, *words], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout) == (125, "")
-    assert done.stderr == "corral: the engine ray needs Ray: pip install 'corral[ray]'\n"
+    assert done.stderr == f"corral: the engine ray needs ray, which is not installed; run: {install_command('ray')}\n"
 
 
 def test_every_extra_has_a_leaf_here_and_is_locked() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from mcp_client_ways import PROGRAM, Home
 
+from corral.integrations.extras import install_command
 from observe import alive, eventually, unique_seconds
 
 HELLO = {
@@ -54,8 +55,9 @@ def test_without_the_extra_it_says_how_to_get_it(home: Home, missing: str) -> No
     code = f"import sys; sys.modules[{missing!r}] = None; from corral.cli import main; sys.exit(main(['mcp']))"
     done = run(home, sys.executable, "-c", code)
     assert (done.returncode, done.stdout) == (125, "")
-    assert "pip install 'corral[mcp]'" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith(f"corral: corral mcp needs {missing}")
+    assert done.stderr.endswith(f", which is not installed; run: {install_command('mcp')}\n")
+    assert done.stderr.count("run: ") == 1
 
 
 @pytest.mark.parametrize(

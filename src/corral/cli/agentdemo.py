@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from corral.terminal import Terminal
 
 INDENT = "    "
-MISSING = "corral demo agent needs packages that are not installed here; run: pip install 'corral[demo]'"
 
 
 class MissingError(CorralError):
@@ -37,8 +36,9 @@ def main(options: argparse.Namespace) -> int:
         except ImportError as error:
             if (error.name or "").startswith("corral"):
                 raise
-            # Behind the semicolon it says again what to run.
-            raise MissingError(f"{MISSING} ({str(error).partition(';')[0]})") from None
+            from corral.integrations.extras import MissingExtraError  # noqa: PLC0415  only a message needs it
+
+            raise MissingError(str(MissingExtraError("corral demo agent", "demo", error))) from None
         name = model.name_for(options.model, os.environ)
 
         def say(line: str) -> None:

@@ -10,8 +10,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-MISSING = "corral mcp needs the MCP SDK, version 2, which is not installed here; run: pip install 'corral[mcp]'"
-
 
 class MissingError(CorralError):
     """The extra is not installed."""
@@ -24,7 +22,9 @@ def main(options: argparse.Namespace) -> int:
     except ImportError as error:
         if (error.name or "").startswith("corral"):
             raise
-        raise MissingError(f"{MISSING} ({error})") from None
+        from corral.integrations.extras import MissingExtraError  # noqa: PLC0415  only a message needs it
+
+        raise MissingError(str(MissingExtraError("corral mcp", "mcp", error))) from None
     if options.http is None:
         serve.serve_stdio(options.root, os.environ, profile=options.profile)
     else:

@@ -9,11 +9,11 @@ import asyncio
 import json
 import os
 
+from corral.integrations.extras import missing
 from corral.integrations.hooks import claude
 from corral.integrations.hooks.envelope import Answer
 from corral.integrations.hooks.judging import judge
 from corral.integrations.placing import dependencies, package
-from corral.integrations.workbench import missing
 
 try:
     from claude_agent_sdk import HookMatcher

@@ -14,7 +14,8 @@ from errno import EACCES
 from corral.containment.scratch import remove
 from corral.errors import ContainmentError
 from corral.integrations.commandfiles import CommandFiles, TooLarge
-from corral.integrations.workbench import Gathered, missing, open_box
+from corral.integrations.extras import missing
+from corral.integrations.workbench import Gathered, open_box
 from corral.model import NOT_EXECUTABLE_EXIT_CODE
 from corral.places import inside
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
 
-from corral.integrations.workbench import missing, open_box
+from corral.integrations.extras import missing
+from corral.integrations.workbench import open_box
 from corral.model import NOT_EXECUTABLE_EXIT_CODE
 from corral.quoting import quoted
 

@@ -9,7 +9,8 @@ import os
 import platform
 
 from corral.errors import ContainmentError
-from corral.integrations.workbench import missing, open_box, run_merged
+from corral.integrations.extras import missing
+from corral.integrations.workbench import open_box, run_merged
 from corral.model import NOT_EXECUTABLE_EXIT_CODE
 
 try:

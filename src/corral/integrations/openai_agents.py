@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from corral.integrations.workbench import missing, open_box
+from corral.integrations.extras import missing
+from corral.integrations.workbench import open_box
 from corral.model import NOT_EXECUTABLE_EXIT_CODE, Decision
 
 try:

@@ -16,8 +16,10 @@ try:
     from opentelemetry import context as contexts
     from opentelemetry import metrics, trace
     from opentelemetry.trace import SpanKind, Status, StatusCode
-except ImportError as missing:
-    raise ImportError("corral.integrations.otel needs OpenTelemetry's API: pip install 'corral[otel]'") from missing
+except ImportError as error:
+    from corral.integrations.extras import missing
+
+    raise missing("otel", error) from error
 
 import corral
 from corral.errors import ContainmentError

@@ -11,7 +11,8 @@ from stat import S_ISDIR
 
 from corral.errors import ContainmentError, PolicyError
 from corral.integrations.commandfiles import CommandFiles
-from corral.integrations.workbench import Gathered, missing, open_box
+from corral.integrations.extras import missing
+from corral.integrations.workbench import Gathered, open_box
 from corral.model import NOT_EXECUTABLE_EXIT_CODE
 from corral.places import inside
 

@@ -13,6 +13,7 @@ from time import monotonic
 from corral import __version__
 from corral.errors import CorralError
 from corral.executor import WorkerLost
+from corral.integrations.extras import MissingExtraError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ class Ray:
 def _ray() -> Any:
     try:
         import ray  # noqa: PLC0415  a second and 200 MB, for those who want it
-    except ImportError:
-        raise CorralError("the engine ray needs Ray: pip install 'corral[ray]'") from None
+    except ImportError as error:
+        raise CorralError(str(MissingExtraError("the engine ray", "ray", error))) from None
     return ray
 
 

@@ -12,8 +12,9 @@ import secrets
 
 from corral.errors import ContainmentError
 from corral.integrations.commandfiles import CommandFiles
+from corral.integrations.extras import missing
 from corral.integrations.swerexsession import BashSession
-from corral.integrations.workbench import Gathered, arun_merged, missing, open_box
+from corral.integrations.workbench import Gathered, arun_merged, open_box
 from corral.model import NOT_EXECUTABLE_EXIT_CODE
 
 try:

@@ -7,7 +7,7 @@ import secrets
 from threading import Condition, Thread
 from time import monotonic
 
-from corral.integrations.workbench import missing
+from corral.integrations.extras import missing
 from corral.model import NOT_EXECUTABLE_EXIT_CODE
 
 try:

@@ -1,4 +1,4 @@
-"""What the leaves for agent frameworks share: a sandbox under the owner's policy, whole output up to a bound, the extra that is missing."""
+"""What the leaves for agent frameworks share: a sandbox under the owner's policy, and whole output up to a bound."""
 
 from __future__ import annotations
 
@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 
 # On the same line, so that bash counts lines as it would.
 ONE_STREAM = "exec 2>&1; "
-
-
-def missing(extra: str, error: ImportError) -> ImportError:
-    """Return the error of a leaf whose package is not installed, or does not fit: it names the extra."""
-    why = "is not installed here" if isinstance(error, ModuleNotFoundError) else f"has another version here ({error})"
-    return ImportError(
-        f"this part of corral needs {error.name}, which {why}; run: pip install 'corral[{extra}]'", name=error.name
-    )
 
 
 def open_box(root: str | os.PathLike[str], **changes: Any) -> Sandbox:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.integrations.agentdemo.advice import PLAN, Turn, refusal_in, turns_after
-from corral.integrations.workbench import missing
+from corral.integrations.extras import missing
 
 try:
     from minisweagent.config import builtin_config_dir

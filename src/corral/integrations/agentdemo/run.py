@@ -25,9 +25,10 @@ from corral.gates import (
 from corral.integrations.agentdemo import repository
 from corral.integrations.agentdemo.model import DETERMINISTIC, open_model
 from corral.integrations.agentdemo.trace import Span, spans_of
+from corral.integrations.extras import missing
 from corral.integrations.minisweagent import CorralEnvironment
 from corral.integrations.otel import instrument, record_ruling, tool_call
-from corral.integrations.workbench import ONE_STREAM, missing
+from corral.integrations.workbench import ONE_STREAM
 from corral.result import SandboxResult
 from corral.sandbox import Sandbox
 from corral.unguarded import kept_in

@@ -147,9 +147,8 @@ def _setting_data(setting: Setting) -> dict[str, Any]:
     return data | ({"value": [masked(text) for text in data["value"]]} if setting.key == "containment.inject" else {})
 
 
-def answer(data: dict[str, Any]) -> CallToolResult:
-    """Return data as a tool's result: structured, and as text for clients that read only that."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+def answer(data: dict[str, Any], text: str) -> CallToolResult:
+    """Return a tool's result: a short text for the model, and the whole record as structured content."""
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=data)
 
 

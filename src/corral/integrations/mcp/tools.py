@@ -1,13 +1,14 @@
-"""The tools and the resource of the MCP server: arguments in, a judged and contained call, structured data out.
+"""The tools and the resource of the MCP server: arguments in, a judged and contained call, a short text and the whole record out.
 
 A refusal is a result like any other. What a call started ends with it, however it ends.
 """
 
 import json
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp_types import CallToolResult, ToolAnnotations
@@ -30,7 +31,9 @@ from corral.integrations.mcp.calls import (
 )
 from corral.integrations.mcp.desk import MAX_SECONDS, Desk
 from corral.integrations.mcp.jobs import Job, Log
+from corral.integrations.mcp.summary import process_text, result_text, verdict_text
 from corral.integrations.otel import record_verdict
+from corral.terminal import clip, visible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -38,11 +41,13 @@ if TYPE_CHECKING:
 LAST_LINE_BYTES = 4096
 MAX_WAIT_SECONDS = 50.0  # of read_output; below what clients give a call
 MAX_GRACE_SECONDS = 30.0
+MAX_NAMES = 5  # of unknown arguments that are repeated in an error
+MAX_NAME_COLUMNS = 60
 INSTRUCTIONS = (
     "Commands run inside the project, contained by the kernel; the network is off unless the owner's policy grants it, all of it or destinations by name. "
-    "A refused call is a result with denied=true, its reason and what to do instead: do that, or ask the owner; trying the same "
-    "in other words does not help. Use start_process for servers and whatever outlives one call. Output that was cut is "
-    "whole in the file full_output_path, which commands can read. "
+    "A refused call is a result that says why and what to do instead: do that, or ask the owner; trying the same "
+    "in other words does not help. Use start_process for servers and whatever outlives one call. The text of a result is what the command "
+    "printed, then lines in [corral: ...] on how it ended; the structured content is the whole record. "
     "A result with a transaction has changed nothing yet: its hint says what the owner can do. The policy is the resource corral://policy."
 )
 
@@ -88,7 +93,7 @@ async def run_command(
     if place.can_be_tried(call):
         result, told = await tried(ctx, place, call, limit=limit, log=log)
         data = shapes.result_data(result)
-        return shapes.answer(data | {"hint": f"{told} {data['hint']}".strip()})
+        return _ran(data | {"hint": f"{told} {data['hint']}".strip()})
     handle, note = await start(ctx, place, said, call, tool="run_command", limit=limit, log=log)
     try:
         # Its own time limit ends it; ours would lose the result.
@@ -98,7 +103,7 @@ async def run_command(
         raise ToolError(str(error)) from error
     finally:
         await end(handle)
-    return shapes.answer(shapes.result_data(result, note))
+    return _ran(shapes.result_data(result, note))
 
 
 async def check_command(
@@ -113,7 +118,8 @@ async def check_command(
         place.tell_verdict(call, verdict)
     except CorralError as error:
         raise ToolError(str(error)) from error
-    return shapes.answer(shapes.verdict_data(verdict, told))
+    data = shapes.verdict_data(verdict, told)
+    return shapes.answer(data, verdict_text(data))
 
 
 async def start_process(
@@ -146,10 +152,10 @@ async def start_process(
     if handle.result is not None:
         if tx is not None:
             tx.discard()
-        return shapes.answer(shapes.unstarted_data(handle.result, note))
+        return _process(shapes.unstarted_data(handle.result, note))
     job = Job(handle, log, place, (ctx.headers or {}).get("mcp-session-id", ""), tx)
     desk.keep(job)
-    return shapes.answer(shapes.process_data(job, 0))
+    return _process(shapes.process_data(job, 0))
 
 
 async def read_output(
@@ -164,7 +170,7 @@ async def read_output(
     job = _job(ctx, process_id)
     await while_alive(ctx, lambda: job.news(since), job.log, total=wait_seconds, seconds=wait_seconds)
     await job.settle()
-    return shapes.answer(shapes.process_data(job, min(since, job.log.total)))
+    return _process(shapes.process_data(job, min(since, job.log.total)))
 
 
 async def stop_process(
@@ -183,7 +189,30 @@ async def stop_process(
         await desk_of(ctx).jobs.stop(job, grace_seconds)
     except CorralError as error:
         raise ToolError(str(error)) from error
-    return shapes.answer(shapes.process_data(job, max(job.log.total - LAST_LINE_BYTES, 0)))
+    return _process(shapes.process_data(job, max(job.log.total - LAST_LINE_BYTES, 0)))
+
+
+def _ran(data: dict[str, Any]) -> CallToolResult:
+    return shapes.answer(data, result_text(data))
+
+
+def _process(data: dict[str, Any]) -> CallToolResult:
+    return shapes.answer(data, process_text(data))
+
+
+class StrictTool(Tool):
+    """A tool that refuses arguments it does not have: the SDK ignores them, and a misspelt limit would be none."""
+
+    async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
+        """Run the tool, unless an argument is unknown."""
+        known = self.parameters["properties"]
+        unknown = [name for name in arguments if name not in known]
+        if unknown:
+            names = ", ".join(f"'{clip(visible(name), MAX_NAME_COLUMNS, '…')}'" for name in unknown[:MAX_NAMES])
+            more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
+            noun = "argument" if len(unknown) == 1 else "arguments"
+            raise ToolError(f"{self.name} has no {noun} {names}{more}; its arguments are {', '.join(known)}")
+        return await super().run(arguments, context, convert_result)
 
 
 def make_server(desk: Desk) -> MCPServer[Desk]:
@@ -200,9 +229,10 @@ def make_server(desk: Desk) -> MCPServer[Desk]:
     )
     tools = []
     for function, title, annotations, schema in table:
-        tool = Tool.from_function(function, title=title, annotations=annotations, structured_output=False)
+        tool = StrictTool.from_function(function, title=title, annotations=annotations, structured_output=False)
         # The published schema itself, not one that a model would repeat.
         tool.fn_metadata.output_schema = schema
+        tool.parameters["additionalProperties"] = False
         tools.append(tool)
 
     @asynccontextmanager
