@@ -134,6 +134,11 @@ class Log:
             entry["host"] = self._host
         if self._call:
             entry["call"] = self._call
+        if self._event == "hook" and "CORRAL_TRIAL" in self._environ:
+            from corral.trials import is_trial  # noqa: PLC0415  a call of an agent needs it not
+
+            if is_trial(self._environ):
+                entry["trial"] = True
         if self._root:
             entry |= {"root": self._text(self._root), "profile": self._profile}
         entry |= {**fields, "pid": os.getpid()}

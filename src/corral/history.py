@@ -40,6 +40,7 @@ class Wish(Record):
     text: str = ""
     host: str = ""
     event: str = ""
+    trials: bool = False  # those of corral itself too, which are no calls of an agent
 
     def fits(self, entry: Entry) -> bool:
         """Say whether an entry is wanted."""
@@ -54,6 +55,7 @@ class Wish(Record):
             and (not self.text or self.text.lower() in command_of(entry).lower())
             and (not self.host or entry.get("host") == self.host)
             and (not self.event or entry.get("event") == self.event)
+            and (self.trials or entry.get("trial") is not True)
         )
 
 
@@ -127,7 +129,7 @@ def walk(place: str, wish: Wish) -> Iterator[Entry]:
 def known_by(place: str, start: str) -> list[Entry]:
     """Return the entries whose id, or whose call's id, begins like this."""
     ids = ("id", "call")
-    return [e for e in entries(place, Wish()) if any(str(e.get(name, "")).startswith(start) for name in ids)]
+    return [e for e in entries(place, Wish(trials=True)) if any(str(e.get(name, "")).startswith(start) for name in ids)]
 
 
 def follow(place: str, wish: Wish, *, after: int) -> Iterator[Entry | None]:

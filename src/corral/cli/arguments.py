@@ -432,6 +432,7 @@ def _wish_arguments(parser: Parser) -> None:
         ("event", "NAME", "of this kind: hook, run, check, …"),
     ):
         parser.add_argument(f"--{name}", default="", metavar=metavar, help=what)
+    parser.add_argument("--trials", action="store_true", help="also the calls by which corral tries its own hooks")
 
 
 def _number(text: str) -> int:

@@ -50,6 +50,7 @@ def wish_of(options: argparse.Namespace) -> Wish:
         text=options.text,
         host=options.host,
         event=options.event,
+        trials=options.trials,
     )
 
 

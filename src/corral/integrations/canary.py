@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 
-from corral import spawn
+from corral import spawn, trials
 from corral.doctor.examine import Check
 from corral.doctor.remedies import Fix
 from corral.frozen import Record, frozen
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OK, WARN, FAIL = "ok", "warn", "fail"
 REFUSED = "sudo reboot"  # judged, never run
 ALLOWED = "ls"
-CANARY = "a trial by corral itself"  # stands in the owner's log beside them
+CANARY = "a trial by corral itself"  # for those who read the log; what marks a trial is its ticket
 _UNJUDGED = "The host runs every command unjudged."
 _FOUND_FIRST = "What a host started from here runs by its name, git or a shell, may be what a command has put there."
 SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
@@ -95,12 +95,14 @@ def _tried(
             return HookCheck(host.name, path, FAIL, f"its interpreter {program} is gone", _UNJUDGED, again)
     answers = []
     calls = calls_of(host.name, event, root)
-    for payload in calls.values():
-        try:
-            said = spawn.answer(run_by(hook), json.dumps(payload).encode(), _environment(environ, host, root), SECONDS)
-        except OSError as error:
-            return HookCheck(host.name, path, FAIL, f"it cannot be run: {error.strerror or error}", _UNJUDGED, again)
-        answers.append(said)
+    with trials.ticket(environ) as marked:
+        given = {**_environment(environ, host, root), **marked}
+        for payload in calls.values():
+            try:
+                answers.append(spawn.answer(run_by(hook), json.dumps(payload).encode(), given, SECONDS))
+            except OSError as error:
+                found = f"it cannot be run: {error.strerror or error}"
+                return HookCheck(host.name, path, FAIL, found, _UNJUDGED, again)
     return HookCheck(host.name, path, *_judged(list(calls), answers, again, contains=host.rewrites))
 
 

@@ -1,0 +1,67 @@
+"""Marks the calls that corral itself tries, when it proves an installed hook, so that they do not pass for an agent's.
+
+A trial carries the name of a file that exists only while it runs, in the user's state directory. An agent can imitate the text of a trial
+and set the variable, but it can neither read nor write there, so its refusals cannot hide among the trials.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from stat import S_ISREG
+from time import time
+
+from corral import owned
+from corral.errors import PolicyError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+VARIABLE = "CORRAL_TRIAL"
+STALE_SECONDS = 3600.0  # a doctor that was killed leaves its ticket behind
+_NAME_BYTES = 16
+
+
+def is_trial(environ: Mapping[str, str]) -> bool:
+    """Say whether the environment names a ticket that the user has made and not yet taken back."""
+    name = environ.get(VARIABLE, "")
+    if len(name) != 2 * _NAME_BYTES or not set(name) <= set("0123456789abcdef"):
+        return False
+    place = _directory(environ)
+    try:
+        owned.refuse_foreign(place)
+        owned.refuse_foreign(f"{place}/{name}")
+        return S_ISREG(os.lstat(f"{place}/{name}").st_mode)
+    except (OSError, PolicyError):
+        return False
+
+
+@contextmanager
+def ticket(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Give the variables that mark what is tried within; none where the user's state cannot be written."""
+    try:
+        owned.private_directory("state", environ)
+        os.makedirs(_directory(environ), 0o700, exist_ok=True)
+        owned.refuse_foreign(_directory(environ))
+        _sweep(_directory(environ))
+        name = os.urandom(_NAME_BYTES).hex()
+        path = f"{_directory(environ)}/{name}"
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except (OSError, PolicyError):
+        yield {}
+        return
+    try:
+        yield {VARIABLE: name}
+    finally:
+        os.unlink(path)
+
+
+def _directory(environ: Mapping[str, str]) -> str:
+    return f"{owned.directory('state', environ)}/trials"
+
+
+def _sweep(place: str) -> None:
+    for name in os.listdir(place):
+        if time() - os.lstat(f"{place}/{name}").st_mtime > STALE_SECONDS:
+            os.unlink(f"{place}/{name}")
