@@ -50,7 +50,7 @@ def test_a_clean_home_and_what_to_do_first(project: Path, home: dict[str, str]) 
     assert (answer["version"], answer["root"], answer["profile"]) == (corral.__version__, str(project), "workspace")
     assert about(answer, "profile") == [("ok", "workspace, as built in: there is no policy file")]
     assert about(answer, "kernel") == [("ok", "full: every layer holds")]
-    assert about(answer, "hooks") == [("warn", "no agent asks corral yet")]
+    assert about(answer, "hooks") == [("warn", "no agent is guarded yet")]
     assert answer["refused"] == []
     shown = corral_(cwd=project, env=home)
     assert (shown.returncode, shown.stderr) == (0, "")
@@ -114,6 +114,7 @@ def test_a_log_that_cannot_be_written_is_told_since_nothing_runs_then(
 def test_hooks_that_are_installed_missing_or_gone(project: Path, home: dict[str, str], tmp_path: Path) -> None:
     settings = tmp_path / "home" / ".claude" / "settings.json"
     (tmp_path / "home" / ".gemini").mkdir()
+    (tmp_path / "home" / ".gemini" / "settings.json").write_text("{}")
     settings.parent.mkdir()
     program = "/x/corral/integrations/hooks/program.py"
     for python, status in ((sys.executable, "ok"), ("/no/such/python", "fail")):
@@ -124,7 +125,7 @@ def test_hooks_that_are_installed_missing_or_gone(project: Path, home: dict[str,
             status,
             "Claude Code, all projects: ~/.claude/settings.json" + ("" if status == "ok" else ": it"),
         )
-        assert second == ("warn", "Gemini CLI is used here, and asks nobody")
+        assert second == ("warn", "Gemini CLI is installed but not guarded")
     settings.write_text("{")
     assert about(told(project, home), "hooks")[0][0] == "fail"
 
@@ -167,7 +168,7 @@ def test_a_log_that_is_no_log_tells_nothing(tmp_path: Path) -> None:
 
 def test_a_home_is_no_project(home: dict[str, str], tmp_path: Path) -> None:
     done = corral_(cwd=tmp_path / "home", env=home)
-    assert "holds what corral keeps for you, so nothing runs here" in " ".join(done.stdout.split())
+    assert "Your home directory cannot be a project (corral's own files are in it)" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("columns", [30, 60, 100])

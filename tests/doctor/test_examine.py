@@ -246,7 +246,7 @@ def test_an_older_landlock_says_what_it_lacks(abi: int, status: str, lacking: in
             {"inside": INSIDE.replace(writable_own=("/home/o/work/corral",))},
             "own files",
             "fail",
-            "pipx install corral",
+            "pipx install .",
             id="a package that commands can write",
         ),
     ],

@@ -169,7 +169,7 @@ def test_an_event_that_is_gone_is_missed(home: Path, work: Path) -> None:
     data = json.loads(path.read_text())
     del data["hooks"]["beforeShellExecution"]
     path.write_text(json.dumps(data))
-    assert ("fail", f"Cursor asks nobody at beforeShellExecution: {path}") in found(home, work, "cursor")
+    assert ("fail", f"Cursor has no hook at beforeShellExecution: {path}") in found(home, work, "cursor")
 
 
 def test_a_plugin_that_was_changed_is_not_well(home: Path, work: Path) -> None:

@@ -300,7 +300,7 @@ def test_a_package_inside_a_project_is_refused(home: Path, tmp_path: Path) -> No
         )
         assert done.returncode == 125
         assert f"lies inside {place}" in done.stderr
-        assert "pipx install corral" in done.stderr
+        assert "pipx install ." in done.stderr
 
 
 def test_an_interpreter_inside_the_project_is_refused(home: Path, work: Path) -> None:
@@ -383,6 +383,7 @@ def doctor_hooks(home: Path, work: Path) -> dict[str, list[tuple[str, str]]]:
 def test_doctor_proves_what_is_installed_and_names_hosts_without(home: Path, work: Path) -> None:
     assert doctor_hooks(home, work) == {}
     (home / ".gemini").mkdir()
+    (home / ".gemini" / "settings.json").write_text("{}")
     alone.run("install", "claude", "codex", "--yes", home=home, cwd=work)
     found = doctor_hooks(home, work)
     proof = f"refuses `sudo reboot`, runs `ls` contained: {place_for('claude', home)}"

@@ -62,7 +62,7 @@ def _name_hosts() -> int:
     terminal = terminal_of(sys.stderr, os.environ)
     print("Which host? For example: corral install claude", file=sys.stderr)
     for host in HOSTS.values():
-        seen = "used here" if is_used(host, os.environ, os.path.isdir) else ""
+        seen = "installed" if is_used(host, os.environ) else ""
         print(f"  {terminal.paint('head', f'{host.name:9}')} {host.title:13} {seen}".rstrip(), file=sys.stderr)
     return FAILURE_STATUS
 

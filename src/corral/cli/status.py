@@ -77,7 +77,8 @@ def _project_lines(root: str) -> Iterator[Line]:
         try:
             owned.refuse_inside(owned.directory(kind, os.environ), root)
         except PolicyError:
-            text = f"{root} holds what corral keeps for you, so nothing runs here; go into a project, or name one"
+            place = "Your home directory" if root == os.path.realpath(os.environ.get("HOME") or "/") else root
+            text = f"{place} cannot be a project (corral's own files are in it); go into a project, or name one"
             yield Line("project", FAIL, text, "corral --root DIR")
             return
 
@@ -152,12 +153,12 @@ def _hook_lines(root: str, environ: Mapping[str, str]) -> Iterator[Line]:
             status = FAIL if problem else OK
             text = f"{host.title}, {where}: {_short(path, root)}{f': {problem}' if problem else ''}"
             yield Line("hooks", status, text, f"corral install {host.name}" if problem else "")
-        if not found and is_used(host, environ, os.path.isdir):
+        if not found and is_used(host, environ):
             bare.append(host)
     for host in bare:
-        yield Line("hooks", WARN, f"{host.title} is used here, and asks nobody", f"corral install {host.name}")
+        yield Line("hooks", WARN, f"{host.title} is installed but not guarded", f"corral install {host.name}")
     if not hooked and not bare:
-        yield Line("hooks", WARN, "no agent asks corral yet", "corral install claude")
+        yield Line("hooks", WARN, "no agent is guarded yet", "corral install claude")
 
 
 def _hook(host: Any, path: str) -> str | None:

@@ -23,7 +23,7 @@ def main(options: argparse.Namespace) -> int:
     """Take the hook out of every host that is named; the worst outcome is the exit code."""
     level, root = place(options)
     if not options.hosts:
-        raise SettingsError(f"of which host? {_installed(root) or 'There is no hook of corral in any'}")
+        raise SettingsError(f"name a host. {_installed(root) or 'No host has a hook of corral'}")
     return max([_uninstall(HOSTS[name], level, root, options) for name in options.hosts])
 
 
@@ -56,8 +56,9 @@ def _uninstall(host: Host, level: str, root: str, options: argparse.Namespace) -
         print(json_text(facts))
     elif done:
         terminal = terminal_of(sys.stderr, os.environ)
-        gone = "is removed" if change.after is None else "is without corral again"
-        print(f"{terminal.paint('allow', terminal.sign('allow'))} {visible(change.path)} {gone}.", file=sys.stderr)
+        path = visible(change.path)
+        gone = f"{path} is removed." if change.after is None else f"corral's hook is removed from {path}."
+        print(f"{terminal.paint('allow', terminal.sign('allow'))} {gone}", file=sys.stderr)
     elif not change.is_needed:
         other = PROJECT if level == USER else USER
         hint = f"; --{other} has one" if _is_installed(host, other, root) else ""

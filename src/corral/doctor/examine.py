@@ -268,7 +268,7 @@ def _own(facts: Facts) -> Check:
     if written:
         means = "A command could change what runs outside the sandbox."
         is_inside = any(lies_inside(path, facts.project) for path in written)
-        fix = Fix("Install corral outside of the project.", "pipx install corral")
+        fix = Fix("Install corral outside of the project, from a clone of it.", "pipx install .")
         found = f"a command can write {', '.join(written)}"
         return Check("around", "own files", FAIL, found, means, (fix,) if is_inside else ())
     return Check("around", "own files", OK, "commands cannot write corral, its interpreter or its library")

@@ -38,7 +38,7 @@ OPEN_SANDBOX = "danger-full-access"  # Codex's word for leaving containment to o
 
 @frozen
 class HookCheck(Record):
-    """One host's hook at one place: whether it holds, what was seen, what that means and the command that mends it."""
+    """One host's hook at one place: whether it holds, what was seen, what that means and the command that fixes it."""
 
     host: str
     path: str
@@ -83,7 +83,7 @@ def prove(host: Host, path: str, root: str, environ: Mapping[str, str]) -> Itera
             means = _UNJUDGED if is_open else "What these tools do is not judged."
             yield HookCheck(host.name, path, FAIL if is_open else WARN, why, means, again)
     for event in missing_events(host, installed, environ) if installed else ():
-        yield HookCheck(host.name, path, FAIL, f"{host.title} asks nobody at {event}", _UNJUDGED, again)
+        yield HookCheck(host.name, path, FAIL, f"{host.title} has no hook at {event}", _UNJUDGED, again)
 
 
 def _tried(
@@ -109,7 +109,7 @@ def _tried(
 def _judged(
     calls: list[str], answers: list[tuple[int, bytes, bytes]], again: str, *, contains: bool
 ) -> tuple[str, str, str, str]:
-    """Return the status, what was found, what it means and what mends it."""
+    """Return the status, what was found, what it means and what fixes it."""
     (refused, _, why), (allowed, said, complaint) = answers
     if refused != REFUSED_STATUS or not why.strip():
         told = why.decode("utf-8", "replace").strip().rpartition("\n")[2]
@@ -117,7 +117,7 @@ def _judged(
         return FAIL, found, _UNJUDGED, again
     if allowed != 0:
         told = complaint.decode("utf-8", "replace").strip()
-        return FAIL, f"it refuses even {calls[1]}: {told}", "The agent gets nothing done until this is mended.", ""
+        return FAIL, f"it refuses even {calls[1]}: {told}", "The agent can run nothing until this is fixed.", ""
     if contains and b"__main__.py" not in said:
         return FAIL, f"it does not make {calls[1]} run contained", "What it allows runs outside the sandbox.", again
     held = f"runs {calls[1]} contained" if contains else f"allows {calls[1]}"
@@ -172,7 +172,7 @@ def _checks(host: Host, root: str, environ: Mapping[str, str]) -> Iterator[HookC
         yield from proofs
         if proofs and host.name == "codex":
             yield from _codex(path, environ)
-    if not found and is_used(host, environ, os.path.isdir):
+    if not found and is_used(host, environ):
         path = settings_path(host, USER, root, environ)
         yield HookCheck(host.name, path, WARN, f"{host.title} has no hook", _UNJUDGED, f"corral install {host.name}")
 

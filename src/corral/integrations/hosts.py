@@ -5,6 +5,7 @@ A host runs what it cannot ask about, so every entry says what the host knows of
 
 from __future__ import annotations
 
+import os
 import shlex
 
 from corral.frozen import Record, frozen
@@ -41,7 +42,7 @@ class Host(Record):
     managed_variable: str = ""  # of the environment, naming another such file
     has_comments: bool = False
     rewrites: bool = True  # what is allowed runs contained
-    note: str = ""  # what the owner has still to do
+    note: str = ""  # what changes for the user, or is still to be done
     project_note: str = ""
 
 
@@ -97,6 +98,7 @@ HOSTS = {
             switch_files=(".claude/settings.json", ".claude/settings.local.json"),
             other_switches=(("allowManagedHooksOnly",),),
             managed=("/etc/claude-code/managed-settings.json", "/etc/claude-code/managed-settings.d/"),
+            note="Claude Code no longer asks before commands that corral allows: they run contained.",
         ),
         Host(
             "codex",
@@ -189,10 +191,13 @@ def directory(host: Host, environ: Mapping[str, str]) -> str:
     return f"{home}/{host.folder}".rstrip("/")
 
 
-def is_used(host: Host, environ: Mapping[str, str], exists: Callable[[str], bool]) -> bool:
-    """Say whether the host seems to be used here: its directory is there."""
+def is_used(host: Host, environ: Mapping[str, str]) -> bool:
+    """Say whether the host seems to be installed: its directory is there, and something is in it."""
     where = directory(host, environ)
-    return exists(f"{where}/.gemini" if host.name == "gemini" else where)
+    try:
+        return bool(os.listdir(f"{where}/.gemini" if host.name == "gemini" else where))
+    except OSError:
+        return False
 
 
 def words_of(hook: object) -> list[str]:

@@ -82,11 +82,7 @@ def plan_uninstall(host: Host, level: str, root: str, environ: Mapping[str, str]
     kept = _recorded(path, environ)
     if kept is not None and kept[1] == sha256(current).hexdigest():
         return Change(host, level, path, current, kept[0])
-    after = _removed(host, path, current)
-    if kept is not None and kept[0] is None and host.entries is not None and after is not None:
-        left = _parsed(settingsfile.decode(after, path), path, host).value
-        after = None if left == host.skeleton else after
-    return Change(host, level, path, current, after)
+    return Change(host, level, path, current, _without_ours(host, path, current, kept))
 
 
 def apply(change: Change, environ: Mapping[str, str], root: str) -> str:
@@ -96,7 +92,7 @@ def apply(change: Change, environ: Mapping[str, str], root: str) -> str:
     kept = _record(change, environ, root) if change.after is not None and _is_ours(change) else ""
     if change.after is None:
         os.unlink(change.path)
-        _remove_empty(os.path.dirname(change.path), change)
+        _remove_empty(_made_for(change, environ))
     else:
         _write(change.path, change.after)
     if not _is_ours(change):
@@ -241,6 +237,14 @@ def _removed(host: Host, path: str, data: bytes) -> bytes | None:
     return text.encode()
 
 
+def _without_ours(host: Host, path: str, current: bytes, kept: tuple[bytes | None, str] | None) -> bytes | None:
+    """Return a file that changed since without our entry; None where it was not there before us, and nothing is left in it."""
+    left = _removed(host, path, current)
+    if kept is None or kept[0] is not None or host.entries is None or left is None:
+        return left
+    return None if _parsed(settingsfile.decode(left, path), path, host).value == host.skeleton else left
+
+
 def _plugin(words: list[str], before: bytes | None, path: str) -> bytes:
     if before is not None and before.strip() and not _plugin_words(settingsfile.decode(before, path)):
         raise SettingsError(f"{path}:1:1: this plugin is not corral's; move it away and run it again")
@@ -296,13 +300,36 @@ def _write(path: str, data: bytes) -> None:
         raise
 
 
-def _remove_empty(folder: str, change: Change) -> None:
-    # Only a folder that is there for hooks alone: a host's own directory is not ours to remove.
-    if change.host.file.count("/") and os.path.basename(folder) in ("plugins", "hooks"):
+def _missing_above(path: str) -> list[str]:
+    """Return the directories that have to be made for a file, the innermost first."""
+    missing = []
+    folder = os.path.dirname(path)
+    while not os.path.lexists(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    return missing
+
+
+def _made_for(change: Change, environ: Mapping[str, str]) -> list[str]:
+    """Return the directories that install made for a file, the innermost first."""
+    facts, _ = _files(change.path, environ)
+    try:
+        with open(facts, encoding="utf-8") as file:
+            made = json.load(file)["made"]
+        return [folder for folder in made if inside(change.path, folder)]
+    except (OSError, ValueError, KeyError, TypeError):
+        # An older version did not note them. A directory that is there for hooks alone was its own all the same.
+        folder = os.path.dirname(change.path)
+        is_for_hooks = "/" in change.host.file and os.path.basename(folder) in ("plugins", "hooks")
+        return [folder] if is_for_hooks else []
+
+
+def _remove_empty(folders: list[str]) -> None:
+    for folder in folders:
         try:
             os.rmdir(folder)
         except OSError:
-            # Somebody else's files are in it.
+            # The user's or the host's files are in it, and so in all above it.
             return
 
 
@@ -338,11 +365,12 @@ def _record(change: Change, environ: Mapping[str, str], root: str) -> str:
     if known is not None and before is not None and known[1] == sha256(before).hexdigest():
         before = known[0]
     elif before is not None:
-        before = _removed(change.host, change.path, before)
+        before = _without_ours(change.host, change.path, before, known)
     if before is not None:
         _write(kept, before)
     after = sha256(change.after or b"").hexdigest()
-    data = {"path": change.path, "host": change.host.name, "existed": before is not None, "after": after}
+    made = [*_missing_above(change.path), *(_made_for(change, environ) if known is not None else ())]
+    data = {"path": change.path, "host": change.host.name, "existed": before is not None, "after": after, "made": made}
     _write(facts, (json.dumps(data) + "\n").encode())
     return kept if before is not None else ""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
-ELSEWHERE = "Install corral for yourself, outside of any project, and run it from there: pipx install corral, or uv tool install corral"
+ELSEWHERE = "Install corral for yourself, outside of any project, and run it from there: pipx install . in a clone of corral, or uv tool install ."
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  named, not used
 
 
