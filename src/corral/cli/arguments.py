@@ -427,7 +427,7 @@ def _wish_arguments(parser: Parser) -> None:
     for name, metavar, what in (
         ("rule", "ID", "with a finding of this rule"),
         ("project", "DIR", "of this project"),
-        ("text", "TEXT", "whose command holds this"),
+        ("text", "TEXT", "commands that contain TEXT"),
         ("host", "NAME", "that this agent asked for"),
         ("event", "NAME", "of this kind: hook, run, check, …"),
     ):

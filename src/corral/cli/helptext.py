@@ -9,9 +9,9 @@ what runs inside the project.
   corral                                what is active here
   corral check -- rm -rf build          is this allowed? nothing runs
   corral explain --shell 'cat x | sh'   why, part by part
-  corral run -- pytest -q               run it contained, if it is allowed; what is asked about, you are asked
+  corral run -- pytest -q               run it contained if allowed; asks you when unsure
   corral try -- make format             run it, see the diff, then keep or discard what it did
-  corral install claude                 put it before Claude Code, Codex, Gemini CLI, Cursor, OpenCode or Copilot CLI
+  corral install claude                 guard Claude Code, Codex, Gemini CLI, Cursor, OpenCode or Copilot CLI
   corral log                            what was tried, and what became of it
   corral view                           the same in a browser, live; --out report.html writes one file
   corral init                           a policy file that fits this project
@@ -202,7 +202,7 @@ examples:
   corral log                             the last calls, the newest last
   corral log --decision deny --since 1d  what was refused since yesterday
   corral log -f                          live
-  corral log show 3f2a91c0               one again: all of it, and what the guard says of it today
+  corral log show 3f2a91c0               one entry in full, judged again now
   corral log verify                      whether a line was removed or changed
 
 Times are 10m, 2h, 3d, today, yesterday, or as 2026-11-15T09:30. A rule is an id, or how ids begin: name, path-outside.
@@ -284,7 +284,7 @@ examples:
   corral mcp --http 8765               for clients of this machine; the token is on stderr, once
 
 The settings of most clients: {"mcpServers": {"corral": {"command": "corral", "args": ["mcp", "--root", "DIR"]}}}
-It needs the MCP SDK: pip install 'corral[mcp]'. docs/mcp.md tells what its tools take and give.
+It needs the extra corral[mcp], and says what to run without it. docs/mcp.md tells what its tools take and give.
 Exit code: 0 the client hung up, 125 corral itself failed.
 """
 COMPLETIONS = """\

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # name: what it keeps, and which layers it stands on
 LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "user": ("rights over anything but the owner's own files are gone", ()),
+    "user": ("no privileges beyond your own files", ()),
     "mount": ("only the project, scratch and the system's programs exist", ("user",)),
     "pid": ("no other process can be seen, signalled or traced, and all of a command ends at once", ("user", "mount")),
     "proc": ("/proc shows the command's own processes alone", ("pid",)),
