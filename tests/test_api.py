@@ -78,6 +78,18 @@ def test_every_public_name_is_there(name: str) -> None:
     assert getattr(corral, name) is not None
 
 
+@pytest.mark.parametrize("block", [corral.DEFAULT_DENYLIST, corral.DEFAULT_INTERPRETER_BLOCK], ids=["names", "argv"])
+def test_every_pattern_of_versions_has_its_plain_name_beside_it(block: frozenset[str]) -> None:
+    assert {name.removesuffix(".*") for name in block if name.endswith(".*")} <= block
+
+
+def test_the_constants_list_the_plain_names_that_people_look_for() -> None:
+    shells = {"bash", "sh", "zsh", "dash", "ksh", "fish", "csh", "tcsh"}
+    languages = {"python", "python2", "python3", "node", "nodejs", "perl", "ruby", "php", "lua", "deno", "bun", "awk"}
+    assert (shells | languages) - corral.DEFAULT_INTERPRETER_BLOCK == set()
+    assert {"rm", "sudo", "su", "chmod", "chown", "mkfs", "dd", "shutdown", "reboot"} - corral.DEFAULT_DENYLIST == set()
+
+
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Sandbx'"):
         corral.Sandbx  # type: ignore[attr-defined]  # noqa: B018

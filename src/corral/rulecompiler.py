@@ -271,7 +271,7 @@ def compile_rules() -> dict[str, Any]:
             if "group" in row:
                 grouped.setdefault(row["group"], []).append(spelling)
             if row.get("interpreter"):
-                interpreters.append(spelling)
+                interpreters += [spelling, spelling.removesuffix(".*")]
     variables = {
         spelling: _slots(value, f"variables.toml: {spelled!r}")
         for spelled, value in tables["variables"].items()

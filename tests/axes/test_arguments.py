@@ -69,9 +69,22 @@ def test_code_that_arrives_any_other_way_is_refused(strict: SandboxConfig, argv:
 
 
 def test_the_owner_takes_an_interpreter_off_the_list(project: str) -> None:
-    config = SandboxConfig(project_root=project, interpreter_block=DEFAULT_INTERPRETER_BLOCK - {"python"})
+    config = SandboxConfig(project_root=project, interpreter_block=DEFAULT_INTERPRETER_BLOCK - {"python", "python3"})
     assert _check_argv_interpreter(["python3", "-c", "x"], config) is None
     assert _check_argv_interpreter(["perl", "-e", "x"], config) is not None
+
+
+@pytest.mark.parametrize("listed", ["python", "python3", "python3.*"])
+@pytest.mark.parametrize("program", ["python3.11", "/usr/bin/python3.11"])
+def test_a_listed_name_blocks_its_versions(project: str, listed: str, program: str) -> None:
+    config = SandboxConfig(project_root=project, interpreter_block={listed})
+    assert _check_argv_interpreter([program, "-c", "x"], config) is not None
+    assert _check_argv_interpreter(["perl", "-e", "x"], config) is None
+
+
+def test_a_listed_version_blocks_no_other_version(project: str) -> None:
+    config = SandboxConfig(project_root=project, interpreter_block={"python3"})
+    assert _check_argv_interpreter(["python2", "-c", "x"], config) is None
 
 
 def test_the_owner_adds_an_interpreter_that_no_row_knows(project: str) -> None:

@@ -39,6 +39,15 @@ def test_a_metacharacter_outside_a_shell_is_refused(strict: SandboxConfig, mark:
     )
 
 
+@pytest.mark.parametrize("argv", [["echo", "a;b"], ["a", "b|c", "$(d)"], ["echo", "a\nb"], [], "a; b"])
+def test_metacharacters_pass_in_any_argument_with_a_shell(argv: list[str] | str) -> None:
+    assert _check_shell_metachars(argv, shell=True) is None
+
+
+def test_a_list_with_a_shell_is_still_refused_by_a_policy(strict: SandboxConfig) -> None:
+    assert _check_shell_metachars(["echo", "a;b"], strict, shell=True) is not None
+
+
 def test_metacharacters_pass_inside_a_shell() -> None:
     assert _check_shell_metachars(["echo a | cat"], shell=True) is None
 

@@ -60,7 +60,9 @@ def _blocked(act: Act, config: SandboxConfig) -> bool:
     if act.row is None or not act.row.get("interpreter"):
         return True
     names = config.interpreter_block or ()
-    return any(n in names for n in (act.real, act.real.rstrip("0123456789.").rstrip("-"), act.row["id"]))
+    major, dot, _ = act.real.partition(".")  # python3 of python3.11
+    spellings = (act.real, major, f"{major}{dot}*", act.real.rstrip("0123456789.").rstrip("-"), act.row["id"])
+    return any(name in names for name in spellings)
 
 
 def _owner_listed(act: Act, config: SandboxConfig) -> list[Finding]:

@@ -115,7 +115,9 @@ def metacharacter(text: str) -> Match[str] | None:
 def check_shell_metachars(
     argv: Sequence[str] | str, config: SandboxConfig | None = None, *, shell: bool = False
 ) -> str | None:
-    """Return why an argv is refused for its shape, or None."""
+    """Return why an argv is refused for its shape, or None. Without a policy a shell's text holds what it likes."""
+    if shell and config is None:
+        return None
     refused = refuse(Call(argv, shell))
     if refused is not None:
         return f"{refused.reason} {refused.instead}"
@@ -123,11 +125,10 @@ def check_shell_metachars(
         from corral.vet import judged  # noqa: PLC0415  vet imports the axes
 
         return judged(Call(argv, shell), config, Axis.STRUCTURE)
-    if not shell:
-        for index, argument in enumerate(argv):
-            match = metacharacter(argument)
-            if match is not None:
-                return metacharacter_reason(index, match.group())
+    for index, argument in enumerate(argv):
+        match = metacharacter(argument)
+        if match is not None:
+            return metacharacter_reason(index, match.group())
     return None
 
 
