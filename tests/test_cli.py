@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 import corral
+from corral.cli.arguments import parse
 from observe import alive, eventually, unique_seconds, with_enough_time
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "schemas" / "result.schema.json").read_text())
@@ -67,8 +68,14 @@ def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], proje
         pytest.param(["fly"], "there is no command fly; choose one of status, run, check", id="an unknown command"),
         pytest.param(["--colour"], "corral: unknown option --colour", id="an unknown option alone"),
         pytest.param(["--colour", "run", "--", "ls"], "corral: unknown option --colour", id="an unknown option first"),
-        pytest.param(["check"], "Give the command after --", id="nothing to check"),
-        pytest.param(["check", "ls", "-la"], "put the command after --, as in: corral check -- ls -la", id="no --"),
+        pytest.param(["check"], "Give the command, or --shell STRING", id="nothing to check"),
+        pytest.param(["check", "--colour", "ls"], "unknown option --colour", id="an unknown option without --"),
+        pytest.param(["run", "--jsno", "ls"], "unknown option --jsno; did you mean --json?", id="a mistyped option"),
+        pytest.param(
+            ["try", "--yse", "ls"], "unknown option --yse; did you mean --yes?", id="a mistyped option of try"
+        ),
+        pytest.param(["run", "-x", "ls"], "unknown option -x", id="an unknown letter before a command"),
+        pytest.param(["run", "--timeout", "ls"], "ls is not a number of seconds", id="an option without its value"),
         pytest.param(["check", "--colour", "--", "ls"], "unknown option --colour", id="an unknown option"),
         pytest.param(["check", "--prof", "strict", "--", "ls"], "unknown option --prof", id="an abbreviated option"),
         pytest.param(["check", "--profile", "lax", "--", "ls"], "invalid choice: 'lax'", id="an unknown profile"),
@@ -107,7 +114,9 @@ def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], proje
         pytest.param(["batch", "calls.jsonl"], "calls are read from stdin: corral batch < calls.jsonl", id="a file"),
         pytest.param(["demo", "--", "ls"], "demo takes no command", id="a demo of something"),
         pytest.param(["rule", "name-rm", "x"], "corral: rule has no place for x\n", id="a word too many"),
-        pytest.param(["grants", "add"], "corral: what should it approve? Give the command after --", id="approve what"),
+        pytest.param(
+            ["grants", "add"], "corral: what should it approve? Give the command, or --shell STRING", id="approve what"
+        ),
     ],
 )
 def test_wrong_arguments_are_125_with_a_hint_and_nothing_on_stdout(
@@ -117,6 +126,42 @@ def test_wrong_arguments_are_125_with_a_hint_and_nothing_on_stdout(
     assert (done.returncode, done.stdout) == (125, b"")
     assert words in done.stderr.decode()
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        pytest.param(["run", "ls"], ["ls"], id="a word"),
+        pytest.param(["run", "ls", "-la"], ["ls", "-la"], id="options of the command"),
+        pytest.param(["run", "ls", "--json"], ["ls", "--json"], id="an option of corral's behind the command"),
+        pytest.param(["run", "--json", "ls", "--json"], ["ls", "--json"], id="options of both"),
+        pytest.param(["run", "--timeout", "5", "ls"], ["ls"], id="an option with a value"),
+        pytest.param(["run", "--timeout=5", "--root", ".", "ls"], ["ls"], id="options with values"),
+        pytest.param(["run", "-T", "ls", "-T"], ["ls", "-T"], id="a letter"),
+        pytest.param(["run", "--", "ls", "--", "x"], ["ls", "--", "x"], id="dashes twice"),
+        pytest.param(["run", "git", "checkout", "--", "f"], ["git", "checkout", "--", "f"], id="dashes of the command"),
+        pytest.param(["run", "--json", "--", "-x"], ["-x"], id="a program that looks like an option"),
+        pytest.param(["run", "-", "x"], ["-", "x"], id="a dash"),
+        pytest.param(["check", "rm", "-rf", "x"], ["rm", "-rf", "x"], id="check"),
+        pytest.param(["explain", "--profile", "strict", "ls", "-h"], ["ls", "-h"], id="explain"),
+        pytest.param(["try", "-y", "make", "-j"], ["make", "-j"], id="try"),
+        pytest.param(["grants", "add", "git", "push"], ["git", "push"], id="grants add"),
+        pytest.param(
+            ["grants", "add", "--cwd", "sub", "git", "push", "-f"], ["git", "push", "-f"], id="grants options"
+        ),
+        pytest.param(["grants", "add", "--", "git", "push"], ["git", "push"], id="grants add with dashes"),
+        pytest.param(["run", "--shell", "ls; id"], None, id="a shell text"),
+        pytest.param(["grants", "revoke", "abc"], None, id="no command at all"),
+    ],
+)
+def test_the_first_word_that_is_no_option_begins_the_command(arguments: list[str], command: list[str] | None) -> None:
+    assert parse(arguments).command == command
+
+
+def test_a_command_without_dashes_runs_and_is_judged(project: Path) -> None:
+    done = cli("run", "--profile", "strict", "echo", "-n", "--json", cwd=project)
+    assert (done.returncode, done.stdout) == (0, b"--json")
+    assert cli("check", "--profile", "strict", "rm", "-rf", "x", cwd=project).returncode != 0
 
 
 @pytest.mark.parametrize(

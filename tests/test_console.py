@@ -43,6 +43,35 @@ def test_a_question_is_answered(screen: Callable[..., Screen]) -> None:
     assert shown.settings() == shown.before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "limit"),
+    [
+        pytest.param(["run", "--", "ls"], "None", id="a terminal"),
+        pytest.param(["run", "--shell", "ls"], "None", id="a shell text on a terminal"),
+        pytest.param(["try", "--", "ls"], "None", id="a trial on a terminal"),
+        pytest.param(["run", "-t", "--", "ls"], "None", id="a terminal that was asked for"),
+        pytest.param(["run", "-T", "--", "ls"], "30.0", id="a terminal that was declined"),
+        pytest.param(["run", "--json", "--", "ls"], "30.0", id="captured"),
+        pytest.param(["run", "--timeout", "5", "--", "ls"], "5.0", id="a limit that was given"),
+        pytest.param(["check", "--", "ls"], "30.0", id="nothing that runs"),
+    ],
+)
+def test_only_a_command_on_a_terminal_has_no_time_limit(
+    screen: Callable[..., Screen], arguments: list[str], limit: str
+) -> None:
+    code = f"from corral.cli.arguments import parse; print('limit', parse({arguments!r}).timeout, 'seconds')"
+    shown = screen(sys.executable, "-c", code)
+    assert shown.until(b" seconds").split()[-2].decode() == limit
+    assert shown.status() == 0
+
+
+def test_a_policys_time_limit_holds_on_a_terminal_too(screen: Callable[..., Screen], project: Path) -> None:
+    (project / "corral.toml").write_text("timeout_seconds = 0.5\n")
+    shown = screen(*CORRAL, "sleep", unique_seconds())
+    shown.until(b"timed out after 0.5 s")
+    assert shown.status() == 124
+
+
 def test_the_size_is_ours_and_changes_with_it(screen: Callable[..., Screen]) -> None:
     say = "print(*os.get_terminal_size(), sep=' by ', flush=True)"
     code = f"{WAITING}\n{say}\nsignal.sigwait([signal.SIGWINCH])\n{say}"

@@ -77,7 +77,7 @@ def test_help_fits_the_terminal(verb: str, columns: int, project: Path, monkeypa
     [
         (["chekc", "--", "ls"], "there is no command chekc; did you mean check?"),
         (["grant"], "there is no command grant; did you mean grants?"),
-        (["ls", "-la"], "there is no command ls; to run a program: corral run -- ls -la"),
+        (["ls", "-la"], "there is no command ls; to run a program: corral run ls -la"),
         (["run", "--proflie", "strict", "--", "ls"], "unknown option --proflie; did you mean --profile?"),
         (["run", "--proflie=strict", "--", "ls"], "unknown option --proflie=strict; did you mean --profile?"),
         (["log", "--folow"], "unknown option --folow; did you mean --follow?"),
@@ -85,7 +85,7 @@ def test_help_fits_the_terminal(verb: str, columns: int, project: Path, monkeypa
         (["--", "ls"], "which command? For example: corral run -- ls"),
         (["grants", "list", "x"], "grants list takes no x"),
         (["grants", "revoke", "--shell", "x"], "grants revoke takes no --shell"),
-        (["grants", "add"], "Give the command after --"),
+        (["grants", "add"], "Give the command, or --shell STRING"),
         (["grants", "--", "ls"], "grants takes no command"),
     ],
 )

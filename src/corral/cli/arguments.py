@@ -1,4 +1,4 @@
-"""What the command line accepts, and the help that teaches it. After the first `--` all is the command, untouched."""
+"""Defines the command line and its help. The first word that is no option begins the command, as does what follows `--`."""
 
 from __future__ import annotations
 
@@ -81,6 +81,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     verb = ours[0]
     # One parser a verb, and only the one that is needed: argparse takes longer to make than the guard to judge.
     parser = verb_parser(verb)
+    if verb in CALLS or (verb == "grants" and "add" in ours):
+        from corral.cli.commandwords import split  # noqa: PLC0415  for the verbs that take a command
+
+        ours, command = split(parser, ours, command, leading=2 if verb == "grants" else 1)
     # Words may stand on both sides of options: log show --json ID.
     options, loose = (parser.parse_known_intermixed_args if verb == "log" else parser.parse_known_args)(ours[1:])
     options.verb, options.command = verb, command
@@ -97,7 +101,7 @@ def _no_verb(ours: list[str]) -> NoReturn:
     if not verb.startswith("-"):
         hint = _meant(verb, VERBS)
         if not hint and _is_program(verb):
-            hint = f"to run a program: corral run -- {visible(' '.join(ours))}"
+            hint = f"to run a program: corral run {visible(' '.join(ours))}"
         parser.error(f"there is no command {visible(verb)}; {hint or 'choose one of ' + ', '.join(VERBS)}")
     _, loose = parser.parse_known_args(ours)
     if loose:
@@ -161,11 +165,10 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
         if options.verb == "eval":
             _check_eval(options, parser)
         return
-    wants_terminal = getattr(options, "tty", None)
-    if wants_terminal and options.json:
+    if getattr(options, "tty", None) and options.json:
         parser.error("--tty shows the command live, --json captures it; give one of them")
-    # Somebody sits there.
-    _settle_timeout(options, None if wants_terminal else DEFAULT_TIMEOUT_SECONDS)
+    # A person at a terminal ends the command when it is enough.
+    _settle_timeout(options, None if _gets_terminal(options) else DEFAULT_TIMEOUT_SECONDS)
     batch = getattr(options, "jsonl", False)
     given = (command is not None) + (options.shell is not None) + batch
     if given == 0 and getattr(options, "grant", None) is not None:
@@ -174,15 +177,19 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
         parser.error(f"calls are read from stdin: {parser.prog} --jsonl < {visible(loose[0])}")
     if loose and options.shell is not None:
         parser.error(_whole_text(options, loose, parser))
-    if loose:
-        parser.error(f"put the command after --, as in: {parser.prog} -- {visible(' '.join(loose))}")
     if given > 1:
         parser.error("give one of: -- CMD, --shell STRING" + (", --jsonl" if options.verb == "check" else ""))
     if given == 0:
         does = "approve" if options.verb == "grants" else options.verb
-        parser.error(f"what should it {does}? Give the command after --, or --shell STRING")
+        parser.error(f"what should it {does}? Give the command, or --shell STRING")
     if batch and (options.cwd is not None or options.json):
         parser.error("with --jsonl every line has its own cwd and is JSON already")
+
+
+def _gets_terminal(options: argparse.Namespace) -> bool:
+    from corral.cli.console import is_wanted  # noqa: PLC0415  only for calls
+
+    return "tty" in options and not options.json and is_wanted(options.tty)
 
 
 def _whole_text(options: argparse.Namespace, loose: list[str], parser: Parser) -> str:
@@ -227,7 +234,7 @@ def verb_parser(verb: str) -> Parser:
     about = f"{what[0].upper()}{what[1:]}."
     parser = _parser(f"corral {verb}", f"{about}\n\n{examples}".rstrip(), notes, USAGE.get(verb))
     if verb in CALLS:
-        _call_arguments(parser)
+        _call_arguments(parser, ", or none on a terminal" if verb in ("run", "try") else "")
     if verb == "grants":
         parser.add_argument(
             "action", nargs="?", choices=("list", "revoke", "add"), default="list", help=argparse.SUPPRESS
@@ -470,16 +477,16 @@ def _mcp_arguments(parser: Parser) -> None:
     parser.add_argument("--token-file", metavar="FILE", help="take the token from a file of mode 600, and print none")
 
 
-def _call_arguments(parser: Parser) -> None:
+def _call_arguments(parser: Parser, unlimited: str = "") -> None:
     parser.add_argument("--shell", metavar="STRING", help="a shell command line instead of a program and its arguments")
     _profile_argument(parser)
     _root_argument(parser)
     parser.add_argument("--cwd", metavar="DIR", help="where the command starts, in the project (default: its root)")
-    _timeout_argument(parser)
+    _timeout_argument(parser, unlimited)
 
 
-def _timeout_argument(parser: Parser) -> None:
-    limit = f"wall-clock seconds, 0 for no limit (default: {DEFAULT_TIMEOUT_SECONDS:g})"
+def _timeout_argument(parser: Parser, unlimited: str = "") -> None:
+    limit = f"wall-clock seconds, 0 for no limit (default: {DEFAULT_TIMEOUT_SECONDS:g}{unlimited})"
     parser.add_argument("--timeout", type=_seconds, default=argparse.SUPPRESS, metavar="S", help=limit)
 
 

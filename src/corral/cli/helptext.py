@@ -337,12 +337,12 @@ VERBS = {
     "selftest": ("attack the sandbox harmlessly, and show what held", SELFTEST),
 }
 CALLS = {
-    verb: f"corral {verb} [options] -- CMD [ARG ...]\n       corral {verb} [options] --shell STRING"
+    verb: f"corral {verb} [options] [--] CMD [ARG ...]\n       corral {verb} [options] --shell STRING"
     for verb in ("run", "check", "explain", "try")
 }
 CALLS["check"] += "\n       corral check [--profile NAME] [--root DIR] --jsonl"
 USAGE = CALLS | {
-    "grants": "corral grants [list]\n       corral grants revoke ID ... | --all\n       corral grants add [options] -- CMD [ARG ...]",
+    "grants": "corral grants [list]\n       corral grants revoke ID ... | --all\n       corral grants add [options] [--] CMD [ARG ...]",
     "apply": "corral apply [options] [ID [PATH ...]]",
     "view": "corral view [options] [FILE [FILE]]",
     "log": "corral log [options]\n       corral log show ID\n       corral log verify",
