@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -166,9 +167,13 @@ def test_a_finding_of_a_rule_names_its_page(files: tuple[Path, Path], project: P
         (["build.gradle.kts"], ["Java"]),
         (["Gemfile"], ["Ruby"]),
         (["x.gemspec"], ["Ruby"]),
-        (["Makefile"], ["C and Make"]),
-        (["CMakeLists.txt"], ["C and Make"]),
-        (["pyproject.toml", "web/package.json", "Makefile"], ["Python", "Node", "C and Make"]),
+        (["Makefile"], []),
+        (["pyproject.toml", "Makefile"], ["Python"]),
+        (["CMakeLists.txt"], ["C and C++"]),
+        (["Makefile", "main.c"], ["C and C++"]),
+        (["Makefile", "src/main.cpp"], ["C and C++"]),
+        (["configure.ac"], ["C and C++"]),
+        (["pyproject.toml", "web/package.json", "native/x.c"], ["Python", "Node", "C and C++"]),
         (["api/go.mod", "native/Cargo.toml"], ["Rust", "Go"]),
         (["node_modules/package.json", ".venv/pyproject.toml", "notes.txt"], []),
     ],
@@ -215,19 +220,56 @@ def test_the_owners_file_is_written_once_and_loads(home: Path, project: Path) ->
     assert corral("init", "--user", cwd=project).returncode == 125
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_what_is_commented_out_is_right_as_well(kind: object) -> None:
-    text = project_text([kind])  # type: ignore[list-item]
-    for line in ('# profile = "strict"', "# timeout_seconds", "# environment", "# read ="):
-        assert line in text
-    lines = [
-        line[2:] if line.startswith(("# timeout", "# environment", "# read")) else line for line in text.splitlines()
-    ]
-    parsed = parse("\n".join(lines).encode(), "F")
-    assert {"timeout_seconds", "environment", "containment.read"} <= {key for key, *_ in parsed["settings"]}
+GRANTS = """\
+[containment]
+network = ["index.example:443"]
+
+[effects]
+network = "allow"
+
+[[rule]]
+command = "git push"
+decision = "allow"
+reason = "I push what I like"
+allow = ["git push origin main"]
+
+[[rule]]
+command = "twine upload"
+decision = "allow"
+reason = "I publish what I like"
+allow = ["twine upload dist/x.whl"]
+"""
+
+
+@pytest.mark.parametrize(
+    "mark", ["notes.txt", "pyproject.toml", "package.json", "Cargo.toml", "go.mod", "pom.xml", "Gemfile", "main.c"]
+)
+def test_a_new_file_takes_no_grant_of_the_users_away(home: Path, project: Path, mark: str) -> None:
+    (home / "config" / "corral" / "policy.toml").write_text(GRANTS)
+    (project / mark).write_text("")
+    before = load(str(project), os.environ).config
+    assert corral("init", cwd=project).returncode == 0
+    policy = load(str(project), os.environ)
+    assert (policy.config, len(policy.sources)) == (before, 2)
+
+
+def uncommented(text: str) -> str:
+    """Return a policy file with every suggestion in force except the profile: comments that are TOML, not sentences."""
+    lines = text.splitlines()
+    return "\n".join(line[2:] if re.match(r"# (\[\[|(?!profile)[a-z_]+ = )", line) else line for line in lines)
+
+
+@pytest.mark.parametrize("text", [*(project_text([kind]) for kind in KINDS), project_text([]), owner_text()])
+def test_every_suggestion_is_right_once_it_is_in_force(text: str) -> None:
+    parsed = parse(uncommented(text).encode(), "F")
+    assert {"timeout_seconds", "environment", "containment.network"} <= {key for key, *_ in parsed["settings"]}
     compiled(parsed, "F")
+    assert outcomes(parsed)
+    assert all(not outcome.wrong for outcome in outcomes(parsed))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_every_publishing_rule_decides_its_own_examples(kind: object) -> None:
-    assert all(not outcome.wrong for outcome in outcomes(parse(project_text([kind]).encode(), "F")))  # type: ignore[list-item]
+def test_suggested_hosts_fit_the_kind_and_are_nobodys() -> None:
+    hosts = {kind.name: re.findall(r'"([^"]+):443"', project_text([kind])) for kind in KINDS}
+    assert all(host.endswith(".example") for found in hosts.values() for host in found)
+    assert hosts["C and C++"] != hosts["Node"] != hosts["Python"]
+    assert "npm config get registry" in project_text([kind for kind in KINDS if kind.name == "Node"])

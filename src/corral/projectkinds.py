@@ -1,4 +1,4 @@
-"""What kinds of projects there are: the files they are known by, what publishes them, where their tools keep what they fetched. Data only."""
+"""Lists the kinds of projects: their marks, publishing commands, package indexes and caches. Data only."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ class Kind(Record):
     caches: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     seconds: int = 600  # that a build or a full test run may well take
+    index: str = ""  # stands for the host that packages come from; each site has its own
+    index_found_by: str = ""  # tells the user which host that is
 
 
 KINDS = (
@@ -37,6 +39,8 @@ KINDS = (
         ),
         ("~/.cache/pip", "~/.cache/uv"),
         ("VIRTUAL_ENV",),
+        index="index.example",
+        index_found_by="pip config list",
     ),
     Kind(
         "Node",
@@ -48,6 +52,8 @@ KINDS = (
         ),
         ("~/.npm", "~/.cache/yarn", "~/.local/share/pnpm"),
         ("NODE_ENV",),
+        index="registry.example",
+        index_found_by="npm config get registry",
     ),
     Kind(
         "Rust",
@@ -56,8 +62,18 @@ KINDS = (
         ("~/.cargo/registry", "~/.cargo/git"),
         ("RUST_BACKTRACE", "RUST_LOG"),
         1800,
+        index="crates.example",
+        index_found_by="~/.cargo/config.toml",
     ),
-    Kind("Go", ("go.mod", "go.work"), (), ("~/go/pkg/mod", "~/.cache/go-build"), ("GOFLAGS",)),
+    Kind(
+        "Go",
+        ("go.mod", "go.work"),
+        (),
+        ("~/go/pkg/mod", "~/.cache/go-build"),
+        ("GOFLAGS",),
+        index="modules.example",
+        index_found_by="go env GOPROXY",
+    ),
     Kind(
         "Java",
         ("pom.xml", "build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts"),
@@ -70,6 +86,8 @@ KINDS = (
         ("~/.m2/repository", "~/.gradle/caches"),
         (),
         1800,
+        index="repository.example",
+        index_found_by="~/.m2/settings.xml, or the build file,",
     ),
     Kind(
         "Ruby",
@@ -77,10 +95,12 @@ KINDS = (
         (Publishing("gem push", "gem push x-1.0.gem", "gem list"),),
         ("~/.gem", "~/.bundle"),
         ("RAILS_ENV", "RACK_ENV"),
+        index="gems.example",
+        index_found_by="gem sources",
     ),
     Kind(
-        "C and Make",
-        ("Makefile", "GNUmakefile", "makefile", "CMakeLists.txt", "meson.build", "configure", "configure.ac"),
+        "C and C++",
+        ("CMakeLists.txt", "meson.build", "configure", "configure.ac", "*.c", "*.cc", "*.cpp", "*.cxx"),
         (),
         ("~/.cache/ccache",),
         ("CFLAGS", "CXXFLAGS", "LDFLAGS"),

@@ -264,7 +264,7 @@ examples:
   corral init --user           write ~/.config/corral/policy.toml, for all projects
   corral init --print          show it and write nothing
 
-A file that is there stays as it is. What is written only tightens; what would loosen stands in it as a comment.
+A file that is there stays as it is. Everything in a new file is a comment to choose from, so it changes no decision.
 Exit code: 0 written; 125 corral itself failed, or there is a file already.
 """
 STATUS = """\

@@ -1,4 +1,4 @@
-"""`corral init`: writes a commented policy file that fits the project. It never overwrites, and what it writes loads."""
+"""`corral init`: writes a policy file of suggestions that fit the project, commented out. It never overwrites a file."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ _PROFILE = """
 """
 _NETWORK = """
 [containment]
-# Without the network nothing that is read here can be sent away, and nothing be installed.
-network = "off"
-# network = ["pypi.org:443", "files.pythonhosted.org:443"]  # or these destinations, and nothing else
+# The network is "off" unless a policy names hosts: nothing that a command reads can be sent away, and nothing is
+# installed. A list opens these hosts and no others.{found_by}
+# network = {hosts}
 """
 _RULES = """
-# Rules say what becomes of commands by their first words. Options, paths, wrappers and links are looked through. The
-# first rule that fits counts. Every rule carries examples, which are judged whenever this file is read.
+# Rules decide about commands by their first words. corral looks through options, paths, wrappers and links. The first
+# rule that fits counts. Every rule carries examples, which corral judges whenever it reads this file.
 """
 _PUSH = """
-[[rule]]
-command = "git push"
-decision = "deny"
-reason = "what leaves this machine is sent by a person"
-instead = "Commit, and say what should be pushed."
-deny = ["git push origin main", "git -C sub push --force"]
-allow = ["git stash push", "git commit -m 'push it'"]
+# [[rule]]
+# command = "git push"
+# decision = "deny"
+# reason = "what leaves this machine is sent by a person"
+# instead = "Commit, and say what should be pushed."
+# deny = ["git push origin main", "git -C sub push --force"]
+# allow = ["git stash push", "git commit -m 'push it'"]
 """
 _RULE = """
-[[rule]]
-command = "{command}"
-decision = "deny"
-reason = "releases are made by a person"
-deny = ["{refused}"]
-allow = ["{allowed}"]
+# [[rule]]
+# command = "{command}"
+# decision = "deny"
+# reason = "releases are made by a person"
+# deny = ["{refused}"]
+# allow = ["{allowed}"]
 """
 
 
@@ -96,7 +96,7 @@ def main(options: argparse.Namespace) -> int:
     else:
         print(visible(f"Wrote {path}{f', for {found}' if found else ''}."), file=sys.stderr)
         print(
-            "Next: corral policy show, or an editor. It only tightens; what would loosen is commented out.",
+            "Next: an editor. Everything in it is a suggestion, commented out; corral policy show says what holds.",
             file=sys.stderr,
         )
     return 0
@@ -143,7 +143,7 @@ def project_text(kinds: list[Kind]) -> str:
     found = ", ".join(kind.name for kind in kinds) or "no kind that is known"
     seconds = max((kind.seconds for kind in kinds), default=600)
     parts = [_HEAD, f"\n# Found here: {found}.\n", _PROFILE.format(mark="# ", profile="strict"), _times(seconds)]
-    parts += [_variables(kinds), _NETWORK, _caches(kinds), _RULES, _PUSH]
+    parts += [_variables(kinds), _network(kinds), _caches(kinds), _RULES, _PUSH]
     publishing: list[Publishing] = [each for kind in kinds for each in kind.publishing]
     parts += [_RULE.format(command=p.command, refused=p.refused, allowed=p.allowed) for p in publishing]
     return "".join(parts)
@@ -152,7 +152,7 @@ def project_text(kinds: list[Kind]) -> str:
 def owner_text() -> str:
     """Return a policy.toml for the owner."""
     parts = [_OWNER_HEAD, _PROFILE.format(mark="", profile="workspace"), _times(600), _variables(())]
-    return "".join([*parts, _NETWORK, _caches(KINDS), _RULES, _PUSH])
+    return "".join([*parts, _network(()), _caches(KINDS), _RULES, _PUSH])
 
 
 def _times(seconds: int) -> str:
@@ -165,6 +165,13 @@ def _times(seconds: int) -> str:
 def _variables(kinds: Iterable[Kind]) -> str:
     names = [name for kind in kinds for name in kind.variables] or ["CI"]
     return f"\n# Variables that commands see besides PATH, HOME, LANG and their like.\n# environment = {_list(names)}\n"
+
+
+def _network(kinds: Iterable[Kind]) -> str:
+    known = [kind for kind in kinds if kind.index]
+    hosts = [f"{kind.index}:443" for kind in known] or ["host.example:443"]
+    ways = "".join(f"\n# {kind.name}: {kind.index_found_by} names the host to write here." for kind in known)
+    return _NETWORK.format(hosts=_list(hosts), found_by=ways)
 
 
 def _caches(kinds: Iterable[Kind]) -> str:
