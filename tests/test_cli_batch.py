@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 import corral
 from observe import alive, eventually, unique_seconds
+from screen import Screen
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "schemas" / "result.schema.json").read_text())
 DEADLINE_SECONDS = 60
@@ -167,3 +169,28 @@ def test_memory_does_not_grow_with_the_calls_or_with_what_they_print(project: Pa
         assert process.stdin is not None
         process.stdin.close()
     assert peaks[1] - peaks[0] < 5
+
+
+MIXED = [
+    {"id": 1, "argv": ["echo", "x"]},
+    {"id": 2, "argv": ["ls", "no-such-file"]},
+    {"id": 3, "argv": ["sudo", "ls"]},
+    {"id": 4, "argv": ["sleep", "60"], "timeout_seconds": 0.1},
+    {"id": 5},
+]
+COUNTED = "5 lines: 1 ended with 0, 1 with another exit code, 1 refused, 1 timed out, 1 not read; "
+
+
+@pytest.mark.parametrize("answers_go_to", ["out", "/dev/tty"])
+def test_a_terminal_is_told_how_far_a_batch_is_and_what_came_of_it(project: Path, answers_go_to: str) -> None:
+    (project / "calls").write_text("".join(f"{json.dumps(line)}\n" for line in MIXED))
+    words = shlex.join([sys.executable, "-m", "corral", "batch", "--profile", "strict", "--workers", "1"])
+    screen = Screen(["sh", "-c", f"{words} < calls > {answers_go_to}"], project, columns=120)
+    try:
+        shown = screen.until(b" s\r\n").decode()
+    finally:
+        screen.close()
+    assert f"corral: {COUNTED}" in shown
+    # A line that is drawn over and over would stand among the answers.
+    assert ("\x1b[K" in shown) is (answers_go_to == "out")
+    assert shown.count("\n") == (1 if answers_go_to == "out" else 1 + len(MIXED))

@@ -154,6 +154,16 @@ def test_a_violation_is_one_line(violation: Violation, said: str) -> None:
     assert violation_text(violation) == said
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_a_violation_on_a_terminal_breaks_between_words(width: int) -> None:
+    violation = Violation(
+        "planted", "/p/.git/hooks/post-checkout", "it was moved to /q/w/e/r/t/y", "Ask the owner to look."
+    )
+    lines = violation_text(violation, width).splitlines()
+    assert max(columns(line) for line in lines) <= width
+    assert " ".join(line.strip() for line in lines) == violation_text(violation)
+
+
 def test_the_whole_reasoning_is_one_page() -> None:
     assert explain_text(REASONING, PLAIN) == block("""
         ✗ deny   rm -rf build && cat ../secret

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DENIED_STATUS = 126
 TIMED_OUT_STATUS = 124
+SPEAKER = "corral: "
 FAILURE_STATUS = 125
 CHECK_STATUS = {Decision.ALLOW: 0, Decision.ASK: 3, Decision.DENY: DENIED_STATUS}
 LABEL_COLUMNS = len("instead  ")
@@ -127,9 +128,11 @@ def timeout_text(seconds: float | None) -> str:
     return f"corral: timed out after {seconds or 0:g} s; --timeout S sets another limit, --timeout 0 none"
 
 
-def violation_text(violation: Violation) -> str:
-    """Return what a person is told about something that was stopped: what, why, and what would allow it."""
-    return f"corral: {visible(violation.text)}"
+def violation_text(violation: Violation, width: int = 0) -> str:
+    """Return what was stopped, why, and what would allow it: one line, or lines of at most `width` columns."""
+    text = visible(violation.text)
+    lines = wrap(text, width, " " * len(SPEAKER)) if width else [text]
+    return SPEAKER + "\n".join(lines).lstrip()
 
 
 def _shown(call: Call, terminal: Terminal) -> str:

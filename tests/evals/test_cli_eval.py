@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -170,6 +171,26 @@ def test_a_bar_is_drawn_on_a_terminal_and_wiped(tmp_path: Path) -> None:
         assert shown.rindex(b"\x1b[K") < shown.rindex(b"6 passed")
     finally:
         screen.close()
+
+
+def test_a_failure_is_told_once_on_a_terminal(tmp_path: Path) -> None:
+    written(tmp_path, GOOD, BAD)
+    screen = Screen(command("tasks.jsonl", "--workers", "1"), tmp_path, columns=120)
+    try:
+        shown = screen.until(b"results are in")
+    finally:
+        screen.close()
+    assert shown.count(b"wanted exactly") == 1
+
+
+def test_a_summary_in_a_file_tells_every_failure(tmp_path: Path) -> None:
+    written(tmp_path, GOOD, BAD)
+    screen = Screen(["sh", "-c", f"{shlex.join(command('tasks.jsonl'))} > out"], tmp_path, columns=120)
+    try:
+        assert screen.until(b"results are in").count(b"wanted exactly") == 1
+    finally:
+        screen.close()
+    assert (tmp_path / "out").read_text().count("wanted exactly") == 1
 
 
 def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from corral.errors import CorralError
 from corral.evals.compare import Change, compare
 from corral.evals.outcome import Outcome
 from corral.evals.results import RESULTS, Rate, junit, rates, read, summary, write
-from corral.evals.telling import comparison_text, progress_text, summary_text
+from corral.evals.telling import comparison_text, outcome_text, progress_text, summary_text
 from corral.terminal import Terminal
 
 PASSED = Outcome("a", "1", "passed", ("x", "y"), "t.toml:1", duration_ms=1500.0, calls=({"exit_code": 0, "rules": []},))
@@ -133,6 +133,13 @@ def test_times_and_what_was_printed_are_no_change() -> None:
     assert compare(ALL, again).changes == ()
     assert comparison_text(compare(ALL, again), Terminal()) == "nothing changed in 4 tasks"
     assert comparison_text(compare([PASSED, FAILED], [PASSED]), Terminal()).endswith("\n1 task as before")
+
+
+def test_a_summary_leaves_out_what_was_told_before() -> None:
+    bad = [outcome for outcome in ALL if not outcome.is_good]
+    text = summary_text(ALL, 61.0, Terminal(60), told={outcome.id for outcome in bad[1:]})
+    assert [outcome_text(outcome, Terminal(60)) in text for outcome in bad] == [True] + [False] * (len(bad) - 1)
+    assert text.splitlines()[0] == summary_text(ALL, 61.0, Terminal(60)).splitlines()[0]
 
 
 def test_a_summary_is_plain_on_a_plain_terminal() -> None:

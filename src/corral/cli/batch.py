@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
+from time import monotonic
 
 from corral.audit import Log
 from corral.batch import KEYS, Entry, Here
@@ -12,6 +13,7 @@ from corral.cli.ask import Asking
 from corral.cli.check import config_of, machine_of
 from corral.cli.lines import KINDS, MAX_QUOTED, LineError, call_in, lines_of, read_object
 from corral.cli.run import Record
+from corral.cli.statusline import StatusLine
 from corral.config import MAX_SECONDS
 from corral.executor import executor_named, stream
 from corral.record import json_text
@@ -21,12 +23,15 @@ from corral.terminal import visible
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-    from typing import IO, Any
+    from collections.abc import Iterator, Mapping
+    from typing import IO, Any, Self
 
     from corral.executor import Work, Worker
+    from corral.result import SandboxResult
 
     Item = tuple[object, Entry | str]
+
+OUTCOMES = ("ended with 0", "with another exit code", "refused", "timed out", "not read")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -44,7 +49,8 @@ def main(options: argparse.Namespace) -> int:
         workers = executor_named(options.engine).hire(work, options.workers)
         # Not sys.stdin, and never closed: whoever still waits for a line there would hold up the end of the process.
         source = open(0, "rb", closefd=False)  # noqa: SIM115
-        with stream(work, workers, _items(source, options.idempotent), ordered=options.ordered) as answers:
+        items = _items(source, options.idempotent)
+        with Progress() as progress, stream(work, workers, items, ordered=options.ordered) as answers:
             for place, (name, result) in answers:
                 if isinstance(result, str):
                     reply: dict[str, object] = {"id": name, "error": result, "line": place + 1}
@@ -53,7 +59,49 @@ def main(options: argparse.Namespace) -> int:
                         record.result(result)
                     reply = {"id": name, "result": result.to_dict()}
                 _put(reply)
+                progress.add(result)
     return 0
+
+
+class Progress:
+    """Shows on a terminal how many lines are answered, and at the end what came of them. Elsewhere it is silent."""
+
+    def __init__(self) -> None:
+        self._line = StatusLine()
+        self._line.is_drawn &= not sys.stdout.isatty()  # among the answers a line that is redrawn would be noise
+        self._counts = dict.fromkeys(OUTCOMES, 0)
+        self._begun = monotonic()
+
+    def add(self, result: SandboxResult | str) -> None:
+        """Count one answer."""
+        self._counts[_outcome(result)] += 1
+        self._line.count("lines answered", sum(self._counts.values()))
+
+    def __enter__(self) -> Self:
+        self._line.draw("corral: waiting for lines of calls")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._line.wipe()
+        if sys.stderr.isatty():
+            print(batch_text(self._counts, monotonic() - self._begun), file=sys.stderr)
+
+
+def _outcome(result: SandboxResult | str) -> str:
+    if isinstance(result, str):
+        return "not read"
+    if result.denied:
+        return "refused"
+    if result.timed_out:
+        return "timed out"
+    return "ended with 0" if result.exit_code == 0 else "with another exit code"
+
+
+def batch_text(counts: Mapping[str, int], seconds: float) -> str:
+    """Return what came of a batch in one line."""
+    total = sum(counts.values())
+    told = ", ".join(f"{number} {name}" for name, number in counts.items() if number) or "nothing to answer"
+    return f"corral: {total} {'line' if total == 1 else 'lines'}: {told}; {seconds:.1f} s"
 
 
 def _put(reply: dict[str, object]) -> None:

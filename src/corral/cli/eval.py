@@ -79,7 +79,8 @@ def _run(tasks: list[Task], options: argparse.Namespace) -> int:
     if options.json:
         print(json_text(summary(outcomes)))
     else:
-        print(summary_text(outcomes, monotonic() - begun, terminal_of(sys.stdout, os.environ)))
+        told = progress.told if sys.stdout.isatty() else ()
+        print(summary_text(outcomes, monotonic() - begun, terminal_of(sys.stdout, os.environ), told=told))
         print(f"corral: results are in {options.out}", file=sys.stderr)
     return int(not all(outcome.is_good for outcome in outcomes))
 
@@ -100,6 +101,7 @@ class Progress:
         self._total = total
         self._line = StatusLine()
         self._done = self._known = self._bad = 0
+        self.told: set[str] = set()  # ids of the tasks whose failure stands above the bar
         self._begun = monotonic()
 
     def begin(self, known: Sequence[Outcome]) -> None:
@@ -113,6 +115,7 @@ class Progress:
         self._done += 1
         self._bad += not outcome.is_good
         if not outcome.is_good and self._line.is_drawn:
+            self.told.add(outcome.id)
             self.say(outcome_text(outcome, self._line.terminal))
         if self._line.is_due or self._done == self._total:
             self._draw()

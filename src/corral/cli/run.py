@@ -69,9 +69,15 @@ def main(options: argparse.Namespace) -> int:
         # Empty where it was shown already; why it could not be started where it could not.
         sys.stderr.buffer.write(result.stderr)
     if not options.json:
-        for violation in result.violations:
-            print(violation_text(violation), file=sys.stderr)
+        tell_violations(result)
     return process_status(result)
+
+
+def tell_violations(result: SandboxResult) -> None:
+    """Print what the kernel stopped. Lines break on a terminal alone: a log is searched line by line."""
+    width = terminal_of(sys.stderr, os.environ).columns if sys.stderr.isatty() else 0
+    for violation in result.violations:
+        print(violation_text(violation, width), file=sys.stderr)
 
 
 def _asks_for_more(options: argparse.Namespace, config: SandboxConfig) -> bool:

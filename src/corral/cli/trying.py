@@ -14,10 +14,10 @@ from corral.cli.ask import Asking
 from corral.cli.changetext import MAX_LINES, applied_lines, bounded, diff_lines
 from corral.cli.check import call_of, config_of, machine_of
 from corral.cli.person import Person, why_nobody, why_not_ours, why_not_outside
-from corral.cli.run import Record, drive
+from corral.cli.run import Record, drive, tell_violations
 from corral.errors import AuditError, CorralError, TransactionError
 from corral.quoting import quoted
-from corral.record import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text, violation_text
+from corral.record import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text
 from corral.sandbox import Sandbox
 from corral.terminal import calm, terminal_of, visible
 from corral.transaction import noted
@@ -144,8 +144,7 @@ def _tell(call: Call, result: SandboxResult, config: SandboxConfig) -> None:
     else:
         sys.stderr.buffer.write(result.stderr)
         sys.stderr.flush()
-    for violation in result.violations:
-        print(violation_text(violation), file=sys.stderr)
+    tell_violations(result)
 
 
 def _answer(trial: Trial, options: argparse.Namespace) -> str:

@@ -9,7 +9,7 @@ from corral.terminal import clip, columns, pad, visible, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from corral.evals.compare import Change, Comparison
     from corral.evals.outcome import Outcome
@@ -61,8 +61,8 @@ def outcome_text(outcome: Outcome, terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-def summary_text(outcomes: Sequence[Outcome], seconds: float, terminal: Terminal) -> str:
-    """Return the whole run: how many of each, what did not pass, and the rates per tag."""
+def summary_text(outcomes: Sequence[Outcome], seconds: float, terminal: Terminal, *, told: Collection[str] = ()) -> str:
+    """Return the whole run: how many of each, what did not pass and was not `told` before, and the rates per tag."""
     found = counts(outcomes)
     parts = [
         terminal.paint(STYLES[name][1], f"{terminal.sign(STYLES[name][0])} {found[name]} {name}")
@@ -70,11 +70,11 @@ def summary_text(outcomes: Sequence[Outcome], seconds: float, terminal: Terminal
         if found[name]
     ]
     blocks = [[f"{'  '.join(parts) or 'nothing to do'}  of {len(outcomes)}, {_clock(seconds)}"]]
-    bad = [outcome for outcome in outcomes if not outcome.is_good]
+    bad = [outcome for outcome in outcomes if not outcome.is_good and outcome.id not in told]
     if bad:
-        told = [line for outcome in bad[:MAX_NOT_PASSED] for line in outcome_text(outcome, terminal).split("\n")]
+        lines = [line for outcome in bad[:MAX_NOT_PASSED] for line in outcome_text(outcome, terminal).split("\n")]
         more = [f"and {len(bad) - MAX_NOT_PASSED} more"] * (len(bad) > MAX_NOT_PASSED)
-        blocks.append([*told, *more])
+        blocks.append([*lines, *more])
     blocks += [[terminal.paint("head", "Tags"), *rate_lines(rates(outcomes), terminal)]] if rates(outcomes) else []
     skipped = [outcome for outcome in outcomes if outcome.status == SKIPPED]
     if skipped:
