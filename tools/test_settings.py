@@ -218,9 +218,7 @@ def install_hooks(clone: Path, account: Account) -> str:
     # A copy outside of the clone: corral refuses to install a hook that an agent in the clone could change.
     place = shlex.quote(str(account.home / "installed"))
     script = f"{shlex.quote(account.python)} -m venv {place} && {place}/bin/pip install -q {shlex.quote(str(clone))}"
-    script += (
-        f" && for host in claude codex gemini cursor; do {place}/bin/corral install $host --yes >/dev/null || exit 1; done"
-    )
+    script += f" && for host in claude codex gemini cursor; do {place}/bin/corral install $host --yes >/dev/null || exit 1; done"
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=account.home,
