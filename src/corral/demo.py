@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 import tempfile
 from signal import SIGKILL
 from time import monotonic, sleep
 
-from corral.config import SandboxConfig
+from corral.config import Containment, Limits, SandboxConfig
 from corral.frozen import Record, frozen
 from corral.model import Call
 from corral.sandbox import Sandbox
+from corral.unguarded import unguarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS = 0.5
 MAX_OUTPUT_BYTES = 2000
-ALONE_SECONDS = 30  # for a script that runs without corral; against a machine where it hangs
+ALONE_SECONDS = 30  # for a script that runs uncontained; against a machine where it hangs
+ENDED = b"the script has ended"
 GONE_SECONDS = 30  # until a killed process is gone; against a machine that is busy
 FILES = {
     "notes.txt": "pears\napples\nquinces\n",
@@ -306,30 +307,33 @@ def run_demo() -> Iterator[Outcome | Trial]:
             for case in GUARDED:
                 call = case.call
                 yield Outcome(case, box.run(call.argv, shell=call.shell, cwd=call.cwd))
-        # This profile runs nothing unless the kernel gives every layer.
-        with Sandbox(config=config.replace(profile="workspace", denylist=None)) as box:
+        loose = unguarded(config, containment=Containment(backend="none"), limits=Limits())
+        # The profile runs nothing unless the kernel gives every layer.
+        with (
+            Sandbox(config=config.replace(profile="workspace", denylist=None)) as box,
+            Sandbox(config=loose.replace(project_root=stage.copy)) as bare,
+        ):
             for attempt in ATTEMPTS:
-                yield _tried(attempt, box, stage)
+                result = box.run(["python3", attempt.script])
+                got_out = stage.succeeded(attempt, stage.root, result.stdout)
+                stage.end_daemons()
+                # Without that, a script that does nothing would pass for one that was held.
+                works_alone = _works(attempt, bare, stage)
+                yield Trial(attempt, result, works_alone, got_out)
             for case in LIMITS:
                 limit = TIMEOUT_SECONDS if case.expected == "timed out" else None
                 yield Outcome(case, box.run(case.call.argv, timeout_seconds=limit))
 
 
-def _tried(attempt: Attempt, box: Sandbox, stage: Stage) -> Trial:
-    result = box.run(["python3", attempt.script])
-    got_out = stage.succeeded(attempt, stage.root, result.stdout)
-    stage.end_daemons()
-    # Without corral, so that nobody takes a script that does nothing for one that was held.
-    try:
-        alone = subprocess.run(
-            ["python3", attempt.script],  # noqa: S607  the same program that the sandbox finds
-            cwd=stage.copy,
-            capture_output=True,
-            timeout=ALONE_SECONDS,
-            check=False,
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        alone = b""
-    works_alone = stage.succeeded(attempt, stage.copy, alone)
-    stage.end_daemons()
-    return Trial(attempt, result, works_alone, got_out)
+def _works(attempt: Attempt, bare: Sandbox, stage: Stage) -> bool:
+    """Say whether an attempt succeeds uncontained, seen from a shell that goes on after it as a person's does."""
+    said = bytearray()
+    text = f"python3 {attempt.script}; echo {ENDED.decode()}; sleep {ALONE_SECONDS}"
+    with bare.start(text, shell=True, on_output=lambda _, data: said.extend(data)) as handle:  # noqa: S604  our own text
+        while ENDED not in said:
+            try:
+                handle.wait(0.02)
+            except TimeoutError:
+                continue
+            break  # the shell itself has ended, or the script never did
+        return stage.succeeded(attempt, stage.copy, bytes(said))
