@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,16 @@ def test_a_terminal_gets_no_json(tmp_path: Path, width: int) -> None:
         screen.close()
     assert '{"' not in page + screen.seen.decode()
     assert page.count("\n") < MAX_ROWS
+
+
+@pytest.mark.parametrize("above", ["/opt", "/usr/local", "/var/tmp", "/home"])
+def test_a_home_and_a_project_below_any_directory_are_held(above: str) -> None:
+    if not os.access(above, os.W_OK):
+        pytest.skip(f"{above} is not writable for this user")
+    with tempfile.TemporaryDirectory(dir=above) as place:
+        done = demo(Path(place), "--json")
+    assert [outcome for outcome in json.loads(done.stdout) if not outcome["as_expected"]] == []
+    assert done.returncode == 0
 
 
 def test_an_outcome_that_is_not_as_expected_fails_the_demo(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from corral import DEFAULT_DENYLIST, Decision, SandboxConfig
 from corral.axes import _check_executable_denylist
+from corral.machine import Machine
 from corral.model import Axis, Call
 from corral.vet import vet
 
@@ -80,3 +81,26 @@ def test_a_copy_made_in_the_same_call_is_judged_as_its_source(strict: SandboxCon
 def test_a_link_made_in_the_same_call_is_judged_as_its_source(strict: SandboxConfig) -> None:
     verdict = vet(Call("ln -s /bin/rm x; ./x y", shell=True), strict)
     assert "name-rm" in [f.rule for f in verdict.findings]
+
+
+class Linked(Machine):
+    """A machine whose project lies in a directory of the system, with a link to rm in it."""
+
+    def resolve(self, path: str, cwd: str) -> str:
+        """Follow the one link that there is."""
+        absolute = self.absolute(path, cwd)
+        return "/usr/bin/rm" if absolute == f"{self.root}/tidy" else absolute
+
+
+@pytest.mark.parametrize("root", ["/opt/app", "/usr/src/app", "/usr/local/src/x", "/snap/x", "/srv/app"])
+def test_a_link_in_a_project_below_a_system_directory_is_followed(strict: SandboxConfig, root: str) -> None:
+    for call in (Call(["./tidy", "x"]), Call([f"{root}/tidy", "x"]), Call("env ./tidy x", shell=True)):
+        assert "name-rm" in [f.rule for f in vet(call, strict, Linked(root)).findings]
+
+
+@pytest.mark.parametrize("root", ["/opt/app", "/usr/src/app"])
+def test_a_project_below_a_system_directory_is_no_place_for_programs(strict: SandboxConfig, root: str) -> None:
+    findings = vet(Call(f"PATH={root}/bin:$PATH; ls", shell=True), strict, Linked(root)).findings
+    assert [f for f in findings if "comes into PATH" in f.reason] != []
+    findings = vet(Call("PATH=/usr/bin:$PATH; ls", shell=True), strict, Linked(root)).findings
+    assert [f for f in findings if "/usr/bin comes into PATH" in f.reason] == []

@@ -105,7 +105,8 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         for path in (*found.readonly, *own, *own_links(), *links, *settings.kept)
         if path not in binds and _is_shown_writable(path, binds)
     ]
-    masks = _masks(owner_home if project == owner_home else None)
+    # A home in /opt lies in what is shown, and no mount of ours hides it.
+    masks = _masks(owner_home if project == owner_home or toolchains.is_system(owner_home) else None)
     steps: list[Step] = [("directory", path, "", "") for path in _EMPTY_DIRECTORIES]
     aliases = (("/var/run", "/run"), ("/var/tmp", "/tmp"))  # noqa: S108  as above
     # Not where the project or the home directory lies below one: a mount point cannot be reached through a link.
@@ -224,7 +225,7 @@ def _devices() -> list[Step]:
 
 
 def _masks(home: str | None) -> list[str]:
-    """Return the credentials that lie in what is shown: the machine's, and the owner's where the project is their home."""
+    """Return the credentials that lie in what is shown: the machine's, and the owner's where their home is shown."""
     found: set[str] = set()
     for pattern in places()["secret"]:
         if pattern.startswith(("/etc/", "/opt/", "/usr/")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.braces import HOLE
 from corral.expand import NUMBER, Word
-from corral.places import is_secret_variable
+from corral.places import inside, is_secret_variable
 from corral.rulebook import row as row_of
 from corral.rulebook import variable as variable_slots
 from corral.unwrap import following
@@ -48,7 +48,7 @@ def assign(walker: Walker, frame: Frame, act: Act, name: str, value: Value, word
         walker.tainted = True
     if name == "PATH":
         for part in text.split(":"):
-            if part.startswith(_SYSTEM_PATH):
+            if _is_system(walker, part):
                 continue
             act.effects.append(("shadow", word, f": {part.replace(HOLE, '…') or 'an empty entry'} comes into PATH"))
     elif name in ("BASH_CMDS", "BASH_ALIASES"):
@@ -182,6 +182,11 @@ def _positional(frame: Frame, name: str, words: list[Word]) -> None:
         frame.scope.args = None
 
 
+def _is_system(walker: Walker, path: str) -> bool:
+    # A project may lie in /opt or /usr/src, and commands write it there.
+    return path.startswith(_SYSTEM_PATH) and not inside(path, walker.machine.root)
+
+
 def _program(walker: Walker, frame: Frame, act: Act, first: Word, base: str) -> str:
     """Return the name that decides for a program given by its path: what a link or a copy made in this call really is."""
     for cwd in frame.scope.cwds or ():
@@ -190,7 +195,7 @@ def _program(walker: Walker, frame: Frame, act: Act, first: Word, base: str) -> 
             return walker.copies[absolute]
         if absolute in walker.written or HOLE in walker.written:
             act.effects.append(("run-written", first, ""))
-        if not absolute.startswith(_SYSTEM_PATH):
+        if not _is_system(walker, absolute):
             real = walker.machine.resolve(first.text, cwd).rpartition("/")[2]
             if real != base and row_of(real) is not None and not (real in _BY_NAME and row_of(base) is not None):
                 return real
