@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.axes.telling import AXIS_OF, finding
+from corral.axes.telling import AXIS_OF, merged
 from corral.model import Axis, Call, Decision, Finding
 
 TYPE_CHECKING = False
@@ -26,12 +26,18 @@ def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
     found = []
     by_name = bool(config.containment.destinations) and decisions["network"] != Decision.ALLOW
     for act in acts:
+        refusing: dict[str, list[Word]] = {}
         for key, word, detail in act.effects:
             if by_name and key in _BY_NAME:
                 from corral.axes import reach  # noqa: PLC0415  most owners name none
 
                 refused = reach.judge(key, act, word, detail, config)
-                found += [] if refused is None else [refused]
+                if refused is None:
+                    continue
+                if refused.rule.endswith(reach.ELSEWHERE):
+                    found.append(refused)  # each names a destination, and the grant for it
+                    continue
+                refusing.setdefault(key, []).append(word)
                 continue
             if AXIS_OF.get(key) is not Axis.ARGV or decisions[key] == Decision.ALLOW:
                 continue
@@ -39,7 +45,8 @@ def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
                 continue
             if key in _INTERPRETED and not _blocked(act, config):
                 continue
-            found.append(finding(key, decisions[key], act, word, detail))
+            refusing.setdefault(key, []).append(word)
+        found += [merged(key, decisions[key], act, words) for key, words in refusing.items()]
         if decisions["code"] != Decision.ALLOW and act.row is not None and act.row["id"] == "unknown":
             found += _owner_listed(act, config)
     return found
@@ -69,12 +76,8 @@ def _owner_listed(act: Act, config: SandboxConfig) -> list[Finding]:
     """Judge an interpreter that only the owner's list knows: any argument that begins with -c or -e is code."""
     if act.name.rpartition("/")[2] not in (config.interpreter_block or ()):
         return []
-    decision = config.rules.effects["code"]
-    return [
-        finding("code", decision, act, w)
-        for w in act.words[1:]
-        if w.text.startswith(("-c", "-e", "--eval", "--command"))
-    ]
+    words = [w for w in act.words[1:] if w.text.startswith(("-c", "-e", "--eval", "--command"))]
+    return [merged("code", config.rules.effects["code"], act, words)] if words else []
 
 
 def check_argv_interpreter(argv: Sequence[str], config: SandboxConfig) -> str | None:

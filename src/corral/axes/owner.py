@@ -77,7 +77,7 @@ def lifted(acts: list[Act], rules: Rules) -> tuple[list[Act], list[Act]]:
 
 def _without(act: Act, keys: set[str]) -> Act:
     made = Act(act.name, act.words, act.depth, act.cwds)
-    made.output, made.real, made.row = act.output, act.real, act.row
+    made.output, made.real, made.row, made.verbs = act.output, act.real, act.row, act.verbs
     made.effects = [effect for effect in act.effects if effect[0] not in keys]
     return made
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from corral.expand import Word
     from corral.unwrap.act import Act
 
-_ELSEWHERE = "network-elsewhere"
+ELSEWHERE = "network-elsewhere"
 
 
 def judge(key: str, act: Act, word: Word, detail: str, config: SandboxConfig) -> Finding | None:
@@ -29,14 +29,14 @@ def judge(key: str, act: Act, word: Word, detail: str, config: SandboxConfig) ->
     try:
         place = destination(word.text) if is_named else None
     except ValueError:
-        return finding(_ELSEWHERE, decisions[_ELSEWHERE], act, word, detail)
+        return finding(ELSEWHERE, decisions[ELSEWHERE], act, word, detail)
     if place is not None and effect_of(word.text) != "network-local":
         host, port = place
         is_certain = "://" in word.text or "." in host or ":" in host
         if grants.covers(host, port):
             is_held = is_held or key != "install"
         elif is_certain:
-            refused = finding(_ELSEWHERE, decisions[_ELSEWHERE], act, word, detail)
+            refused = finding(ELSEWHERE, decisions[ELSEWHERE], act, word, detail)
             return refused if port is None else refused.replace(instead=_instead(host, port))
     if is_held or decisions[key] == Decision.ALLOW:
         return None

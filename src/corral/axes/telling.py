@@ -7,6 +7,8 @@ from corral.rulebook import effects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from corral.expand import Word
     from corral.unwrap.act import Act
 
@@ -22,19 +24,36 @@ def shown(text: str) -> str:
     return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…"
 
 
-def finding(key: str, decision: Decision, act: Act, word: Word, detail: str = "") -> Finding:
+def merged(key: str, decision: Decision, act: Act, words: Sequence[Word]) -> Finding:
+    """Return one finding for all words by which one command has the same effect."""
+    named = [
+        word for word in words if word.text != "--" and all(word is not verb for verb in (act.words[0], *act.verbs))
+    ]
+    if not named:
+        return finding(key, decision, act, words[0], reason=_unnamed(EFFECTS[key]))
+    return finding(key, decision, act, named[0], text=", ".join(dict.fromkeys(word.text for word in named)))
+
+
+def _unnamed(data: dict[str, str]) -> str:
+    """Return the reason without the offending word, for a word that is only the command's own name or a subcommand."""
+    return data.get("unnamed") or data["reason"].replace(" ({text})", "")
+
+
+def finding(
+    key: str, decision: Decision, act: Act, word: Word, detail: str = "", *, text: str = "", reason: str = ""
+) -> Finding:
     """Return the finding for one effect of one command."""
     data = EFFECTS[key]
     axis = AXES[data["axis"]]
     row = act.row["id"] if act.row else "call"
     name = act.name or "The call"
     rule = f"argv-{row}-{key}" if axis is Axis.ARGV else f"{axis}-{key}"
-    text = shown(word.text)
+    text = shown(text or word.text)
     return Finding(
         axis,
         rule,
         decision,
-        data["reason"].format(name=shown(name), text=text, detail=detail),
+        (reason or data["reason"]).format(name=shown(name), text=text, detail=detail),
         text,
         word.start,
         max(0, word.end - word.start),

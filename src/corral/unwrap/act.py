@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Act:
     """One command, and its effects as (key or verb, word, detail)."""
 
-    __slots__ = ("cwds", "depth", "effects", "name", "output", "real", "row", "words")
+    __slots__ = ("cwds", "depth", "effects", "name", "output", "real", "row", "verbs", "words")
 
     def __init__(self, name: str, words: list[Word], depth: int, cwds: tuple[str, ...] | None) -> None:
         self.name = name
@@ -27,6 +27,7 @@ class Act:
         self.output: str | None = None  # what it prints, where that is certain
         self.real = ""  # the base name that decides, behind links and copies
         self.row: Row | None = None
+        self.verbs: list[Word] = []  # its subcommands: `remote` and `add` of `git remote add`
         self.effects: list[tuple[str, Word, str]] = []
 
 

@@ -280,6 +280,7 @@ class Reader(Slots):
             self.walker, self.frame, self.act, {**row, "config": row.get("config") or self.row.get("config", {})}
         )
         inner.seen = self.seen
+        self.act.verbs.append(name)
         inner.read(words)
 
     def _operands(self, words: list[Word]) -> None:
