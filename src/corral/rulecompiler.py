@@ -95,6 +95,7 @@ ROW_KEYS = frozenset(
         "copies",
         "downloads",
         "quotes",
+        "wrappers",
         "why",
         "instead",
         "deny",
@@ -189,7 +190,7 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
         row["risky"] = True  # a word that is not known may be one of these
     if data.get("abbrev"):
         row["longs"] = tuple(sorted(o for o in options if o.startswith("--")))
-    for key in ("scripts", "hooks"):
+    for key in ("scripts", "hooks", "wrappers"):
         if key in data:
             row[key] = tuple(data[key])
     for key in ("group", "interpreter", "appends", "copies", "downloads", "quotes", "why", "instead"):

@@ -26,6 +26,23 @@ if TYPE_CHECKING:
 MAX_VALUE = 16 * 1024  # characters or elements of a variable: against x+=$x forty times
 _SYSTEM_PATH = ("/usr/", "/bin", "/sbin", "/lib", "/opt/", "/snap/")
 _HARMLESS_COMMANDS = frozenset({"true", "false", ":", "cat", "less", "more"})  # of a pager or an editor
+# Directories into which package managers put programs: those are what they are called.
+_INSTALLED = frozenset(
+    {
+        "bin",
+        ".bin",
+        "sbin",
+        "Scripts",
+        "node_modules",
+        "vendor",
+        "venv",
+        ".venv",
+        "env",
+        ".tox",
+        ".nox",
+        "site-packages",
+    }
+)
 _BY_NAME = frozenset(
     {"busybox", "coreutils", "rustup", "toybox", "uutils"}
 )  # programs that are what they are called by
@@ -150,7 +167,7 @@ def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = N
         _shadowed(walker, frame, act, first)
     act.real = base
     row = row_of(base)
-    if row is None:
+    if row is None or ("/" in act.name and _is_own(walker, frame, first, row)):
         row = _GUESS
     act.row = row
     for script in row.get("scripts", ()):
@@ -200,6 +217,23 @@ def _program(walker: Walker, frame: Frame, act: Act, first: Word, base: str) -> 
             if real != base and row_of(real) is not None and not (real in _BY_NAME and row_of(base) is not None):
                 return real
     return base
+
+
+def _is_own(walker: Walker, frame: Frame, first: Word, row: Row) -> bool:
+    """Say whether a path leads to a program of the project that only shares its name with a known one (`support/mkdocs`).
+
+    It is judged as any script of the project. One that is refused by name stays so: it may be a copy that an earlier call made.
+    """
+    folder, _, base = first.text.rpartition("/")
+    if not first.proven or "group" in row or "interpreter" in row or base in row.get("wrappers", ()):
+        return False
+    machine = walker.machine
+    for cwd in frame.scope.cwds or ("",):
+        path = machine.resolve(first.text, cwd)
+        is_there = folder not in (".", "./.") or machine.exists(first.text, cwd)
+        if not is_there or not inside(path, machine.root) or not _INSTALLED.isdisjoint(path.split("/")):
+            return False
+    return True
 
 
 def _shadowed(walker: Walker, frame: Frame, act: Act, first: Word) -> None:

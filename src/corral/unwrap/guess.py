@@ -10,20 +10,27 @@ from corral.unwrap.network import is_address
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.expand import Word
-    from corral.unwrap.slots import Slots
+    from corral.unwrap.slots import Row, Slots
     from corral.unwrap.walk import Walker
 
 MAX_GUESSES = 8  # commands that one command may be hiding, against a call that names a hundred
 _BLANKS = (" ", "\t", "\n")
+_RUNNING = frozenset({"c", "cmd", "command", "exec", "execute", "run"})  # options that are given a command
+_SHELL_MARKS = (";", "|", "&", "$(", "`", ">", "<", HOLE)
 # What only a shell has, so that no other program can start it, and names that are ordinary words and directories everywhere.
 _ORDINARY = frozenset(
     {".", "source", "eval", "exec", "alias", "set", "export", "trap", "command", "builtin", "enable", "host"}
 )
 
-# What programs of other kinds call their subcommands, databases and letters.
-_SUBCOMMANDS = frozenset(
-    "at cf check cron dump init login mount open passwd pkg restore script service umount".split()  # noqa: SIM905
-)
+# Names that other programs have for their subcommands: one of these needs more than its name to count as a command.
+_SUBCOMMANDS = frozenset({
+    "act", "at", "batch", "bridge", "cancel", "cf", "check", "code", "crash", "cron", "daemon", "defaults",
+    "del", "dump", "eject", "halt", "init", "isolate", "kill", "login", "mount", "open", "passwd", "perf",
+    "pkg", "port", "reboot", "restore", "rm", "rmdir", "script", "scrub", "security", "service", "shutdown",
+    "skill", "snap", "supervise", "trash", "truncate", "trust", "umount", "unlink", "wall", "wipe",
+})  # fmt: skip
+# They keep a session or a desktop; what else they are given is looked at word by word.
+_ONLY_START = frozenset({"session", "clipboard"})
 
 
 def judge(slots: Slots, word: Word) -> None:
@@ -82,34 +89,88 @@ def _command(slots: Slots, word: Word, *, unknown: bool) -> None:
     """Judge a word that names what the profile may refuse, and the words behind it, as the command that an unknown launcher may run."""
     text = word.text.strip()
     if any(blank in text for blank in _BLANKS):
-        if _dangerous(text.split(maxsplit=1)[0]):
+        first, *rest = text.split()
+        row = _dangerous(first)
+        if row is not None and (
+            first[0] == "/"
+            or _option_of(slots.act.words, word) in _RUNNING
+            or _fits(row, rest)
+            or any(mark in text for mark in _SHELL_MARKS)
+        ):
             slots.walker.nested(text.replace(HOLE, "${unproven}"), word, slots.frame)
         return
-    if not _dangerous(text) or any(act.words[0] is word for act in slots.walker.acts[1:]):
+    row = _dangerous(text)
+    if row is None or any(act.words[0] is word for act in slots.walker.acts[1:]):
+        return
+    words = slots.act.words
+    at = next((i for i, w in enumerate(words) if w is word), None)
+    is_told = unknown and _option_of(words, word) in _RUNNING - {"c"}
+    if not (is_told or (_may_run(row, words, at) if unknown else _may_be_run(words, at))):
         return
     slots.guesses += 1
     if slots.guesses > MAX_GUESSES:
         slots.emit("word-unproven", word)
         return
-    words = slots.act.words
-    at = next((i for i, w in enumerate(words) if w is word), None)
-    if at == 1 and text in _SUBCOMMANDS:
-        return
-    if not unknown and (at is None or at == len(words) - 1 or text in _SUBCOMMANDS):
-        return  # a known program that gets a lone name means a file or a subject of its own by it
-    if at is not None:
-        slots.walker.command(slots.frame.enter(), words[at:])
-    elif "interpreter" not in (row_of(text.rpartition("/")[2]) or {}):  # `--shell=bash` only names it
-        slots.walker.command(slots.frame.enter(), [word])
+    slots.walker.command(slots.frame.enter(), [word] if at is None else words[at:])
 
 
-def _dangerous(name: str) -> bool:
-    """Say whether a word is the name, or the absolute path, of a command that is refused by name or runs code."""
-    if "/" in name and name[0] != "/":
+def _option_of(words: list[Word], word: Word) -> str:
+    """Return the name of the option whose value a word is or may be, without its dashes."""
+    for at, given in enumerate(words):
+        if given is word:
+            before = words[at - 1].text if at else ""
+            return before.lstrip("-") if before[:1] == "-" else ""
+        if given.start == word.start and given.argument == word.argument and given.text[:1] == "-":
+            return given.text.partition("=")[0].lstrip("-")
+    return ""
+
+
+def _may_be_run(words: list[Word], at: int | None) -> bool:
+    """Say whether a known program may run a word: by a lone name it means a file or a subject of its own."""
+    return at is not None and at < len(words) - 1 and words[at].text not in _SUBCOMMANDS
+
+
+def _may_run(row: Row, words: list[Word], at: int | None) -> bool:
+    """Say whether an unknown program may run a word: it is a path, or a name that is followed as only a command is."""
+    if at is None:
+        return False  # `--shell=bash`, `--name=alpine` only name it
+    text, before, behind = words[at].text, words[at - 1].text, [word.text for word in words[at + 1 :]]
+    if text[0] == "/" or before == "--":
+        return True
+    if not behind or row.get("group") in _ONLY_START:
+        return False  # `tool completion bash`, `tool baseline init`, `tool --provider codex`
+    is_value = before[0:1] == "-"
+    if text in _SUBCOMMANDS:
+        is_verb = not any(word.text[:1] == "-" or "/" in word.text for word in words[1:at])
+        is_help = behind in (["-h"], ["--help"])
+        return not is_help and (_lists_option(row, behind[0]) if is_verb else _fits(row, behind))
+    return not is_value or _fits(row, behind)
+
+
+def _fits(row: Row, behind: list[str]) -> bool:
+    """Say whether words look like the arguments of a command: an option or a subcommand of it, a path, an address, a further command."""
+    if not behind:
         return False
+    first = behind[0]
+    if first[:1] == "-":
+        return _lists_option(row, first)
+    return (
+        HOLE in first or first in row.get("sub", {}) or any(c in first for c in "/.:~") or _dangerous(first) is not None
+    )
+
+
+def _lists_option(row: Row, text: str) -> bool:
+    options = {**row["options"], **row.get("globals", {})}
+    return text[:1] == "-" and (text.partition("=")[0] in options or (text[1:2] != "-" and text[:2] in options))
+
+
+def _dangerous(name: str) -> Row | None:
+    """Return the row of a word that is the name, or the absolute path, of a command that is refused by name or runs code."""
+    if "/" in name and name[0] != "/":
+        return None
     base = name.rpartition("/")[2]
     row = row_of(base) if base and base not in _ORDINARY else None
-    return row is not None and ("group" in row or "interpreter" in row)
+    return row if row is not None and ("group" in row or "interpreter" in row) else None
 
 
 def candidates(word: Word, walker: Walker, cwds: tuple[str, ...] | None) -> list[Word]:
@@ -125,7 +186,7 @@ def candidates(word: Word, walker: Walker, cwds: tuple[str, ...] | None) -> list
             return []
     parts = [text]
     if "=" in text:
-        parts.append(text.partition("=")[2])
+        parts.append(text.partition("=")[2].removeprefix("@"))
     if text[0] == "@":
         parts.append(text[1:])
     if text[0] == "-" and len(text) > 2 and text[1] != "-":

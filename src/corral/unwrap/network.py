@@ -62,6 +62,9 @@ def file_path(text: str) -> str:
 
 def effect_of(text: str) -> str:
     """Return the effect of talking to an address."""
+    if "," in _PATH_BEGINS.split(text.partition("://")[2] or text, maxsplit=1)[0]:
+        parts = [effect_of(part) for part in text.split(",") if part]  # a list of servers: any of them may be asked
+        return "network" if "network" in parts else "network-local"
     host = host_of(text)
     local = host in _LOCAL or (_LOOPBACK.fullmatch(host) is not None)
     return "network-local" if local and "\\" not in text else "network"

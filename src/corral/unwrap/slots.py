@@ -180,12 +180,8 @@ class Slots:
     def shell(self, effect: str, word: Word, label: str = "") -> None:
         """Judge shell text."""
         row = self.row
-        if row["id"] in _SAME_SHELL or row["id"].startswith("variable-"):
-            pass
-        elif not row.get("interpreter"):
-            self.emit("code-option", word, label)
-        else:
-            self.emit("code", word, label)
+        if row["id"] not in _SAME_SHELL and not row["id"].startswith("variable-"):
+            self.code(effect, word, label)
         if word.glob or HOLE in word.text:
             # A hole in front may be any command; one further on is judged as an unknown word of what stands there.
             self.emit("code-unproven" if word.text[:1] == HOLE else "word-unproven", word)
@@ -357,10 +353,12 @@ class Slots:
         value = self.operands[at + 1] if at + 1 < len(self.operands) else None
         if value is None or (at > 0 and self.operands[at - 1].text == "get"):
             return
-        if not word.proven or any(
-            _key_fits(word.text.lower(), pattern.lower()) for pattern in self.row.get("config", {})
-        ):
+        key, table = word.text.lower(), self.row.get("config", {})
+        known = next((slots for pattern, slots in table.items() if _key_fits(key, pattern.lower())), ())
+        if not word.proven or (known and known[0][0] != "reads"):
             self.emit(PURE[effect], word.part(f"{word.text} {value.text}"), label)
+        elif known:
+            self.fill(known[0], value)
 
     def class_(self, effect: str, word: Word, label: str = "") -> None:
         """Judge a class that is run by its name: one whose file is in the project is a script, any other is code from somewhere."""

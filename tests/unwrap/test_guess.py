@@ -1,0 +1,113 @@
+"""Words of programs that no row knows: which of them are taken for a command, and which only name something."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from corral import Decision, SandboxConfig
+from corral.model import Call
+from corral.vet import vet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROOT = "/usr/share"  # neither scratch nor a home, wherever the tests run
+STRICT = SandboxConfig(project_root=ROOT)
+WORKSPACE = SandboxConfig(project_root=ROOT, profile="workspace")
+
+ONLY_WORDS = [
+    "newtool baseline init",
+    "newtool init 6",
+    "newtool db init --force",
+    "newtool init -h",
+    "newtool shutdown",
+    "newtool vm shutdown web1",
+    "newtool server reboot --wait",
+    "newtool cache rm key",
+    "newtool user passwd bob",
+    "newtool --name=alpine",
+    "newtool --name=ubuntu",
+    "newtool --shell=bash",
+    "newtool --shell bash",
+    "newtool completion zsh",
+    "newtool ingest --provider codex",
+    "newtool run --provider gemini --model x",
+    "newtool start --runtime docker",
+    "newtool --browser chrome --headless",
+    "newtool note 'docker support'",
+    "newtool -m 'rm old things'",
+    "newtool -m 'init the thing'",
+    "./newtool --image=alpine",
+]
+COMMANDS = {
+    "newtool sudo ls": "name-sudo",
+    "newtool --quiet sudo -n ls": "name-sudo",
+    "newtool rm -rf x": "name-rm",
+    "newtool --quiet rm -rf x": "name-rm",
+    "newtool run -- docker compose down": "name-docker",
+    "newtool run -- reboot": "name-reboot",
+    "newtool --exec reboot": "name-reboot",
+    "newtool --exec=reboot": "name-reboot",
+    "newtool --command 'shutdown now'": "name-shutdown",
+    "newtool /sbin/reboot": "name-reboot",
+    "newtool shutdown -h now": "name-shutdown",
+    "newtool bash -c id": "argv-bash-code",
+    "newtool --verbose bash -c id": "argv-bash-code",
+    "newtool -c 'shutdown now'": "name-shutdown",
+    "newtool 'rm -rf x'": "name-rm",
+    "newtool 'mount /dev/sda1 x'": "name-mount",
+    "newtool 'sudo reboot'": "name-sudo",
+}
+
+
+@pytest.mark.parametrize("command", ONLY_WORDS)
+@pytest.mark.parametrize("config", [STRICT, WORKSPACE], ids=["strict", "workspace"])
+def test_a_word_that_only_names_something_is_allowed(command: str, config: SandboxConfig) -> None:
+    assert vet(Call(command, shell=True), config).findings == ()
+
+
+@pytest.mark.parametrize(("command", "rule"), COMMANDS.items(), ids=list(COMMANDS))
+def test_a_word_that_is_followed_as_a_command_is_one(command: str, rule: str) -> None:
+    assert rule in {f.rule for f in vet(Call(command, shell=True), STRICT).findings}
+
+
+def test_many_names_of_commands_in_one_call_are_refused() -> None:
+    names = " ".join(["sudo"] * 100)
+    assert vet(Call(f"newtool {names} ls", shell=True), STRICT).decision is Decision.DENY
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> SandboxConfig:
+    for folder in ("support", "bin", ".venv/bin", "node_modules/.bin"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "mkdocs").write_text("#!/bin/sh\n")
+    (tmp_path / "mkdocs").write_text("#!/bin/sh\n")
+    (tmp_path / "gradlew").write_text("#!/bin/sh\n")
+    (tmp_path / "support" / "docker").write_text("#!/bin/sh\n")
+    (tmp_path / "support" / "git").symlink_to("/usr/bin/git")
+    return SandboxConfig(project_root=str(tmp_path), profile="workspace")
+
+
+@pytest.mark.parametrize("command", ["support/mkdocs gh-deploy", "./support/mkdocs gh-deploy", "./mkdocs gh-deploy"])
+def test_a_program_of_the_project_is_no_known_one(project: SandboxConfig, command: str) -> None:
+    assert vet(Call(command, shell=True), project).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "rule"),
+    {
+        "mkdocs gh-deploy": "argv-mkdocs-network",
+        ".venv/bin/mkdocs gh-deploy": "argv-mkdocs-network",
+        "bin/mkdocs gh-deploy": "argv-mkdocs-network",
+        "node_modules/.bin/mkdocs gh-deploy": "argv-mkdocs-network",
+        "./gradlew publish": "argv-gradle-network",
+        "support/docker ps": "name-docker",
+        "support/git push": "argv-git-network",
+    }.items(),
+)
+def test_an_installed_or_refused_program_stays_what_it_is_called(
+    project: SandboxConfig, command: str, rule: str
+) -> None:
+    assert rule in {f.rule for f in vet(Call(command, shell=True), project).findings}
