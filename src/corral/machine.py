@@ -162,6 +162,12 @@ class Machine:
         except (ValueError, OSError):
             return False
 
+    def is_unpushed(self, cwd: str, depth: str) -> bool:
+        """Say whether no remote has the newest commits of the repository at a directory, as many as `depth` says."""
+        from corral.unpushed import is_unpushed  # noqa: PLC0415  only for a command that would replace commits
+
+        return is_unpushed(host_path(cwd, self.shown), host_path(self.root, self.shown), int(depth))
+
     def matches(self, pattern: str, cwd: str) -> list[str]:
         """Return what a glob matches now, links first of all; at most MAX_GLOB_MATCHES."""
         directory, _, tail = (pattern if pattern.startswith("/") else f"{cwd}/{pattern}").rpartition("/")
@@ -206,6 +212,12 @@ class Witness(Machine):
         """Say whether a path is a directory."""
         answer = Machine.is_directory(self, path)
         self.answers[Machine.is_directory, (path,)] = answer
+        return answer
+
+    def is_unpushed(self, cwd: str, depth: str) -> bool:
+        """Say whether no remote has the newest commits."""
+        answer = Machine.is_unpushed(self, cwd, depth)
+        self.answers[Machine.is_unpushed, (cwd, depth)] = answer
         return answer
 
     def matches(self, pattern: str, cwd: str) -> list[str]:

@@ -71,6 +71,7 @@ KINDS = frozenset(
     ]
 )
 STYLES = frozenset({"gnu", "posix", "longdash", "find", "keyvalue", "tar", "none"})
+FACTS = frozenset({":unpushed"})  # conditions that the machine answers
 LANGUAGES = frozenset(
     {"sed", "jq", "sqlite", "tex", "m4", "goflags", "duckdb", "filtergraph", "ffinput", "magick", "sbt"}
 )
@@ -131,6 +132,9 @@ def _slots(text: str, where: str) -> tuple[Slot, ...]:
             while index < len(words) and words[index] not in ("unless", "if"):
                 names.append(words[index])
                 index += 1
+            unknown = {name for name in names if name.startswith(":")} - FACTS
+            if unknown:
+                raise RuleError(f"{where}: unknown condition {min(unknown)!r} in {text!r}; known: {', '.join(FACTS)}")
             effect, kind, many, label, unless, when = slots[-1]
             slots[-1] = (
                 effect,

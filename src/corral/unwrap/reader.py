@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from corral.unwrap.slots import Row, Slot
 
 
+UNPUSHED = ":unpushed"  # the one condition of a slot that the machine answers
 _GUESSED: Slot = ("reads", "any", "", "", (), ())
 
 
@@ -333,10 +334,15 @@ class Reader(Slots):
         if not self.operands and "bare" in self.row:
             deferred = deferred + [(slot, words[0]) for slot in self.row["bare"]]
         for slot, word in deferred:
-            if self._applies(slot):
+            if self._applies(slot) and not (UNPUSHED in slot[4] and self._unpushed(word)):
                 self.fill(slot, word)
         if self.left:
             self.frame.scope.cwds = self.left[0]
+
+    def _unpushed(self, word: Word) -> bool:
+        from corral.unwrap.facts import unpushed  # noqa: PLC0415  only for a command that would replace commits
+
+        return unpushed(self, word)
 
     def _copied(self) -> None:
         """Judge what a copy or a link puts into a directory, whose name does not say what is written there."""

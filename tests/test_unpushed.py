@@ -1,0 +1,229 @@
+"""Replacing commits: asked about where a remote may have them, and not where none has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from corral import Decision, SandboxConfig
+from corral.machine import Machine
+from corral.model import Call
+from corral.recall import Recall
+from corral.vet import vet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALLOW, ASK = Decision.ALLOW, Decision.ASK
+AMEND = "git commit --amend -m y"
+
+
+class Repository:
+    """A repository of the test's own, and what the guard says of commands in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+
+    def git(self, *words: str) -> str:
+        settings = (
+            "user.name=a",
+            "user.email=a@example.org",
+            "init.defaultBranch=main",
+            "gc.auto=0",
+            "commit.gpgSign=false",
+        )
+        options = [part for setting in settings for part in ("-c", setting)]
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.path),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+        }
+        done = subprocess.run(
+            ["git", *options, *words], cwd=self.path, env=environment, capture_output=True, text=True, check=True
+        )
+        self._tick()
+        return done.stdout.strip()
+
+    def _tick(self) -> None:
+        """Return when the clock of the file system has moved on, so that what is written next is newer."""
+        probe = self.path.parent / "probe"
+        probe.write_text("")
+        begun = probe.stat().st_mtime_ns
+        while probe.stat().st_mtime_ns == begun:
+            probe.write_text("")
+
+    def commit(self, *options: str) -> None:
+        self.git("commit", "--allow-empty", "-m", "x", *options)
+
+    def says(self, command: str, root: Path | None = None) -> Decision:
+        config = SandboxConfig(str(root or self.path), profile="workspace")
+        return vet(Call(command, shell=True), config).decision
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Repository:
+    made = Repository(tmp_path / "work")
+    made.git("init", "-q")
+    made.commit()
+    made.commit()
+    return made
+
+
+@pytest.fixture
+def pushed(tmp_path: Path, local: Repository) -> Repository:
+    Repository(tmp_path / "origin").git("init", "-q", "--bare")
+    local.git("remote", "add", "origin", "../origin")
+    local.git("push", "-q", "-u", "origin", "main")
+    return local
+
+
+def test_without_a_remote_nothing_was_pushed(local: Repository) -> None:
+    for command in (
+        AMEND,
+        "git commit --amend --no-edit",
+        "git reset --soft HEAD~1",
+        "git reset HEAD~1",
+        "git reset --soft HEAD^",
+    ):
+        assert (command, local.says(command)) == (command, ALLOW)
+    local.git("gc", "-q")
+    assert local.says(AMEND) is ALLOW
+
+
+def test_a_remote_that_was_never_used_has_nothing(local: Repository) -> None:
+    local.git("remote", "add", "origin", "../origin")
+    assert local.says(AMEND) is ALLOW
+
+
+def test_a_pushed_commit_is_asked_about(pushed: Repository) -> None:
+    for command in (AMEND, "git reset --soft HEAD~1", "git reset HEAD~1", "git reset --soft @~"):
+        assert (command, pushed.says(command)) == (command, ASK)
+
+
+def test_commits_after_a_push_are_free_and_no_others(pushed: Repository) -> None:
+    pushed.commit()
+    assert [pushed.says(c) for c in (AMEND, "git reset --soft HEAD~1", "git reset --soft HEAD~2")] == [
+        ALLOW,
+        ALLOW,
+        ASK,
+    ]
+    pushed.commit("--amend")
+    pushed.commit("--amend", "--no-edit")
+    assert pushed.says(AMEND) is ALLOW
+    pushed.commit()
+    assert [pushed.says(f"git reset --soft HEAD~{n}") for n in (1, 2, 3)] == [ALLOW, ALLOW, ASK]
+    pushed.git("push", "-q", "origin", "main")
+    assert pushed.says(AMEND) is ASK
+
+
+def test_work_that_would_be_lost_is_still_asked_about(local: Repository) -> None:
+    for command in (
+        "git reset --hard HEAD~1",
+        "git reset --soft ORIG_HEAD",
+        "git reset --soft main",
+        "git rebase main",
+        "git branch -D x",
+    ):
+        assert (command, local.says(command)) == (command, ASK)
+
+
+def test_a_commit_that_was_fetched_is_asked_about(tmp_path: Path, pushed: Repository) -> None:
+    other = Repository(tmp_path / "other")
+    other.git("clone", "-q", "../origin", ".")
+    assert other.says(AMEND) is ASK
+    pushed.commit()
+    pushed.git("push", "-q", "origin", "main")
+    other.git("pull", "-q", "--ff-only")
+    assert other.says(AMEND) is ASK
+    other.commit()
+    assert other.says(AMEND) is ALLOW
+
+
+def test_a_commit_that_was_fetched_by_address_is_asked_about(tmp_path: Path, pushed: Repository) -> None:
+    other = Repository(tmp_path / "other")
+    other.git("init", "-q")
+    other.git("fetch", "-q", "../origin", "main")
+    other.git("checkout", "-q", "--detach", "FETCH_HEAD")
+    assert other.says(AMEND) is ASK
+    other.commit()
+    assert other.says(AMEND) is ALLOW
+
+
+def test_refs_in_one_file_and_commits_in_a_pack_count(pushed: Repository) -> None:
+    pushed.git("pack-refs", "--all")
+    assert pushed.says(AMEND) is ASK
+    pushed.commit()
+    assert pushed.says(AMEND) is ALLOW
+    pushed.git("gc", "-q")
+    assert pushed.says(AMEND) is ASK
+
+
+def test_any_of_several_remotes_counts(tmp_path: Path, pushed: Repository) -> None:
+    Repository(tmp_path / "second").git("init", "-q", "--bare")
+    pushed.git("remote", "add", "second", "../second")
+    pushed.commit()
+    assert pushed.says(AMEND) is ALLOW
+    pushed.git("push", "-q", "second", "HEAD:refs/heads/topic/deep")
+    assert pushed.says(AMEND) is ASK
+
+
+def test_a_detached_head_and_a_worktree_have_commits_of_their_own(tmp_path: Path, pushed: Repository) -> None:
+    pushed.git("worktree", "add", "-q", "--detach", "trees/a")
+    tree = Repository(pushed.path / "trees" / "a")
+    for root in (tree.path, pushed.path):
+        assert tree.says(f"cd {tree.path} && {AMEND}", root) is ASK
+    tree.commit()
+    for root in (tree.path, pushed.path):
+        assert tree.says(f"cd {tree.path} && {AMEND}", root) is ALLOW
+    assert pushed.says(AMEND) is ASK
+    assert pushed.says("git -C trees/a commit --amend -m y") is ALLOW
+
+
+def test_a_shallow_clone_knows_its_own_commits(tmp_path: Path, pushed: Repository) -> None:
+    other = Repository(tmp_path / "other")
+    other.git("clone", "-q", "--depth", "1", f"file://{tmp_path}/origin", ".")
+    assert other.says(AMEND) is ASK
+    other.commit()
+    assert [other.says(c) for c in (AMEND, "git reset --soft HEAD~2")] == [ALLOW, ASK]
+
+
+def test_a_merge_is_not_taken_apart(pushed: Repository) -> None:
+    pushed.git("checkout", "-q", "-b", "side", "HEAD~1")
+    pushed.commit("--author", "b <b@example.org>")
+    pushed.git("checkout", "-q", "main")
+    pushed.git("merge", "-q", "--no-edit", "side")
+    assert [pushed.says(c) for c in (AMEND, "git reset --soft HEAD~2")] == [ALLOW, ASK]
+
+
+def test_a_call_that_moves_head_or_pushes_first_is_asked_about(pushed: Repository) -> None:
+    pushed.commit()
+    for before in ("git checkout side", "git switch side", "git reset --keep main", "git x", "cd .. "):
+        assert (before, pushed.says(f"{before}; {AMEND}")) != (before, ALLOW)
+    assert pushed.says(f"git add -A && git status && {AMEND}") is ALLOW
+    assert pushed.says(f"GIT_DIR=other {AMEND}") is ASK
+    assert pushed.says(f"git --git-dir=.git {AMEND.removeprefix('git ')}") is ASK
+
+
+def test_what_cannot_be_read_is_asked_about(tmp_path: Path, local: Repository) -> None:
+    assert Repository(tmp_path / "plain").says(AMEND) is ASK
+    head = local.path / ".git" / "HEAD"
+    for content in ("", "ref: refs/heads/none", "ref: ../../../etc/passwd", "x" * 40):
+        head.write_text(content)
+        assert (content, local.says(AMEND)) == (content, ASK)
+    head.unlink()
+    os.mkfifo(head)
+    assert local.says(AMEND) is ASK
+
+
+def test_a_remembered_verdict_ends_with_the_push(pushed: Repository) -> None:
+    pushed.commit()
+    config = SandboxConfig(str(pushed.path), profile="workspace")
+    recall, machine, call = Recall(config), Machine.of(config), Call(AMEND, shell=True)
+    assert [recall.vet(call, machine).decision for _ in range(2)] == [ALLOW, ALLOW]
+    pushed.git("push", "-q", "origin", "main")
+    assert recall.vet(call, machine).decision is ASK
