@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from corral.config import SandboxConfig
+from corral.machine import Machine
 from corral.model import Call
 from corral.rulecompiler import read_tables
-from corral.rulepage import SHAPES, Page, page_of, rule_ids
+from corral.rulepage import EXAMPLES_PROFILE, SHAPES, Page, page_of, rule_ids
 from corral.vet import vet
 
 SHAPELESS = {
@@ -96,3 +97,58 @@ def test_the_list_is_sorted_unique_and_has_pages() -> None:
 
 def test_no_page_is_silent() -> None:
     assert [rule for rule in rule_ids() if not page_of(rule).what] == []  # type: ignore[union-attr]
+
+
+def every_rule() -> list[str]:
+    """All rules of which some example of a row has a finding, by their ids as findings have them."""
+    config = SandboxConfig("/usr")
+    met: set[str] = set()
+    for row in read_tables()[1].values():
+        for example in denied_examples(row):
+            met |= {f.rule for f in vet(Call(example, shell=True), config).findings}
+    return sorted(met)
+
+
+def test_a_page_shows_only_examples_that_its_rule_refuses() -> None:
+    config = SandboxConfig("/usr", profile=EXAMPLES_PROFILE)
+    pages = [(rule, page) for rule in every_rule() if (page := page_of(rule)) is not None]
+    refused = [(rule, text) for rule, page in pages for text in page.refused]
+    assert len(refused) > 500
+    assert [(rule, text) for rule, text in refused if rule not in rules_of(text, config)] == []
+    assert [(rule, text) for rule, page in pages for text in page.allowed if rules_of(text, config)] == []
+
+
+def rules_of(text: str, config: SandboxConfig) -> set[str]:
+    return {found.rule for found in vet(Call(text, shell=True), config).findings}
+
+
+def test_a_page_has_no_example_of_another_rule() -> None:
+    network, install = page_of("argv-git-network"), page_of("argv-pip-install")
+    assert network is not None
+    assert install is not None
+    assert "git -c core.fsmonitor=./x status" not in network.refused
+    assert "git push origin main" in network.refused
+    assert "pip list" not in install.refused
+    assert "pip install x" in install.refused
+
+
+def test_the_written_pages_show_only_examples_that_their_rule_refuses() -> None:
+    config = SandboxConfig("/usr", profile=EXAMPLES_PROFILE)
+    machine = Machine("/nonexistent/project", home="/home/user")
+    pages = sorted((Path(__file__).parent.parent / "docs" / "rules").glob("*.md"))
+    assert len(pages) > 40
+    wrong = []
+    for page in pages:
+        axis, _, key = page.stem.partition("-")
+        _, _, examples = page.read_text().partition("## Examples\n")
+        for line in examples.partition("\n## ")[0].splitlines():
+            if line.startswith("* "):
+                text = (
+                    line[2:].strip("`").strip().replace("⏎", "\n")
+                    if line.startswith("* `` ")
+                    else line[3:-1].replace("⏎", "\n")
+                )
+                rules = {f.rule for f in vet(Call(text, shell=True), config, machine).findings}
+                if not any(r.startswith(f"{axis}-") and (axis == "name" or r.endswith(key)) for r in rules):
+                    wrong.append((page.stem, text))
+    assert wrong == []

@@ -10,7 +10,7 @@ from corral.machine import Machine
 from corral.model import Axis, Call
 from corral.rulebook import profile_named
 from corral.rulecompiler import read_tables
-from corral.rulepage import MAX_EXAMPLES, SHAPES, Page, page_of
+from corral.rulepage import MAX_EXAMPLES, SHAPES, Page, met_by, page_of
 from corral.vet import vet
 
 HEAD = """# Rules
@@ -168,6 +168,12 @@ def effect_page(page: str, key: str, data: dict[str, str], found: list[str], com
     return "\n".join(lines)
 
 
+def _met_by_name(row: dict[str, Any]) -> list[str]:
+    """Return the first example of a row that is refused for its name, if there is one."""
+    ids = {f"name-{name.removesuffix('.*')}" for name in row.get("names", [row["id"]])}
+    return next(([text] for text in row.get("deny", ()) if ids & met_by(text)), [])
+
+
 def group_page(key: str, data: dict[str, str], rows: dict[str, dict[str, Any]]) -> str:
     """Return the page of a group of names: every program in it, by its rule's id."""
     members = sorted(name for row in rows.values() if row.get("group") == key for name in row.get("names", [row["id"]]))
@@ -180,9 +186,7 @@ def group_page(key: str, data: dict[str, str], rows: dict[str, dict[str, Any]]) 
         lines.append(f"| `{name}` | {profile_named(name).groups[key]} |")
     lines += [f'| in a policy file | `[groups]` `{key} = "allow"`, `"ask"` or `"deny"` |', ""]
     lines += ["## Names\n", ", ".join(f"`{name}`" for name in members) + ".\n"]
-    found = [text for row in rows.values() if row.get("group") == key for text in row.get("deny", ())[:1]][
-        :MAX_EXAMPLES
-    ]
+    found = [text for row in rows.values() if row.get("group") == key for text in _met_by_name(row)][:MAX_EXAMPLES]
     if found:
         lines += ["## Examples\n", *[f"* {_listed(text)}" for text in found], ""]
     return "\n".join(lines)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
+from corral.config import SandboxConfig
 from corral.frozen import Record, frozen
+from corral.machine import Machine
+from corral.model import Call
 from corral.rulebook import DEFAULT_DENYLIST, effects, group, profile_named, profile_names, row
 from corral.rulecompiler import read_tables
+from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
 
 _UNKNOWN = "unknown"  # in the id of a rule: a command that has no row
 MAX_EXAMPLES = 6
+EXAMPLES_PROFILE = "strict"  # under which the examples of a page are refused
+_NEVER_THERE = "/nonexistent/project"  # no file of this machine decides what an example meets
 # What is refused before there is anything to judge. No profile allows these, so they stand in no table.
 SHAPES = {
     "structure-crash": ("A call on which the guard itself failed.", "Write it in plain, simple shell."),
@@ -89,7 +95,7 @@ def _command_row(command: str) -> dict[str, Any] | None:
     rows = _raw_rows()
     while command and command not in rows:
         command = command.rpartition("-")[0]
-    return rows.get(command)
+    return {"id": command, **rows[command]} if command else None
 
 
 @cache
@@ -104,7 +110,8 @@ def _effect_page(rule: str, key: str, data: dict[str, str], found: dict[str, Any
         key, (data["reason"].format(name=name, text="ARGUMENT", detail=""), data["instead"])
     )
     said = _said(lambda profile: str(profile.effects[key]))
-    return Page(rule, data["axis"], what, instead, said, _examples(found, "deny"), _examples(found, "allow"))
+    met = _meeting(found, f"argv-{found.get('id')}-{key}")
+    return Page(rule, data["axis"], what, instead, said, met, _allowed(found))
 
 
 def _name_page(rule: str, name: str) -> Page | None:
@@ -116,7 +123,7 @@ def _name_page(rule: str, name: str) -> Page | None:
     what = f"{name} is on the denylist: {known.get('why') or family['why']}."
     said = _said(lambda profile: str(profile.groups[known["group"]]))
     instead = known.get("instead", family["instead"])
-    return Page(rule, "name", what, instead, said, _examples(raw, "deny"), _examples(raw, "allow"))
+    return Page(rule, "name", what, instead, said, _meeting(raw, rule), _allowed(raw))
 
 
 def _said(by: Any) -> tuple[tuple[str, str], ...]:
@@ -124,5 +131,19 @@ def _said(by: Any) -> tuple[tuple[str, str], ...]:
     return tuple((profile.name, by(profile)) for profile in profiles)
 
 
-def _examples(raw: dict[str, Any], key: str) -> tuple[str, ...]:
-    return tuple(raw.get(key, ()))[:MAX_EXAMPLES]
+def _meeting(raw: dict[str, Any], rule: str) -> tuple[str, ...]:
+    """Return the examples of a row that have a finding of this rule: a row's examples show all of its rules."""
+    texts = dict.fromkeys([*raw.get("deny", ()), *raw.get("workspace", {}).get("deny", ())])
+    return tuple(text for text in texts if rule in met_by(text))[:MAX_EXAMPLES]
+
+
+def met_by(text: str) -> frozenset[str]:
+    """Return the ids of the rules that a call meets, wherever it is judged."""
+    config = SandboxConfig("/usr", profile=EXAMPLES_PROFILE)
+    machine = Machine(_NEVER_THERE, home="/home/user")
+    verdict = vet(Call(text, shell=True), config, machine)  # noqa: S604  it is read, not run
+    return frozenset(found.rule for found in verdict.findings)
+
+
+def _allowed(raw: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(raw.get("allow", ()))[:MAX_EXAMPLES]
