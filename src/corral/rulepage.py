@@ -39,8 +39,8 @@ SHAPES = {
 # Effects whose reason is made whole by the judge, so that the table has no words to show without a call.
 MADE_BY_THE_JUDGE = {
     "metacharacter": (
-        "A word holds a character that means something to a shell, and no shell was asked for.",
-        "Pass one string with shell=True, or --shell, if a shell is meant.",
+        "An argument contains a shell metacharacter, but the call uses no shell.",
+        "If you need a shell, pass one string with shell=True, or --shell on the command line.",
     ),
 }
 

@@ -63,3 +63,21 @@ def test_a_finding_without_a_name_points_at_the_subcommand() -> None:
 def test_a_long_list_of_names_is_cut() -> None:
     (found,) = vet(Call(f"pip install {' '.join(f'package{i}' for i in range(100))}", shell=True), WORKSPACE).findings
     assert len(found.reason) < 200
+
+
+@pytest.mark.parametrize("command", ["docker ps", "docker --version", "kubectl get pods", "podman run x"])
+def test_a_container_engine_is_for_the_user_to_run(command: str) -> None:
+    (found,) = vet(Call(command, shell=True), WORKSPACE).findings
+    assert found.instead == (
+        "Ask the user to run it: in a terminal of their own or, in Claude Code, by typing ! before the command."
+    )
+
+
+def test_a_newline_outside_a_shell_is_named() -> None:
+    found = vet(Call(["echo", "a\nb"]), SandboxConfig(project_root=ROOT)).findings
+    assert [f.reason for f in found] == [
+        (
+            "Argument 1 contains a newline, a shell metacharacter, but this call uses no shell. "
+            "If you need a shell, pass one string with shell=True."
+        )
+    ]

@@ -134,5 +134,5 @@ def check_shell_metachars(
 
 def metacharacter_reason(index: int, mark: str) -> str:
     """Return the reason for a metacharacter outside a shell."""
-    seen = "a newline" if mark == "\n" else mark
-    return f"Argument {index} holds the shell metacharacter {seen}, and no shell was asked for. Pass shell=True with one string if a shell is meant."
+    seen = "a newline, a shell metacharacter" if mark == "\n" else f"the shell metacharacter {mark}"
+    return f"Argument {index} contains {seen}, but this call uses no shell. If you need a shell, pass one string with shell=True."
