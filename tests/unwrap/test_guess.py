@@ -44,6 +44,9 @@ ONLY_WORDS = [
 COMMANDS = {
     "newtool sudo ls": "name-sudo",
     "newtool --quiet sudo -n ls": "name-sudo",
+    "newtool -v sudo ls": "name-sudo",
+    "newtool --quiet sudo ls": "name-sudo",
+    "newtool -v rm x": "name-rm",
     "newtool rm -rf x": "name-rm",
     "newtool --quiet rm -rf x": "name-rm",
     "newtool run -- docker compose down": "name-docker",
@@ -85,12 +88,16 @@ def project(tmp_path: Path) -> SandboxConfig:
         (tmp_path / folder / "mkdocs").write_text("#!/bin/sh\n")
     (tmp_path / "mkdocs").write_text("#!/bin/sh\n")
     (tmp_path / "gradlew").write_text("#!/bin/sh\n")
-    (tmp_path / "support" / "docker").write_text("#!/bin/sh\n")
+    for name in ("docker", "terraform", "rm"):
+        (tmp_path / "support" / name).write_text("#!/bin/sh\n")
     (tmp_path / "support" / "git").symlink_to("/usr/bin/git")
     return SandboxConfig(project_root=str(tmp_path), profile="workspace")
 
 
-@pytest.mark.parametrize("command", ["support/mkdocs gh-deploy", "./support/mkdocs gh-deploy", "./mkdocs gh-deploy"])
+@pytest.mark.parametrize(
+    "command",
+    ["support/mkdocs gh-deploy", "./support/mkdocs gh-deploy", "./mkdocs gh-deploy", "support/terraform plan"],
+)
 def test_a_program_of_the_project_is_no_known_one(project: SandboxConfig, command: str) -> None:
     assert vet(Call(command, shell=True), project).findings == ()
 
@@ -104,6 +111,8 @@ def test_a_program_of_the_project_is_no_known_one(project: SandboxConfig, comman
         "node_modules/.bin/mkdocs gh-deploy": "argv-mkdocs-network",
         "./gradlew publish": "argv-gradle-network",
         "support/docker ps": "name-docker",
+        "support/rm -rf .": "path-delete-root",
+        "terraform plan": "argv-terraform-network",
         "support/git push": "argv-git-network",
     }.items(),
 )
@@ -111,3 +120,8 @@ def test_an_installed_or_refused_program_stays_what_it_is_called(
     project: SandboxConfig, command: str, rule: str
 ) -> None:
     assert rule in {f.rule for f in vet(Call(command, shell=True), project).findings}
+
+
+def test_a_program_of_the_project_has_no_refused_name(project: SandboxConfig) -> None:
+    strict = SandboxConfig(project_root=project.project_root)
+    assert {f.rule for f in vet(Call("support/terraform plan", shell=True), strict).findings} == {"name-terraform"}

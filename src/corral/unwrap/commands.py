@@ -167,14 +167,15 @@ def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = N
         _shadowed(walker, frame, act, first)
     act.real = base
     row = row_of(base)
-    if row is None or ("/" in act.name and _is_own(walker, frame, first, row)):
+    is_own = row is not None and "/" in act.name and _is_own(walker, frame, first, row)
+    if row is None or (is_own and "group" not in row):
         row = _GUESS
-    act.row = row
+    act.row = row  # the name axis refuses a name of the network's group, whosever program it is
     for script in row.get("scripts", ()):
         if any(walker.machine.absolute(script, cwd) in walker.written for cwd in frame.scope.cwds or ()):
             act.effects.append(("run-written", first.part(script), ""))
     before = frame.scope.cwds
-    Reader(walker, frame, act, row).read(words if base != "trap" else _trapped(words))
+    Reader(walker, frame, act, _GUESS if is_own else row).read(words if base != "trap" else _trapped(words))
     following.after(walker, frame, act, words, before)
 
 
@@ -222,10 +223,16 @@ def _program(walker: Walker, frame: Frame, act: Act, first: Word, base: str) -> 
 def _is_own(walker: Walker, frame: Frame, first: Word, row: Row) -> bool:
     """Say whether a path leads to a program of the project that only shares its name with a known one (`support/mkdocs`).
 
-    It is judged as any script of the project. One that is refused by name stays so: it may be a copy that an earlier call made.
+    It is judged as any script of the project. Others that a profile refuses by name stay what they are called: they may be copies that
+    an earlier call made, and no kernel keeps `tools/rm` from deleting the project.
     """
     folder, _, base = first.text.rpartition("/")
-    if not first.proven or "group" in row or "interpreter" in row or base in row.get("wrappers", ()):
+    if (
+        not first.proven
+        or row.get("group", "network") != "network"
+        or "interpreter" in row
+        or base in row.get("wrappers", ())
+    ):
         return False
     machine = walker.machine
     for cwd in frame.scope.cwds or ("",):

@@ -139,12 +139,13 @@ def _may_run(row: Row, words: list[Word], at: int | None) -> bool:
         return True
     if not behind or row.get("group") in _ONLY_START:
         return False  # `tool completion bash`, `tool baseline init`, `tool --provider codex`
-    is_value = before[0:1] == "-"
+    if before[:1] == "-" and before[:2] != "--":
+        return True  # `tool -v rm x`: a letter is a flag more often than not
     if text in _SUBCOMMANDS:
         is_verb = not any(word.text[:1] == "-" or "/" in word.text for word in words[1:at])
         is_help = behind in (["-h"], ["--help"])
         return not is_help and (_lists_option(row, behind[0]) if is_verb else _fits(row, behind))
-    return not is_value or _fits(row, behind)
+    return before[:2] != "--" or row.get("group") == "privilege" or _fits(row, behind)
 
 
 def _fits(row: Row, behind: list[str]) -> bool:
