@@ -1,6 +1,7 @@
 """A coding agent as the hook sees it: an owner's home, a project, and the hook run as the host runs it."""
 
 import http.server
+import json
 import os
 import re
 import subprocess
@@ -84,6 +85,32 @@ class Owner:
             text = text.replace(real, word)
         text = re.sub(r"pending/[0-9a-f]{16}\.sh", "pending/FILE.sh", text)
         return re.sub(r"\b[0-9a-f]{32}\b", "ID", text)
+
+
+def payload(host: str, owner: Owner, command: str = "ls", **given: object) -> bytes:
+    """Return a call of the host's shell tool."""
+    root, tool = str(owner.root), {"command": command, **given}
+    made: dict[str, dict[str, object]] = {
+        "claude": {"hook_event_name": "PreToolUse", "cwd": root, "tool_name": "Bash", "tool_input": tool},
+        "codex": {
+            "hook_event_name": "PreToolUse",
+            "cwd": root,
+            "tool_name": "Bash",
+            "tool_input": tool,
+            "turn_id": "1",
+        },
+        "gemini": {"hook_event_name": "BeforeTool", "cwd": root, "tool_name": "run_shell_command", "tool_input": tool},
+        "cursor": {"hook_event_name": "beforeShellExecution", "cwd": root, "workspace_roots": [root], **tool},
+        "opencode": {"cwd": root, "tool_name": "bash", "tool_input": tool},
+        "copilot": {"cwd": root, "toolName": "bash", "toolArgs": json.dumps(tool)},
+    }
+    return json.dumps(made[host]).encode()
+
+
+def refuses(done: "subprocess.CompletedProcess[bytes]", *words: str) -> bool:
+    """Say whether the call was refused in these words, as JSON and on stderr."""
+    said = json.dumps(json.loads(done.stdout))
+    return done.returncode == 2 and '"deny"' in said and all(w.encode() in done.stderr and w in said for w in words)
 
 
 @contextmanager

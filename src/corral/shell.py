@@ -11,7 +11,7 @@ from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from re import Pattern
     from typing import Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Node = Any
 
 MAX_TEXT_BYTES = 256 * 1024  # against input that takes longer than a second to judge
+MAX_UNTRIED_BYTES = 4 * 1024  # the parser takes a quarter of a second for the slowest known text of this length
 _COMMAND = rb"(^|[;&|({\n]|\b(?:then|do|else)\b)([ \t]*)"
 _COMPOUND = rb"(?=[ \t]+(?:-p[ \t]+)?(?:[({]|\[\[|(?:for|if|while|until|case)\b))"
 # What tree-sitter-bash 0.25.1 calls an error and bash runs. Each can go when the grammar reads it.
@@ -43,6 +44,7 @@ _QUOTES = (b"'", b'"', b"`", b"$(")
 # The grammar's scanner looks characters up in a table of 256, and crashes the process on those behind it, now and then. To bash
 # they are all alike: parts of a word, and of no name. A dot is that too; words are cut from the text as it is.
 _DOTTED = bytes(range(128)) + b"." * 128
+_TRIALS: list[Callable[[Any, bytes], bool]] = []
 _PARSERS: Any = _local()  # one a thread: a parser must not be used by two at once
 
 
@@ -54,6 +56,19 @@ def _parser() -> Any:
 
         _PARSERS.parser = make_parser()
         return _PARSERS.parser
+
+
+def try_first(trial: Callable[[Any, bytes], bool]) -> None:
+    """Let `trial` say of every long text whether the parser can be trusted with it. Without one, all are parsed."""
+    _TRIALS[:] = [trial]
+
+
+def _parsed(source: bytes) -> Node:
+    """Return the root of the tree; None where the trial failed."""
+    parser = _parser()
+    if len(source) > MAX_UNTRIED_BYTES and not all(trial(parser, source) for trial in _TRIALS):
+        return None
+    return parser.parse(source).root_node
 
 
 def _is_unicode(text: str) -> bool:
@@ -100,8 +115,10 @@ class Script:
         self.plain = len(source) == len(text)
         if self.heredocs:
             self.text = source.decode("utf-8", "surrogatepass")
-        self.root = _parser().parse(self.source).root_node
-        if self.root.has_error:
+        self.root = _parsed(self.source)
+        if self.root is None:
+            self.problem = "more than the parser has time and memory for"
+        elif self.root.has_error:
             self._rewrite(_REWRITES)
         elif b"time (" in source or b"time {" in source:
             self._rewrite((_TIMED,))  # without an error it is a command with an extended glob
@@ -112,14 +129,14 @@ class Script:
         for misread, replacement in rewrites:
             source = misread.sub(replacement, source)
         if source != self.source:
-            root = _parser().parse(source).root_node
-            if not root.has_error:
+            root = _parsed(source)
+            if root is not None and not root.has_error:
                 self.source, self.root = source, root  # words are still cut from the text as it was
                 return
         if source.isascii() and self.plain and b"(" in source and not any(quote in source for quote in _QUOTES):
             starred = _EXTENDED.sub(lambda found: b"*" * len(found[0]), source)
-            root = _parser().parse(starred).root_node
-            if starred != source and not root.has_error:
+            root = _parsed(starred)
+            if starred != source and root is not None and not root.has_error:
                 self.source = self.leaves = starred
                 self.root, self.text = root, starred.decode()
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from _signal import ITIMER_REAL, SIG_IGN, SIGALRM, setitimer, signal  # type: ignore[import-not-found]  # `signal` loads enum
+from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum
+    ITIMER_REAL,
+    SIG_IGN,
+    SIG_UNBLOCK,
+    SIGALRM,
+    pthread_sigmask,
+    setitimer,
+    signal,
+)
 
 from corral.integrations.hooks.envelope import Answer, Asked, BadPayload, Said, loads
 
@@ -35,6 +43,7 @@ def main(arguments: list[str]) -> int:
         return _printed(Said("", f"corral: {words}; known: {', '.join(HOSTS)}\n", REFUSED_STATUS))
     try:
         signal(SIGALRM, _time_is_up)
+        pthread_sigmask(SIG_UNBLOCK, (SIGALRM,))  # a host may start its hooks with signals blocked
         setitimer(ITIMER_REAL, OWN_SECONDS)
         if pins := [word for word in arguments if word.startswith("--")]:
             from corral.owned import pin  # noqa: PLC0415  only an installed hook has some
@@ -70,8 +79,16 @@ def _answered(host: ModuleType, name: str, paths: list[str]) -> Said:
 
 def _judged(asked: Asked, name: str, paths: list[str]) -> Answer:
     from corral.integrations.hooks.judging import judge  # noqa: PLC0415  not for the calls of other tools
+    from corral.shell import try_first  # noqa: PLC0415
 
+    try_first(_parses)
     return judge(asked, name, os.environ, paths)
+
+
+def _parses(parser: object, source: bytes) -> bool:
+    from corral.integrations.hooks.trial import parses  # noqa: PLC0415  few texts are long
+
+    return parses(parser, source)
 
 
 def _leave_line(name: str, error: object) -> None:

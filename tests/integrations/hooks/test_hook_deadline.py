@@ -1,0 +1,117 @@
+"""Texts that keep the parser busy for seconds, where no Python signal arrives, and hooks that are stuck: all are refused."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hosting import DEADLINE_SECONDS, HOSTS, PROGRAM, PYTHON, Owner, dependencies, payload, refuses
+
+KILOBYTE = 1000
+EXTGLOB = "shopt -s extglob\n: "
+
+
+def repeated(head: str, piece: str, size: int, tail: str = "") -> str:
+    return head + piece * ((size - len(head) - len(tail)) // len(piece)) + tail
+
+
+# Each keeps tree-sitter-bash 0.25.1 busy for more than two seconds of processor time.
+SLOW = {
+    "extended globs, 60 kB": repeated(EXTGLOB, "+(a) ", 60 * KILOBYTE, "\nls"),
+    "extended globs, 90 kB": repeated(EXTGLOB, "+(a) ", 90 * KILOBYTE, "\nls"),
+    "extended globs, 125 kB": repeated(EXTGLOB, "+(a) ", 125 * KILOBYTE, "\nls"),
+    "alternatives": repeated(EXTGLOB, "@(a|b) ", 90 * KILOBYTE, "\nls"),
+    "negations": repeated(EXTGLOB, "!(a) ", 90 * KILOBYTE, "\nls"),
+    "an open negation": repeated("ls !(", "a|", 24 * KILOBYTE),
+    "nested globs": repeated("case x in ", "?(", 60 * KILOBYTE),
+    "open expansions": repeated("", "${", 60 * KILOBYTE),
+    "dollars in arithmetic": repeated("((", "$", 24 * KILOBYTE),
+    "in a nested shell": f"bash -c '{repeated('', '+(a) ', 90 * KILOBYTE)}'",
+    "grown by expansion": "x='" + "+(a) " * 60 + "'; " + "x=$x$x; " * 5 + 'eval ": ' + "$x" * 10 + '"',
+}
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Owner:
+    return Owner(tmp_path)
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_a_text_that_the_parser_is_slow_on_is_refused(slow: str, owner: Owner) -> None:
+    assert refuses(owner.hook("codex", payload("codex", owner, command=SLOW[slow])), "[structure-limit]")
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_every_host_is_told_so(host: str, owner: Owner) -> None:
+    done = owner.hook(host, payload(host, owner, command=SLOW["extended globs, 125 kB"]))
+    assert refuses(done, "[structure-limit]")
+
+
+def test_the_refusal_is_in_the_log(owner: Owner) -> None:
+    owner.hook("codex", payload("codex", owner, command=SLOW["extended globs, 60 kB"]))
+    line = json.loads((owner.state / "audit" / "log.jsonl").read_text().splitlines()[-1])
+    assert (line["decision"], [found["rule"] for found in line["findings"]]) == ("deny", ["structure-limit"])
+
+
+LINE = "some text of a file, (with) $signs\n"
+LONG = {
+    "plain commands": "echo one two three\n" * 500,
+    "quoted text": f"printf '%s' '{'a b c ' * 5000}'",
+    "a here-document": f"cat <<'END'\n{LINE * 2000}END\n",
+}
+
+
+@pytest.mark.parametrize("long", LONG)
+def test_a_long_text_that_is_quickly_parsed_is_allowed(long: str, owner: Owner) -> None:
+    assert owner.hook("codex", payload("codex", owner, command=LONG[long])).returncode == 0
+
+
+def started(owner: Owner, *before: str) -> "subprocess.Popen[bytes]":
+    """Start a hook whose payload does not end."""
+    hook = [*before, PYTHON, "-I", "-S", str(PROGRAM), "codex", *dependencies()]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(hook, env=owner.environ, cwd=owner.root, stdin=pipe, stdout=pipe, stderr=pipe)
+
+
+def test_an_alarm_that_the_host_has_blocked_still_ends_the_hook(owner: Owner) -> None:
+    block = "import os, signal, sys; signal.pthread_sigmask(0, {signal.SIGALRM}); os.execv(sys.argv[1], sys.argv[1:])"
+    with started(owner, PYTHON, "-c", block) as process:
+        out, err = process.stdout, process.stderr
+        assert out is not None
+        assert err is not None
+        status = process.wait(DEADLINE_SECONDS)
+        assert refuses(subprocess.CompletedProcess([], status, out.read(), err.read()), "took too long")
+
+
+def signalled(process: "subprocess.Popen[bytes]", sent: int) -> bool:
+    """Send a signal to the only child of a hook; say whether there was one before the hook ended."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while not (found := children.read_text().split()):
+        if process.poll() is not None:
+            return False
+        os.sched_yield()
+    try:
+        os.kill(int(found[0]), sent)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [(signal.SIGSTOP, "took too long"), (signal.SIGKILL, "[structure-limit]"), (signal.SIGSEGV, "[structure-limit]")],
+)
+def test_a_trial_that_is_stopped_or_crashes_refuses(sent: int, said: str, owner: Owner) -> None:
+    is_sent = False
+    while not is_sent:  # on a loaded machine the trial may be over before the signal comes
+        with started(owner) as process:
+            assert process.stdin is not None
+            process.stdin.write(payload("codex", owner, command=SLOW["extended globs, 125 kB"]))
+            process.stdin.close()
+            process.stdin = None
+            is_sent = signalled(process, sent)
+            out, err = process.communicate(timeout=DEADLINE_SECONDS)
+    assert refuses(subprocess.CompletedProcess([], process.returncode, out, err), said)
