@@ -29,7 +29,7 @@ def owner(port: int) -> Iterator[Owner]:
     with tempfile.TemporaryDirectory(prefix="corral-net-", dir="/var/tmp", ignore_cleanup_errors=True) as folder:
         made = Owner(Path(folder))
         granted = f'network = ["own.example:{port}", "index.example:443"]\nhosts = ["own.example=127.0.0.1"]\n'
-        made.policy(f"[containment]\n{granted}")
+        made.policy(f'host_questions = ["cursor"]\n[containment]\n{granted}')
         yield made
 
 

@@ -61,6 +61,26 @@ def test_without_files_the_built_in_profile_holds(home: Home) -> None:
     assert home.load("strict").config.profile == "strict"
 
 
+@pytest.mark.parametrize("is_trusted", [False, True])
+def test_a_project_cannot_say_that_a_person_answers_questions(home: Home, is_trusted: bool) -> None:
+    home.project.write_text('host_questions = ["cursor"]\n')
+    if is_trusted:
+        home.trust()
+    with pytest.raises(
+        PolicyError, match=r"corral.toml:1:1: host_questions is for the user's own policy, .*policy.toml"
+    ):
+        home.load()
+    home.owner.write_text('host_questions = ["cursor"]\n')
+    home.project.unlink()
+    assert home.load().config.host_questions == {"cursor"}
+
+
+def test_only_hosts_that_do_not_tell_can_be_named(home: Home) -> None:
+    home.owner.write_text('host_questions = ["codex"]\n')
+    with pytest.raises(PolicyError, match=r"policy.toml:1:.*must be one of copilot, cursor, not 'codex'"):
+        home.load()
+
+
 def test_the_owner_may_say_anything(home: Home) -> None:
     home.owner.write_text(
         'profile = "strict"\ntimeout_seconds = 0\nenvironment = ["CI"]\ndenylist = ["make"]\ninterpreters = ["tool"]\n'
@@ -423,6 +443,8 @@ def values_of(key: str) -> st.SearchStrategy[Any]:
     if row.kind == "network":
         named = ["example.org:443", "*.example.org:443", "a.example.org:443", "*.a.example.org:443", "[::1]:80"]
         return st.sampled_from(row.choices) | st.lists(st.sampled_from(named), unique=True, min_size=1, max_size=3)
+    if row.tighter == "owner":
+        return st.lists(st.sampled_from(["copilot", "cursor"]), unique=True, max_size=2)
     if row.kind == "agents":
         return st.lists(st.sampled_from(["claude", "codex"]), unique=True, max_size=2)
     if row.kind == "hosts":

@@ -24,6 +24,7 @@ TIGHTER = {
     "adds": "anything added",
     "grants": "nothing added",
     "free": "either",
+    "owner": "nothing: only the user's own file may have it",
     "network": "`off`, or fewer destinations",
 }
 KINDS = {

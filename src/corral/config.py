@@ -24,6 +24,7 @@ MAX_SECONDS = 1e9  # thirty years; against numbers that no clock of the kernel h
 DEFAULT_CONNECTIONS = 1024  # through the proxy at a time; against a command that opens them without end
 MAX_GRANTS = 1000  # of the network; each request is compared with all
 MAX_SPILL_BYTES = 2**30  # of one output; against a disk full of them
+QUIET_HOSTS = ("copilot", "cursor")  # they do not tell their hooks whether a person answers a question
 MAX_LIMIT = 2**62  # against numbers that no limit of the kernel holds
 # What a program loads code from, whatever the owner lists by pattern: only an exact name lets one of these through.
 LOADER_VARIABLES = (
@@ -272,6 +273,7 @@ class SandboxConfig(Record):
     interpreter_block: Collection[str] | None = None
     profile: str | Profile = "strict"
     env_allowlist: Collection[str] = DEFAULT_ENV_ALLOWLIST
+    host_questions: Collection[str] = ()  # hosts whose questions a person answers, of QUIET_HOSTS
     containment: Containment = Containment()
     limits: Limits = Limits()
     output: Output = Output()
@@ -297,6 +299,9 @@ class SandboxConfig(Record):
         else:
             put(self, "interpreter_block", _names("interpreter_block", self.interpreter_block))
         put(self, "env_allowlist", _names("env_allowlist", self.env_allowlist))
+        put(self, "host_questions", _names("host_questions", self.host_questions))
+        for name in self.host_questions:
+            _one_of("host_questions", name, QUIET_HOSTS)
         for name, kind in (("containment", Containment), ("limits", Limits), ("output", Output), ("audit", Audit)):
             if not isinstance(getattr(self, name), kind):
                 raise PolicyError(f"{name} must be a {kind.__name__}, not {getattr(self, name)!r}")

@@ -90,13 +90,25 @@ def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, b
             # Before what is not trusted: else that would be the first to speak of the profile.
             merge.ask_for(asked)
             asked = None
-        merge.add(compiled(data, digest, path, environ, root), path, trusted=trusted)
+        parsed = compiled(data, digest, path, environ, root)
+        if level == "project":
+            _refuse_owners_keys(parsed["settings"], path, environ)
+        merge.add(parsed, path, trusted=trusted)
     if asked is not None:
         merge.ask_for(asked)
     config = merge.config(root)
     _refuse_contradiction(config, merge.settings)
     _refuse_grants(config, merge.settings, environ)
     return Policy(config, tuple(sources), tuple(merge.settings))
+
+
+def _refuse_owners_keys(settings: list[tuple[str, object, int, int]], path: str, environ: Mapping[str, str]) -> None:
+    from corral.policykeys import KEYS  # noqa: PLC0415  where there is a file
+
+    for key, _, line, column in settings:
+        if key in KEYS and KEYS[key].tighter == "owner":
+            where = owner_file(environ)
+            raise PolicyError(f"{path}:{line}:{column}: {key} is for the user's own policy, {where}; remove it here")
 
 
 def read(path: str, root: str, level: str) -> bytes | None:

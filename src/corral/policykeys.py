@@ -27,6 +27,7 @@ class Key:
     adds     a list of refusals, to which anyone may add
     grants   a list of permissions, to which only the owner adds
     network  off is tighter than anything, and a shorter list of destinations than a longer one
+    owner    a list that only the owner's own file may have; a project's file that has it is an error, trusted or not
     free     neither value reaches further than the other
     """
 
@@ -64,6 +65,9 @@ KEYS = {
     "denylist": Key("names", "adds", "Programs that are refused by name, besides those that the profile refuses."),
     "interpreters": Key("names", "adds", "Programs whose -c or -e is inline code, besides those that are known."),
     "environment": Key("patterns", "grants", "Variables that commands see besides PATH and its like; * ends a prefix."),
+    "host_questions": Key(
+        "names", "owner", "Hosts whose questions a person answers, of those that do not tell: cursor, copilot. Only in the user's own file."
+    ),
     "containment.backend": Key(
         "choice", "rank", "What holds commands.", ("none", *(b for b in BACKENDS if b != "none")), ("auto", "warden", "bubblewrap")
     ),

@@ -192,6 +192,8 @@ class Merge:
             made["denylist"] = default_denylist(table) | set(values["denylist"])
         if "interpreters" in values:
             made["interpreter_block"] = default_interpreter_block() | set(values["interpreters"])
+        if "host_questions" in values:
+            made["host_questions"] = values["host_questions"]
         if "environment" in values:
             made["env_allowlist"] = DEFAULT_ENV_ALLOWLIST | set(values["environment"])
         values = {"containment.scratch": LASTING.scratch} | values

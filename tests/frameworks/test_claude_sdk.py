@@ -68,3 +68,17 @@ async def test_a_crash_is_a_refusal(project: Path) -> None:
     (hook,) = corral_hooks(project)["PreToolUse"][0].hooks
     decided = (await hook({"hook_event_name": 3}, None, {}))["hookSpecificOutput"]
     assert decided["permissionDecision"] == "deny"
+
+
+@pytest.mark.parametrize(("mode", "said"), [("default", "ask"), ("bypassPermissions", "deny"), ("", "deny")])
+async def test_a_question_is_asked_only_where_a_person_answers(project: Path, mode: str, said: str) -> None:
+    (hook,) = corral_hooks(project)["PreToolUse"][0].hooks
+    payload = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "cwd": str(project), "permission_mode": mode}
+    decided = await hook(payload | {"tool_input": {"command": "git reset --hard"}}, None, {})
+    assert decided["hookSpecificOutput"]["permissionDecision"] == said
+
+
+async def test_a_text_that_the_parser_is_slow_on_is_denied(project: Path) -> None:
+    decided = (await answer(project, "Bash", command="shopt -s extglob\n: " + "+(a) " * 18_000))["hookSpecificOutput"]
+    assert decided["permissionDecision"] == "deny"
+    assert "[structure-limit]" in decided["permissionDecisionReason"]

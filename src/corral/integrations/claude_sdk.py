@@ -1,6 +1,6 @@
-"""Claude Agent SDK: the hook of Claude Code in the program that uses the SDK. A crash refuses, as a hook that raises would let the call run.
+"""Claude Agent SDK: runs the hook of Claude Code as a process for each call of a session, so that its deadline and limits hold.
 
-A shell command that is allowed is rewritten, so that it runs contained.
+A shell command that is allowed is rewritten, so that it runs contained. A failure refuses: a hook that raises would let the call run.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ import asyncio
 import json
 import os
 
+from corral import spawn
 from corral.integrations.extras import missing
-from corral.integrations.hooks import claude
-from corral.integrations.hooks.envelope import Answer
-from corral.integrations.hooks.judging import judge
-from corral.integrations.placing import dependencies, package
+from corral.integrations.placing import command
 
 try:
     from claude_agent_sdk import HookMatcher
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 TIMEOUT_SECONDS = 30.0
+HOOK_SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
 
 
 def corral_hooks(root: str | os.PathLike[str] | None = None) -> dict[str, list[HookMatcher]]:
@@ -51,12 +50,12 @@ class PreToolUse:
         environ = dict(os.environ)
         if self._root is not None:
             environ["CLAUDE_PROJECT_DIR"] = self._root
-        asked = claude.read(payload, environ)
-        beside = dependencies()
-        paths = [] if beside == os.path.dirname(package()) else [beside]
-        answer = Answer("allow") if asked is None else judge(asked, "claude", environ, paths)
-        said = claude.render(answer, asked).stdout
-        answered: dict[str, Any] = json.loads(said) if said else {}
+        status, said, why = spawn.answer(
+            command("claude", environ), json.dumps(payload).encode(), environ, HOOK_SECONDS
+        )
+        if status not in (0, 2):
+            raise RuntimeError(f"the hook ended with status {status}: {why.decode('utf-8', 'replace').strip()}")
+        answered: dict[str, Any] = json.loads(said) if said or status else {}
         return answered
 
 

@@ -142,8 +142,9 @@ HOSTS = {
             _cursor,
             {"version": 1},
             rewrites=False,
-            note="Cursor cannot rewrite a command, so what it runs is judged but not contained; what only the kernel makes "
-            "harmless is asked about.",
+            note="Cursor cannot rewrite a command, so what it runs is judged but not contained. What would be asked about, or "
+            'is harmless only in the sandbox, is refused, unless your policy.toml says host_questions = ["cursor"]: '
+            "Cursor does not tell its hooks whether you answer its questions.",
         ),
         Host(
             "opencode",
@@ -166,6 +167,8 @@ HOSTS = {
             {"version": 1},
             switch=("disableAllHooks",),
             switch_files=(".github/copilot/settings.json", ".github/copilot/settings.local.json"),
+            note='What would be asked about is refused, unless your policy.toml says host_questions = ["copilot"]: '
+            "Copilot CLI does not tell its hooks whether you answer its questions.",
             project_note="Copilot CLI reads a project's hooks only in folders that it trusts.",
         ),
     )

@@ -28,6 +28,7 @@ def answered(owner: Owner, text: str, host: str = "claude") -> tuple[str, str]:
     """Return a host's decision and the command that runs instead."""
     envelope = {
         "hook_event_name": "PreToolUse",
+        "permission_mode": "default",
         "cwd": str(owner.root),
         "tool_name": "Bash",
         "tool_input": {"command": text},

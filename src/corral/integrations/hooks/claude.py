@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from corral.integrations.hooks.envelope import (
+    NOBODY,
+    PERSON,
     READ,
     SHELL,
     WRITE,
@@ -25,6 +27,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+# Who answers `ask`, by permission_mode. In bypassPermissions Claude Code 2.1.325 runs the call without asking; a mode that is not
+# listed may do the same.
+_ANSWERS = {
+    "default": PERSON,
+    "acceptEdits": PERSON,
+    "plan": PERSON,
+    "auto": NOBODY,
+    "dontAsk": NOBODY,
+    "bypassPermissions": NOBODY,
+}
 _SHELLS = ("Bash", "Monitor")
 _WRITES = {"Write": "file_path", "Edit": "file_path", "MultiEdit": "file_path", "NotebookEdit": "notebook_path"}
 _READS = {"Read": "file_path", "NotebookRead": "notebook_path", "Grep": "path", "Glob": "path", "LS": "path"}
@@ -46,18 +58,20 @@ def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
     given = object_at(payload, "tool_input")
     cwd = text_at(payload, "cwd")
     root = environ.get("CLAUDE_PROJECT_DIR", "")
+    mode = payload.get("permission_mode")
+    asks = _ANSWERS.get(mode, NOBODY) if isinstance(mode, str) else NOBODY
     if tool in _SHELLS:
         # Its shell goes on where the last command left it, but not where one went on in the background.
         keeps = "" if given.get("run_in_background") or tool != "Bash" else "directory"
         text = text_at(payload, "tool_input", "command")
-        return Asked(SHELL, cwd, root, text=text, given=given, rewrites=True, asks=True, keeps=keeps)
+        return Asked(SHELL, cwd, root, text=text, given=given, rewrites=True, asks=asks, keeps=keeps)
     if tool == "PowerShell":
         raise BadPayload("PowerShell is not read by corral")
     if tool in _READS:
         return Asked(READ, cwd, root, paths=files_in(given, (_READS[tool],), needed=False))
     paths = files_in(given, (_WRITES[tool],), needed=True)
     return (
-        None if all(_is_own_note(path, environ) for path in paths) else Asked(WRITE, cwd, root, paths=paths, asks=True)
+        None if all(_is_own_note(path, environ) for path in paths) else Asked(WRITE, cwd, root, paths=paths, asks=asks)
     )
 
 

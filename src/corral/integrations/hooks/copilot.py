@@ -1,10 +1,14 @@
-"""Copilot CLI, preToolUse. Its tool arguments are JSON inside a text; a timeout of the hook lets the call run there."""
+"""Copilot CLI, preToolUse. Its tool arguments are JSON inside a text; a timeout of the hook lets the call run there.
+
+With --allow-all it answers questions itself, and its payload does not tell.
+"""
 
 from __future__ import annotations
 
 from corral.integrations.hooks.envelope import (
     READ,
     SHELL,
+    UNKNOWN,
     WRITE,
     Answer,
     Asked,
@@ -42,7 +46,7 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
         raise BadPayload("the payload has no text at cwd")
     given = payload.get("toolArgs")
     if tool == "apply_patch" and isinstance(given, str):
-        return Asked(WRITE, cwd, paths=patched_files(given), asks=True)
+        return Asked(WRITE, cwd, paths=patched_files(given), asks=UNKNOWN, host="copilot")
     if isinstance(given, str):
         given = loads(given.encode("utf-8", "surrogatepass"))
     if not isinstance(given, dict):
@@ -51,15 +55,15 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
         # Its shells are sessions: they keep all that a command sets. One that is not waited for is left alone with that.
         keeps = "exports" if given.get("mode", "sync") == "sync" else ""
         text = text_at(given, "command")
-        return Asked(SHELL, cwd, text=text, given=given, rewrites=True, asks=True, keeps=keeps)
+        return Asked(SHELL, cwd, text=text, given=given, rewrites=True, asks=UNKNOWN, host="copilot", keeps=keeps)
     if tool == "write_bash":
         # Typed into a session: nobody knows whether a contained program reads it, or the session's own shell.
-        return Asked(SHELL, cwd, text=text_at(given, "input"), asks=True, is_typed=True)
+        return Asked(SHELL, cwd, text=text_at(given, "input"), asks=UNKNOWN, host="copilot", is_typed=True)
     if tool in _READS or (tool == "str_replace_editor" and given.get("command") == "view"):
         return Asked(READ, cwd, paths=files_in(given, ("path",), needed=False))
     if tool == "apply_patch":
-        return Asked(WRITE, cwd, paths=patched_files(text_at(given, "patch")), asks=True)
-    return Asked(WRITE, cwd, paths=files_in(given, ("path",), needed=True), asks=True)
+        return Asked(WRITE, cwd, paths=patched_files(text_at(given, "patch")), asks=UNKNOWN, host="copilot")
+    return Asked(WRITE, cwd, paths=files_in(given, ("path",), needed=True), asks=UNKNOWN, host="copilot")
 
 
 def render(answer: Answer, asked: Asked | None) -> Said:

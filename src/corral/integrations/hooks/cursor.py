@@ -1,5 +1,7 @@
 """Cursor, beforeShellExecution, beforeReadFile and preToolUse. It cannot rewrite: what only the kernel makes harmless is asked about.
 
+In Auto-review it answers questions itself, and its payload does not tell.
+
 Its allow is an empty object: what corral does not contain, it does not approve in place of the host's own prompts.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 from corral.integrations.hooks.envelope import (
     READ,
     SHELL,
+    UNKNOWN,
     WRITE,
     Answer,
     Asked,
@@ -43,7 +46,14 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
     roots = payload.get("workspace_roots")
     root = roots[0] if isinstance(roots, list) and roots and isinstance(roots[0], str) else ""
     if event == "beforeShellExecution":
-        return Asked(SHELL, _folder(payload.get("cwd"), root), root, text=text_at(payload, "command"), asks=True)
+        return Asked(
+            SHELL,
+            _folder(payload.get("cwd"), root),
+            root,
+            text=text_at(payload, "command"),
+            asks=UNKNOWN,
+            host="cursor",
+        )
     if event == "beforeReadFile":
         return Asked(READ, _folder(None, root), root, paths=files_in(payload, _PATHS, needed=False))
     tool = text_at(payload, "tool_name")

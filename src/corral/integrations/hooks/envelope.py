@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 SHELL, WRITE, READ = "shell", "write", "read"
+# Who answers a question of corral's: no person, a person, or a person if the user's own policy says so (host_questions),
+# because the host does not tell its hooks whether it asks or answers by itself.
+NOBODY, PERSON, UNKNOWN = "nobody", "person", "unknown"
 MAX_REASON = 4000  # characters; the hosts cut at 10,000 and some at less
 _INFINITE = (float("inf"), float("-inf"))
 # Keys by which the envelope of another host is known, and tools that run commands elsewhere.
@@ -44,12 +47,26 @@ class BadPayload(Exception):
 class Asked:
     """One call of a host's tool, shell text or files, and what the host can make of an answer.
 
-    `keeps` is what its shell keeps for the next command: nothing, the `directory`, or also the `exports`. `base` is where the
-    host works, by which the project is found if no root is named: what an agent chooses for a call chooses no project.
+    `asks` is who answers a question: NOBODY, PERSON or UNKNOWN. `keeps` is what its shell keeps for the next command: nothing,
+    the `directory`, or also the `exports`. `base` is where the host works, by which the project is found if no root is named:
+    what an agent chooses for a call chooses no project.
     """
 
     __slots__ = (
-        *("are_patterns", "asks", "base", "cwd", "given", "is_typed", "keeps", "kind", "paths", "rewrites", "root"),
+        *(
+            "are_patterns",
+            "asks",
+            "base",
+            "cwd",
+            "given",
+            "host",
+            "is_typed",
+            "keeps",
+            "kind",
+            "paths",
+            "rewrites",
+            "root",
+        ),
         "text",
     )
 
@@ -63,10 +80,11 @@ class Asked:
         paths: tuple[str, ...] = (),
         given: dict[str, Any] | None = None,
         rewrites: bool = False,
-        asks: bool = False,
+        asks: str = NOBODY,
         keeps: str = "",
         base: str = "",
         is_typed: bool = False,
+        host: str = "",
         are_patterns: bool = False,
     ) -> None:
         self.kind = kind
@@ -80,6 +98,7 @@ class Asked:
         self.keeps = keeps
         self.base = base or cwd
         self.is_typed = is_typed
+        self.host = host
         self.are_patterns = are_patterns
 
 

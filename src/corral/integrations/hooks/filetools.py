@@ -99,8 +99,12 @@ def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, env
     key = max(judged, key=decisions.__getitem__)
     data = effects()[key]
     why = f"{data['reason'].format(name='The tool', text=_shown(path), detail='')} {data['instead']} [path-{key}]"
-    if decisions[key] is Decision.ASK and asked.asks:
-        return Answer("ask", f"corral asks about this: {why}")
+    if decisions[key] is Decision.ASK:
+        from corral.integrations.hooks.questions import is_answered, why_nobody  # noqa: PLC0415  seldom asked about
+
+        if is_answered(asked, config):
+            return Answer("ask", f"corral asks about this: {why}")
+        why = f"{why}\n{why_nobody(asked, environ)} The user can allow it in the policy: effects.{key}."
     return Answer("deny", f"corral refuses this: {why}")
 
 

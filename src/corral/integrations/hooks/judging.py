@@ -29,7 +29,7 @@ _REMOVE = "/bin/rm"
 _STEERING = ("BASH_ENV", "ENV", "ZDOTDIR", "SHELL", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")
 _UNSET = "The owner can start the host without it; look into the project's .env too, which some hosts load."
 _UNRECORDED = "What is not in the owner's log does not run; the owner can mend that, or accept it by audit.required in the policy."
-_TYPED = "corral asks about this: it is typed into a session, piece by piece, and the session's own shell may read it, outside the sandbox."
+_TYPED = "It is typed into a session, piece by piece, and the session's own shell may read it, outside the sandbox."
 _UNCONTAINED = "This host cannot run it contained, where it would be allowed."
 
 
@@ -109,16 +109,16 @@ def _judge_shell(
     in_transaction = False
     if not asked.rewrites and verdict.allowed and config.rules.needs_containment:
         verdict = vet(call, load(asked.root, environ, profile="strict").config, machine)
-        answer = Answer("allow") if verdict.allowed else _asking(asked, verdict, _UNCONTAINED)
+        answer = Answer("allow") if verdict.allowed else _asking(asked, verdict, config, environ, _UNCONTAINED)
     elif verdict.decision is Decision.ASK:
         is_approved = _is_approved(asked, call, verdict, config, environ)
         in_transaction = not is_approved and _can_be_tried(asked, call, config, machine)
-        answer = Answer("allow") if is_approved or in_transaction else _asking(asked, verdict)
+        answer = Answer("allow") if is_approved or in_transaction else _asking(asked, verdict, config, environ)
     else:
         answer = Answer("allow") if verdict.allowed else Answer("deny", _told("corral refuses this", verdict))
     if asked.is_typed and answer.decision == "allow":
         # Two harmless pieces may make a command that is not.
-        answer = Answer("ask", _TYPED)
+        answer = _asking(asked, verdict, config, environ, _TYPED)
     id_ = audit.new_id()
     if asked.rewrites and answer.decision != "deny":
         rules = {finding.rule for finding in verdict.findings} if answer.decision == "ask" else ()
@@ -156,12 +156,15 @@ def _machine(text: str, config: SandboxConfig, environ: Mapping[str, str]) -> Ma
     )
 
 
-def _asking(asked: Asked, verdict: Verdict, why: str = "") -> Answer:
-    """Let the host ask, or refuse where it cannot: then the reason names what the owner could set."""
-    if asked.asks:
+def _asking(asked: Asked, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str], why: str = "") -> Answer:
+    """Let the host ask if a person answers there; else refuse, with what the user could set."""
+    from corral.integrations.hooks.questions import is_answered, why_nobody  # noqa: PLC0415  most calls are not asked about
+
+    if is_answered(asked, config):
         return Answer("ask", _told("corral asks about this", verdict, why))
-    keys = ", ".join(dict.fromkeys(_setting(finding) for finding in verdict.findings))
-    why = f"{why} Nobody can be asked here. The owner can allow it in the policy: {keys}.".strip()
+    why = f"{why} {why_nobody(asked, environ)}".strip()
+    if keys := ", ".join(dict.fromkeys(_setting(finding) for finding in verdict.findings)):
+        why = f"{why}\nThe user can allow it in the policy: {keys}."
     return Answer("deny", _told("corral refuses this", verdict, why))
 
 
@@ -177,6 +180,8 @@ def _told(head: str, verdict: Verdict, why: str = "") -> str:
     """Return all that was found, strictest first, each with the way out: who hears one reason at a time tries four times."""
     found = sorted(verdict.findings, key=lambda finding: (-finding.decision, finding.axis))[:MAX_TOLD]
     lines = [f"{finding.reason} {finding.instead}".strip() + f" [{finding.rule}]" for finding in found]
+    if not lines:
+        return f"{head}: {why}"
     text = f" {lines[0]}" if len(lines) == 1 else "".join(f"\n- {line}" for line in lines)
     return f"{head}:{text}" + (f"\n{why}" if why else "")
 
