@@ -5,7 +5,7 @@ The parser, the merge, the published schema and the documentation all read this 
 
 from __future__ import annotations
 
-from corral.config import BACKENDS, MAX_LIMIT, MAX_SECONDS, MAX_SPILL_BYTES
+from corral.config import BACKENDS, MAX_LIMIT, MAX_SECONDS, MAX_SPILL_BYTES, QUIET_HOSTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ KEYS = {
     "interpreters": Key("names", "adds", "Programs whose -c or -e is inline code, besides those that are known."),
     "environment": Key("patterns", "grants", "Variables that commands see besides PATH and its like; * ends a prefix."),
     "host_questions": Key(
-        "names", "owner", "Hosts whose questions a person answers, of those that do not tell: cursor, copilot. Only in the user's own file."
+        "names", "owner", "Hosts whose questions a person answers, of those that do not tell: cursor, copilot. Only in the user's own file.",
+        QUIET_HOSTS,
     ),
     "containment.backend": Key(
         "choice", "rank", "What holds commands.", ("none", *(b for b in BACKENDS if b != "none")), ("auto", "warden", "bubblewrap")

@@ -59,7 +59,7 @@ def _value(key: str) -> dict[str, Any]:
         return made | {
             "type": "array",
             "uniqueItems": True,
-            "items": {"type": "string", "pattern": _PATTERNS[row.kind]},
+            "items": {"enum": list(row.choices)} if row.choices else {"type": "string", "pattern": _PATTERNS[row.kind]},
         }
     if row.kind == "network":
         named = {"type": "string", "pattern": _PATTERNS["network"]}
