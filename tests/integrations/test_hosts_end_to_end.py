@@ -1,22 +1,26 @@
 """The hosts themselves, as their makers ship them, driven by a scripted model in a network namespace of the test's own.
 
-They are looked for in CORRAL_HOSTS, a directory of programs such as node_modules/.bin, and on PATH.
-CORRAL_MUST_HOSTS=1 turns a host that is missing into a failure.
+They are looked for in CORRAL_HOSTS, a directory of programs such as node_modules/.bin, and on PATH. A host of a version that was
+not tried is skipped: its protocol may be another. CORRAL_MUST_HOSTS=1 turns a skip into a failure.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import alone
+from corral.integrations.hosts import HOSTS as INSTALLED
+from corral.integrations.hosts import settings_path
 
 SCRIPTED = Path(__file__).with_name("scripted.py")
 SECONDS = 300  # OpenCode first waits for a registry that it cannot reach
@@ -106,7 +110,13 @@ HOSTS = {
         lambda path: {"tool": "create", "input": {"path": path, "file_text": "planted\n"}},
     ),
 }
-FAIL_CLOSED = ("claude", "gemini", "opencode", "copilot")  # what these do when the hook's interpreter is gone
+VERSIONS = {
+    "claude": ("2.1.325", "2.1.197"),
+    "codex": ("0.166.0",),
+    "gemini": ("0.61.0",),
+    "opencode": ("1.18.33",),
+    "copilot": ("1.0.102",),
+}
 KEEPERS = [name for name in HOSTS if HOSTS[name].keeps_directory]
 
 
@@ -116,6 +126,16 @@ def missing(why: str) -> None:
     pytest.skip(why)
 
 
+@cache
+def version_of(path: str) -> str:
+    """Return the version that a host's program says it has; in a home of its own, which it may write."""
+    with tempfile.TemporaryDirectory() as home:
+        environ = {"HOME": home, "PATH": os.environ["PATH"], "COPILOT_OFFLINE": "true", "DISABLE_AUTOUPDATER": "1"}
+        done = subprocess.run([path, "--version"], env=environ, capture_output=True, text=True, check=False)
+    found = re.search(r"\d+\.\d+\.\d+", done.stdout)
+    return found[0] if found else f"unknown ({done.stderr.strip()[-200:]})"
+
+
 def program(name: str) -> str:
     path = os.pathsep.join(filter(None, [os.environ.get("CORRAL_HOSTS"), os.environ["PATH"]]))
     found = shutil.which(name, path=path)
@@ -123,6 +143,8 @@ def program(name: str) -> str:
         missing(
             f"{name} is not installed: npm install it into a directory, and name its node_modules/.bin in CORRAL_HOSTS"
         )
+    if (version := version_of(str(found))) not in VERSIONS[name]:
+        missing(f"{found} is version {version}; these tests were made with {' and '.join(VERSIONS[name])}")
     return str(found)
 
 
@@ -240,7 +262,76 @@ def test_what_a_host_does_when_the_hook_cannot_start(session: Session) -> None:
         if file.is_file() and alone.PYTHON in file.read_text(errors="replace"):
             file.write_text(file.read_text().replace(alone.PYTHON, "/gone/python3"))
     session.drive(session.driven.shell(PLANT))
-    assert ("planted" not in session.bashrc) == (session.name in FAIL_CLOSED)
+    runs = session.name == "claude" and version_of(session.program) == "2.1.197"  # it knows no onFailure yet
+    assert ("planted" in session.bashrc) == runs
+
+
+# What each host does with the call when its hook fails, as corral would be started without a shell around it. docs/hooks.md tells it.
+FAILURES = {
+    "slow": "sleep 60",
+    "killed": "kill -9 $$",
+    "garbage": "echo '{\"decision\": oops'",
+    "exit 1": "exit 1",
+    "exit 2": "echo no >&2; exit 2",
+    "exit 2, silent": "exit 2",
+    "missing": "",
+}
+RUNS = {
+    ("claude", "2.1.325"): {"garbage"},
+    ("claude", "2.1.197"): {"slow", "killed", "garbage", "exit 1", "missing"},
+    ("codex", "0.166.0"): {"slow", "killed", "garbage", "exit 1", "exit 2, silent", "missing"},
+    ("gemini", "0.61.0"): {"slow", "killed", "garbage", "exit 1", "exit 2, silent"},
+    ("copilot", "1.0.102"): {"slow", "garbage"},
+}
+
+
+def with_hook(value: Any, words: list[str]) -> Any:
+    """Return settings in which every hook runs another program, and is waited for three seconds."""
+    if isinstance(value, list):
+        return [with_hook(item, words) for item in value]
+    if not isinstance(value, dict):
+        return value
+    changed = {"command": words[0], "bash": words[0], "args": [], "timeoutSec": 3}
+    changed["timeout"] = 3000 if value.get("timeout", 0) >= 1000 else 3
+    return {key: changed[key] if key in changed else with_hook(item, words) for key, item in value.items()}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in RUNS))
+def test_what_a_host_does_with_the_call_when_a_hook_fails(name: str, failure: str, tmp_path: Path) -> None:
+    session = Session(name, tmp_path)
+    session.install()
+    hook = tmp_path / "hook.sh"
+    if FAILURES[failure]:
+        hook.write_text(f"#!/bin/sh\ncat >/dev/null\n{FAILURES[failure]}\n")
+        hook.chmod(0o755)
+    path = Path(settings_path(INSTALLED[name], "user", str(session.work), {"HOME": str(session.home)}))
+    path.write_text(json.dumps(with_hook(json.loads(path.read_text()), [str(hook)])))
+    session.drive(session.driven.shell(PLANT))
+    assert ("planted" in session.bashrc) == (failure in RUNS[name, version_of(session.program)])
+
+
+def test_claude_code_runs_what_a_hook_asks_about_where_permissions_are_bypassed(tmp_path: Path) -> None:
+    # Why corral's hook asks nothing in that mode.
+    session = Session("claude", tmp_path)
+    session.install()
+    path = session.home / ".claude" / "settings.json"
+    body = {"hookEventName": "PreToolUse", "permissionDecision": "ask", "permissionDecisionReason": "may it?"}
+    hook = tmp_path / "hook.sh"
+    hook.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{json.dumps({'hookSpecificOutput': body})}'\n")
+    hook.chmod(0o755)
+    path.write_text(json.dumps(with_hook(json.loads(path.read_text()), [str(hook)])))
+    session.drive(session.driven.shell(PLANT))
+    assert "planted" in session.bashrc
+
+
+def test_corrals_hook_asks_nothing_there(tmp_path: Path) -> None:
+    session = Session("claude", tmp_path)
+    session.install()
+    (session.work / "file").write_text("kept")
+    (told,) = session.drive(session.driven.shell("git reset --hard; rm file"))
+    assert "Nobody can be asked here" in told
+    assert (session.work / "file").read_text() == "kept"
 
 
 def test_inside_codexs_own_sandbox_nothing_runs_and_the_model_reads_why() -> None:

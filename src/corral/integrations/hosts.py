@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
 PROGRAM = "/corral/integrations/hooks/program.py"
 TIMEOUT_SECONDS = 10  # the hook itself gives up after 4, and refuses; below that a loaded machine would be let through
+# Codex and Gemini CLI run the call where the hook's interpreter is gone or the hook is killed. This shell then answers in its place.
+_SHELL = (
+    "/bin/sh",
+    "-c",
+    '"$0" "$@" || { [ $? = 2 ] || echo "corral failed, so the call is refused; run: corral doctor" >&2; exit 2; }',
+)
 PLUGIN_LINE = "const COMMAND = "
 USER, PROJECT = "user", "project"
 
@@ -58,12 +64,13 @@ def _claude(words: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _codex(words: list[str]) -> dict[str, dict[str, Any]]:
-    hook = {"type": "command", "command": shlex.join(words), "timeout": TIMEOUT_SECONDS}
+    hook = {"type": "command", "command": shlex.join((*_SHELL, *words)), "timeout": TIMEOUT_SECONDS}
     return {"PreToolUse": {"matcher": f"^({'|'.join(codex.TOOLS)})$", "hooks": [hook]}}
 
 
 def _gemini(words: list[str]) -> dict[str, dict[str, Any]]:
-    hook = {"name": "corral", "type": "command", "command": shlex.join(words), "timeout": TIMEOUT_SECONDS * 1000}
+    command = shlex.join((*_SHELL, *words))
+    hook = {"name": "corral", "type": "command", "command": command, "timeout": TIMEOUT_SECONDS * 1000}
     return {"BeforeTool": {"matcher": f"^({'|'.join(gemini.TOOLS)})$", "hooks": [hook]}}
 
 
@@ -204,7 +211,7 @@ def is_used(host: Host, environ: Mapping[str, str]) -> bool:
 
 
 def words_of(hook: object) -> list[str]:
-    """Return the words of the command that an entry runs; none where it runs none."""
+    """Return the words of the command that an entry runs, without the shell around them; none where it runs none."""
     if not isinstance(hook, dict):
         return []
     command, given = hook.get("bash", hook.get("command")), hook.get("args")
@@ -213,7 +220,8 @@ def words_of(hook: object) -> list[str]:
     if isinstance(given, list):
         return [command, *map(str, given)]
     try:
-        return shlex.split(command)
+        words = shlex.split(command)
+        return words[len(_SHELL) :] if tuple(words[: len(_SHELL)]) == _SHELL else words
     except ValueError:
         return command.split()
 

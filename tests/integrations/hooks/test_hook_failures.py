@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from corral.integrations.hosts import HOSTS as INSTALLED
+from corral.integrations.hosts import hooks_in, run_by
 from hosting import DEADLINE_SECONDS, HOSTS, PACKAGE, PROGRAM, PYTHON, Owner, dependencies, payload, refuses
 
 MEGABYTE = 1024 * 1024
@@ -285,3 +287,27 @@ def test_the_command_line_gives_the_same_answer(host: str, command: str, owner: 
         program.stderr,
         program.returncode,
     )
+
+
+ENDS = {
+    "killed": (["/bin/sh", "-c", "kill -9 $$"], 2, b"corral failed"),
+    "crashed": (["/bin/sh", "-c", "kill -SEGV $$"], 2, b"corral failed"),
+    "missing": (["/nonexistent/python3", "-I"], 2, b"corral failed"),
+    "failed": (["/bin/sh", "-c", "exit 1"], 2, b"corral failed"),
+    "refused": (["/bin/sh", "-c", "echo no >&2; exit 2"], 2, b"no\n"),
+    "allowed": (["/bin/sh", "-c", "cat"], 0, b""),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("host", ["codex", "gemini"])
+def test_the_shell_around_a_hook_refuses_where_the_hook_cannot(host: str, end: str) -> None:
+    # Without it these two hosts run the call: tests/integrations/test_hosts_end_to_end.py
+    words, status, said = ENDS[end]
+    entries = INSTALLED[host].entries
+    assert entries is not None
+    (hook,) = hooks_in(next(iter(entries(words).values())))
+    done = subprocess.run(run_by(hook), input=b"a call", capture_output=True, check=False)
+    assert (done.returncode, said in done.stderr) == (status, True)
+    assert done.stderr.startswith(said) or end in ("killed", "crashed", "missing")
+    assert done.stdout == (b"a call" if status == 0 else b"")
