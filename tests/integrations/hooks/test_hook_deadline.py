@@ -102,7 +102,11 @@ def signalled(process: "subprocess.Popen[bytes]", sent: int) -> bool:
 
 @pytest.mark.parametrize(
     ("sent", "said"),
-    [(signal.SIGSTOP, "took too long"), (signal.SIGKILL, "[structure-limit]"), (signal.SIGSEGV, "[structure-limit]")],
+    [
+        (signal.SIGSTOP, "took too long on this call"),
+        (signal.SIGKILL, "[structure-limit]"),
+        (signal.SIGSEGV, "[structure-limit]"),
+    ],
 )
 def test_a_trial_that_is_stopped_or_crashes_refuses(sent: int, said: str, owner: Owner) -> None:
     is_sent = False
@@ -114,4 +118,6 @@ def test_a_trial_that_is_stopped_or_crashes_refuses(sent: int, said: str, owner:
             process.stdin = None
             is_sent = signalled(process, sent)
             out, err = process.communicate(timeout=DEADLINE_SECONDS)
-    assert refuses(subprocess.CompletedProcess([], process.returncode, out, err), said)
+    assert refuses(subprocess.CompletedProcess([], process.returncode, out, err), said, "[structure-limit]")
+    line = json.loads((owner.state / "audit" / "log.jsonl").read_text().splitlines()[-1])
+    assert (line["decision"], "structure-limit" in json.dumps(line)) == ("deny", True)

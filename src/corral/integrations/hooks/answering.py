@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 HOSTS = ("claude", "codex", "gemini", "cursor", "opencode", "copilot")
 REFUSED_STATUS = 2
+LOG_SECONDS = 1.0  # for the line about a call that corral failed on
 OWN_SECONDS = 4.0  # well below the shortest timeout that a host has, after which the call would run
 MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
 
 
 class _TooLong(BaseException):
-    """Our own time is up; not an Exception, so that no check of the guard takes it for its own crash."""
+    """Our own time is up; not an Exception, so that no check of the guard takes it for its own crash. Its argument is the rule."""
 
 
 def _time_is_up(*_: object) -> None:
@@ -82,7 +83,10 @@ def _judged(asked: Asked, name: str, paths: list[str]) -> Answer:
     from corral.shell import try_first  # noqa: PLC0415
 
     try_first(_parses)
-    return judge(asked, name, os.environ, paths)
+    try:
+        return judge(asked, name, os.environ, paths)
+    except _TooLong:
+        raise _TooLong("[structure-limit]") from None
 
 
 def _parses(parser: object, source: bytes) -> bool:
@@ -110,15 +114,21 @@ def _payload() -> bytes:
 
 
 def _refusal(name: str, error: BaseException) -> Said:
-    """Return the refusal of a call on which corral itself failed; a second alarm in the middle of it changes nothing."""
+    """Return the refusal of a call on which corral itself failed, and leave a line in the log if that can be done soon."""
     signal(SIGALRM, SIG_IGN)
     why = "took too long" if isinstance(error, _TooLong) else f"failed ({type(error).__name__}: {error})"
+    rule = f" {error}" if isinstance(error, _TooLong) and error.args else ""
     answer = Answer(
-        "deny", f"corral {why} on this call, so it is refused. Try something simpler, or run: corral doctor"
+        "deny", f"corral {why} on this call, so it is refused. Try something simpler, or run: corral doctor{rule}"
     )
     try:
-        if not isinstance(error, _TooLong):
-            _leave_line(name, answer.reason)
+        signal(SIGALRM, _time_is_up)
+        setitimer(ITIMER_REAL, LOG_SECONDS)
+        _leave_line(name, answer.reason)
+        signal(SIGALRM, SIG_IGN)
+    except BaseException:  # noqa: BLE001, S110  the refusal counts, not the line; the alarm comes once
+        pass
+    try:
         said: Said = _host(name).render(answer, None)
     except BaseException:  # noqa: BLE001  every host takes this for a refusal
         return Said("", f"{answer.reason}\n", REFUSED_STATUS)
