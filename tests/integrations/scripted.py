@@ -176,6 +176,7 @@ def responses(model: Model, body: dict[str, Any]) -> Events:
     else:
         item = {"type": "function_call", "id": f"f{len(results)}", "call_id": f"c{len(results)}", "name": call["tool"]}
         item |= {"arguments": json.dumps(call["input"]), "status": "completed"}
+        item |= {"namespace": call["namespace"]} if "namespace" in call else {}
     usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
     answer = {"id": f"r{len(results)}", "object": "response", "created_at": 1, "model": body.get("model", "")}

@@ -415,3 +415,66 @@ def test_gemini_runs_nothing_where_a_file_of_the_project_has_its_shell_load_anot
     alone.run("uninstall", "gemini", "--yes", home=session.home, cwd=session.work)
     session.drive(session.driven.shell("echo said"))
     assert "planted" in session.bashrc
+
+
+class McpHost(NamedTuple):
+    """The settings that connect a host to `corral mcp`, and its name for run_command."""
+
+    tool: dict[str, str]
+    settings: Callable[[list[str]], dict[str, str]]  # files below the home directory, for the server's words
+    env: dict[str, str] = {}  # noqa: RUF012
+
+
+def servers(words: list[str], **more: object) -> dict[str, Any]:
+    return {"mcpServers": {"corral": {"command": words[0], "args": words[1:], **more}}}
+
+
+MCP_HOSTS = {
+    "claude": McpHost(
+        {"tool": "mcp__corral__run_command"},
+        lambda words: {".claude.json": json.dumps(servers(words))},
+        {"MCP_CONNECTION_NONBLOCKING": "0"},  # or the first turn may come before the server's tools
+    ),
+    "codex": McpHost(
+        {"namespace": "mcp__corral", "tool": "run_command"},
+        lambda words: {
+            ".codex/config.toml": f"{CODEX}[mcp_servers.corral]\nrequired = true\n"
+            f"command = {json.dumps(words[0])}\nargs = {json.dumps(words[1:])}\n"
+        },
+    ),
+    "gemini": McpHost(
+        {"tool": "mcp_corral_run_command"},
+        lambda words: {
+            ".gemini/settings.json": json.dumps(
+                {**json.loads(HOSTS["gemini"].settings[".gemini/settings.json"]), **servers(words)}
+            )
+        },
+    ),
+    "opencode": McpHost(
+        {"tool": "corral_run_command"},
+        lambda words: {
+            ".config/opencode/opencode.json": json.dumps(
+                {**OPENCODE, "mcp": {"corral": {"type": "local", "command": words, "enabled": True}}}
+            )
+        },
+    ),
+    "copilot": McpHost(
+        {"tool": "corral-run_command"},
+        lambda words: {".copilot/mcp-config.json": json.dumps(servers(words, type="local", tools=["*"]))},
+    ),
+}
+
+
+@pytest.mark.parametrize("session", MCP_HOSTS, indirect=True)
+def test_the_model_reads_the_text_of_an_mcp_answer_and_not_its_record(session: Session) -> None:
+    host = MCP_HOSTS[session.name]
+    words = [sys.executable, "-m", "corral", "mcp", "--root", str(session.work)]
+    session.driven = session.driven._replace(configured=host.settings(words), env={**session.driven.env, **host.env})
+    (session.work / "only.txt").touch()
+    listed, refused = session.drive(
+        {**host.tool, "input": {"argv": ["ls"]}}, {**host.tool, "input": {"shell": "sudo ls"}}
+    )
+    assert "only.txt\n" in listed
+    assert "[corral: refused, nothing ran: sudo is on the denylist" in refused
+    assert "Run the command without it" in refused
+    assert [text for text in (listed, refused) if '"exit_code"' in text] == []

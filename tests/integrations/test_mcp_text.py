@@ -1,7 +1,10 @@
 """The text that a model reads of each tool's answer: short, complete enough to act on, and unable to drive a terminal."""
 
 import json
+import re
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -9,8 +12,12 @@ import jsonschema
 import pytest
 from anyio.from_thread import start_blocking_portal
 from mcp import Client
-from mcp_client_ways import Home, connected, told
+from mcp_client_ways import WAYS, Home, connected, served, told
+from mcp_client_ways import drive as drive_alone
+from mcp_types import Implementation
 
+from corral.integrations.mcp import shapes
+from corral.integrations.mcp.record_form import SHOWS_RECORD
 from observe import unique_seconds
 
 Drive = Callable[[Callable[[Client], Coroutine[Any, Any, None]]], None]
@@ -166,3 +173,76 @@ def test_the_text_of_a_listing_is_the_listing(drive: Drive) -> None:
         assert (result.content[0].text, len(record) > 500) == ("README.md\nmain.py\n", True)
 
     drive(body)
+
+
+CALLS = {
+    "run_command": {"shell": "ls"},
+    "check_command": {"shell": "ls"},
+    "start_process": {"shell": "sudo ls"},
+    "read_output": {"process_id": "none"},
+    "stop_process": {"process_id": "none"},
+}
+SCHEMAS = {
+    "run_command": shapes.RESULT_SCHEMA,
+    "check_command": shapes.VERDICT_SCHEMA,
+    "start_process": shapes.PROCESS_SCHEMA,
+}
+
+
+async def record_places(client: Client) -> dict[str, set[str]]:
+    """Return where a client finds the schema and the record of each tool, and check every record that it finds."""
+    places: dict[str, set[str]] = {}
+    for tool in (await client.list_tools()).tools:
+        result = await client.call_tool(tool.name, CALLS[tool.name])
+        record = (result.meta or {}).get("corral/record")
+        found = {"schema": tool.output_schema, "structured": result.structured_content, "aside": record}
+        places[tool.name] = {place for place, value in found.items() if value is not None}
+        for value in filter(None, (result.structured_content, record)):
+            jsonschema.validate(value, SCHEMAS[tool.name])
+        if tool.name == "run_command":
+            assert result.content[0].text == "README.md\nmain.py\n"
+    return places
+
+
+ASIDE = {tool: {"aside"} if tool in SCHEMAS else set[str]() for tool in CALLS}
+STRUCTURED = {tool: {"schema", "structured"} if tool in SCHEMAS else {"schema"} for tool in CALLS}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("claude-code", ASIDE), ("some-other-client", STRUCTURED)], ids=["known", "other"]
+)
+@pytest.mark.parametrize(("transport", "mode"), WAYS)
+def test_the_clients_name_chooses_where_the_record_is(
+    home: Home, transport: str, mode: str, name: str, expected: dict[str, set[str]]
+) -> None:
+    async def body() -> None:
+        with served(home) if transport == "http" else nullcontext() as server:
+            info = Implementation(name=name, version="1")
+            async with connected(home, transport, mode, server, client_info=info) as client:
+                assert await record_places(client) == expected
+
+    drive_alone(body)
+
+
+def test_the_page_names_the_clients_that_get_the_record_aside() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text()
+    rows = [line.split("|")[1:-1] for line in page.splitlines() if line.endswith("| `_meta` |")]
+    assert {name for row in rows for name in re.findall("`(.+?)`", row[1])} == set(SHOWS_RECORD)
+
+
+def test_the_name_changes_no_verdict(home: Home) -> None:
+    """A client that calls itself another is judged as before: the name is its own claim."""
+
+    async def body() -> None:
+        for name in ("claude-code", "some-other-client"):
+            info = Implementation(name=name, version="1")
+            async with connected(home, "stdio", "auto", client_info=info) as client:
+                texts = [
+                    (await client.call_tool("run_command", {"shell": s})).content[0].text for s in ("sudo ls", "id")
+                ]
+                said.append(texts)
+
+    said: list[list[str]] = []
+    drive_alone(body)
+    assert said[0] == said[1]
+    assert said[0][0].startswith("[corral: refused, nothing ran: sudo is on the denylist")

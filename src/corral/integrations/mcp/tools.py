@@ -31,6 +31,7 @@ from corral.integrations.mcp.calls import (
 )
 from corral.integrations.mcp.desk import MAX_SECONDS, Desk
 from corral.integrations.mcp.jobs import Job, Log
+from corral.integrations.mcp.record_form import choose_record_form
 from corral.integrations.mcp.summary import process_text, result_text, verdict_text
 from corral.integrations.otel import record_verdict
 from corral.terminal import clip, visible
@@ -47,7 +48,7 @@ INSTRUCTIONS = (
     "Commands run inside the project, contained by the kernel; the network is off unless the owner's policy grants it, all of it or destinations by name. "
     "A refused call is a result that says why and what to do instead: do that, or ask the owner; trying the same "
     "in other words does not help. Use start_process for servers and whatever outlives one call. The text of a result is what the command "
-    "printed, then lines in [corral: ...] on how it ended; the structured content is the whole record. "
+    "printed, then lines in [corral: ...] on how it ended; structured content, where there is any, is the whole record. "
     "A result with a transaction has changed nothing yet: its hint says what the owner can do. The policy is the resource corral://policy."
 )
 
@@ -247,6 +248,7 @@ def make_server(desk: Desk) -> MCPServer[Desk]:
         instructions=INSTRUCTIONS,
         tools=tools,
         lifespan=life,
+        middleware=[choose_record_form],
         log_level="ERROR",
     )
     about = "What the guard decides and what the kernel holds here, as JSON: the owner's to change, not an agent's."
