@@ -8,7 +8,7 @@ if not __package__:
     while sys.argv[1:] and sys.argv[1].startswith("--path="):
         sys.path.append(sys.argv.pop(1).partition("=")[2])
     pins = []
-    while sys.argv[1:] and sys.argv[1].startswith(("--HOME=", "--XDG_")):
+    while sys.argv[1:] and sys.argv[1].startswith(("--HOME=", "--XDG_", "--TMPDIR=")):
         pins.append(sys.argv.pop(1))
     if pins:
         import os

@@ -10,6 +10,7 @@ from signal import SIGKILL
 from time import monotonic, sleep
 
 from corral.config import Containment, Limits, SandboxConfig
+from corral.containment.temporary import directory_here
 from corral.frozen import Record, frozen
 from corral.model import Call
 from corral.sandbox import Sandbox
@@ -220,7 +221,7 @@ class Stage:
     """A temporary home with a key, a project, a copy of it for runs without corral, and a listener on loopback."""
 
     def __enter__(self) -> Self:
-        self._directory = tempfile.mkdtemp(prefix="corral-demo-")
+        self._directory = tempfile.mkdtemp(prefix="corral-demo-", dir=directory_here())
         place = os.path.realpath(self._directory)
         self.home, self.root, self.copy = (os.path.join(place, name) for name in ("home", "project", "copy"))
         self.token = f"corral-demo-{os.urandom(8).hex()}"

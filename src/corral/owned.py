@@ -21,7 +21,7 @@ _PLACES = {
 
 def pinned(environ: Mapping[str, str]) -> list[str]:
     """Return words that fix where the owner's files lie: a host may load its environment from a file in the project."""
-    names = ("HOME", *(variable for variable, _ in _PLACES.values()))
+    names = ("HOME", *(variable for variable, _ in _PLACES.values()), "TMPDIR")
     return [f"--{name}={environ[name]}" for name in names if environ.get(name, "").startswith("/")]
 
 
@@ -29,7 +29,7 @@ def pin(words: list[str], environ: MutableMapping[str, str]) -> None:
     """Put the owner's files where such words say; what they do not name is where the home has it."""
     named = dict(word[2:].split("=", 1) for word in words)
     if "HOME" in named:
-        for variable, _ in _PLACES.values():
+        for variable in (*(variable for variable, _ in _PLACES.values()), "TMPDIR"):
             environ.pop(variable, None)
     environ.update(named)
 

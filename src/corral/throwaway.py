@@ -5,9 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-import tempfile
 
 from corral.containment.scratch import remove
+from corral.containment.temporary import directory_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,10 @@ class Throwaway:
     """A directory of this process alone, for as long as it is open."""
 
     def __init__(self, prefix: str) -> None:
-        _sweep(prefix)
-        self.path = tempfile.mkdtemp(prefix=prefix)
+        above = directory_here()
+        _sweep(prefix, above)
+        self.path = f"{above}/{prefix}{os.urandom(8).hex()}"
+        os.mkdir(self.path, 0o700)
         self._descriptor = os.open(f"{self.path}/{_LOCK}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         # Only now: a lock that is there and not held means that nobody is left.
@@ -41,8 +43,7 @@ class Throwaway:
         self.close()
 
 
-def _sweep(prefix: str) -> None:
-    above = tempfile.gettempdir()
+def _sweep(prefix: str, above: str) -> None:
     for name in os.listdir(above):
         path = f"{above}/{name}"
         if name.startswith(prefix) and _is_own_directory(path) and _is_abandoned(path):

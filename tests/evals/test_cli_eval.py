@@ -216,7 +216,7 @@ def test_killed_half_way_and_resumed_exactly_the_rest_runs(tmp_path: Path, monke
     endless = {"profile": "workspace", "argv": ["sleep", "1000"], "timeout_seconds": 1000}
     written(tmp_path, *many[:-1], many[-1] | endless)
     journal = tmp_path / "corral-eval/journal.jsonl"
-    room = tmp_path / "room"
+    room = tmp_path.with_name(f"{tmp_path.name}-room")
     room.mkdir()
     monkeypatch.setenv("TMPDIR", str(room))
     process = subprocess.Popen(

@@ -30,8 +30,6 @@ _CANNOT_OPEN = (
     EROFS,
 )  # the place is at fault, not a line of code
 
-_NO_TEMPORARY = "No usable temporary directory"  # Python's words; there is no error of its own for it
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one corral command and return the exit code of the process."""
@@ -65,9 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return FAILURE_STATUS
         if isinstance(error, OSError) and error.errno in _CANNOT_OPEN and error.filename is not None:
             print(f"corral: {visible(os.fsdecode(error.filename))}: {error.strerror}", file=sys.stderr)
-            return FAILURE_STATUS
-        if isinstance(error, FileNotFoundError) and _NO_TEMPORARY in (said := str(error.strerror)):
-            print(f"corral: {visible(said)}; set TMPDIR to a directory that you can write", file=sys.stderr)
             return FAILURE_STATUS
         import traceback  # noqa: PLC0415
 

@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 
+from corral.containment.temporary import directory_here
 from corral.errors import CorralError
 from corral.record import json_text
 from corral.terminal import clip, terminal_of, visible, wrap
@@ -28,7 +29,7 @@ class MissingError(CorralError):
 def main(options: argparse.Namespace) -> int:
     """Run the demo; 0 only if the tests are green in the end and all is as it must be."""
     terminal = terminal_of(sys.stderr, os.environ)
-    with tempfile.TemporaryDirectory(prefix="corral-demo-") as place:
+    with tempfile.TemporaryDirectory(prefix="corral-demo-", dir=directory_here()) as place:
         # mini-swe-agent greets when it is imported, and makes a directory in the user's own config.
         os.environ.update({"MSWEA_SILENT_STARTUP": "1", "MSWEA_GLOBAL_CONFIG_DIR": place})
         try:

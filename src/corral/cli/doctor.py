@@ -8,6 +8,7 @@ import tempfile
 
 from corral.audit import Log, directory
 from corral.config import Containment, SandboxConfig
+from corral.containment.temporary import directory_here
 from corral.doctor.examine import Check, examine
 from corral.doctor.facts import gather
 from corral.doctor.report import report_text
@@ -57,6 +58,6 @@ def _facts(options: argparse.Namespace) -> Facts:
         config = SandboxConfig(options.root, containment=containment)
     except PolicyError as error:
         # As in a container that starts in the root directory: the machine can be examined anyway.
-        with tempfile.TemporaryDirectory(prefix="corral-doctor-") as place:
+        with tempfile.TemporaryDirectory(prefix="corral-doctor-", dir=directory_here()) as place:
             return gather(SandboxConfig(place, containment=containment), str(error))
     return gather(config)

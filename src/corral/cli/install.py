@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 
+from corral.containment.temporary import directory_here
 from corral.errors import PolicyError
 from corral.integrations.canary import FAIL, prove
 from corral.integrations.hosts import HOSTS, PROJECT, USER, is_used
@@ -116,7 +117,7 @@ def difference(change: Change, terminal: Terminal) -> Iterator[str]:
 def _proven(host: Host, path: str, root: str) -> tuple[HookCheck, ...]:
     if root:
         return tuple(prove(host, path, root, os.environ))
-    with tempfile.TemporaryDirectory(prefix="corral-canary-") as empty:
+    with tempfile.TemporaryDirectory(prefix="corral-canary-", dir=directory_here()) as empty:
         return tuple(prove(host, path, os.path.realpath(empty), os.environ))
 
 

@@ -12,6 +12,7 @@ from corral import __version__, approvals, audit, owned
 from corral.config import checked_root
 from corral.containment import layers
 from corral.containment.holding import unmet
+from corral.containment.temporary import make
 from corral.errors import CorralError, PolicyError
 from corral.frozen import Record, frozen
 from corral.policy import load
@@ -128,9 +129,7 @@ def _log_lines(policy: Policy | None) -> Iterator[Line]:
 
 
 def _probed(network: object) -> tuple[str, tuple[str, ...]]:
-    base = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  a directory of our own in it
-    stage = f"{base}/corral-probe-{os.urandom(8).hex()}"
-    os.mkdir(stage, 0o700)
+    stage = make("corral-probe-")
     try:
         return layers.downgrade(layers.wanted(network), layers.probe(stage))
     finally:

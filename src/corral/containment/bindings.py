@@ -10,10 +10,11 @@ import os
 import stat
 
 from corral.containment.backend import UnusableError
+from corral.containment.kernel import open_known
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     Step = tuple[str, str, str, str]  # what, target, source, how
 
@@ -35,6 +36,19 @@ def arguments(steps: Sequence[Step], scratch: str, *, own_proc: bool) -> list[st
     for step in dict.fromkeys(steps):
         found += tree.argument(*step)
     return [*found, "--remount-ro", "/"]
+
+
+def expected(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> list[tuple[str, int, int]]:
+    """Return each place that shows something from outside, with the device and inode that must be found there."""
+    covered = {target for what, target, _, _ in steps if what in ("mask", "tmpfs")}
+    found = []
+    for what, target, source, how in steps:
+        if what == "bind" and how != "node" and target not in covered and not _inside(target, _DEVICES):
+            opened = open_known(source, known)
+            status = os.fstat(opened)
+            os.close(opened)
+            found.append((target, status.st_dev, status.st_ino))
+    return found
 
 
 def prepare(steps: Sequence[Step], scratch: str) -> None:

@@ -114,7 +114,7 @@ class Bubblewrap:
         """
         plan, words = self.plan, self._arguments()
         counters = dict(enumerate(bounds.named.items(), FIRST_COUNTER))
-        facts |= {"has_outlet": outlet >= 0}
+        facts |= {"has_outlet": outlet >= 0, "expected": bindings.expected(plan["steps"], plan["known"])}
         facts |= {"counters": [(number, name, counter.word) for number, (name, counter) in counters.items()]}
         told = wire.sealed("plan", wire.pack_plan(plan | facts | {"held": tuple(layers)}))
         passed = {SOCK: ours.fileno(), LIVES: lives, PLAN: told}

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 def confine(plan: dict[str, Any], layers: Collection[str], keeper: int) -> None:
     """Confine this process as far as the layers go; the pid and net namespaces are those it was started in."""
     if plan["backend"] == "bubblewrap":
-        # It has made the namespaces and the tree, and its filter is on already.
-        _recognise(*plan["project"])
+        # It has made the namespaces and the tree, and its filter is on already. It follows links, so what it bound is compared.
+        for expected in (plan["project"], *plan["expected"]):
+            _recognise(*expected)
         give_up(plan, layers)
         return
     namespaces.unshare(*(name for name in ("mount", "ipc", "uts", "cgroup") if name in layers))
     if "mount" in layers:
-        mounts.enter(plan["steps"], plan["scratch"], own_proc="proc" in layers)
+        mounts.enter(plan["steps"], plan["scratch"], plan["known"], own_proc="proc" in layers)
         _recognise(*plan["project"])
     privileges.leave_keyring()
     privileges.forbid_core_dumps()
@@ -39,7 +40,8 @@ def give_up(plan: dict[str, Any], layers: Collection[str]) -> None:
         # After the last mount: a rule binds to what lies there when it is made.
         rules = plan["rules"] if "mount" in layers else plan["rules_without_mounts"]
         deny_tcp = "net" not in layers and plan["network"] != "on"
-        landlock.confine(rules, deny_tcp=deny_tcp, logged=plan["audited"])
+        known = None if "mount" in layers else plan["known"]
+        landlock.confine(rules, deny_tcp=deny_tcp, logged=plan["audited"], known=known)
     privileges.drop(privileges.FILE_CAPABILITIES if plan["full_map"] and os.geteuid() == 0 else ())
     tree.hide()
 

@@ -74,7 +74,9 @@ class Holding:
             if self.lasts:
                 self.scratch = lasting.place(self.config.project_root, self.view.shared, os.environ, make=True)
             if not self.lasts or not self.scratch:
-                self.lasts, self.scratch = False, scratch.private(os.environ)
+                self.lasts = False
+                shared = (self.config.project_root, *containment.write, *self.view.shared)
+                self.scratch = scratch.private(shared, os.environ)
             self._opened = self._mark(self.view)
         return pack_plan(
             plan

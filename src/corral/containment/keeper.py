@@ -111,7 +111,7 @@ def _enter(
         return "none", "none", ()
     if plan["scratch_lasts"]:
         plan["held_scratch"] = lasting.hold(plan["scratch"])
-    scratch.make(plan["scratch"], plan["home_files"])
+    plan["known"] = scratch.make(plan["scratch"], plan["home_files"])
     plan["outside"] = identities()
     available = layers.probe(plan["scratch"])
     held = _choose_backend(plan, available)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
+from _struct import pack
+from errno import ELOOP, ENOSYS, EPERM, ESTALE
 from fcntl import ioctl
 from sys import byteorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 # From 424 on all machines share one table.
 _SHARED = {
     "open_tree": 428,
     "move_mount": 429,
+    "fsopen": 430,
+    "fsconfig": 431,
+    "fsmount": 432,
     "openat2": 437,
     "mount_setattr": 442,
     "landlock_create_ruleset": 444,
@@ -25,6 +35,8 @@ MACHINE = os.uname().machine
 NUMBERS = _SHARED | _OWN.get(MACHINE, {})
 
 _AT_FDCWD = -100
+_RESOLVE_NO_SYMLINKS = 4
+_REFERENCE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _AT_EMPTY_PATH = 0x1000
 _AT_HANDLE_FID = 0x200  # of a file system whose handles cannot be opened; unknown to old kernels
 _MAX_HANDLE_BYTES = 128
@@ -64,6 +76,39 @@ def call(name: str, *arguments: Argument) -> int:
 def prctl(option: int, value: int = 0, third: int = 0) -> int:
     """Set a property of this process."""
     return call("prctl", option, value, third, 0, 0)
+
+
+def open_known(path: str, known: Mapping[str, Sequence[int]]) -> int:
+    """Open a path as a reference, without following any link in it. `known` has the device and inode that some must have."""
+    how = pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS)
+    try:
+        descriptor = syscall("openat2", _AT_FDCWD, os.fsencode(path), how, len(how))
+    except OSError as error:
+        if error.errno not in (ENOSYS, EPERM):
+            raise
+        # The filter of another sandbox, or of an old container engine.
+        descriptor = _open_by_parts(path)
+    if path in known:
+        found = os.fstat(descriptor)
+        if [found.st_dev, found.st_ino] != [*known[path]]:
+            os.close(descriptor)
+            raise OSError(ESTALE, f"{path} was replaced since the sandbox was made")
+    return descriptor
+
+
+def _open_by_parts(path: str) -> int:
+    at = os.open("/", _REFERENCE | os.O_DIRECTORY)
+    names = path.strip("/").split("/") if path.strip("/") else []
+    for number, name in enumerate(names, 1):
+        above = at
+        try:
+            at = os.open(name, _REFERENCE | (os.O_DIRECTORY if number < len(names) else 0), dir_fd=above)
+        finally:
+            os.close(above)
+    if stat.S_ISLNK(os.fstat(at).st_mode):
+        os.close(at)
+        raise OSError(ELOOP, f"{path} is a link")
+    return at
 
 
 def handle(path: str, directory: int = _AT_FDCWD) -> bytes:

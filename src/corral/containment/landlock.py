@@ -6,11 +6,11 @@ import os
 import stat
 from _struct import pack
 
-from corral.containment.kernel import syscall
+from corral.containment.kernel import open_known, syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _CREATE_RULESET_VERSION = 1
 _RULE_PATH_BENEATH = 1
@@ -79,20 +79,31 @@ def restrict_flags(abi: int, *, logged: bool) -> int:
     return flags
 
 
-def confine(rules: Sequence[tuple[str, str]], *, deny_tcp: bool, logged: bool = False) -> None:
-    """Allow what the rules name, path and rights, and nothing else. `deny_tcp` is for those in the host's network."""
+def confine(
+    rules: Sequence[tuple[str, str]],
+    *,
+    deny_tcp: bool,
+    logged: bool = False,
+    known: Mapping[str, Sequence[int]] | None = None,
+) -> None:
+    """Allow what the rules name, path and rights, and nothing else. `deny_tcp` is for those in the host's network.
+
+    `known` is given outside of a tree of one's own: then no rule is made for what a link leads to, nor for another directory
+    than the one that is known.
+    """
     abi = version()
     files = handled_files(abi)
     attr = attributes(abi, deny_tcp=deny_tcp)
     ruleset = syscall("landlock_create_ruleset", attr, len(attr), 0)
     for path, rights in rules:
-        _allow(ruleset, path, RIGHTS[rights] & files)
+        _allow(ruleset, path, RIGHTS[rights] & files, known)
     syscall("landlock_restrict_self", ruleset, restrict_flags(abi, logged=logged))
     os.close(ruleset)
 
 
-def _allow(ruleset: int, path: str, rights: int) -> None:
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+def _allow(ruleset: int, path: str, rights: int, known: Mapping[str, Sequence[int]] | None) -> None:
+    # In a tree that bubblewrap has made, its filter refuses openat2 already.
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC) if known is None else open_known(path, known)
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES

@@ -45,7 +45,8 @@ def places(
     home = environ.get("HOME", "")
     bases = [(cache, ("corral", kind)), (home and f"{home}/.cache", ("corral", kind))]
     bases.append(("/var/tmp", (f"corral-{os.geteuid()}", kind)))  # noqa: S108  the directory must be ours alone
-    roots = list(writable)
+    # Also where it is shown read-only: commands of another sandbox may write it.
+    roots = [project, *writable]
     for base, below in bases:
         real = os.path.realpath(base) if base.startswith("/") else ""
         if not real or any(_inside(real, root) or _inside(root, f"{real}/{below[0]}") for root in roots):
@@ -83,7 +84,7 @@ def _is_ours(base: str, below: tuple[str, ...], *, make: bool) -> bool:
             return False
         for name in below:
             if make:
-                _make(name, at)
+                scratch.make_one(name, at)
             inner = os.open(name, _DIRECTORY, dir_fd=at)
             os.close(at)
             at = inner
@@ -98,17 +99,10 @@ def _is_ours(base: str, below: tuple[str, ...], *, make: bool) -> bool:
     return True
 
 
-def _make(path: str, above: int | None = None) -> None:
-    try:
-        os.mkdir(path, 0o700, dir_fd=above)
-    except FileExistsError:
-        return
-
-
 def hold(path: str) -> int:
     """Make the directory if need be, and return a descriptor while which is open nobody removes it."""
     while True:
-        _make(path)
+        scratch.make_one(path)
         descriptor = os.open(path, _DIRECTORY)
         flock(descriptor, LOCK_SH)
         if _is_at(path, descriptor):

@@ -132,7 +132,7 @@ def _trial_of(name: str) -> Callable[[], None]:
 def _try_tree(stage: str, *, own_proc: bool) -> None:
     # Not the unshare alone: where AppArmor restricts user namespaces, only the first mount fails.
     namespaces.unshare("mount")
-    mounts.enter(_MINIMAL, stage, own_proc=own_proc)
+    mounts.enter(_MINIMAL, stage, {}, own_proc=own_proc)
 
 
 def _try_landlock(stage: str) -> None:

@@ -11,36 +11,37 @@ import stat
 from _struct import pack
 from errno import EEXIST
 
-from corral.containment.kernel import call, syscall
+from corral.containment.kernel import call, open_known, syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     Step = tuple[str, str, str, str]  # what, target, source, how
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 _MNT_DETACH = 2
-_AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x100, 0x1000, 0x8000
+_AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH, _AT_RECURSIVE = 0x100, 0x1000, 0x8000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 4, 0x40
 _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 4, 8
+_FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 1, 1, 1, 6
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _CLEAN = _NOSUID | _NODEV
 _FILTERS = {"ro": _CLEAN | _RDONLY, "rw": _CLEAN, "node": _NOSUID | _NOEXEC}
 _EMPTY = "/.empty"  # what a masked file becomes; gone when the tree is complete
 
 
-def enter(steps: Sequence[Step], stage: str, *, own_proc: bool) -> None:
+def enter(steps: Sequence[Step], stage: str, known: Mapping[str, Sequence[int]], *, own_proc: bool) -> None:
     """Make the tree on `stage`, a directory nobody else uses, and make it this process's root for good.
 
-    The process must be in a new mount namespace, and for a /proc of its own in a new pid namespace.
+    The process must be in a new mount namespace, and for a /proc of its own in a new pid namespace. What is `known` by device
+    and inode must still be that: a command may have put something else in its place.
     """
     call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
-    clones = {target: _clone_outside(source, how) for what, target, source, how in steps if what == "bind"}
-    proc = -1 if own_proc else _clone_outside("/proc", "ro")
-    call("mount", b"tmpfs", os.fsencode(stage), b"tmpfs", _MS_NOSUID | _MS_NODEV, b"mode=0755,size=16m")
-    os.chdir(stage)
+    clones = {target: _clone_outside(source, how, known) for what, target, source, how in steps if what == "bind"}
+    proc = -1 if own_proc else _clone_outside("/proc", "ro", known)
+    _enter_memory(stage, known)
     os.mkdir("proc")
     if own_proc:
         # Before the pivot: the kernel gives a new proc only to those who still see a whole one.
@@ -67,9 +68,26 @@ def _proc(target: bytes) -> None:
     call("mount", b"proc", target, b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, b"hidepid=ptraceable")
 
 
-def _clone_outside(source: str, how: str) -> int:
-    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE
-    clone = syscall("open_tree", _AT_FDCWD, os.fsencode(source), flags)
+def _enter_memory(stage: str, known: Mapping[str, Sequence[int]]) -> None:
+    """Mount an empty file system on the stage, and make its root the working directory, neither by a path."""
+    context = syscall("fsopen", b"tmpfs", _FSOPEN_CLOEXEC)
+    for key, value in ((b"mode", b"0755"), (b"size", b"16m")):
+        syscall("fsconfig", context, _FSCONFIG_SET_STRING, key, value, 0)
+    syscall("fsconfig", context, _FSCONFIG_CMD_CREATE, None, None, 0)
+    mount = syscall("fsmount", context, _FSMOUNT_CLOEXEC, _CLEAN)
+    place = open_known(stage, known)
+    _move(mount, place)
+    os.fchdir(mount)
+    for descriptor in (context, mount, place):
+        os.close(descriptor)
+
+
+def _clone_outside(source: str, how: str, known: Mapping[str, Sequence[int]]) -> int:
+    # Opened first, because open_tree itself follows links on the way.
+    opened = open_known(source, known)
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
+    clone = syscall("open_tree", opened, b"", flags)
+    os.close(opened)
     _set(clone, _FILTERS[how], _AT_RECURSIVE)
     return clone
 

@@ -11,31 +11,53 @@ from time import monotonic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _FOREVER = float("inf")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def make(path: str, files: Mapping[str, bytes]) -> None:
-    """Make the directory with these files in its home; one that is there already, from a keeper that was killed, stays."""
-    os.makedirs(path, 0o700, exist_ok=True)
+def make(path: str, files: Mapping[str, bytes]) -> dict[str, tuple[int, int]]:
+    """Make the directory with these files in its home; one that is there already, from a keeper that was killed, stays.
+
+    Return device and inode of each directory by its path. They stay open, so that no other directory gets the same inode.
+    """
+    opened = {path: _made(path, None, 0o700)}
     for name, mode in (("tmp", 0o1777), ("home", 0o700)):
-        os.makedirs(f"{path}/{name}", 0o700, exist_ok=True)
-        os.chmod(f"{path}/{name}", mode)
+        opened[f"{path}/{name}"] = _made(name, opened[path], mode)
+    home = opened[f"{path}/home"]
     for name, data in files.items():
         try:
-            descriptor = os.open(f"{path}/home/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=home)
         except FileExistsError:
             continue
         os.write(descriptor, data)
         os.close(descriptor)
+    found = [os.fstat(descriptor) for descriptor in opened.values()]
+    return {path: (status.st_dev, status.st_ino) for path, status in zip(opened, found, strict=True)}
 
 
-def private(environ: Mapping[str, str]) -> str:
-    """Return a path for a directory of one sandbox alone."""
-    directory = os.path.realpath(environ.get("TMPDIR") or "/tmp")  # noqa: S108  the name below cannot be guessed
-    return f"{directory}/corral-{os.getuid()}-{os.urandom(8).hex()}"
+def make_one(path: str, above: int | None = None) -> None:
+    """Make a directory, unless something is there."""
+    try:
+        os.mkdir(path, 0o700, dir_fd=above)
+    except FileExistsError:
+        return
+
+
+def _made(name: str, above: int | None, mode: int) -> int:
+    """Open a directory without following a link, made where it is missing, and give it a mode."""
+    make_one(name, above)
+    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+    os.chmod(f"/proc/self/fd/{descriptor}", mode)
+    return descriptor
+
+
+def private(writable: Iterable[str], environ: Mapping[str, str]) -> str:
+    """Return a path for a directory of one sandbox alone, where nothing that commands can write leads."""
+    from corral.containment.temporary import directory  # noqa: PLC0415  only hosts choose
+
+    return f"{directory(writable, environ)}/corral-{os.getuid()}-{os.urandom(8).hex()}"
 
 
 def remove(path: str, give_up_at: float = _FOREVER) -> None:

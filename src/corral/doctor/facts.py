@@ -10,6 +10,7 @@ from corral import __version__
 from corral.containment import cgroups, landlock, lasting, layers
 from corral.containment.kernel import MACHINE
 from corral.containment.quarantine import state_directory
+from corral.containment.temporary import directory_here
 from corral.doctor.inside import Inside, look_inside
 from corral.frozen import Record, frozen
 from corral.places import inside
@@ -68,7 +69,7 @@ class Facts(Record):
 
 def gather(config: SandboxConfig, unusable: str = "") -> Facts:
     """Look at this machine, and start one sandbox. `unusable` is why the project was replaced by an empty one."""
-    with tempfile.TemporaryDirectory(prefix="corral-doctor-") as stage:
+    with tempfile.TemporaryDirectory(prefix="corral-doctor-", dir=directory_here(config.project_root)) as stage:
         tried = layers.attempt(stage)
     refusals = {
         name: None if error is None else Refusal(error.errno or 0, str(error.strerror)) for name, error in tried.items()

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 
+from corral.containment.temporary import directory_here
 from corral.errors import CorralError
 from corral.frozen import Record, frozen
 from corral.sandbox import Sandbox
@@ -73,7 +74,7 @@ def look_inside(config: SandboxConfig) -> Inside:
     own = (python, os.__file__, os.path.dirname(os.__file__), package, f"{package}/__init__.py")
     try:
         with (
-            tempfile.TemporaryDirectory(prefix="corral-doctor-") as place,
+            tempfile.TemporaryDirectory(prefix="corral-doctor-", dir=directory_here(config.project_root)) as place,
             kept_in(place),
             Sandbox(unguarded(config, timeout_seconds=TIMEOUT_SECONDS)) as box,
         ):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
-import tempfile
 
 from corral.containment.layers import LAYERS
+from corral.containment.temporary import directory_here
 from corral.errors import PolicyError
 from corral.evals.outcome import OF_TRANSACTION
 from corral.evals.settling import DISCARD, KINDS, RENAMED, WAYS
@@ -118,7 +118,7 @@ def _settings(data: Mapping[str, Any]) -> Iterator[Problem]:
     if any(set(data.get(name, {})) - {*record._fields} for name, record in RECORDS.items()):
         return
     try:
-        config_of(data, tempfile.gettempdir())
+        config_of(data, directory_here())
     except PolicyError as error:
         # The message begins with the field: limits.memory_bytes must be ...
         field = str(error).partition(" ")[0].split(".")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import pwd
-import tempfile
 from contextlib import contextmanager
 from errno import EACCES
 
 from corral.containment.scratch import remove
+from corral.containment.temporary import make
 from corral.errors import ContainmentError
 from corral.integrations.commandfiles import CommandFiles, TooLarge
 from corral.integrations.extras import missing
@@ -45,7 +45,7 @@ class CorralSandboxEnvironment(SandboxEnvironment):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.mkdtemp(prefix="corral-sample-")
+        self.directory = make("corral-sample-")
         try:
             # Inspect sets the time of every command.
             self.box = open_box(self.directory, timeout_seconds=None)

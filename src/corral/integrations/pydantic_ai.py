@@ -6,9 +6,9 @@ Files are read and written by commands, so nothing is reached that a command cou
 from __future__ import annotations
 
 import os
-import tempfile
 from stat import S_ISDIR
 
+from corral.containment.temporary import make
 from corral.errors import ContainmentError, PolicyError
 from corral.integrations.commandfiles import CommandFiles
 from corral.integrations.extras import missing
@@ -170,7 +170,7 @@ class CorralWorkspaceBackend(WorkspaceBackend, SupportsCommands, SupportsFilesys
     def _opened(self) -> Sandbox:
         # No await in here: of operations that come first together, one makes the directory.
         if self._root is None:
-            self._root = tempfile.mkdtemp(prefix="corral-workspace-")
+            self._root = make("corral-workspace-")
         if not os.path.isdir(self._root):
             raise WorkspaceUnavailableError(f"the workspace's directory {self._root} does not exist")
         if self._box is None:

@@ -6,12 +6,11 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 
 from corral.containment.kernel import libc
+from corral.containment.temporary import STANDARD, why_unsafe
 from corral.containment.toolchains import is_system
 from corral.errors import ContainmentError
-from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,13 +52,18 @@ MAX_BASE_BYTES = 70  # the path of a socket has room for 107
 def place_outside(reachable: Iterable[str]) -> str:
     """Make the throwaway place where no command is meant to reach."""
     known = [os.path.realpath(path) for path in reachable]
-    for candidate in (tempfile.gettempdir(), "/var/tmp", os.path.expanduser("~")):  # noqa: S108  mkdtemp makes the name
-        base = os.path.realpath(candidate)
-        if len(os.fsencode(base)) > MAX_BASE_BYTES:
+    for candidate in (os.environ.get("TMPDIR", ""), *STANDARD, os.path.expanduser("~")):
+        base = os.path.realpath(candidate) if candidate.startswith("/") else ""
+        if not base or len(os.fsencode(base)) > MAX_BASE_BYTES:
             continue
-        if os.access(base, os.W_OK) and not is_system(base) and not any(inside(base, path) for path in known):
-            return tempfile.mkdtemp(prefix="corral-selftest-", dir=base)
-    raise ContainmentError("there is no directory to make victims in that lies outside the project and all grants")
+        if not why_unsafe(base, known) and not is_system(base):
+            path = f"{base}/corral-selftest-{os.urandom(8).hex()}"
+            os.mkdir(path, 0o700)
+            return path
+    raise ContainmentError(
+        "there is no safe directory for temporary files. Set TMPDIR to a directory of your own, outside the project "
+        f"and outside all grants, of at most {MAX_BASE_BYTES} bytes"
+    )
 
 
 class Victims:

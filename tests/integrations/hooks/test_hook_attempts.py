@@ -1,6 +1,7 @@
 """What an agent could try to have the hook allow: each is harmless as corral first read it, and was not as the host does."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -8,6 +9,13 @@ import pytest
 
 from corral import owned
 from hosting import PACKAGE, Owner
+
+SHOW = """
+for line in open("/proc/self/mountinfo"):
+    _, _, _, source, target = line.split()[:5]
+    if target == "/tmp":
+        print(source)
+"""
 
 
 @pytest.fixture
@@ -77,6 +85,27 @@ def test_what_runs_instead_has_the_owners_files_where_they_were(owner: Owner, tm
     assert done.stdout == b"kept\n"
     assert b"echo kept" in next(owner.state.rglob("log.jsonl")).read_bytes()
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("own", ["", "own-tmp"])
+def test_tmpdir_is_the_one_of_the_installation(own: str, owner: Owner, tmp_path: Path) -> None:
+    """A host that loads the project's own environment file must not choose where the next sandbox's home lies."""
+    (owner.root / "corral.toml").write_text('[containment]\nscratch = "sandbox"\n')
+    (owner.root / "show.py").write_text(SHOW)
+    (owner.root / "tmp").mkdir()
+    at_installation = dict(owner.environ) | {"TMPDIR": str(tmp_path / own) if own else ""}
+    (tmp_path / "own-tmp").mkdir(mode=0o700)
+    polluted = {"TMPDIR": str(tmp_path / "own-tmp" if not own else owner.root / "tmp")}
+    call = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "python3 show.py"}}
+    payload = json.dumps(call | {"cwd": str(owner.root)}).encode()
+    said = owner.hook("claude", payload, *owned.pinned(at_installation), **polluted)
+    command = json.loads(said.stdout)["hookSpecificOutput"]["updatedInput"]["command"]
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=owner.root, env=owner.environ | polluted, capture_output=True, check=False
+    )
+    # The kernel names the source of a mount from the top of its file system.
+    assert re.search(rb"/corral-[0-9]+-[0-9a-f]+/tmp$", done.stdout.strip()), done
+    assert (b"/own-tmp/" in done.stdout) == bool(own)
 
 
 @pytest.mark.parametrize("tool", ["Read", "Write"])

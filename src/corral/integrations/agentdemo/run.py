@@ -7,6 +7,7 @@ import tempfile
 
 from corral import audit, history
 from corral.config import SandboxConfig
+from corral.containment.temporary import directory_here
 from corral.errors import ContainmentError, CorralError
 from corral.frozen import Record, frozen
 from corral.gates import (
@@ -181,7 +182,7 @@ class _Agent(DefaultAgent):  # type: ignore[misc]  # as in model.py
 def run_demo(model_name: str, on_step: OnStep, *gates: Pattern) -> Report:
     """Let the agent mend the repository, tell each step as it comes, and leave nothing behind. `gates` replace the owner's pattern."""
     model, settings = open_model(model_name)
-    with tempfile.TemporaryDirectory(prefix="corral-demo-") as place, kept_in(place):
+    with tempfile.TemporaryDirectory(prefix="corral-demo-", dir=directory_here()) as place, kept_in(place):
         root = os.path.join(os.path.realpath(place), "project")
         repository.write(root)
         config = SandboxConfig(root, profile="workspace")

@@ -1,0 +1,108 @@
+"""Chooses where temporary directories lie: only where no command can write, and no other user can rename them.
+
+Python's own `tempfile` also takes TEMP, TMP and the current directory, which is often the project.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from corral.errors import ContainmentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+STANDARD = ("/tmp", "/var/tmp")  # noqa: S108  each is checked before it is used
+_MARKS = (".git", "corral.toml")
+
+
+def directory(writable: Iterable[str], environ: Mapping[str, str]) -> str:
+    """Return the real path of TMPDIR, /tmp or /var/tmp, the first that is safe. `writable` is what commands can write."""
+    roots = [os.path.realpath(root) for root in writable]
+    refused = []
+    for place in (environ.get("TMPDIR", ""), *STANDARD):
+        if not place:
+            continue
+        real = os.path.realpath(place)
+        why = "it is not an absolute path" if not place.startswith("/") else why_unsafe(real, roots)
+        if not why:
+            return real
+        refused.append(f"{place}: {why}")
+    raise ContainmentError(
+        "there is no safe directory for temporary files. Set TMPDIR to a directory of your own, outside the project "
+        f"and outside all that containment.write grants ({'; '.join(refused)})"
+    )
+
+
+def directory_here(*projects: str) -> str:
+    """Return the directory to use in this process, whose commands run in these projects or around the working directory."""
+    return directory((*projects, *_projects_around()), os.environ)
+
+
+def make(prefix: str, *projects: str) -> str:
+    """Make a directory of this user's alone, with a name that nobody can guess."""
+    path = f"{directory_here(*projects)}/{prefix}{os.urandom(8).hex()}"
+    os.mkdir(path, 0o700)
+    return path
+
+
+def why_unsafe(real: str, roots: Iterable[str]) -> str:
+    """Return why temporary files must not lie in a directory, or nothing. All paths are resolved."""
+    for root in roots:
+        if f"{real}/".startswith(f"{root.rstrip('/')}/"):
+            return f"commands can write {root}"
+    if any(f"/{above}/scratch/" in f"{real}/" for above in ("corral", f"corral-{os.geteuid()}")):
+        return "it lies in the scratch of commands"
+    if not os.path.isdir(real):
+        return "it is not a directory"
+    return _why_movable(real) or _why_unwritable(real)
+
+
+def _why_unwritable(real: str) -> str:
+    """Return why no file can be made and written in a directory, such as a full disk, or nothing."""
+    if not os.access(real, os.W_OK | os.X_OK):
+        return "it cannot be written"
+    try:
+        descriptor = os.open(real, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError:
+        # Some file systems have no files without a name.
+        return ""
+    try:
+        os.write(descriptor, b"-")
+    except OSError as error:
+        return f"it cannot be written: {error.strerror}"
+    finally:
+        os.close(descriptor)
+    return ""
+
+
+def _why_movable(real: str) -> str:
+    """Return which directory of a path another user could rename or replace, or nothing."""
+    # In a user namespace without a root of its own, the machine's root owns / under another number.
+    trusted = {0, os.geteuid(), os.stat("/").st_uid}
+    at = real
+    while True:
+        found = os.lstat(at)
+        if found.st_uid not in trusted:
+            return f"{at} belongs to another user"
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+            return f"{at} can be written by others and has no sticky bit"
+        if at == "/":
+            return ""
+        at = os.path.dirname(at)
+
+
+def _projects_around() -> list[str]:
+    try:
+        at = os.getcwd()
+    except FileNotFoundError:
+        return []
+    # The root directory is nobody's project, and a service that starts there has temporary files too.
+    found = [at] if at != "/" else []
+    while at != "/":
+        if any(os.path.lexists(f"{at}/{mark}") for mark in _MARKS):
+            found.append(at)
+        at = os.path.dirname(at)
+    return found
