@@ -12,12 +12,22 @@ from typing import Any
 
 import pytest
 
+from corral.errors import CorralError
+from corral.evals.evaluate import evaluate
+from corral.evals.journal import Journal, place
+from corral.evals.results import write
+from corral.evals.taskfile import load
 from observe import alive, eventually, unique_seconds
 from screen import Screen
 
 # Ten times as many, with CORRAL_EVAL_TASKS=1000, take as many seconds as these take tenths.
 TASKS = int(os.environ.get("CORRAL_EVAL_TASKS", "100"))
 DEADLINE_SECONDS = 60 + TASKS
+
+
+def journal_of(folder: Path) -> Path:
+    """Return the journal of the run in a project, which lies in the user's state."""
+    return Path(place(str(folder / "corral-eval"), os.environ))
 
 
 def command(*words: str) -> list[str]:
@@ -46,7 +56,7 @@ def test_all_passed_is_0_and_leaves_the_results(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "corral: results are in corral-eval\n")
     assert done.stdout.startswith("✓ 1 passed  of 1")
     assert sorted(path.name for path in (tmp_path / "corral-eval").iterdir()) == [
-        "journal.jsonl", "junit.xml", "results.jsonl", "summary.json",
+        "junit.xml", "results.jsonl", "summary.json",
     ]  # fmt: skip
 
 
@@ -80,12 +90,8 @@ def test_a_wrong_file_is_125_with_every_place_and_nothing_runs(tmp_path: Path) -
         pytest.param(["--compare", "a", "b"], "a: No such file or directory; name the --out directory", id="no runs"),
         pytest.param(["tasks.jsonl", "--tag", "none"], "no task has a tag of none; known: a, b", id="no such tag"),
         pytest.param(["empty.jsonl"], "empty.jsonl:1:1: there is no task in this file", id="no task"),
-        pytest.param(
-            ["tasks.jsonl", "--out", "tasks.jsonl"], "tasks.jsonl/journal.jsonl cannot be written: ", id="a file"
-        ),
-        pytest.param(
-            ["tasks.jsonl", "--out", "/proc/x"], "/proc/x/journal.jsonl cannot be written: ", id="no directory"
-        ),
+        pytest.param(["tasks.jsonl", "--out", "tasks.jsonl"], "tasks.jsonl cannot be written: ", id="a file"),
+        pytest.param(["tasks.jsonl", "--out", "/proc/x"], "/proc/x cannot be written: ", id="no directory"),
         pytest.param(["tasks.jsonl", "--workers", "0"], "0 is not a whole number of at least 1", id="no workers"),
     ],
 )
@@ -110,24 +116,32 @@ def test_a_run_that_is_begun_anew_leaves_no_results_of_the_one_before(tmp_path: 
     }
     written(tmp_path, slow)
     with subprocess.Popen(command("tasks.jsonl"), cwd=tmp_path) as process:
-        journal = tmp_path / "corral-eval" / "journal.jsonl"
+        journal = journal_of(tmp_path)
         eventually(lambda: '"end"' not in journal.read_text() and '"start"' in journal.read_text())
         process.kill()
-    assert [path.name for path in (tmp_path / "corral-eval").iterdir()] == ["journal.jsonl"]
+    assert list((tmp_path / "corral-eval").iterdir()) == []
 
 
 def test_results_that_cannot_be_written_cost_no_task(tmp_path: Path) -> None:
     written(tmp_path, GOOD, BAD)
-    taken = tmp_path / "corral-eval" / "results.jsonl.new"
-    taken.mkdir(parents=True)
-    done = run("tasks.jsonl", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (125, "")
-    assert done.stderr == "corral: corral-eval/results.jsonl cannot be written: Is a directory\n"
+    folder = tmp_path / "corral-eval"
+    taken = folder / "results.jsonl"
+    with Journal(str(folder)) as journal:
+        outcomes = list(evaluate(load([str(tmp_path / "tasks.jsonl")]), journal))
+        taken.mkdir(parents=True)
+        with pytest.raises(CorralError, match=r"results.jsonl cannot be written: Is a directory; choose another --out"):
+            write(str(folder), outcomes)
+    assert [path.name for path in folder.iterdir()] == ["results.jsonl"]
+    refused = run("tasks.jsonl", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (125, "")
+    assert (
+        refused.stderr == "corral: corral-eval/results.jsonl cannot be written: Is a directory; choose another --out\n"
+    )
     taken.rmdir()
     again = run("tasks.jsonl", cwd=tmp_path)
-    assert again.stderr.startswith("corral: going on with corral-eval/journal.jsonl: 2 of 2 tasks are done\n")
+    assert again.stderr.startswith("corral: going on with the run in corral-eval: 2 of 2 tasks are done\n")
     assert again.returncode == 1
-    entries = [json.loads(line) for line in (tmp_path / "corral-eval/journal.jsonl").read_text().splitlines()]
+    entries = [json.loads(line) for line in (journal_of(tmp_path)).read_text().splitlines()]
     assert [entry["event"] for entry in entries] == ["start", "task", "task", "start", "end"]
     assert len((tmp_path / "corral-eval/results.jsonl").read_text().splitlines()) == 2
 
@@ -198,7 +212,7 @@ def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path: Path) ->
     slow = {"id": "slow", "argv": ["sh", "wait.sh"], "files": {"wait.sh": f"sleep {seconds}\n"}, "timeout_seconds": 60, "expect": {"exit_code": 0}}  # fmt: skip
     written(tmp_path, GOOD, slow)
     with subprocess.Popen(command("tasks.jsonl", "--workers", "2"), cwd=tmp_path, stderr=subprocess.PIPE) as process:
-        eventually(lambda: alive(seconds) and '"good"' in (tmp_path / "corral-eval/journal.jsonl").read_text())
+        eventually(lambda: alive(seconds) and '"good"' in (journal_of(tmp_path)).read_text())
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=DEADLINE_SECONDS)
         assert said == b"corral: interrupted; 1 of 2 tasks are done, and the same command goes on\n"
@@ -206,7 +220,7 @@ def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path: Path) ->
     assert alive(seconds) == []
     written(tmp_path, GOOD, slow | {"files": {"wait.sh": "true\n"}})
     done = run("tasks.jsonl", cwd=tmp_path)
-    assert done.stderr.startswith("corral: going on with corral-eval/journal.jsonl: 1 of 2 tasks are done\n")
+    assert done.stderr.startswith("corral: going on with the run in corral-eval: 1 of 2 tasks are done\n")
     assert done.returncode == 0
 
 
@@ -215,7 +229,7 @@ def test_killed_half_way_and_resumed_exactly_the_rest_runs(tmp_path: Path, monke
     # The last does not end, so that the first run cannot come to its end before it is killed.
     endless = {"profile": "workspace", "argv": ["sleep", "1000"], "timeout_seconds": 1000}
     written(tmp_path, *many[:-1], many[-1] | endless)
-    journal = tmp_path / "corral-eval/journal.jsonl"
+    journal = journal_of(tmp_path)
     room = tmp_path.with_name(f"{tmp_path.name}-room")
     room.mkdir()
     monkeypatch.setenv("TMPDIR", str(room))

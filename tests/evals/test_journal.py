@@ -10,7 +10,7 @@ import pytest
 from corral.errors import CorralError
 from corral.evals import evaluate as evaluating
 from corral.evals.evaluate import evaluate
-from corral.evals.journal import Journal
+from corral.evals.journal import Journal, place
 from corral.evals.outcome import Outcome
 from corral.evals.task import Task
 
@@ -23,7 +23,7 @@ def tasks(count: int) -> list[Task]:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in Path(place(str(folder), os.environ)).read_text().splitlines()]
 
 
 def ran(folder: Path, wanted: list[Task], **settings: Any) -> list[str]:
@@ -78,7 +78,7 @@ def test_a_torn_line_is_no_line(tmp_path: Path, cut: int) -> None:
         outcomes = evaluate(tasks(3), journal, workers=1)
         assert [next(outcomes).id, next(outcomes).id] == ["t0", "t1"]
         outcomes.close()
-    path = tmp_path / "journal.jsonl"
+    path = Path(place(str(tmp_path), os.environ))
     path.write_bytes(path.read_bytes()[:-cut])
     assert ran(tmp_path, tasks(3)) == ["t1", "t2"]
     with Journal(str(tmp_path), fresh=False) as journal:
@@ -93,7 +93,8 @@ def test_two_runs_do_not_share_a_journal(tmp_path: Path) -> None:
 
 
 def test_a_journal_of_something_else_is_not_touched(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
+    path = Path(place(str(tmp_path), os.environ))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_text('{"event": "start", "schema": "other/1"}\n')
     with pytest.raises(CorralError, match="is no journal of this corral eval"):
         Journal(str(tmp_path))
@@ -115,7 +116,7 @@ def test_a_full_disk_is_said_with_the_way_out(tmp_path: Path) -> None:
 def test_a_line_that_is_no_outcome_ends_the_run_before_it_begins(tmp_path: Path, change: dict[str, Any]) -> None:
     with Journal(str(tmp_path)) as journal:
         journal.start(1, 0.0)
-    with (tmp_path / "journal.jsonl").open("a") as file:
+    with (Path(place(str(tmp_path), os.environ))).open("a") as file:
         file.write(json.dumps({"event": "task", **Outcome("t0", "d", "passed").to_dict(), **change}) + "\n")
     with pytest.raises(CorralError, match="is no journal of this corral eval; choose another --out, or --fresh"):
         Journal(str(tmp_path))
@@ -123,7 +124,9 @@ def test_a_line_that_is_no_outcome_ends_the_run_before_it_begins(tmp_path: Path,
 
 @pytest.mark.parametrize("text", ['{"event": "start", "schema": "other/1"}\n', '{"event": "task"}\n', "x"])
 def test_fresh_begins_anew_whatever_was_there(tmp_path: Path, text: str) -> None:
-    (tmp_path / "journal.jsonl").write_text(text)
+    path = Path(place(str(tmp_path), os.environ))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_text(text)
     assert ran(tmp_path, tasks(1), fresh=True) == ["t0"]
     assert [entry["event"] for entry in lines(tmp_path)] == ["start", "task", "end"]
 

@@ -17,7 +17,7 @@ import pytest
 from corral import Containment, Sandbox, SandboxConfig, SandboxResult
 from corral.errors import CorralError
 from corral.evals.evaluate import evaluate
-from corral.evals.journal import Journal
+from corral.evals.journal import Journal, place
 from corral.evals.running import Trials
 from corral.evals.task import Task
 from corral.evals.taskfile import FIXTURES, load
@@ -244,7 +244,7 @@ def test_what_may_be_repeated_survives_a_killed_node(cluster: Cluster, box: Sand
 def entries(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the journal by task, without times."""
     found = {}
-    for line in (folder / "journal.jsonl").read_text().splitlines():
+    for line in Path(place(str(folder), os.environ)).read_text().splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
@@ -327,7 +327,7 @@ def test_lines_are_answered_from_the_cluster_and_logged_here(cluster: Cluster, b
 def test_the_command_line_goes_to_the_cluster_and_goes_on_after_a_kill(cluster: Cluster, tmp_path: Path) -> None:
     tasks = [{"id": f"t{n}", "shell": f"sleep 0.05; echo {n}", "expect": {"stdout": f"{n}\n"}} for n in range(60)]
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
-    journal = tmp_path / "corral-eval/journal.jsonl"
+    journal = Path(place(str(tmp_path / "corral-eval"), os.environ))
     with subprocess.Popen(
         **in_the_cluster(cluster, tmp_path, "eval", "tasks.jsonl"), stderr=subprocess.PIPE
     ) as process:

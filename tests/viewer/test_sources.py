@@ -1,6 +1,7 @@
 """What fills a page: the log through rotations, results and journals as they grow, two runs side by side."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
@@ -12,7 +13,7 @@ from corral import ledger
 from corral.audit import Log, directory
 from corral.config import SandboxConfig
 from corral.errors import CorralError
-from corral.evals.journal import NAME, Journal
+from corral.evals.journal import Journal, place
 from corral.evals.outcome import Outcome
 from corral.evals.results import RESULTS, write
 from corral.history import Wish
@@ -188,7 +189,8 @@ def test_what_a_path_is_about_is_seen_from_what_it_holds(tmp_path: Path) -> None
 def test_what_cannot_be_shown_is_said(tmp_path: Path, kind: str) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / NAME).write_text("")
+    with Journal(str(run)):
+        pass
     (tmp_path / "empty").mkdir()
     (tmp_path / "r.jsonl").write_text("")
     paths = {"missing": ["nowhere"], "empty folder": ["empty"], "three": ["run"] * 3, "mixed": ["run", "r.jsonl"]}[kind]
@@ -201,10 +203,13 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path, kind: str) -> None:
     [{"id": ["x"]}, {"id": None}, {"status": "odd"}, {"status": []}, {"tags": [1]}, {"tags": "ab"}, {"calls": [7]}, {"differences": [{}]}, {"duration_ms": "x"}, {"said": 3}],
     ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("name", [RESULTS, NAME])
-def test_outcomes_that_are_none_are_left_out(tmp_path: Path, change: dict[str, Any], name: str) -> None:
+@pytest.mark.parametrize("kind", ["results", "journal"])
+def test_outcomes_that_are_none_are_left_out(tmp_path: Path, change: dict[str, Any], kind: str) -> None:
     rows = [outcome("good").to_dict(), outcome("bad").to_dict() | change]
-    (tmp_path / name).write_text("".join(json.dumps(row | {"event": "task"}) + "\n" for row in rows))
+    with Journal(str(tmp_path)) as journal:
+        journal.finish(0.0) if kind == "results" else None
+    path = tmp_path / RESULTS if kind == "results" else Path(place(str(tmp_path), os.environ))
+    path.write_text("".join(json.dumps(row | {"event": "task"}) + "\n" for row in rows))
     feed = Feed()
     fill(feed, EvalSource([str(tmp_path)]))
     assert feed.evals is not None

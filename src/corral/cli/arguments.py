@@ -343,7 +343,7 @@ def _batch_arguments(parser: Parser) -> None:
 def _eval_arguments(parser: Parser) -> None:
     parser.add_argument("tasks", nargs="*", metavar="TASKS", help="task files (.toml, .jsonl), or directories of them")
     parser.add_argument("--fixtures", action="store_true", help="the tasks that come with corral")
-    out = "where journal and results are (default: corral-eval)"
+    out = "where the results are (default: corral-eval)"
     parser.add_argument("--out", default="corral-eval", metavar="DIR", help=out)
     parser.add_argument("--fresh", action="store_true", help="begin anew, though a run in DIR was broken off")
     parser.add_argument(

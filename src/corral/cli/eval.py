@@ -11,12 +11,13 @@ from corral.cli.statusline import StatusLine
 from corral.errors import CorralError
 from corral.evals.compare import compare
 from corral.evals.evaluate import evaluate
-from corral.evals.journal import Journal
+from corral.evals.journal import NAME, Journal
 from corral.evals.results import forget, read, summary, write
 from corral.evals.taskfile import FIXTURES, TaskError, load
 from corral.evals.telling import comparison_text, outcome_text, progress_text, summary_text
+from corral.integrations.placing import project_of
 from corral.record import FAILURE_STATUS, json_text
-from corral.terminal import terminal_of
+from corral.terminal import terminal_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,12 +59,19 @@ def _run(tasks: list[Task], options: argparse.Namespace) -> int:
         # As Ctrl-C: an exception, so that what runs is ended on the way out.
         signal(number, default_int_handler)
     begun = monotonic()
-    with Journal(options.out, fresh=options.fresh) as journal, Progress(len(tasks)) as progress:
+    root = project_of(os.getcwd(), os.environ)
+    with Journal(options.out, fresh=options.fresh, root=root) as journal, Progress(len(tasks)) as progress:
         forget(options.out)
+        if os.path.lexists(old := os.path.join(options.out, NAME)):
+            progress.say(
+                f"corral: {visible(old)} is not read: commands could write it. Journals lie in your state now; remove it"
+            )
         keys = [(task.id, task.digest) for task in tasks]
         known = [journal.done[key] for key in keys if key in journal.done]
         if known:
-            progress.say(f"corral: going on with {journal.path}: {len(known)} of {len(tasks)} tasks are done")
+            progress.say(
+                f"corral: going on with the run in {visible(options.out)}: {len(known)} of {len(tasks)} tasks are done"
+            )
         progress.begin(known)
         try:
             for outcome in evaluate(tasks, journal, workers=options.workers, engine=options.engine):

@@ -120,7 +120,7 @@ examples:
   corral eval --compare before after            what changed between two runs
 
 A task is files, calls and what must come of them; each runs in a throwaway project of its own. A run that was broken off
-goes on where it was: what the journal in --out has is not run again. There are results.jsonl, junit.xml and summary.json too.
+goes on where it was: what its journal has is not run again. --out gets results.jsonl, junit.xml and summary.json.
 Exit code: 0 all passed, or could not be tried here; 1 something did not, or got worse; 125 corral itself failed, or a task
 file is wrong; 130 interrupted.
 """

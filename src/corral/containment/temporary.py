@@ -38,7 +38,11 @@ def directory(writable: Iterable[str], environ: Mapping[str, str]) -> str:
 
 def directory_here(*projects: str) -> str:
     """Return the directory to use in this process, whose commands run in these projects or around the working directory."""
-    return directory((*projects, *_projects_around()), os.environ)
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        here = "/"
+    return directory((*projects, *projects_around(here)), os.environ)
 
 
 def make(prefix: str, *projects: str) -> str:
@@ -94,13 +98,10 @@ def _why_movable(real: str) -> str:
         at = os.path.dirname(at)
 
 
-def _projects_around() -> list[str]:
-    try:
-        at = os.getcwd()
-    except FileNotFoundError:
-        return []
+def projects_around(at: str, *, marked: bool = False) -> list[str]:
+    """Return a directory, unless only `marked` ones are asked for, and those above it that look like a project."""
     # The root directory is nobody's project, and a service that starts there has temporary files too.
-    found = [at] if at != "/" else []
+    found = [at] if at != "/" and not marked else []
     while at != "/":
         if any(os.path.lexists(f"{at}/{mark}") for mark in _MARKS):
             found.append(at)

@@ -1,6 +1,7 @@
 """The journal of a run: a line for every task as soon as it is done. Append-only: after a crash exactly the rest runs.
 
-A line counts once it ends in a newline; what a crash tore is no line, and its task runs again.
+A line counts once it ends in a newline; what a crash tore is no line, and its task runs again. It lies in the user's state and not
+beside the results, where a command could write one that says everything has passed.
 """
 
 from __future__ import annotations
@@ -8,30 +9,32 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from hashlib import blake2b
 
-from corral import __version__
+from corral import __version__, owned
 from corral.clock import utc
 from corral.errors import CorralError
 from corral.evals.outcome import Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any, Self
 
 SCHEMA = "corral.eval/1"
-NAME = "journal.jsonl"
+NAME = "journal.jsonl"  # of those that earlier versions kept beside the results
 _READ_BYTES = 1 << 20
 
 
 class Journal:
     """One run's journal, which one process writes. `done` holds what is finished already, by id and digest."""
 
-    def __init__(self, folder: str, *, fresh: bool = False) -> None:
-        self.path = os.path.join(folder, NAME)
+    def __init__(self, folder: str, *, fresh: bool = False, root: str = "") -> None:
+        self.path = place(folder, os.environ)
         self.done: dict[tuple[str, str], Outcome] = {}
         self.version = ""
         self._is_torn = False
-        self._descriptor = _opened(folder, self.path)
+        self._descriptor = _opened(self.path, root)
         try:
             self._lock()
             if fresh or self._read():
@@ -118,23 +121,21 @@ class Journal:
             ) from None
 
 
-def is_journal(path: str) -> bool:
-    """Say whether a file is the journal of a run."""
-    try:
-        with open(path, "rb") as file:
-            entry = _entry(file.readline(_READ_BYTES))
-    except OSError:
-        return False
-    return entry is not None and str(entry.get("schema", "")).startswith(SCHEMA.partition("/")[0] + "/")
+def place(folder: str, environ: Mapping[str, str]) -> str:
+    """Return where the journal of the run with this --out lies."""
+    name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=16).hexdigest()
+    return f"{owned.directory('state', environ)}/evals/{name}.jsonl"
 
 
-def _opened(folder: str, path: str) -> int:
+def _opened(path: str, root: str) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        os.makedirs(folder, exist_ok=True)
-        return os.open(path, flags, 0o666)
+        owned.private_directory("state", os.environ, root)
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        owned.refuse_foreign(os.path.dirname(path))
+        return os.open(path, flags, 0o600)
     except OSError as error:
-        raise CorralError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
+        raise CorralError(f"{path} cannot be written: {error.strerror}; look at XDG_STATE_HOME") from None
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
-from contextlib import suppress
+from contextlib import contextmanager
 from xml.sax.saxutils import escape, quoteattr
 
 from corral.errors import CorralError
 from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, STATUSES, Outcome
 from corral.frozen import Record, frozen
+from corral.outputfiles import OutputDirectory
+from corral.owned import read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
 RESULTS, JUNIT, SUMMARY = "results.jsonl", "junit.xml", "summary.json"
+MAX_RESULTS_BYTES = 512 * 1024 * 1024  # that are read
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -127,27 +130,37 @@ def _attribute(text: str) -> str:
 
 
 def forget(folder: str) -> None:
-    """Take away the results of an earlier run: beside a journal that was begun anew they would pass for this run's."""
-    for name in (RESULTS, JUNIT, SUMMARY):
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, name))
+    """Make the directory, and take away the results of an earlier run: they would pass for this run's."""
+    with _opened(folder) as opened:
+        for name in (RESULTS, JUNIT, SUMMARY):
+            with _told(os.path.join(folder, name)):
+                opened.remove(name)
 
 
 def write(folder: str, outcomes: Sequence[Outcome]) -> None:
     """Leave the results in a directory."""
-    lines = "".join(json.dumps(outcome.to_dict()) + "\n" for outcome in outcomes)
-    _put(os.path.join(folder, RESULTS), lines)
-    _put(os.path.join(folder, JUNIT), junit(outcomes))
-    _put(os.path.join(folder, SUMMARY), json.dumps(summary(outcomes), indent=1) + "\n")
+    texts = {
+        RESULTS: "".join(json.dumps(outcome.to_dict()) + "\n" for outcome in outcomes),
+        JUNIT: junit(outcomes),
+        SUMMARY: json.dumps(summary(outcomes), indent=1) + "\n",
+    }
+    with _opened(folder) as opened:
+        for name, text in texts.items():
+            with _told(os.path.join(folder, name)):
+                opened.write(name, (text,))
 
 
-def _put(path: str, text: str) -> None:
+def _opened(folder: str) -> OutputDirectory:
+    with _told(folder):
+        return OutputDirectory(folder, make=True)
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
     try:
-        with open(f"{path}.new", "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(f"{path}.new", path)
+        yield
     except OSError as error:
-        raise CorralError(f"{path} cannot be written: {error.strerror}") from None
+        raise CorralError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
 
 
 def read(path: str) -> list[Outcome]:
@@ -163,8 +176,11 @@ def read_any(path: str) -> list[Outcome]:
     """Return what a file says of outcomes, sound or not."""
     file_path = os.path.join(path, RESULTS) if os.path.isdir(path) else path
     try:
-        with open(file_path, encoding="utf-8") as file:
-            return [Outcome.from_dict(json.loads(line)) for line in file if line.strip()]
+        # Neither a pipe nor a device, which a command may have put there, can hold this up.
+        data, _ = read_file(file_path, MAX_RESULTS_BYTES, follows=True)
+        if len(data) > MAX_RESULTS_BYTES:
+            raise CorralError(f"{file_path}: longer than {MAX_RESULTS_BYTES} bytes")
+        return [Outcome.from_dict(json.loads(line)) for line in data.decode().split("\n") if line.strip()]
     except OSError as error:
         raise CorralError(
             f"{file_path}: {error.strerror}; name the --out directory of a run that came to its end"

@@ -8,9 +8,11 @@ import re
 import tomllib
 
 from corral.errors import CorralError
-from corral.evals.journal import NAME, is_journal
+from corral.evals.journal import NAME, place
+from corral.evals.results import RESULTS
 from corral.evals.task import Task
 from corral.evals.taskcheck import AS_IN, default_problems, problems
+from corral.owned import read_file
 from corral.terminal import visible
 from corral.tomlplaces import places
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     Where = Callable[[Path], tuple[int, int]]
 
 MAX_FILE_BYTES = 64 * 1024 * 1024  # against a file that is something else
+MAX_FIRST_LINE_BYTES = 1 << 24  # of what may be the output of a run
 MAX_TOLD = 20  # problems told at once; more would hide the first
 FIXTURES = os.path.join(os.path.dirname(__file__), "tasks")
 _SYNTAX_PLACE = re.compile(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -214,10 +217,22 @@ def _files(path: str, loader: Loader) -> list[str]:
     found = sorted(
         os.path.join(above, name)
         for above, _, names in os.walk(path)
-        if not is_journal(os.path.join(above, NAME))
+        if not os.path.exists(place(above, os.environ))
         for name in names
-        if name.endswith((".toml", ".jsonl", ".ndjson"))
+        if name.endswith((".toml", ".jsonl", ".ndjson")) and not _is_output(above, name)
     )
     if not found:
         loader.wrong.append(f"{visible(path)}: there is no .toml or .jsonl file in it")
     return found
+
+
+def _is_output(above: str, name: str) -> bool:
+    """Say whether a file is one that a run leaves, as in a directory that was copied from elsewhere. No task begins like it."""
+    if name not in (NAME, RESULTS):
+        return False
+    try:
+        data, _ = read_file(os.path.join(above, name), MAX_FIRST_LINE_BYTES)
+        first = json.loads(data.partition(b"\n")[0])
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and ({"status", "digest"} <= {*first} or "event" in first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from corral.outputfiles import OutputDirectory
 from corral.viewer import calls, page
 from corral.viewer.details import details_of_all
 from corral.viewer.feed import Feed
@@ -77,13 +78,7 @@ def write(
     told: Told | None = None,
 ) -> int:
     """Write the page with its data to a file that only its owner can read, whole or not at all; return its bytes."""
-    new = f"{path}.{os.getpid()}.new"
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(page.report(about, feed.texts(), details_of_all(feed, reader, spans, told), feed.evals))
-        os.replace(new, path)
-    except BaseException:
-        os.unlink(new)
-        raise
-    return os.path.getsize(path)
+    texts = page.report(about, feed.texts(), details_of_all(feed, reader, spans, told), feed.evals)
+    folder, name = os.path.split(path)
+    with OutputDirectory(folder or ".") as opened:
+        return opened.write(name, texts, mode=0o600)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from time import monotonic
 
 from corral import history
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 CHUNK = 2000  # calls that are taken in at once
 MAX_FILE_BYTES = 512 * 1024 * 1024  # of results or a journal that is read
+MAX_LINE_BYTES = 64 * 1024 * 1024  # against a file without an end
 EVALS_SECONDS = 0.5  # between two documents about a run that goes on
 
 
@@ -89,7 +91,7 @@ class ResultSource:
             self._has_results = self._has_results or "exit_code" in result or "error" in data
             if "exit_code" in result:
                 call, output = calls.of_result(result, root=self._root)
-                call["key"] = call["key"] or f"line {self._count}"
+                call["key"] = call.get("key") or f"line {self._count}"
                 found.append((call, output))
                 if "transaction" in data and "outcome" in data:
                     found.append((settled.of_trial(data, root=self._root, at=call.get("at")), {}))
@@ -138,7 +140,7 @@ class _Run:
         self.total = 0
         self._done: dict[str, Outcome] = {}
         whole = os.path.join(folder, results.RESULTS)
-        going = os.path.join(folder, journal.NAME)
+        going = journal.place(folder, os.environ)
         is_file = not os.path.isdir(folder)
         self._finished = folder if is_file else whole if os.path.exists(whole) and not _goes_on(going) else ""
         self._lines = None if self._finished else _Lines(going)
@@ -198,8 +200,13 @@ class _Lines:
     """The JSON objects of a file, line by line, as it grows."""
 
     def __init__(self, path: str) -> None:
+        self._path = path
         try:
-            self._file = open(path, "rb")  # noqa: SIM115  open as long as the page is shown
+            # What waits for a writer must not hold the page up.
+            self._file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115  open as long as the page is shown
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+                self._file.close()
+                raise CorralError(f"{path} is no file")
         except OSError as error:
             raise CorralError(f"{path}: {error.strerror}") from None
         self._rest = b""
@@ -215,10 +222,10 @@ class _Lines:
         """Return what was added since the last time, so many at once; what is no object is left out."""
         found: list[dict[str, Any]] = []
         self.has_more = False
-        while line := self._file.readline():
+        while line := self._file.readline(MAX_LINE_BYTES):
             self._read += len(line)
             if self._read > MAX_FILE_BYTES:
-                raise CorralError(f"{self._file.name}: longer than {MAX_FILE_BYTES} bytes")
+                raise CorralError(f"{self._path}: longer than {MAX_FILE_BYTES} bytes")
             self._rest += line
             data = _object(self._rest)
             # A last line may lack its newline. An object that can be read is whole: no object begins another.
@@ -255,8 +262,9 @@ def source_of(paths: list[str], *, log: Callable[[], Source], root: str) -> Sour
 
 def _is_eval(path: str) -> bool:
     if os.path.isdir(path):
-        if not any(os.path.exists(os.path.join(path, name)) for name in (results.RESULTS, journal.NAME)):
-            raise CorralError(f"{path} holds no {results.RESULTS} and no {journal.NAME} of corral eval")
+        found = (os.path.join(path, results.RESULTS), journal.place(path, os.environ))
+        if not any(os.path.exists(each) for each in found):
+            raise CorralError(f"{path} holds no {results.RESULTS} of corral eval, and no run goes on there")
         return True
     lines = _Lines(path)
     first = next(iter(lines.objects(1)), {})
