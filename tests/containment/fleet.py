@@ -7,6 +7,7 @@ program, which runs what it is told to, in sandboxes or bare. Victims answer VIC
 import http.server
 import json
 import os
+import resource
 import socket
 import ssl
 import subprocess
@@ -212,6 +213,9 @@ def serve_fleet(folder: Path, told: int) -> None:
     from corral.containment.namespaces import unshare
 
     unshare("net")
+    # The servers of a test must not be what runs short.
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.write(told, b"u")
     while subprocess.run(["ip", "link", "show", "v1"], capture_output=True, check=False).returncode:
         pass
@@ -411,10 +415,11 @@ def main() -> None:
 class Fleet:
     """The program, from a test's side."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limits: str = "true") -> None:
         self.folder = folder
         user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
         words = ["unshare", *user, "--net", "--mount", "--kill-child", "--fork", sys.executable, __file__, str(folder)]
+        words = ["sh", "-c", f'{limits} && exec "$@"', "sh", *words]
         path = os.pathsep.join(sys.path)
         self.errors = open(folder / "errors", "w+b")  # noqa: SIM115  closed with the rest
         self.process = subprocess.Popen(

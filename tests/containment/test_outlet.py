@@ -1,6 +1,7 @@
 """The network by name at work: what is granted is reached by the programs that people use, and what holds it ends with its sandbox."""
 
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -240,7 +241,63 @@ def test_who_asks_for_many_names_hides_by_that_nothing_that_answered(fleet: Flee
     assert result["violations"][-1]["detail"] == "290 others were refused"
 
 
-def test_a_thousand_connections_at_once(fleet: Fleet) -> None:
+@pytest.fixture(params=["as it is", "a soft limit of 1024"])
+def limited(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> Iterator[Fleet]:
+    """A fleet whose sandboxes start with what login sessions have."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 8192:
+        pytest.skip("the hard limit of open files is below 8192, and a thousand connections need more")
+    if request.param == "as it is":
+        yield fleet
+        return
+    made = _fleet(tmp_path, "ulimit -Sn 1024")
+    yield made
+    made.close()
+
+
+def _fleet(folder: Path, limits: str) -> Fleet:
+    folder.chmod(0o755)
+    (folder / "project").mkdir(exist_ok=True)
+    return Fleet(folder, limits)
+
+
+LIMITS = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+
+
+def test_commands_keep_the_limit_that_the_host_has(tmp_path: Path) -> None:
+    made = _fleet(tmp_path, "ulimit -Sn 1000")
+    try:
+        assert made.run(*code(LIMITS))["stdout"].split()[0] == "1000"
+    finally:
+        made.close()
+
+
+def test_low_hard_limit_turns_away_at_once(tmp_path: Path) -> None:
+    many = """
+        import socket
+        socks = [socket.create_connection(("127.0.0.1", 61080)) for _ in range(100)]
+        answered = []
+        for sock in socks:
+            sock.settimeout(60)
+            try:
+                sock.sendall(b"CONNECT index.example:5432 HTTP/1.1\\r\\n\\r\\n")
+                answered.append(b" 200 " in sock.recv(100))
+            except ConnectionError:
+                answered.append(False)
+        print(sum(answered), len(answered))
+        """
+    made = _fleet(tmp_path, "ulimit -n 256")
+    try:
+        result = made.run(*code(many))
+        assert result["stdout"].split() == ["31", "100"], result
+        told = {violation["detail"] for violation in result["violations"]}
+        assert {"the proxy may have only 256 open files; raise the hard limit" in text for text in told} == {True}
+        # Those that have ended leave room for others.
+        assert made.run(*code(many))["stdout"].split() == ["31", "100"]
+    finally:
+        made.close()
+
+
+def test_a_thousand_connections_at_once(limited: Fleet) -> None:
     many = """
         import resource, selectors, socket
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -258,7 +315,7 @@ def test_a_thousand_connections_at_once(fleet: Fleet) -> None:
             right += sock.recv(100) == b"#%d" % number
         print(right)
         """
-    result = fleet.run(*code(many))
+    result = limited.run(*code(many))
     assert (result["stdout"].strip(), result["violations"]) == ("1000", []), result["stderr"][-2000:]
     assert sum(c["count"] for c in result["connections"]) == 1000
 

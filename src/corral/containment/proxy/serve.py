@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 STACK_BYTES = 512 * 1024  # of a thread; the resolver's own libraries want some
 PAUSE_SECONDS = 0.05
-_DESCRIPTORS = 64 * 1024  # a connection takes up to six
+PER_CONNECTION = 6  # descriptors: the client, the server, and a pipe each way for what is much
+RESERVED = 64  # descriptors of the proxy's own: libraries, the log, what the resolver opens for a moment
+_DESCRIPTORS = 64 * 1024  # where the connections are not bounded
 _SHORTAGES = (EMFILE, ENFILE, ENOBUFS, ENOMEM)
 
 
@@ -36,19 +38,29 @@ def run(way: int, settings: int, book: int) -> NoReturn:
         close_all_but(way, settings, book)
         plan = wire.unpack_plan(wire.read_body(settings))
         os.close(settings)
+        desk = Desk(plan, Journal(book))
+        descriptors = _raised_limit(desk.connections)
         _give_up_rights()
         stack_size(STACK_BYTES)
-        Server(socket(fileno=way), Desk(plan, Journal(book))).serve()
+        Server(socket(fileno=way), desk, descriptors).serve()
     except BaseException:  # noqa: BLE001  the last frame of this process: told to the keeper's stderr, then the end
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(0)
 
 
-def _give_up_rights() -> None:
+def _raised_limit(connections: int | None) -> int:
+    """Raise this process's soft limit of descriptors to what so many connections need; return what it is then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    wanted = _DESCRIPTORS if connections is None else RESERVED + PER_CONNECTION * (connections + 1)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    raised = max(soft, wanted if hard == resource.RLIM_INFINITY else min(hard, wanted))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    return raised
+
+
+def _give_up_rights() -> None:
     privileges.forbid_core_dumps()
     privileges.gain_nothing()
     if landlock.version():
@@ -60,8 +72,11 @@ def _give_up_rights() -> None:
 class Server:
     """Accepts clients, so many at a time."""
 
-    def __init__(self, way: socket, desk: Desk) -> None:
+    def __init__(self, way: socket, desk: Desk, descriptors: int) -> None:
         self._way = way
+        self._descriptors = descriptors
+        # Given up for a moment to take in, and turn away, who comes when there is no other.
+        self._spare = os.dup(way.fileno())
         self._desk = desk
         self._lock = allocate_lock()
         self._visits = 0
@@ -93,21 +108,45 @@ class Server:
         except OSError as error:
             # It has gone again, or there is no descriptor left; the others must be served on.
             if error.errno in _SHORTAGES:
-                # It waits in line, and would wake this loop without end.
-                sleep(PAUSE_SECONDS)
+                self._accept_without_room(listener)
             return
-        limit = self._desk.connections
+        limit, room = self._desk.connections, self._room()
         with self._lock:
-            is_welcome = limit is None or self._visits < limit
+            is_welcome = self._visits < room and (limit is None or self._visits < limit)
             self._visits += is_welcome
-        if not is_welcome:
+        if not is_welcome and limit is not None and limit <= room:
             self._turn_away(client, f"there are {limit} connections already", "limits.connections")
+            return
+        if not is_welcome:
+            self._turn_away(client, self._shortage(f"there are {room} connections already"), "")
             return
         try:
             start_new_thread(self._visit, (client,))
         except RuntimeError:
             self._leave()
             self._turn_away(client, "no more threads are to be had", "")
+
+    def _room(self) -> int:
+        """Return how many connections the limit of descriptors has room for."""
+        return max(0, self._descriptors - RESERVED - len(self._listeners)) // PER_CONNECTION
+
+    def _shortage(self, detail: str) -> str:
+        return (
+            f"{detail}, and the proxy may have only {self._descriptors} open files; "
+            "raise the hard limit of the user who runs corral (ulimit -Hn)"
+        )
+
+    def _accept_without_room(self, listener: socket) -> None:
+        """Turn away a client for whom there is no descriptor. In line it would wait without end."""
+        os.close(self._spare)
+        try:
+            client, _ = listener.accept()
+            self._turn_away(client, self._shortage("there is no descriptor left"), "")
+        except OSError:
+            # The whole machine is short of them, and a client in line would wake this loop without end.
+            sleep(PAUSE_SECONDS)
+        finally:
+            self._spare = os.dup(self._way.fileno())
 
     def _turn_away(self, client: socket, detail: str, grant: str) -> None:
         self._desk.refuse("", detail, grant)
