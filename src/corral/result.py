@@ -5,12 +5,23 @@ from __future__ import annotations
 import base64
 
 from corral.frozen import Record, frozen
-from corral.model import RESULT_SCHEMA, Connection, Usage, Verdict, Violation
+from corral.model import (
+    NOT_EXECUTABLE_EXIT_CODE,
+    NOT_FOUND_EXIT_CODE,
+    RESULT_SCHEMA,
+    Connection,
+    Usage,
+    Verdict,
+    Violation,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+
+
+_OWN_WORDS = b"corral: "  # before what corral itself says on a command's stderr
 
 
 @frozen
@@ -53,11 +64,20 @@ class SandboxResult(Record):
 
     @property
     def hint(self) -> str:
-        """What an agent can act on, in one line: the reason of a refusal, or the first violation. Empty where there is none."""
+        """What an agent can act on, in one line: why it was refused, did not start or was ended, and the first violation."""
+        why = self.reason or self._why_not()
         if self.reason or not self.violations:
-            return self.reason
+            return why
         more = len(self.violations) - 1
-        return self.violations[0].text + (f" (and {more} more)" if more else "")
+        return f"{why} {self.violations[0].text}".strip() + (f" (and {more} more)" if more else "")
+
+    def _why_not(self) -> str:
+        if self.timed_out and not any(violation.kind == "silence" for violation in self.violations):
+            took = f"{self.duration_ms / 1000:.3g}"
+            return f"It was ended after {took} seconds, when its time was up. timeout_seconds sets another limit."
+        if self.exit_code in (NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE) and self.stderr.startswith(_OWN_WORDS):
+            return self.stderr_text.partition("\n")[0].removeprefix(_OWN_WORDS.decode())
+        return ""
 
     @property
     def stdout_text(self) -> str:

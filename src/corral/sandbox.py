@@ -9,6 +9,7 @@ import os
 import time
 
 from corral import dispatch, files
+from corral.calls import call_of, input_of, timeout_of
 from corral.config import SandboxConfig
 from corral.containment.holding import Holding, unmet
 from corral.environment import HostEnvironment
@@ -84,23 +85,23 @@ class Sandbox:
 
     def check(
         self,
-        argv: Sequence[object] | str,
+        argv: Sequence[object] | str | os.PathLike[str],
         *,
         shell: bool = False,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Verdict:
         """Judge a call; run nothing."""
-        return self._recall.vet(_call(argv, shell, cwd, env), self._look()[1])
+        return self._recall.vet(call_of(argv, shell, cwd, env), self._look()[1])
 
     def run(
         self,
-        argv: Sequence[object] | str,
+        argv: Sequence[object] | str | os.PathLike[str],
         *,
         shell: bool = False,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
         timeout_seconds: float | None = None,
         on_output: OnOutput | None = None,
     ) -> SandboxResult:
@@ -116,12 +117,12 @@ class Sandbox:
 
     async def arun(
         self,
-        argv: Sequence[object] | str,
+        argv: Sequence[object] | str | os.PathLike[str],
         *,
         shell: bool = False,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
         timeout_seconds: float | None = None,
         on_output: OnOutput | None = None,
     ) -> SandboxResult:
@@ -137,12 +138,12 @@ class Sandbox:
 
     def start(
         self,
-        argv: Sequence[object] | str,
+        argv: Sequence[object] | str | os.PathLike[str],
         *,
         shell: bool = False,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
         timeout_seconds: float | None = None,
         open_stdin: bool = False,
         inherit_stdin: bool = False,
@@ -159,7 +160,7 @@ class Sandbox:
         `pty` puts it on a terminal of its own, which the handle writes and reads, all of it as stdout.
         """
         terminal = _terminal(rows, columns, lends=inherit_stdin or inherit_stdio) if pty else None
-        call = _call(argv, shell, cwd, env)
+        call, data, limit = call_of(argv, shell, cwd, env), input_of(stdin), timeout_of(timeout_seconds)
         is_admitted = self._admitted_in == os.getpid()  # before the look, which then sees what that has changed
         environment, machine = self._look()
         verdict = self._recall.vet(call, machine)
@@ -173,7 +174,7 @@ class Sandbox:
             self._admit(warden)
             environment = self._look()[0]
         try:
-            planned = plan(call, self.config, environment, stdin=stdin, timeout_seconds=timeout_seconds)
+            planned = plan(call, self.config, environment, stdin=data, timeout_seconds=limit)
         except BaseException:
             if warden is not None:
                 self._pool.release(warden)
@@ -199,12 +200,12 @@ class Sandbox:
 
     async def astart(
         self,
-        argv: Sequence[object] | str,
+        argv: Sequence[object] | str | os.PathLike[str],
         *,
         shell: bool = False,
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
         timeout_seconds: float | None = None,
         open_stdin: bool = False,
         pty: bool = False,
@@ -214,7 +215,7 @@ class Sandbox:
     ) -> Handle:
         """Start a call as `start` does, and let the running event loop run on while what holds it is made."""
         terminal = _terminal(rows, columns, lends=False) if pty else None
-        call = _call(argv, shell, cwd, env)
+        call, data, limit = call_of(argv, shell, cwd, env), input_of(stdin), timeout_of(timeout_seconds)
         verdict = self._recall.vet(call, self._look()[1])
         refusal = await self._refusal_in_loop(call, verdict) if verdict.findings else ""
         why = self._renewed()
@@ -224,7 +225,7 @@ class Sandbox:
         if self._admitted_in != os.getpid():
             self._admit(warden)
         try:
-            planned = plan(call, self.config, self._look()[0], stdin=stdin, timeout_seconds=timeout_seconds)
+            planned = plan(call, self.config, self._look()[0], stdin=data, timeout_seconds=limit)
         except BaseException:
             self._pool.release(warden)
             raise
@@ -455,32 +456,6 @@ def _terminal(rows: int, columns: int, *, lends: bool) -> tuple[int, int]:
     return checked_size(rows, columns)
 
 
-def _call(
-    argv: Sequence[object] | str,
-    shell: bool,
-    cwd: str | os.PathLike[str] | None,
-    env: Mapping[str, str] | None,
-) -> Call:
-    # Copies, and plain strings: what was judged must be what runs, although the caller's own may change meanwhile, and
-    # although a subclass of str may show the guard another text than the kernel gets.
-    if isinstance(argv, (list, tuple)):
-        argv = tuple([word if type(word) is str else _plain(word) for word in argv])
-    elif isinstance(argv, str):
-        argv = _plain(argv)
-    if cwd is not None and not isinstance(cwd, str) and isinstance(cwd, os.PathLike):
-        try:
-            cwd = os.fspath(cwd)
-        except Exception:  # noqa: BLE001  the caller's own code; the guard refuses what it leaves
-            cwd = "\0"
-    if env is not None:
-        try:
-            env = {_plain(name): _plain(value) for name, value in dict(env).items()}
-        except (TypeError, ValueError):
-            # No mapping at all; the guard says so.
-            return Call(argv, bool(shell), _plain(cwd), env)
-    return Call(argv, bool(shell), _plain(cwd), env)
-
-
 def _reason(verdict: Verdict) -> str:
     return "" if verdict.decision == Decision.ALLOW else verdict.reason or "The call was not allowed."
 
@@ -494,7 +469,3 @@ def _drop(answer: object) -> None:
     if close is not None:
         # Or Python would complain later that nobody awaited it.
         close()
-
-
-def _plain(value: Any) -> Any:
-    return str.__str__(value) if isinstance(value, str) and type(value) is not str else value

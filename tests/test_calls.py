@@ -1,0 +1,117 @@
+"""What callers may give to run and its like: what subprocess takes works, and what no call can have is an error at once."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+from corral import Sandbox
+from corral.calls import call_of, input_of, timeout_of
+
+Run = Callable[..., Any]
+
+
+def _map(box: Sandbox, argv: object, **more: Any) -> Any:
+    with box.map([{"argv": argv, **more}]) as results:
+        return next(results)
+
+
+WAYS: dict[str, Run] = {
+    "run": lambda box, *words, **more: box.run(*words, **more),
+    "arun": lambda box, *words, **more: asyncio.run(box.arun(*words, **more)),
+    "start": lambda box, *words, **more: box.start(*words, **more).wait(),
+    "astart": lambda box, *words, **more: asyncio.run(_astart(box, *words, **more)),
+    "map": _map,
+}
+
+
+async def _astart(box: Sandbox, *words: Any, **more: Any) -> Any:
+    return await (await box.astart(*words, **more))
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Run:
+    """Each way to run a call."""
+    return WAYS[request.param]
+
+
+@pytest.mark.parametrize(
+    "given", ["grüße\n", "grüße\n".encode(), bytearray("grüße\n".encode()), memoryview("grüße\n".encode())]
+)
+def test_input_is_text_or_bytes(given: Any, way: Run, box: Sandbox) -> None:
+    assert way(box, ["cat"], stdin=given).stdout_text == "grüße\n"
+
+
+def test_path_may_be_a_word(way: Run, project: Path, box: Sandbox) -> None:
+    (project / "src").mkdir()
+    (project / "src" / "file").touch()
+    result = way(box, ["ls", Path("src")])
+    assert (result.stdout, result.argv) == (b"file\n", ("ls", "src"))
+    assert way(box, ["ls", PurePosixPath(project) / "src"]).stdout == b"file\n"
+
+
+def test_path_alone_is_a_call_of_one_word(box: Sandbox) -> None:
+    assert box.run(Path("/bin/true")).ok
+    assert box.check(Path("/bin/true")).allowed
+
+
+def test_path_is_judged_as_the_word_that_runs(box: Sandbox) -> None:
+    class Changing:
+        """A path that is another each time it is asked."""
+
+        def __init__(self) -> None:
+            self.answers = ["src", "/etc/shadow"]
+
+        def __fspath__(self) -> str:
+            return self.answers.pop(0)
+
+    assert box.check(["cat", Path("/etc/shadow")]).decision == box.check(["cat", "/etc/shadow"]).decision
+    assert box.run(["echo", Changing()]).stdout == b"src\n"
+
+
+@pytest.mark.parametrize("given", [3, object(), ["x"], {"a": 1}], ids=["number", "object", "list", "mapping"])
+def test_other_input_is_a_type_error(given: object, way: Run, box: Sandbox) -> None:
+    with pytest.raises(TypeError, match="stdin must be bytes or str, not"):
+        way(box, ["cat"], stdin=given)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.0, -1, float("nan"), float("inf"), 10**12])
+def test_time_that_is_none_is_a_value_error(seconds: float, way: Run, box: Sandbox) -> None:
+    with pytest.raises(ValueError, match=r"timeout_seconds must be above 0 .* Leave it out .*timeout_seconds=None"):
+        way(box, ["true"], timeout_seconds=seconds)
+
+
+@pytest.mark.parametrize("seconds", ["1", True, [1]])
+def test_time_that_is_no_number_is_a_type_error(seconds: object, way: Run, box: Sandbox) -> None:
+    with pytest.raises(TypeError, match="timeout_seconds must be a number, not"):
+        way(box, ["true"], timeout_seconds=seconds)
+
+
+def test_error_leaves_the_sandbox_as_it_was(box: Sandbox) -> None:
+    with pytest.raises(TypeError):
+        box.run(["cat"], stdin=3)  # type: ignore[arg-type]
+    assert box.run(["cat"], stdin="x").stdout == b"x"
+
+
+def test_timed_out_result_says_why(way: Run, open_box: Sandbox) -> None:
+    result = way(open_box, ["sleep", "1000"], timeout_seconds=0.05)
+    assert result.timed_out
+    assert result.hint.startswith("It was ended after 0.")
+    assert result.hint.endswith(" seconds, when its time was up. timeout_seconds sets another limit.")
+
+
+def test_call_that_cannot_start_says_why(project: Path, open_box: Sandbox) -> None:
+    (project / "plain").write_text("x")
+    for argv, exit_code in (["no-such-program"], 127), (["./plain"], 126):
+        result = open_box.run(argv)
+        assert (result.exit_code, result.denied) == (exit_code, False)
+        assert result.stderr_text == f"corral: {result.hint}\n"
+        assert result.hint != ""
+
+
+def test_plain_call_is_given_as_it_was() -> None:
+    call = call_of(["a", Path("b")], False, Path("c"), None)
+    assert (call.argv, call.cwd) == (("a", "b"), "c")
+    assert (input_of(None), timeout_of(None), timeout_of(2)) == (None, None, 2.0)
