@@ -67,8 +67,10 @@ class Pool:
         *,
         lend: Lend | None = None,
         reached: Reached | None = None,
+        age: Callable[[], int] | None = None,
     ) -> None:
         self._plan = plan
+        self._age = age  # another number once wardens of before do not hide all that they must
         self._lend = lend  # what a keeper gets besides the plan, for the network by name
         self.reached = reached  # asked after each command what it connected to
         self.spill = spill  # makes a capture that saves what it cuts, where the config wants that
@@ -166,10 +168,14 @@ class Pool:
             return killed, hits
 
     def _idle_one(self) -> Warden:
-        # Atomic without a lock.
-        warden = self._idle.pop()
-        warden.idle_since = 0.0
-        return warden
+        age = self._age() if self._age is not None else 0
+        while True:
+            # Atomic without a lock.
+            warden = self._idle.pop()
+            warden.idle_since = 0.0
+            if warden.age == age:
+                return warden
+            warden.close()
 
     def is_busy(self) -> bool:
         """Say whether a command runs, or is about to."""
@@ -269,6 +275,8 @@ class Pool:
         for _ in range(MAX_STARTS):
             with self._talking:
                 keeper = self._started_keeper()
+                # Before it is made, so that it hides at least what is there by now.
+                age = self._age() if self._age is not None else 0
                 try:
                     number, descriptors = keeper.ask(bytes((wire.NEW,)) + os.fsencode(place))
                 except (OSError, wire.WireError):
@@ -278,6 +286,7 @@ class Pool:
                 if not descriptors:
                     raise ContainmentError(f"a warden could not be made: {os.strerror(number)}")
                 warden = Warden(socket(fileno=descriptors[0]), number, descriptors[1])
+                warden.age = age
                 with self._lock:
                     self._wardens.add(warden)
             try:

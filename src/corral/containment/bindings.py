@@ -11,6 +11,7 @@ import stat
 
 from corral.containment.backend import UnusableError
 from corral.containment.kernel import open_known
+from corral.containment.masks import matches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,11 @@ def expected(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> list[
     found = []
     for what, target, source, how in steps:
         if what == "bind" and how != "node" and target not in covered and not _inside(target, _DEVICES):
-            opened = open_known(source, known)
+            try:
+                opened = open_known(source, known)
+            except FileNotFoundError:
+                # The tool says so itself, where it is needed.
+                continue
             status = os.fstat(opened)
             os.close(opened)
             found.append((target, status.st_dev, status.st_ino))
@@ -58,7 +63,7 @@ def prepare(steps: Sequence[Step], scratch: str) -> None:
     tree = _Tree(steps, scratch)
     for what, target, source, _ in steps:
         place = tree.outside(target)
-        if place is None or not _inside(place, scratch) or what in ("mask", "seal"):
+        if place is None or not _inside(place, scratch) or what in ("mask", "hide", "seal"):
             continue
         if what == "link":
             tree.link(place, source)
@@ -107,9 +112,15 @@ class _Tree:
         if what == "bind":
             if place is not None:
                 self.refuse_links(place, target)
-            return [_BIND[how], source, target]
+            # What commands only read may be gone by now; in what they write, it keeps them from writing there.
+            kept = [at for at, (real, way) in self.binds.items() if way == "rw" and not _inside(real, self.scratch)]
+            may_lack = how == "ro" and not any(_inside(target, at) for at in kept)
+            return [f"{_BIND[how]}-try" if may_lack else _BIND[how], source, target]
         if what == "mask":
             return self.mask(target, place)
+        if what == "hide":
+            found = matches(target)
+            return [word for path in found for word in self.mask(path, self.outside(path))]
         if what in ("pin", "readonly"):
             place = self.source(target)
             if os.path.islink(place) and os.path.realpath(os.path.dirname(place)) == os.path.dirname(place):

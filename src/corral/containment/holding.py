@@ -7,6 +7,7 @@ import os
 from corral.containment import audit, cgroups, denials, lasting, layers, limits, scratch, unlooked, view
 from corral.containment.kept import Kept, identity
 from corral.containment.links import Links
+from corral.containment.masks import Masks
 from corral.containment.ownlock import OwnLock
 from corral.containment.planted import Watch
 from corral.containment.wire import pack_plan
@@ -34,6 +35,7 @@ class Holding:
         self._mounted: bool | None = None  # whether commands see scratch as /tmp and their home, once that is known
         self._watch: Watch | None = None
         self._kept = Kept(config.project_root)
+        self._masks: Masks | None = None
         self.renewal = OwnLock()  # held by the one thread that makes all of this anew
         self._links: Links | None = None
         self._watched: tuple[Links, ...] = ()
@@ -61,7 +63,8 @@ class Holding:
         if self.view is None:
             self.view = self._look()
             found = self.view.protected
-            self._kept = Kept(self.config.project_root, (*found.readonly, *found.pinned))
+            self._kept = Kept(self.config.project_root, (*found.readonly, *found.pinned, *self.view.masked))
+            self._masks = Masks(self.view.hidden)
             self._watch = Watch(found, self.config.project_root, self.view.programs)
             kept = [target for what, target, _, _ in self.view.steps if what == "readonly"]
             self._links = Links(kept, self.config.project_root)
@@ -133,6 +136,10 @@ class Holding:
     def replaced(self) -> str:
         """Return the project, or what in it is mounted over itself, if that was replaced or removed outside; or nothing."""
         return self._kept.replaced()
+
+    def age(self) -> int:
+        """Return a number that is another once the machine has credentials that the wardens of before do not hide."""
+        return 0 if self._masks is None else self._masks.age()
 
     def renew(self) -> None:
         """Look at everything anew when the next keeper starts, of which there is none now."""

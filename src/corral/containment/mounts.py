@@ -39,7 +39,7 @@ def enter(steps: Sequence[Step], stage: str, known: Mapping[str, Sequence[int]],
     and inode must still be that: a command may have put something else in its place.
     """
     call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
-    clones = {target: _clone_outside(source, how, known) for what, target, source, how in steps if what == "bind"}
+    clones = _clones(steps, known)
     proc = -1 if own_proc else _clone_outside("/proc", "ro", known)
     _enter_memory(stage, known)
     os.mkdir("proc")
@@ -55,7 +55,8 @@ def enter(steps: Sequence[Step], stage: str, known: Mapping[str, Sequence[int]],
     for what, target, source, _ in steps:
         try:
             if what == "bind":
-                tree.attach(clones[target], target)
+                if target in clones:
+                    tree.attach(clones[target], target)
             else:
                 tree.make(what, target, source)
         except OSError as error:
@@ -80,6 +81,22 @@ def _enter_memory(stage: str, known: Mapping[str, Sequence[int]]) -> None:
     os.fchdir(mount)
     for descriptor in (context, mount, place):
         os.close(descriptor)
+
+
+def _clones(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Clone what is shown from outside. What commands only read may be gone by now, as a toolchain that was removed."""
+    binds = [(target, source, how) for what, target, source, how in steps if what == "bind"]
+    # Scratch, which is known, has nothing in it that must be kept.
+    writable = [f"{target}/" for target, source, how in binds if how == "rw" and source not in known]
+    clones = {}
+    for target, source, how in binds:
+        try:
+            clones[target] = _clone_outside(source, how, known)
+        except FileNotFoundError:
+            # In what commands write, it keeps them from writing there.
+            if how != "ro" or f"{target}/".startswith(tuple(writable)):
+                raise
+    return clones
 
 
 def _clone_outside(source: str, how: str, known: Mapping[str, Sequence[int]]) -> int:
@@ -108,6 +125,7 @@ class _Tree:
         self.root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         os.close(os.open(_EMPTY, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
         os.mkdir(f"{_EMPTY}.d", 0o555)
+        self.hidden: set[str] = set()
 
     def make(self, what: str, target: str, source: str) -> None:
         """Interpret a record that needs nothing from outside."""
@@ -129,6 +147,8 @@ class _Tree:
             os.close(descriptor)
         elif what == "mask":
             self.mask(target)
+        elif what == "hide":
+            self.hide(target)
         else:
             raise ValueError(what)
 
@@ -205,6 +225,33 @@ class _Tree:
         self.cover(nothing, place, _CLEAN | _RDONLY | _NOEXEC)
         os.close(nothing)
         os.close(place)
+
+    def hide(self, pattern: str) -> None:
+        """Mask what is there now of a path that commands cannot change, or of all that begin as one that ends in `*`."""
+        for target in self.matches(pattern):
+            if target in self.hidden:
+                # Two patterns name it. A second mask would lie on the first, and keep it from being cleared away.
+                continue
+            self.hidden.add(target)
+            try:
+                self.mask(target)
+            except (FileNotFoundError, NotADirectoryError):
+                # There is nothing to hide, as where a package manager has removed its lock.
+                continue
+
+    def matches(self, pattern: str) -> list[str]:
+        """Return the paths that a pattern names in this tree."""
+        if not pattern.endswith("*"):
+            return [pattern]
+        above, _, head = pattern[:-1].rpartition("/")
+        try:
+            directory = self.walk(above, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            # What cannot be listed here cannot be listed by commands.
+            return []
+        names = os.listdir(directory)
+        os.close(directory)
+        return [f"{above}/{name}" for name in names if name.startswith(head)]
 
     def cover(self, source: int, place: int, attributes: int) -> None:
         """Bind one place of this tree over another."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from corral.containment import grants
+from corral.containment.masks import matches
 from corral.containment.view import own_links, own_paths
 from corral.errors import PolicyError
 from corral.model import Violation
@@ -91,7 +92,9 @@ class Sight:
         return self._unwritable(path, grantable=os.access(_existing(path), os.W_OK), inferred=True)
 
     def _is_masked(self, path: str) -> bool:
-        return any(step[0] == "mask" and inside(path, step[1]) for step in self.view.steps)
+        masks = [step[1] for step in self.view.steps if step[0] == "mask"]
+        masks += [found for pattern in self.view.hidden for found in matches(pattern)]
+        return any(inside(path, mask) for mask in masks)
 
     def absent(self, path: str) -> Violation | None:
         """Return why a path that is there outside was not there for the command."""

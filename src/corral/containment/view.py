@@ -9,6 +9,7 @@ import os
 import sys
 
 from corral.containment import grants, identity, protected, toolchains
+from corral.containment.masks import matches
 from corral.errors import ContainmentError
 from corral.frozen import Record, frozen
 from corral.grammar import DEPENDENCIES
@@ -59,6 +60,8 @@ class View(Record):
     git_identity: str
     programs: tuple[str, ...]
     shared: tuple[str, ...]  # of what is writable, that which is not scratch
+    masked: tuple[str, ...]  # credentials in what commands can write
+    hidden: tuple[str, ...]  # patterns of credentials in what they cannot
 
 
 def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
@@ -106,13 +109,16 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         if path not in binds and _is_shown_writable(path, binds)
     ]
     # A home in /opt lies in what is shown, and no mount of ours hides it.
-    masks = _masks(owner_home if project == owner_home or toolchains.is_system(owner_home) else None)
+    secrets = _secrets(owner_home if project == owner_home or toolchains.is_system(owner_home) else None)
+    # What commands cannot change is looked for anew by each warden.
+    hidden = [pattern for pattern in secrets if not _is_shown_writable(pattern, binds)]
+    masks = sorted({path for pattern in secrets if pattern not in hidden for path in matches(pattern)})
     steps: list[Step] = [("directory", path, "", "") for path in _EMPTY_DIRECTORIES]
     aliases = (("/var/run", "/run"), ("/var/tmp", "/tmp"))  # noqa: S108  as above
     # Not where the project or the home directory lies below one: a mount point cannot be reached through a link.
     steps += [("link", path, led, "") for path, led in aliases if not any(inside(target, path) for target in binds)]
     shared = [path for path in writable if binds[path][0] == path]
-    steps += _links(toolchains.SYSTEM, binds) + _pins([*found.pinned, *readonly, *binds], shared) + _devices()
+    steps += _links(toolchains.SYSTEM, binds) + _pins([*found.pinned, *readonly, *masks, *binds], shared) + _devices()
     tree = _Placeholders(binds)
     for target in sorted(binds):
         tree.above(target)
@@ -123,6 +129,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     steps += [("tmpfs", path, f"mode=0777,size={SESSION_BYTES}", "") for path in settings.session]
     steps += _links([*programs, *([environ["HOME"]] if "HOME" in environ else [])], binds)
     steps += [("mask", path, "", "") for path in masks]
+    steps += [("hide", pattern, "", "") for pattern in hidden]
     steps += [("readonly", f"/proc/{name}", "", "") for name in _PROC_READ_ONLY if os.path.exists(f"/proc/{name}")]
     steps += [("mask", f"/proc/{name}", "", "") for name in _PROC_MASKED if os.path.exists(f"/proc/{name}")]
     steps.append(("seal", "/dev", "", ""))
@@ -140,6 +147,8 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         identity.git_configuration(owner_home, environ),
         tuple(path for path in programs if not inside(path, project)),
         tuple(shared),
+        tuple(masks),
+        tuple(hidden),
     )
 
 
@@ -224,26 +233,11 @@ def _devices() -> list[Step]:
     return steps
 
 
-def _masks(home: str | None) -> list[str]:
-    """Return the credentials that lie in what is shown: the machine's, and the owner's where their home is shown."""
-    found: set[str] = set()
-    for pattern in places()["secret"]:
-        if pattern.startswith(("/etc/", "/opt/", "/usr/")):
-            found.update(_matches(pattern.removesuffix("/**")))
-    if home is not None:
-        for pattern in places()["secret_home"]:
-            found.update(_matches(f"{home}/{pattern.removesuffix('/**')}"))
-    return sorted(found)
-
-
-def _matches(pattern: str) -> list[str]:
-    if not pattern.endswith("*"):
-        return [pattern] if os.path.lexists(pattern) else []
-    above, _, head = pattern[:-1].rpartition("/")
-    try:
-        return [f"{above}/{name}" for name in os.listdir(above) if name.startswith(head)]
-    except OSError:
-        return []
+def _secrets(home: str | None) -> list[str]:
+    """Return patterns of the credentials that lie in what is shown: the machine's, and the user's where their home is shown."""
+    found = [pattern for pattern in places()["secret"] if pattern.startswith(("/etc/", "/opt/", "/usr/"))]
+    found += [f"{home}/{pattern}" for pattern in places()["secret_home"]] if home is not None else []
+    return sorted({pattern.removesuffix("/**") for pattern in found})
 
 
 def _pins(paths: Iterable[str], roots: list[str]) -> list[Step]:

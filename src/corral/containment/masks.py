@@ -1,0 +1,58 @@
+"""Finds the machine's credentials in what commands see, and notices those that appear while a sandbox lives.
+
+A package manager's lock comes and goes, and a rotated key is another file: the mount that hid the old one is gone with it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.containment.directories import NEVER, settled, time_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def matches(pattern: str) -> list[str]:
+    """Return what is there of a path, or of all paths that begin as one that ends in `*`."""
+    if not pattern.endswith("*"):
+        return [pattern] if os.path.lexists(pattern) else []
+    above, _, head = pattern[:-1].rpartition("/")
+    try:
+        return [f"{above}/{name}" for name in os.listdir(above) if name.startswith(head)]
+    except OSError:
+        return []
+
+
+class Masks:
+    """What the patterns name now. A warden that is older than one of the files shows it."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = tuple(patterns)
+        self._times = dict.fromkeys((os.path.dirname(pattern) for pattern in self._patterns), NEVER)
+        self._known = self._found()
+        self._age = 0
+
+    def age(self) -> int:
+        """Return a number that is another as soon as something has appeared that older wardens do not hide."""
+        times = {path: time_of(path) for path in self._times}
+        if times != self._times:
+            # Before the look: a change after it has another time.
+            self._times = {path: settled(at) for path, at in times.items()}
+            found = self._found()
+            if not found <= self._known:
+                self._age += 1
+            self._known = found
+        return self._age
+
+    def _found(self) -> set[tuple[str, int, int, int]]:
+        found = set()
+        for path in [path for pattern in self._patterns for path in matches(pattern)]:
+            try:
+                one = os.lstat(path)
+            except OSError:
+                continue
+            # With the time: a file that is made anew may get the inode of the one before.
+            found.add((path, one.st_dev, one.st_ino, one.st_ctime_ns))
+        return found
