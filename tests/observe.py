@@ -32,6 +32,17 @@ def with_enough_time(run: Callable[[float], T], has_begun: Callable[[T], object]
     raise AssertionError("it never began, however much time it had")
 
 
+def until_alive(started: Handle, marker: str) -> None:
+    """Wait until a command runs; fail with its result where it ended before it was seen."""
+
+    def is_alive() -> bool:
+        result = started.poll()
+        assert result is None, result
+        return bool(alive(marker))
+
+    eventually(is_alive)
+
+
 def seen_before_its_end(started: Handle, fact: Callable[[], object]) -> SandboxResult | None:
     """Return a command's result, or nothing where a fact was not seen while it ran."""
     is_seen = False

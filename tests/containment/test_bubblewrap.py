@@ -20,7 +20,7 @@ from corral.containment import bindings, bubblewrap
 from corral.containment.backend import UnusableError, holds_more
 from corral.containment.holding import unmet
 from corral.containment.layers import LAYERS
-from observe import alive, children, descriptors, eventually, exist, unique_seconds
+from observe import alive, children, descriptors, eventually, exist, unique_seconds, until_alive
 
 pytestmark = pytest.mark.real
 
@@ -237,8 +237,8 @@ def test_a_step_that_is_not_known_is_an_error(tmp_path: Path) -> None:
 
 def test_a_warden_that_is_killed_is_said_and_replaced(wrapped: Sandbox) -> None:
     seconds = unique_seconds()
-    started = wrapped.start(["sleep", seconds])
-    eventually(lambda: alive(seconds))
+    started = wrapped.start(["sleep", seconds], timeout_seconds=600)
+    until_alive(started, seconds)
     (keeper,) = children(os.getpid())
     (tool,) = children(keeper)
     (warden,) = children(tool)
