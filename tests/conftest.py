@@ -48,6 +48,12 @@ def _packages(item: pytest.Item) -> list[str]:
     return [PACKAGED[value] for value in values or () if isinstance(value, str) and value in PACKAGED]
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests that need further packages."""
+    if _packages(item) or "browser" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.real)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose program is not installed."""
     for program in _packages(item):
@@ -67,10 +73,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that need further packages, and let each worker begin with the longest tests, so that the short ones even out the end."""
-    for item in items:
-        if _packages(item) or "browser" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.real)
+    """Let each worker begin with the longest tests, so that the short ones even out the end."""
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     long = [item for item in items if item.path.name == "test_ordinary_user.py"]
     rest = [item for item in items if item.path.name != "test_ordinary_user.py"]

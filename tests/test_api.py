@@ -163,7 +163,7 @@ def test_the_four_checks_have_the_signatures_of_the_design(name: str, wanted: di
 def test_the_fields_of_config_and_result_are_the_ones_of_the_design() -> None:
     assert set(corral.SandboxConfig._fields) == {
         *("project_root", "max_output_bytes", "timeout_seconds", "denylist", "interpreter_block", "profile"),
-        *("env_allowlist", "containment", "limits", "output", "audit"),
+        *("env_allowlist", "containment", "limits", "output", "audit", "host_questions"),
     }
     assert corral.SandboxResult._fields[:9] == (
         *("argv", "exit_code", "stdout", "stderr", "truncated", "timed_out", "denied", "reason", "duration_ms"),

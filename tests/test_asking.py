@@ -400,12 +400,12 @@ def test_inside_a_sandbox_nobody_is_asked(open_sandbox: Callable[..., Sandbox], 
     assert b"not approved: this is inside a sandbox" in result.stdout
 
 
-@pytest.mark.parametrize(("host", "decision"), [("claude", "allow"), ("codex", "allow"), ("cursor", "ask")])
+@pytest.mark.parametrize(("host", "decision"), [("claude", "allow"), ("codex", "allow"), ("cursor", "deny")])
 def test_a_hook_knows_what_was_approved_where_it_is_contained(
     screen: Callable[..., Screen], project: Path, host: str, decision: str
 ) -> None:
     asks = {"cwd": str(project), "session_id": "s", "hook_event_name": "PreToolUse", "tool_name": "Bash"}
-    payload: dict[str, object] = {**asks, "tool_input": {"command": SHELL_RESET}}
+    payload: dict[str, object] = {**asks, "permission_mode": "default", "tool_input": {"command": SHELL_RESET}}
     if host == "codex":
         payload["turn_id"] = "t"
     if host == "cursor":
@@ -419,7 +419,7 @@ def test_a_hook_knows_what_was_approved_where_it_is_contained(
         command = inner.get("updatedInput", {}).get("command", "")
         return inner.get("permissionDecision") or inner["permission"], command
 
-    assert asked()[0] == ("deny" if host == "codex" else "ask")
+    assert asked()[0] == ("ask" if host == "claude" else "deny")
     shown = screen(*CORRAL, "grants", "add", "--shell", SHELL_RESET)
     shown.until(END)
     shown.type(b"p\r")

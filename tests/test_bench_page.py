@@ -35,6 +35,9 @@ SETTINGS = (
     "of at most 16 MiB",
     "at most 32 MiB",
     "at most 64 MiB",
+    "or at 512 MB",
+    "refuses after 4 seconds",
+    "refuses after 4 of 10 seconds",
 )
 MEASURED = re.compile(
     r"(?<![\w.])\d[\d.,]*\s?(?:x|×|ms|µs|us|MiB|MB|GB|GB/s|calls/s|runs/s|percent|seconds?)(?![\w/])|(?<![\w.])\d+(?:\.\d+)?%"

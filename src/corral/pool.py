@@ -88,10 +88,8 @@ class Pool:
 
     def acquire(self) -> Warden:
         """Return a warden that is ready: the one used last, whose memory is warm, or a new one."""
-        try:
-            return self._idle_one()
-        except IndexError:
-            pass
+        if (warden := self._idle_one()) is not None:
+            return warden
         told = allocate_lock()
         told.acquire()
         order = _Order(told.release)
@@ -107,10 +105,8 @@ class Pool:
         """Return a warden that is ready, and let the running event loop run on while one is made."""
         from asyncio import get_running_loop  # noqa: PLC0415  for those who have it loaded already
 
-        try:
-            return self._idle_one()
-        except IndexError:
-            pass
+        if (warden := self._idle_one()) is not None:
+            return warden
         loop = get_running_loop()
         ready = loop.create_future()
         order = _Order(lambda: loop.call_soon_threadsafe(_set, ready))
@@ -167,11 +163,14 @@ class Pool:
                 return 0, 0
             return killed, hits
 
-    def _idle_one(self) -> Warden:
+    def _idle_one(self) -> Warden | None:
         age = self._age() if self._age is not None else 0
         while True:
-            # Atomic without a lock.
-            warden = self._idle.pop()
+            try:
+                # Atomic without a lock. Asked for its length first, the list could be empty by then.
+                warden = self._idle.pop()
+            except IndexError:
+                return None
             warden.idle_since = 0.0
             if warden.age == age:
                 return warden
@@ -221,7 +220,7 @@ class Pool:
         while (order := self._next_order()) is not None:
             warden = error = None
             try:
-                warden = self._idle_one() if self._idle else self._make()
+                warden = self._idle_one() or self._make()
             except BaseException as failure:  # noqa: BLE001  it is raised where the warden is waited for
                 error = failure
             with self._lock:

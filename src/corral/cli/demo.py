@@ -48,6 +48,8 @@ def main(options: argparse.Namespace) -> int:
             outcomes.append(outcome)
             page.add(outcome)
     except ContainmentError as error:
+        if not outcomes:
+            raise
         why_not = str(error)
     right = sum(outcome.as_expected for outcome in outcomes)
     page.end(right, len(outcomes), why_not)

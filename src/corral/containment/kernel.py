@@ -84,6 +84,11 @@ def open_known(path: str, known: Mapping[str, Sequence[int]]) -> int:
     try:
         descriptor = syscall("openat2", _AT_FDCWD, os.fsencode(path), how, len(how))
     except OSError as error:
+        if error.errno == ELOOP:
+            # Paths are resolved when the sandbox is made.
+            raise OSError(
+                ESTALE, f"{path} was replaced since the sandbox was made: it leads through a link now"
+            ) from error
         if error.errno not in (ENOSYS, EPERM):
             raise
         # The filter of another sandbox, or of an old container engine.
