@@ -92,3 +92,10 @@ def test_what_the_owner_said_of_priorities_stays(project: Path, backend: str, po
     code = HOST.format(policy=policy, backend=backend)
     done = subprocess.run([sys.executable, "-c", code, str(project)], capture_output=True, text=True, check=True)
     assert done.stdout == f"{becomes} 3\n"
+
+
+def test_a_process_that_was_waited_for_is_not_killed_again() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pidfd = os.pidfd_open(ended.pid)
+    tree.kill(pidfd)
+    os.close(pidfd)

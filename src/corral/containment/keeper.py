@@ -9,7 +9,6 @@ import gc
 import os
 import select
 import sys
-from _signal import SIGKILL, pidfd_send_signal  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
 from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 from errno import EIO, ELOOP, EOPNOTSUPP
 from time import monotonic, sleep
@@ -422,7 +421,7 @@ class _Keeper:
             if pid == lost:
                 # Counted now: with the first process of a pid namespace the kernel ends all of it.
                 killed.update(tree.descendants(pid))
-                pidfd_send_signal(pidfd, SIGKILL)
+                tree.kill(pidfd)
         give_up_at = monotonic() + SWEEP_SECONDS
         quiet_passes = 0
         # Until the lost one is gone, what is below it has not come to this process; and a list of children that is read while
@@ -468,7 +467,7 @@ class _Keeper:
     def end(self) -> None:
         """End every warden and everything below."""
         for pidfd in self.wardens:
-            pidfd_send_signal(pidfd, SIGKILL)
+            tree.kill(pidfd)
         tree.end_descendants(SWEEP_SECONDS)
         for group in self.groups.values():
             group.remove()

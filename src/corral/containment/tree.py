@@ -6,7 +6,7 @@ By kill(-1) only where this process is the first of a pid namespace: elsewhere t
 from __future__ import annotations
 
 import os
-from _signal import SIGKILL  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
+from _signal import SIGKILL, pidfd_send_signal  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
 from time import monotonic, sleep
 
 from corral.containment.kernel import prctl
@@ -95,6 +95,14 @@ def descendants(pid: int, spared: Collection[int] = ()) -> list[int]:
         found += level
         level = [child for parent in level for child in children_of(parent)]
     return found
+
+
+def kill(pidfd: int) -> None:
+    """Kill a process, unless it is gone: bubblewrap waits for a warden that it started before the keeper hears of its end."""
+    try:
+        pidfd_send_signal(pidfd, SIGKILL)
+    except ProcessLookupError:
+        return
 
 
 def kill_descendants(spared: Collection[int] = ()) -> set[int]:
