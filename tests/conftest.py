@@ -32,6 +32,10 @@ PACKAGED = {"bubblewrap": "bwrap", "zsh": "zsh", "fish": "fish"}
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Isolate the process that runs the tests: each worker of `pytest -n`, or pytest itself."""
+    # Not in pyproject.toml, which the copy that an ordinary user runs lacks.
+    config.addinivalue_line(
+        "markers", "real: long, or needs system packages that a fresh machine lacks (make test-real)"
+    )
     is_worker = hasattr(config, "workerinput")
     if is_worker or not config.getoption("numprocesses", None):
         config.stash[_HOME] = isolation.isolate(is_worker=is_worker)
