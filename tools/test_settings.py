@@ -155,12 +155,10 @@ def revoke_keyring() -> None:
 
 
 SETTINGS = (
-    Setting("terminal", "root, below /tmp, foreground of a terminal", "{tmp}/clone", at_terminal, is_root=True),
-    Setting("space", "root, path with a space, no terminal", "{tmp}/a path with spaces/clone", without_terminal, is_root=True),
-    Setting("busy", "root, beside four busy loops", "{tmp}/busy", without_terminal, is_root=True, is_busy=True),
-    Setting("user", "ordinary user, below home, foreground of a terminal", "{home}/corral-setting/src", at_terminal),
-    Setting("nohup", "ordinary user, below /tmp, `nohup … &`", "{tmp}/nohup", under_nohup),
-    Setting("su", "ordinary user after `su -`, revoked keyring, 1,024 descriptors, other hosts on PATH, hooks in the home",
+    Setting("terminal", "root, path with a space, foreground of a terminal", "{tmp}/a path with spaces/clone", at_terminal, is_root=True),
+    Setting("busy", "root, below /tmp, no terminal, beside four busy loops", "{tmp}/n", without_terminal, is_root=True, is_busy=True),
+    Setting("nohup", "ordinary user, below /tmp, `nohup … &`", "{tmp}/clone", under_nohup),
+    Setting("su", "ordinary user, below home, after `su -`: revoked keyring, 1,024 descriptors, other hosts on PATH, hooks in the home",
             "{home}/corral-setting/src", after_su, has_hooks=True),
 )  # fmt: skip
 
