@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 UV := $(BIN)/uv --system-certs --no-cache --quiet
 FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai-agents swerex claude ray demo
 
-FAILED = { echo 'make: packages could not be downloaded or installed, so nothing was tested' >&2; exit 1; }
+FAILED = { echo 'make: packages could not be downloaded or installed' >&2; exit 1; }
 
 .PHONY: setup demo demo-agent test test-real test-settings test-frameworks test-collector check docs docs-site bench bench-ray bench-peers bench-all dist release-check sbom format lock clean
 
@@ -19,13 +19,15 @@ setup: $(VENV)/.ready $(RULES)
 # corral and what it needs to run, without the tools that develop it.
 $(VENV)/.core: requirements/core.txt pyproject.toml tools/system-packages
 	@tools/system-packages $(PYTHON)
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --require-hashes -r requirements/core.txt || $(FAILED)
-	$(PIP) install --no-deps --no-build-isolation -e . || $(FAILED)
+	@echo 'Installing corral into $(VENV) …'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --require-hashes -r requirements/core.txt || $(FAILED)
+	@$(PIP) install --no-deps --no-build-isolation -e . || $(FAILED)
 	@touch $@
 
 $(VENV)/.ready: requirements/dev.txt $(VENV)/.core
-	$(PIP) install --require-hashes -r requirements/dev.txt || $(FAILED)
+	@echo 'Installing the development tools into $(VENV) …'
+	@$(PIP) install --require-hashes -r requirements/dev.txt || $(FAILED)
 	@touch $@
 
 $(RULES): $(wildcard src/corral/rules/*.toml) src/corral/rulecompiler.py | $(VENV)/.core

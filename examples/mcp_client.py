@@ -1,4 +1,4 @@
-"""The MCP server, driven by the SDK's own client over stdio: pip install 'corral[mcp]'."""
+"""The MCP server, driven by the SDK's own client over stdio: pip install '.[mcp]' in a clone of corral."""
 
 import asyncio
 import os

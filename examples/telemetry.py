@@ -1,4 +1,4 @@
-"""Spans by the conventions for tools of models, and counters, with OpenTelemetry: pip install 'corral[otel]' and an SDK."""
+"""Spans by the conventions for tools of models, and counters, with OpenTelemetry: pip install '.[otel]' in a clone of corral, and an SDK."""
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider

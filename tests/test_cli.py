@@ -78,7 +78,11 @@ def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], proje
         pytest.param(["run", "--timeout", "ls"], "ls is not a number of seconds", id="an option without its value"),
         pytest.param(["check", "--colour", "--", "ls"], "unknown option --colour", id="an unknown option"),
         pytest.param(["check", "--prof", "strict", "--", "ls"], "unknown option --prof", id="an abbreviated option"),
-        pytest.param(["check", "--profile", "lax", "--", "ls"], "invalid choice: 'lax'", id="an unknown profile"),
+        pytest.param(
+            ["check", "--profile", "lax", "--", "ls"],
+            "--profile cannot be lax; choose one of ",
+            id="an unknown profile",
+        ),
         pytest.param(
             ["check", "--shell", "ls", "--", "ls"], "give one of: -- CMD, --shell STRING, --jsonl", id="two calls"
         ),
@@ -96,6 +100,12 @@ def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], proje
             "corral: a shell text is one argument, in quotes, as in: corral run --shell 'cat x'\n",
             id="a shell text of two words without quotes",
         ),
+        pytest.param(
+            ["policy", "check"],
+            "corral policy has no check; choose one of show, test, schema\n",
+            id="an unknown action",
+        ),
+        pytest.param(["policy", "shwo"], "corral policy has no shwo; did you mean show?\n", id="a mistyped action"),
         pytest.param(["apply"], "corral: no transaction waits in ", id="nothing to apply"),
         pytest.param(["discard", "abc"], "; corral try -- CMD makes one\n", id="nothing to discard"),
         pytest.param(["check", "--jsonl", "--", "ls"], "give one of", id="a batch and a call"),
@@ -757,3 +767,23 @@ class TestColour:
     def test_a_narrow_terminal_gets_narrow_lines(self, project: Path) -> None:
         seen = in_terminal(["env", "NO_COLOR=1", *self.COMMAND[:-1], "y" * 200], project, columns=40)
         assert max(len(line) for line in seen.decode().split("\r\n")) <= 40
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(["fly"], id="wrong arguments"),
+        pytest.param(["install", "claude", "--root", "x" * 30, "--yes"], id="a refusal"),
+        pytest.param(["eval", "tasks.toml"], id="a task file with a wrong key"),
+    ],
+)
+def test_a_terminal_gets_errors_broken_between_words(arguments: list[str], project: Path) -> None:
+    (project / "tasks.toml").write_text('[[task]]\nid = "a"\nunknown_key_of_this_task = 1\n')
+    whole = cli(*arguments, cwd=project, HOME=str(project.parent)).stderr.decode()
+    command = ["env", "NO_COLOR=1", f"HOME={project.parent}", sys.executable, "-m", "corral", *arguments]
+    seen = in_terminal(command, project, columns=60).decode()
+    assert max(len(line) for line in whole.splitlines()) > 60
+    assert seen.count("\r\n") > whole.count("\n")
+    long = [word for word in whole.split() if len(word) > 60]  # a terminal would break these, too
+    broken = [word for word in seen.split() if word not in whole.split()]
+    assert [word for word in broken if not any(word in each for each in long)] == []

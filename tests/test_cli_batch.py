@@ -178,7 +178,22 @@ MIXED = [
     {"id": 4, "argv": ["sleep", "60"], "timeout_seconds": 0.1},
     {"id": 5},
 ]
-COUNTED = "5 lines: 1 ended with 0, 1 with another exit code, 1 refused, 1 timed out, 1 not read; "
+COUNTED = "5 lines: 1 succeeded, 1 failed, 1 refused, 1 timed out, 1 not valid; "
+
+
+@pytest.mark.parametrize(
+    ("key", "ending", "status"),
+    [(b"\x04", b"corral: 0 lines; ", 0), (b"\x03", b"corral: interrupted after 0 lines; ", 130)],
+)
+def test_a_terminal_as_stdin_is_told_what_to_type(project: Path, key: bytes, ending: bytes, status: int) -> None:
+    screen = Screen([sys.executable, "-m", "corral", "batch"], project, columns=120)
+    try:
+        screen.until(b"corral: reading calls from the terminal, one JSON object a line; Ctrl-D ends")
+        screen.type(key)
+        screen.until(ending)
+        assert screen.status() == status
+    finally:
+        screen.close()
 
 
 @pytest.mark.parametrize("answers_go_to", ["out", "/dev/tty"])

@@ -82,6 +82,12 @@ def test_the_page_fits_and_cuts_no_reason(shown: subprocess.CompletedProcess[str
     assert [group for group, reason in first.items() if reason not in whole] == []
 
 
+def test_the_page_explains_odd_calls_and_leaves_no_column_empty(shown: subprocess.CompletedProcess[str]) -> None:
+    assert "✓ no-such-program (exit code 127)" in shown.stderr
+    assert "✗ an empty call" in shown.stderr
+    assert [line.split()[1] for line in shown.stderr.splitlines() if "  –  " in line] == ["print", "run"]
+
+
 def test_json_alone_is_all_there_is(tmp_path: Path, told: list[dict[str, Any]]) -> None:
     done = demo(tmp_path, "--json")
     assert (done.returncode, done.stderr) == (0, "")

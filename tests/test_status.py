@@ -54,7 +54,7 @@ def test_a_clean_home_and_what_to_do_first(project: Path, home: dict[str, str]) 
     assert answer["refused"] == []
     shown = corral_(cwd=project, env=home)
     assert (shown.returncode, shown.stderr) == (0, "")
-    assert "$ corral install claude" in shown.stdout
+    assert "corral install claude\n" in shown.stdout
     assert corral_("status", cwd=project, env=home).stdout == shown.stdout
     assert corral_(f"--root={project}", cwd=project.parent, env=home).stdout == shown.stdout
 
@@ -168,7 +168,9 @@ def test_a_log_that_is_no_log_tells_nothing(tmp_path: Path) -> None:
 
 def test_a_home_is_no_project(home: dict[str, str], tmp_path: Path) -> None:
     done = corral_(cwd=tmp_path / "home", env=home)
-    assert "Your home directory cannot be a project (corral's own files are in it)" in " ".join(done.stdout.split())
+    assert "Your home directory cannot be a project, because it contains corral's own files." in " ".join(
+        done.stdout.split()
+    )
 
 
 @pytest.mark.parametrize("columns", [30, 60, 100])

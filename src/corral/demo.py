@@ -107,7 +107,7 @@ class Trial(Record):
 
     @property
     def word(self) -> str:
-        """What happened: the kernel held it, the guard denied it, or it got out."""
+        """Return `held`, `denied` or `got out`."""
         return "got out" if self.got_out else "denied" if self.result.denied else "held"
 
     @property
@@ -195,10 +195,10 @@ GUARDED = (*LEGAL, *(Case(group, call) for group, calls in ADVERSARIAL.items() f
 ATTEMPTS = (
     Attempt("read ~/.ssh/id_ed25519", "src/report.py", "print(open({key!r}).read())", "read it"),
     Attempt(
-        "send to a port outside",
+        "send data to a port outside",
         "src/upload.py",
         "socket.create_connection(('127.0.0.1', {port}), 10).sendall(b'stolen')",
-        "was heard",
+        "data arrived",
     ),
     Attempt(
         "leave a daemon",
@@ -259,13 +259,13 @@ class Stage:
         """Say whether an attempt in a project had its effect outside, by looking for the effect."""
         if attempt.success == "read it":
             return self.token.encode() in stdout
-        if attempt.success == "was heard":
-            return self._was_heard()
+        if attempt.success == "data arrived":
+            return self._has_arrived()
         if attempt.success == "still runs":
             return bool(self.daemons())
         return os.path.lexists(os.path.join(root, HOOK))
 
-    def _was_heard(self) -> bool:
+    def _has_arrived(self) -> bool:
         try:
             self._listener.accept()[0].close()
         except BlockingIOError:

@@ -38,7 +38,7 @@ def _extension(package: str, stem: str) -> ModuleType:
                 module = module_from_spec(ModuleSpec(name, loader, origin=path))
                 loader.exec_module(module)
             return module
-    raise ModuleNotFoundError(f"corral needs {package}; install it with: pip install corral")
+    raise ModuleNotFoundError(f"corral needs {package}; install it with: pip install tree-sitter tree-sitter-bash")
 
 
 class _Unneeded:

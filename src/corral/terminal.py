@@ -145,6 +145,12 @@ def _pieces(word: str, width: int) -> list[str]:
     return pieces
 
 
+def message(text: str, stream: Stream, environ: Mapping[str, str]) -> str:
+    """Return foreign text as a stream shows it: a terminal gets lines that are broken between words, a file one line."""
+    shown = visible(text)
+    return "\n".join(wrap(shown, terminal_of(stream, environ).columns, "")) if stream.isatty() else shown
+
+
 def wrap(text: str, width: int, indent: str) -> list[str]:
     """Return indented lines of at most `width` columns, broken between words, and within words that are longer."""
     line = indent

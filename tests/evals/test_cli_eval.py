@@ -139,7 +139,7 @@ def test_results_that_cannot_be_written_cost_no_task(tmp_path: Path) -> None:
     )
     taken.rmdir()
     again = run("tasks.jsonl", cwd=tmp_path)
-    assert again.stderr.startswith("corral: going on with the run in corral-eval: 2 of 2 tasks are done\n")
+    assert again.stderr.startswith("corral: continuing the run in corral-eval: 2 of 2 tasks are done\n")
     assert again.returncode == 1
     entries = [json.loads(line) for line in (journal_of(tmp_path)).read_text().splitlines()]
     assert [entry["event"] for entry in entries] == ["start", "task", "task", "start", "end"]
@@ -220,7 +220,7 @@ def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path: Path) ->
     assert alive(seconds) == []
     written(tmp_path, GOOD, slow | {"files": {"wait.sh": "true\n"}})
     done = run("tasks.jsonl", cwd=tmp_path)
-    assert done.stderr.startswith("corral: going on with the run in corral-eval: 1 of 2 tasks are done\n")
+    assert done.stderr.startswith("corral: continuing the run in corral-eval: 1 of 2 tasks are done\n")
     assert done.returncode == 0
 
 

@@ -152,7 +152,7 @@ def test_planted_journal_is_not_believed(name: str, project: Path, tasks: Path, 
     done = corral("eval", "tasks", cwd=project)
     assert (done.returncode, "going on" in done.stderr) == (1, False)
     assert done.stdout.startswith("✗ 1 failed  of 1")
-    assert ("corral-eval/journal.jsonl is not read: commands could write it" in done.stderr) == (
+    assert ("corral-eval/journal.jsonl is ignored, because a command could have written it" in done.stderr) == (
         name == "journal.jsonl"
     )
 

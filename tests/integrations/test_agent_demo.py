@@ -119,6 +119,6 @@ def test_without_the_extra_the_demo_names_it() -> None:
         )
         assert (done.returncode, done.stdout) == (125, "")
         assert done.stderr.startswith("corral: corral demo agent needs ")
-        assert done.stderr.endswith(f", which is not installed; run: {install_command('demo')}\n")
-        assert done.stderr.count("run: ") == 1
+        assert done.stderr.endswith(f", which is not installed. Run: {install_command('demo')}\n")
+        assert done.stderr.count("Run: ") == 1
         assert "Traceback" not in done.stderr

@@ -40,10 +40,13 @@ def test_names_with_spaces_can_be_pasted(tmp_path: Path) -> None:
 def test_an_error_that_passes_two_integrations_is_one_sentence() -> None:
     inner = missing("minisweagent", ModuleNotFoundError("No module named 'x'", name="x"))
     outer = MissingExtraError("corral demo agent", "demo", inner)
-    assert str(outer) == f"corral demo agent needs x, which is not installed; run: {install_command('demo')}"
+    assert (
+        str(outer)
+        == f"corral demo agent needs the Python package x, which is not installed. Run: {install_command('demo')}"
+    )
 
 
 def test_another_version_is_said() -> None:
     error = missing("mcp", ImportError("cannot import name 'MCPServer' from 'mcp.server'", name="mcp.server"))
-    said = "corral[mcp] needs another version of mcp.server (cannot import name 'MCPServer' from 'mcp.server'); run: "
+    said = "corral[mcp] needs another version of mcp.server (cannot import name 'MCPServer' from 'mcp.server'). Run: "
     assert str(error) == said + install_command("mcp")

@@ -38,7 +38,7 @@ def test_a_leaf_without_its_package_names_the_extra(leaf: str, package: str, ext
     )
     assert done.returncode == 1
     said = done.stderr.splitlines()[-1]
-    assert said.endswith(f"is not installed; run: {install_command(extra)}")
+    assert said.endswith(f"is not installed. Run: {install_command(extra)}")
     assert said.count("install '") == 1
 
 
@@ -49,7 +49,10 @@ def test_the_engine_ray_without_ray_names_the_extra(tmp_path: Path) -> None:
         [sys.executable, "-c", without, *words], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout) == (125, "")
-    assert done.stderr == f"corral: the engine ray needs ray, which is not installed; run: {install_command('ray')}\n"
+    assert (
+        done.stderr
+        == f"corral: the engine ray needs the Python package ray, which is not installed. Run: {install_command('ray')}\n"
+    )
 
 
 def test_every_extra_has_a_leaf_here_and_is_locked() -> None:

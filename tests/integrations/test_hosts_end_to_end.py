@@ -330,7 +330,7 @@ def test_corrals_hook_asks_nothing_there(tmp_path: Path) -> None:
     session.install()
     (session.work / "file").write_text("kept")
     (told,) = session.drive(session.driven.shell("git reset --hard; rm file"))
-    assert "Nobody can be asked here" in told
+    assert "corral cannot ask the user here" in told
     assert (session.work / "file").read_text() == "kept"
 
 

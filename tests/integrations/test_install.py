@@ -65,7 +65,7 @@ def test_a_fresh_install_is_proven_and_undone_without_a_trace(name: str, home: P
     assert place_for(name, home).exists()
     again = alone.run("install", name, "--yes", home=home, cwd=work)
     assert (again.returncode, again.stdout) == (0, "")
-    assert "it was there already" in again.stderr
+    assert again.stderr.startswith("Already installed; nothing changed.\n")
     gone = alone.run("uninstall", name, "--yes", home=home, cwd=work)
     assert gone.returncode == 0, gone.stderr
     left = [path for path in home.rglob("*") if path.is_file() and "audit" not in path.parts]
@@ -299,7 +299,7 @@ def test_a_package_inside_a_project_is_refused(home: Path, tmp_path: Path) -> No
             [*words, "--yes"], cwd=cwd, env=alone.environment(home), capture_output=True, text=True, check=False
         )
         assert done.returncode == 125
-        assert f"lies inside {place}" in done.stderr
+        assert f", inside {place}, where" in done.stderr
         assert "pipx install ." in done.stderr
 
 
@@ -320,7 +320,7 @@ def test_an_interpreter_inside_the_project_is_refused(home: Path, work: Path) ->
         check=False,
     )
     assert done.returncode == 125
-    assert f"corral's interpreter, {fake}, lies inside {work}" in done.stderr
+    assert f"corral's Python is installed in {fake}, inside {work}" in done.stderr
 
 
 def test_a_package_that_anybody_can_change_is_refused(home: Path, work: Path, tmp_path: Path) -> None:

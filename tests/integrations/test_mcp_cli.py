@@ -55,9 +55,9 @@ def test_without_the_extra_it_says_how_to_get_it(home: Home, missing: str) -> No
     code = f"import sys; sys.modules[{missing!r}] = None; from corral.cli import main; sys.exit(main(['mcp']))"
     done = run(home, sys.executable, "-c", code)
     assert (done.returncode, done.stdout) == (125, "")
-    assert done.stderr.startswith(f"corral: corral mcp needs {missing}")
-    assert done.stderr.endswith(f", which is not installed; run: {install_command('mcp')}\n")
-    assert done.stderr.count("run: ") == 1
+    assert done.stderr.startswith(f"corral: corral mcp needs the Python package {missing}")
+    assert done.stderr.endswith(f", which is not installed. Run: {install_command('mcp')}\n")
+    assert done.stderr.count("Run: ") == 1
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_without_the_extra_it_says_how_to_get_it(home: Home, missing: str) -> No
         (["--token-file", "x"], "--token-file is for --http"),
         (["--http", "99999"], "--http takes PORT"),
         (["--json"], "unknown option --json"),
-        (["--profile", "loose"], "invalid choice"),
+        (["--profile", "loose"], "--profile cannot be loose"),
         (["--", "ls"], "mcp takes no command"),
     ],
 )

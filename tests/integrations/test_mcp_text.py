@@ -68,7 +68,9 @@ RUNS = [
     pytest.param("echo b >&2; exit 2", "[stderr]\nb\n[corral: exit code 2]", id="errors alone"),
     pytest.param("kill -9 $$", "[corral: exit code 137, ended by signal 9]", id="a signal"),
     pytest.param(r"printf 'a\033[2J\rb\000\tc\n'", "a\\x1b[2J\\rb\\x00\tc\n", id="what would drive a terminal"),
-    pytest.param("sleep 1000 & echo on", "on\n[corral: ended 1 process that it left running]", id="left running"),
+    pytest.param(
+        "sleep 1000 & echo on", "on\n[corral: killed 1 process that the command left running]", id="left running"
+    ),
 ]
 
 

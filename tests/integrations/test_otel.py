@@ -554,7 +554,7 @@ def test_the_core_does_not_load_it_and_it_says_which_extra_is_missing() -> None:
         "try:\n    import corral.integrations.otel\nexcept ImportError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("corral[otel] needs opentelemetry, which is not installed; run: ")
+    assert done.stdout.startswith("corral[otel] needs the Python package opentelemetry, which is not installed. Run: ")
     assert done.stdout.endswith("pip install 'corral[otel]'\n")
 
 

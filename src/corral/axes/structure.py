@@ -67,7 +67,7 @@ def refuse(call: Call) -> Finding | None:
                 "type",
                 f"Argument {index} is {type(part).__name__}, not a string.",
                 repr(part),
-                "Pass strings only.",
+                "Pass strings or paths.",
                 index,
             )
         if "\0" in part:

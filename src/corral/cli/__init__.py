@@ -9,7 +9,7 @@ from io import BufferedWriter, FileIO, TextIOWrapper
 
 from corral.errors import CorralError
 from corral.record import FAILURE_STATUS
-from corral.terminal import visible
+from corral.terminal import message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = import_module(f"corral.cli.{_MODULES.get(options.verb, options.verb)}").main(options)
         sys.stdout.flush()
     except CorralError as error:
-        print(f"corral: {visible(str(error))}", file=sys.stderr)
+        print(message(f"corral: {error}", sys.stderr, os.environ), file=sys.stderr)
         return FAILURE_STATUS
     except BrokenPipeError:
         _abandon_stdout()
@@ -62,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _abandon_stdout()
             return FAILURE_STATUS
         if isinstance(error, OSError) and error.errno in _CANNOT_OPEN and error.filename is not None:
-            print(f"corral: {visible(os.fsdecode(error.filename))}: {error.strerror}", file=sys.stderr)
+            words = f"corral: {os.fsdecode(error.filename)}: {error.strerror}"
+            print(message(words, sys.stderr, os.environ), file=sys.stderr)
             return FAILURE_STATUS
         import traceback  # noqa: PLC0415
 

@@ -8,14 +8,16 @@ import sys
 
 from corral import __version__
 from corral.cli.helptext import ABOUT, CALLS, EXIT_CODES, GROUPS, USAGE, VERBS
+from corral.cli.nearest import suggestion
+from corral.cli.nextsteps import on_path
 from corral.config import BACKENDS, DEFAULT_TIMEOUT_SECONDS
 from corral.record import FAILURE_STATUS
 from corral.rulebook import profile_names
 from corral.terminal import PIPE_COLUMNS, terminal_of, visible, wrap
+from corral.terminal import message as shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import NoReturn
 
 DEFAULT_PROFILE = "workspace"
@@ -64,7 +66,15 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and how to see what is right."""
-        self.exit(FAILURE_STATUS, f"corral: {message}\nTry: {self.prog} --help\n")
+        told = shown(f"corral: {message}", sys.stderr, os.environ)
+        self.exit(FAILURE_STATUS, f"{told}\nTry: {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is not None and value not in action.choices:
+            choices = [str(each) for each in action.choices]
+            hint = suggestion(str(value), choices) or f"choose one of {', '.join(choices)}"
+            what = f"{action.option_strings[0]} cannot be" if action.option_strings else f"{self.prog} has no"
+            self.error(f"{what} {visible(str(value))}; {hint}")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -99,8 +109,8 @@ def _no_verb(ours: list[str]) -> NoReturn:
     parser.add_argument("-V", "--version", action="version", version=f"corral {__version__}")
     verb = ours[0] if ours else "--"
     if not verb.startswith("-"):
-        hint = _meant(verb, VERBS)
-        if not hint and _is_program(verb):
+        hint = suggestion(verb, VERBS)
+        if not hint and verb.isascii() and on_path(verb, os.environ):
             hint = f"to run a program: corral run {visible(' '.join(ours))}"
         parser.error(f"there is no command {visible(verb)}; {hint or 'choose one of ' + ', '.join(VERBS)}")
     _, loose = parser.parse_known_args(ours)
@@ -121,20 +131,6 @@ def _listed() -> str:
     return "\n".join(lines[:-1])
 
 
-def _is_program(word: str) -> bool:
-    folders = os.environ.get("PATH", "").split(":")
-    return word.isascii() and any(
-        os.access(f"{folder}/{word}", os.X_OK) for folder in folders if folder.startswith("/")
-    )
-
-
-def _meant(word: str, known: Iterable[str]) -> str:
-    from corral.cli.nearest import nearest  # noqa: PLC0415  only for a slip of the pen
-
-    found = nearest(word, known)
-    return f"did you mean {' or '.join(found)}?" if found else ""
-
-
 def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> None:
     """Refuse what contradicts itself: exactly one of a command, a shell string and a batch is wanted."""
     if loose and loose[0].startswith("-"):
@@ -142,7 +138,7 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
             name for action in parser._actions if action.help != argparse.SUPPRESS for name in action.option_strings
         ]
         # Of one letter any other is near.
-        meant = _meant(loose[0].partition("=")[0], shown) if loose[0].startswith("--") else ""
+        meant = suggestion(loose[0].partition("=")[0], shown) if loose[0].startswith("--") else ""
         if not meant and getattr(options, "shell", None) is not None:
             meant = _whole_text(options, loose, parser)
         parser.error(f"unknown option {visible(loose[0])}{f'; {meant}' if meant else ''}")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     Item = tuple[object, Entry | str]
 
-OUTCOMES = ("ended with 0", "with another exit code", "refused", "timed out", "not read")
+OUTCOMES = ("succeeded", "failed", "refused", "timed out", "not valid")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -51,6 +51,7 @@ def main(options: argparse.Namespace) -> int:
         source = open(0, "rb", closefd=False)  # noqa: SIM115
         items = _items(source, options.idempotent)
         with Progress() as progress, stream(work, workers, items, ordered=options.ordered) as answers:
+            progress.begin()
             for place, (name, result) in answers:
                 if isinstance(result, str):
                     reply: dict[str, object] = {"id": name, "error": result, "line": place + 1}
@@ -77,31 +78,40 @@ class Progress:
         self._counts[_outcome(result)] += 1
         self._line.count("lines answered", sum(self._counts.values()))
 
-    def __enter__(self) -> Self:
+    def begin(self) -> None:
+        """Say what is waited for."""
+        if os.isatty(0):
+            # Without a word, somebody who typed the command alone would wait for an answer.
+            print("corral: reading calls from the terminal, one JSON object a line; Ctrl-D ends", file=sys.stderr)
         self._line.draw("corral: waiting for lines of calls")
+
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._line.wipe()
         if sys.stderr.isatty():
-            print(batch_text(self._counts, monotonic() - self._begun), file=sys.stderr)
+            seconds = monotonic() - self._begun
+            text = batch_text(self._counts, seconds, interrupted=kind is KeyboardInterrupt)
+            print(text, file=sys.stderr)
 
 
 def _outcome(result: SandboxResult | str) -> str:
     if isinstance(result, str):
-        return "not read"
+        return "not valid"
     if result.denied:
         return "refused"
     if result.timed_out:
         return "timed out"
-    return "ended with 0" if result.exit_code == 0 else "with another exit code"
+    return "succeeded" if result.exit_code == 0 else "failed"
 
 
-def batch_text(counts: Mapping[str, int], seconds: float) -> str:
-    """Return what came of a batch in one line."""
+def batch_text(counts: Mapping[str, int], seconds: float, *, interrupted: bool) -> str:
+    """Return the outcomes of a batch in one line."""
     total = sum(counts.values())
-    told = ", ".join(f"{number} {name}" for name, number in counts.items() if number) or "nothing to answer"
-    return f"corral: {total} {'line' if total == 1 else 'lines'}: {told}; {seconds:.1f} s"
+    told = ", ".join(f"{number} {name}" for name, number in counts.items() if number)
+    lines = f"{total} {'line' if total == 1 else 'lines'}{f': {told}' if told else ''}"
+    return f"corral: {'interrupted after ' if interrupted else ''}{lines}; {seconds:.1f} s"
 
 
 def _put(reply: dict[str, object]) -> None:

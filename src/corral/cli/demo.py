@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral.cli.nextsteps import install_steps, own_name
 from corral.demo import CASES, TIMEOUT_SECONDS, Outcome, Trial, run_demo
 from corral.errors import ContainmentError
 from corral.excerpt import one_line
@@ -14,6 +15,7 @@ from corral.terminal import clip, columns, pad, terminal_of, visible, wrap
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from corral.model import Call
     from corral.terminal import Terminal
@@ -21,17 +23,12 @@ if TYPE_CHECKING:
 CANNOT_CONTAIN_STATUS = 3
 MAX_TEXT_COLUMNS = 100  # longer lines are hard to read
 LABEL_COLUMNS = 13
-TITLE_COLUMNS = 25
-ALONE_COLUMNS = 17
-INTRODUCTION = "Everything below really runs, in a temporary project with a home of its own."
+TITLE_COLUMNS = 28
+ALONE_COLUMNS = 15
+INTRODUCTION = "Every command below really runs, in a temporary project with its own home."
 GUARD = "The guard judges a call before anything starts"
-KERNEL = "The kernel holds what shows only at run time"
+KERNEL = "The kernel stops what shows only when a script runs"
 HEADS = ("a script tries to", "without corral", "contained")
-NEXT = (
-    ("run pytest -q", "run one command contained"),
-    ("install claude", "have an agent ask corral first"),
-    ("selftest", "attack the sandbox in more ways"),
-)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -49,7 +46,7 @@ def main(options: argparse.Namespace) -> int:
             page.add(outcome)
     except ContainmentError as error:
         if not outcomes:
-            raise
+            raise  # there is no stage for the guard's half either
         why_not = str(error)
     right = sum(outcome.as_expected for outcome in outcomes)
     page.end(right, len(outcomes), why_not)
@@ -91,7 +88,9 @@ class Page:
             self._say(self._terminal.paint("deny", f"    unexpected: this must be {wanted_text(outcome)}"))
 
     def _add_guarded(self, outcome: Outcome, *, is_first: bool) -> None:
-        line = f"{_sign(outcome, self._terminal)} {call_text(outcome.case.call, self._terminal)}"
+        code = outcome.result.exit_code
+        ending = f" (exit code {code})" if outcome.word == "ran" and code else ""
+        line = f"{_sign(outcome, self._terminal)} {call_text(outcome.case.call, self._terminal)}{ending}"
         if not (is_first and outcome.word == "denied"):
             self._short.append(line)
             return
@@ -120,10 +119,8 @@ class Page:
         style = "deny" if right < tried else "ask" if why_not else "allow"
         left_out = f" {len(CASES) - tried} could not be tried." if why_not else ""
         self._say(f"\n{terminal.paint(style, f'{right} of {tried} outcomes are as expected.')}{left_out} Next:")
-        program = own_name()
-        width = max(len(command) for command, _ in NEXT) + len(program) + 3
-        for command, what in NEXT:
-            self._say(f"  {pad(f'{program} {command}', width)}{what}")
+        for what, commands in next_steps(os.environ):
+            self._say("\n".join([f"  {what}", *(f"    {command}" for command in commands)]))
 
     def _say(self, text: str) -> None:
         if not self._is_silent:
@@ -138,21 +135,22 @@ def _sign(outcome: Outcome | Trial, terminal: Terminal) -> str:
 def call_text(call: Call, terminal: Terminal) -> str:
     """Return a call on one line, short enough to stand beside its label."""
     room = max(min(terminal.columns, MAX_TEXT_COLUMNS) - LABEL_COLUMNS - 12, 12)
-    text = one_line(call, room, terminal.sign("cut")) or "(nothing)"
+    text = one_line(call, room, terminal.sign("cut")) or "an empty call"
     return f"{text} (in {call.cwd})" if call.cwd else text
 
 
 def kernel_line(outcome: Outcome | Trial, terminal: Terminal) -> str:
     """Return what a script tries, what came of it without corral, and what came of it contained."""
     result = outcome.result
+    nothing = "–" if terminal.unicode else "-"
     if isinstance(outcome, Trial):
         title, alone = outcome.attempt.title, outcome.attempt.success if outcome.works_alone else "nothing"
         said = result.stderr_text.strip().rpartition("\n")[2] or "ended with its command"
         detail = outcome.attempt.success if outcome.got_out else result.reason or said
     elif outcome.word == "timed out":
-        title, alone, detail = "run for a minute", "", f"the limit is {TIMEOUT_SECONDS:g} s"
+        title, alone, detail = "run for a minute", nothing, f"the limit is {TIMEOUT_SECONDS:g} s"
     else:
-        title, alone, detail = f"print {result.stdout_bytes:,} bytes", "", f"{len(result.stdout):,} bytes are kept"
+        title, alone, detail = f"print {result.stdout_bytes:,} bytes", nothing, f"{len(result.stdout):,} bytes are kept"
     ours = f"{outcome.word}: {visible(detail)}"
     room = max(terminal.columns - 4 - TITLE_COLUMNS - ALONE_COLUMNS, 8)
     style = "allow" if outcome.as_expected else "deny"
@@ -192,12 +190,11 @@ def _plain(text: str) -> str:
     return text
 
 
-def own_name() -> str:
-    """Return the words that start this program from a shell here."""
-    called = sys.argv[0]
-    if os.path.basename(called) != "corral":
-        return "python3 -m corral"
-    folders = os.environ.get("PATH", "").split(":")
-    if any(os.path.realpath(f"{folder}/corral") == os.path.realpath(called) for folder in folders if folder):
-        return "corral"
-    return min(os.path.relpath(called), called, key=len)
+def next_steps(environ: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Return what to do next, each with commands that work in the current directory."""
+    program = own_name(environ)
+    return [
+        ("run one command contained", [f"{program} run ls -la"]),
+        ("let corral check every command of Claude Code", install_steps("claude", environ)),
+        ("attack the sandbox in more ways", [f"{program} selftest"]),
+    ]

@@ -17,7 +17,7 @@ from corral.evals.taskfile import FIXTURES, TaskError, load
 from corral.evals.telling import comparison_text, outcome_text, progress_text, summary_text
 from corral.integrations.placing import project_of
 from corral.record import FAILURE_STATUS, json_text
-from corral.terminal import terminal_of, visible
+from corral.terminal import message, terminal_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def main(options: argparse.Namespace) -> int:
         tasks = _chosen(load([*([FIXTURES] if options.fixtures else []), *options.tasks]), options.tags)
     except TaskError as error:
         for line in str(error).split("\n"):
-            print(f"corral: {line}", file=sys.stderr)
+            print(message(f"corral: {line}", sys.stderr, os.environ), file=sys.stderr)
         return FAILURE_STATUS
     if options.list:
         for task in tasks:
@@ -64,13 +64,14 @@ def _run(tasks: list[Task], options: argparse.Namespace) -> int:
         forget(options.out)
         if os.path.lexists(old := os.path.join(options.out, NAME)):
             progress.say(
-                f"corral: {visible(old)} is not read: commands could write it. Journals lie in your state now; remove it"
+                f"corral: {visible(old)} is ignored, because a command could have written it. "
+                "corral keeps its journals in ~/.local/state/corral now. Remove the file."
             )
         keys = [(task.id, task.digest) for task in tasks]
         known = [journal.done[key] for key in keys if key in journal.done]
         if known:
             progress.say(
-                f"corral: going on with the run in {visible(options.out)}: {len(known)} of {len(tasks)} tasks are done"
+                f"corral: continuing the run in {visible(options.out)}: {len(known)} of {len(tasks)} tasks are done"
             )
         progress.begin(known)
         try:

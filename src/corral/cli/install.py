@@ -138,8 +138,10 @@ def _told(change: Change, kept: str, checks: tuple[HookCheck, ...], terminal: Te
     sign = "deny" if failed else "allow"
     where = "all projects" if change.level == USER else "this project"
     done = "asks corral before every command and every file that it writes, in"
+    if not change.is_needed:
+        yield "Already installed; nothing changed."
     yield f"{terminal.paint(sign, terminal.sign(sign))} {host.title} {done} {where}."
-    yield from _row("file", change.path + ("" if change.is_needed else " (it was there already)"), terminal)
+    yield from _row("file", change.path, terminal)
     if kept:
         yield from _row("before", kept, terminal)
     for check in checks:

@@ -9,6 +9,12 @@ if TYPE_CHECKING:
 MAX_MATCHES = 5
 
 
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return a question that names the nearest known words, or nothing."""
+    found = nearest(word, known)
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
 def nearest(word: str, known: Iterable[str]) -> list[str]:
     """Return the known words nearest to one, if any is near."""
     distances = {name: slips(word, name) for name in known}

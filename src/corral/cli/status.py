@@ -9,6 +9,7 @@ import os
 import sys
 
 from corral import __version__, approvals, audit, owned
+from corral.cli.nextsteps import install_steps, with_own_name
 from corral.config import checked_root
 from corral.containment import layers
 from corral.containment.holding import unmet
@@ -64,6 +65,7 @@ def main(options: argparse.Namespace) -> int:
         *_hook_lines(root, os.environ),
         *_approval_lines(root),
     ]
+    lines = [line.replace(command=with_own_name(line.command, os.environ)) for line in lines]
     refused = refusals(audit.directory(os.environ), root)
     if options.json:
         facts = {"version": __version__, "root": root, "profile": policy.config.rules.name if policy else None}
@@ -79,7 +81,7 @@ def _project_lines(root: str) -> Iterator[Line]:
             owned.refuse_inside(owned.directory(kind, os.environ), root)
         except PolicyError:
             place = "Your home directory" if root == os.path.realpath(os.environ.get("HOME") or "/") else root
-            text = f"{place} cannot be a project (corral's own files are in it); go into a project, or name one"
+            text = f"{place} cannot be a project, because it contains corral's own files. Change to a project, or pass --root"
             yield Line("project", FAIL, text, "corral --root DIR")
             return
 
@@ -151,13 +153,17 @@ def _hook_lines(root: str, environ: Mapping[str, str]) -> Iterator[Line]:
             hooked += 1
             status = FAIL if problem else OK
             text = f"{host.title}, {where}: {_short(path, root)}{f': {problem}' if problem else ''}"
-            yield Line("hooks", status, text, f"corral install {host.name}" if problem else "")
+            yield Line("hooks", status, text, _install(host.name, environ) if problem else "")
         if not found and is_used(host, environ):
             bare.append(host)
     for host in bare:
-        yield Line("hooks", WARN, f"{host.title} is installed but not guarded", f"corral install {host.name}")
+        yield Line("hooks", WARN, f"{host.title} is installed but not guarded", _install(host.name, environ))
     if not hooked and not bare:
-        yield Line("hooks", WARN, "no agent is guarded yet", "corral install claude")
+        yield Line("hooks", WARN, "no agent is guarded yet", _install("claude", environ))
+
+
+def _install(host: str, environ: Mapping[str, str]) -> str:
+    return " && ".join(install_steps(host, environ))
 
 
 def _hook(host: Any, path: str) -> str | None:
@@ -257,7 +263,8 @@ def _text(root: str, lines: list[Line], refused: list[dict[str, str]], terminal:
         if refused
         else ["corral demo", "corral doctor", "corral --help"]
     )
-    yield terminal.paint("dim", f"  More: {f' {dot} '.join(nexts)}")
+    more = f"More: {f' {dot} '.join(with_own_name(each, os.environ) for each in nexts)}"
+    yield from (terminal.paint("dim", line) for line in wrap(more, terminal.columns, "  "))
 
 
 def clip_left(path: str, terminal: Terminal) -> str:

@@ -37,10 +37,14 @@ class MissingExtraError(ImportError):
         self.cause: ImportError = error.cause if isinstance(error, MissingExtraError) else error
         name = self.cause.name or "a package"
         is_there = not isinstance(self.cause, ModuleNotFoundError)
-        why = f"another version of {name} ({self.cause})" if is_there else f"{name}, which is not installed"
-        super().__init__(f"{part} needs {why}; run: {install_command(extra)}", name=self.cause.name)
+        why = (
+            f"another version of {name} ({self.cause})"
+            if is_there
+            else f"the Python package {name}, which is not installed"
+        )
+        super().__init__(f"{part} needs {why}. Run: {install_command(extra)}", name=self.cause.name)
 
 
 def missing(extra: str, error: ImportError) -> MissingExtraError:
-    """Return the error of an integration whose package cannot be imported: one sentence that ends in what to run."""
+    """Return the error of an integration whose package cannot be imported: what is missing, and the command to run."""
     return MissingExtraError(f"corral[{extra}]", extra, error)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
-ELSEWHERE = "Install corral for yourself, outside of any project, and run it from there: pipx install . in a clone of corral, or uv tool install ."
+ELSEWHERE = "Install corral outside of any project: run pipx install . (or uv tool install .) in a clone of corral. Then use that corral."
+_NAMES = {"interpreter": "corral's Python", "package": "corral", "parser": "corral's parser"}
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  named, not used
 
 
@@ -60,13 +61,31 @@ def project_of(cwd: str, environ: Mapping[str, str]) -> str:
     return ""
 
 
+def clone() -> str:
+    """Return the clone of corral that this program runs from, or nothing."""
+    above, folder = os.path.split(os.path.dirname(package()))
+    return above if folder == "src" and os.path.isfile(f"{above}/pyproject.toml") else ""
+
+
+def is_misplaced(environ: Mapping[str, str]) -> bool:
+    """Say whether this corral must be installed elsewhere before a host may run it."""
+    try:
+        return any(project_of(path, environ) for path in _parts().values())
+    except SettingsError:
+        return True
+
+
+def _parts() -> dict[str, str]:
+    return {"interpreter": interpreter(), "package": package(), "parser": dependencies()}
+
+
 def refuse_writable(guarded: Iterable[str], environ: Mapping[str, str]) -> None:
     """Raise where what would judge an agent's commands lies where its commands could write."""
-    for what, path in (("interpreter", interpreter()), ("package", package()), ("parser", dependencies())):
+    for what, path in _parts().items():
         for root in (*guarded, project_of(path, environ)):
             if root and inside(path, root):
                 raise SettingsError(
-                    f"corral's {what}, {path}, lies inside {root}, where an agent at work could change it. {ELSEWHERE}"
+                    f"{_NAMES[what]} is installed in {path}, inside {root}, where an agent could change it. {ELSEWHERE}"
                 )
         _refuse_open(what, path)
 

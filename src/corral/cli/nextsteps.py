@@ -1,0 +1,67 @@
+"""Returns commands that a message can offer: they work from the current directory, with this installation of corral."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OWN_PLACE = "~/.corral"  # for an environment that holds only corral
+SOME_CLONE = "CLONE-OF-CORRAL"  # stands for a directory that only the user knows
+
+
+def own_name(environ: Mapping[str, str]) -> str:
+    """Return the words that start this program from a shell in the current directory."""
+    called = sys.argv[0]
+    found = on_path("corral", environ)
+    if os.path.basename(called) != "corral":
+        return "corral" if found else f"{_quoted(_shortest(sys.executable))} -m corral"
+    if found and os.path.realpath(found) == os.path.realpath(called):
+        return "corral"
+    short = _shortest(called)
+    return _quoted(short if "/" in short else f"./{short}")
+
+
+def with_own_name(command: str, environ: Mapping[str, str]) -> str:
+    """Return a command line of corral's with the words that start it here."""
+    name, blank, rest = command.partition(" ")
+    return f"{own_name(environ)}{blank}{rest}" if name == "corral" else command
+
+
+def install_steps(host: str, environ: Mapping[str, str]) -> list[str]:
+    """Return the commands that put the hook into a host. Inside a project corral must be installed elsewhere first."""
+    from corral.integrations import placing  # noqa: PLC0415  loads the parser's places
+
+    if not placing.is_misplaced(environ):
+        return [f"{own_name(environ)} install {host}"]
+    source = placing.clone()
+    where = _quoted(_shortest(source)) if source else SOME_CLONE
+    # A corral on PATH could be the one in the project, and would hide the new one.
+    if not on_path("corral", environ):
+        for program, words in (("pipx", "pipx install"), ("uv", "uv tool install")):
+            if on_path(program, environ):
+                return [f"{words} {where}", f"corral install {host}"]
+    made = f"python3 -m venv {OWN_PLACE} && {OWN_PLACE}/bin/pip install {where}"
+    return [made, f"{OWN_PLACE}/bin/corral install {host}"]
+
+
+def on_path(name: str, environ: Mapping[str, str]) -> str:
+    """Return where a shell finds a program, or nothing."""
+    places = [f"{folder}/{name}" for folder in environ.get("PATH", "").split(":") if folder]
+    return next((path for path in places if os.path.isfile(path) and os.access(path, os.X_OK)), "")
+
+
+def _shortest(path: str) -> str:
+    try:
+        return min(os.path.relpath(path), os.path.abspath(path), key=len)
+    except OSError:
+        return path  # the current directory is gone
+
+
+def _quoted(word: str) -> str:
+    from shlex import quote  # noqa: PLC0415  only a message needs it
+
+    return quote(word)
