@@ -1,4 +1,4 @@
-"""What callers may give to run and its like: what subprocess takes works, and what no call can have is an error at once."""
+"""Tests the argument types that run() accepts and rejects."""
 
 import asyncio
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def test_other_input_is_a_type_error(given: object, way: Run, box: Sandbox) -> N
 
 
 @pytest.mark.parametrize("seconds", [0, 0.0, -1, float("nan"), float("inf"), 10**12])
-def test_time_that_is_none_is_a_value_error(seconds: float, way: Run, box: Sandbox) -> None:
+def test_nonpositive_timeout_raises_value_error(seconds: float, way: Run, box: Sandbox) -> None:
     with pytest.raises(ValueError, match=r"timeout_seconds must be above 0 .* Leave it out .*timeout_seconds=None"):
         way(box, ["true"], timeout_seconds=seconds)
 
@@ -98,8 +98,8 @@ def test_error_leaves_the_sandbox_as_it_was(box: Sandbox) -> None:
 def test_timed_out_result_says_why(way: Run, open_box: Sandbox) -> None:
     result = way(open_box, ["sleep", "1000"], timeout_seconds=0.05)
     assert result.timed_out
-    assert result.hint.startswith("It was ended after 0.")
-    assert result.hint.endswith(" seconds, when its time was up. timeout_seconds sets another limit.")
+    assert result.hint.startswith("Timed out after 0.")
+    assert result.hint.endswith(" seconds. Set timeout_seconds for another limit.")
 
 
 def test_call_that_cannot_start_says_why(project: Path, open_box: Sandbox) -> None:
@@ -115,3 +115,8 @@ def test_plain_call_is_given_as_it_was() -> None:
     call = call_of(["a", Path("b")], False, Path("c"), None)
     assert (call.argv, call.cwd) == (("a", "b"), "c")
     assert (input_of(None), timeout_of(None), timeout_of(2)) == (None, None, 2.0)
+
+
+def test_refusal_of_a_number_names_what_to_pass(box: Sandbox) -> None:
+    result = box.run(["ls", 3])  # type: ignore[list-item]
+    assert result.reason.endswith("Argument 1 is int, not a string. Pass strings or paths.")

@@ -67,7 +67,7 @@ def test_a_project_cannot_say_that_a_person_answers_questions(home: Home, is_tru
     if is_trusted:
         home.trust()
     with pytest.raises(
-        PolicyError, match=r"corral.toml:1:1: host_questions is for the user's own policy, .*policy.toml"
+        PolicyError, match=r"corral.toml:1:1: host_questions is only allowed in the user's own policy \(.*policy.toml\)"
     ):
         home.load()
     home.owner.write_text('host_questions = ["cursor"]\n')

@@ -197,7 +197,7 @@ def test_a_file_that_is_there_stays_as_it_is(home: Path, project: Path) -> None:
     (project / "corral.toml").write_text("# mine\n")
     done = corral("init", cwd=project)
     assert (done.returncode, (project / "corral.toml").read_text()) == (125, "# mine\n")
-    assert "is there already" in done.stderr
+    assert "already exists and was not changed" in done.stderr
 
 
 def test_a_link_that_is_there_is_not_followed(home: Path, project: Path, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_every_suggestion_is_right_once_it_is_in_force(text: str) -> None:
     assert all(not outcome.wrong for outcome in outcomes(parsed))
 
 
-def test_suggested_hosts_fit_the_kind_and_are_nobodys() -> None:
+def test_suggested_hosts_are_example_domains() -> None:
     hosts = {kind.name: re.findall(r'"([^"]+):443"', project_text([kind])) for kind in KINDS}
     assert all(host.endswith(".example") for found in hosts.values() for host in found)
     assert hosts["C and C++"] != hosts["Node"] != hosts["Python"]

@@ -69,7 +69,7 @@ def test_a_page_of_a_name_is_its_groups() -> None:
 
 def test_a_page_of_an_effect_is_for_any_command_or_for_one() -> None:
     pages = [page_of(f"argv-{command}-code") for command in ("COMMAND", "call", "python")]
-    said = "{} is an interpreter given code inline (ARGUMENT): nobody has seen that code as a file."
+    said = "{} is an interpreter given code inline (ARGUMENT), so the code is in no file that can be reviewed."
     assert [p.what for p in pages if p] == [said.format(name) for name in ("COMMAND", "call", "python")]
     assert [bool(p.refused) for p in pages if p] == [False, False, True]
 

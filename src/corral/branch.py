@@ -22,7 +22,7 @@ class Branch(Pool):
     """A pool beside the sandbox's own. Closed, it has no process left."""
 
     def __init__(self, trunk: Pool, place: Place, inspect: Inspect | None) -> None:
-        super().__init__(trunk._plan, self._look, trunk.spill, reached=trunk.reached, age=trunk._age)
+        super().__init__(trunk._plan, self._look, trunk.spill, reached=trunk.reached, generation=trunk._generation)
         self._trunk = trunk
         self._inspect = inspect
         self.first_words: tuple[Violation, ...] = ()  # told with the first result

@@ -75,6 +75,6 @@ def timeout_of(seconds: object) -> float | None:
     if not 0 < seconds <= MAX_SECONDS:
         raise ValueError(
             f"timeout_seconds must be above 0 and at most {MAX_SECONDS:g}, not {seconds!r}. "
-            "Leave it out to have the config's; SandboxConfig(timeout_seconds=None) sets no limit"
+            "Leave it out to use the config's limit; SandboxConfig(timeout_seconds=None) sets no limit"
         )
     return float(seconds)

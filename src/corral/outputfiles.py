@@ -43,7 +43,7 @@ class OutputDirectory:
         os.close(above)
 
     def write(self, name: str, texts: Iterable[str], *, mode: int = 0o666) -> int:
-        """Write a file and return its length. What stands at its name, a link or a pipe too, is replaced and not opened."""
+        """Write a file atomically and return its size. An existing file, link or pipe of that name is replaced, never opened."""
         partial = f".{name}.{os.urandom(8).hex()}.new"
         descriptor = os.open(partial, _NEW_FILE, mode, dir_fd=self._descriptor)
         try:

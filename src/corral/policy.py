@@ -108,7 +108,9 @@ def _refuse_owners_keys(settings: list[tuple[str, object, int, int]], path: str,
     for key, _, line, column in settings:
         if key in KEYS and KEYS[key].tighter == "owner":
             where = owner_file(environ)
-            raise PolicyError(f"{path}:{line}:{column}: {key} is for the user's own policy, {where}; remove it here")
+            raise PolicyError(
+                f"{path}:{line}:{column}: {key} is only allowed in the user's own policy ({where}). Remove it from this file"
+            )
 
 
 def read(path: str, root: str, level: str) -> bytes | None:

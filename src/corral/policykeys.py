@@ -66,7 +66,8 @@ KEYS = {
     "interpreters": Key("names", "adds", "Programs whose -c or -e is inline code, besides those that are known."),
     "environment": Key("patterns", "grants", "Variables that commands see besides PATH and its like; * ends a prefix."),
     "host_questions": Key(
-        "names", "owner", "Hosts whose questions a person answers, of those that do not tell: cursor, copilot. Only in the user's own file.",
+        "names", "owner",
+        "Hosts (cursor, copilot) whose questions you answer yourself. These hosts do not say whether a person answers. Only your own policy file may set this.",
         QUIET_HOSTS,
     ),
     "containment.backend": Key(

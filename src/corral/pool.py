@@ -67,10 +67,10 @@ class Pool:
         *,
         lend: Lend | None = None,
         reached: Reached | None = None,
-        age: Callable[[], int] | None = None,
+        generation: Callable[[], int] | None = None,
     ) -> None:
         self._plan = plan
-        self._age = age  # another number once wardens of before do not hide all that they must
+        self._generation = generation  # increases when a credential appears that running wardens do not mask
         self._lend = lend  # what a keeper gets besides the plan, for the network by name
         self.reached = reached  # asked after each command what it connected to
         self.spill = spill  # makes a capture that saves what it cuts, where the config wants that
@@ -164,7 +164,7 @@ class Pool:
             return killed, hits
 
     def _idle_one(self) -> Warden | None:
-        age = self._age() if self._age is not None else 0
+        generation = self._generation() if self._generation is not None else 0
         while True:
             try:
                 # Atomic without a lock. Asked for its length first, the list could be empty by then.
@@ -172,7 +172,7 @@ class Pool:
             except IndexError:
                 return None
             warden.idle_since = 0.0
-            if warden.age == age:
+            if warden.generation == generation:
                 return warden
             warden.close()
 
@@ -275,7 +275,7 @@ class Pool:
             with self._talking:
                 keeper = self._started_keeper()
                 # Before it is made, so that it hides at least what is there by now.
-                age = self._age() if self._age is not None else 0
+                generation = self._generation() if self._generation is not None else 0
                 try:
                     number, descriptors = keeper.ask(bytes((wire.NEW,)) + os.fsencode(place))
                 except (OSError, wire.WireError):
@@ -285,7 +285,7 @@ class Pool:
                 if not descriptors:
                     raise ContainmentError(f"a warden could not be made: {os.strerror(number)}")
                 warden = Warden(socket(fileno=descriptors[0]), number, descriptors[1])
-                warden.age = age
+                warden.generation = generation
                 with self._lock:
                     self._wardens.add(warden)
             try:

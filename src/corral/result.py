@@ -64,7 +64,7 @@ class SandboxResult(Record):
 
     @property
     def hint(self) -> str:
-        """What an agent can act on, in one line: why it was refused, did not start or was ended, and the first violation."""
+        """Return one line an agent can act on: why it was refused, did not start or was ended, and the first violation."""
         why = self.reason or self._why_not()
         if self.reason or not self.violations:
             return why
@@ -74,7 +74,7 @@ class SandboxResult(Record):
     def _why_not(self) -> str:
         if self.timed_out and not any(violation.kind == "silence" for violation in self.violations):
             took = f"{self.duration_ms / 1000:.3g}"
-            return f"It was ended after {took} seconds, when its time was up. timeout_seconds sets another limit."
+            return f"Timed out after {took} seconds. Set timeout_seconds for another limit."
         if self.exit_code in (NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE) and self.stderr.startswith(_OWN_WORDS):
             return self.stderr_text.partition("\n")[0].removeprefix(_OWN_WORDS.decode())
         return ""

@@ -78,7 +78,7 @@ class Sandbox:
             self._spill(),
             lend=None if traffic is None else traffic.lend,
             reached=None if traffic is None else traffic.connections,
-            age=self._holding.age,
+            generation=self._holding.generation,
         )
         self._workshop: Workshop | None = None
         self._within: tuple[SandboxConfig, Recall] | None = None  # by what the calls of transactions are judged

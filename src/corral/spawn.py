@@ -43,11 +43,11 @@ class Warden:
         "__weakref__",
         "_closing",
         "_room",
-        "age",
         "backend",
         "buffer",
         "descriptor",
         "enforcement",
+        "generation",
         "idle_since",
         "inbox",
         "missing_layers",
@@ -70,7 +70,7 @@ class Warden:
         self.poller.register(self.descriptor, select.POLLIN)
         self.streams: Streams | None = None  # of the command at hand, for a fork of the host to close
         self.idle_since = 0.0
-        self.age = 0  # of what it hides, as the pool counts it
+        self.generation = 0  # of the credentials that it masks, as the pool counts them
         # A message at hand is one whose first byte is not 0.
         self.inbox = bytearray(wire.MAX_ANSWER_BYTES + 1)
         # Held so that two descriptors of the command's can be taken, whatever the host opens; closed twice, it does no harm.

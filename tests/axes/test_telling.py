@@ -69,7 +69,7 @@ def test_a_long_list_of_names_is_cut() -> None:
 def test_a_container_engine_is_for_the_user_to_run(command: str) -> None:
     (found,) = vet(Call(command, shell=True), WORKSPACE).findings
     assert found.instead == (
-        "Ask the user to run it: in a terminal of their own or, in Claude Code, by typing ! before the command."
+        "Ask the user to run it in their own terminal. In Claude Code the user can type ! before the command."
     )
 
 

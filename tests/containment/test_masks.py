@@ -66,7 +66,7 @@ found = {}
 with Sandbox(unguarded(config)) as box:
     wardens = 0
     def look():
-        # All wardens there are are busy, so that the next command needs a new one; the last uses one of before.
+        # All existing wardens are busy, so the next command starts a new one. The last command uses an existing one.
         global wardens
         wardens += 1
         handles = [box.start("read -r go", shell=True, open_stdin=True) for _ in range(wardens)]
@@ -127,19 +127,19 @@ def test_grant_to_read_may_go_while_the_sandbox_lives(
         first.kill()
 
 
-def test_age_changes_when_something_appears_and_not_when_it_goes(tmp_path: Path) -> None:
+def test_generation_increases_only_for_new_files(tmp_path: Path) -> None:
     (tmp_path / "shadow").touch()
     masks = Masks([f"{tmp_path}/shadow*", f"{tmp_path}/keytab"])
-    assert masks.age() == 0
+    assert masks.generation() == 0
     (tmp_path / "other").touch()
     (tmp_path / "shadow").unlink()
-    assert masks.age() == 0
+    assert masks.generation() == 0
     (tmp_path / "keytab").touch()
-    assert masks.age() == 1
+    assert masks.generation() == 1
     (tmp_path / "new").touch()
     (tmp_path / "new").rename(tmp_path / "keytab")
-    assert masks.age() == 2
-    assert masks.age() == 2
+    assert masks.generation() == 2
+    assert masks.generation() == 2
 
 
 def test_pattern_in_a_directory_that_is_not_there_names_nothing(tmp_path: Path) -> None:

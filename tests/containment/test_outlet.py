@@ -290,7 +290,7 @@ def test_low_hard_limit_turns_away_at_once(tmp_path: Path) -> None:
         result = made.run(*code(many))
         assert result["stdout"].split() == ["31", "100"], result
         told = {violation["detail"] for violation in result["violations"]}
-        assert {"the proxy may have only 256 open files; raise the hard limit" in text for text in told} == {True}
+        assert {"the proxy can open at most 256 files. Raise the hard limit" in text for text in told} == {True}
         # Those that have ended leave room for others.
         assert made.run(*code(many))["stdout"].split() == ["31", "100"]
     finally:

@@ -232,7 +232,7 @@ def test_place_that_others_can_rename_is_unsafe(above: str, mode: int, why: str,
     assert (why in why_unsafe(str(place), ())) if why else (why_unsafe(str(place), ()) == "")
 
 
-def test_file_and_link_loop_are_no_places(tmp_path: Path) -> None:
+def test_rejects_file_or_link_loop_as_tmpdir(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     for name in ("file", "loop", "missing"):

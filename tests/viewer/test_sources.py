@@ -204,7 +204,7 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path, kind: str) -> None:
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["results", "journal"])
-def test_outcomes_that_are_none_are_left_out(tmp_path: Path, change: dict[str, Any], kind: str) -> None:
+def test_non_outcomes_are_skipped(tmp_path: Path, change: dict[str, Any], kind: str) -> None:
     rows = [outcome("good").to_dict(), outcome("bad").to_dict() | change]
     with Journal(str(tmp_path)) as journal:
         journal.finish(0.0) if kind == "results" else None

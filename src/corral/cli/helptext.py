@@ -119,8 +119,8 @@ examples:
   corral eval tasks/ --tag path --workers 4     some of them
   corral eval --compare before after            what changed between two runs
 
-A task is files, calls and what must come of them; each runs in a throwaway project of its own. A run that was broken off
-goes on where it was: what its journal has is not run again. --out gets results.jsonl, junit.xml and summary.json.
+A task is files, calls and what must come of them; each runs in a throwaway project of its own. An interrupted run
+continues: finished tasks are not run again. corral writes results.jsonl, junit.xml and summary.json to --out.
 Exit code: 0 all passed, or could not be tried here; 1 something did not, or got worse; 125 corral itself failed, or a task
 file is wrong; 130 interrupted.
 """
@@ -146,11 +146,12 @@ examples:
   corral demo agent                             a coding agent mends a small repository, is refused and goes on
   corral demo agent --model deterministic       without a model's service, though a key for one is there
 
-The guard refuses calls on each of its axes, and the kernel holds scripts that read a key, open a connection, leave a daemon and
+The guard refuses calls on each of its axes, and the kernel stops scripts that read a key, open a connection, leave a daemon and
 plant a git hook; each script also runs without corral, to show that it works. The page goes to stderr. The outcomes go to stdout as
-JSON, by --json or where stdout is no terminal. With agent, JSON comes by --json alone; it needs an extra: pip install 'corral[demo]'.
-All of it happens in a temporary directory, the log included.
-Exit code: 0 only if every outcome is as expected; 3 if this machine cannot contain and the rest is; 125 corral itself failed.
+JSON with --json, or when stdout is not a terminal. corral demo agent prints JSON only with --json. It needs an extra: run
+pip install '.[demo]' in a clone of corral. All of it, the log too, is in a temporary directory.
+Exit code: 0 only if every outcome is as expected; 3 if this machine cannot contain commands and all other outcomes are as expected;
+125 corral itself failed.
 """
 DOCTOR = """\
 examples:
@@ -266,7 +267,7 @@ examples:
   corral init --user           write ~/.config/corral/policy.toml, for all projects
   corral init --print          show it and write nothing
 
-A file that is there stays as it is. Everything in a new file is a comment to choose from, so it changes no decision.
+An existing file is never changed. Every line of a new file is commented out, so the file changes no decision.
 Exit code: 0 written; 125 corral itself failed, or there is a file already.
 """
 STATUS = """\
@@ -286,7 +287,7 @@ examples:
   corral mcp --http 8765               for clients of this machine; the token is on stderr, once
 
 The settings of most clients: {"mcpServers": {"corral": {"command": "corral", "args": ["mcp", "--root", "DIR"]}}}
-It needs the extra corral[mcp], and says what to run without it. docs/mcp.md tells what its tools take and give.
+It needs the extra corral[mcp]; without it, the error names the command to run. docs/mcp.md describes the tools.
 Exit code: 0 the client hung up, 125 corral itself failed.
 """
 COMPLETIONS = """\

@@ -59,7 +59,7 @@ _PUSH = """
 # [[rule]]
 # command = "git push"
 # decision = "deny"
-# reason = "what leaves this machine is sent by a person"
+# reason = "only a person pushes"
 # instead = "Commit, and say what should be pushed."
 # deny = ["git push origin main", "git -C sub push --force"]
 # allow = ["git stash push", "git commit -m 'push it'"]
@@ -96,7 +96,7 @@ def main(options: argparse.Namespace) -> int:
     else:
         print(visible(f"Wrote {path}{f', for {found}' if found else ''}."), file=sys.stderr)
         print(
-            "Next: an editor. Everything in it is a suggestion, commented out; corral policy show says what holds.",
+            "Every line is a suggestion and commented out. Edit the file, then run: corral policy show",
             file=sys.stderr,
         )
     return 0
@@ -106,7 +106,9 @@ def _write(path: str, text: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except FileExistsError:
-        raise PolicyError(f"{path} is there already, and stays as it is; corral init --print shows a new one") from None
+        raise PolicyError(
+            f"{path} already exists and was not changed. Run corral init --print to see the suggestions"
+        ) from None
     except OSError as error:
         raise PolicyError(f"{path} cannot be written: {error.strerror}") from None
     try:

@@ -112,7 +112,7 @@ class _Tree:
         if what == "bind":
             if place is not None:
                 self.refuse_links(place, target)
-            # What commands only read may be gone by now; in what they write, it keeps them from writing there.
+            # A read-only source may have been removed since. Below a writable bind it is required, because it protects the path.
             kept = [at for at, (real, way) in self.binds.items() if way == "rw" and not _inside(real, self.scratch)]
             may_lack = how == "ro" and not any(_inside(target, at) for at in kept)
             return [f"{_BIND[how]}-try" if may_lack else _BIND[how], source, target]

@@ -137,9 +137,9 @@ class Holding:
         """Return the project, or what in it is mounted over itself, if that was replaced or removed outside; or nothing."""
         return self._kept.replaced()
 
-    def age(self) -> int:
-        """Return a number that is another once the machine has credentials that the wardens of before do not hide."""
-        return 0 if self._masks is None else self._masks.age()
+    def generation(self) -> int:
+        """Return a generation number. It increases when a credential appears that running wardens do not mask."""
+        return 0 if self._masks is None else self._masks.generation()
 
     def renew(self) -> None:
         """Look at everything anew when the next keeper starts, of which there is none now."""

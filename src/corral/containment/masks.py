@@ -26,25 +26,25 @@ def matches(pattern: str) -> list[str]:
 
 
 class Masks:
-    """What the patterns name now. A warden that is older than one of the files shows it."""
+    """Watches for files that match the patterns and appeared after a warden started."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._patterns = tuple(patterns)
         self._times = dict.fromkeys((os.path.dirname(pattern) for pattern in self._patterns), NEVER)
         self._known = self._found()
-        self._age = 0
+        self._generation = 0
 
-    def age(self) -> int:
-        """Return a number that is another as soon as something has appeared that older wardens do not hide."""
+    def generation(self) -> int:
+        """Return a generation number. It increases when a credential appears that running wardens do not mask."""
         times = {path: time_of(path) for path in self._times}
         if times != self._times:
             # Before the look: a change after it has another time.
             self._times = {path: settled(at) for path, at in times.items()}
             found = self._found()
             if not found <= self._known:
-                self._age += 1
+                self._generation += 1
             self._known = found
-        return self._age
+        return self._generation
 
     def _found(self) -> set[tuple[str, int, int, int]]:
         found = set()

@@ -58,7 +58,7 @@ def why_unsafe(real: str, roots: Iterable[str]) -> str:
         if f"{real}/".startswith(f"{root.rstrip('/')}/"):
             return f"commands can write {root}"
     if any(f"/{above}/scratch/" in f"{real}/" for above in ("corral", f"corral-{os.geteuid()}")):
-        return "it lies in the scratch of commands"
+        return "it is inside a sandbox's scratch directory"
     if not os.path.isdir(real):
         return "it is not a directory"
     return _why_movable(real) or _why_unwritable(real)

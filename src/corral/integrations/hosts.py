@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 10  # the hook itself gives up after 4, and refuses; below tha
 _SHELL = (
     "/bin/sh",
     "-c",
-    '"$0" "$@" || { [ $? = 2 ] || echo "corral failed, so the call is refused; run: corral doctor" >&2; exit 2; }',
+    '"$0" "$@" || { [ $? = 2 ] || echo "The corral hook failed, so this call is refused. Run: corral doctor" >&2; exit 2; }',
 )
 PLUGIN_LINE = "const COMMAND = "
 USER, PROJECT = "user", "project"
@@ -149,9 +149,9 @@ HOSTS = {
             _cursor,
             {"version": 1},
             rewrites=False,
-            note="Cursor cannot rewrite a command, so what it runs is judged but not contained. What would be asked about, or "
-            'is harmless only in the sandbox, is refused, unless your policy.toml says host_questions = ["cursor"]: '
-            "Cursor does not tell its hooks whether you answer its questions.",
+            note="Cursor cannot rewrite commands, so corral checks them and does not contain them. corral refuses a command "
+            "that would need a question or the sandbox. If you answer Cursor's questions yourself, set "
+            'host_questions = ["cursor"] in policy.toml.',
         ),
         Host(
             "opencode",
@@ -174,8 +174,8 @@ HOSTS = {
             {"version": 1},
             switch=("disableAllHooks",),
             switch_files=(".github/copilot/settings.json", ".github/copilot/settings.local.json"),
-            note='What would be asked about is refused, unless your policy.toml says host_questions = ["copilot"]: '
-            "Copilot CLI does not tell its hooks whether you answer its questions.",
+            note="corral refuses a command that would need a question. If you answer Copilot CLI's questions yourself, set "
+            'host_questions = ["copilot"] in policy.toml.',
             project_note="Copilot CLI reads a project's hooks only in folders that it trusts.",
         ),
     )

@@ -318,7 +318,7 @@ def _made_for(change: Change, environ: Mapping[str, str]) -> list[str]:
             made = json.load(file)["made"]
         return [folder for folder in made if inside(change.path, folder)]
     except (OSError, ValueError, KeyError, TypeError):
-        # An older version did not note them. A directory that is there for hooks alone was its own all the same.
+        # Older versions did not record directories. A directory named `hooks` or `plugins` was created by corral.
         folder = os.path.dirname(change.path)
         is_for_hooks = "/" in change.host.file and os.path.basename(folder) in ("plugins", "hooks")
         return [folder] if is_for_hooks else []

@@ -1,4 +1,4 @@
-"""What the leaves for agent frameworks share: a sandbox under the owner's policy, and whole output up to a bound."""
+"""Shared by the framework integrations: opens a sandbox under the user's policy and collects output up to a limit."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class _Lines:
             self._file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115  open as long as the page is shown
             if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
                 self._file.close()
-                raise CorralError(f"{path} is no file")
+                raise CorralError(f"{path} is not a regular file")
         except OSError as error:
             raise CorralError(f"{path}: {error.strerror}") from None
         self._rest = b""
@@ -264,7 +264,7 @@ def _is_eval(path: str) -> bool:
     if os.path.isdir(path):
         found = (os.path.join(path, results.RESULTS), journal.place(path, os.environ))
         if not any(os.path.exists(each) for each in found):
-            raise CorralError(f"{path} holds no {results.RESULTS} of corral eval, and no run goes on there")
+            raise CorralError(f"{path} has no {results.RESULTS}, and no corral eval run is in progress there")
         return True
     lines = _Lines(path)
     first = next(iter(lines.objects(1)), {})

@@ -290,10 +290,10 @@ def test_the_command_line_gives_the_same_answer(host: str, command: str, owner: 
 
 
 ENDS = {
-    "killed": (["/bin/sh", "-c", "kill -9 $$"], 2, b"corral failed"),
-    "crashed": (["/bin/sh", "-c", "kill -SEGV $$"], 2, b"corral failed"),
-    "missing": (["/nonexistent/python3", "-I"], 2, b"corral failed"),
-    "failed": (["/bin/sh", "-c", "exit 1"], 2, b"corral failed"),
+    "killed": (["/bin/sh", "-c", "kill -9 $$"], 2, b"The corral hook failed"),
+    "crashed": (["/bin/sh", "-c", "kill -SEGV $$"], 2, b"The corral hook failed"),
+    "missing": (["/nonexistent/python3", "-I"], 2, b"The corral hook failed"),
+    "failed": (["/bin/sh", "-c", "exit 1"], 2, b"The corral hook failed"),
     "refused": (["/bin/sh", "-c", "echo no >&2; exit 2"], 2, b"no\n"),
     "allowed": (["/bin/sh", "-c", "cat"], 0, b""),
 }

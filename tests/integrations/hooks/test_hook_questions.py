@@ -1,4 +1,4 @@
-"""Who answers a question, for every host and mode: whole envelopes of allow, ask and deny in envelopes.json.
+"""Tests for every host and mode whether the hook asks or refuses. envelopes.json has the whole answers.
 
 `PYTHONPATH=tests python tests/integrations/hooks/test_hook_questions.py` writes that file anew; read the difference before you keep it.
 """

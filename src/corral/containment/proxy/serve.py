@@ -106,7 +106,7 @@ class Server:
         try:
             client, _ = listener.accept()
         except OSError as error:
-            # It has gone again, or there is no descriptor left; the others must be served on.
+            # It has gone again, or no file descriptor is free; the others must be served on.
             if error.errno in _SHORTAGES:
                 self._accept_without_room(listener)
             return
@@ -132,8 +132,8 @@ class Server:
 
     def _shortage(self, detail: str) -> str:
         return (
-            f"{detail}, and the proxy may have only {self._descriptors} open files; "
-            "raise the hard limit of the user who runs corral (ulimit -Hn)"
+            f"{detail}, and the proxy can open at most {self._descriptors} files. "
+            "Raise the hard limit of the user who runs corral (ulimit -Hn)"
         )
 
     def _accept_without_room(self, listener: socket) -> None:
@@ -141,7 +141,7 @@ class Server:
         os.close(self._spare)
         try:
             client, _ = listener.accept()
-            self._turn_away(client, self._shortage("there is no descriptor left"), "")
+            self._turn_away(client, self._shortage("no file descriptor is free"), "")
         except OSError:
             # The whole machine is short of them, and a client in line would wake this loop without end.
             sleep(PAUSE_SECONDS)

@@ -116,11 +116,14 @@ def _payload() -> bytes:
 def _refusal(name: str, error: BaseException) -> Said:
     """Return the refusal of a call on which corral itself failed, and leave a line in the log if that can be done soon."""
     signal(SIGALRM, SIG_IGN)
-    why = "took too long" if isinstance(error, _TooLong) else f"failed ({type(error).__name__}: {error})"
-    rule = f" {error}" if isinstance(error, _TooLong) and error.args else ""
-    answer = Answer(
-        "deny", f"corral {why} on this call, so it is refused. Try something simpler, or run: corral doctor{rule}"
-    )
+    reason = f"corral failed on this call ({type(error).__name__}: {error}), so it is refused. Run: corral doctor"
+    if isinstance(error, _TooLong):
+        rule = f". {error}" if error.args else ""
+        reason = (
+            "corral refused this call because checking it took too long. "
+            f"Split it into shorter commands, or run: corral doctor{rule}"
+        )
+    answer = Answer("deny", reason)
     try:
         signal(SIGALRM, _time_is_up)
         setitimer(ITIMER_REAL, LOG_SECONDS)

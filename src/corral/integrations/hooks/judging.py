@@ -29,7 +29,7 @@ _REMOVE = "/bin/rm"
 _STEERING = ("BASH_ENV", "ENV", "ZDOTDIR", "SHELL", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")
 _UNSET = "The owner can start the host without it; look into the project's .env too, which some hosts load."
 _UNRECORDED = "What is not in the owner's log does not run; the owner can mend that, or accept it by audit.required in the policy."
-_TYPED = "It is typed into a session, piece by piece, and the session's own shell may read it, outside the sandbox."
+_TYPED = "The host types this text into a running shell session, outside the sandbox."
 _UNCONTAINED = "This host cannot run it contained, where it would be allowed."
 
 

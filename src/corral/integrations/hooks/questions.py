@@ -20,9 +20,9 @@ def is_answered(asked: Asked, config: SandboxConfig) -> bool:
 def why_nobody(asked: Asked, environ: Mapping[str, str]) -> str:
     """Return why a question is not asked, and what the user can do about it."""
     if asked.asks != UNKNOWN:
-        return "Nobody can be asked here."
+        return "corral cannot ask the user here, so the call is refused."
     line = f'host_questions = ["{asked.host}"]'
     return (
-        "This host does not tell its hooks whether a person answers its questions, so none is asked. "
-        f"A user who answers them can say so at the top of {owner_file(environ)}: {line}"
+        f"corral cannot tell whether a person answers {asked.host}'s questions, so it refuses instead. "
+        f"If you answer them yourself, add this to the top of {owner_file(environ)}: {line}"
     )

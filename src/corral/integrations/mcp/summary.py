@@ -66,13 +66,13 @@ def _state(data: dict[str, Any]) -> Iterator[str]:
 
 def _ending(data: dict[str, Any]) -> Iterator[str]:
     if data["timed_out"]:
-        yield f"timed out after {data['duration_ms'] / 1000:.1f} s; everything that it started was ended"
+        yield f"timed out after {data['duration_ms'] / 1000:.1f} s; all its processes were killed"
     elif data["exit_code"]:
         by_signal = f", ended by signal {data['signal']}" if data["signal"] else ""
         yield f"exit code {data['exit_code']}{by_signal}"
     if data["killed"] and not data["timed_out"]:
         processes = "1 process" if data["killed"] == 1 else f"{data['killed']} processes"
-        yield f"ended {processes} that it left running"
+        yield f"killed {processes} that the command left running"
     if data.get("truncated"):
         path = data["full_output_path"]
         yield (
