@@ -405,9 +405,8 @@ def test_a_hook_knows_what_was_approved_where_it_is_contained(
     screen: Callable[..., Screen], project: Path, host: str, decision: str
 ) -> None:
     asks = {"cwd": str(project), "session_id": "s", "hook_event_name": "PreToolUse", "tool_name": "Bash"}
-    payload: dict[str, object] = {**asks, "permission_mode": "default", "tool_input": {"command": SHELL_RESET}}
-    if host == "codex":
-        payload["turn_id"] = "t"
+    payload: dict[str, object] = {**asks, "tool_input": {"command": SHELL_RESET}}
+    payload |= {"turn_id": "t"} if host == "codex" else {"permission_mode": "default"}  # where a person answers
     if host == "cursor":
         named = {"cwd": str(project), "command": SHELL_RESET, "workspace_roots": [str(project)]}
         payload = {**named, "hook_event_name": "beforeShellExecution", "conversation_id": "c"}
