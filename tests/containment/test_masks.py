@@ -4,7 +4,8 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from attempt import has_bubblewrap, must_hold
 from test_layers import import_path
 
 from corral import Containment, Sandbox
+from corral.containment.directories import NEVER, settled, time_of
 from corral.containment.masks import Masks, matches
+from observe import eventually
 
 # In a mount namespace of its own, where /etc can be written without changing the machine's.
 PROGRAM = """
@@ -86,26 +89,90 @@ print(json.dumps(found))
 """
 CHANGES = ["gone", "rotated", "made_anew", "appeared", "became_a_directory", "became_a_file", "came_and_went"]
 
+# Several threads ask for a warden at once, after a credential has appeared that idle wardens do not hide.
+THREADS_PROGRAM = """
+import json, os, sys, threading, time
+sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
+from corral import Containment, Sandbox, SandboxConfig
+from corral.containment.directories import NEVER, settled, time_of
+from corral.unguarded import unguarded
+
+LOOK = "read -r go; cat /etc/shadow-new 2>&1 | grep -c canary; true"
+THREADS, ROUNDS = 4, 6
+
+def at_once(box):
+    handles, barrier = [], threading.Barrier(THREADS)
+    def begin():
+        barrier.wait()
+        handles.append(box.start(LOOK, shell=True, open_stdin=True))
+    threads = [threading.Thread(target=begin) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for handle in handles:
+        handle.write_stdin(b"go\\n")
+    return [handle.wait().stdout_text.strip() for handle in handles]
+
+config = SandboxConfig(sys.argv[2], containment=Containment(backend=sys.argv[3]))
+found = {"after": [], "canary": 0}
+with Sandbox(unguarded(config)) as box:
+    for _ in range(ROUNDS):
+        at_once(box)
+        with open("/etc/shadow-new", "w") as file:
+            file.write("canary\\n")
+        os.chmod("/etc/shadow-new", 0o600)
+        while settled(time_of("/etc")) == NEVER:
+            time.sleep(0.005)
+        found["after"] += at_once(box)
+        found["canary"] += open("/etc/shadow-new").read().count("canary")
+        os.unlink("/etc/shadow-new")
+print(json.dumps(found))
+"""
+
+
+def run_beside_etc(program: str, *words: str, above: Path) -> dict[str, object]:
+    """Run a program that sees a copy of /etc, which it can write, and return the object that it prints."""
+    for name in ("upper", "work"):
+        (above / name).mkdir()
+    options = f"userxattr,lowerdir=/etc,upperdir={above}/upper,workdir={above}/work"
+    apart = ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount"]
+    script = f'mount -t overlay overlay -o {options} /etc && exec "$@"'
+    whole = [*apart, "sh", "-c", script, "sh", sys.executable, "-c", program, import_path(), *words]
+    done = subprocess.run(whole, capture_output=True, text=True, check=False)
+    if "mount:" in done.stderr or "unshare:" in done.stderr:
+        must_hold()
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def switching_often() -> Iterator[None]:
+    """Let the interpreter switch between threads as often as it can."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("backend", ["warden", "bubblewrap"])
 def test_later_commands_run_and_see_no_credentials(backend: str, change: str, project: Path, tmp_path: Path) -> None:
     if backend == "bubblewrap" and not has_bubblewrap():
         must_hold()
-    for name in ("upper", "work"):
-        (tmp_path / name).mkdir()
-    options = f"userxattr,lowerdir=/etc,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
-    apart = ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount"]
-    script = f'mount -t overlay overlay -o {options} /etc && exec "$@"'
-    words = [sys.executable, "-c", PROGRAM, import_path(), str(project), backend, change]
-    done = subprocess.run([*apart, "sh", "-c", script, "sh", *words], capture_output=True, text=True, check=False)
-    if "mount:" in done.stderr or "unshare:" in done.stderr:
-        must_hold()
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert int(found.pop("canary")) > 0
+    found = run_beside_etc(PROGRAM, str(project), backend, change, above=tmp_path)
+    assert int(str(found.pop("canary"))) > 0
     steps = ("before", "after", "later")
     assert found == {step: ["0", "0"] for step in steps}
+
+
+@pytest.mark.parametrize("backend", ["warden", "bubblewrap"])
+def test_threads_that_run_at_once_see_no_new_credential(backend: str, project: Path, tmp_path: Path) -> None:
+    if backend == "bubblewrap" and not has_bubblewrap():
+        must_hold()
+    found = run_beside_etc(THREADS_PROGRAM, str(project), backend, above=tmp_path)
+    assert found == {"after": ["0"] * 24, "canary": 6}
 
 
 @pytest.mark.parametrize("backend", ["warden", "bubblewrap"])
@@ -140,6 +207,32 @@ def test_generation_increases_only_for_new_files(tmp_path: Path) -> None:
     (tmp_path / "new").rename(tmp_path / "keytab")
     assert masks.generation() == 2
     assert masks.generation() == 2
+
+
+def test_age_is_never_the_old_one_in_a_thread_that_asks_later(tmp_path: Path, switching_often: None) -> None:
+    for number in range(500):
+        (tmp_path / f"shadow{number}").touch()
+    masks = Masks([f"{tmp_path}/shadow*"])
+    before = masks.age()
+    for _ in range(10):
+        (tmp_path / "shadow").touch()
+        # While the time is young every thread looks by itself.
+        eventually(lambda: settled(time_of(str(tmp_path))) != NEVER)
+        barrier = threading.Barrier(4)
+        ages: list[int] = []
+
+        def ask(barrier: threading.Barrier = barrier, ages: list[int] = ages) -> None:
+            barrier.wait()
+            ages.append(masks.age())
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ages == [before + 1] * 4
+        before += 1
+        (tmp_path / "shadow").unlink()
 
 
 def test_pattern_in_a_directory_that_is_not_there_names_nothing(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from corral.containment.directories import NEVER, settled, time_of
+from corral.containment.ownlock import OwnLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,18 +34,31 @@ class Masks:
         self._times = dict.fromkeys((os.path.dirname(pattern) for pattern in self._patterns), NEVER)
         self._known = self._found()
         self._generation = 0
+        self._looking = OwnLock()
 
     def generation(self) -> int:
         """Return a generation number. It increases when a credential appears that running wardens do not mask."""
-        times = {path: time_of(path) for path in self._times}
-        if times != self._times:
-            # Before the look: a change after it has another time.
-            self._times = {path: settled(at) for path, at in times.items()}
-            found = self._found()
-            if not found <= self._known:
-                self._generation += 1
-            self._known = found
+        # Without the lock, since every run asks: `_look` publishes the times last, so equal times mean a current generation.
+        if self._read_times() != self._times:
+            with self._looking:
+                self._look()
         return self._generation
+
+    def _look(self) -> None:
+        # Read under the lock: times from before it may be older than those that another thread has published.
+        times = self._read_times()
+        if times == self._times:
+            return
+        # Settled before the files are listed: a change after that has another time.
+        published = {path: settled(at) for path, at in times.items()}
+        found = self._found()
+        if not found <= self._known:
+            self._generation += 1
+        self._known = found
+        self._times = published
+
+    def _read_times(self) -> dict[str, int]:
+        return {path: time_of(path) for path in self._times}
 
     def _found(self) -> set[tuple[str, int, int, int]]:
         found = set()
