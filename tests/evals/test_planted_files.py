@@ -13,6 +13,7 @@ from corral.evals.journal import place
 from corral.evals.outcome import Outcome
 from corral.evals.taskfile import load
 from corral.outputfiles import OutputDirectory
+from corral.owned import PROJECT_MARKS
 
 OUTPUTS = ("results.jsonl", "junit.xml", "summary.json")
 TASK = '[[task]]\nid = "must-fail"\nargv = ["false"]\nexpect = { exit_code = 0 }\n'
@@ -70,6 +71,24 @@ def test_pipe_at_a_result_holds_nothing_up(name: str, project: Path, tasks: Path
     assert (project / "corral-eval" / name).is_file()
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "b.toml", "results.jsonl", "journal.jsonl"])
+@pytest.mark.parametrize("what", ["pipe", "link to a device"])
+def test_pipe_or_device_among_the_tasks_is_said(
+    what: str, name: str, project: Path, tasks: Path, open_box: Sandbox
+) -> None:
+    code = f"os.mkfifo('tasks/{name}')" if what == "pipe" else f"os.symlink('/dev/zero', 'tasks/{name}')"
+    plant(open_box, code)
+    done = corral("eval", "tasks", cwd=project)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert f"tasks/{name}: it is not a file\n" in done.stderr
+
+
+def test_task_file_may_be_a_link(project: Path, tasks: Path) -> None:
+    (project / "real.toml").write_text(TASK.replace("must-fail", "linked"))
+    (tasks / "b.toml").symlink_to("../real.toml")
+    assert [task.id for task in load([str(tasks)])] == ["must-fail", "linked"]
+
+
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_directory_at_a_result_is_said(name: str, project: Path, tasks: Path, open_box: Sandbox) -> None:
     plant(open_box, f"os.makedirs('corral-eval/{name}/deep')")
@@ -108,9 +127,11 @@ def test_link_at_the_directory_is_not_followed(
     assert "is a link, which a command may have planted; name the directory that it leads to" in done.stderr
 
 
-def test_link_in_another_project_is_not_followed(project: Path, tmp_path: Path, tasks: Path) -> None:
+@pytest.mark.parametrize("mark", PROJECT_MARKS)
+def test_link_in_another_project_is_not_followed(mark: str, project: Path, tmp_path: Path, tasks: Path) -> None:
     home, other = tmp_path / "home", tmp_path / "other"
-    (other / ".git").mkdir(parents=True)
+    other.mkdir()
+    (other / mark).touch()
     home.mkdir()
     (other / "out").symlink_to(home)
     assert corral("eval", "tasks", "--out", str(other / "out"), cwd=project).returncode == 125

@@ -47,8 +47,8 @@ class Loader:
     def read(self, path: str) -> None:
         """Read one file."""
         try:
-            with open(path, "rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
+            # A command may have left a pipe among the tasks, which a plain open would wait for.
+            data, _ = read_file(path, MAX_FILE_BYTES, follows=True)
         except OSError as error:
             self.wrong.append(f"{visible(path)}: {error.strerror}")
             return
