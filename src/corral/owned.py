@@ -17,6 +17,8 @@ _PLACES = {
     "state": ("XDG_STATE_HOME", ".local/state"),
     "cache": ("XDG_CACHE_HOME", ".cache"),
 }
+# A directory that holds one of these is a project: commands of some sandbox may write in it.
+PROJECT_MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
 
 
 def pinned(environ: Mapping[str, str]) -> list[str]:

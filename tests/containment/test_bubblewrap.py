@@ -222,7 +222,7 @@ def test_what_is_to_be_mounted_behind_a_link_is_refused(tmp_path: Path) -> None:
     (scratch / "tmp").mkdir(parents=True)
     elsewhere.mkdir()
     steps = [("bind", "/tmp", f"{scratch}/tmp", "rw"), ("bind", "/tmp/a/project", str(elsewhere), "rw")]
-    bindings.prepare(steps, str(scratch))
+    bindings.prepare(steps, str(scratch), {})
     assert bindings.arguments(steps, str(scratch), own_proc=True)[-5:-2] == ["--bind", str(elsewhere), "/tmp/a/project"]
     (scratch / "tmp/a").rename(scratch / "tmp/b")
     (scratch / "tmp/a").symlink_to(elsewhere)

@@ -12,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import Containment, ContainmentError, Sandbox
+from corral.containment import bindings, scratch
+from corral.containment.backend import UnusableError
 from corral.containment.temporary import directory, directory_here, why_unsafe
+from corral.owned import PROJECT_MARKS
 from observe import eventually
 
 SWAP = """
@@ -145,6 +148,75 @@ def test_grant_is_not_followed_where_another_project_swaps_it(
         first.kill()
     assert "canary-secret" not in "".join(said)
     assert not (scene.victim / "PLANTED").exists()
+
+
+READ = """
+import glob
+for path in sorted(glob.glob("tmp/corral-*/tmp/token")):
+    print(open(path).read())
+"""
+
+
+@pytest.mark.parametrize("mark", PROJECT_MARKS)
+def test_tmpdir_in_any_marked_project_is_not_taken(mark: str, scene: Scene) -> None:
+    other = scene.above / "other"
+    (other / "deep" / "tmp").mkdir(parents=True)
+    environ = {"TMPDIR": str(other / "deep" / "tmp")}
+    assert directory((str(scene.project),), environ) == environ["TMPDIR"]
+    (other / mark).touch()
+    assert directory((str(scene.project),), environ) == "/tmp"
+
+
+def test_token_in_tmp_is_not_read_by_another_project(
+    backend: str, scene: Scene, open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(scene.project / "tmp"))
+    (scene.project / ".git").mkdir()
+    (scene.above / "other").mkdir()
+    box = open_sandbox(project_root=str(scene.above / "other"), containment=Containment(backend=backend))
+    made = box.run([sys.executable, "-c", "open('/tmp/token', 'w').write('stolen')"])
+    assert (made.exit_code, made.enforcement) == (0, "full")
+    (scene.canary / "tmp").mkdir()
+    (scene.canary / "tmp" / "token").write_text("canary")
+    assert open_sandbox().run([sys.executable, "-c", READ]).stdout_text.split() == ["canary"]
+
+
+SOURCES = {"directory": "directory", "bind a directory": "bind", "bind a file": "bind", "link": "link"}
+
+
+@pytest.mark.parametrize("swapped", ["home", "home/a"])
+@pytest.mark.parametrize("kind", SOURCES)
+def test_tree_is_prepared_through_no_link(kind: str, swapped: str, scene: Scene) -> None:
+    own = scene.above / "scratch"
+    known = scratch.make(str(own), {})
+    steps = [
+        ("bind", "/home/user", f"{own}/home", "rw"),
+        (SOURCES[kind], "/home/user/a/b", "/etc/passwd" if kind == "bind a file" else str(scene.project), "ro"),
+    ]
+    (own / swapped).mkdir(exist_ok=True)
+    (own / swapped).rename(own / "old")
+    (own / swapped).symlink_to(scene.victim)
+    os.mkdir(own / swapped / "canary")
+    with pytest.raises((UnusableError, OSError), match=r"replaced|link"):
+        bindings.prepare(steps, str(own), known)
+    assert sorted(os.listdir(scene.victim)) == [".secret", "canary"]
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_tree_is_prepared_twice_with_the_same_result(kind: str, scene: Scene) -> None:
+    own = scene.above / "scratch"
+    known = scratch.make(str(own), {})
+    source = "/etc/passwd" if kind == "bind a file" else str(scene.project)
+    steps = [("bind", "/home/user", f"{own}/home", "rw"), (SOURCES[kind], "/home/user/a/b", source, "ro")]
+    for _ in range(2):
+        bindings.prepare(steps, str(own), known)
+        made = own / "home" / "a" / "b"
+        assert (made.is_symlink(), made.is_dir(), made.is_file()) == (
+            kind == "link",
+            kind != "bind a file",
+            kind == "bind a file",
+        )
+    assert ((own / "nothing").is_file(), (own / "nothing.d").is_dir()) == (True, True)
 
 
 RACE = """

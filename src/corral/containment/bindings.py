@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _BIND = {"ro": "--ro-bind", "rw": "--bind", "pin": "--bind", "readonly": "--ro-bind"}
 # `--dev` gives the nodes, the links and the pseudo-terminals by itself, and has no other way to give the last.
 _DEVICES = "/dev"
+_REFERENCE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _inside(path: str, root: str) -> bool:
@@ -56,22 +57,71 @@ def expected(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> list[
     return found
 
 
-def prepare(steps: Sequence[Step], scratch: str) -> None:
-    """Make in scratch what the tree needs there: places to mount on, links, and nothing, to put over what is masked."""
-    os.makedirs(_nothing(scratch, is_directory=True), 0o555, exist_ok=True)
-    os.close(os.open(_nothing(scratch, is_directory=False), os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o444))
+def prepare(steps: Sequence[Step], scratch: str, known: Mapping[str, Sequence[int]]) -> None:
+    """Make in scratch what the tree needs there: places to mount on, links, and nothing, to put over what is masked.
+
+    It follows no link: where scratch lies in another sandbox's project, a command may be making links meanwhile.
+    """
+    os.close(_made_directory(_nothing(scratch, is_directory=True), scratch, known, 0o555))
+    _make_file(_nothing(scratch, is_directory=False), scratch, known, 0o444)
     tree = _Tree(steps, scratch)
     for what, target, source, _ in steps:
         place = tree.outside(target)
         if place is None or not _inside(place, scratch) or what in ("mask", "hide", "seal"):
             continue
         if what == "link":
-            tree.link(place, source)
+            _make_link(place, source, scratch, known)
         elif what == "bind" and os.path.lexists(source) and not os.path.isdir(source):
-            os.makedirs(os.path.dirname(place), exist_ok=True)
-            os.close(os.open(place, os.O_CREAT | os.O_RDONLY | os.O_CLOEXEC, 0o600))
+            _make_file(place, scratch, known, 0o600)
         else:
-            os.makedirs(place, exist_ok=True)
+            os.close(_made_directory(place, scratch, known))
+
+
+def _made_directory(path: str, scratch: str, known: Mapping[str, Sequence[int]], mode: int = 0o777) -> int:
+    """Open a directory in scratch, from the nearest one whose inode is known, and make what is missing on the way."""
+    base = max((top for top in (scratch, *known) if _inside(path, top)), key=len)
+    at = open_known(base, known)
+    for name in path[len(base) :].strip("/").split("/") if path != base else ():
+        above = at
+        try:
+            _make_one(name, above, mode)
+            at = os.open(name, _REFERENCE, dir_fd=above)
+        except NotADirectoryError:
+            raise UnusableError(f"{path!r} cannot be made: {name!r} in it is a link or a file") from None
+        finally:
+            os.close(above)
+    return at
+
+
+def _make_one(name: str, above: int, mode: int) -> None:
+    try:
+        os.mkdir(name, mode, dir_fd=above)
+    except FileExistsError:
+        return
+
+
+def _make_file(path: str, scratch: str, known: Mapping[str, Sequence[int]], mode: int) -> None:
+    """Make an empty file in scratch, unless something is there, which is not opened."""
+    above = _made_directory(os.path.dirname(path), scratch, known)
+    try:
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+        os.close(os.open(os.path.basename(path), flags, mode, dir_fd=above))
+    except FileExistsError:
+        return
+    finally:
+        os.close(above)
+
+
+def _make_link(path: str, text: str, scratch: str, known: Mapping[str, Sequence[int]]) -> None:
+    """Make a link in scratch, unless it is there."""
+    above, name = _made_directory(os.path.dirname(path), scratch, known), os.path.basename(path)
+    try:
+        os.symlink(text, name, dir_fd=above)
+    except FileExistsError:
+        if not stat.S_ISLNK(os.lstat(name, dir_fd=above).st_mode) or os.readlink(name, dir_fd=above) != text:
+            raise
+    finally:
+        os.close(above)
 
 
 def _nothing(scratch: str, *, is_directory: bool) -> str:
@@ -163,15 +213,6 @@ class _Tree:
                 f"bubblewrap cannot keep {target!r} as it is, because it is a link or lies behind one; "
                 "choose containment.backend 'warden', or replace the link by what it leads to"
             )
-
-    def link(self, place: str, text: str) -> None:
-        """Make a link in scratch, unless it is there."""
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        try:
-            os.symlink(text, place)
-        except FileExistsError:
-            if not os.path.islink(place) or os.readlink(place) != text:
-                raise
 
 
 def _memory(target: str, options: str) -> list[str]:

@@ -68,7 +68,7 @@ class Bubblewrap:
                 f"{self.path} is setuid root, and corral runs no command through such a program. "
                 f"Let it work as the user: chmod u-s {self.path}. {_advice()}"
             )
-        bindings.prepare(plan["steps"], plan["scratch"])
+        bindings.prepare(plan["steps"], plan["scratch"], plan["known"])
         said = ""
         for own_proc in (True, False):
             plan["own_proc"] = own_proc

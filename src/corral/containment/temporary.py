@@ -9,13 +9,13 @@ import os
 import stat
 
 from corral.errors import ContainmentError
+from corral.owned import PROJECT_MARKS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 STANDARD = ("/tmp", "/var/tmp")  # noqa: S108  each is checked before it is used
-_MARKS = (".git", "corral.toml")
 
 
 def directory(writable: Iterable[str], environ: Mapping[str, str]) -> str:
@@ -31,7 +31,7 @@ def directory(writable: Iterable[str], environ: Mapping[str, str]) -> str:
             return real
         refused.append(f"{place}: {why}")
     raise ContainmentError(
-        "there is no safe directory for temporary files. Set TMPDIR to a directory of your own, outside the project "
+        "there is no safe directory for temporary files. Set TMPDIR to a directory of your own, outside all projects "
         f"and outside all that containment.write grants ({'; '.join(refused)})"
     )
 
@@ -57,6 +57,10 @@ def why_unsafe(real: str, roots: Iterable[str]) -> str:
     for root in roots:
         if f"{real}/".startswith(f"{root.rstrip('/')}/"):
             return f"commands can write {root}"
+    for project in projects_around(real, marked=True):
+        # Nobody knows which sandboxes run now. Any user can put a mark into /tmp, which is no project for that.
+        if project not in STANDARD:
+            return f"commands in the project {project} could write it"
     if any(f"/{above}/scratch/" in f"{real}/" for above in ("corral", f"corral-{os.geteuid()}")):
         return "it is inside a sandbox's scratch directory"
     if not os.path.isdir(real):
@@ -103,7 +107,7 @@ def projects_around(at: str, *, marked: bool = False) -> list[str]:
     # The root directory is nobody's project, and a service that starts there has temporary files too.
     found = [at] if at != "/" and not marked else []
     while at != "/":
-        if any(os.path.lexists(f"{at}/{mark}") for mark in _MARKS):
+        if any(os.path.lexists(f"{at}/{mark}") for mark in PROJECT_MARKS):
             found.append(at)
         at = os.path.dirname(at)
     return found

@@ -11,14 +11,13 @@ import sys
 
 from corral.grammar import DEPENDENCIES
 from corral.integrations.settingsfile import SettingsError
-from corral.owned import pinned
+from corral.owned import PROJECT_MARKS, pinned
 from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
 ELSEWHERE = "Install corral outside of any project: run pipx install . (or uv tool install .) in a clone of corral. Then use that corral."
 _NAMES = {"interpreter": "corral's Python", "package": "corral", "parser": "corral's parser"}
 TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  named, not used
@@ -55,7 +54,7 @@ def project_of(cwd: str, environ: Mapping[str, str]) -> str:
     at = os.path.realpath(cwd)
     while at not in ("/", home):
         # ~/.pyenv, ~/.asdf and their like are checkouts too, and nobody's project.
-        if not os.path.basename(at).startswith(".") and any(os.path.lexists(f"{at}/{mark}") for mark in MARKS):
+        if not os.path.basename(at).startswith(".") and any(os.path.lexists(f"{at}/{mark}") for mark in PROJECT_MARKS):
             return at
         at = os.path.dirname(at)
     return ""

@@ -61,7 +61,7 @@ def place_outside(reachable: Iterable[str]) -> str:
             os.mkdir(path, 0o700)
             return path
     raise ContainmentError(
-        "there is no safe directory for temporary files. Set TMPDIR to a directory of your own, outside the project "
+        "there is no safe directory for temporary files. Set TMPDIR to a directory of your own, outside all projects "
         f"and outside all grants, of at most {MAX_BASE_BYTES} bytes"
     )
 

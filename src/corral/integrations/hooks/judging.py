@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MAX_TOLD = 5  # findings of one call; more would be cut by the hosts
 MAX_WRITTEN_OUT = 16 * 1024  # characters of a command that is repeated in its rewritten form; hosts quote it once more
-_MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
 _REMOVE = "/bin/rm"
 _STEERING = ("BASH_ENV", "ENV", "ZDOTDIR", "SHELL", "LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")
 _UNSET = "The owner can start the host without it; look into the project's .env too, which some hosts load."
@@ -83,7 +82,7 @@ def root_of(asked: Asked, environ: Mapping[str, str]) -> str:
         if _has(at, PROJECT_FILE) and os.lstat(f"{at}/{PROJECT_FILE}").st_uid == os.geteuid():
             # The highest: a mark that an agent makes further down must not take its commands out of this file's reach.
             governed = at
-        if not nearest and any(_has(at, mark) for mark in _MARKS):
+        if not nearest and any(_has(at, mark) for mark in owned.PROJECT_MARKS):
             nearest = at
         at = os.path.dirname(at)
     return governed or nearest or cwd
