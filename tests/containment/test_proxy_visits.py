@@ -13,20 +13,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.containment import wire
 from corral.containment.proxy import journal, visit
 from corral.containment.proxy.desk import Desk
 from corral.containment.proxy.journal import Entry, Journal
 from corral.containment.proxy.relay import BULK_BYTES, Budget, Flow, relay
+from corral.containment.proxy.serve import Server
 from corral.containment.proxy.visit import Visit
+from observe import eventually
+
+PLAN: dict[str, Any] = {
+    "granted": (),
+    "hosts": (),
+    "bytes": None,
+    "connections": None,
+    "certificates": "",
+    "inject": (),
+}
 
 
 @contextmanager
 def visited(**plan: Any) -> Iterator[tuple[socket.socket, int]]:
     """A client whose visit is served, and the journal."""
-    whole = {"granted": (), "hosts": (), "bytes": None, "connections": None, "certificates": "", "inject": ()} | plan
     descriptor = journal.new()
     ours, theirs = socket.socketpair()
-    serving = threading.Thread(target=Visit(ours, Desk(whole, Journal(descriptor))).serve)
+    serving = threading.Thread(target=Visit(ours, Desk(PLAN | plan, Journal(descriptor))).serve)
     serving.start()
     try:
         with theirs:
@@ -155,6 +166,71 @@ def test_where_no_pipe_is_to_be_had_all_arrives_the_slower_way() -> None:
         hearing.join(20)
         saying.join(20)
     assert b"".join(heard) == data
+
+
+class CrowdedDesk(Desk):
+    """Leaves the proxy without a free descriptor when it has turned a client away, as a thread that was faster does."""
+
+    def refuse(self, target: str, detail: str, grant: str = "") -> None:
+        super().refuse(target, detail, grant)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+class CountingServer(Server):
+    """Counts how often it has tried to hold a spare descriptor."""
+
+    tries = 0
+
+    def _take_spare(self) -> None:
+        super()._take_spare()
+        self.tries += 1
+
+
+@pytest.fixture
+def limits() -> Iterator[tuple[int, int]]:
+    """The limits of open files, which are back after the test."""
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield usual
+    resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+
+
+def test_proxy_lives_on_when_its_spare_descriptor_is_taken(limits: tuple[int, int]) -> None:
+    descriptor = journal.new()
+    ours, theirs = socket.socketpair()
+    server = CountingServer(ours, CrowdedDesk(PLAN, Journal(descriptor)), limits[0])
+    serving = threading.Thread(target=server.serve)
+    serving.start()
+    with ours, theirs, socket.create_server(("127.0.0.1", 0)) as listener:
+        wire.send(theirs, b"x", (listener.fileno(),))
+        eventually(lambda: server._listeners)
+        # The second time shows that the proxy holds a spare again.
+        for _ in range(2):
+            with socket.socket() as late, socket.socket() as later:
+                late.settimeout(60)
+                later.settimeout(60)
+                tries, held = server.tries, [os.dup(descriptor)]
+                while held[-1] < server._spare:
+                    held.append(os.dup(descriptor))
+                resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1] + 1, limits[1]))
+                late.connect(listener.getsockname())
+                assert late.recv(1) == b""
+                eventually(lambda tries=tries: server.tries > tries or not serving.is_alive())  # type: ignore[misc]
+                assert server._spare < 0
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                later.connect(listener.getsockname())
+                later.sendall(b"GET http://index.example/ HTTP/1.1\nHost: index.example\n\n")
+                assert all_said(later).startswith(b"HTTP/1.1 400 ")
+                eventually(lambda: server._visits == 0)
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                for number in held:
+                    os.close(number)
+        theirs.close()
+        serving.join(60)
+    assert not serving.is_alive()
+    for taken in server._listeners.values():
+        taken.close()
+    os.close(server._spare)
+    os.close(descriptor)
 
 
 # The journal.

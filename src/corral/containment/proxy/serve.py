@@ -75,8 +75,9 @@ class Server:
     def __init__(self, way: socket, desk: Desk, descriptors: int) -> None:
         self._way = way
         self._descriptors = descriptors
-        # Given up for a moment to take in, and turn away, who comes when there is no other.
-        self._spare = os.dup(way.fileno())
+        # Given up for a moment to take in, and turn away, who comes when there is no other; -1 where another thread took it.
+        self._spare = -1
+        self._take_spare()
         self._desk = desk
         self._lock = allocate_lock()
         self._visits = 0
@@ -110,6 +111,7 @@ class Server:
             if error.errno in _SHORTAGES:
                 self._accept_without_room(listener)
             return
+        self._take_spare()
         limit, room = self._desk.connections, self._room()
         with self._lock:
             is_welcome = self._visits < room and (limit is None or self._visits < limit)
@@ -138,15 +140,24 @@ class Server:
 
     def _accept_without_room(self, listener: socket) -> None:
         """Turn away a client for whom there is no descriptor. In line it would wait without end."""
-        os.close(self._spare)
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
         try:
             client, _ = listener.accept()
             self._turn_away(client, self._shortage("no file descriptor is free"), "")
         except OSError:
             # The whole machine is short of them, and a client in line would wake this loop without end.
             sleep(PAUSE_SECONDS)
-        finally:
-            self._spare = os.dup(self._way.fileno())
+        self._take_spare()
+
+    def _take_spare(self) -> None:
+        """Hold a descriptor in reserve. Where there is none now, the next client is the occasion to try again."""
+        if self._spare < 0:
+            try:
+                self._spare = os.dup(self._way.fileno())
+            except OSError:
+                return
 
     def _turn_away(self, client: socket, detail: str, grant: str) -> None:
         self._desk.refuse("", detail, grant)
