@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_REASONS = 3  # of one refusal; the record has more of them
+_OWN_LINES = ("[corral:", "[stderr]")  # compared without blanks and in small letters, as a model reads
 
 
 def result_text(data: dict[str, Any]) -> str:
@@ -98,5 +99,11 @@ def _closed(text: str) -> str:
 
 
 def _printed(text: str) -> str:
+    """Return what a command printed, with a backslash before each line that a reader could take for one of corral's."""
+    return "\n".join(map(_line, text.split("\n")))
+
+
+def _line(text: str) -> str:
     # Clients print this text on terminals, which escape sequences and NULs in it would drive.
-    return "\n".join("\t".join(visible(cell) for cell in line.split("\t")) for line in text.split("\n"))
+    shown = "\t".join(visible(cell) for cell in text.split("\t"))
+    return f"\\{shown}" if "".join(shown.split()).casefold().startswith(_OWN_LINES) else shown

@@ -48,7 +48,8 @@ INSTRUCTIONS = (
     "Commands run inside the project, contained by the kernel; the network is off unless the owner's policy grants it, all of it or destinations by name. "
     "A refused call is a result that says why and what to do instead: do that, or ask the owner; trying the same "
     "in other words does not help. Use start_process for servers and whatever outlives one call. The text of a result is what the command "
-    "printed, then lines in [corral: ...] on how it ended; structured content, where there is any, is the whole record. "
+    "printed, then lines in [corral: ...] on how it ended (a printed line that looks like one begins with a backslash); "
+    "structured content, where there is any, is the whole record. "
     "A result with a transaction has changed nothing yet: its hint says what the owner can do. The policy is the resource corral://policy."
 )
 
