@@ -69,6 +69,17 @@ def test_a_long_text_that_is_quickly_parsed_is_allowed(long: str, owner: Owner) 
     assert owner.hook("codex", payload("codex", owner, command=LONG[long])).returncode == 0
 
 
+@pytest.mark.parametrize("long", LONG)
+def test_a_host_that_ignores_ended_children_changes_nothing(long: str, owner: Owner) -> None:
+    ignore = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    for command, status in ((LONG[long], 0), (f"{LONG[long]}\nsudo ls", 2), (SLOW["extended globs, 60 kB"], 2)):
+        with started(owner, PYTHON, "-c", ignore) as process:
+            said = process.communicate(payload("codex", owner, command=command), DEADLINE_SECONDS)
+        assert (process.returncode, b"crash" in b"".join(said)) == (status, False)
+
+
 def started(owner: Owner, *before: str) -> "subprocess.Popen[bytes]":
     """Start a hook whose payload does not end."""
     hook = [*before, PYTHON, "-I", "-S", str(PROGRAM), "codex", *dependencies()]

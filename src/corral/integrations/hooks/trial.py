@@ -12,6 +12,7 @@ from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum
     ITIMER_PROF,
     SIG_DFL,
     SIG_SETMASK,
+    SIGCHLD,
     SIGKILL,
     SIGPROF,
     pthread_sigmask,
@@ -29,6 +30,7 @@ MEMORY_BYTES = 512 * 1024 * 1024  # of the whole child; 40 kB of `!(a|a|a…` ta
 
 def parses(parser: Any, source: bytes) -> bool:
     """Say whether the parser gets through a text within the limits."""
+    signal(SIGCHLD, SIG_DFL)  # a host may leave it ignored, and the kernel then keeps no status to wait for
     try:
         child = os.fork()
     except OSError:
@@ -37,8 +39,11 @@ def parses(parser: Any, source: bytes) -> bool:
         _parse_and_exit(parser, source)
     try:
         return os.waitpid(child, 0)[1] == 0
-    except BaseException:  # the hook's alarm
-        os.kill(child, SIGKILL)
+    except BaseException:  # the hook's alarm, which may come just after the child was waited for
+        try:  # noqa: SIM105  contextlib is slow to load
+            os.kill(child, SIGKILL)
+        except ProcessLookupError:
+            pass
         raise
 
 
