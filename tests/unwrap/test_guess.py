@@ -90,6 +90,7 @@ def project(tmp_path: Path) -> SandboxConfig:
     (tmp_path / "gradlew").write_text("#!/bin/sh\n")
     for name in ("docker", "terraform", "rm"):
         (tmp_path / "support" / name).write_text("#!/bin/sh\n")
+    (tmp_path / "alias").symlink_to("support")
     (tmp_path / "support" / "git").symlink_to("/usr/bin/git")
     return SandboxConfig(project_root=str(tmp_path), profile="workspace")
 
@@ -125,3 +126,33 @@ def test_an_installed_or_refused_program_stays_what_it_is_called(
 def test_a_program_of_the_project_has_no_refused_name(project: SandboxConfig) -> None:
     strict = SandboxConfig(project_root=project.project_root)
     assert {f.rule for f in vet(Call("support/terraform plan", shell=True), strict).findings} == {"name-terraform"}
+
+
+# Each makes a copy or a link of a known program in the project, and calls it.
+MADE = [
+    "cp /usr/bin/git support/g && support/g reset --hard",
+    "ln -s /usr/bin/git support/g2 && support/g2 reset --hard",
+    "cp /usr/bin/git support/mkdocs && support/mkdocs reset --hard",
+    "cp /usr/bin/git ./g && ./g push --force",
+    "cp /usr/bin/find support/f && support/f . -delete",
+    "ln -s /usr/bin/tar support/t && support/t xf a.tar -C /etc",
+    "ln -s /usr/bin/sed support/s && support/s -i s/a/b/ /etc/x",
+    "ln -s /usr/bin/npm support/n && support/n publish",
+    "ln -s /usr/bin support/b && support/b/git reset --hard",
+    "cp -r /usr/lib/git-core/. support && support/mkdocs gh-deploy",
+    "cp -r /usr/lib/git-core/. alias && support/mkdocs gh-deploy",
+    "cp -r /usr/bin support && support/git reset --hard",
+]
+
+
+@pytest.mark.parametrize("command", MADE)
+def test_a_copy_that_the_call_itself_makes_is_what_it_copies(project: SandboxConfig, command: str) -> None:
+    made = command.partition(" && ")[0]
+    assert vet(Call(made, shell=True), project).decision is Decision.ALLOW
+    assert vet(Call(command, shell=True), project).decision is not Decision.ALLOW
+
+
+@pytest.mark.parametrize("command", ["nowhere/git reset --hard", "./nowhere/corral trust", "support/npm publish"])
+def test_a_program_that_is_not_there_is_what_it_is_called(project: SandboxConfig, command: str) -> None:
+    for config in (project, SandboxConfig(project_root=project.project_root)):
+        assert vet(Call(command, shell=True), config).decision is not Decision.ALLOW

@@ -167,7 +167,8 @@ def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = N
         _shadowed(walker, frame, act, first)
     act.real = base
     row = row_of(base)
-    is_own = row is not None and "/" in act.name and _is_own(walker, frame, first, row)
+    is_called_so = base == act.name.rpartition("/")[2]
+    is_own = row is not None and is_called_so and "/" in act.name and _is_own(walker, frame, first, row)
     if row is None or (is_own and "group" not in row):
         row = _GUESS
     act.row = row  # the name axis refuses a name of the network's group, whosever program it is
@@ -223,22 +224,29 @@ def _program(walker: Walker, frame: Frame, act: Act, first: Word, base: str) -> 
 def _is_own(walker: Walker, frame: Frame, first: Word, row: Row) -> bool:
     """Say whether a path leads to a program of the project that only shares its name with a known one (`support/mkdocs`).
 
-    It is judged as any script of the project. Others that a profile refuses by name stay what they are called: they may be copies that
-    an earlier call made, and no kernel keeps `tools/rm` from deleting the project.
+    It is judged as any script of the project, if it is there and this call writes nothing at its path or above. Others that a profile
+    refuses by name stay what they are called: they may be copies that an earlier call made, and no kernel keeps `tools/rm` from
+    deleting the project.
     """
-    folder, _, base = first.text.rpartition("/")
+    base = first.text.rpartition("/")[2]
     if (
         not first.proven
+        or HOLE in walker.written
         or row.get("group", "network") != "network"
         or "interpreter" in row
         or base in row.get("wrappers", ())
     ):
         return False
     machine = walker.machine
+    changed = walker.written | {machine.resolve(path, "/") for path in walker.written}
     for cwd in frame.scope.cwds or ("",):
-        path = machine.resolve(first.text, cwd)
-        is_there = folder not in (".", "./.") or machine.exists(first.text, cwd)
-        if not is_there or not inside(path, machine.root) or not _INSTALLED.isdisjoint(path.split("/")):
+        path, named = machine.resolve(first.text, cwd), machine.absolute(first.text, cwd)
+        if (
+            not machine.exists(first.text, cwd)
+            or not inside(path, machine.root)
+            or not _INSTALLED.isdisjoint(path.split("/"))
+            or any(inside(place, written) for place in (path, named) for written in changed)
+        ):
             return False
     return True
 
