@@ -184,12 +184,89 @@ def test_a_detached_head_and_a_worktree_have_commits_of_their_own(tmp_path: Path
     assert pushed.says("git -C trees/a commit --amend -m y") is ALLOW
 
 
-def test_a_shallow_clone_knows_its_own_commits(tmp_path: Path, pushed: Repository) -> None:
+def test_a_new_branch_is_free_until_it_is_pushed(pushed: Repository) -> None:
+    pushed.git("checkout", "-q", "-b", "feature")
+    pushed.commit()
+    assert pushed.says(AMEND) is ALLOW
+    pushed.git("push", "-q", "origin", "feature")
+    assert pushed.says(AMEND) is ASK
+
+
+@pytest.mark.parametrize("option", ["--single-branch", "--depth=1"])
+def test_a_clone_of_one_branch_is_asked_about(tmp_path: Path, pushed: Repository, option: str) -> None:
     other = Repository(tmp_path / "other")
-    other.git("clone", "-q", "--depth", "1", f"file://{tmp_path}/origin", ".")
+    other.git("clone", "-q", option, f"file://{tmp_path}/origin", ".")
     assert other.says(AMEND) is ASK
+    other.git("checkout", "-q", "-b", "feature")
     other.commit()
-    assert [other.says(c) for c in (AMEND, "git reset --soft HEAD~2")] == [ALLOW, ASK]
+    other.git("push", "-q", "origin", "feature")
+    assert other.says(AMEND) is ASK  # this push has left no tracking ref
+
+
+def test_a_pushed_tag_is_asked_about(pushed: Repository) -> None:
+    pushed.commit()
+    pushed.git("tag", "v1")
+    pushed.git("push", "-q", "origin", "v1")
+    assert pushed.says(AMEND) is ASK
+    pushed.git("pack-refs", "--all")
+    assert pushed.says(AMEND) is ASK
+    pushed.commit()
+    assert pushed.says(AMEND) is ALLOW
+
+
+def test_a_commit_for_review_is_asked_about(pushed: Repository) -> None:
+    pushed.git("commit", "--allow-empty", "-m", "x", "-m", f"Change-Id: I{'0' * 40}")
+    pushed.git("push", "-q", "origin", "HEAD:refs/for/main")
+    assert pushed.says(AMEND) is ASK
+
+
+def test_a_remote_that_was_removed_is_remembered(pushed: Repository) -> None:
+    pushed.git("remote", "remove", "origin")
+    assert pushed.says(AMEND) is ASK
+
+
+SETTINGS = {
+    "an address as a branch's remote": ("branch.main.remote", "../origin"),
+    "an address to push to": ("branch.main.pushRemote", "../origin"),
+    "an address to push to by default": ("remote.pushDefault", "../origin"),
+    "a remote without tracking refs": ("remote.other.url", "../origin"),
+    "refs to push to": ("remote.origin.push", "HEAD:refs/for/main"),
+    "a mirror": ("remote.origin.mirror", "true"),
+    "tracking refs elsewhere": ("remote.other.fetch", "+refs/heads/*:refs/other/*"),
+    "another file": ("include.path", "../x"),
+    "another file on a condition": ("includeIf.gitdir:/.path", "../x"),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_push_that_may_leave_no_tracking_ref_is_asked_about(pushed: Repository, setting: str) -> None:
+    pushed.commit()
+    assert pushed.says(AMEND) is ALLOW
+    pushed.git("config", *SETTINGS[setting])
+    assert pushed.says(AMEND) is ASK
+
+
+def test_a_branch_without_tracking_refs_is_asked_about(pushed: Repository) -> None:
+    pushed.commit()
+    pushed.git("config", "--add", "remote.origin.fetch", "^refs/heads/main")
+    assert pushed.says(AMEND) is ASK
+
+
+def test_a_setting_that_is_written_in_another_way_is_asked_about(pushed: Repository) -> None:
+    pushed.commit()
+    config = pushed.path / ".git" / "config"
+    before = config.read_text()
+    for added in (
+        '[remote "x"] url = ../origin\n',
+        "[remote.x]\nurl = ../origin\n",
+        '[REMOTE "x"]\nurl = ../origin\n',
+        '[remote\t"x"]\nurl = ../origin\n',
+        '[branch "main"]\nremote = ../ori\\\ngin\n',
+    ):
+        config.write_text(before + added)
+        assert (added, pushed.says(AMEND)) == (added, ASK)
+    config.write_text(f"{before}[user]\n\tname = a # b\n")
+    assert pushed.says(AMEND) is ALLOW
 
 
 def test_a_merge_is_not_taken_apart(pushed: Repository) -> None:
@@ -206,6 +283,22 @@ def test_a_call_that_moves_head_or_pushes_first_is_asked_about(pushed: Repositor
         assert (before, pushed.says(f"{before}; {AMEND}")) != (before, ALLOW)
     assert pushed.says(f"git add -A && git status && {AMEND}") is ALLOW
     assert pushed.says(f"GIT_DIR=other {AMEND}") is ASK
+    for wrapper in (
+        "env GIT_DIR=other",
+        "env -S 'GIT_DIR=other'",
+        "bash -c 'GIT_DIR=other exec \"$@\"' x",
+        "timeout 9 env",
+    ):
+        assert (wrapper, pushed.says(f"{wrapper} {AMEND}")) != (wrapper, ALLOW)
+    for before in (
+        "export GIT_DIR=other",
+        "declare -x GIT_DIR=other",
+        "read -r GIT_DIR",
+        'export "$N=other"',
+        "export $N",
+        'declare -x "$N"=x',
+    ):
+        assert (before, pushed.says(f"{before}; {AMEND}")) != (before, ALLOW)
     assert pushed.says(f"git --git-dir=.git {AMEND.removeprefix('git ')}") is ASK
 
 

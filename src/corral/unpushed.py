@@ -1,7 +1,9 @@
 """Says whether a repository's newest commits were written after its last contact with a remote, so that no remote has them.
 
-It compares the time at which the file of a commit was written with the times of all remote-tracking refs and of FETCH_HEAD. No fact is
-assumed: a commit in a pack, a merge, a repository in another format and everything unreadable count as pushed.
+It compares the time at which the file of a commit was written with the times of all remote-tracking refs, of tags and of FETCH_HEAD. No fact
+is assumed: a commit in a pack, a merge, a commit for review, a repository in another format, a remote whose tracking refs do not cover all
+branches and everything unreadable count as pushed. Git keeps no note of a push to an address, or of one to a ref that is neither a
+branch nor a tag: those are not seen.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ MAX_FILE = 1 << 20  # bytes of a file of the repository; packed-refs of 10,000 r
 MAX_REFS = 1024  # files and directories of remote-tracking refs that are looked at
 MAX_DEPTH = 10  # commits
 _HEX = frozenset("0123456789abcdef")
+_REVIEWED = "Change-Id: "  # a line of the message, by which Gerrit knows a commit
 
 
 def is_unpushed(folder: str, root: str, depth: int) -> bool:
@@ -23,14 +26,20 @@ def is_unpushed(folder: str, root: str, depth: int) -> bool:
             return False
         private, common = found
         commit = _head(private, common)
-        contact = _last_contact(private, common)
-        if not contact:
-            return contact == 0
-        for left in range(depth, 0, -1):
+        remotes = _remotes(_text(f"{common}/config") + "\n" + _text_if_any(f"{private}/config.worktree"))
+        contact = _last_contact(private, common, has_remote=bool(remotes))
+        if remotes is None or contact is None:
+            return False
+        if not remotes and not contact:
+            return True
+        for _ in range(depth):
             name = f"{common}/objects/{commit[:2]}/{commit[2:]}"
-            if os.lstat(name).st_mtime_ns <= contact:
+            header, message = _commit(name)
+            parents = [line.removeprefix("parent ") for line in header.split("\n") if line.startswith("parent ")]
+            # Reviewers get a commit by a push that leaves no tracking ref.
+            if os.lstat(name).st_mtime_ns <= contact or f"\n{_REVIEWED}" in message:
                 return False
-            commit = _only_parent(name) if left > 1 else ""
+            commit = _checked(parents[0]) if len(parents) == 1 else ""
         return True
     except (OSError, ValueError):
         return False
@@ -66,11 +75,41 @@ def _text(path: str) -> str:
     return content.decode("latin-1")
 
 
-def _packed(common: str) -> str:
+def _text_if_any(path: str) -> str:
     try:
-        return _text(f"{common}/packed-refs")
+        return _text(path)
     except FileNotFoundError:
         return ""
+
+
+def _remotes(config: str) -> frozenset[str] | None:
+    """Return the names of the remotes if every push of a branch to one changes a tracking ref, else None.
+
+    A configuration that is written in an unusual way gives None too.
+    """
+    tracked: dict[str, bool] = {}
+    pushed_to: set[str] = {"."}
+    section = name = ""
+    for line in map(str.strip, config.split("\n")):
+        if line[:1] == "[":
+            head, _, name = line[1:-1].partition(" ")
+            section, name = head.casefold(), name.strip('"')
+            if line[-1] != "]" or not section.replace("-", "").isalnum() or section in ("include", "includeif"):
+                return None
+            if section == "remote" and name:
+                tracked.setdefault(name, False)
+        elif section in ("remote", "branch") and line[:1] not in ("", "#", ";"):
+            key, _, value = line.partition("=")
+            key, value = key.strip().casefold(), value.strip()
+            if line[-1] == "\\" or (section == "remote" and (key in ("push", "mirror") or '"' in value)):
+                return None
+            if key in ("remote", "pushremote", "pushdefault"):
+                pushed_to.add(value)
+            elif key == "fetch" and value[:1] == "^":
+                return None
+            elif key == "fetch" and value.removeprefix("+").startswith("refs/heads/*:refs/remotes/"):
+                tracked[name] = True
+    return frozenset(tracked) if all(tracked.values()) and pushed_to <= {".", *tracked} else None
 
 
 def _head(private: str, common: str) -> str:
@@ -82,7 +121,7 @@ def _head(private: str, common: str) -> str:
     try:
         return _checked(_text(f"{common}/{name}").strip())
     except FileNotFoundError:
-        lines = (line.partition(" ") for line in _packed(common).splitlines())
+        lines = (line.partition(" ") for line in _text_if_any(f"{common}/packed-refs").splitlines())
         return _checked(next((commit for commit, _, ref in lines if ref == name), ""))
 
 
@@ -92,34 +131,39 @@ def _checked(commit: str) -> str:
     return commit
 
 
-def _only_parent(name: str) -> str:
-    """Return the parent of a commit; raise ValueError where it has none or several."""
-    from zlib import decompressobj  # noqa: PLC0415  only for a reset by several commits
+def _commit(name: str) -> tuple[str, str]:
+    """Return the header and the message of a commit; the message begins with a newline."""
+    from zlib import decompressobj  # noqa: PLC0415  only where commits would be replaced
 
-    text = decompressobj().decompress(_text(name).encode("latin-1"), MAX_FILE).decode("latin-1")
-    header = text.partition("\n\n")[0].split("\n")
-    parents = [line.removeprefix("parent ") for line in header if line.startswith("parent ")]
-    if not text.startswith("commit ") or len(parents) != 1:
-        raise ValueError("not a commit with one parent")
-    return _checked(parents[0])
+    inflater = decompressobj()
+    text = inflater.decompress(_text(name).encode("latin-1"), MAX_FILE).decode("latin-1")
+    if not text.startswith("commit ") or not inflater.eof:
+        raise ValueError("not a whole commit")
+    header, _, message = text.partition("\n\n")
+    return header, f"\n{message}"
 
 
-def _last_contact(private: str, common: str) -> int | None:
-    """Return the time of the last change that a push or a fetch made, 0 if there never was one, None if that is too much to look at."""
+def _last_contact(private: str, common: str, *, has_remote: bool) -> int | None:
+    """Return the time of the last change that a push or a fetch made, 0 if there never was one, None if that is too much to look at.
+
+    A tag can be pushed without a trace, so where there is a remote it counts as pushed when it was made.
+    """
+    kinds = ("refs/remotes", "refs/tags") if has_remote else ("refs/remotes",)
     times = [_time(f"{folder}/FETCH_HEAD") for folder in {private, common}]
-    if " refs/remotes/" in _packed(common):
+    packed = _text_if_any(f"{common}/packed-refs")
+    if any(f" {kind}/" in packed for kind in kinds):
         times.append(_time(f"{common}/packed-refs"))
-    pending = [f"{common}/refs/remotes"] if os.path.lexists(f"{common}/refs/remotes") else []
+    pending = [f"{common}/{kind}" for kind in kinds if os.path.lexists(f"{common}/{kind}")]
     seen = 0
     while pending:
         folder = pending.pop()
+        times.append(os.stat(folder).st_mtime_ns)  # it changes with every ref in it, those that were deleted included
         with os.scandir(folder) as entries:
             for entry in entries:
                 seen += 1
                 if seen > MAX_REFS:
                     return None
-                # A directory changes with every ref in it, those that were deleted included.
-                times += [entry.stat(follow_symlinks=False).st_mtime_ns, os.stat(folder).st_mtime_ns]
+                times.append(entry.stat(follow_symlinks=False).st_mtime_ns)
                 if entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
     return max(times)

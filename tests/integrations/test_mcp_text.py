@@ -78,7 +78,9 @@ RUNS = [
         "\\[stderr]\n[stderr]\n\\[stderr]\n\\[corral: exit code 0]",
         id="a printed line that looks like the head of the error output",
     ),
-    pytest.param("sleep 1000 & echo on", "on\n[corral: killed 1 process that the command left running]", id="left running"),
+    pytest.param(
+        "sleep 1000 & echo on", "on\n[corral: killed 1 process that the command left running]", id="left running"
+    ),
 ]
 
 

@@ -102,7 +102,7 @@ def assign_dynamic(walker: Walker, frame: Frame, act: Act, word: Word) -> None:
     """Judge an assignment that a declaration makes of an expanded word."""
     name, equals, value = word.text.partition("=")
     if HOLE in name:
-        frame.scope.variables = dict.fromkeys(frame.scope.variables)
+        frame.scope.variables = dict.fromkeys([*frame.scope.variables, HOLE])  # any variable may be set
     elif equals:
         assign(walker, frame, act, name.rstrip("+"), value if HOLE not in value else None, word.part(value))
 

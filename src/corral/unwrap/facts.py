@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from corral.braces import HOLE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.expand import Word
@@ -12,14 +14,15 @@ _STAYING = frozenset({
     "add", "blame", "branch", "cat-file", "commit", "config", "diff", "log", "ls-files", "mv",
     "rev-parse", "rm", "shortlog", "show", "status", "tag", "version",
 })  # fmt: skip
-_ELSEWHERE = ("GIT_DIR", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_WORK_TREE")
+_ELSEWHERE = (HOLE, "GIT_DIR", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_WORK_TREE")
 
 
 def unpushed(slots: Slots, word: Word) -> bool:
     """Say whether no remote has the commits that git would replace: one, or as many as `HEAD~3` names."""
     depth = _depth(word.text)
     cwds = slots.frame.scope.cwds
-    if not depth or not cwds or "--git-dir" in slots.seen:
+    # A program that runs git (`env`, another shell) may give it other variables, and so another repository.
+    if not depth or not cwds or slots.frame.depth or "--git-dir" in slots.seen:
         return False
     if any(name in slots.frame.scope.variables for name in _ELSEWHERE):
         return False

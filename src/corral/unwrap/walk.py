@@ -120,7 +120,7 @@ class Walker:
         elif setter == "unset":
             frame.scope.undefine(name)
         if HOLE in name:
-            frame.scope.variables = dict.fromkeys(frame.scope.variables)
+            frame.scope.variables = dict.fromkeys([*frame.scope.variables, HOLE])
         commands.assign(self, frame, act, name, None if subscript else value, word)
 
     def command(self, frame: Frame, words: list[Word]) -> None:
