@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 MAX_GUESSES = 8  # commands that one command may be hiding, against a call that names a hundred
 _BLANKS = (" ", "\t", "\n")
-_RUNNING = frozenset({"c", "cmd", "command", "exec", "execute", "run"})  # options that are given a command
+# Options that are given a command, and options that are given a sentence.
+_RUNNING = frozenset({"cmd", "command", "exec", "execute", "hook", "run", "shell-command", "then"})
+_TELLING = frozenset({
+    "b", "body", "comment", "desc", "description", "label", "m", "message", "msg", "name", "note", "prompt", "query", "reason",
+    "subject", "summary", "t", "text", "title",
+})  # fmt: skip
 _SHELL_MARKS = (";", "|", "&", "$(", "`", ">", "<", HOLE)
 # What only a shell has, so that no other program can start it, and names that are ordinary words and directories everywhere.
 _ORDINARY = frozenset(
@@ -24,13 +29,18 @@ _ORDINARY = frozenset(
 
 # Names that other programs have for their subcommands: one of these needs more than its name to count as a command.
 _SUBCOMMANDS = frozenset({
-    "act", "at", "batch", "bridge", "cancel", "cf", "check", "code", "crash", "cron", "daemon", "defaults",
+    "act", "alpine", "at", "batch", "bridge", "cancel", "cf", "check", "code", "crash", "cron", "daemon", "defaults",
     "del", "dump", "eject", "halt", "init", "isolate", "kill", "login", "mount", "open", "passwd", "perf",
     "pkg", "port", "reboot", "restore", "rm", "rmdir", "script", "scrub", "security", "service", "shutdown",
     "skill", "snap", "supervise", "trash", "truncate", "trust", "umount", "unlink", "wall", "wipe",
 })  # fmt: skip
+# Those among them that begin no sentence, and are seldom the value of an option.
+_POWER = frozenset({"halt", "reboot", "shutdown"})
+_ONLY_COMMANDS = _POWER | {"passwd", "rm", "rmdir", "umount", "unlink"}
 # They keep a session or a desktop; what else they are given is looked at word by word.
 _ONLY_START = frozenset({"session", "clipboard"})
+# Groups of programs that people write about, and that options choose; interpreters have no group.
+_SUBJECTS = _ONLY_START | {"container", None}
 
 
 def judge(slots: Slots, word: Word) -> None:
@@ -93,9 +103,9 @@ def _command(slots: Slots, word: Word, *, unknown: bool) -> None:
         row = _dangerous(first)
         if row is not None and (
             first[0] == "/"
-            or _option_of(slots.act.words, word) in _RUNNING
             or _fits(row, rest)
             or any(mark in text for mark in _SHELL_MARKS)
+            or _may_run_text(row, first, _option_of(slots.act.words, word))
         ):
             slots.walker.nested(text.replace(HOLE, "${unproven}"), word, slots.frame)
         return
@@ -104,7 +114,7 @@ def _command(slots: Slots, word: Word, *, unknown: bool) -> None:
         return
     words = slots.act.words
     at = next((i for i, w in enumerate(words) if w is word), None)
-    is_told = unknown and _option_of(words, word) in _RUNNING - {"c"}
+    is_told = unknown and _is_told(row, text, _option_of(words, word))
     if not (is_told or (_may_run(row, words, at) if unknown else _may_be_run(words, at))):
         return
     slots.guesses += 1
@@ -115,14 +125,28 @@ def _command(slots: Slots, word: Word, *, unknown: bool) -> None:
 
 
 def _option_of(words: list[Word], word: Word) -> str:
-    """Return the name of the option whose value a word is or may be, without its dashes."""
+    """Return the name of the option whose value a word is or may be, without its dashes, `--` behind that, or nothing."""
     for at, given in enumerate(words):
         if given is word:
             before = words[at - 1].text if at else ""
-            return before.lstrip("-") if before[:1] == "-" else ""
+            return before.lstrip("-") or "--" if before[:1] == "-" else ""
         if given.start == word.start and given.argument == word.argument and given.text[:1] == "-":
             return given.text.partition("=")[0].lstrip("-")
     return ""
+
+
+def _may_run_text(row: Row, first: str, option: str) -> bool:
+    """Say whether a text of several words that begins with a name may be a command rather than a sentence (`note 'docker support'`)."""
+    if first in _POWER or (first not in _SUBCOMMANDS and row.get("group") not in _SUBJECTS):
+        return True
+    return option not in _TELLING and (option != "" or first in _ONLY_COMMANDS)
+
+
+def _is_told(row: Row, name: str, option: str) -> bool:
+    """Say whether an option makes a lone name a command; who becomes another user needs no option for it."""
+    if row.get("group") == "privilege" and name not in _SUBCOMMANDS:
+        return True
+    return option in _RUNNING or option.startswith("on-") or (option in ("e", "x") and name in _POWER)
 
 
 def _may_be_run(words: list[Word], at: int | None) -> bool:
@@ -137,15 +161,18 @@ def _may_run(row: Row, words: list[Word], at: int | None) -> bool:
     text, before, behind = words[at].text, words[at - 1].text, [word.text for word in words[at + 1 :]]
     if text[0] == "/" or before == "--":
         return True
-    if not behind or row.get("group") in _ONLY_START:
+    is_start = row.get("group") in _ONLY_START and not any(slot[1] == "argv" for slot in row["operands"])
+    if not behind or is_start:
         return False  # `tool completion bash`, `tool baseline init`, `tool --provider codex`
     if before[:1] == "-" and before[:2] != "--":
         return True  # `tool -v rm x`: a letter is a flag more often than not
     if text in _SUBCOMMANDS:
         is_verb = not any(word.text[:1] == "-" or "/" in word.text for word in words[1:at])
         is_help = behind in (["-h"], ["--help"])
+        if before[:2] == "--" and text in _ONLY_COMMANDS:
+            return not is_help
         return not is_help and (_lists_option(row, behind[0]) if is_verb else _fits(row, behind))
-    return before[:2] != "--" or row.get("group") == "privilege" or _fits(row, behind)
+    return before[:2] != "--" or row.get("group") not in _SUBJECTS or _fits(row, behind)
 
 
 def _fits(row: Row, behind: list[str]) -> bool:
