@@ -330,6 +330,8 @@ class Reader(Slots):
                     self.walker.note_written(word, self.act.cwds)
         if self.row.get("copies") and self.operands:
             self._copied()
+        elif self.target is not None:
+            self._configured(self.target)
         deferred = self.deferred
         if not self.operands and "bare" in self.row:
             deferred = deferred + [(slot, words[0]) for slot in self.row["bare"]]
@@ -338,6 +340,15 @@ class Reader(Slots):
                 self.fill(slot, word)
         if self.left:
             self.frame.scope.cwds = self.left[0]
+
+    def _configured(self, file: Word) -> None:
+        """Record that `git config -f FILE` writes the file if it sets or removes a key; a key alone is only read."""
+        slots = [slot for slot in self.row["operands"] if slot[1] == "setting" and self._applies(slot)]
+        verb = self.operands[0].text if self.operands else ""
+        is_set = verb == "edit" or (len(self.operands) > 1 and verb not in ("get", "list"))
+        if slots and (is_set or self.seen.intersection(("--unset", "--unset-all"))):
+            self.emit("writes", file)
+            self.walker.note_written(file, self.act.cwds)
 
     def _unpushed(self, word: Word) -> bool:
         from corral.unwrap.facts import unpushed  # noqa: PLC0415  only for a command that would replace commits

@@ -330,3 +330,40 @@ def test_a_shell_that_the_agent_of_codex_names_is_the_systems(shell: object, is_
     call = {"hook_event_name": "PreToolUse", "turn_id": "1", "cwd": str(owner.root), "tool_name": "Bash"}
     done = owner.hook("codex", json.dumps(call | {"tool_input": {"command": "ls", "shell": named}}).encode())
     assert (done.returncode == 2) is is_refused
+
+
+GLOBBERS = {
+    "claude": {"hook_event_name": "PreToolUse", "tool_name": "Glob"},
+    "gemini": {"hook_event_name": "BeforeTool", "tool_name": "glob"},
+    "cursor": {"hook_event_name": "preToolUse", "tool_name": "Glob"},
+    "opencode": {"tool_name": "glob"},
+    "copilot": {"toolName": "glob"},
+}
+
+
+def globbed(owner: Owner, host: str, **given: str) -> int:
+    """Let a host's tool that searches for names ask; return the hook's exit code."""
+    tool = {key: owner.placed(value) for key, value in given.items()}
+    where = {"cwd": str(owner.root)} | ({"workspace_roots": [str(owner.root)]} if host == "cursor" else {})
+    asked = {"toolArgs": json.dumps(tool)} if host == "copilot" else {"tool_input": tool}
+    return owner.hook(host, json.dumps(GLOBBERS[host] | where | asked).encode()).returncode
+
+
+@pytest.mark.parametrize("host", GLOBBERS)
+def test_a_search_for_names_is_judged_by_where_its_pattern_looks(host: str, owner: Owner) -> None:
+    owner.state.mkdir(parents=True)
+    refused = [
+        "HOME/.local/state/corral/trials/*",
+        "HOME/.ssh/*",
+        "../.ssh/id_*",
+        "~/.ssh/*",
+        "HOME/**",
+        "/*",
+        "{a,/etc}/*",
+        "*/../../.ssh/*",
+    ]
+    allowed = ["**/*.py", "src/*.{ts,tsx}", "ROOT/src/**", "/usr/include/*.h", "deep/a/*", "*"]
+    said = {pattern: globbed(owner, host, pattern=pattern) for pattern in (*refused, *allowed)}
+    assert said == dict.fromkeys(refused, 2) | dict.fromkeys(allowed, 0)
+    assert globbed(owner, host, pattern="../../.ssh/*", path="deep") == 2
+    assert globbed(owner, host, pattern="../x/*", path="deep") == 0

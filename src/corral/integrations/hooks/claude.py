@@ -18,6 +18,7 @@ from corral.integrations.hooks.envelope import (
     object_at,
     other_tool,
     refuse_others,
+    searched,
     text_at,
 )
 from corral.jsontext import dumps
@@ -67,6 +68,8 @@ def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
         return Asked(SHELL, cwd, root, text=text, given=given, rewrites=True, asks=asks, keeps=keeps)
     if tool == "PowerShell":
         raise BadPayload("PowerShell is not read by corral")
+    if tool == "Glob":
+        return Asked(READ, cwd, root, paths=searched(given, ("path",)))
     if tool in _READS:
         return Asked(READ, cwd, root, paths=files_in(given, (_READS[tool],), needed=False))
     paths = files_in(given, (_WRITES[tool],), needed=True)

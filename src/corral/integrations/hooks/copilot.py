@@ -19,6 +19,7 @@ from corral.integrations.hooks.envelope import (
     other_tool,
     patched_files,
     refuse_others,
+    searched,
     text_at,
 )
 from corral.jsontext import dumps
@@ -60,7 +61,8 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
         # Typed into a session: nobody knows whether a contained program reads it, or the session's own shell.
         return Asked(SHELL, cwd, text=text_at(given, "input"), asks=UNKNOWN, host="copilot", is_typed=True)
     if tool in _READS or (tool == "str_replace_editor" and given.get("command") == "view"):
-        return Asked(READ, cwd, paths=files_in(given, ("path",), needed=False))
+        paths = searched(given, ("path",)) if tool == "glob" else files_in(given, ("path",), needed=False)
+        return Asked(READ, cwd, paths=paths)
     if tool == "apply_patch":
         return Asked(WRITE, cwd, paths=patched_files(text_at(given, "patch")), asks=UNKNOWN, host="copilot")
     return Asked(WRITE, cwd, paths=files_in(given, ("path",), needed=True), asks=UNKNOWN, host="copilot")

@@ -20,6 +20,7 @@ from corral.integrations.hooks.envelope import (
     object_at,
     other_tool,
     refuse_others,
+    searched,
     text_at,
 )
 from corral.jsontext import dumps
@@ -65,6 +66,8 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
         # Of this event only allow and deny are honoured.
         cwd = _folder(given.get("cwd") or given.get("working_directory"), root)
         return Asked(SHELL, cwd, root, text=text_at(payload, "tool_input", "command"))
+    if tool == "Glob":
+        return Asked(READ, _folder(None, root), root, paths=searched(given, _PATHS))
     kind = WRITE if tool in _WRITES else READ
     return Asked(kind, _folder(None, root), root, paths=files_in(given, _PATHS, needed=kind == WRITE))
 

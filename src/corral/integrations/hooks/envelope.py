@@ -28,6 +28,7 @@ _OTHERS = {
     "toolInput": "Grok",
     "preToolUse": "Cline",
 }
+WILD = "*?[{(!"  # signs by which a part of a path is a pattern
 _SHELLS = frozenset({
     "bash", "shell", "sh", "execute", "execute_command", "run_command", "run_in_terminal", "run_shell_command", "run_terminal_cmd",
     "local_shell", "exec_command", "shell_command", "terminal", "powershell", "pwsh",
@@ -213,6 +214,22 @@ def files_in(given: Mapping[str, Any], keys: tuple[str, ...], *, needed: bool) -
     if needed and not found:
         raise BadPayload(f"the payload has no path at {' or '.join(keys)}")
     return tuple(found)
+
+
+def searched(given: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the directories that a search for names looks in: those at the keys, and the one that the pattern itself names."""
+    folders = files_in(given, keys, needed=False)
+    found: list[str] = []
+    for pattern in files_in(given, ("pattern", "glob_pattern"), needed=False):
+        parts = pattern.split("/")
+        plain = next((n for n, part in enumerate(parts) if any(sign in part for sign in WILD)), len(parts) - 1)
+        rest = "/".join(parts[plain:])
+        if ".." in rest or any(f"{sign}/" in rest for sign in "{,(|"):  # alternatives may lead anywhere
+            found.append("/")
+        elif plain:
+            above = "/".join(parts[:plain]) or "/"
+            found += [above if above[0] in "/~" else f"{folder}/{above}" for folder in folders or (".",)]
+    return (*folders, *found)
 
 
 def patched_files(patch: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import os
 
 from corral import owned
 from corral.axes.paths import place_keys
-from corral.integrations.hooks.envelope import WRITE, Answer, Asked
+from corral.integrations.hooks.envelope import WILD, WRITE, Answer, Asked
 from corral.machine import Machine
 from corral.model import Decision
 from corral.places import inside, is_credentials
@@ -24,7 +24,6 @@ _OWN = (".claude/", ".codex/", ".gemini/", ".cursor/", ".copilot/", ".config/ope
 _OWN_SECRETS = frozenset(
     {".credentials.json", "auth.json", "oauth_creds.json", "mcp-oauth-tokens.json", "config.toml", "config.json"}
 )
-_WILD = "*?[{(!"
 MAX_SHOWN = 200  # characters of a path that a reason repeats
 # Reading elsewhere is left to the host's own rules.
 _READS_JUDGED = frozenset({"read-secret", "read-env", "read-device"})
@@ -60,7 +59,7 @@ def _meant(path: str, cwd: str, home: str) -> list[str]:
 def _leaves(pattern: str, cwd: str, machine: Machine) -> bool:
     """Say whether a pattern may match what lies neither in the project nor in what the owner lets be read."""
     parts = pattern.split("/")
-    plain = next((n for n, part in enumerate(parts) if any(sign in part for sign in _WILD)), len(parts))
+    plain = next((n for n, part in enumerate(parts) if any(sign in part for sign in WILD)), len(parts))
     rest = "/".join(parts[plain:])
     if ".." in rest or any(f"{sign}/" in rest for sign in "{,(|"):  # alternatives may lead anywhere
         return True

@@ -15,6 +15,7 @@ from corral.integrations.hooks.envelope import (
     object_at,
     other_tool,
     refuse_others,
+    searched,
     text_at,
 )
 from corral.jsontext import dumps
@@ -57,7 +58,8 @@ def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
         return Asked(SHELL, folder, root, text=text, given=given, rewrites=True, base=cwd)
     if tool in _WRITES:
         return Asked(WRITE, cwd, root, paths=files_in(given, ("file_path",), needed=True))
-    paths = files_in(given, _READS[tool], needed=False)
+    keys = _READS[tool]
+    paths = searched(given, keys) if tool == "glob" else files_in(given, keys, needed=False)
     return Asked(READ, cwd, root, paths=paths, are_patterns=tool == "read_many_files")
 
 

@@ -15,6 +15,7 @@ from corral.integrations.hooks.envelope import (
     other_tool,
     patched_files,
     refuse_others,
+    searched,
     text_at,
 )
 from corral.jsontext import dumps
@@ -47,7 +48,8 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
         return Asked(WRITE, cwd, paths=patched_files(text_at(payload, "tool_input", "patchText")))
     if tool in _WRITES:
         return Asked(WRITE, cwd, paths=files_in(given, ("filePath",), needed=True))
-    return Asked(READ, cwd, paths=files_in(given, _READS[tool], needed=False))
+    keys = _READS[tool]
+    return Asked(READ, cwd, paths=searched(given, keys) if tool == "glob" else files_in(given, keys, needed=False))
 
 
 def render(answer: Answer, _asked: Asked | None) -> Said:
