@@ -43,8 +43,8 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/docs.py --check
 
-# One more than there are cores: many tests wait for a limit to be reached, or for a process to end. ARGS: what pytest takes.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
+# Two more than there are cores: many tests wait for a limit to be reached, or for a process to end. ARGS: what pytest takes.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 
 test: check
 	$(PYTEST) -m "not real" $(ARGS)

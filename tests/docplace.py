@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ class Place:
         for path, text in FILES.items():
             self.write(path, text)
         self.write("~/.ssh/id_rsa", "a key\n")
-        self.write("~/.local/bin/corral", f'#!/bin/sh\nexec {" ".join(alone.command())} "$@"\n')
+        self.write("~/.local/bin/corral", f'#!/bin/sh\nexec {shlex.join(alone.command())} "$@"\n')
         (home / ".local/bin/corral").chmod(0o755)
         self.env = {
             "PATH": f"{home}/.local/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",

@@ -4,6 +4,7 @@ import http.server
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -80,9 +81,9 @@ class Owner:
             str(self.home): "HOME",
         }
         for folder in dependencies():
-            text = text.replace(f" --path={folder}", "")
+            text = text.replace(f" {shlex.quote(f'--path={folder}')}", "")
         for real, word in words.items():
-            text = text.replace(real, word)
+            text = text.replace(shlex.quote(real), word).replace(real, word)
         text = re.sub(r"pending/[0-9a-f]{16}\.sh", "pending/FILE.sh", text)
         return re.sub(r"\b[0-9a-f]{32}\b", "ID", text)
 

@@ -207,7 +207,7 @@ def test_without_a_terminal_nobody_grants(home: Home) -> None:
 def test_an_agent_cannot_grant_itself_more(variable: str, screen: Callable[..., Screen]) -> None:
     one = screen("--network", "index.example:443", "--", "true", **{variable: "1"})
     assert one.status() == 125
-    assert b"this is the shell of a coding agent" in one.seen
+    assert b"this is the shell of a coding agent" in b" ".join(one.seen.split())
 
 
 def test_no_ask_grants_nothing(screen: Callable[..., Screen]) -> None:

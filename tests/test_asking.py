@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -165,7 +166,7 @@ def test_keys_hit_before_the_question_are_no_answer(screen: Callable[..., Screen
 def test_standard_input_is_not_asked_even_where_there_is_a_terminal(
     screen: Callable[..., Screen], project: Path
 ) -> None:
-    line = f"yes o | {' '.join(CORRAL)} run -T -- git reset --hard; echo status $?"
+    line = f"yes o | {shlex.join(CORRAL)} run -T -- git reset --hard; echo status $?"
     shown = screen("bash", "-c", line)
     shown.until(END)
     shown.type(b"n\r")
@@ -174,7 +175,7 @@ def test_standard_input_is_not_asked_even_where_there_is_a_terminal(
 
 
 def test_the_question_stays_on_the_terminal(screen: Callable[..., Screen], project: Path) -> None:
-    shown = screen("bash", "-c", f"{' '.join(CORRAL)} run --json -- git reset --hard >out 2>err; echo status $?")
+    shown = screen("bash", "-c", f"{shlex.join(CORRAL)} run --json -- git reset --hard >out 2>err; echo status $?")
     shown.until(END)
     shown.type(b"n\r")
     shown.until(b"status 126")
@@ -206,7 +207,7 @@ def test_a_signal_ends_it_unanswered(screen: Callable[..., Screen], project: Pat
 
 
 def test_in_the_background_nobody_is_asked(screen: Callable[..., Screen], project: Path) -> None:
-    shown = screen("bash", "-mc", f"{' '.join(CORRAL)} run -- git reset --hard & wait $!; echo status $?")
+    shown = screen("bash", "-mc", f"{shlex.join(CORRAL)} run -- git reset --hard & wait $!; echo status $?")
     shown.until(b"nobody was asked: corral is in the background of the terminal")
     shown.until(b"status 126")
     assert not is_reset(project)

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import pwd
+import shlex
 import signal
 import subprocess
 import sys
@@ -207,7 +208,7 @@ def test_without_a_home_the_accounts_own_is_meant(project: Path) -> None:
 @pytest.mark.parametrize("words", ["eval --fixtures --list", "demo", "selftest", "doctor"])
 def test_no_directory_for_temporary_files_is_said(words: str, project: Path) -> None:
     # No file may grow here, so that no directory is fit.
-    line = f"ulimit -f 0; exec {sys.executable} -m corral {words}"
+    line = f"ulimit -f 0; exec {shlex.quote(sys.executable)} -m corral {words}"
     done = subprocess.run(["bash", "-c", line], cwd=project, capture_output=True, check=False, timeout=DEADLINE_SECONDS)
     said = done.stderr.decode().splitlines()[-1]
     assert (done.returncode, b"Traceback" in done.stderr) == (125, False)
@@ -220,7 +221,7 @@ def test_no_directory_for_temporary_files_is_said(words: str, project: Path) -> 
 def test_closed_streams_change_no_answer(closed: str, project: Path) -> None:
     for call, status in (("ls", 0), ("rm x", 126)):
         for verb in ("check", "explain", "run"):
-            line = f"exec {closed}; {sys.executable} -m corral {verb} --profile strict -- {call}"
+            line = f"exec {closed}; {shlex.quote(sys.executable)} -m corral {verb} --profile strict -- {call}"
             done = subprocess.run(["bash", "-c", line], cwd=project, capture_output=True, check=False)
             assert done.returncode == status, (verb, call, done.stderr)
             assert b"Traceback" not in done.stderr
@@ -243,7 +244,7 @@ def test_closed_streams_change_no_answer(closed: str, project: Path) -> None:
 def test_words_that_cannot_be_said_change_no_exit_code(arguments: str, status: int, full: str, project: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    line = f"exec 2>{full}; exec {sys.executable} -m corral {arguments} >/dev/null"
+    line = f"exec 2>{full}; exec {shlex.quote(sys.executable)} -m corral {arguments} >/dev/null"
     with os.fdopen(writer, "wb") as gone:
         done = subprocess.run(["bash", "-c", line], cwd=project, stdout=gone, check=False)
     assert done.returncode == status

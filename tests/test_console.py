@@ -1,6 +1,7 @@
 """`corral run` in a real terminal: the command has one of its own, shown in ours, and ours is as it was when it ends."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -188,7 +189,9 @@ def test_corral_itself_can_be_stopped_and_continued(screen: Callable[..., Screen
     mark = unique_seconds()
     shown = screen("bash", "--noprofile", "--norc", "-i")
     shown.until(b"outer> ")
-    command = f"{' '.join(CORRAL)} -t -- python3 -c \"print('rea' + 'dy', flush=True); print('got', input())\" {mark}\r"
+    command = (
+        f"{shlex.join(CORRAL)} -t -- python3 -c \"print('rea' + 'dy', flush=True); print('got', input())\" {mark}\r"
+    )
     shown.type(command.encode())
     shown.until(b"ready\r\n")
     eventually(shown.is_raw)
@@ -210,7 +213,7 @@ def test_corral_itself_can_be_stopped_and_continued(screen: Callable[..., Screen
 def test_in_the_background_nothing_is_stopped_for_want_of_the_terminal(screen: Callable[..., Screen]) -> None:
     shown = screen("bash", "--noprofile", "--norc", "-i")
     shown.until(b"outer> ")
-    shown.type(f"{' '.join(CORRAL)} -- echo se''en & wait; echo over''\r".encode())
+    shown.type(f"{shlex.join(CORRAL)} -- echo se''en & wait; echo over''\r".encode())
     shown.until(b"seen\r\n")
     shown.until(b"over")
     shown.type(b"exit\r")
@@ -225,7 +228,7 @@ def test_without_a_terminal_by_word_the_streams_are_our_own(screen: Callable[...
 
 
 def test_errors_that_go_elsewhere_are_no_reason_for_a_terminal(screen: Callable[..., Screen], project: Path) -> None:
-    shown = screen("bash", "-c", f"{' '.join(CORRAL)} --shell 'echo out; echo err >&2' 2>errors")
+    shown = screen("bash", "-c", f"{shlex.join(CORRAL)} --shell 'echo out; echo err >&2' 2>errors")
     shown.until(b"out")
     assert shown.status() == 0
     assert (project / "errors").read_text() == "err\n"

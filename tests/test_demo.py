@@ -74,7 +74,8 @@ def test_every_axis_is_attacked_in_argv_and_in_shell() -> None:
 def test_the_page_fits_and_cuts_no_reason(shown: subprocess.CompletedProcess[str], told: list[dict[str, Any]]) -> None:
     lines = shown.stderr.splitlines()
     assert len(lines) <= MAX_ROWS
-    assert max(columns(line) for line in lines) <= 80
+    # A command to type is never broken, however long the path of the interpreter is.
+    assert max(columns(line) for line in lines if sys.executable not in line) <= 80
     assert "\x1b" not in shown.stderr
     assert "…" not in shown.stderr
     whole = " ".join(shown.stderr.split())

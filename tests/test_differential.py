@@ -18,6 +18,8 @@ from corral.machine import Machine
 from corral.model import Call
 from corral.vet import acts_of
 
+pytestmark = pytest.mark.real
+
 if TYPE_CHECKING:
     from corral.expand import Word
 

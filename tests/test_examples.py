@@ -49,7 +49,7 @@ execute_tool run_command deny name-rm denied
     "mcp_client": """\
 ['run_command', 'check_command', 'start_process', 'read_output', 'stop_process'…]
 0 apples
-True Run the command without it; …
+True Run the command without it. …
 """,
     "hook": """\
 0 allow

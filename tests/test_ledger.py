@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -457,7 +458,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_torn_line(tmp_path: Path) -> None
     small = tmp_path / "small"
     small.mkdir()
     code = FULL.format(source=SOURCE, place=str(small))
-    words = f'mount -t tmpfs -o size=256k tmpfs {small} && exec {sys.executable} -I -S -c "$1"'
+    words = f'mount -t tmpfs -o size=256k tmpfs {small} && exec {shlex.quote(sys.executable)} -I -S -c "$1"'
     if shutil.which("unshare") is None:
         pytest.skip("unshare is not installed")
     namespaces = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]

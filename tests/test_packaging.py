@@ -15,6 +15,8 @@ import pytest
 
 import corral
 
+pytestmark = pytest.mark.real
+
 PROJECT = Path(corral.__file__).parents[2]
 PACKAGE = Path(corral.__file__).parent
 BUILT = ("src", "tools", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")

@@ -303,6 +303,7 @@ def test_long_output_is_cut_where_the_owner_wants_it(
     assert (result.stdout.replace(b"\n", b""), result.truncated, result.stdout_bytes) == (kept, True, 20)
 
 
+@pytest.mark.real
 def test_a_gigabyte_of_output_costs_no_memory(project: Path) -> None:
     host = """
 import resource, sys

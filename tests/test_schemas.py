@@ -22,7 +22,7 @@ def test_a_schema_is_one(path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))
 
 
-@pytest.mark.parametrize("verb", ["doctor", "selftest"])
+@pytest.mark.parametrize("verb", ["doctor", pytest.param("selftest", marks=pytest.mark.real)])
 def test_what_is_printed_fits(verb: str, project: Path) -> None:
     done = run_corral(verb, "--json", cwd=project)
     data = json.loads(done.stdout)
@@ -30,7 +30,7 @@ def test_what_is_printed_fits(verb: str, project: Path) -> None:
     assert (data["schema"], done.stdout.count("\n")) == (f"corral.{verb}/1", 1)
 
 
-@pytest.mark.parametrize("verb", ["doctor", "selftest"])
+@pytest.mark.parametrize("verb", ["doctor", pytest.param("selftest", marks=pytest.mark.real)])
 def test_what_is_printed_where_layers_are_missing_fits(verb: str, project: Path) -> None:
     done = run_corral_without(IN_DOCKER, verb, "--backend", "warden", "--json", cwd=project)
     jsonschema.Draft202012Validator(schema(verb)).validate(json.loads(done.stdout))

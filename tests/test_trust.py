@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -82,7 +83,7 @@ def test_whatever_is_not_yes_is_no(screen: Callable[..., Screen], project: Path,
 
 
 def test_what_was_typed_before_the_question_is_no_answer(screen: Callable[..., Screen], project: Path) -> None:
-    shown = screen("sh", "-c", f"read ready; exec {' '.join(CORRAL)} trust")
+    shown = screen("sh", "-c", f"read ready; exec {shlex.join(CORRAL)} trust")
     shown.type(b"go\ry\ry\ry\r")
     shown.until(QUESTION)
     shown.type(b"\r")
@@ -165,7 +166,7 @@ def test_input_output_and_the_controlling_terminal_must_be_one(
     screen: Callable[..., Screen], project: Path, redirect: str, why: bytes
 ) -> None:
     (project / "answers").write_text("y\n" * 9)
-    shown = screen("sh", "-c", f"{' '.join(CORRAL)} trust {redirect}")
+    shown = screen("sh", "-c", f"{shlex.join(CORRAL)} trust {redirect}")
     shown.until(why)
     shown.status()
     assert is_waiting(project)
@@ -183,7 +184,7 @@ def test_another_terminal_than_the_controlling_one_cannot_trust(screen: Callable
 
 
 def test_the_background_of_a_terminal_cannot_trust(screen: Callable[..., Screen], project: Path) -> None:
-    shown = screen("bash", "-c", f"set -m; {' '.join(CORRAL)} trust & wait $!; echo ended $?")
+    shown = screen("bash", "-c", f"set -m; {shlex.join(CORRAL)} trust & wait $!; echo ended $?")
     shown.until(b"corral is in the background of the terminal")
     assert is_waiting(project)
 

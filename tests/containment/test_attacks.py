@@ -404,6 +404,7 @@ def test_a_keeper_that_was_killed_leaves_no_scratch_after_the_sandbox(held: Sand
     assert not scratch.exists()
 
 
+@pytest.mark.real
 def test_a_chain_of_directories_too_deep_for_a_path_is_removed_with_the_sandbox(held: Sandbox) -> None:
     body = """
 os.chdir('/tmp')

@@ -213,6 +213,7 @@ def test_a_command_that_lowers_its_score_may_cost_the_warden_and_the_bound_is_st
     assert result.violations[0].kind == "memory-limit"
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("how", [pytest.param(body, id=name) for name, body in SPINNERS.items()])
 def test_processor_time_is_bounded_for_all_processes_together(how: str, bounded: Callable[..., Sandbox]) -> None:
     box = bounded(cpu_seconds=2)

@@ -209,28 +209,28 @@ def test_generation_increases_only_for_new_files(tmp_path: Path) -> None:
     assert masks.generation() == 2
 
 
-def test_age_is_never_the_old_one_in_a_thread_that_asks_later(tmp_path: Path, switching_often: None) -> None:
+def test_no_thread_sees_an_old_generation(tmp_path: Path, switching_often: None) -> None:
     for number in range(500):
         (tmp_path / f"shadow{number}").touch()
     masks = Masks([f"{tmp_path}/shadow*"])
-    before = masks.age()
+    before = masks.generation()
     for _ in range(10):
         (tmp_path / "shadow").touch()
         # While the time is young every thread looks by itself.
         eventually(lambda: settled(time_of(str(tmp_path))) != NEVER)
         barrier = threading.Barrier(4)
-        ages: list[int] = []
+        generations: list[int] = []
 
-        def ask(barrier: threading.Barrier = barrier, ages: list[int] = ages) -> None:
+        def ask(barrier: threading.Barrier = barrier, generations: list[int] = generations) -> None:
             barrier.wait()
-            ages.append(masks.age())
+            generations.append(masks.generation())
 
         threads = [threading.Thread(target=ask) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert ages == [before + 1] * 4
+        assert generations == [before + 1] * 4
         before += 1
         (tmp_path / "shadow").unlink()
 

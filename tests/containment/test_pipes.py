@@ -162,6 +162,7 @@ def test_each_command_has_pipes_of_its_own(pipes: Pipes) -> None:
     os.close(kept)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("backend", ["warden", "bubblewrap", "none"])
 def test_output_of_any_size_arrives_whole(project: Path, open_sandbox: Callable[..., Sandbox], backend: str) -> None:
     (project / "print.py").write_text(PRINT)

@@ -15,6 +15,8 @@ from corral import ContainmentError, Sandbox
 from corral.containment import scratch
 from observe import eventually
 
+pytestmark = pytest.mark.real
+
 ROUNDS = 400
 DEADLINE_SECONDS = 20
 # One atomic exchange after another: at no time is there nothing by the name.

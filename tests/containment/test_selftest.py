@@ -17,6 +17,8 @@ from corral.selftest.trial import HELD, NOT_HELD, NOT_SHOWN, NOT_TESTABLE
 from machines import IN_DOCKER, environment, run_corral, run_corral_without
 from observe import alive, eventually
 
+pytestmark = pytest.mark.real
+
 Places = dict[str, Path]
 
 

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from corral import Sandbox
 
+pytestmark = pytest.mark.real
+
 OPERATE = """
 import json, os, shutil, sys
 os.umask(0o022)

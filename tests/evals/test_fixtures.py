@@ -6,6 +6,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from corral import Limits
 from corral.containment.layers import LAYERS
 from corral.evals.settling import WAYS
@@ -39,6 +41,7 @@ def test_a_task_is_tagged_by_the_limit_that_it_sets() -> None:
         assert {f"limit:{name}" for name in task.data.get("limits", {})} <= {*task.tags}
 
 
+@pytest.mark.real
 def test_they_pass(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "corral", "eval", "--fixtures", "--out", str(tmp_path / "out")],

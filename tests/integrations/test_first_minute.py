@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_the_first_minute_is_what_one_sees(tmp_path: Path) -> None:
     for command, _ in TRANSCRIPT:
         verb, *rest = command.split(" ")[1:]
         if "|" in rest:
-            line = f"{' '.join(alone.command())} {verb} | {command.partition('| ')[2]}"
+            line = f"{shlex.join(alone.command())} {verb} | {command.partition('| ')[2]}"
             run = subprocess.run(
                 ["bash", "-c", line], cwd=work, env=alone.environment(home), capture_output=True, text=True, check=True
             )

@@ -4,6 +4,7 @@ Each attempt is made in the call itself, where the guard reads it, and in a scri
 stands in the way. Its canary is the same text uncontained, on a copy: there it works.
 """
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -85,7 +86,7 @@ class Owner(Home):
     def words(self) -> dict[str, object]:
         """Return what attempts are written with."""
         named = ("top", "home", "project", "state", "config", "cache", "log")
-        corral = f"{sys.executable} -m corral"
+        corral = f"{shlex.quote(sys.executable)} -m corral"
         return {name: getattr(self, name) for name in named} | {"digest": digest_of(LOOSE.encode()), "corral": corral}
 
     def kept(self) -> dict[str, tuple[int, bytes]]:

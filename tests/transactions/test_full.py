@@ -16,6 +16,8 @@ from worlds import tree
 from corral.errors import TransactionError
 from corral.transactions.applying import history, undo
 
+pytestmark = pytest.mark.real
+
 
 def said(step: int, doing: Any) -> tuple[str, bool]:
     """Do something of which one step fails; return what is said of it, and whether it came to that step."""

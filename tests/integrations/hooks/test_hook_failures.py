@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -281,7 +282,7 @@ def test_the_command_line_gives_the_same_answer(host: str, command: str, owner: 
         capture_output=True,
         check=False,
     )
-    said = owner.displaced(by_name.stdout.decode().replace(sys.executable, PYTHON))
+    said = owner.displaced(by_name.stdout.decode().replace(shlex.quote(sys.executable), PYTHON))
     assert (said, by_name.stderr, by_name.returncode) == (
         owner.displaced(program.stdout.decode()),
         program.stderr,
