@@ -80,13 +80,23 @@ class Account:
         }
 
 
+@contextmanager
+def ended_with_us(leader: int) -> Iterator[None]:
+    """Kill the session of a run where this tool is interrupted."""
+    try:
+        yield
+    except BaseException:
+        subprocess.run(["pkill", "-KILL", "-s", str(leader)], check=False)
+        raise
+
+
 def at_terminal(script: str, log: Path, account: Account) -> int:
     """Run in the foreground of a terminal of its own. Nobody types there."""
     pid, terminal = pty.fork()
     if pid == 0:
         account.become()
         os.execve("/bin/bash", ["bash", "-c", script], account.environment())
-    with log.open("wb") as file:
+    with log.open("wb") as file, ended_with_us(pid):
         while True:
             try:
                 data = os.read(terminal, 1 << 16)
@@ -96,8 +106,8 @@ def at_terminal(script: str, log: Path, account: Account) -> int:
                 break
             file.write(data.replace(b"\r\n", b"\n"))
             file.flush()
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def without_terminal(script: str, log: Path, account: Account) -> int:
@@ -134,16 +144,17 @@ def _to_log(
             account.become()
 
     with log.open("wb") as file:
-        return subprocess.run(
+        process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             env=None if account is None else account.environment(),
             start_new_session=True,
-            preexec_fn=begin,
-            check=False,
-        ).returncode
+            preexec_fn=begin,  # noqa: PLW1509  this tool has one thread
+        )
+        with ended_with_us(process.pid):
+            return process.wait()
 
 
 def revoke_keyring() -> None:
@@ -267,7 +278,7 @@ def try_setting(setting: Setting, account: Account, arguments: Sequence[str], lo
     with busy_loops(BUSY_LOOPS if setting.is_busy else 0):
         status = setting.run(script, log, account)
     minutes, seconds = divmod(round(time.monotonic() - started), 60)
-    found = SUMMARY.findall(log.read_text(errors="replace"))
+    found = SUMMARY.findall(re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace")))
     touched = (
         sorted(path for path, state in recorded(account.home, clone).items() if before.get(path) != state)
         if not setting.is_root
@@ -293,6 +304,7 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, help="a directory for the logs (a temporary one)")
     parser.add_argument("pytest", nargs="*", help="what pytest is given, after --")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if dirty := subprocess.run(
         ["git", "status", "--porcelain"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout:
