@@ -202,6 +202,7 @@ def test_a_summary_in_a_file_tells_every_failure(tmp_path: Path) -> None:
     screen = Screen(["sh", "-c", f"{shlex.join(command('tasks.jsonl'))} > out"], tmp_path, columns=120)
     try:
         assert screen.until(b"results are in").count(b"wanted exactly") == 1
+        assert screen.status() == 1
     finally:
         screen.close()
     assert (tmp_path / "out").read_text().count("wanted exactly") == 1
