@@ -110,6 +110,7 @@ def test_a_terminal_gets_no_json(tmp_path: Path, width: int) -> None:
     assert page.count("\n") < MAX_ROWS
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("above", ["/opt", "/usr/local", "/var/tmp", "/home"])
 def test_a_home_and_a_project_below_any_directory_are_held(above: str) -> None:
     if not os.access(above, os.W_OK):

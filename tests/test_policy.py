@@ -534,6 +534,7 @@ def memory(config: SandboxConfig) -> float:
     return value * own_memory_bound() if isinstance(value, float) else number(value)
 
 
+@pytest.mark.real
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(FILES, FILES)
 @example(file_of([], []), file_of([("profile", "strict")], []))

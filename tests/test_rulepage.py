@@ -31,6 +31,7 @@ def denied_examples(row: dict[str, object]) -> Iterator[str]:
         yield from found.get("deny", ()) if isinstance(found, dict) else found  # type: ignore[misc]
 
 
+@pytest.mark.real
 def test_every_rule_that_an_example_meets_has_a_page(tmp_path: Path) -> None:
     met: set[str] = set()
     for profile in ("strict", "workspace"):
@@ -89,12 +90,14 @@ def test_what_is_no_rule_has_no_page(rule: str) -> None:
     assert page_of(rule) is None
 
 
+@pytest.mark.real
 def test_the_list_is_sorted_unique_and_has_pages() -> None:
     ids = rule_ids()
     assert ids == sorted(set(ids))
     assert [rule for rule in ids if page_of(rule) is None] == []
 
 
+@pytest.mark.real
 def test_no_page_is_silent() -> None:
     assert [rule for rule in rule_ids() if not page_of(rule).what] == []  # type: ignore[union-attr]
 
@@ -109,6 +112,7 @@ def every_rule() -> list[str]:
     return sorted(met)
 
 
+@pytest.mark.real
 def test_a_page_shows_only_examples_that_its_rule_refuses() -> None:
     config = SandboxConfig("/usr", profile=EXAMPLES_PROFILE)
     pages = [(rule, page) for rule in every_rule() if (page := page_of(rule)) is not None]

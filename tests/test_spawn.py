@@ -467,6 +467,7 @@ def test_a_stopped_keeper_does_not_hold_up_the_end(open_box: Sandbox) -> None:
     assert started.wait().exit_code == 137
 
 
+@pytest.mark.real
 def test_an_interrupt_while_a_keeper_starts_leaks_nothing(project: Path) -> None:
     code = """
 import gc

@@ -225,6 +225,7 @@ def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path: Path) ->
     assert done.returncode == 0
 
 
+@pytest.mark.real
 def test_killed_half_way_and_resumed_exactly_the_rest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [GOOD | {"id": f"t{n}", "tags": [f"mod:{n % 3}"], "argv": ["echo", "x"]} for n in range(TASKS)]
     # The last does not end, so that the first run cannot come to its end before it is killed.

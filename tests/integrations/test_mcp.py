@@ -393,6 +393,7 @@ def test_a_killed_server_leaves_nothing(home: Home) -> None:
     drive(body)
 
 
+@pytest.mark.real
 def test_long_calls_tell_that_they_go_on_and_what_was_printed_last(home: Home, listening: Served) -> None:
     async def one(transport: str, mode: str, found: dict[str, Any]) -> None:
         seen: list[tuple[float, float | None, str | None]] = []
