@@ -123,10 +123,8 @@ def under_nohup(script: str, log: Path, account: Account) -> int:
 def after_su(script: str, log: Path, account: Account) -> int:
     """Run in a login shell of `su -`, with a revoked session keyring and at most 1,024 descriptors."""
     limited = f"ulimit -Sn 1024; {script}"
-    words = (
-        ["su", "-", account.name, "-s", "/bin/bash", "-c", limited] if os.geteuid() == 0 else ["bash", "-lc", limited]
-    )
-    return _to_log(words, log, None if os.geteuid() == 0 else account, prepare=revoke_keyring)
+    words = ["su", "-", account.name, "-s", "/bin/bash", "-c", limited]
+    return _to_log(words, log, None, prepare=revoke_keyring)
 
 
 def _to_log(
@@ -318,7 +316,8 @@ def main() -> int:
     for setting in SETTINGS:
         if chosen.only and setting.name not in chosen.only:
             continue
-        if setting.is_root and not is_root:
+        # Hooks are installed in a throwaway user's home only, never in the home of whoever runs this tool.
+        if (setting.is_root or setting.has_hooks) and not is_root:
             print(f"left out: {setting.name} needs root")
             continue
         with nullcontext(own) if setting.is_root or not is_root else throwaway_user() as account:
