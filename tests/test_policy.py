@@ -528,7 +528,7 @@ def number(value: Any) -> float:
 
 
 def memory(config: SandboxConfig) -> float:
-    from corral.containment.cgroups import own_memory_bound
+    from corral.cgroup_paths import own_memory_bound
 
     value = config.limits.memory_bytes
     return value * own_memory_bound() if isinstance(value, float) else number(value)

@@ -149,12 +149,13 @@ def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapp
     granting = [s for s in settings if s.key in ("containment.read", "containment.write") and s.value]
     if not granting:
         return
-    from corral.containment import grants, view  # noqa: PLC0415  most policies grant nothing
+    from corral import installation  # noqa: PLC0415  most policies grant nothing
+    from corral.containment import grants  # noqa: PLC0415
     from corral.places import protected  # noqa: PLC0415
 
-    home = os.path.realpath(environ.get("HOME") or view.DEFAULT_HOME)
+    home = os.path.realpath(environ.get("HOME") or installation.DEFAULT_HOME)
     kept = [owned.directory(kind, environ) for kind in ("config", "state", "cache")]
-    own = (*view.own_paths(), *view.own_links(), *kept)
+    own = (*installation.own_paths(), *installation.own_links(), *kept)
     for setting in granting:
         verb = setting.key.partition(".")[2]
         for path in setting.value:  # type: ignore[attr-defined]  # a list of texts: the parser saw to it

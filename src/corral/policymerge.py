@@ -222,6 +222,6 @@ def _bytes(value: Any) -> Any:
     """Return a bound on memory in bytes."""
     if not isinstance(value, float):
         return value
-    from corral.containment.cgroups import own_memory_bound  # noqa: PLC0415  only a share needs to know
+    from corral.cgroup_paths import own_memory_bound  # noqa: PLC0415  only a share needs to know
 
     return int(value * own_memory_bound())

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from corral.cgroup_paths import homes_of
 from corral.containment import cgroups
 
 SEPARATE = """\
@@ -38,7 +39,7 @@ OF_A_CONTAINER = "30 24 0:27 /docker/abc /sys/fs/cgroup/pids ro - cgroup cgroup 
     ],
 )  # fmt: skip
 def test_the_groups_of_a_process(cgroup: str, mountinfo: str, homes: list[tuple[int, set[str], str]]) -> None:
-    assert [(version, set(names), path) for version, names, path in cgroups.homes_of(cgroup, mountinfo)] == homes
+    assert [(version, set(names), path) for version, names, path in homes_of(cgroup, mountinfo)] == homes
 
 
 @pytest.fixture

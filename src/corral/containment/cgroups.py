@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 
+from corral.cgroup_paths import MEMORY_BOUND_FILES, own_groups, read_text
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from corral.cgroup_paths import Home
+
     Place = tuple[int, str]  # version and directory
-    Home = tuple[int, frozenset[str], str]
 
 # What is counted or bounded, by its name in version 1 and, where version 2 must be told to count it, there.
 _CONTROLLERS = {"pids": ("pids", "pids"), "memory": ("memory", "memory"), "cpu": ("cpuacct", "")}
@@ -20,8 +23,8 @@ _CONTROLLERS = {"pids": ("pids", "pids"), "memory": ("memory", "memory"), "cpu":
 _FILES = {
     ("pids", 1): ("pids.max", "pids.events", b"max "),
     ("pids", 2): ("pids.max", "pids.events", b"max "),
-    ("memory", 1): ("memory.limit_in_bytes", "memory.oom_control", b"oom_kill "),
-    ("memory", 2): ("memory.max", "memory.events", b"oom_kill "),
+    ("memory", 1): (MEMORY_BOUND_FILES[1], "memory.oom_control", b"oom_kill "),
+    ("memory", 2): (MEMORY_BOUND_FILES[2], "memory.events", b"oom_kill "),
 }
 # Without these a bound on memory only makes the machine swap; absent where there is no swap to bound.
 _SWAP = {1: "memory.memsw.limit_in_bytes", 2: "memory.swap.max"}
@@ -33,7 +36,7 @@ _NANOSECONDS, _MICROSECONDS = 1e9, 1e6
 def find(wanted: Iterable[str]) -> dict[str, Place]:
     """Return where groups for these controllers can be made, tried by making one; what cannot be had is left out."""
     found: dict[str, Place] = {}
-    homes = list(homes_of(_read("/proc/self/cgroup"), _read("/proc/self/mountinfo")))
+    homes = own_groups()
     for controller in wanted:
         usable = next((place for place in _places(controller, homes) if _can_make(place[1])), None)
         if usable:
@@ -50,30 +53,6 @@ def _places(controller: str, homes: Iterable[Home]) -> Iterator[Place]:
             yield from ((2, place) for place in places_of(home) if _counts(place, in_second))
 
 
-def homes_of(cgroup: str, mountinfo: str) -> Iterator[Home]:
-    """Return version, controllers and directory of each group that this process is in; those of version 1 first."""
-    mounts = [_mount(line) for line in mountinfo.splitlines() if " - cgroup" in line]
-    for line in cgroup.splitlines():
-        number, names, path = line.split(":", 2)
-        controllers = frozenset(names.split(","))
-        for version, counted, root, point in mounts:
-            if (version == 2) != (number == "0") or (version == 1 and not controllers <= counted):
-                continue
-            # A container sees only the part of the hierarchy that was mounted for it.
-            if root not in ("/", path) and not path.startswith(f"{root}/"):
-                continue
-            below = path if root == "/" else path[len(root) :]
-            yield version, controllers, f"{point}{below}".rstrip("/")
-            break
-
-
-def _mount(line: str) -> tuple[int, frozenset[str], str, str]:
-    here, _, there = line.partition(" - ")
-    _, _, _, root, point, *_ = here.split(" ")
-    kind, _, options = there.split(" ", 2)
-    return (2 if kind == "cgroup2" else 1), frozenset(options.split(",")), root, point
-
-
 def places_of(own: str) -> list[str]:
     """Return where version 2 lets this process's groups be made: in its own, or beside it.
 
@@ -83,14 +62,14 @@ def places_of(own: str) -> list[str]:
     places = [own]
     beside = os.path.dirname(own)
     is_first = not os.path.exists(f"{beside}/cgroup.type")
-    unbound = all(_read(f"{own}/{name}").split()[:1] in ([], ["max"]) for name in _OWN_BOUNDS)
+    unbound = all(read_text(f"{own}/{name}").split()[:1] in ([], ["max"]) for name in _OWN_BOUNDS)
     if unbound and not is_first and not beside.endswith(".slice"):
         places.append(beside)
     return places
 
 
 def _counts(place: str, controller: str) -> bool:
-    return not controller or controller in _read(f"{place}/cgroup.subtree_control").split()
+    return not controller or controller in read_text(f"{place}/cgroup.subtree_control").split()
 
 
 def _can_make(place: str) -> bool:
@@ -110,7 +89,7 @@ def _prefix() -> str:
 
 def remove_stale() -> None:
     """Remove the empty groups of keepers that were killed."""
-    homes = list(homes_of(_read("/proc/self/cgroup"), _read("/proc/self/mountinfo")))
+    homes = own_groups()
     for place in {place for controller in _CONTROLLERS for _, place in _places(controller, homes)}:
         _remove_stale(place)
 
@@ -118,7 +97,7 @@ def remove_stale() -> None:
 def _remove_stale(place: str) -> None:
     for name in os.listdir(place) if os.access(place, os.W_OK) else ():
         # A keeper that is dead but not waited for is gone too.
-        if name.startswith(_prefix()) and ") Z " in (_read(f"/proc/{name.split('-')[2]}/stat") or ") Z "):
+        if name.startswith(_prefix()) and ") Z " in (read_text(f"/proc/{name.split('-')[2]}/stat") or ") Z "):
             _remove(f"{place}/{name}")
 
 
@@ -151,16 +130,6 @@ class Trial:
         _, status = os.waitpid(self._child, 0)
         self._group.remove()
         return {} if status else self._places
-
-
-def own_memory_bound() -> int:
-    """Return the bytes of memory that there are for this process: the machine's, or its group's where that has fewer."""
-    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for version, controllers, directory in homes_of(_read("/proc/self/cgroup"), _read("/proc/self/mountinfo")):
-        if version == 2 or "memory" in controllers:
-            said = _read(f"{directory}/{_FILES['memory', version][0]}").strip()
-            found = min(found, int(said)) if said.isdigit() else found
-    return found
 
 
 def make(places: Mapping[str, Place], number: int, bounds: Mapping[str, int]) -> Group:
@@ -223,19 +192,19 @@ class Group:
             return 0
         version, directory = self.directories[controller]
         _, file, word = _FILES[controller, version]
-        return _number(_read(f"{directory}/{file}").encode(), word)
+        return _number(read_text(f"{directory}/{file}").encode(), word)
 
     def cpu_seconds(self) -> float:
         """Return the processor time that was ever used in the group."""
         version, directory = self.directories["cpu"]
         if version == 1:
-            return int(_read(f"{directory}/cpuacct.usage") or 0) / _NANOSECONDS
-        return _number(_read(f"{directory}/cpu.stat").encode(), b"usage_usec ") / _MICROSECONDS
+            return int(read_text(f"{directory}/cpuacct.usage") or 0) / _NANOSECONDS
+        return _number(read_text(f"{directory}/cpu.stat").encode(), b"usage_usec ") / _MICROSECONDS
 
     def memory_bytes(self) -> int:
         """Return the memory in use that no file on a disk backs."""
         version, directory = self.directories["memory"]
-        said = _read(f"{directory}/memory.stat").encode()
+        said = read_text(f"{directory}/memory.stat").encode()
         return sum(_number(said, word) for word in _IN_USE[version])
 
 
@@ -270,14 +239,6 @@ def _remove(directory: str) -> None:
     except OSError:
         # It was never made, or a process in it is still dying.
         return
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
 
 
 def _write(path: str, number: int) -> None:

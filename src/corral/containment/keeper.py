@@ -13,6 +13,7 @@ from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 from errno import EIO, ELOOP, EOPNOTSUPP
 from time import monotonic, sleep
 
+from corral.cgroup_paths import own_memory_bound
 from corral.containment import backend, cgroups, lasting, layers, namespaces, overlay, scratch, tree, warden, wire
 from corral.containment.bounds import Bounds, close_all_but
 from corral.containment.inside import identities
@@ -175,7 +176,7 @@ def _choose_bounds(plan: dict[str, Any], groups: dict[str, cgroups.Place], *, ow
     plan["rlimits"] = rlimits(plan)
     plan["is_metered"] = is_needed(plan)
     if isinstance(bounds.get("memory_bytes"), float):
-        bounds["memory_bytes"] = int(bounds["memory_bytes"] * cgroups.own_memory_bound())
+        bounds["memory_bytes"] = int(bounds["memory_bytes"] * own_memory_bound())
 
 
 def _ask_for_all_ids(ctl: socket) -> bool:

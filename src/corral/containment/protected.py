@@ -13,6 +13,7 @@ from corral.containment.repositories import BARE, GIT, LOGS, MODULES, is_reposit
 from corral.frozen import Record, frozen
 from corral.places import inside
 from corral.rulebook import places
+from corral.symlinks import follow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 MAX_TEXT_BYTES = 1 << 16  # against a file that is no pointer and no configuration
-MAX_LINKS = 40  # as the kernel's, against links in a circle
 
 
 class Role:
@@ -183,27 +183,6 @@ class _Finder:
                 self.pinned.append(os.path.dirname(final))
         # A link to what holds the project would close all of it.
         self.readonly += [each for each in found if inside(each, self.root) and not inside(self.root, each)]
-
-
-def follow(path: str) -> tuple[list[str], str]:
-    """Return the links that are passed on the way to where a path leads, and that."""
-    links: list[str] = []
-    pending = [part for part in reversed(path.split("/")) if part not in ("", ".")]
-    at = ""
-    while pending:
-        part = pending.pop()
-        if part == "..":
-            at = os.path.dirname(at).rstrip("/")
-            continue
-        inner = f"{at}/{part}"
-        if not os.path.islink(inner) or len(links) >= MAX_LINKS:
-            at = inner
-            continue
-        links.append(inner)
-        text = os.readlink(inner)
-        at = "" if text.startswith("/") else at
-        pending += [part for part in reversed(text.split("/")) if part not in ("", ".")]
-    return links, at or "/"
 
 
 def find(root: str, common: Iterable[str] = (), granted: Iterable[str] = ()) -> Protected:

@@ -9,8 +9,8 @@ import os
 
 from corral.containment import grants
 from corral.containment.masks import matches
-from corral.containment.view import own_links, own_paths
 from corral.errors import PolicyError
+from corral.installation import own_links, own_paths
 from corral.model import Violation
 from corral.places import inside
 

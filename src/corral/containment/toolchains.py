@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 
-from corral.containment.protected import follow, lines
+from corral.containment.protected import lines
 from corral.places import inside
+from corral.symlinks import follow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,11 +80,6 @@ def _holds_python(directory: str) -> bool:
         )
     except OSError:
         return False
-
-
-def links_to(path: str) -> list[str]:
-    """Return the links that a path leads through, each by the place where it lies."""
-    return follow(path)[0]
 
 
 def _resolve(path: str, project: str, *, is_file: bool = False) -> str:

@@ -12,9 +12,10 @@ from corral.containment import grants, identity, protected, toolchains
 from corral.containment.masks import matches
 from corral.errors import ContainmentError
 from corral.frozen import Record, frozen
-from corral.grammar import DEPENDENCIES
+from corral.installation import DEFAULT_HOME, own_links, own_paths
 from corral.places import inside
 from corral.rulebook import places
+from corral.symlinks import follow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     Step = tuple[str, str, str, str]
 
-DEFAULT_HOME = "/home/user"
 SCRATCH = "\0scratch"  # stands for the scratch directory, which a fork of the host has its own of
 SHARED_MEMORY_BYTES = 1 << 30
 SESSION_BYTES = 256 << 20  # of what an agent keeps for one run
@@ -100,9 +100,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     writable = tuple(sorted(target for target, (_, how) in binds.items() if how == "rw"))
 
     # A link in the project by which a grant is named is as good as the grant: replaced, it would grant something else.
-    links = [
-        link for path in (*config.containment.read, *config.containment.write) for link in toolchains.links_to(path)
-    ]
+    links = [link for path in (*config.containment.read, *config.containment.write) for link in follow(path)[0]]
     readonly = [
         path
         for path in (*found.readonly, *own, *own_links(), *links, *settings.kept)
@@ -163,25 +161,6 @@ def _home(owner_home: str, shown: tuple[str, ...]) -> str:
             f"HOME is {owner_home}, which is no directory and lies in what commands see; make it, or set HOME to one outside"
         )
     return DEFAULT_HOME
-
-
-def own_paths() -> list[str]:
-    """Return where corral, its interpreter and its dependencies lie."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    mine = [package, sys.prefix, sys.base_prefix, *_dependencies()]
-    return sorted({real for real in map(os.path.realpath, mine) if real != "/"})
-
-
-def _dependencies() -> list[str]:
-    folders = [folder for folder in sys.path if folder.startswith("/")]
-    candidates = [[f"{folder}/{name}" for folder in folders] for name in DEPENDENCIES]
-    return [path for some in candidates for path in some if os.path.isdir(path)]
-
-
-def own_links() -> list[str]:
-    """Return the links by which the host's interpreter and corral are reached: one that is replaced leads the next start elsewhere."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return sorted({link for path in (sys.prefix, sys.executable, package) for link in toolchains.links_to(path)})
 
 
 def _is_shown_writable(path: str, binds: dict[str, tuple[str, str]]) -> bool:

@@ -128,7 +128,7 @@ def _holds_credentials(real: str, machine: Machine) -> bool:
 
 def _own_program() -> list[str]:
     """Return where corral, its interpreter and its dependencies lie, which is the next hook's code."""
-    from corral.containment.view import own_paths  # noqa: PLC0415  reading does not need it
+    from corral.installation import own_paths  # noqa: PLC0415  reading does not need it
 
     return own_paths()
 

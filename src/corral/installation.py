@@ -1,0 +1,32 @@
+"""Finds where corral, its interpreter and its dependencies lie on this machine. Commands must not write there."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.grammar import DEPENDENCIES
+from corral.symlinks import follow
+
+DEFAULT_HOME = "/home/user"  # the home that commands see where the user has none
+
+
+def own_paths() -> list[str]:
+    """Return the directories of corral, its interpreter and its dependencies."""
+    mine = [_package(), sys.prefix, sys.base_prefix, *_dependencies()]
+    return sorted({real for real in map(os.path.realpath, mine) if real != "/"})
+
+
+def own_links() -> list[str]:
+    """Return the symbolic links on the way to the interpreter and to corral. Replacing one would redirect the next start."""
+    return sorted({link for path in (sys.prefix, sys.executable, _package()) for link in follow(path)[0]})
+
+
+def _package() -> str:
+    return os.path.dirname(os.path.abspath(__file__))
+
+
+def _dependencies() -> list[str]:
+    folders = [folder for folder in sys.path if folder.startswith("/")]
+    candidates = [[f"{folder}/{name}" for folder in folders] for name in DEPENDENCIES]
+    return [path for some in candidates for path in some if os.path.isdir(path)]
