@@ -9,7 +9,7 @@ from bench._rows import Row, Section, number
 from bench._tables import listed, matrix, notes, times
 from bench.accuracy import CONTAINED
 from bench.overhead import FLOOR
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 
 @frozen

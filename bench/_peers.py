@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from bench._place import ABOVE
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 HERE = Path(__file__).parent
 PLACE = HERE / ".peers"

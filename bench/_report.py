@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench._rows import Row, Section, section_from_dict
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 DOCS = Path(__file__).parents[1] / "docs"
 FILE = DOCS / "benchmarks.json"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 COLUMNS = ("", "measured", "bare", "unit", "ratio", "spread", "quiet", "goal", "")
 _TEXT_COLUMNS = (0, 3, 8)

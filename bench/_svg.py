@@ -3,7 +3,7 @@
 from html import escape
 from math import log10
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 WIDTH, MARGIN, LABEL = 860, 20, 265
 LINE, BAR, CHARACTER = 30, 18, 7.2  # the last is a wide guess: who reads has another font

@@ -5,7 +5,7 @@ from random import Random
 from time import monotonic, perf_counter_ns
 
 from bench._rows import Goal, Row
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 ROUNDS = 300
 WARM_UP = 5

@@ -16,7 +16,7 @@ from bench._guards import Place, guards
 from bench._place import workplace
 from bench._rows import Row, Section
 from bench._turns import Options
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 AS_USER = False
 CASES = Path(__file__).parent / "cases.toml"

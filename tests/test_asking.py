@@ -15,11 +15,11 @@ import tree_sitter
 
 import corral
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
+from corral._lib.terminal import DECEIVING, Terminal
 from corral.cli.person import AGENT_VARIABLES
 from corral.cli.question import question
 from corral.machine import Machine
 from corral.model import Call
-from corral.terminal import DECEIVING, Terminal
 from corral.vet import vet
 from screen import Screen
 

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from corral.choice import Choice
+from corral._lib.enums import Choice
 
 
 class Size(Choice):

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from corral._lib.terminal import Terminal, columns
 from corral.audit import Log, directory
 from corral.cli.log import moment
 from corral.config import SandboxConfig
 from corral.ledger import LOG, Ledger
 from corral.logtext import Table, call_of, entry_lines
 from corral.model import Call, Verdict
-from corral.terminal import Terminal, columns
 from observe import eventually
 
 DEADLINE_SECONDS = 60

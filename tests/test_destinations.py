@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral import destinations
-from corral.destinations import Grants
+from corral._lib import netnames
+from corral._lib.netnames import Grants
 
 CANONICAL = {
     "plain": ("index.example", "index.example"),
@@ -83,14 +83,14 @@ REFUSED = {
 @pytest.mark.parametrize("case", CANONICAL)
 def test_a_host_has_one_canonical_form(case: str) -> None:
     asked, expected = CANONICAL[case]
-    assert destinations.host(asked) == expected
-    assert destinations.host(expected) == expected
+    assert netnames.host(asked) == expected
+    assert netnames.host(expected) == expected
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_no_host_is_refused(case: str) -> None:
     with pytest.raises(ValueError, match=r"is (no|not|an IPv4)"):
-        destinations.host(REFUSED[case])
+        netnames.host(REFUSED[case])
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_is_no_host_is_refused(case: str) -> None:
 )
 def test_what_is_no_port_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no port"):
-        destinations.port(text)
+        netnames.port(text)
 
 
 GRANTS = {
@@ -117,7 +117,7 @@ GRANTS = {
 
 @pytest.mark.parametrize("text", GRANTS)
 def test_a_grant_has_one_canonical_form(text: str) -> None:
-    assert destinations.grant(text) == GRANTS[text]
+    assert netnames.grant(text) == GRANTS[text]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_grant_has_one_canonical_form(text: str) -> None:
 )
 def test_what_is_no_grant_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"."):
-        destinations.grant(text)
+        netnames.grant(text)
 
 
 def test_a_wildcard_covers_what_is_below_and_not_itself() -> None:
@@ -159,21 +159,21 @@ def test_a_wildcard_covers_what_is_below_and_not_itself() -> None:
 @given(st.text(max_size=300))
 def test_every_text_is_canonical_or_refused(text: str) -> None:
     try:
-        found = destinations.host(text)
+        found = netnames.host(text)
     except ValueError:
         return
-    assert destinations.host(found) == found
+    assert netnames.host(found) == found
     assert set(found) <= set(string.ascii_lowercase + string.digits + "._-:")
-    assert len(found) <= destinations.MAX_NAME
+    assert len(found) <= netnames.MAX_NAME
 
 
 @given(st.text(alphabet="0123456789abcdefxABCDEFX.:[]%", min_size=1, max_size=40))
 def test_what_another_reader_takes_for_an_address_is_that_address_or_refused(text: str) -> None:
     try:
-        found = destinations.host(text)
+        found = netnames.host(text)
     except ValueError:
         return
-    assert destinations.is_address(found) == _reads_as_address(found)
+    assert netnames.is_address(found) == _reads_as_address(found)
     if _reads_as_address(text.strip("[]")):
         assert ipaddress.ip_address(found) == ipaddress.ip_address(text.strip("[]"))
 
@@ -190,23 +190,23 @@ def _reads_as_address(text: str) -> bool:
 def test_every_address_is_its_own_canonical_form(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         with pytest.raises(ValueError, match="IPv4"):
-            destinations.host(str(address))
+            netnames.host(str(address))
         return
-    found = destinations.host(str(address))
+    found = netnames.host(str(address))
     assert ipaddress.ip_address(found) == address
-    assert destinations.is_address(found)
+    assert netnames.is_address(found)
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["{}", "{:#x}", "0{:o}"]))
 def test_an_address_as_one_number_is_refused(number: int, form: str) -> None:
     with pytest.raises(ValueError, match="is no"):
-        destinations.host(form.format(number))
+        netnames.host(form.format(number))
 
 
 @given(st.text(max_size=60))
 def test_a_grant_is_canonical_or_refused(text: str) -> None:
     try:
-        found = destinations.grant(text)
+        found = netnames.grant(text)
     except ValueError:
         return
-    assert destinations.grant(found) == found
+    assert netnames.grant(found) == found

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral._lib.terminal import columns
 from corral.excerpt import Part, one_line, underlined
 from corral.model import Call
-from corral.terminal import columns
 
 
 def shell(text: str) -> Call:

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 
 @frozen

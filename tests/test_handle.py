@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from corral import ContainmentError, Handle, Output, Sandbox, SandboxResult, dispatch
-from corral.clock import utc
+from corral._lib.timestamps import utc
 from corral.containment import wire
 from corral.driver import Driver
 from corral.model import Call, Launch, Verdict

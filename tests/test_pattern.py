@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from corral.pattern import pattern
+from corral._lib.lazy_regex import pattern
 
 
 @pytest.mark.parametrize("method", ["search", "match", "fullmatch"])

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from corral import policykeys
+from corral._lib.netnames import Grants
 from corral.config import Audit, Containment, Limits, Output, SandboxConfig
-from corral.destinations import Grants
 from corral.errors import PolicyError
 from corral.machine import Machine
 from corral.model import Call, Decision
@@ -528,7 +528,7 @@ def number(value: Any) -> float:
 
 
 def memory(config: SandboxConfig) -> float:
-    from corral.cgroup_paths import own_memory_bound
+    from corral._lib.cgroup_paths import own_memory_bound
 
     value = config.limits.memory_bytes
     return value * own_memory_bound() if isinstance(value, float) else number(value)

@@ -5,6 +5,7 @@ import textwrap
 
 import pytest
 
+from corral._lib.terminal import Terminal, columns
 from corral.model import (
     DENIED_EXIT_CODE,
     TIMED_OUT_EXIT_CODE,
@@ -29,7 +30,6 @@ from corral.record import (
     violation_text,
 )
 from corral.result import SandboxResult
-from corral.terminal import Terminal, columns
 
 CALL = Call("rm -rf build && cat ../secret", shell=True)
 NAME = Finding(

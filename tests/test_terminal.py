@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.terminal import Terminal, clip, columns, pad, terminal_of, visible, wrap
+from corral._lib.terminal import Terminal, clip, columns, pad, terminal_of, visible, wrap
 
 
 class Stream(io.TextIOWrapper):

@@ -13,9 +13,9 @@ import pytest
 
 import corral as package
 from corral import ledger, transaction
+from corral._lib.terminal import Terminal
 from corral.cli.changetext import bounded, diff_lines
 from corral.cli.person import AGENT_VARIABLES
-from corral.terminal import Terminal
 from corral.transactions import place
 from corral.transactions.applying import Applied
 from corral.transactions.changes import Change, summary

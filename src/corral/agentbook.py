@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from corral import destinations
+from corral._lib import netnames
+from corral._lib.records import Record, frozen
 from corral.errors import PolicyError
-from corral.frozen import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def read(name: str, data: dict[str, Any]) -> Agent:
     if unknown:
         raise ValueError(f"{name}.toml: unknown key {unknown[0]!r}")
     fields: dict[str, Any] = {key: tuple(data.get(key, ())) for key in _LISTS}
-    fields["network"] = tuple(destinations.grant(text) for text in fields["network"])
+    fields["network"] = tuple(netnames.grant(text) for text in fields["network"])
     for path in (*fields["settings"], *fields["kept"], *fields["session"]):
         if path.startswith(("/", "~")) or ".." in path.split("/") or not path:
             raise ValueError(f"{name}.toml: {path!r} is no path inside the home directory")

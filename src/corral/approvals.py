@@ -11,9 +11,9 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from time import monotonic, sleep, time
 
 from corral import owned
+from corral._lib.json_text import dumps
+from corral._lib.records import Record, frozen
 from corral.errors import PolicyError
-from corral.frozen import Record, frozen
-from corral.jsontext import dumps
 from corral.model import Decision
 from corral.trust import digest_of
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 from corral import owned
+from corral._lib.json_text import dumps
 from corral.errors import AuditError, PolicyError
-from corral.jsontext import dumps
 from corral.ledger import Ledger
 from corral.secrecy import may_hold_secret, secrets_of
 from corral.trust import digest_of

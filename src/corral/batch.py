@@ -9,10 +9,10 @@ import os
 from signal import SIGKILL
 from time import time
 
+from corral._lib.records import Record, frozen
 from corral.config import SandboxConfig
 from corral.errors import CorralError
 from corral.executor import executor_named, stream
-from corral.frozen import Record, frozen
 from corral.model import Call, Verdict, Violation
 from corral.outcome import facts_of
 from corral.result import SandboxResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from corral.pattern import pattern
+from corral._lib.lazy_regex import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from corral._lib.records import Record, frozen
 from corral.errors import PolicyError
-from corral.frozen import Record, frozen
 from corral.rulebook import Profile, default_denylist, default_interpreter_block, profile_named, profile_names
 
 TYPE_CHECKING = False
@@ -94,7 +94,7 @@ def _network(value: object) -> str | tuple[str, ...]:
         raise PolicyError(
             f"containment.network must be off, on, or a list of destinations such as 'index.example:443', not {value!r}"
         )
-    from corral import destinations  # noqa: PLC0415  most configs name none, and every hook would wait for it
+    from corral._lib import netnames as destinations  # noqa: PLC0415  most configs name none, and every hook would wait for it
 
     try:
         granted = tuple(dict.fromkeys(destinations.grant(item) for item in value))
@@ -110,7 +110,7 @@ def _texts(field: str, value: object, form: str) -> tuple[str, ...]:
         raise PolicyError(f"{field} must be a collection of texts, not {value!r}")
     if not value:
         return ()
-    from corral import destinations  # noqa: PLC0415  as above
+    from corral._lib import netnames as destinations  # noqa: PLC0415  as above
 
     canonical = getattr(destinations, form)
     try:

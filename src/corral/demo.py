@@ -9,9 +9,9 @@ import tempfile
 from signal import SIGKILL
 from time import monotonic, sleep
 
+from corral._lib.records import Record, frozen
 from corral.config import Containment, Limits, SandboxConfig
 from corral.containment.temporary import directory_here
-from corral.frozen import Record, frozen
 from corral.model import Call
 from corral.sandbox import Sandbox
 from corral.unguarded import unguarded

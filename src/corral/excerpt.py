@@ -5,8 +5,8 @@ Costs as much as what is shown, not as much as the call: a megabyte of text is c
 
 from __future__ import annotations
 
-from corral.frozen import Record, frozen
-from corral.terminal import clip, columns, glyph
+from corral._lib.records import Record, frozen
+from corral._lib.terminal import clip, columns, glyph
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ A hole is a NUL in the text of a word, which no argument can hold. Never guesses
 
 from __future__ import annotations
 
+from corral._lib.lazy_regex import pattern
 from corral.braces import EXPANDED, HOLE, LITERAL, MAX_FIELDS, QUOTED, SPLIT, expand_braces
-from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

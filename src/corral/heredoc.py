@@ -8,8 +8,8 @@ This can go when the grammar reads what bash reads.
 
 from __future__ import annotations
 
-from corral.frozen import Record, frozen
-from corral.pattern import pattern
+from corral._lib.lazy_regex import pattern
+from corral._lib.records import Record, frozen
 
 _STOPS = pattern(rb"[\\'\"`$(){}#<\n]")
 _WORD_END = pattern(rb"[ \t\n;&|<>()]")

@@ -9,8 +9,8 @@ import json
 import os
 from time import sleep
 
+from corral._lib.records import Record, frozen
 from corral.errors import AuditError
-from corral.frozen import Record, frozen
 from corral.ledger import LOG, NOTHING, is_genuine, link_of, older_files, read_head
 
 TYPE_CHECKING = False
@@ -32,7 +32,7 @@ _TRIES = 20  # to open all files while others are rotated
 class Wish(Record):
     """Which entries are wanted; what is empty asks for nothing."""
 
-    since: str = ""  # as `corral.clock.utc` writes it
+    since: str = ""  # as `corral._lib.timestamps.utc` writes it
     until: str = ""
     decision: str = ""
     rule: str = ""

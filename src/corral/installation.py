@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.symlinks import follow
 from corral.grammar import DEPENDENCIES
-from corral.symlinks import follow
 
 DEFAULT_HOME = "/home/user"  # the home that commands see where the user has none
 

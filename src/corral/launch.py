@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import stat
 
+from corral._lib.quoting import quoted
+from corral._lib.records import Record, frozen
 from corral.config import MAX_SECONDS
 from corral.environment import overlay
-from corral.frozen import Record, frozen
 from corral.model import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, Call, Launch
-from corral.quoting import quoted
 from corral.rulebook import places
 
 TYPE_CHECKING = False

@@ -12,7 +12,7 @@ from _thread import allocate_lock
 from errno import ENOSPC
 from time import monotonic, sleep, time
 
-from corral.clock import utc
+from corral._lib.timestamps import utc
 from corral.errors import AuditError
 from corral.trust import digest_of
 

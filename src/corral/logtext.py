@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from corral._lib.terminal import clip, columns, pad, visible
 from corral.excerpt import one_line
 from corral.history import command_of
 from corral.model import Call, Decision
 from corral.record import badge, labelled
-from corral.terminal import clip, columns, pad, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from corral.terminal import Terminal
+    from corral._lib.terminal import Terminal
 
     Entry = dict[str, Any]
 

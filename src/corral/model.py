@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from corral.choice import Choice
-from corral.frozen import Record, frozen
+from corral._lib.enums import Choice
+from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

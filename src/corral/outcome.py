@@ -6,10 +6,10 @@ import os
 from errno import ENOENT, ENOTDIR
 from signal import SIGKILL, SIGXFSZ
 
-from corral.clock import utc
+from corral._lib.records import Record, frozen
+from corral._lib.timestamps import utc
 from corral.containment import wire
 from corral.containment.denials import limit_hit
-from corral.frozen import Record, frozen
 from corral.model import NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, TIMED_OUT_EXIT_CODE, Usage, Violation
 
 TYPE_CHECKING = False

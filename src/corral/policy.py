@@ -9,9 +9,9 @@ import os
 from errno import ELOOP
 
 from corral import owned
+from corral._lib.records import Record, frozen
 from corral.config import Containment, SandboxConfig, checked_root
 from corral.errors import PolicyError
-from corral.frozen import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ Nothing of the machine counts: the same bytes give the same answer everywhere.
 
 from __future__ import annotations
 
+from corral._lib.records import Record, frozen
 from corral.axes import owner
 from corral.config import SandboxConfig
-from corral.frozen import Record, frozen
 from corral.machine import Machine
 from corral.model import Call, Decision
 from corral.policyfile import at_place

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tomllib
 
-from corral import destinations
+from corral._lib import netnames
+from corral._lib.lazy_regex import pattern
 from corral.config import Audit, Containment, Limits, Output, SandboxConfig
 from corral.errors import PolicyError
-from corral.pattern import pattern
 from corral.policykeys import DECIDED, DECISIONS, FIELDS, KEYS, LISTS, TABLES
 from corral.rulebook import effects, group_names
 from corral.tomlplaces import places
@@ -174,7 +174,7 @@ def _network(path: tuple[str, ...], value: Any, where: Located) -> str | list[st
     made: list[str] = []
     for number, item in enumerate(value):
         try:
-            made.append(destinations.grant(item))
+            made.append(netnames.grant(item))
         except ValueError as error:
             where.refuse((*path, number), f"{'.'.join(path)}: {error}")
         if made.index(made[-1]) != number:

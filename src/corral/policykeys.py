@@ -141,7 +141,7 @@ def is_tighter(key: str, value: Any, held: Any) -> bool:
         if isinstance(value, str) or isinstance(held, str):
             # Not a list under `on`: by name some calls are allowed that are refused where all is granted.
             return bool(value == "off")
-        from corral.destinations import Grants  # noqa: PLC0415  for policies that name some
+        from corral._lib.netnames import Grants  # noqa: PLC0415  for policies that name some
 
         grants = Grants(held)
         return all(grants.include(text) for text in value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral._lib.records import Record, frozen
 from corral.config import (
     DEFAULT_ENV_ALLOWLIST,
     DEFAULT_MAX_OUTPUT_BYTES,
@@ -13,7 +14,6 @@ from corral.config import (
     SandboxConfig,
 )
 from corral.errors import PolicyError
-from corral.frozen import Record, frozen
 from corral.model import Decision
 from corral.policykeys import DECIDED, KEYS, LISTS, is_tighter
 from corral.rulebook import CommandRule, Profile, default_denylist, default_interpreter_block, profile_named
@@ -222,6 +222,6 @@ def _bytes(value: Any) -> Any:
     """Return a bound on memory in bytes."""
     if not isinstance(value, float):
         return value
-    from corral.cgroup_paths import own_memory_bound  # noqa: PLC0415  only a share needs to know
+    from corral._lib.cgroup_paths import own_memory_bound  # noqa: PLC0415  only a share needs to know
 
     return int(value * own_memory_bound())

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from corral.destinations import masked
-from corral.jsontext import dumps
+from corral._lib.json_text import dumps
+from corral._lib.netnames import masked
+from corral._lib.terminal import visible
 from corral.policykeys import DECIDED, FIELDS, KEYS, TABLES
 from corral.rulebook import profile_named
-from corral.terminal import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from corral._lib.terminal import Terminal
     from corral.config import SandboxConfig
     from corral.policy import Policy, Source
     from corral.policymerge import Setting
-    from corral.terminal import Terminal
 
 SCHEMA = "corral.policy/1"
 BUILT_IN = "built-in"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 
 @frozen

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from corral._lib.records import Record, frozen
+from corral._lib.terminal import clip, columns, pad, visible, wrap
 from corral.excerpt import Part, one_line, underlined
-from corral.frozen import Record, frozen
 from corral.model import Axis, Decision
-from corral.terminal import clip, columns, pad, visible, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from corral._lib.terminal import Terminal
     from corral.model import Call, Effect, Finding, Step, Verdict, Violation
     from corral.result import SandboxResult
-    from corral.terminal import Terminal
 
 DENIED_STATUS = 126
 TIMED_OUT_STATUS = 124

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 from corral.model import (
     NOT_EXECUTABLE_EXIT_CODE,
     NOT_FOUND_EXIT_CODE,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import marshal
 
+from corral._lib.records import Record, frozen
 from corral.errors import PolicyError
-from corral.frozen import Record, frozen
 from corral.model import Decision
 
 TYPE_CHECKING = False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
+from corral._lib.records import Record, frozen
 from corral.config import SandboxConfig
-from corral.frozen import Record, frozen
 from corral.machine import Machine
 from corral.model import Call
 from corral.rulebook import DEFAULT_DENYLIST, effects, group, profile_named, profile_names, row

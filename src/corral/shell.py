@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from _thread import _local
 
-from corral.pattern import pattern
+from corral._lib.lazy_regex import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 
+from corral._lib.dirfd_tree import size_of
+from corral._lib.quoting import quoted
 from corral.errors import TransactionError
 from corral.model import Decision, Violation
-from corral.quoting import quoted
 from corral.rulebook import Profile, profile_named
 from corral.transactions.applying import MAX_NOTED_CHANGES, Applied, Look, apply
-from corral.transactions.beneath import size_of
 from corral.transactions.changes import summary
 from corral.vet import vet
 

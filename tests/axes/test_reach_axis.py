@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import Containment, Profile, SandboxConfig
-from corral.destinations import Grants
+from corral._lib.netnames import Grants
 from corral.model import Call, Decision
 from corral.rulebook import effects, profile_named
 from corral.unwrap.network import destination

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.cgroup_paths import homes_of
+from corral._lib.cgroup_paths import homes_of
 from corral.containment import cgroups
 
 SEPARATE = """\

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from corral.containment.ownlock import OwnLock
+from corral._lib.fork_lock import OwnLock
 from observe import DEADLINE_SECONDS
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from corral._lib.terminal import Terminal, columns
 from corral.containment.layers import LAYERS
 from corral.doctor.examine import WITHOUT, Check, examine
 from corral.doctor.facts import Facts, Refusal
 from corral.doctor.inside import Inside
 from corral.doctor.report import report_text
-from corral.terminal import Terminal, columns
 
 INSIDE = Inside(
     backend="warden",

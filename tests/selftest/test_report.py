@@ -4,12 +4,12 @@ import ast
 
 import pytest
 
+from corral._lib.terminal import Terminal, columns
 from corral.containment.layers import LAYERS
 from corral.selftest import trial
 from corral.selftest.battery import Attempt, battery
 from corral.selftest.report import GROUPS, counts, heading, outcome_text, status, summary, to_dict
 from corral.selftest.trial import HELD, NOT_HELD, NOT_SHOWN, NOT_TESTABLE, Outcome, Setting
-from corral.terminal import Terminal, columns
 
 ATTEMPT = Attempt("files", "read a file outside", ("mount", "landlock"), "return True")
 SETTING = Setting("warden", "partial", ("net",), "workspace", "profile workspace needs the kernel")

@@ -6,9 +6,9 @@ effects that its examples have: paths, structure and the kernel stay.
 
 from __future__ import annotations
 
+from corral._lib.records import Record, frozen
 from corral.axes.telling import AXIS_OF, shown
 from corral.braces import HOLE
-from corral.frozen import Record, frozen
 from corral.model import Axis, Decision, Finding
 from corral.unwrap.act import Act
 

@@ -5,8 +5,8 @@ Where a call does not say whom it talks to, the proxy decides when it runs; so o
 
 from __future__ import annotations
 
+from corral._lib.netnames import Grants, written
 from corral.axes.telling import finding
-from corral.destinations import Grants, written
 from corral.model import Decision, Finding
 from corral.unwrap.network import destination, effect_of
 

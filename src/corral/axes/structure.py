@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from corral._lib.lazy_regex import pattern
 from corral.axes.telling import AXIS_OF, finding, shown
 from corral.model import Axis, Call, Decision, Finding
-from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

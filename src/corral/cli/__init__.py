@@ -7,9 +7,9 @@ import sys
 from errno import EACCES, EDQUOT, EFBIG, EIO, EISDIR, ELOOP, ENOSPC, ENOTDIR, EPERM, EROFS
 from io import BufferedWriter, FileIO, TextIOWrapper
 
+from corral._lib.terminal import message
 from corral.errors import CorralError
 from corral.record import FAILURE_STATUS
-from corral.terminal import message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,18 +6,18 @@ import os
 import sys
 import tempfile
 
+from corral._lib.terminal import clip, terminal_of, visible, wrap
 from corral.containment.temporary import directory_here
 from corral.errors import CorralError
 from corral.record import json_text
-from corral.terminal import clip, terminal_of, visible, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from corral._lib.terminal import Terminal
     from corral.integrations.agentdemo.run import Report, Step
-    from corral.terminal import Terminal
 
 INDENT = "    "
 

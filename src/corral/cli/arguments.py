@@ -7,14 +7,14 @@ import os
 import sys
 
 from corral import __version__
+from corral._lib.terminal import PIPE_COLUMNS, terminal_of, visible, wrap
+from corral._lib.terminal import message as shown
 from corral.cli.helptext import ABOUT, CALLS, EXIT_CODES, GROUPS, USAGE, VERBS
 from corral.cli.nearest import suggestion
 from corral.cli.nextsteps import on_path
 from corral.config import BACKENDS, DEFAULT_TIMEOUT_SECONDS
 from corral.record import FAILURE_STATUS
 from corral.rulebook import profile_names
-from corral.terminal import PIPE_COLUMNS, terminal_of, visible, wrap
-from corral.terminal import message as shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from corral._lib.terminal import Terminal
     from corral.config import SandboxConfig
     from corral.machine import Machine
     from corral.model import Call, Verdict
-    from corral.terminal import Terminal
 
 ONCE, PROJECT, SHOW = ("o", "once", "y", "yes"), ("p", "project"), ("s", "show")
 
@@ -50,10 +50,10 @@ class Asking:
         return self._asked(call, verdict)
 
     def _asked(self, call: Call, verdict: Verdict) -> bool:
+        from corral._lib.terminal import terminal_of  # noqa: PLC0415
         from corral.approvals import can_be_kept  # noqa: PLC0415
         from corral.cli.person import Person  # noqa: PLC0415
         from corral.cli.question import choices, question  # noqa: PLC0415
-        from corral.terminal import terminal_of  # noqa: PLC0415
 
         self.was_asked = True
         about = call, verdict, self._config, self._machine(self._config)
@@ -79,9 +79,9 @@ class Asking:
         return False  # interrupted
 
     def _kept(self, call: Call, verdict: Verdict, terminal: Terminal) -> str:
+        from corral._lib.terminal import visible  # noqa: PLC0415
         from corral.approvals import approve  # noqa: PLC0415
         from corral.cli.question import DAYS, kept_text  # noqa: PLC0415
-        from corral.terminal import visible  # noqa: PLC0415
 
         try:
             self._log(call, verdict, f"A person in a terminal said yes, for this project and {DAYS} days.")

@@ -7,6 +7,7 @@ import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
 from time import monotonic
 
+from corral._lib.terminal import visible
 from corral.audit import Log
 from corral.batch import KEYS, Entry, Here
 from corral.cli.ask import Asking
@@ -18,7 +19,6 @@ from corral.config import MAX_SECONDS
 from corral.executor import executor_named, stream
 from corral.record import json_text
 from corral.sandbox import Sandbox
-from corral.terminal import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from corral.terminal import visible, wrap
+from corral._lib.terminal import visible, wrap
 from corral.transactions.changes import summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.terminal import Terminal
+    from corral._lib.terminal import Terminal
     from corral.transactions.applying import Applied
     from corral.transactions.changes import Change
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.terminal import terminal_of, visible
 from corral.audit import Log
 from corral.containment.lasting import temporary
 from corral.errors import AuditError, PolicyError
@@ -12,7 +13,6 @@ from corral.machine import Machine
 from corral.model import Call
 from corral.policy import load
 from corral.record import CHECK_STATUS, json_text, verdict_text
-from corral.terminal import terminal_of, visible
 from corral.vet import vet
 
 TYPE_CHECKING = False

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 
+from corral._lib.records import Record, frozen
 from corral.cli.arguments import verb_parser
 from corral.cli.helptext import CALLS, VERBS
 from corral.errors import PolicyError
-from corral.frozen import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

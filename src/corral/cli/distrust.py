@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.terminal import visible
 from corral.audit import Log
 from corral.config import checked_root
 from corral.errors import AuditError
 from corral.policy import project_file
 from corral.record import json_text
-from corral.terminal import visible
 from corral.trust import distrust
 
 TYPE_CHECKING = False

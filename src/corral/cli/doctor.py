@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 
+from corral._lib.terminal import terminal_of
 from corral.audit import Log, directory
 from corral.config import Containment, SandboxConfig
 from corral.containment.temporary import directory_here
@@ -16,7 +17,6 @@ from corral.errors import PolicyError
 from corral.integrations.canary import hook_checks
 from corral.policy import load
 from corral.record import json_text
-from corral.terminal import terminal_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
 from time import monotonic, time
 
+from corral._lib.terminal import message, terminal_of, visible
 from corral.cli.statusline import StatusLine
 from corral.errors import CorralError
 from corral.evals.compare import compare
@@ -17,7 +18,6 @@ from corral.evals.taskfile import FIXTURES, TaskError, load
 from corral.evals.telling import comparison_text, outcome_text, progress_text, summary_text
 from corral.integrations.placing import project_of
 from corral.record import FAILURE_STATUS, json_text
-from corral.terminal import message, terminal_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

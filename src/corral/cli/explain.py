@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.terminal import terminal_of
 from corral.cli.check import call_of, config_of, machine_of
 from corral.record import CHECK_STATUS, Reasoning, explain_text, json_text
 from corral.rulebook import effects
-from corral.terminal import terminal_of
 from corral.vet import trace, vet
 
 TYPE_CHECKING = False

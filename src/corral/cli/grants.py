@@ -7,6 +7,7 @@ import sys
 from time import time
 
 from corral import approvals
+from corral._lib.terminal import terminal_of, visible
 from corral.audit import Log
 from corral.cli.ask import Asking
 from corral.cli.check import call_of, config_of, machine_of
@@ -15,7 +16,6 @@ from corral.errors import AuditError, PolicyError
 from corral.excerpt import one_line
 from corral.model import Call, Decision
 from corral.record import CHECK_STATUS, json_text, labelled, verdict_text
-from corral.terminal import terminal_of, visible
 from corral.vet import vet
 
 TYPE_CHECKING = False
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from corral._lib.terminal import Terminal
     from corral.approvals import Approval
-    from corral.terminal import Terminal
 
 MIN_ID = 4  # letters of an id; fewer are a slip
 DECLINED_STATUS = 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.terminal import clip, terminal_of, visible
+from corral._lib.timestamps import utc
 from corral.cli.changetext import change_line, diff_lines
 from corral.cli.trying import refuse_inside
-from corral.clock import utc
 from corral.config import checked_root
 from corral.errors import TransactionError
 from corral.record import json_text
-from corral.terminal import clip, terminal_of, visible
 from corral.transactions.applying import Look, history
 from corral.transactions.changes import Change, summary
 from corral.transactions.place import pending
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from corral.terminal import Terminal
+    from corral._lib.terminal import Terminal
     from corral.transactions.place import Place
 
 STYLES = {"applied": "allow", "undone": "dim", "waits": "ask", "kept": "deny"}

@@ -6,6 +6,7 @@ import os
 import sys
 
 from corral import owned
+from corral._lib.terminal import visible
 from corral.config import DEFAULT_TIMEOUT_SECONDS, checked_root
 from corral.errors import PolicyError
 from corral.policy import owner_file, project_file
@@ -13,7 +14,6 @@ from corral.policycheck import compiled
 from corral.policyfile import parse
 from corral.projectkinds import KINDS
 from corral.record import json_text
-from corral.terminal import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

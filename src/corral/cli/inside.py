@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import sys
 
-from corral import destinations
+from corral._lib import netnames
+from corral._lib.terminal import terminal_of
 from corral.agentbook import named, of_program
 from corral.cli import console, loosening
 from corral.containment.toolchains import is_system
 from corral.errors import PolicyError
 from corral.places import inside
-from corral.terminal import terminal_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def with_agent(config: SandboxConfig, agent: Agent, program: str, environ: Mappi
     given = {name for name in agent.environment if "*" not in name and name in environ}
     given |= {name for name in agent.environment if "*" in name}
     # What the proxy adds on the way is not to be known inside.
-    given -= {name for text in containment.inject for name in destinations.variables(text)}
+    given -= {name for text in containment.inject for name in netnames.variables(text)}
     packages = [path for path in _packages(program, environ) if path not in containment.read]
     return config.replace(
         containment=containment.replace(

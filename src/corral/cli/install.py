@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 
+from corral._lib.terminal import terminal_of, visible, wrap
 from corral.containment.temporary import directory_here
 from corral.errors import PolicyError
 from corral.integrations.canary import FAIL, prove
@@ -14,17 +15,16 @@ from corral.integrations.installing import apply, plan_install
 from corral.integrations.placing import is_temporary, project_of, refuse_writable
 from corral.integrations.settingsfile import SettingsError
 from corral.record import FAILURE_STATUS, json_text
-from corral.terminal import terminal_of, visible, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from corral._lib.terminal import Terminal
     from corral.integrations.canary import HookCheck
     from corral.integrations.hosts import Host
     from corral.integrations.installing import Change
-    from corral.terminal import Terminal
 
 DECLINED_STATUS = 1
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from corral._lib.terminal import visible
 from corral.model import Call
-from corral.terminal import visible
 from corral.vet import vet
 
 TYPE_CHECKING = False

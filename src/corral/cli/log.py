@@ -7,15 +7,15 @@ import sys
 from datetime import UTC, datetime
 
 from corral import history
+from corral._lib.terminal import terminal_of, visible
+from corral._lib.timestamps import utc
 from corral.audit import directory
-from corral.clock import utc
 from corral.errors import CorralError
 from corral.history import Wish
 from corral.logtext import Table, call_of, entry_lines
 from corral.machine import Machine
 from corral.policy import load
 from corral.record import FAILURE_STATUS, json_text, verdict_text
-from corral.terminal import terminal_of, visible
 from corral.vet import vet
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from corral.terminal import Terminal
+    from corral._lib.terminal import Terminal
 
 DAMAGED_STATUS = 1
 MIN_ID = 4  # characters that name an entry

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import os
 
+from corral._lib.netnames import Grants, grant
+from corral._lib.terminal import terminal_of, visible
 from corral.audit import Log
-from corral.destinations import Grants, grant
 from corral.errors import PolicyError
-from corral.terminal import terminal_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from corral._lib.terminal import Terminal
     from corral.config import Containment, SandboxConfig
-    from corral.terminal import Terminal
 
 YES = ("y", "yes")
 Lines = list[tuple[str, str]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.terminal import terminal_of, visible
 from corral.config import checked_root
 from corral.policy import load, owner_file, project_file, read
 from corral.policycheck import outcomes
@@ -12,14 +13,13 @@ from corral.policyfile import parse
 from corral.policyschema import schema
 from corral.policytext import lines, to_dict
 from corral.record import json_text
-from corral.terminal import terminal_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
+    from corral._lib.terminal import Terminal
     from corral.policycheck import Outcome
-    from corral.terminal import Terminal
 
 FAILED_STATUS = 1
 

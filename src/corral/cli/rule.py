@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.terminal import terminal_of, visible
 from corral.cli.nearest import MAX_MATCHES, slips
 from corral.model import Axis
 from corral.record import FAILURE_STATUS, QUESTION, json_text, labelled
 from corral.rulepage import page_of, rule_ids
-from corral.terminal import terminal_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from typing import Any
 
+    from corral._lib.terminal import Terminal
     from corral.rulepage import Page
-    from corral.terminal import Terminal
 
 
 def main(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import os
 import sys
 from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal
 
+from corral._lib.terminal import terminal_of, visible
 from corral.audit import Log
 from corral.cli import console
 from corral.cli.ask import Asking
@@ -16,7 +17,6 @@ from corral.grants import take
 from corral.model import NOT_EXECUTABLE_EXIT_CODE, Call
 from corral.record import denial_text, json_text, process_status, timeout_text, violation_text
 from corral.sandbox import Sandbox
-from corral.terminal import terminal_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from corral._lib.quoting import quoted
 from corral.cli.completions import DIRECTORY, FILE, GRANTS, RULES, options_of
-from corral.quoting import quoted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

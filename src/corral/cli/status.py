@@ -9,16 +9,16 @@ import os
 import sys
 
 from corral import __version__, approvals, audit, owned
+from corral._lib.records import Record, frozen
+from corral._lib.terminal import clip, pad, terminal_of, visible, wrap
 from corral.cli.nextsteps import install_steps, with_own_name
 from corral.config import checked_root
 from corral.containment import layers
 from corral.containment.holding import unmet
 from corral.containment.temporary import make
 from corral.errors import CorralError, PolicyError
-from corral.frozen import Record, frozen
 from corral.policy import load
 from corral.record import FAILURE_STATUS, json_text
-from corral.terminal import clip, pad, terminal_of, visible, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from corral._lib.terminal import Terminal
     from corral.policy import Policy
-    from corral.terminal import Terminal
 
 SHOWN = 3  # refusals
 TAIL_BYTES = 512 * 1024  # of the log; what was refused before that is no news

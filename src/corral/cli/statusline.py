@@ -6,7 +6,7 @@ import os
 import sys
 from time import monotonic
 
-from corral.terminal import terminal_of
+from corral._lib.terminal import terminal_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

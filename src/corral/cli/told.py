@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import stat
 
+from corral._lib.quoting import quoted
 from corral.config import LOADER_VARIABLES
 from corral.environment import CREDENTIAL_WORDS
 from corral.errors import PolicyError
 from corral.grants import pending_directory
 from corral.places import inside
-from corral.quoting import quoted
 from corral.rulebook import variable
 
 TYPE_CHECKING = False

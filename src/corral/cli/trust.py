@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 
+from corral._lib.terminal import terminal_of, visible
 from corral.audit import Log
 from corral.cli.person import Person, why_nobody
 from corral.config import checked_root
@@ -13,7 +14,6 @@ from corral.errors import PolicyError
 from corral.policy import load, project_file, read
 from corral.policytext import setting_text
 from corral.record import json_text
-from corral.terminal import terminal_of, visible
 from corral.trust import digest_of, is_trusted, trust, trusted
 
 TYPE_CHECKING = False
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
+    from corral._lib.terminal import Terminal
     from corral.policymerge import Setting
-    from corral.terminal import Terminal
 
 DECLINED_STATUS = 1
 YES = ("y", "yes")

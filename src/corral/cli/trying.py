@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.quoting import quoted
+from corral._lib.terminal import calm, terminal_of, visible
 from corral.audit import Log
 from corral.cli import console
 from corral.cli.ask import Asking
@@ -16,10 +18,8 @@ from corral.cli.check import call_of, config_of, machine_of
 from corral.cli.person import Person, why_nobody, why_not_ours, why_not_outside
 from corral.cli.run import Record, drive, tell_violations
 from corral.errors import AuditError, CorralError, TransactionError
-from corral.quoting import quoted
 from corral.record import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text
 from corral.sandbox import Sandbox
-from corral.terminal import calm, terminal_of, visible
 from corral.transaction import noted
 from corral.transactions.changes import summary
 from corral.transactions.place import refuse_more

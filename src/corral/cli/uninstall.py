@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.terminal import terminal_of, visible
 from corral.cli.install import DECLINED_STATUS, decided, place
 from corral.integrations.hosts import HOSTS, PROJECT, USER, settings_path
 from corral.integrations.installing import apply, installed_hooks, plan_uninstall
 from corral.integrations.settingsfile import SettingsError
 from corral.record import json_text
-from corral.terminal import terminal_of, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

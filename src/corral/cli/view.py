@@ -7,12 +7,12 @@ import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
 from threading import Event
 
+from corral._lib.terminal import visible
 from corral.audit import directory
 from corral.cli.log import wish_of
 from corral.cli.statusline import StatusLine
 from corral.errors import CorralError
 from corral.record import json_text
-from corral.terminal import visible
 from corral.viewer import page, write
 from corral.viewer.feed import Feed
 from corral.viewer.parts import Reader

@@ -10,8 +10,8 @@ from _socket import SO_RCVBUF, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_RAW, SOL_SOCKET
 from _struct import Struct
 from select import POLLIN, poll
 
-from corral.containment.ownlock import OwnLock
-from corral.frozen import Record, frozen
+from corral._lib.fork_lock import OwnLock
+from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 
-from corral.cgroup_paths import MEMORY_BOUND_FILES, own_groups, read_text
+from corral._lib.cgroup_paths import MEMORY_BOUND_FILES, own_groups, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from corral.cgroup_paths import Home
+    from corral._lib.cgroup_paths import Home
 
     Place = tuple[int, str]  # version and directory
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 
-from corral import destinations
+from corral._lib import netnames
+from corral._lib.netnames import Grants
 from corral.config import Limits
 from corral.containment import messages
 from corral.containment.sight import Sight, granted
-from corral.destinations import Grants
 from corral.model import Violation
 
 TYPE_CHECKING = False
@@ -168,8 +168,8 @@ def unreachable(host: str, config: SandboxConfig, *, inferred: bool) -> Violatio
 def _is_granted(text: str, config: SandboxConfig) -> bool:
     name, _, number = text.rpartition(":") if text.count(":") == 1 else (text, "", "")
     try:
-        port = destinations.port(number) if number else None
-        return Grants(config.containment.destinations).covers(destinations.host(name), port)
+        port = netnames.port(number) if number else None
+        return Grants(config.containment.destinations).covers(netnames.host(name), port)
     except ValueError:
         return False
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from corral import owned
+from corral._lib.records import Record, frozen
 from corral.errors import PolicyError
-from corral.frozen import Record, frozen
 from corral.places import inside
 from corral.rulebook import places
 

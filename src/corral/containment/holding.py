@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
+from corral._lib.fork_lock import OwnLock
 from corral.containment import audit, cgroups, denials, lasting, layers, limits, scratch, unlooked, view
 from corral.containment.kept import Kept, identity
 from corral.containment.links import Links
 from corral.containment.masks import Masks
-from corral.containment.ownlock import OwnLock
 from corral.containment.planted import Watch
 from corral.containment.wire import pack_plan
 from corral.errors import ContainmentError

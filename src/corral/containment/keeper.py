@@ -13,7 +13,7 @@ from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 from errno import EIO, ELOOP, EOPNOTSUPP
 from time import monotonic, sleep
 
-from corral.cgroup_paths import own_memory_bound
+from corral._lib.cgroup_paths import own_memory_bound
 from corral.containment import backend, cgroups, lasting, layers, namespaces, overlay, scratch, tree, warden, wire
 from corral.containment.bounds import Bounds, close_all_but
 from corral.containment.inside import identities

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.containment.ownlock import OwnLock
+from corral._lib.fork_lock import OwnLock
 from corral.containment.quarantine import INSTEAD, move_away, open_directory
 from corral.model import Violation
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
+from corral._lib.fork_lock import OwnLock
 from corral.containment.directories import NEVER, settled, time_of
-from corral.containment.ownlock import OwnLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

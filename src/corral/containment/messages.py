@@ -5,7 +5,7 @@ Words only: whether a refusal is the sandbox's own is decided elsewhere, by what
 
 from __future__ import annotations
 
-from corral.pattern import pattern
+from corral._lib.lazy_regex import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

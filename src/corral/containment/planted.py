@@ -10,8 +10,8 @@ import os
 import stat
 from errno import ENAMETOOLONG
 
+from corral._lib.fork_lock import OwnLock
 from corral.containment.directories import NEVER, Directories, settled, time_of
-from corral.containment.ownlock import OwnLock
 from corral.containment.protected import ROLES
 from corral.containment.quarantine import move_away, open_directory
 from corral.containment.repositories import (

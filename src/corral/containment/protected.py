@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import stat
 
+from corral._lib.records import Record, frozen
+from corral._lib.symlinks import follow
 from corral.containment.directories import NEVER, settled
 from corral.containment.repositories import BARE, GIT, LOGS, MODULES, is_repository, named_paths
-from corral.frozen import Record, frozen
 from corral.places import inside
 from corral.rulebook import places
-from corral.symlinks import follow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

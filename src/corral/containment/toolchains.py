@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
+from corral._lib.symlinks import follow
 from corral.containment.protected import lines
 from corral.places import inside
-from corral.symlinks import follow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.records import Record, frozen
+from corral._lib.symlinks import follow
 from corral.containment import grants, identity, protected, toolchains
 from corral.containment.masks import matches
 from corral.errors import ContainmentError
-from corral.frozen import Record, frozen
 from corral.installation import DEFAULT_HOME, own_links, own_paths
 from corral.places import inside
 from corral.rulebook import places
-from corral.symlinks import follow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

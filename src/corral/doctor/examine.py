@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from corral._lib.records import Record, frozen
 from corral.containment.layers import LAYERS
 from corral.doctor.remedies import Fix, fixes
-from corral.frozen import Record, frozen
 from corral.places import inside as lies_inside
 
 TYPE_CHECKING = False

@@ -7,12 +7,12 @@ import sys
 import tempfile
 
 from corral import __version__
+from corral._lib.records import Record, frozen
 from corral.containment import cgroups, landlock, lasting, layers
 from corral.containment.kernel import MACHINE
 from corral.containment.quarantine import state_directory
 from corral.containment.temporary import directory_here
 from corral.doctor.inside import Inside, look_inside
-from corral.frozen import Record, frozen
 from corral.places import inside
 from corral.rulebook import places
 

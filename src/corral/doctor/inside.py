@@ -7,9 +7,9 @@ import os
 import sys
 import tempfile
 
+from corral._lib.records import Record, frozen
 from corral.containment.temporary import directory_here
 from corral.errors import CorralError
-from corral.frozen import Record, frozen
 from corral.sandbox import Sandbox
 from corral.unguarded import kept_in, unguarded
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from errno import EACCES, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, EPERM
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from corral.terminal import pad, visible, wrap
+from corral._lib.terminal import pad, visible, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from corral._lib.terminal import Terminal
     from corral.doctor.examine import Check, Report
-    from corral.terminal import Terminal
 
 # Each status's sign and colour; in words it is said by what was found.
 SHOWN = {"ok": ("allow", "allow"), "warn": ("warn", "ask"), "fail": ("deny", "deny")}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from corral._lib.records import Record, frozen
 from corral.evals.outcome import OF_TRANSACTION, PASSED, SKIPPED
 from corral.evals.results import rates
-from corral.frozen import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import os
 from hashlib import blake2b
 
 from corral import __version__, owned
-from corral.clock import utc
+from corral._lib.timestamps import utc
 from corral.errors import CorralError
 from corral.evals.outcome import Outcome
 

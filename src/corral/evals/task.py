@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 
+from corral._lib.records import Record, frozen
 from corral.batch import Entry
 from corral.config import Containment, Limits, Output, SandboxConfig
-from corral.frozen import Record, frozen
 from corral.model import Call
 
 TYPE_CHECKING = False

@@ -7,13 +7,13 @@ import os
 import re
 import tomllib
 
+from corral._lib.terminal import visible
 from corral.errors import CorralError
 from corral.evals.journal import NAME, place
 from corral.evals.results import RESULTS
 from corral.evals.task import Task
 from corral.evals.taskcheck import AS_IN, default_problems, problems
 from corral.owned import read_file
-from corral.terminal import visible
 from corral.tomlplaces import places
 
 TYPE_CHECKING = False

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from corral._lib.terminal import clip, columns, pad, visible, wrap
 from corral.evals.compare import BROKEN, GONE, MENDED, NEW, OTHER
 from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED
 from corral.evals.results import counts, rates
-from corral.terminal import clip, columns, pad, visible, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from corral._lib.terminal import Terminal
     from corral.evals.compare import Change, Comparison
     from corral.evals.outcome import Outcome
     from corral.evals.results import Rate
-    from corral.terminal import Terminal
 
 BAR_COLUMNS = 24
 RATE_COLUMNS = 10

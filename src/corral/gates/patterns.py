@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
+from corral._lib.records import Record, frozen
 from corral.errors import PolicyError
-from corral.frozen import Record, frozen
 from corral.gates.model import Refusal
 
 TYPE_CHECKING = False

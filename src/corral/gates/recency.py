@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
+from corral._lib.records import Record, frozen
 from corral.errors import PolicyError
-from corral.frozen import Record, frozen
 from corral.gates.model import Refusal
 
 TYPE_CHECKING = False

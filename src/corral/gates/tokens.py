@@ -5,8 +5,8 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections import deque
 
+from corral._lib.records import Record, frozen
 from corral.errors import PolicyError
-from corral.frozen import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import json
 import os
 
 from corral import spawn, trials
+from corral._lib.records import Record, frozen
 from corral.doctor.examine import Check
 from corral.doctor.remedies import Fix
-from corral.frozen import Record, frozen
 from corral.integrations.hosts import HOSTS, PROJECT, USER, Host, directory, is_used, run_by, settings_path, words_of
 from corral.integrations.installing import installed_hooks
 from corral.integrations.reaching import missing_events, turned_off, why_unreached

@@ -10,7 +10,7 @@ import stat
 from errno import EACCES, EEXIST, EINVAL, EISDIR, ELOOP, ENOENT, ENOSPC, ENOTDIR, EPERM
 from typing import TypeVar, cast
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 from corral.integrations.workbench import Gathered
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 from corral.integrations.hooks import claude, codex, cursor, gemini
 
 TYPE_CHECKING = False

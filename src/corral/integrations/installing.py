@@ -11,7 +11,7 @@ import stat
 from hashlib import sha256
 
 from corral import owned
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 from corral.integrations import settingsfile
 from corral.integrations.hosts import (
     PLUGIN_LINE,

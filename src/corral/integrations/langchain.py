@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
 
+from corral._lib.quoting import quoted
 from corral.integrations.extras import missing
 from corral.integrations.workbench import open_box
 from corral.model import NOT_EXECUTABLE_EXIT_CODE
-from corral.quoting import quoted
 
 try:
     from langchain.agents.middleware._execution import BaseExecutionPolicy  # it is exported nowhere else

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from corral._lib.json_text import dumps
 from corral.integrations import telemetry
-from corral.jsontext import dumps
 from corral.redact import redact, redact_words
 from corral.secrecy import secrets_of
 

@@ -6,7 +6,7 @@ import os
 import tomllib
 from functools import cache
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 PRELUDE = """
 import ctypes, json, os, sys

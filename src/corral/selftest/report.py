@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from corral import __version__
+from corral._lib.terminal import columns, pad, visible, wrap
 from corral.selftest.trial import HELD, NOT_HELD, NOT_SHOWN, NOT_TESTABLE
-from corral.terminal import columns, pad, visible, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from corral._lib.terminal import Terminal
     from corral.selftest.trial import Outcome, Setting
-    from corral.terminal import Terminal
 
 SELFTEST_SCHEMA = "corral.selftest/1"
 # Each result's sign and colour; the word stands beside them.

@@ -11,9 +11,9 @@ import shutil
 from contextlib import ExitStack
 from signal import Signals
 
+from corral._lib.records import Record, frozen
 from corral.config import Containment, Limits
 from corral.containment.holding import unmet
-from corral.frozen import Record, frozen
 from corral.sandbox import Sandbox
 from corral.selftest.battery import battery
 from corral.selftest.victims import PYTHON, Victims, make_project, place_outside, snapshot

@@ -6,10 +6,10 @@ import os
 import stat
 from time import time
 
+from corral._lib.dirfd_tree import Tree
+from corral._lib.records import Record, frozen
 from corral.errors import TransactionError
-from corral.frozen import Record, frozen
 from corral.transactions import deltas
-from corral.transactions.beneath import Tree
 from corral.transactions.book import Book
 from corral.transactions.changes import Change, describe
 from corral.transactions.diff import unified

@@ -12,13 +12,13 @@ from fcntl import LOCK_EX, LOCK_UN, flock
 from time import time
 
 from corral import owned
+from corral._lib.dirfd_tree import Tree, size_of
+from corral._lib.quoting import quoted
+from corral._lib.records import Record, frozen
 from corral.containment import scratch
 from corral.containment.kernel import call
 from corral.errors import TransactionError
-from corral.frozen import Record, frozen
-from corral.quoting import quoted
 from corral.transactions import renames
-from corral.transactions.beneath import Tree, size_of
 from corral.transactions.copying import copy_all
 from corral.transactions.identity import identity
 from corral.transactions.journal import Hands, Operation, found_at, is_it

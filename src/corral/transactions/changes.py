@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 from corral.transactions.deltas import facts_of, same_bytes
 
 TYPE_CHECKING = False
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from corral.transactions.beneath import Tree
+    from corral._lib.dirfd_tree import Tree
     from corral.transactions.deltas import Delta, Facts
 
 # Of what is compared for renames, against a layer of a million files that are almost equal.

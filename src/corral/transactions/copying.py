@@ -7,8 +7,8 @@ import stat
 from errno import ENXIO
 from fcntl import ioctl
 
+from corral._lib.dirfd_tree import Tree, split
 from corral.containment.overlay import COPY
-from corral.transactions.beneath import Tree, split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ import os
 import stat
 from errno import ENXIO
 
+from corral._lib.records import Record, frozen
 from corral.errors import TransactionError
-from corral.frozen import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corral.transactions.beneath import Tree
+    from corral._lib.dirfd_tree import Tree
     from corral.transactions.place import Place
 
 MAX_DELTAS = 1_000_000  # against a layer that takes the host's memory

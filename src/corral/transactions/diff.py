@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from corral.transactions.beneath import Tree
+    from corral._lib.dirfd_tree import Tree
     from corral.transactions.changes import Change
     from corral.transactions.lines import Span
 

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
 
-    from corral.transactions.beneath import Tree
+    from corral._lib.dirfd_tree import Tree
 
 MAX_BYTES = 1 << 26
 _HEAD_BYTES = 12  # before the entries

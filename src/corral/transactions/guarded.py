@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from corral.transactions.beneath import Tree
+    from corral._lib.dirfd_tree import Tree
     from corral.transactions.deltas import Delta
 
 _MAKE_ONE = frozenset({"HEAD", "objects", "refs"})

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
-from corral.frozen import Record, frozen
+from corral._lib.dirfd_tree import Tree, split
+from corral._lib.records import Record, frozen
 from corral.transactions import renames
-from corral.transactions.beneath import Tree, split
 from corral.transactions.copying import change_mode
 from corral.transactions.deltas import Facts, facts_of
 

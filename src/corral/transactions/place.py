@@ -12,10 +12,10 @@ from errno import ENOTSUP
 from fcntl import LOCK_EX, LOCK_NB, flock
 from time import clock_gettime_ns, monotonic, sleep, time
 
+from corral._lib.dirfd_tree import Tree
 from corral.containment import lasting, scratch
 from corral.containment.overlay import COPY, UPPER, WORK
 from corral.errors import ContainmentError, TransactionError
-from corral.transactions.beneath import Tree
 from corral.transactions.identity import identity
 
 TYPE_CHECKING = False

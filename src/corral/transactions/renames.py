@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from errno import EINVAL, ENOSYS, ENOTSUP
 
+from corral._lib.dirfd_tree import split
 from corral.containment.kernel import syscall
-from corral.transactions.beneath import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.transactions.beneath import Tree
+    from corral._lib.dirfd_tree import Tree
 
 _NOREPLACE, _EXCHANGE = 1, 2
 _UNKNOWN = (EINVAL, ENOSYS, ENOTSUP)

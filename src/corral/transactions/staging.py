@@ -6,9 +6,9 @@ import os
 import stat
 from fcntl import F_RDLCK, F_SETLEASE, fcntl
 
-from corral.frozen import Record, frozen
+from corral._lib.dirfd_tree import Tree, split
+from corral._lib.records import Record, frozen
 from corral.transactions import gitindex, renames
-from corral.transactions.beneath import Tree, split
 from corral.transactions.copying import change_mode, copy_one, dress
 from corral.transactions.deltas import Facts, facts_of
 from corral.transactions.guarded import holds_protected

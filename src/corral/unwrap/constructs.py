@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from corral._lib.lazy_regex import pattern
 from corral.braces import HOLE
 from corral.expand import NUMBER, Word
-from corral.pattern import pattern
 from corral.unwrap.act import Act
 from corral.unwrap.commands import assign, assign_dynamic
 from corral.unwrap.scope import TAINT

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from corral._lib.lazy_regex import pattern
 from corral.expand import NUMBER
-from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from corral._lib.lazy_regex import pattern
 from corral.braces import HOLE
-from corral.pattern import pattern
 
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "[::1]", "0.0.0.0", "ip6-localhost"})  # noqa: S104  compared, not bound
 _MAILBOX = pattern(r"^[\w.+-]+@[\w-]+(?:\.[\w-]+)+[.:/]?")
@@ -28,7 +28,7 @@ def destination(text: str) -> tuple[str, int | None] | None:
 
     ValueError where not every program reads the same host in it.
     """
-    from corral import destinations  # noqa: PLC0415  for owners who name some
+    from corral._lib import netnames  # noqa: PLC0415  for owners who name some
 
     scheme, found, rest = text.partition("://")
     authority = _PATH_BEGINS.split(rest if found else text, maxsplit=1)[0]
@@ -41,10 +41,10 @@ def destination(text: str) -> tuple[str, int | None] | None:
     name, colon, after = place.partition(":")
     if not found and colon and not place.startswith("[") and not after.isdigit():
         # As git and scp write it, host:path.
-        return destinations.host(name), _PORTS["ssh"]
+        return netnames.host(name), _PORTS["ssh"]
     if default is None and not _HAS_PORT.search(place):
-        return destinations.host(place), None
-    return destinations.authority(place, default)
+        return netnames.host(place), None
+    return netnames.authority(place, default)
 
 
 def is_address(text: str) -> bool:

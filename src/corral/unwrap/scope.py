@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from corral._lib.lazy_regex import pattern
 from corral.braces import HOLE
 from corral.expand import NUMBER, PLAIN, Expander, Word
-from corral.pattern import pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from corral._lib.lazy_regex import pattern
 from corral.expand import Word, ansi_c
-from corral.pattern import pattern
 from corral.unwrap.scope import TAINT
 
 TYPE_CHECKING = False

@@ -5,9 +5,9 @@ An abstract interpreter that never runs anything and never skips a node: one it 
 
 from __future__ import annotations
 
+from corral._lib.lazy_regex import pattern
 from corral.braces import HOLE
 from corral.expand import Word
-from corral.pattern import pattern
 from corral.shell import Script
 from corral.unwrap import commands, constructs, following, redirects
 from corral.unwrap.act import Act, known_output

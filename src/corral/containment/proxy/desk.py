@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral import destinations
+from corral._lib import netnames
 from corral.containment.proxy import journal
 from corral.containment.proxy.dial import Dial, RefusedError, UnreachableError
 from corral.containment.proxy.relay import Budget
@@ -40,7 +40,7 @@ class Desk:
         self.budget.take(0)
         try:
             name, grant = self._dial.authorise(text, port)
-            target = destinations.written(name, port)
+            target = netnames.written(name, port)
         except RefusedError as error:
             self.refuse(error.grant or f"{text}:{port}", error.detail, error.grant)
             raise
@@ -69,7 +69,7 @@ class Desk:
 
     def added(self, name: str, port: int) -> list[tuple[str, str]]:
         """Return the headers that the owner adds for a host."""
-        return self._added.get(destinations.written(name, port), [])
+        return self._added.get(netnames.written(name, port), [])
 
     def over_tls(self, sock: socket, name: str, port: int) -> socket:
         """Speak TLS to a server in the client's place, and see that it is the one; UnreachableError where it is not."""
@@ -82,5 +82,5 @@ class Desk:
         except OSError as error:
             why = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or str(error)
             detail = f"TLS with the server failed: {why}"
-            self._book.write(journal.FAILED, destinations.written(name, port), detail=detail)
+            self._book.write(journal.FAILED, netnames.written(name, port), detail=detail)
             raise UnreachableError(detail) from None

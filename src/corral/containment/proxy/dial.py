@@ -6,7 +6,7 @@ import _socket
 from _socket import AF_INET, AF_INET6, IPPROTO_TCP, SOCK_STREAM, TCP_NODELAY
 from socket import SOCK_CLOEXEC, socket
 
-from corral import destinations
+from corral._lib import netnames
 from corral.containment.proxy import addresses
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ class Dial:
     def __init__(
         self, granted: Collection[str], hosts: Collection[str] = (), resolve: Resolve = system_resolve
     ) -> None:
-        self._grants = destinations.Grants(granted)
+        self._grants = netnames.Grants(granted)
         self._resolve = resolve
         self._known: dict[str, list[str]] = {}
         for entry in hosts:
@@ -54,12 +54,12 @@ class Dial:
     def authorise(self, text: str, port: int) -> tuple[str, str]:
         """Return the canonical host and the grant that covers it, or raise RefusedError."""
         try:
-            name = destinations.host(text)
+            name = netnames.host(text)
         except ValueError as error:
             raise RefusedError(str(error)) from None
         grant = self._grants.covering(name, port)
         if not grant:
-            raise RefusedError("it is not granted", destinations.written(name, port) if port else "")
+            raise RefusedError("it is not granted", netnames.written(name, port) if port else "")
         return name, grant
 
     def connect(self, name: str, port: int) -> tuple[socket, str]:
@@ -88,7 +88,7 @@ class Dial:
 
     def _addresses(self, name: str, port: int) -> list[tuple[str, bool]]:
         """Return where a host lies, and whether the owner has named that very address."""
-        if destinations.is_address(name):
+        if netnames.is_address(name):
             return [(name, True)]
         if name in self._known:
             return [(address, True) for address in self._known[name]]
@@ -105,10 +105,10 @@ class Dial:
             # Of a name that leads into a private network nobody has said that it may.
             address = found[0]
             what = addresses.what_is(address)
-            raise RefusedError(f"the name leads to {address} ({what})", destinations.written(address, port))
+            raise RefusedError(f"the name leads to {address} ({what})", netnames.written(address, port))
         return kept
 
     def _refuse_own_machine(self, sock: socket, address: str, port: int, *, is_named: bool) -> None:
         # A public address may be this machine's own, and what listens here trusts who is here.
         if not is_named and sock.getsockname()[0].partition("%")[0] == sock.getpeername()[0].partition("%")[0]:
-            raise RefusedError(f"the name leads to {address}, this machine itself", destinations.written(address, port))
+            raise RefusedError(f"the name leads to {address}, this machine itself", netnames.written(address, port))

@@ -11,7 +11,7 @@ from _thread import allocate_lock
 from fcntl import LOCK_EX, LOCK_UN, lockf
 from time import time
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

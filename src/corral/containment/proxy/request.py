@@ -5,8 +5,8 @@ What two readers could understand in two ways is refused, so that no second requ
 
 from __future__ import annotations
 
-from corral import destinations
-from corral.frozen import Record, frozen
+from corral._lib import netnames
+from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def destination(head: Head) -> tuple[str, int, str]:
     place, slash, path = rest.partition("/")
     if "?" in place or "#" in head.target or "\\" in head.target:
         raise RequestError("an address that not everybody reads alike")
-    name, number = destinations.authority(place, HTTP_PORT)
+    name, number = netnames.authority(place, HTTP_PORT)
     return name, number, slash + path or "/"
 
 
@@ -99,11 +99,11 @@ def check_host(head: Head, name: str, number: int) -> None:
         raise RequestError("it must name its host once")
     for value in given:
         try:
-            asked = destinations.authority(value, number)
+            asked = netnames.authority(value, number)
         except ValueError as error:
             raise RequestError(str(error)) from None
         if asked != (name, number):
-            raise RequestError(f"it goes to {destinations.written(name, number)}, and its Host says {value[:80]!r}")
+            raise RequestError(f"it goes to {netnames.written(name, number)}, and its Host says {value[:80]!r}")
 
 
 def framing(head: Head) -> Body:

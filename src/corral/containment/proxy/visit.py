@@ -5,7 +5,7 @@ from __future__ import annotations
 from select import POLLIN, poll
 from time import monotonic
 
-from corral import destinations
+from corral._lib import netnames
 from corral.containment.proxy import hello, request, socks
 from corral.containment.proxy.dial import RefusedError, UnreachableError
 from corral.containment.proxy.journal import FullError
@@ -109,14 +109,14 @@ class Visit:
     def _authority(self, text: str) -> tuple[str, int]:
         self.target = text
         try:
-            return destinations.authority(text)
+            return netnames.authority(text)
         except ValueError as error:
             raise request.RequestError(str(error)) from None
 
     def _open(self, text: str, port: int) -> str:
         self.target = f"{text}:{port}"
         name, self.upstream = self.desk.open(text, port)
-        self.target = destinations.written(name, port)
+        self.target = netnames.written(name, port)
         return name
 
     def _tunnel(self, name: str, port: int) -> None:
@@ -124,7 +124,7 @@ class Visit:
         self._speaks = ""
         self._wait(HANDSHAKE_SECONDS)
         assert self.upstream is not None  # noqa: S101  opened before
-        if port in destinations.TLS_PORTS:
+        if port in netnames.TLS_PORTS:
             if self._peek() != hello.HANDSHAKE:
                 raise RefusedError(self._noted(_NOT_TLS))
             self._check_hello(name, port)
@@ -170,11 +170,11 @@ class Visit:
     def _check_hello(self, name: str, port: int) -> None:
         while (asked := hello.server_name(self._buffer)) is None:
             self._more()
-        if asked == ("" if destinations.is_address(name) else name):
+        if asked == ("" if netnames.is_address(name) else name):
             return
-        whom = destinations.written(asked, port) if asked else "no server by name"
+        whom = netnames.written(asked, port) if asked else "no server by name"
         raise RefusedError(
-            self._noted(f"its TLS hello asks for {whom}"), destinations.written(asked, port) if asked else ""
+            self._noted(f"its TLS hello asks for {whom}"), netnames.written(asked, port) if asked else ""
         )
 
     def _noted(self, detail: str) -> str:
@@ -194,12 +194,12 @@ class Visit:
         """Send one request, and hand back what is answered until the server hangs up."""
         added = self.desk.added(name, port)
         body = request.framing(head)
-        is_default = port == request.HTTP_PORT or port in destinations.TLS_PORTS
-        place = destinations.written(name, port)
+        is_default = port == request.HTTP_PORT or port in netnames.TLS_PORTS
+        place = netnames.written(name, port)
         made = request.rewritten(head, path, place.rpartition(":")[0] if is_default else place, added)
         assert self.upstream is not None  # noqa: S101  opened before
         upstream = self.upstream
-        if port in destinations.TLS_PORTS:
+        if port in netnames.TLS_PORTS:
             # Plain inside, where nobody listens but the sandbox itself; never plain on the way.
             self.upstream = upstream = self.desk.over_tls(upstream, name, port)
         if any(value.lower() == "100-continue" for value in head.values("expect")) and not body.is_whole:
@@ -209,7 +209,7 @@ class Visit:
         upstream.settimeout(IDLE_SECONDS)
         upstream.sendall(made)
         self._send_body(body, upstream)
-        answer = Flow(upstream, self.client, self.desk.budget, is_tls=port in destinations.TLS_PORTS)
+        answer = Flow(upstream, self.client, self.desk.budget, is_tls=port in netnames.TLS_PORTS)
         relay((answer, Waste(self.client)))
 
     def _send_body(self, body: request.Body, upstream: socket) -> None:

@@ -6,10 +6,10 @@ import os
 import tempfile
 
 from corral import audit, history
+from corral._lib.records import Record, frozen
 from corral.config import SandboxConfig
 from corral.containment.temporary import directory_here
 from corral.errors import ContainmentError, CorralError
-from corral.frozen import Record, frozen
 from corral.gates import (
     Budget,
     BudgetGate,

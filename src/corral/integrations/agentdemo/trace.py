@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from corral.frozen import Record, frozen
+from corral._lib.records import Record, frozen
+from corral._lib.terminal import clip, columns, pad, visible
 from corral.integrations.workbench import ONE_STREAM
-from corral.terminal import clip, columns, pad, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from corral.terminal import Terminal
+    from corral._lib.terminal import Terminal
 
 TIME_COLUMNS = 8
 MIN_NOTE = 16

@@ -69,7 +69,7 @@ def _answered(host: ModuleType, name: str, paths: list[str]) -> Said:
         asked = host.read(loads(_payload()), os.environ)
         answer = Answer("allow") if asked is None else _judged(asked, name, paths)
     except BadPayload as error:
-        from corral.terminal import visible  # noqa: PLC0415  most payloads are good
+        from corral._lib.terminal import visible  # noqa: PLC0415  most payloads are good
 
         _leave_line(name, error)
         why = visible(str(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from corral._lib.json_text import dumps
 from corral.integrations.hooks.envelope import (
     NOBODY,
     PERSON,
@@ -21,7 +22,6 @@ from corral.integrations.hooks.envelope import (
     searched,
     text_at,
 )
-from corral.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral._lib.json_text import dumps
 from corral.integrations.hooks.envelope import (
     SHELL,
     WRITE,
@@ -15,7 +16,6 @@ from corral.integrations.hooks.envelope import (
     refuse_others,
     text_at,
 )
-from corral.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

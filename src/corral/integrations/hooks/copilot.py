@@ -5,6 +5,7 @@ With --allow-all it answers questions itself, and its payload does not tell.
 
 from __future__ import annotations
 
+from corral._lib.json_text import dumps
 from corral.integrations.hooks.envelope import (
     READ,
     SHELL,
@@ -22,7 +23,6 @@ from corral.integrations.hooks.envelope import (
     searched,
     text_at,
 )
-from corral.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

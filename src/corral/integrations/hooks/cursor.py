@@ -7,6 +7,7 @@ Its allow is an empty object: what corral does not contain, it does not approve 
 
 from __future__ import annotations
 
+from corral._lib.json_text import dumps
 from corral.integrations.hooks.envelope import (
     READ,
     SHELL,
@@ -23,7 +24,6 @@ from corral.integrations.hooks.envelope import (
     searched,
     text_at,
 )
-from corral.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -118,7 +118,7 @@ def _calm(text: str) -> str:
     """Return a reason that drives no terminal: a host may show it to the person whom it asks."""
     if text.isascii() and text.replace("\n", " ").isprintable():
         return text
-    from corral.terminal import visible  # noqa: PLC0415  most reasons are plain
+    from corral._lib.terminal import visible  # noqa: PLC0415  most reasons are plain
 
     return "\n".join(map(visible, text.split("\n")))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from corral import owned
+from corral._lib.terminal import visible
 from corral.axes.paths import place_keys
 from corral.integrations.hooks.envelope import WILD, WRITE, Answer, Asked
 from corral.machine import Machine
 from corral.model import Decision
 from corral.places import inside, is_credentials
 from corral.rulebook import effects, places
-from corral.terminal import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

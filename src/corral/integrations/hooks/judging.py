@@ -6,12 +6,12 @@ import os
 import sys
 
 from corral import audit, owned
+from corral._lib.quoting import joined, quoted
 from corral.errors import AuditError, PolicyError
 from corral.integrations.hooks.envelope import READ, SHELL, Answer, Asked
 from corral.machine import Machine
 from corral.model import Call, Decision
 from corral.policy import PROJECT_FILE, load
-from corral.quoting import joined, quoted
 from corral.vet import vet
 
 TYPE_CHECKING = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral._lib.json_text import dumps
 from corral.integrations.hooks.envelope import (
     READ,
     SHELL,
@@ -18,7 +19,6 @@ from corral.integrations.hooks.envelope import (
     searched,
     text_at,
 )
-from corral.jsontext import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

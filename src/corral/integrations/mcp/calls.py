@@ -17,6 +17,7 @@ from mcp.server.mcpserver.resolve import Elicit, ElicitationResult, ListRoots, R
 from mcp_types import ListRootsResult
 from pydantic import BaseModel, Field
 
+from corral._lib.terminal import clip, visible
 from corral.audit import Log as AuditLog
 from corral.errors import CorralError
 from corral.integrations.mcp.desk import Desk, Place, agreed
@@ -24,7 +25,6 @@ from corral.integrations.mcp.jobs import Log
 from corral.integrations.mcp.questions import CHANGED, NOBODY, SAID_NO, TOO_LONG
 from corral.integrations.otel import tool_call
 from corral.model import Call, Decision
-from corral.terminal import clip, visible
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

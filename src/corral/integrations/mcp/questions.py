@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.terminal import visible
+from corral._lib.terminal import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import json
 
 from mcp_types import CallToolResult, TextContent
 
-from corral.destinations import masked
+from corral._lib.netnames import masked
 from corral.model import Decision
 
 TYPE_CHECKING = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.terminal import visible
+from corral._lib.terminal import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

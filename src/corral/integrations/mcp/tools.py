@@ -15,6 +15,7 @@ from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from corral import __version__
+from corral._lib.terminal import clip, visible
 from corral.errors import CorralError
 from corral.integrations.mcp import shapes
 from corral.integrations.mcp.calls import (
@@ -34,7 +35,6 @@ from corral.integrations.mcp.jobs import Job, Log
 from corral.integrations.mcp.record_form import choose_record_form
 from corral.integrations.mcp.summary import process_text, result_text, verdict_text
 from corral.integrations.otel import record_verdict
-from corral.terminal import clip, visible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,0 +1,1 @@
+"""Small private tools. Nothing here knows what corral is for."""
