@@ -14,7 +14,7 @@ from bench.accuracy import cases
 from corral import SandboxConfig
 from corral.grammar import make_parser
 from corral.machine import Machine
-from corral.model import Call
+from corral.model.call import Call
 from corral.rulecompiler import read_tables
 from corral.vet import vet
 

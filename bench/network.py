@@ -12,7 +12,7 @@ from bench._place import workplace
 from bench._rows import Row, Section, at_least, at_most
 from bench._turns import Options, compared, in_turns
 from corral import Containment, Profile, Sandbox, SandboxConfig
-from corral.model import Decision
+from corral.model.call import Decision
 from corral.rulebook import effects, profile_named
 
 AS_USER = True

@@ -13,7 +13,7 @@ from hypothesis import settings
 
 import isolation
 from corral import Profile, Sandbox, SandboxConfig
-from corral.model import Decision
+from corral.model.call import Decision
 from corral.rulebook import effects, profile_named
 from observe import DEADLINE_SECONDS, running
 

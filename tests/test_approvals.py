@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from corral import Containment, PolicyError, SandboxConfig, approvals
-from corral.model import Call, Decision, Verdict
+from corral.model.call import Call, Decision, Verdict
 from corral.rulebook import CommandRule, profile_named
 from corral.vet import vet
 
@@ -262,7 +262,7 @@ def test_many_writers_lose_nothing_and_leave_nothing_half(
     code = """if True:
         import os, sys
         from corral import SandboxConfig, approvals
-        from corral.model import Call
+        from corral.model.call import Call
         from corral.vet import vet
         config = SandboxConfig(sys.argv[1], profile="workspace")
         for i in range(20):

@@ -19,7 +19,7 @@ from corral._lib.terminal import DECEIVING, Terminal
 from corral.cli.person import AGENT_VARIABLES
 from corral.cli.question import question
 from corral.machine import Machine
-from corral.model import Call
+from corral.model.call import Call
 from corral.vet import vet
 from screen import Screen
 

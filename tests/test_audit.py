@@ -18,10 +18,10 @@ from corral.audit import MAX_READ, MAX_TEXT, Log, directory
 from corral.history import verify
 from corral.ledger import LOG, MAX_LINE_BYTES
 from corral.machine import Machine
-from corral.model import Call, Decision, Usage, Verdict, Violation
+from corral.model.call import Call, Decision, Usage, Verdict, Violation
 from corral.vet import vet
 
-SCHEMA = json.loads((Path(corral.__file__).parent / "schemas" / "audit.schema.json").read_text())
+SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "audit.schema.json").read_text())
 TOKEN = "ghp_" + "abcdefghij0123456789"
 
 
@@ -303,7 +303,7 @@ import sys
 sys.path.insert(0, {str(Path(corral.__file__).parents[1])!r})
 from corral.audit import Log
 from corral.config import SandboxConfig
-from corral.model import Call, Verdict
+from corral.model.call import Call, Verdict
 Log(SandboxConfig({str(project)!r}), environ={environ!r}).verdict(Call(("git status",), True), Verdict())
 print(*sys.modules)
 """

@@ -12,7 +12,7 @@ import pytest
 
 from corral import ContainmentError, Limits, Sandbox, SandboxConfig, SandboxResult
 from corral.batch import CallError, Entry, Here, entry_of, was_lost
-from corral.model import Call, Violation
+from corral.model.call import Call, Violation
 from corral.parcel import pack, unpack
 from observe import alive, eventually, unique_seconds
 

@@ -18,7 +18,7 @@ import corral
 from corral.cli.arguments import parse
 from observe import alive, eventually, unique_seconds, with_enough_time
 
-SCHEMA = json.loads((Path(corral.__file__).parent / "schemas" / "result.schema.json").read_text())
+SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "result.schema.json").read_text())
 STRICT = ("--profile", "strict")
 DEADLINE_SECONDS = 60
 

@@ -17,7 +17,7 @@ import corral
 from observe import alive, eventually, unique_seconds
 from screen import Screen
 
-SCHEMA = json.loads((Path(corral.__file__).parent / "schemas" / "result.schema.json").read_text())
+SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "result.schema.json").read_text())
 DEADLINE_SECONDS = 60
 
 

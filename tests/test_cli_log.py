@@ -19,7 +19,7 @@ from corral.cli.log import moment
 from corral.config import SandboxConfig
 from corral.ledger import LOG, Ledger
 from corral.logtext import Table, call_of, entry_lines
-from corral.model import Call, Verdict
+from corral.model.call import Call, Verdict
 from observe import eventually
 
 DEADLINE_SECONDS = 60

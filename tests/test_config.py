@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from corral.config import DEFAULT_ENV_ALLOWLIST, Audit, Containment, Limits, Output, SandboxConfig
-from corral.errors import CorralError, PolicyError
-from corral.model import Decision
+from corral.model.call import Decision
+from corral.model.errors import CorralError, PolicyError
 from corral.rulebook import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, profile_from_dict, profile_named
 
 

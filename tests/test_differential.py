@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from corral.braces import HOLE
 from corral.expand import NUMBER
 from corral.machine import Machine
-from corral.model import Call
+from corral.model.call import Call
 from corral.vet import acts_of
 
 pytestmark = pytest.mark.real

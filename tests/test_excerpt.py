@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral._lib.terminal import columns
-from corral.excerpt import Part, one_line, underlined
-from corral.model import Call
+from corral.model.call import Call
+from corral.model.excerpt import Part, one_line, underlined
 
 
 def shell(text: str) -> Call:

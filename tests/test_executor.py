@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from corral.errors import CorralError
 from corral.executor import WINDOW_PER_WORKER, Threads, WorkerLost, executor_named, stream
+from corral.model.errors import CorralError
 from corral.source import Fed
 from observe import eventually
 

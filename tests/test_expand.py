@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.expand import ansi_c
 from corral.machine import Machine
-from corral.model import Call
+from corral.model.call import Call
 from corral.vet import acts_of
 
 MACHINE = Machine("/var/tmp", home="/home/nobody")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.errors import PolicyError
 from corral.grants import PENDING_SECONDS, Pending, pend, pending_directory, take
+from corral.model.errors import PolicyError
 
 RULES = frozenset({"argv-git-discard"})
 

@@ -19,7 +19,7 @@ from corral import ContainmentError, Handle, Output, Sandbox, SandboxResult, dis
 from corral._lib.timestamps import utc
 from corral.containment import wire
 from corral.driver import Driver
-from corral.model import Call, Launch, Verdict
+from corral.model.call import Call, Launch, Verdict
 from corral.pool import Pool
 from corral.spawn import Warden
 from observe import DEADLINE_SECONDS, alive, descriptors, eventually, unique_seconds

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from corral import SandboxConfig
 from corral.launch import Failure, plan
-from corral.model import DENIED_EXIT_CODE, Call, Launch
+from corral.model.call import DENIED_EXIT_CODE, Call, Launch
 from corral.rulebook import places
 
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/home/u"}

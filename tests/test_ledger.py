@@ -16,9 +16,9 @@ import pytest
 
 import corral
 from corral import ledger
-from corral.errors import AuditError
 from corral.history import verify
 from corral.ledger import HEAD, LOG, Head, Ledger, link_of, older_files
+from corral.model.errors import AuditError
 
 SOURCE = str(Path(corral.__file__).parents[1])
 # All of it by CORRAL_AUDIT_LINES=100000; fewer here and in CI, where the kernel and the code are the same.
@@ -423,7 +423,7 @@ def test_a_kill_before_or_in_any_change_of_the_disk_and_another_in_what_mends_it
 FULL = """
 import os, sys
 sys.path.insert(0, {source!r})
-from corral.errors import AuditError
+from corral.model.errors import AuditError
 from corral.history import verify
 from corral.ledger import Ledger
 place = {place!r} + "/audit"

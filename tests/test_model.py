@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from corral.model import Axis, Decision, Finding, Verdict
+from corral.model.call import Axis, Decision, Finding, Verdict
 
 ASK_PATH = Finding(
     Axis.PATH, "path-cat-read-outside", Decision.ASK, "It is outside.", "../x", 4, 4, None, "Stay inside."

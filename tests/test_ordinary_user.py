@@ -191,7 +191,7 @@ def test_what_cannot_be_killed_is_reported_and_does_not_hold_the_run(shelf: Path
     code = f"""
 from corral import Containment, Sandbox, SandboxConfig
 from corral.dispatch import start
-from corral.model import Call, Launch, Verdict
+from corral.model.call import Call, Launch, Verdict
 with Sandbox(SandboxConfig({str(shelf / "home")!r}, containment=Containment(backend="none"))) as box:
     launch = Launch({str(stubborn)!r}, ("stubborn", "-c", {become_root!r}, {seconds!r}), "/", {{}}, None, 1.2)
     result = start(box._pool, launch, box.config, Call(("stubborn",)), Verdict()).wait()

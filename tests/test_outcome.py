@@ -7,7 +7,7 @@ import pytest
 
 from corral import Limits, Usage, Violation
 from corral.containment import wire
-from corral.model import Call, Launch, Verdict
+from corral.model.call import Call, Launch, Verdict
 from corral.outcome import Ending, broken, ending_of, facts_of, lost, silent
 
 LAUNCH = Launch("/nonexistent/tool", ("tool", "x"), "/project", {})

@@ -71,7 +71,7 @@ def test_the_wheel_holds_the_package_its_tables_and_nothing_else(built: Path) ->
         if path.suffix in (".css", ".html", ".js", ".json", ".py", ".toml", ".typed")
     }
     assert contents(wheel) == source | {"corral/rules/compiled.bin"}
-    assert {"corral/py.typed", "corral/schemas/result.schema.json", "corral/rules/effects.toml"} <= source
+    assert {"corral/py.typed", "corral/model/schemas/result.schema.json", "corral/rules/effects.toml"} <= source
 
 
 def test_the_core_needs_two_packages_and_the_rest_are_extras(built: Path) -> None:

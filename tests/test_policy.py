@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from corral import policykeys
 from corral._lib.netnames import Grants
 from corral.config import Audit, Containment, Limits, Output, SandboxConfig
-from corral.errors import PolicyError
 from corral.machine import Machine
-from corral.model import Call, Decision
+from corral.model.call import Call, Decision
+from corral.model.errors import PolicyError
 from corral.policy import MAX_FILE_BYTES, Policy, load
 from corral.policycache import MAX_ENTRIES
 from corral.policykeys import DECISIONS, KEYS, NOT_IN_FILES, is_tighter

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 from corral.policycheck import compiled
 from corral.policyfile import MAX_FILE_BYTES, parse
 from corral.tomlplaces import places

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 import corral
 from corral.cli.init import owner_text, project_text
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 from corral.policyfile import RULE_KEYS, parse
 from corral.policykeys import DECISIONS, KEYS, LISTS, TABLES
 from corral.policyschema import schema
 from corral.projectkinds import KINDS
 from corral.rulebook import effects, group_names
 
-PUBLISHED = Path(corral.__file__).parent / "schemas" / "policy.schema.json"
+PUBLISHED = Path(corral.__file__).parent / "model" / "schemas" / "policy.schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(schema())
 RULE = {"command": "git push", "decision": "deny", "deny": ["git push"]}
 
 
 def test_what_is_published_is_current() -> None:
     assert json.loads(PUBLISHED.read_text()) == json.loads(json.dumps(schema())), (
-        "run: corral policy schema > src/corral/schemas/policy.schema.json"
+        "run: corral policy schema > src/corral/model/schemas/policy.schema.json"
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corral import SandboxConfig
 from corral.machine import Machine
-from corral.model import Call
+from corral.model.call import Call
 from corral.recall import MAX_VERDICTS, Recall
 from corral.vet import vet
 

@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from corral._lib.terminal import Terminal, columns
-from corral.model import (
+from corral.model.call import (
     DENIED_EXIT_CODE,
     TIMED_OUT_EXIT_CODE,
     Axis,
@@ -18,7 +18,7 @@ from corral.model import (
     Verdict,
     Violation,
 )
-from corral.record import (
+from corral.model.render_result import (
     CHECK_STATUS,
     Reasoning,
     denial_text,
@@ -29,7 +29,7 @@ from corral.record import (
     verdict_text,
     violation_text,
 )
-from corral.result import SandboxResult
+from corral.model.result import SandboxResult
 
 CALL = Call("rm -rf build && cat ../secret", shell=True)
 NAME = Finding(

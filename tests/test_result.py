@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.model import (
+from corral.model.call import (
     DENIED_EXIT_CODE,
     TIMED_OUT_EXIT_CODE,
     Axis,
@@ -20,9 +20,9 @@ from corral.model import (
     Verdict,
     Violation,
 )
-from corral.result import SandboxResult
+from corral.model.result import SandboxResult
 
-SCHEMA = json.loads((importlib.resources.files("corral") / "schemas" / "result.schema.json").read_text())
+SCHEMA = json.loads((importlib.resources.files("corral") / "model" / "schemas" / "result.schema.json").read_text())
 FINDING = Finding(Axis.NAME, "name-rm", Decision.DENY, "rm is on the denylist.", "rm", 0, 2, 0, "Leave it.")
 RAN = SandboxResult(("ls",), 0, b"a\n", duration_ms=1.5, id="1", started_at="2026-01-01T00:00:00+00:00", cwd="/p")
 DENIED = SandboxResult(

@@ -7,7 +7,7 @@ import pytest
 
 from corral.config import SandboxConfig
 from corral.machine import Machine
-from corral.model import Call
+from corral.model.call import Call
 from corral.rulecompiler import read_tables
 from corral.rulepage import EXAMPLES_PROFILE, SHAPES, Page, page_of, rule_ids
 from corral.vet import vet

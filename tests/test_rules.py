@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral import Decision, SandboxConfig
-from corral.model import Call
+from corral.model.call import Call
 from corral.rulecompiler import read_tables
 from corral.vet import vet
 

@@ -21,7 +21,7 @@ from corral import (
     SandboxResult,
     Verdict,
 )
-from corral.model import Call
+from corral.model.call import Call
 from corral.rulebook import effects, profile_named
 from observe import alive, children, descriptors, eventually, unique_seconds
 

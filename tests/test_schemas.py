@@ -9,7 +9,7 @@ import pytest
 import corral
 from machines import IN_DOCKER, run_corral, run_corral_without
 
-SCHEMAS = Path(corral.__file__).parent / "schemas"
+SCHEMAS = Path(corral.__file__).parent / "model" / "schemas"
 
 
 def schema(name: str) -> dict[str, object]:

@@ -24,7 +24,7 @@ from screen import Screen
 
 CORRAL = (sys.executable, "-m", "corral")
 END = b"[N]o, discard > "
-AUDIT_SCHEMA = json.loads((Path(package.__file__).parent / "schemas" / "audit.schema.json").read_text())
+AUDIT_SCHEMA = json.loads((Path(package.__file__).parent / "model" / "schemas" / "audit.schema.json").read_text())
 CHANGE = "echo changed >notes.txt; rm old; echo new >new"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from corral import Decision, SandboxConfig
 from corral.machine import Machine
-from corral.model import Call
+from corral.model.call import Call
 from corral.recall import Recall
 from corral.vet import vet
 

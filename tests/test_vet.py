@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corral import Axis, Decision, SandboxConfig
 from corral.machine import Machine
-from corral.model import Call
+from corral.model.call import Call
 from corral.vet import trace, vet
 from machines import environment
 
@@ -147,7 +147,7 @@ def test_the_checks_spawn_nothing() -> None:
         "    if event in ('os.fork', 'os.exec', 'os.posix_spawn', 'os.system', 'subprocess.Popen', 'socket.connect'): raise SystemExit(event)\n"
         "from corral import SandboxConfig\n"
         "from corral.axes import _check_argv_interpreter, _check_executable_denylist, _check_path_jail, _check_shell_metachars\n"
-        "from corral.model import Call\n"
+        "from corral.model.call import Call\n"
         "from corral.vet import vet\n"
         "config = SandboxConfig(project_root='.')\n"
         "sys.addaudithook(hook)\n"

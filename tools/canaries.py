@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from corral import Containment, Limits, Profile, Sandbox, SandboxConfig
-from corral.model import Decision
+from corral.model.call import Decision
 from corral.rulebook import effects, profile_named
 
 HOME = Path("/home/owner")

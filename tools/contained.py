@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from corral import Decision, SandboxConfig
-from corral.model import Call
+from corral.model.call import Call
 from corral.rulebook import profile_named
 from corral.vet import trace, vet
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from corral import SandboxConfig
 from corral.machine import Machine
-from corral.model import Call
+from corral.model.call import Call
 from corral.rulecompiler import read_tables
 from corral.vet import _vet, trace
 

@@ -15,7 +15,7 @@ from corral.policyfile import RULE_KEYS
 from corral.policykeys import FIELDS, KEYS, LISTS
 from corral.policyschema import schema
 
-SCHEMAS = Path(corral.__file__).parent / "schemas"
+SCHEMAS = Path(corral.__file__).parent / "model" / "schemas"
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 TIGHTER = {
     "lower": "a smaller number",
@@ -175,7 +175,7 @@ def schema_page(name: str, title: str, head: str) -> str:
     data = json.loads(text)
     lines = [
         f"# {title}\n",
-        f"Made by `make docs` from `corral/schemas/{name}.schema.json`. {head}\n",
+        f"Made by `make docs` from `corral/model/schemas/{name}.schema.json`. {head}\n",
         data["description"] + "\n",
     ]
     lines += _fields(data)

@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.config import SandboxConfig
 from corral.machine import Machine
-from corral.model import Axis, Call
+from corral.model.call import Axis, Call
 from corral.rulebook import profile_named
 from corral.rulecompiler import read_tables
 from corral.rulepage import MAX_EXAMPLES, SHAPES, Page, met_by, page_of

@@ -8,10 +8,19 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.config import Audit, Containment, Limits, Output, SandboxConfig
-    from corral.errors import AuditError, ContainmentError, CorralError, PolicyError, TransactionError
     from corral.handle import Handle
-    from corral.model import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Decision, Finding, Usage, Verdict, Violation
-    from corral.result import SandboxResult
+    from corral.model.call import (
+        DENIED_EXIT_CODE,
+        TIMED_OUT_EXIT_CODE,
+        Axis,
+        Decision,
+        Finding,
+        Usage,
+        Verdict,
+        Violation,
+    )
+    from corral.model.errors import AuditError, ContainmentError, CorralError, PolicyError, TransactionError
+    from corral.model.result import SandboxResult
     from corral.rulebook import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, Profile
     from corral.sandbox import Sandbox
     from corral.transaction import Transaction
@@ -20,30 +29,30 @@ __version__ = "0.1.0"
 
 _HOME = {
     "Audit": "config",
-    "AuditError": "errors",
-    "Axis": "model",
+    "AuditError": "model.errors",
+    "Axis": "model.call",
     "Containment": "config",
-    "ContainmentError": "errors",
-    "CorralError": "errors",
+    "ContainmentError": "model.errors",
+    "CorralError": "model.errors",
     "DEFAULT_DENYLIST": "rulebook",
     "DEFAULT_INTERPRETER_BLOCK": "rulebook",
-    "DENIED_EXIT_CODE": "model",
-    "Decision": "model",
-    "Finding": "model",
+    "DENIED_EXIT_CODE": "model.call",
+    "Decision": "model.call",
+    "Finding": "model.call",
     "Handle": "handle",
     "Limits": "config",
     "Output": "config",
-    "PolicyError": "errors",
+    "PolicyError": "model.errors",
     "Profile": "rulebook",
     "Sandbox": "sandbox",
     "SandboxConfig": "config",
-    "SandboxResult": "result",
-    "TIMED_OUT_EXIT_CODE": "model",
+    "SandboxResult": "model.result",
+    "TIMED_OUT_EXIT_CODE": "model.call",
     "Transaction": "transaction",
-    "TransactionError": "errors",
-    "Usage": "model",
-    "Verdict": "model",
-    "Violation": "model",
+    "TransactionError": "model.errors",
+    "Usage": "model.call",
+    "Verdict": "model.call",
+    "Violation": "model.call",
 }
 
 __all__ = [

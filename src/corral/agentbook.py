@@ -9,7 +9,7 @@ import os
 
 from corral._lib import netnames
 from corral._lib.records import Record, frozen
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

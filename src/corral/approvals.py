@@ -13,8 +13,8 @@ from time import monotonic, sleep, time
 from corral import owned
 from corral._lib.json_text import dumps
 from corral._lib.records import Record, frozen
-from corral.errors import PolicyError
-from corral.model import Decision
+from corral.model.call import Decision
+from corral.model.errors import PolicyError
 from corral.trust import digest_of
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.config import SandboxConfig
-    from corral.model import Call, Verdict
+    from corral.model.call import Call, Verdict
 
 SCHEMA = "corral.approval/1"
 APPROVAL_SECONDS = 7 * 24 * 3600.0

@@ -9,8 +9,8 @@ import os
 
 from corral import owned
 from corral._lib.json_text import dumps
-from corral.errors import AuditError, PolicyError
 from corral.ledger import Ledger
+from corral.model.errors import AuditError, PolicyError
 from corral.secrecy import may_hold_secret, secrets_of
 from corral.trust import digest_of
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from corral.config import SandboxConfig
     from corral.ledger import Link
-    from corral.model import Call, Connection, Decision, Finding, Verdict, Violation
-    from corral.result import SandboxResult
+    from corral.model.call import Call, Connection, Decision, Finding, Verdict, Violation
+    from corral.model.result import SandboxResult
 
 ID_BYTES = 16
 MAX_TEXT = 4096  # characters of a call; the rest is counted, and known by its hash

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.errors import ContainmentError
+from corral.model.errors import ContainmentError
 from corral.pool import Pool
 
 TYPE_CHECKING = False
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from corral.model import Violation
+    from corral.model.call import Violation
     from corral.pool import Inspect
     from corral.spawn import Warden
     from corral.transactions.place import Place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.config import MAX_SECONDS
-from corral.model import Call
+from corral.model.call import Call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

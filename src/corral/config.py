@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral._lib.records import Record, frozen
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 from corral.rulebook import Profile, default_denylist, default_interpreter_block, profile_named, profile_names
 
 TYPE_CHECKING = False

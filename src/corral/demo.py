@@ -12,7 +12,7 @@ from time import monotonic, sleep
 from corral._lib.records import Record, frozen
 from corral.config import Containment, Limits, SandboxConfig
 from corral.containment.temporary import directory_here
-from corral.model import Call
+from corral.model.call import Call
 from corral.sandbox import Sandbox
 from corral.unguarded import unguarded
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Self
 
-    from corral.result import SandboxResult
+    from corral.model.result import SandboxResult
 
 TIMEOUT_SECONDS = 0.5
 MAX_OUTPUT_BYTES = 2000

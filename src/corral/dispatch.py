@@ -6,8 +6,8 @@ import os
 from time import monotonic, time
 
 from corral.containment import wire
-from corral.errors import ContainmentError
 from corral.handle import Handle
+from corral.model.errors import ContainmentError
 from corral.streams import Streams, is_outer_end
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corral.audience import OnOutput
     from corral.config import SandboxConfig
     from corral.driver import OnResult
-    from corral.model import Call, Launch, Verdict
+    from corral.model.call import Call, Launch, Verdict
     from corral.pool import Pool
     from corral.spawn import Warden
 

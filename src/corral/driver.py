@@ -13,9 +13,9 @@ from time import monotonic
 from corral.audience import Audience
 from corral.capture import STREAM_NAMES, Capture, Captured
 from corral.containment import wire
-from corral.errors import ContainmentError
+from corral.model.errors import ContainmentError
+from corral.model.result import SandboxResult
 from corral.outcome import broken, ending_of, facts_of, lost, merges_errors, silent
-from corral.result import SandboxResult
 from corral.spawn import LONGEST_WAIT_SECONDS
 from corral.streams import FLOOD_BYTES, READ_BYTES, Streams
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from corral.audience import OnOutput
     from corral.config import SandboxConfig
-    from corral.model import Call, Launch, Verdict
+    from corral.model.call import Call, Launch, Verdict
     from corral.outcome import Ending
     from corral.pool import Pool
     from corral.spawn import Warden

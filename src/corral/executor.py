@@ -11,7 +11,7 @@ from collections import deque
 from importlib import import_module
 from threading import Condition, Lock, Thread
 
-from corral.errors import CorralError
+from corral.model.errors import CorralError
 from corral.source import Fed, Source
 
 TYPE_CHECKING = False

@@ -7,7 +7,7 @@ import stat
 from errno import EACCES, EISDIR
 
 from corral.machine import host_path, resolve_as_shown
-from corral.model import Decision
+from corral.model.call import Decision
 from corral.places import inside, place_of
 from corral.rulebook import effects
 

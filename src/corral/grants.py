@@ -8,7 +8,7 @@ from time import time
 
 from corral import owned
 from corral._lib.records import Record, frozen
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

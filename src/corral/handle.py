@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from corral.driver import OnResult
-    from corral.result import SandboxResult
+    from corral.model.result import SandboxResult
     from corral.streams import Chunk
 
 

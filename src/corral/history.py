@@ -10,8 +10,8 @@ import os
 from time import sleep
 
 from corral._lib.records import Record, frozen
-from corral.errors import AuditError
 from corral.ledger import LOG, NOTHING, is_genuine, link_of, older_files, read_head
+from corral.model.errors import AuditError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

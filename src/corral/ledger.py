@@ -13,7 +13,7 @@ from errno import ENOSPC
 from time import monotonic, sleep, time
 
 from corral._lib.timestamps import utc
-from corral.errors import AuditError
+from corral.model.errors import AuditError
 from corral.trust import digest_of
 
 SCHEMA = "corral.audit/1"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from corral._lib.terminal import clip, columns, pad, visible
-from corral.excerpt import one_line
 from corral.history import command_of
-from corral.model import Call, Decision
-from corral.record import badge, labelled
+from corral.model.call import Call, Decision
+from corral.model.excerpt import one_line
+from corral.model.render_result import badge, labelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

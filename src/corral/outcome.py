@@ -10,14 +10,14 @@ from corral._lib.records import Record, frozen
 from corral._lib.timestamps import utc
 from corral.containment import wire
 from corral.containment.denials import limit_hit
-from corral.model import NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, TIMED_OUT_EXIT_CODE, Usage, Violation
+from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, TIMED_OUT_EXIT_CODE, Usage, Violation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from corral.config import Limits
-    from corral.model import Call, Launch, Verdict
+    from corral.model.call import Call, Launch, Verdict
 
 # flag of an outcome: the kind of violation, the field of `limits`, and whether the hit itself was not seen
 _LIMIT_FLAGS = {

@@ -6,7 +6,7 @@ import os
 import stat
 from errno import EINVAL
 
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

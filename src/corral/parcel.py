@@ -6,7 +6,7 @@ import io
 import os
 import tarfile
 
-from corral.errors import CorralError
+from corral.model.errors import CorralError
 from corral.places import inside
 
 MAX_PARCEL_BYTES = 1024**3  # against a project that no memory takes; such a one belongs on a disk that all share

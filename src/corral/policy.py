@@ -11,7 +11,7 @@ from errno import ELOOP
 from corral import owned
 from corral._lib.records import Record, frozen
 from corral.config import Containment, SandboxConfig, checked_root
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import os
 import sys
 
 from corral import owned
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 from corral.rulebook import build
 from corral.trust import digest_of
 

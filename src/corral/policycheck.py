@@ -9,7 +9,7 @@ from corral._lib.records import Record, frozen
 from corral.axes import owner
 from corral.config import SandboxConfig
 from corral.machine import Machine
-from corral.model import Call, Decision
+from corral.model.call import Call, Decision
 from corral.policyfile import at_place
 from corral.policykeys import DECISIONS
 from corral.policymerge import rule_of, table_of
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from corral.model import Verdict
+    from corral.model.call import Verdict
 
 _ROOT = "/nonexistent/project"  # of examples; they name what lies in any project
 

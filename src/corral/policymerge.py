@@ -13,8 +13,8 @@ from corral.config import (
     Output,
     SandboxConfig,
 )
-from corral.errors import PolicyError
-from corral.model import Decision
+from corral.model.call import Decision
+from corral.model.errors import PolicyError
 from corral.policykeys import DECIDED, KEYS, LISTS, is_tighter
 from corral.rulebook import CommandRule, Profile, default_denylist, default_interpreter_block, profile_named
 

@@ -15,7 +15,7 @@ from errno import EIO
 from time import monotonic
 
 from corral.containment import wire
-from corral.errors import ContainmentError
+from corral.model.errors import ContainmentError
 from corral.spawn import Keeper, Warden
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from corral.capture import Capture
-    from corral.model import Connection, Violation
+    from corral.model.call import Connection, Violation
 
     Inspect = Callable[..., tuple[Violation, ...]]
     Lend = Callable[[], Sequence[int]]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.config import SandboxConfig
-    from corral.model import Call, Verdict
+    from corral.model.call import Call, Verdict
 
     Answers = tuple[tuple[Callable[..., object], tuple[str, ...], object], ...]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import marshal
 
 from corral._lib.records import Record, frozen
-from corral.errors import PolicyError
-from corral.model import Decision
+from corral.model.call import Decision
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

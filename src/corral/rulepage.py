@@ -7,7 +7,7 @@ from functools import cache
 from corral._lib.records import Record, frozen
 from corral.config import SandboxConfig
 from corral.machine import Machine
-from corral.model import Call
+from corral.model.call import Call
 from corral.rulebook import DEFAULT_DENYLIST, effects, group, profile_named, profile_names, row
 from corral.rulecompiler import read_tables
 from corral.vet import vet

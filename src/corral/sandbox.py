@@ -13,15 +13,15 @@ from corral.calls import call_of, input_of, timeout_of
 from corral.config import SandboxConfig
 from corral.containment.holding import Holding, unmet
 from corral.environment import HostEnvironment
-from corral.errors import ContainmentError
 from corral.handle import Finished
 from corral.launch import Failure, plan
 from corral.machine import Machine
-from corral.model import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Call, Decision, Launch, Verdict
+from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Call, Decision, Launch, Verdict
+from corral.model.errors import ContainmentError
+from corral.model.result import SandboxResult
 from corral.outcome import facts_of
 from corral.pool import Pool
 from corral.recall import Recall
-from corral.result import SandboxResult
 from corral.streams import checked_size
 
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ from signal import SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, pidfd_send_signal, valid_
 from time import monotonic, sleep
 
 from corral.containment import namespaces, tree, wire
-from corral.errors import ContainmentError
+from corral.model.errors import ContainmentError
 from corral.streams import READ_BYTES
 
 TYPE_CHECKING = False

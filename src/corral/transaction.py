@@ -9,8 +9,8 @@ import os
 
 from corral._lib.dirfd_tree import size_of
 from corral._lib.quoting import quoted
-from corral.errors import TransactionError
-from corral.model import Decision, Violation
+from corral.model.call import Decision, Violation
+from corral.model.errors import TransactionError
 from corral.rulebook import Profile, profile_named
 from corral.transactions.applying import MAX_NOTED_CHANGES, Applied, Look, apply
 from corral.transactions.changes import summary
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from corral.config import SandboxConfig
     from corral.containment.holding import Holding
     from corral.handle import Handle
-    from corral.model import Call, Verdict
-    from corral.result import SandboxResult
+    from corral.model.call import Call, Verdict
+    from corral.model.result import SandboxResult
     from corral.sandbox import Sandbox
     from corral.transactions.changes import Change
     from corral.workshop import Workshop

@@ -12,7 +12,7 @@ from stat import S_ISREG
 from time import time
 
 from corral import owned
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

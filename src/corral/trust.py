@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral import owned
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

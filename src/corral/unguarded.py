@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-from corral.model import Decision
+from corral.model.call import Decision
 from corral.rulebook import Profile, effects, profile_named
 
 TYPE_CHECKING = False

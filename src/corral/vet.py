@@ -6,7 +6,7 @@ from corral.axes import arguments, executable, paths, structure
 from corral.axes.telling import AXIS_OF
 from corral.expand import Word
 from corral.machine import Machine
-from corral.model import Axis, Call, Decision, Effect, Finding, Step, Verdict
+from corral.model.call import Axis, Call, Decision, Effect, Finding, Step, Verdict
 from corral.shell import Script
 from corral.unwrap.act import Act
 from corral.unwrap.commands import assign, command

@@ -6,7 +6,7 @@ import pytest
 
 from corral import DEFAULT_INTERPRETER_BLOCK, Containment, SandboxConfig
 from corral.axes import _check_argv_interpreter
-from corral.model import Call
+from corral.model.call import Call
 from corral.vet import vet
 
 ALLOWED = {

@@ -7,7 +7,7 @@ import pytest
 from corral import DEFAULT_DENYLIST, Decision, SandboxConfig
 from corral.axes import _check_executable_denylist
 from corral.machine import Machine
-from corral.model import Axis, Call
+from corral.model.call import Axis, Call
 from corral.vet import vet
 
 ALLOWED = {

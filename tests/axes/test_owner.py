@@ -5,7 +5,7 @@ import pytest
 from corral import SandboxConfig
 from corral.axes import owner
 from corral.machine import Machine
-from corral.model import Axis, Call, Decision
+from corral.model.call import Axis, Call, Decision
 from corral.policycheck import config_of
 from corral.policyfile import parse
 from corral.vet import acts_of, vet

@@ -8,7 +8,7 @@ import pytest
 
 from corral import Containment, Decision, SandboxConfig
 from corral.axes import _check_path_jail
-from corral.model import Axis, Call
+from corral.model.call import Axis, Call
 from corral.vet import vet
 
 ALLOWED = {

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from corral import Containment, Profile, SandboxConfig
 from corral._lib.netnames import Grants
-from corral.model import Call, Decision
+from corral.model.call import Call, Decision
 from corral.rulebook import effects, profile_named
 from corral.unwrap.network import destination
 from corral.vet import trace, vet

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from corral import Decision, SandboxConfig
 from corral.axes import _check_shell_metachars
 from corral.axes.structure import MAX_ARGUMENT_BYTES, MAX_ARGUMENTS
-from corral.model import Axis, Call
+from corral.model.call import Axis, Call
 from corral.vet import vet
 
 METACHARACTERS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral import SandboxConfig
-from corral.model import Call
+from corral.model.call import Call
 from corral.vet import vet
 
 ROOT = "/usr/share"  # neither scratch nor a home, wherever the tests run

@@ -348,7 +348,7 @@ class Driver:
 
     def box(self, settings: dict[str, Any]) -> Any:
         from corral import Containment, Limits, Profile, Sandbox, SandboxConfig
-        from corral.model import Decision
+        from corral.model.call import Decision
         from corral.rulebook import effects, profile_named
 
         key = json.dumps(settings, sort_keys=True)

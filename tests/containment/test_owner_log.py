@@ -11,7 +11,7 @@ from attempt import run_attack
 from corral import Containment, PolicyError, Sandbox
 from corral.audit import Log, directory
 from corral.history import verify
-from corral.model import Call, Verdict
+from corral.model.call import Call, Verdict
 
 ATTEMPTS = {
     "read it": "return open(facts['log']).read()",

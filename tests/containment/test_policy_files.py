@@ -8,7 +8,7 @@ import pytest
 from attempt import must_hold
 
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
-from corral.model import Call, Decision
+from corral.model.call import Call, Decision
 from corral.policy import load
 from corral.vet import vet
 

@@ -13,7 +13,7 @@ import pytest
 import corral
 from corral import Containment, Sandbox
 from corral.containment import toolchains, view
-from corral.errors import ContainmentError
+from corral.model.errors import ContainmentError
 
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
 
@@ -160,7 +160,7 @@ def test_a_tree_deeper_than_a_path_is_said(project: Path, open_sandbox: Callable
 PROGRAM = """
 import os, sys
 from corral import Containment, Profile, Sandbox, SandboxConfig
-from corral.model import Decision
+from corral.model.call import Decision
 from corral.rulebook import effects, profile_named
 groups = dict.fromkeys(profile_named("strict").groups, Decision.ALLOW)
 profile = Profile("open", dict.fromkeys(effects(), Decision.ALLOW), groups)

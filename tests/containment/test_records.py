@@ -15,7 +15,7 @@ from corral import Sandbox, SandboxConfig, Violation
 from corral.containment import audit, view
 from corral.containment.audit import LANDLOCK_ACCESS, LANDLOCK_DOMAIN, SECCOMP, Denial, Listener, parse
 from corral.containment.denials import ended_by_filter, from_kernel
-from corral.result import SandboxResult
+from corral.model.result import SandboxResult
 from observe import eventually
 
 AT = "1763197404.268"

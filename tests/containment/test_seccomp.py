@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from corral import Containment, Sandbox, SandboxConfig
 from corral.containment import seccomp
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

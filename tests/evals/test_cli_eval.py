@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from corral.errors import CorralError
 from corral.evals.evaluate import evaluate
 from corral.evals.journal import Journal, place
 from corral.evals.results import write
 from corral.evals.taskfile import load
+from corral.model.errors import CorralError
 from observe import alive, eventually, unique_seconds
 from screen import Screen
 

@@ -12,7 +12,7 @@ from corral import Limits
 from corral.containment.layers import LAYERS
 from corral.evals.settling import WAYS
 from corral.evals.taskfile import FIXTURES, load
-from corral.model import Axis
+from corral.model.call import Axis
 
 DEADLINE_SECONDS = 300
 # Bytes are counted once they pass through the proxy, and a task has no server outside to send any.

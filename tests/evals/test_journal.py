@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from corral.errors import CorralError
 from corral.evals import evaluate as evaluating
 from corral.evals.evaluate import evaluate
 from corral.evals.journal import Journal, place
 from corral.evals.outcome import Outcome
 from corral.evals.task import Task
+from corral.model.errors import CorralError
 
 
 def tasks(count: int) -> list[Task]:

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from corral import Containment, Sandbox, SandboxConfig, SandboxResult
-from corral.errors import CorralError
 from corral.evals.evaluate import evaluate
 from corral.evals.journal import Journal, place
 from corral.evals.running import Trials
 from corral.evals.task import Task
 from corral.evals.taskfile import FIXTURES, load
 from corral.integrations.ray import Ray
+from corral.model.errors import CorralError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from observe import alive, children, eventually, exist, unique_seconds

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from corral import PolicyError
 from corral.gates import Chain, Refusal, Ruling, ToolCall
-from corral.model import Decision
+from corral.model.call import Decision
 
 CALL = ToolCall("read_file", {"path": "a.py"}, "call-1")
 NO = Refusal("gate-no", "It is closed.", "Go round.")

@@ -32,9 +32,9 @@ from corral.gates import (
 from corral.gates.touched import touched
 from corral.integrations.workbench import arun_merged, run_merged
 from corral.ledger import LOG
-from corral.model import Call, Decision
+from corral.model.call import Call, Decision
 
-SCHEMA = json.loads((Path(corral.__file__).parent / "schemas" / "audit.schema.json").read_text())
+SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "audit.schema.json").read_text())
 NO_WORDS = Pattern("no-secret-word", "xyzzy", "It says the word.", "Do not say it.")
 
 

@@ -14,7 +14,7 @@ from mcp import Client, MCPError
 from mcp_client_ways import WAYS, Home, Served, connected, drive, eventually, served, told
 
 from corral.integrations.mcp.jobs import MAX_RUNNING
-from corral.result import SandboxResult
+from corral.model.result import SandboxResult
 from observe import alive, unique_seconds
 
 

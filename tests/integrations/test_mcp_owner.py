@@ -13,7 +13,7 @@ from mcp_types import ElicitResult, InputRequiredResult, ListRootsResult, Root
 
 from corral import Sandbox, approvals, policy
 from corral.integrations.mcp.questions import MAX_OPEN, MAX_QUESTION, Questions
-from corral.model import Axis, Call, Decision, Finding, Verdict
+from corral.model.call import Axis, Call, Decision, Finding, Verdict
 from observe import alive, unique_seconds
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]

@@ -18,7 +18,7 @@ from corral import Sandbox, SandboxResult, Usage, Verdict, Violation
 from corral.gates import GatedSandbox, Pattern, Patterns
 from corral.integrations.prometheus import CONTENT_TYPE, MAX_SERIES, Metrics, serve
 from corral.integrations.telemetry import DURATION_BUCKETS
-from corral.model import Axis, Decision, Finding
+from corral.model.call import Axis, Decision, Finding
 
 SOURCE = str(Path(corral.__file__).parents[1])
 

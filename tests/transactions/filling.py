@@ -11,7 +11,7 @@ from pathlib import Path
 
 from worlds import World, owner, tree
 
-from corral.errors import TransactionError
+from corral.model.errors import TransactionError
 from corral.transactions.applying import history, undo
 
 PAGE = 4096

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from worlds import World, owner, tree
 
-from corral.errors import PolicyError, TransactionError
+from corral.model.errors import PolicyError, TransactionError
 from corral.transactions import book, place
 from corral.transactions.applying import history, undo
 

@@ -13,7 +13,7 @@ import pytest
 from steps import at_step, is_clean, made
 from worlds import tree
 
-from corral.errors import TransactionError
+from corral.model.errors import TransactionError
 from corral.transactions.applying import history, undo
 
 pytestmark = pytest.mark.real

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from worlds import World, owner, tree
 
-from corral.errors import TransactionError
+from corral.model.errors import TransactionError
 from corral.transactions import book
 from corral.transactions.applying import history, undo
 from corral.transactions.identity import identity

@@ -7,7 +7,7 @@ import pytest
 from worlds import World
 
 from corral.containment import scratch
-from corral.errors import TransactionError
+from corral.model.errors import TransactionError
 from corral.transactions import place
 from corral.transactions.applying import history, undo
 from corral.transactions.book import Book

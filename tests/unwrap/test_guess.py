@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from corral import Decision, SandboxConfig
-from corral.model import Call
+from corral.model.call import Call
 from corral.vet import vet
 
 if TYPE_CHECKING:

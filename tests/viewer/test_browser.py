@@ -18,7 +18,7 @@ from corral.evals.outcome import Outcome
 from corral.evals.results import RESULTS
 from corral.gates import GatedSandbox, ToolAllowlist, noted
 from corral.integrations.otel import instrument
-from corral.model import Call, Connection
+from corral.model.call import Call, Connection
 from corral.viewer import LiveView, calls, page, write
 from corral.viewer.feed import Feed, dumps
 from corral.viewer.parts import Reader

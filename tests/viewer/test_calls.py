@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.model import Axis, Decision, Finding, Usage, Verdict, Violation
-from corral.result import SandboxResult
+from corral.model.call import Axis, Decision, Finding, Usage, Verdict, Violation
+from corral.model.result import SandboxResult
 from corral.viewer import calls
 from corral.viewer.feed import dumps
 

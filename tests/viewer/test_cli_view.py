@@ -15,7 +15,7 @@ from corral.audit import Log
 from corral.cli import main
 from corral.config import SandboxConfig
 from corral.evals.results import RESULTS
-from corral.model import Call, Verdict
+from corral.model.call import Call, Verdict
 from screen import Screen
 
 DEADLINE_SECONDS = 60

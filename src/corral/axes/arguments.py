@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.axes.telling import AXIS_OF, merged
-from corral.model import Axis, Call, Decision, Finding
+from corral.model.call import Axis, Call, Decision, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.axes.telling import shown
-from corral.model import Axis, Call, Decision, Finding
+from corral.model.call import Axis, Call, Decision, Finding
 from corral.rulebook import group
 
 TYPE_CHECKING = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from corral._lib.records import Record, frozen
 from corral.axes.telling import AXIS_OF, shown
 from corral.braces import HOLE
-from corral.model import Axis, Decision, Finding
+from corral.model.call import Axis, Decision, Finding
 from corral.unwrap.act import Act
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.axes.telling import finding, shown
 from corral.braces import HOLE
 from corral.expand import NUMBER
-from corral.model import Axis, Call, Decision, Finding
+from corral.model.call import Axis, Call, Decision, Finding
 from corral.places import inside, is_credentials, is_program, is_standard, place_of
 
 TYPE_CHECKING = False

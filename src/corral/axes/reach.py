@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from corral._lib.netnames import Grants, written
 from corral.axes.telling import finding
-from corral.model import Decision, Finding
+from corral.model.call import Decision, Finding
 from corral.unwrap.network import destination, effect_of
 
 TYPE_CHECKING = False

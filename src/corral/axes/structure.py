@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral._lib.lazy_regex import pattern
 from corral.axes.telling import AXIS_OF, finding, shown
-from corral.model import Axis, Call, Decision, Finding
+from corral.model.call import Axis, Call, Decision, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.model import Axis, Decision, Finding
+from corral.model.call import Axis, Decision, Finding
 from corral.rulebook import effects
 
 TYPE_CHECKING = False

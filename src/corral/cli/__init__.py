@@ -8,8 +8,8 @@ from errno import EACCES, EDQUOT, EFBIG, EIO, EISDIR, ELOOP, ENOSPC, ENOTDIR, EP
 from io import BufferedWriter, FileIO, TextIOWrapper
 
 from corral._lib.terminal import message
-from corral.errors import CorralError
-from corral.record import FAILURE_STATUS
+from corral.model.errors import CorralError
+from corral.model.render_result import FAILURE_STATUS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

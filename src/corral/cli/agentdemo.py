@@ -8,8 +8,8 @@ import tempfile
 
 from corral._lib.terminal import clip, terminal_of, visible, wrap
 from corral.containment.temporary import directory_here
-from corral.errors import CorralError
-from corral.record import json_text
+from corral.model.errors import CorralError
+from corral.model.render_result import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.errors import AuditError, CorralError, PolicyError
+from corral.model.errors import AuditError, CorralError, PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from corral._lib.terminal import Terminal
     from corral.config import SandboxConfig
     from corral.machine import Machine
-    from corral.model import Call, Verdict
+    from corral.model.call import Call, Verdict
 
 ONCE, PROJECT, SHOW = ("o", "once", "y", "yes"), ("p", "project"), ("s", "show")
 
@@ -96,7 +96,7 @@ class Asking:
 
     def _log(self, call: Call, verdict: Verdict, said: str) -> None:
         from corral.audit import Log  # noqa: PLC0415
-        from corral.model import Decision  # noqa: PLC0415
+        from corral.model.call import Decision  # noqa: PLC0415
 
         try:
             Log(self._config, event="grant").verdict(call, verdict, decision=Decision.ALLOW, reason=said)

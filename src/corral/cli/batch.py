@@ -17,7 +17,7 @@ from corral.cli.run import Record
 from corral.cli.statusline import StatusLine
 from corral.config import MAX_SECONDS
 from corral.executor import executor_named, stream
-from corral.record import json_text
+from corral.model.render_result import json_text
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import IO, Any, Self
 
     from corral.executor import Work, Worker
-    from corral.result import SandboxResult
+    from corral.model.result import SandboxResult
 
     Item = tuple[object, Entry | str]
 

@@ -8,7 +8,7 @@ import os
 from corral._lib.records import Record, frozen
 from corral.cli.arguments import verb_parser
 from corral.cli.helptext import CALLS, VERBS
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from corral.handle import Handle
-    from corral.model import Call
-    from corral.result import SandboxResult
+    from corral.model.call import Call
+    from corral.model.result import SandboxResult
     from corral.sandbox import Sandbox
     from corral.transaction import Transaction
 

@@ -8,9 +8,9 @@ import sys
 from corral._lib.terminal import clip, columns, pad, terminal_of, visible, wrap
 from corral.cli.nextsteps import install_steps, own_name
 from corral.demo import CASES, TIMEOUT_SECONDS, Outcome, Trial, run_demo
-from corral.errors import ContainmentError
-from corral.excerpt import one_line
-from corral.record import json_text
+from corral.model.errors import ContainmentError
+from corral.model.excerpt import one_line
+from corral.model.render_result import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corral._lib.terminal import Terminal
-    from corral.model import Call
+    from corral.model.call import Call
 
 CANNOT_CONTAIN_STATUS = 3
 MAX_TEXT_COLUMNS = 100  # longer lines are hard to read

@@ -6,8 +6,8 @@ import os
 import sys
 
 from corral.cli.trying import note, refuse_inside
+from corral.model.render_result import json_text
 from corral.policy import load
-from corral.record import json_text
 from corral.transaction import noted
 from corral.transactions.place import pending, waiting
 

@@ -8,9 +8,9 @@ import sys
 from corral._lib.terminal import visible
 from corral.audit import Log
 from corral.config import checked_root
-from corral.errors import AuditError
+from corral.model.errors import AuditError
+from corral.model.render_result import json_text
 from corral.policy import project_file
-from corral.record import json_text
 from corral.trust import distrust
 
 TYPE_CHECKING = False

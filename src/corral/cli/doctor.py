@@ -13,10 +13,10 @@ from corral.containment.temporary import directory_here
 from corral.doctor.examine import Check, examine
 from corral.doctor.facts import gather
 from corral.doctor.report import report_text
-from corral.errors import PolicyError
 from corral.integrations.canary import hook_checks
+from corral.model.errors import PolicyError
+from corral.model.render_result import json_text
 from corral.policy import load
-from corral.record import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

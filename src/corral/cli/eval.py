@@ -9,7 +9,6 @@ from time import monotonic, time
 
 from corral._lib.terminal import message, terminal_of, visible
 from corral.cli.statusline import StatusLine
-from corral.errors import CorralError
 from corral.evals.compare import compare
 from corral.evals.evaluate import evaluate
 from corral.evals.journal import NAME, Journal
@@ -17,7 +16,8 @@ from corral.evals.results import forget, read, summary, write
 from corral.evals.taskfile import FIXTURES, TaskError, load
 from corral.evals.telling import comparison_text, outcome_text, progress_text, summary_text
 from corral.integrations.placing import project_of
-from corral.record import FAILURE_STATUS, json_text
+from corral.model.errors import CorralError
+from corral.model.render_result import FAILURE_STATUS, json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

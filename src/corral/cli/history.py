@@ -10,8 +10,8 @@ from corral._lib.timestamps import utc
 from corral.cli.changetext import change_line, diff_lines
 from corral.cli.trying import refuse_inside
 from corral.config import checked_root
-from corral.errors import TransactionError
-from corral.record import json_text
+from corral.model.errors import TransactionError
+from corral.model.render_result import json_text
 from corral.transactions.applying import Look, history
 from corral.transactions.changes import Change, summary
 from corral.transactions.place import pending

@@ -8,12 +8,12 @@ import sys
 from corral import owned
 from corral._lib.terminal import visible
 from corral.config import DEFAULT_TIMEOUT_SECONDS, checked_root
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
+from corral.model.render_result import json_text
 from corral.policy import owner_file, project_file
 from corral.policycheck import compiled
 from corral.policyfile import parse
 from corral.projectkinds import KINDS
-from corral.record import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ import tempfile
 
 from corral._lib.terminal import terminal_of, visible, wrap
 from corral.containment.temporary import directory_here
-from corral.errors import PolicyError
 from corral.integrations.canary import FAIL, prove
 from corral.integrations.hosts import HOSTS, PROJECT, USER, is_used
 from corral.integrations.installing import apply, plan_install
 from corral.integrations.placing import is_temporary, project_of, refuse_writable
 from corral.integrations.settingsfile import SettingsError
-from corral.record import FAILURE_STATUS, json_text
+from corral.model.errors import PolicyError
+from corral.model.render_result import FAILURE_STATUS, json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

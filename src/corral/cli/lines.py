@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from corral._lib.terminal import visible
-from corral.model import Call
+from corral.model.call import Call
 from corral.vet import vet
 
 TYPE_CHECKING = False

@@ -10,7 +10,7 @@ import os
 from corral._lib.netnames import Grants, grant
 from corral._lib.terminal import terminal_of, visible
 from corral.audit import Log
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

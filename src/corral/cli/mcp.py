@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.errors import CorralError
+from corral.model.errors import CorralError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ import sys
 
 from corral._lib.terminal import terminal_of, visible
 from corral.config import checked_root
+from corral.model.render_result import json_text
 from corral.policy import load, owner_file, project_file, read
 from corral.policycheck import outcomes
 from corral.policyfile import parse
 from corral.policyschema import schema
 from corral.policytext import lines, to_dict
-from corral.record import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

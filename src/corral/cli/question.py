@@ -9,8 +9,8 @@ import os
 
 from corral._lib.terminal import visible
 from corral.approvals import APPROVAL_SECONDS
-from corral.excerpt import quoted_lines
-from corral.record import finding_lines, labelled, step_lines
+from corral.model.excerpt import quoted_lines
+from corral.model.render_result import finding_lines, labelled, step_lines
 from corral.vet import trace
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from corral.approvals import Approval
     from corral.config import Containment, SandboxConfig
     from corral.machine import Machine
-    from corral.model import Call, Verdict
+    from corral.model.call import Call, Verdict
 
 DAYS = int(APPROVAL_SECONDS // 86400)
 MAX_LINES = 24  # of the call, of its findings, of its effects: more is shown when it is asked for

@@ -7,8 +7,8 @@ import sys
 
 from corral._lib.terminal import terminal_of, visible
 from corral.cli.nearest import MAX_MATCHES, slips
-from corral.model import Axis
-from corral.record import FAILURE_STATUS, QUESTION, json_text, labelled
+from corral.model.call import Axis
+from corral.model.render_result import FAILURE_STATUS, QUESTION, json_text, labelled
 from corral.rulepage import page_of, rule_ids
 
 TYPE_CHECKING = False

@@ -16,9 +16,9 @@ from corral.config import checked_root
 from corral.containment import layers
 from corral.containment.holding import unmet
 from corral.containment.temporary import make
-from corral.errors import CorralError, PolicyError
+from corral.model.errors import CorralError, PolicyError
+from corral.model.render_result import FAILURE_STATUS, json_text
 from corral.policy import load
-from corral.record import FAILURE_STATUS, json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

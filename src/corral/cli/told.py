@@ -11,8 +11,8 @@ import stat
 from corral._lib.quoting import quoted
 from corral.config import LOADER_VARIABLES
 from corral.environment import CREDENTIAL_WORDS
-from corral.errors import PolicyError
 from corral.grants import pending_directory
+from corral.model.errors import PolicyError
 from corral.places import inside
 from corral.rulebook import variable
 
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.model import Call
+    from corral.model.call import Call
     from corral.sandbox import Sandbox
 
 KEPT = "CORRAL_EXPORTED"  # in the host's shell: the names of what commands have exported there, between colons

@@ -10,10 +10,10 @@ from corral._lib.terminal import terminal_of, visible
 from corral.audit import Log
 from corral.cli.person import Person, why_nobody
 from corral.config import checked_root
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
+from corral.model.render_result import json_text
 from corral.policy import load, project_file, read
 from corral.policytext import setting_text
-from corral.record import json_text
 from corral.trust import digest_of, is_trusted, trust, trusted
 
 TYPE_CHECKING = False

@@ -17,8 +17,8 @@ from corral.cli.changetext import MAX_LINES, applied_lines, bounded, diff_lines
 from corral.cli.check import call_of, config_of, machine_of
 from corral.cli.person import Person, why_nobody, why_not_ours, why_not_outside
 from corral.cli.run import Record, drive, tell_violations
-from corral.errors import AuditError, CorralError, TransactionError
-from corral.record import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text
+from corral.model.errors import AuditError, CorralError, TransactionError
+from corral.model.render_result import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text
 from corral.sandbox import Sandbox
 from corral.transaction import noted
 from corral.transactions.changes import summary
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corral.config import SandboxConfig
-    from corral.model import Call
-    from corral.result import SandboxResult
+    from corral.model.call import Call
+    from corral.model.result import SandboxResult
     from corral.transaction import Transaction
     from corral.transactions.applying import Applied
 

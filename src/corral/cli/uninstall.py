@@ -10,7 +10,7 @@ from corral.cli.install import DECLINED_STATUS, decided, place
 from corral.integrations.hosts import HOSTS, PROJECT, USER, settings_path
 from corral.integrations.installing import apply, installed_hooks, plan_uninstall
 from corral.integrations.settingsfile import SettingsError
-from corral.record import json_text
+from corral.model.render_result import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

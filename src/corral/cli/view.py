@@ -11,8 +11,8 @@ from corral._lib.terminal import visible
 from corral.audit import directory
 from corral.cli.log import wish_of
 from corral.cli.statusline import StatusLine
-from corral.errors import CorralError
-from corral.record import json_text
+from corral.model.errors import CorralError
+from corral.model.render_result import json_text
 from corral.viewer import page, write
 from corral.viewer.feed import Feed
 from corral.viewer.parts import Reader

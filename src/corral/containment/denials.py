@@ -12,7 +12,7 @@ from corral._lib.netnames import Grants
 from corral.config import Limits
 from corral.containment import messages
 from corral.containment.sight import Sight, granted
-from corral.model import Violation
+from corral.model.call import Violation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

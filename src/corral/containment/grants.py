@@ -6,7 +6,7 @@ import os
 
 from corral import owned
 from corral._lib.records import Record, frozen
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 from corral.places import inside
 from corral.rulebook import places
 

@@ -11,14 +11,14 @@ from corral.containment.links import Links
 from corral.containment.masks import Masks
 from corral.containment.planted import Watch
 from corral.containment.wire import pack_plan
-from corral.errors import ContainmentError
+from corral.model.errors import ContainmentError
 from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.config import SandboxConfig
     from corral.containment.traffic import Traffic
-    from corral.model import Violation
+    from corral.model.call import Violation
 
 SIGSYS = 31
 

@@ -6,7 +6,7 @@ import os
 
 from corral._lib.fork_lock import OwnLock
 from corral.containment.quarantine import INSTEAD, move_away, open_directory
-from corral.model import Violation
+from corral.model.call import Violation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

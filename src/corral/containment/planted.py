@@ -25,7 +25,7 @@ from corral.containment.repositories import (
     suspects,
     target_of,
 )
-from corral.model import Violation
+from corral.model.call import Violation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

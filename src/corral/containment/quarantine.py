@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.model import Violation
+from corral.model.call import Violation
 from corral.places import inside
 
 TYPE_CHECKING = False

@@ -9,9 +9,9 @@ import os
 
 from corral.containment import grants
 from corral.containment.masks import matches
-from corral.errors import PolicyError
 from corral.installation import own_links, own_paths
-from corral.model import Violation
+from corral.model.call import Violation
+from corral.model.errors import PolicyError
 from corral.places import inside
 
 TYPE_CHECKING = False

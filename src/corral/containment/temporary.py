@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 
-from corral.errors import ContainmentError
+from corral.model.errors import ContainmentError
 from corral.owned import PROJECT_MARKS
 
 TYPE_CHECKING = False

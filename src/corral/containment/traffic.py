@@ -12,8 +12,8 @@ from corral.containment import wire
 from corral.containment.proxy import HOST, PORT
 from corral.containment.proxy.journal import OTHERS, REFUSED, Journal, folded, new
 from corral.containment.sight import granted
-from corral.errors import ContainmentError
-from corral.model import Connection, Violation
+from corral.model.call import Connection, Violation
+from corral.model.errors import ContainmentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

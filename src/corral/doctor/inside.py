@@ -9,7 +9,7 @@ import tempfile
 
 from corral._lib.records import Record, frozen
 from corral.containment.temporary import directory_here
-from corral.errors import CorralError
+from corral.model.errors import CorralError
 from corral.sandbox import Sandbox
 from corral.unguarded import kept_in, unguarded
 

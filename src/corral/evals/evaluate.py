@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import time
 
 from corral import __version__
-from corral.errors import CorralError
 from corral.evals.running import PREFIX, Trials
 from corral.executor import executor_named, stream
+from corral.model.errors import CorralError
 from corral.throwaway import Throwaway
 from corral.unguarded import kept_in
 

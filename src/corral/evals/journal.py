@@ -13,8 +13,8 @@ from hashlib import blake2b
 
 from corral import __version__, owned
 from corral._lib.timestamps import utc
-from corral.errors import CorralError
 from corral.evals.outcome import Outcome
+from corral.model.errors import CorralError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

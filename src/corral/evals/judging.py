@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from corral.result import SandboxResult
+    from corral.model.result import SandboxResult
 
 MAX_SHOWN = 200  # characters of a text in a difference
 

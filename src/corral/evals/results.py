@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from xml.sax.saxutils import escape, quoteattr
 
 from corral._lib.records import Record, frozen
-from corral.errors import CorralError
 from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, STATUSES, Outcome
+from corral.model.errors import CorralError
 from corral.outputfiles import OutputDirectory
 from corral.owned import read_file
 

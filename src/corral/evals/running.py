@@ -11,11 +11,11 @@ from time import perf_counter
 
 from corral.batch import Runner
 from corral.containment.scratch import remove
-from corral.errors import ContainmentError, CorralError
 from corral.evals.judging import differences, file_difference, replaced
 from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, Outcome
 from corral.evals.settling import settle
 from corral.evals.task import entry_of
+from corral.model.errors import ContainmentError, CorralError
 from corral.sandbox import Sandbox
 from corral.throwaway import Throwaway
 from corral.transaction import judged_as
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.evals.task import Task
-    from corral.result import SandboxResult
+    from corral.model.result import SandboxResult
     from corral.transaction import Transaction
 
 MAX_EXCERPT = 1000  # characters of what a call printed, kept where it is not as expected

@@ -7,10 +7,10 @@ import re
 
 from corral.containment.layers import LAYERS
 from corral.containment.temporary import directory_here
-from corral.errors import PolicyError
 from corral.evals.outcome import OF_TRANSACTION
 from corral.evals.settling import DISCARD, KINDS, RENAMED, WAYS
 from corral.evals.task import RECORDS, SETTINGS, config_of
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import re
 import tomllib
 
 from corral._lib.terminal import visible
-from corral.errors import CorralError
 from corral.evals.journal import NAME, place
 from corral.evals.results import RESULTS
 from corral.evals.task import Task
 from corral.evals.taskcheck import AS_IN, default_problems, problems
+from corral.model.errors import CorralError
 from corral.owned import read_file
 from corral.tomlplaces import places
 

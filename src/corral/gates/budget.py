@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from corral.errors import PolicyError
 from corral.gates.model import Refusal
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from time import time
 
-from corral.errors import PolicyError
 from corral.gates.model import Refusal, Ruling
-from corral.model import Decision
+from corral.model.call import Decision
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import os
 import stat
 from hashlib import sha256
 
-from corral.errors import PolicyError
 from corral.gates.recency import ABSENT
+from corral.model.errors import PolicyError
 
 READ_BYTES = 1024 * 1024
 MAX_HASHED_BYTES = 16 * 1024 * 1024  # of a larger file, size and times must do: hashing would hold up every call

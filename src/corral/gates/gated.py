@@ -14,9 +14,9 @@ from corral.gates.model import ToolCall
 from corral.gates.recency import Recency
 from corral.gates.touched import touched
 from corral.handle import Finished
-from corral.model import DENIED_EXIT_CODE, Call, Decision, Verdict
+from corral.model.call import DENIED_EXIT_CODE, Call, Decision, Verdict
+from corral.model.result import SandboxResult
 from corral.outcome import facts_of
-from corral.result import SandboxResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from corral._lib.records import Record, frozen
-from corral.errors import PolicyError
-from corral.model import Decision
+from corral.model.call import Decision
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Protocol
 
-    from corral.model import Verdict
+    from corral.model.call import Verdict
 
     class Gate(Protocol):
         """One gate. `judge` changes nothing; in `adecide` and `apassage` it may also return an awaitable of its answer.

@@ -9,8 +9,8 @@ import re
 from fnmatch import fnmatchcase
 
 from corral._lib.records import Record, frozen
-from corral.errors import PolicyError
 from corral.gates.model import Refusal
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

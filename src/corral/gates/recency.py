@@ -8,8 +8,8 @@ from __future__ import annotations
 from _thread import allocate_lock
 
 from corral._lib.records import Record, frozen
-from corral.errors import PolicyError
 from corral.gates.model import Refusal
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from _thread import allocate_lock
 from collections import deque
 
 from corral._lib.records import Record, frozen
-from corral.errors import PolicyError
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from corral.vet import acts_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.config import SandboxConfig
-    from corral.model import Call
+    from corral.model.call import Call
 
 _CHANGES = frozenset({"writes", "deletes"})
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from corral.result import SandboxResult
+    from corral.model.result import SandboxResult
     from corral.sandbox import Sandbox
 
 T = TypeVar("T")

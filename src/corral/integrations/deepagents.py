@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from corral.errors import ContainmentError
 from corral.integrations.commandfiles import CommandFiles, now
 from corral.integrations.extras import missing
 from corral.integrations.workbench import Gathered, open_box, run_merged
-from corral.model import NOT_EXECUTABLE_EXIT_CODE, TIMED_OUT_EXIT_CODE
+from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, TIMED_OUT_EXIT_CODE
+from corral.model.errors import ContainmentError
 
 try:
     from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse

@@ -12,11 +12,11 @@ from errno import EACCES
 
 from corral.containment.scratch import remove
 from corral.containment.temporary import make
-from corral.errors import ContainmentError
 from corral.integrations.commandfiles import CommandFiles, TooLarge
 from corral.integrations.extras import missing
 from corral.integrations.workbench import Gathered, open_box
-from corral.model import NOT_EXECUTABLE_EXIT_CODE
+from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
+from corral.model.errors import ContainmentError
 from corral.places import inside
 
 try:

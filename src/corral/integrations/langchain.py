@@ -15,7 +15,7 @@ from threading import Thread
 from corral._lib.quoting import quoted
 from corral.integrations.extras import missing
 from corral.integrations.workbench import open_box
-from corral.model import NOT_EXECUTABLE_EXIT_CODE
+from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
 
 try:
     from langchain.agents.middleware._execution import BaseExecutionPolicy  # it is exported nowhere else

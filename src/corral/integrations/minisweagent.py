@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import platform
 
-from corral.errors import ContainmentError
 from corral.integrations.extras import missing
 from corral.integrations.workbench import open_box, run_merged
-from corral.model import NOT_EXECUTABLE_EXIT_CODE
+from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
+from corral.model.errors import ContainmentError
 
 try:
     from minisweagent.exceptions import Submitted

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 from corral.integrations.extras import missing
 from corral.integrations.workbench import open_box
-from corral.model import NOT_EXECUTABLE_EXIT_CODE, Decision
+from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, Decision
 
 try:
     from agents import ShellCallOutcome, ShellCommandOutput, ShellResult
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import os
     from typing import Any
 
-    from corral.model import Call, Verdict
-    from corral.result import SandboxResult
+    from corral.model.call import Call, Verdict
+    from corral.model.result import SandboxResult
     from corral.sandbox import Sandbox
 
 _call_id: ContextVar[str] = ContextVar("call_id", default="")

@@ -22,10 +22,10 @@ except ImportError as error:
     raise missing("otel", error) from error
 
 import corral
-from corral.errors import ContainmentError
 from corral.integrations import telemetry
 from corral.integrations.otelattributes import attributes_of, rule_attributes, words_of
 from corral.integrations.telemetry import DURATION_BUCKETS
+from corral.model.errors import ContainmentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from corral.gates import GatedSandbox, Ruling
     from corral.handle import Handle
-    from corral.model import Verdict
-    from corral.result import SandboxResult
+    from corral.model.call import Verdict
+    from corral.model.result import SandboxResult
     from corral.sandbox import Sandbox
 
 OLDER_SPAN_NAME = "gen_ai.tool.execution"

@@ -13,8 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from corral.model import Verdict
-    from corral.result import SandboxResult
+    from corral.model.call import Verdict
+    from corral.model.result import SandboxResult
 
 MAX_CONTENT = 16 * 1024  # characters of arguments, and of each stream; backends drop larger attributes
 _WORD_COST = 4  # characters of JSON around a word

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from corral.gates import GatedSandbox, Ruling
-    from corral.result import SandboxResult
+    from corral.model.result import SandboxResult
     from corral.sandbox import Sandbox
 
     Labels = tuple[tuple[str, str], ...]

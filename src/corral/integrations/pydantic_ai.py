@@ -9,11 +9,11 @@ import os
 from stat import S_ISDIR
 
 from corral.containment.temporary import make
-from corral.errors import ContainmentError, PolicyError
 from corral.integrations.commandfiles import CommandFiles
 from corral.integrations.extras import missing
 from corral.integrations.workbench import Gathered, open_box
-from corral.model import NOT_EXECUTABLE_EXIT_CODE
+from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
+from corral.model.errors import ContainmentError, PolicyError
 from corral.places import inside
 
 try:

@@ -11,9 +11,9 @@ from contextlib import suppress
 from time import monotonic
 
 from corral import __version__
-from corral.errors import CorralError
 from corral.executor import WorkerLost
 from corral.integrations.extras import MissingExtraError
+from corral.model.errors import CorralError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import json
 import re
 from json.decoder import scanstring  # type: ignore[attr-defined]  # what the decoder itself reads texts with
 
-from corral.errors import CorralError
+from corral.model.errors import CorralError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

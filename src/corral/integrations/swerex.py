@@ -10,12 +10,12 @@ import logging
 import os
 import secrets
 
-from corral.errors import ContainmentError
 from corral.integrations.commandfiles import CommandFiles
 from corral.integrations.extras import missing
 from corral.integrations.swerexsession import BashSession
 from corral.integrations.workbench import Gathered, arun_merged, open_box
-from corral.model import NOT_EXECUTABLE_EXIT_CODE
+from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
+from corral.model.errors import ContainmentError
 
 try:
     from swerex.deployment.abstract import AbstractDeployment
@@ -45,7 +45,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from corral.result import SandboxResult
+    from corral.model.result import SandboxResult
     from corral.sandbox import Sandbox
 
 MAX_OUTPUT_BYTES = 10 * 1024 * 1024  # of each stream

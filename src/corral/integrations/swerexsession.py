@@ -8,7 +8,7 @@ from threading import Condition, Thread
 from time import monotonic
 
 from corral.integrations.extras import missing
-from corral.model import NOT_EXECUTABLE_EXIT_CODE
+from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
 
 try:
     from swerex.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, SessionNotInitializedError

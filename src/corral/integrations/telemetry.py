@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from signal import Signals
 
-from corral.model import Decision
+from corral.model.call import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.model import Verdict
-    from corral.result import SandboxResult
+    from corral.model.call import Verdict
+    from corral.model.result import SandboxResult
 
 # Of a tool call; what a command itself ends with is no failure of the tool. Documented in docs/telemetry.md.
 DENIED = "denied"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.gates import GatedSandbox
-    from corral.result import SandboxResult
+    from corral.model.result import SandboxResult
 
 # On the same line, so that bash counts lines as it would.
 ONE_STREAM = "exec 2>&1; "

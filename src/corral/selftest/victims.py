@@ -10,7 +10,7 @@ import sys
 from corral.containment.kernel import libc
 from corral.containment.temporary import STANDARD, why_unsafe
 from corral.containment.toolchains import is_system
-from corral.errors import ContainmentError
+from corral.model.errors import ContainmentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from time import time
 
 from corral._lib.dirfd_tree import Tree
 from corral._lib.records import Record, frozen
-from corral.errors import TransactionError
+from corral.model.errors import TransactionError
 from corral.transactions import deltas
 from corral.transactions.book import Book
 from corral.transactions.changes import Change, describe

@@ -17,7 +17,7 @@ from corral._lib.quoting import quoted
 from corral._lib.records import Record, frozen
 from corral.containment import scratch
 from corral.containment.kernel import call
-from corral.errors import TransactionError
+from corral.model.errors import TransactionError
 from corral.transactions import renames
 from corral.transactions.copying import copy_all
 from corral.transactions.identity import identity

@@ -10,7 +10,7 @@ import stat
 from errno import ENXIO
 
 from corral._lib.records import Record, frozen
-from corral.errors import TransactionError
+from corral.model.errors import TransactionError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

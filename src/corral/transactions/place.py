@@ -15,7 +15,7 @@ from time import clock_gettime_ns, monotonic, sleep, time
 from corral._lib.dirfd_tree import Tree
 from corral.containment import lasting, scratch
 from corral.containment.overlay import COPY, UPPER, WORK
-from corral.errors import ContainmentError, TransactionError
+from corral.model.errors import ContainmentError, TransactionError
 from corral.transactions.identity import identity
 
 TYPE_CHECKING = False

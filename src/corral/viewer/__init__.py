@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from corral.gates import Ruling
-    from corral.result import SandboxResult
+    from corral.model.result import SandboxResult
     from corral.viewer.details import Told
 
 __all__ = ["LiveView", "write"]

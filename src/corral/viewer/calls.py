@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from math import isfinite
 
-from corral.model import Axis
+from corral.model.call import Axis
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

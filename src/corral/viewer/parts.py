@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 from corral.containment.lasting import temporary
-from corral.errors import CorralError
 from corral.logtext import call_of
 from corral.machine import Machine
+from corral.model.errors import CorralError
+from corral.model.render_result import Reasoning
 from corral.policy import load
-from corral.record import Reasoning
 from corral.rulebook import effects, profile_names
 from corral.transaction import judged_as
 from corral.vet import trace, vet

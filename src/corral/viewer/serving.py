@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from urllib.parse import parse_qs, urlsplit
 
-from corral.errors import CorralError
+from corral.model.errors import CorralError
 from corral.viewer import page
 from corral.viewer.details import details_of
 from corral.viewer.feed import dumps

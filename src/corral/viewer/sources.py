@@ -8,9 +8,9 @@ import stat
 from time import monotonic
 
 from corral import history
-from corral.errors import CorralError
 from corral.evals import journal, results
 from corral.evals.outcome import Outcome
+from corral.model.errors import CorralError
 from corral.viewer import calls, evaldoc, settled
 
 TYPE_CHECKING = False

@@ -6,7 +6,7 @@ import json
 import os
 from threading import Lock
 
-from corral.errors import CorralError
+from corral.model.errors import CorralError
 from corral.viewer.calls import MAX_ITEMS, listed, text
 
 TYPE_CHECKING = False

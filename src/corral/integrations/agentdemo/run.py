@@ -9,7 +9,6 @@ from corral import audit, history
 from corral._lib.records import Record, frozen
 from corral.config import SandboxConfig
 from corral.containment.temporary import directory_here
-from corral.errors import ContainmentError, CorralError
 from corral.gates import (
     Budget,
     BudgetGate,
@@ -30,7 +29,8 @@ from corral.integrations.extras import missing
 from corral.integrations.minisweagent import CorralEnvironment
 from corral.integrations.otel import instrument, record_ruling, tool_call
 from corral.integrations.workbench import ONE_STREAM
-from corral.result import SandboxResult
+from corral.model.errors import ContainmentError, CorralError
+from corral.model.result import SandboxResult
 from corral.sandbox import Sandbox
 from corral.unguarded import kept_in
 

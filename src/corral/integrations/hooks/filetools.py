@@ -9,7 +9,7 @@ from corral._lib.terminal import visible
 from corral.axes.paths import place_keys
 from corral.integrations.hooks.envelope import WILD, WRITE, Answer, Asked
 from corral.machine import Machine
-from corral.model import Decision
+from corral.model.call import Decision
 from corral.places import inside, is_credentials
 from corral.rulebook import effects, places
 

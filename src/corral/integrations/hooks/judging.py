@@ -7,10 +7,10 @@ import sys
 
 from corral import audit, owned
 from corral._lib.quoting import joined, quoted
-from corral.errors import AuditError, PolicyError
 from corral.integrations.hooks.envelope import READ, SHELL, Answer, Asked
 from corral.machine import Machine
-from corral.model import Call, Decision
+from corral.model.call import Call, Decision
+from corral.model.errors import AuditError, PolicyError
 from corral.policy import PROJECT_FILE, load
 from corral.vet import vet
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.config import SandboxConfig
-    from corral.model import Finding, Verdict
+    from corral.model.call import Finding, Verdict
 
 MAX_TOLD = 5  # findings of one call; more would be cut by the hosts
 MAX_WRITTEN_OUT = 16 * 1024  # characters of a command that is repeated in its rewritten form; hosts quote it once more

@@ -19,19 +19,19 @@ from pydantic import BaseModel, Field
 
 from corral._lib.terminal import clip, visible
 from corral.audit import Log as AuditLog
-from corral.errors import CorralError
 from corral.integrations.mcp.desk import Desk, Place, agreed
 from corral.integrations.mcp.jobs import Log
 from corral.integrations.mcp.questions import CHANGED, NOBODY, SAID_NO, TOO_LONG
 from corral.integrations.otel import tool_call
-from corral.model import Call, Decision
+from corral.model.call import Call, Decision
+from corral.model.errors import CorralError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from corral.handle import Handle
-    from corral.model import Verdict
-    from corral.result import SandboxResult
+    from corral.model.call import Verdict
+    from corral.model.result import SandboxResult
     from corral.transaction import Transaction
 
 KEEP_ALIVE_SECONDS = 5.0  # clients give up on a call that says nothing for about a minute

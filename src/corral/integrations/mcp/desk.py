@@ -15,10 +15,10 @@ import anyio
 import anyio.to_thread
 
 from corral import approvals, audit, policy
-from corral.errors import AuditError, CorralError, PolicyError
 from corral.integrations.mcp.jobs import IDLE_SECONDS, Jobs
 from corral.integrations.mcp.questions import Questions
 from corral.integrations.otel import instrument
+from corral.model.errors import AuditError, CorralError, PolicyError
 from corral.places import inside
 from corral.sandbox import Sandbox
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from corral.config import SandboxConfig
     from corral.integrations.mcp.jobs import Job
-    from corral.model import Call, Verdict
+    from corral.model.call import Call, Verdict
     from corral.transaction import Transaction
 
 MAX_PLACES = 8  # project roots at a time; each has a keeper of its own

@@ -10,13 +10,13 @@ import anyio
 import anyio.to_thread
 
 from corral.capture import Stream, split_at_end
-from corral.errors import CorralError
+from corral.model.errors import CorralError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.handle import Handle
     from corral.integrations.mcp.desk import Place
-    from corral.result import SandboxResult
+    from corral.model.result import SandboxResult
     from corral.transaction import Transaction
 
 MAX_RUNNING = 16  # at a time, of all sessions

@@ -8,7 +8,7 @@ from corral._lib.terminal import visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.model import Call, Verdict
+    from corral.model.call import Call, Verdict
 
 MAX_QUESTION = 4000  # characters; what cannot be shown whole cannot be agreed to
 MAX_OPEN = 64

@@ -8,7 +8,7 @@ import json
 from mcp_types import CallToolResult, TextContent
 
 from corral._lib.netnames import masked
-from corral.model import Decision
+from corral.model.call import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.integrations.mcp.jobs import Job
-    from corral.model import Finding, Verdict
+    from corral.model.call import Finding, Verdict
+    from corral.model.result import SandboxResult
     from corral.policy import Policy
     from corral.policymerge import Setting
-    from corral.result import SandboxResult
 
 MAX_FINDINGS = 20  # of one call; a long script can have thousands
 MAX_TEXT = 2000  # characters of a word that is repeated from the call
@@ -27,7 +27,7 @@ MAX_CALL = 4000  # of all words
 _OF_ENDED = ("exit_code", "signal", "timed_out", "duration_ms", "killed", "violations", "hint", "stdout_bytes", "stderr_bytes",
              "full_output_path", "transaction")  # fmt: skip
 _PUBLISHED: dict[str, Any] = json.loads(
-    (importlib.resources.files("corral") / "schemas" / "result.schema.json").read_text("utf-8")
+    (importlib.resources.files("corral") / "model" / "schemas" / "result.schema.json").read_text("utf-8")
 )
 _FIELDS: dict[str, Any] = _PUBLISHED["properties"]
 _INSTEAD = {

@@ -16,7 +16,6 @@ from pydantic import Field
 
 from corral import __version__
 from corral._lib.terminal import clip, visible
-from corral.errors import CorralError
 from corral.integrations.mcp import shapes
 from corral.integrations.mcp.calls import (
     Ask,
@@ -35,6 +34,7 @@ from corral.integrations.mcp.jobs import Job, Log
 from corral.integrations.mcp.record_form import choose_record_form
 from corral.integrations.mcp.summary import process_text, result_text, verdict_text
 from corral.integrations.otel import record_verdict
+from corral.model.errors import CorralError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from corral._lib.records import Record, frozen
 from corral._lib.terminal import clip, columns, pad, visible, wrap
-from corral.excerpt import Part, one_line, underlined
-from corral.model import Axis, Decision
+from corral.model.call import Axis, Decision
+from corral.model.excerpt import Part, one_line, underlined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from corral._lib.terminal import Terminal
-    from corral.model import Call, Effect, Finding, Step, Verdict, Violation
-    from corral.result import SandboxResult
+    from corral.model.call import Call, Effect, Finding, Step, Verdict, Violation
+    from corral.model.result import SandboxResult
 
 DENIED_STATUS = 126
 TIMED_OUT_STATUS = 124

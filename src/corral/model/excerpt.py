@@ -10,7 +10,7 @@ from corral._lib.terminal import clip, columns, glyph
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.model import Call
+    from corral.model.call import Call
 
     # What is shown, and the argument and the character it stands for; (None, -1) for what quoting added.
     Cell = tuple[str, int | None, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 
 from corral._lib.records import Record, frozen
-from corral.model import (
+from corral.model.call import (
     NOT_EXECUTABLE_EXIT_CODE,
     NOT_FOUND_EXIT_CODE,
     RESULT_SCHEMA,

@@ -1,0 +1,1 @@
+"""The records that pass between rooms: calls, verdicts, results, errors."""
