@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RULES := src/corral/rules/compiled.bin
+RULES := src/corral/guard/rules/compiled.bin
 
 FRAMEWORKS := .venv-frameworks
 COLLECTOR := .venv-collector
@@ -30,8 +30,8 @@ $(VENV)/.ready: requirements/dev.txt $(VENV)/.core
 	@$(PIP) install --require-hashes -r requirements/dev.txt || $(FAILED)
 	@touch $@
 
-$(RULES): $(wildcard src/corral/rules/*.toml) src/corral/rulecompiler.py | $(VENV)/.core
-	@$(BIN)/python -m corral.rulecompiler
+$(RULES): $(wildcard src/corral/guard/rules/*.toml) src/corral/guard/rules/compiler.py | $(VENV)/.core
+	@$(BIN)/python -m corral.guard.rules.compiler
 
 demo: $(VENV)/.core $(RULES)
 	@$(BIN)/corral demo

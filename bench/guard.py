@@ -12,11 +12,11 @@ from bench._rows import Row, Section, at_most
 from bench._turns import Options, timing
 from bench.accuracy import cases
 from corral import SandboxConfig
-from corral.grammar import make_parser
-from corral.machine import Machine
+from corral.guard.evaluate import vet
+from corral.guard.host import Machine
+from corral.guard.rules.compiler import read_tables
+from corral.guard.shell.grammar import make_parser
 from corral.model.call import Call
-from corral.rulecompiler import read_tables
-from corral.vet import vet
 
 AS_USER = False
 # Runs in the peers' own environment: times nah's classifier on the strings it is given.

@@ -12,8 +12,8 @@ from bench._place import workplace
 from bench._rows import Row, Section, at_least, at_most
 from bench._turns import Options, compared, in_turns
 from corral import Containment, Profile, Sandbox, SandboxConfig
+from corral.guard.rules.loader import effects, profile_named
 from corral.model.call import Decision
-from corral.rulebook import effects, profile_named
 
 AS_USER = True
 BYTES = 2_000_000_000

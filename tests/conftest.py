@@ -13,8 +13,8 @@ from hypothesis import settings
 
 import isolation
 from corral import Profile, Sandbox, SandboxConfig
+from corral.guard.rules.loader import effects, profile_named
 from corral.model.call import Decision
-from corral.rulebook import effects, profile_named
 from observe import DEADLINE_SECONDS, running
 
 if TYPE_CHECKING:

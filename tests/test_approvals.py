@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from corral import Containment, PolicyError, SandboxConfig, approvals
+from corral.guard.evaluate import vet
+from corral.guard.rules.loader import CommandRule, profile_named
 from corral.model.call import Call, Decision, Verdict
-from corral.rulebook import CommandRule, profile_named
-from corral.vet import vet
 
 RESET = Call(("git", "reset", "--hard"))
 DENIED = Call(("sudo", "id"))
@@ -263,7 +263,7 @@ def test_many_writers_lose_nothing_and_leave_nothing_half(
         import os, sys
         from corral import SandboxConfig, approvals
         from corral.model.call import Call
-        from corral.vet import vet
+        from corral.guard.evaluate import vet
         config = SandboxConfig(sys.argv[1], profile="workspace")
         for i in range(20):
             call = Call(("git", "reset", "--hard", f"HEAD~{sys.argv[2]}{i}"))

@@ -18,9 +18,9 @@ from corral import Containment, PolicyError, Sandbox, SandboxConfig
 from corral._lib.terminal import DECEIVING, Terminal
 from corral.cli.person import AGENT_VARIABLES
 from corral.cli.question import question
-from corral.machine import Machine
+from corral.guard.evaluate import vet
+from corral.guard.host import Machine
 from corral.model.call import Call
-from corral.vet import vet
 from screen import Screen
 
 CORRAL = (sys.executable, "-m", "corral")

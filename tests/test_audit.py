@@ -15,11 +15,11 @@ import pytest
 import corral
 from corral import AuditError, Sandbox, SandboxConfig, SandboxResult
 from corral.audit import MAX_READ, MAX_TEXT, Log, directory
+from corral.guard.evaluate import vet
+from corral.guard.host import Machine
 from corral.history import verify
 from corral.ledger import LOG, MAX_LINE_BYTES
-from corral.machine import Machine
 from corral.model.call import Call, Decision, Usage, Verdict, Violation
-from corral.vet import vet
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "audit.schema.json").read_text())
 TOKEN = "ghp_" + "abcdefghij0123456789"

@@ -262,7 +262,7 @@ def test_a_plain_check_imports_little(project: Path) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "corral", "check", *STRICT, "--", "ls"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "corral.vet" in loaded
+    assert "corral.guard.evaluate" in loaded
     heavy = {
         "asyncio",
         "ctypes",
@@ -275,7 +275,15 @@ def test_a_plain_check_imports_little(project: Path) -> None:
         "subprocess",
         "typing",
     }
-    heavy |= {"tempfile", "tomllib", "traceback", "tree_sitter", "corral.sandbox", "corral.rulecompiler", "corral.demo"}
+    heavy |= {
+        "tempfile",
+        "tomllib",
+        "traceback",
+        "tree_sitter",
+        "corral.sandbox",
+        "corral.guard.rules.compiler",
+        "corral.demo",
+    }
     assert loaded & heavy == set()
 
 

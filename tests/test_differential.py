@@ -12,16 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corral.braces import HOLE
-from corral.expand import NUMBER
-from corral.machine import Machine
+from corral.guard.evaluate import acts_of
+from corral.guard.host import Machine
+from corral.guard.shell.braces import HOLE
+from corral.guard.shell.expansion import NUMBER
 from corral.model.call import Call
-from corral.vet import acts_of
 
 pytestmark = pytest.mark.real
 
 if TYPE_CHECKING:
-    from corral.expand import Word
+    from corral.guard.shell.expansion import Word
 
 # Names that begin with `t` succeed and with `f` fail, so that both sides of every condition are taken.
 RECORDER = """

@@ -17,9 +17,9 @@ from corral.cli.arguments import verb_parser
 from corral.cli.commandwords import split
 from corral.cli.helptext import CALLS, VERBS
 from corral.evals.taskfile import Loader
+from corral.guard.rules.compiler import _row
 from corral.policycheck import compiled
 from corral.policyfile import parse
-from corral.rulecompiler import _row
 from docblocks import LANGUAGES, REASONS, Block
 from docplace import SHOWN_HOME, Place
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.expand import ansi_c
-from corral.machine import Machine
+from corral.guard.evaluate import acts_of
+from corral.guard.host import Machine
+from corral.guard.shell.expansion import ansi_c
 from corral.model.call import Call
-from corral.vet import acts_of
 
 MACHINE = Machine("/var/tmp", home="/home/nobody")
 

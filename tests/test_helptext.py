@@ -99,7 +99,10 @@ def test_a_slip_of_the_pen_is_answered_with_what_was_meant(arguments: list[str],
 @pytest.mark.parametrize(
     ("arguments", "unwanted"),
     [
-        (["--version"], {"corral.vet", "corral.policy", "corral.sandbox", "subprocess", "asyncio", "dataclasses"}),
+        (
+            ["--version"],
+            {"corral.guard.evaluate", "corral.policy", "corral.sandbox", "subprocess", "asyncio", "dataclasses"},
+        ),
         (["check", "--", "ls"], {"corral.sandbox", "corral.cli.ask", "subprocess", "asyncio", "dataclasses", "typing"}),
         (["run", "--", "true"], {"corral.cli.question", "corral.approvals", "subprocess", "asyncio", "dataclasses"}),
         (
@@ -108,7 +111,7 @@ def test_a_slip_of_the_pen_is_answered_with_what_was_meant(arguments: list[str],
         ),
         (
             ["completions", "--words", "grants"],
-            {"corral.vet", "corral.sandbox", "corral.rulepage", "corral.cli.shells"},
+            {"corral.guard.evaluate", "corral.sandbox", "corral.rulepage", "corral.cli.shells"},
         ),
     ],
     ids=["--version", "check", "run", "status", "completions"],

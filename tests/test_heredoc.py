@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.heredoc import HeredocError, extract, substitutions
+from corral.guard.shell.heredoc import HeredocError, extract, substitutions
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from corral import SandboxConfig
+from corral.guard.evaluate import vet
 from corral.model.call import Call
-from corral.vet import vet
 
 STRICT = SandboxConfig(project_root="/usr/share")
 WORKSPACE = SandboxConfig(project_root="/usr/share", profile="workspace")

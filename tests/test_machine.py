@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corral.machine import real_path
+from corral.guard.host import real_path
 from observe import descriptors
 
 NAMES = ["file", "folder", "link", "up", "loop", "dangling", "absolute", "odd (deleted)", ".", "..", "", "nothing"]

@@ -70,8 +70,8 @@ def test_the_wheel_holds_the_package_its_tables_and_nothing_else(built: Path) ->
         for path in PACKAGE.rglob("*")
         if path.suffix in (".css", ".html", ".js", ".json", ".py", ".toml", ".typed")
     }
-    assert contents(wheel) == source | {"corral/rules/compiled.bin"}
-    assert {"corral/py.typed", "corral/model/schemas/result.schema.json", "corral/rules/effects.toml"} <= source
+    assert contents(wheel) == source | {"corral/guard/rules/compiled.bin"}
+    assert {"corral/py.typed", "corral/model/schemas/result.schema.json", "corral/guard/rules/effects.toml"} <= source
 
 
 def test_the_core_needs_two_packages_and_the_rest_are_extras(built: Path) -> None:
@@ -138,5 +138,5 @@ def test_the_installed_program_runs(installed: Path, tmp_path: Path) -> None:
 
 
 def test_the_installed_rules_were_compiled_when_it_was_built(installed: Path, tmp_path: Path) -> None:
-    code = "import sys, corral.rulebook; print('corral.rulecompiler' in sys.modules)"
+    code = "import sys, corral.guard.rules.loader; print('corral.guard.rules.compiler' in sys.modules)"
     assert run(installed / "python", "-c", code, cwd=tmp_path).stdout == "False\n"

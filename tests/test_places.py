@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.places import inside, is_credentials, is_program, is_standard, place_of
+from corral.guard.path_zones import inside, is_credentials, is_program, is_standard, place_of
 
 ROOT = "/work/proj"
 HOME = "/home/me"

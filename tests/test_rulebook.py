@@ -14,13 +14,17 @@ import corral
 def test_rules_that_cannot_be_read_refuse_and_say_how_they_are_written_anew(data: bytes, tmp_path: Path) -> None:
     package = Path(corral.__file__).parent
     shutil.copytree(package, tmp_path / "corral", ignore=shutil.ignore_patterns("__pycache__"))
-    compiled = tmp_path / "corral" / "rules" / "compiled.bin"
+    compiled = tmp_path / "corral" / "guard" / "rules" / "compiled.bin"
     compiled.write_bytes(data)
-    program = "import sys; sys.path.insert(0, sys.argv[1]); from corral.rulebook import row; print(row('rm')['id'])"
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from corral.guard.rules.loader import row; print(row('rm')['id'])"
+    )
     read = [sys.executable, "-c", program, str(tmp_path)]
     done = subprocess.run(read, capture_output=True, text=True, check=False)
     assert (done.stdout, f"{compiled} is damaged or of another version" in done.stderr) == ("", True)
-    anew = subprocess.run([sys.executable, "-m", "corral.rulecompiler"], cwd=tmp_path, capture_output=True, check=False)
+    anew = subprocess.run(
+        [sys.executable, "-m", "corral.guard.rules.compiler"], cwd=tmp_path, capture_output=True, check=False
+    )
     assert (anew.returncode, anew.stderr) == (0, b"")
     done = subprocess.run(read, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("rm\n", "")

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from corral.config import SandboxConfig
-from corral.machine import Machine
+from corral.guard.evaluate import vet
+from corral.guard.host import Machine
+from corral.guard.rules.compiler import read_tables
 from corral.model.call import Call
-from corral.rulecompiler import read_tables
 from corral.rulepage import EXAMPLES_PROFILE, SHAPES, Page, page_of, rule_ids
-from corral.vet import vet
 
 SHAPELESS = {
     "structure-cwd": Call(["ls"], cwd="a\0b"),

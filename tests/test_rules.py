@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from corral import Decision, SandboxConfig
+from corral.guard.evaluate import vet
+from corral.guard.rules.compiler import read_tables
 from corral.model.call import Call
-from corral.rulecompiler import read_tables
-from corral.vet import vet
 
 TABLES, ROWS = read_tables()
 

@@ -21,8 +21,8 @@ from corral import (
     SandboxResult,
     Verdict,
 )
+from corral.guard.rules.loader import effects, profile_named
 from corral.model.call import Call
-from corral.rulebook import effects, profile_named
 from observe import alive, children, descriptors, eventually, unique_seconds
 
 

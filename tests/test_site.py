@@ -53,7 +53,7 @@ def test_no_page_asks_another_machine(site: Path) -> None:
 
 
 def test_every_rule_of_the_tables_has_a_page(site: Path) -> None:
-    from corral.rulebook import effects, group_names
+    from corral.guard.rules.loader import effects, group_names
 
     wanted = {f"{data['axis']}-{key}" for key, data in effects().items()} | {f"name-{key}" for key in group_names()}
     assert wanted == {path.stem for path in (site / "rules").glob("*.html")}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from corral import Decision, SandboxConfig
-from corral.machine import Machine
+from corral.guard.cache import Recall
+from corral.guard.evaluate import vet
+from corral.guard.host import Machine
 from corral.model.call import Call
-from corral.recall import Recall
-from corral.vet import vet
 
 if TYPE_CHECKING:
     from pathlib import Path

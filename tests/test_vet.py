@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral import Axis, Decision, SandboxConfig
-from corral.machine import Machine
+from corral.guard.evaluate import trace, vet
+from corral.guard.host import Machine
 from corral.model.call import Call
-from corral.vet import trace, vet
 from machines import environment
 
 ROOT = "/usr/share"  # a place that is neither scratch nor a home, wherever the tests are
@@ -148,7 +148,7 @@ def test_the_checks_spawn_nothing() -> None:
         "from corral import SandboxConfig\n"
         "from corral.axes import _check_argv_interpreter, _check_executable_denylist, _check_path_jail, _check_shell_metachars\n"
         "from corral.model.call import Call\n"
-        "from corral.vet import vet\n"
+        "from corral.guard.evaluate import vet\n"
         "config = SandboxConfig(project_root='.')\n"
         "sys.addaudithook(hook)\n"
         "for argv in (['rm', '-rf', '/'], ['bash', '-c', 'id'], ['cat', '/etc/passwd'], ['a', ';']):\n"
@@ -281,7 +281,7 @@ def test_a_trace_shows_every_command_with_its_effects() -> None:
 def test_no_character_crashes_the_process_that_judges() -> None:
     # A hook that dies is a call that runs. The grammar's own scanner did, on texts such as these, in one process of a few.
     code = (
-        "from corral.shell import Script\n"
+        "from corral.guard.shell.parser import Script\n"
         "for number in range(1000):\n"
         "    Script('$\\u0235{\\U0010723evc\\U000d41f7\\U00028fa8\\u01cfB\\U0003aa52A\\u01ca\\U000752b3\\U000b92acs')\n"
         "    Script('echo ' + chr(0x100 + number * 1000 % 0xd000) * 9 + '{a ${' + chr(0x10000 + number * 997) + '}')\n"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from corral import Containment, Limits, Profile, Sandbox, SandboxConfig
+from corral.guard.rules.loader import effects, profile_named
 from corral.model.call import Decision
-from corral.rulebook import effects, profile_named
 
 HOME = Path("/home/owner")
 PROJECT = HOME / "project"

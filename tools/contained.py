@@ -10,9 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 from corral import Decision, SandboxConfig
+from corral.guard.evaluate import trace, vet
+from corral.guard.rules.loader import profile_named
 from corral.model.call import Call
-from corral.rulebook import profile_named
-from corral.vet import trace, vet
 
 
 def main() -> None:

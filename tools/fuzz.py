@@ -10,10 +10,10 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from corral import SandboxConfig
-from corral.machine import Machine
+from corral.guard.evaluate import _vet, trace
+from corral.guard.host import Machine
+from corral.guard.rules.compiler import read_tables
 from corral.model.call import Call
-from corral.rulecompiler import read_tables
-from corral.vet import _vet, trace
 
 PIECES = [
     "$(",

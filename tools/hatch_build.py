@@ -11,7 +11,7 @@ class CompileRules(BuildHookInterface[Any]):
     """Write rules/compiled.bin next to the tables it is made of."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002  the hook's signature
-        source = pathlib.Path(self.root) / "src" / "corral" / "rulecompiler.py"
+        source = pathlib.Path(self.root) / "src" / "corral" / "guard" / "rules" / "compiler.py"
         spec = importlib.util.spec_from_file_location("rulecompiler", source)
         assert spec is not None
         assert spec.loader is not None

@@ -27,10 +27,10 @@ LEAVES = {
 }
 SMOKE = """\
 import importlib.metadata, importlib.resources, sys
-import corral, corral.rulebook
+import corral, corral.guard.rules.loader
 files = importlib.resources.files("corral")
-assert (files / "py.typed").is_file() and (files / "rules" / "compiled.bin").is_file(), "the package is not whole"
-assert "corral.rulecompiler" not in sys.modules, "the rules were not compiled when it was built"
+assert (files / "py.typed").is_file() and (files / "guard" / "rules" / "compiled.bin").is_file(), "the package is not whole"
+assert "corral.guard.rules.compiler" not in sys.modules, "the rules were not compiled when it was built"
 assert importlib.metadata.metadata("corral")["License-Expression"] == "Apache-2.0"
 assert any(str(path).endswith("licenses/LICENSE") for path in importlib.metadata.files("corral")), "no licence"
 """

@@ -6,16 +6,16 @@ from functools import cache
 from typing import Any
 
 from corral.config import SandboxConfig
-from corral.machine import Machine
+from corral.guard.evaluate import vet
+from corral.guard.host import Machine
+from corral.guard.rules.compiler import read_tables
+from corral.guard.rules.loader import profile_named
 from corral.model.call import Axis, Call
-from corral.rulebook import profile_named
-from corral.rulecompiler import read_tables
 from corral.rulepage import MAX_EXAMPLES, SHAPES, Page, met_by, page_of
-from corral.vet import vet
 
 HEAD = """# Rules
 
-Made by `make docs` from `src/corral/rules/*.toml`; [Writing a rule](writing-rules.md) says how to add one. `corral rule ID` prints the
+Made by `make docs` from `src/corral/guard/rules/*.toml`; [Writing a rule](writing-rules.md) says how to add one. `corral rule ID` prints the
 page of a rule, and every finding has its id.
 
 An id begins with its axis: `name-reboot`, `argv-git-discard`, `structure-unparsed`, `path-read-secret`. Of an id on the argv axis the

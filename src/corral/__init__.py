@@ -8,6 +8,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.config import Audit, Containment, Limits, Output, SandboxConfig
+    from corral.guard.rules.loader import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, Profile
     from corral.handle import Handle
     from corral.model.call import (
         DENIED_EXIT_CODE,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     )
     from corral.model.errors import AuditError, ContainmentError, CorralError, PolicyError, TransactionError
     from corral.model.result import SandboxResult
-    from corral.rulebook import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, Profile
     from corral.sandbox import Sandbox
     from corral.transaction import Transaction
 
@@ -34,8 +34,8 @@ _HOME = {
     "Containment": "config",
     "ContainmentError": "model.errors",
     "CorralError": "model.errors",
-    "DEFAULT_DENYLIST": "rulebook",
-    "DEFAULT_INTERPRETER_BLOCK": "rulebook",
+    "DEFAULT_DENYLIST": "guard.rules.loader",
+    "DEFAULT_INTERPRETER_BLOCK": "guard.rules.loader",
     "DENIED_EXIT_CODE": "model.call",
     "Decision": "model.call",
     "Finding": "model.call",
@@ -43,7 +43,7 @@ _HOME = {
     "Limits": "config",
     "Output": "config",
     "PolicyError": "model.errors",
-    "Profile": "rulebook",
+    "Profile": "guard.rules.loader",
     "Sandbox": "sandbox",
     "SandboxConfig": "config",
     "SandboxResult": "model.result",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from corral._lib.records import Record, frozen
+from corral.guard.rules.loader import Profile, default_denylist, default_interpreter_block, profile_named, profile_names
 from corral.model.errors import PolicyError
-from corral.rulebook import Profile, default_denylist, default_interpreter_block, profile_named, profile_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _profile(value: object) -> str | Profile:
         known = profile_named("strict")
         if set(value.effects) != set(known.effects) or set(value.groups) != set(known.groups):
             raise PolicyError(
-                "profile must decide every effect and group; make it with corral.rulebook.profile_from_dict"
+                "profile must decide every effect and group; make it with corral.guard.rules.loader.profile_from_dict"
             )
         return value
     if not isinstance(value, str) or value not in profile_names():

@@ -6,15 +6,15 @@ import os
 import stat
 from errno import EACCES, EISDIR
 
-from corral.machine import host_path, resolve_as_shown
+from corral.guard.host import host_path, resolve_as_shown
+from corral.guard.path_zones import inside, place_of
+from corral.guard.rules.loader import effects
 from corral.model.call import Decision
-from corral.places import inside, place_of
-from corral.rulebook import effects
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.config import SandboxConfig
-    from corral.machine import Shown
+    from corral.guard.host import Shown
 
 # The places inside a project that the profile may close, and the effect that it decides on.
 _READING = {"env": "read-env"}

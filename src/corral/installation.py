@@ -6,7 +6,7 @@ import os
 import sys
 
 from corral._lib.symlinks import follow
-from corral.grammar import DEPENDENCIES
+from corral.guard.shell.grammar import DEPENDENCIES
 
 DEFAULT_HOME = "/home/user"  # the home that commands see where the user has none
 

@@ -9,8 +9,8 @@ from corral._lib.quoting import quoted
 from corral._lib.records import Record, frozen
 from corral.config import MAX_SECONDS
 from corral.environment import overlay
+from corral.guard.rules.loader import places
 from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, Call, Launch
-from corral.rulebook import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import io
 import os
 import tarfile
 
+from corral.guard.path_zones import inside
 from corral.model.errors import CorralError
-from corral.places import inside
 
 MAX_PARCEL_BYTES = 1024**3  # against a project that no memory takes; such a one belongs on a disk that all share
 

@@ -151,7 +151,7 @@ def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapp
         return
     from corral import installation  # noqa: PLC0415  most policies grant nothing
     from corral.containment import grants  # noqa: PLC0415
-    from corral.places import protected  # noqa: PLC0415
+    from corral.guard.path_zones import protected  # noqa: PLC0415
 
     home = os.path.realpath(environ.get("HOME") or installation.DEFAULT_HOME)
     kept = [owned.directory(kind, environ) for kind in ("config", "state", "cache")]

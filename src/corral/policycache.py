@@ -7,8 +7,8 @@ import os
 import sys
 
 from corral import owned
+from corral.guard.rules.loader import build
 from corral.model.errors import PolicyError
-from corral.rulebook import build
 from corral.trust import digest_of
 
 TYPE_CHECKING = False

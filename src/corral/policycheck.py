@@ -6,15 +6,15 @@ Nothing of the machine counts: the same bytes give the same answer everywhere.
 from __future__ import annotations
 
 from corral._lib.records import Record, frozen
-from corral.axes import owner
 from corral.config import SandboxConfig
-from corral.machine import Machine
+from corral.guard.axes import owner_rules
+from corral.guard.evaluate import acts_of, vet
+from corral.guard.host import Machine
+from corral.guard.rules.loader import Profile, default_denylist
 from corral.model.call import Call, Decision
 from corral.policyfile import at_place
 from corral.policykeys import DECISIONS
 from corral.policymerge import rule_of, table_of
-from corral.rulebook import Profile, default_denylist
-from corral.vet import acts_of, vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _wrong(text: str, wanted: Decision, verdict: Verdict) -> str:
 def _silent(text: str, rule: Any, file: tuple[Any, ...]) -> str:
     """Say that an example is not decided by its own rule, which then does nothing for it."""
     acts, _ = acts_of(_call(text), Machine(_ROOT))
-    if any(match.rule is rule for act in acts for match in owner.matches(act, file)):
+    if any(match.rule is rule for act in acts for match in owner_rules.matches(act, file)):
         return ""
     return f"the example {text!r} gives {rule.decision}, but not by this rule: it does not begin with {' '.join(rule.words)!r}"
 
@@ -90,7 +90,7 @@ def rules_of(parsed: dict[str, Any]) -> tuple[Any, ...]:
         if rule.decision is Decision.ALLOW:
             lifts: set[str] = set()
             for text in raw.get("allow", ()):
-                lifts |= owner.effects_of(acts_of(_call(text), Machine(_ROOT))[0], rule)
+                lifts |= owner_rules.effects_of(acts_of(_call(text), Machine(_ROOT))[0], rule)
             rule = rule.replace(lifts=tuple(sorted(lifts)))
         made.append(rule)
     return tuple(made)

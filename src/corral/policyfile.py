@@ -7,9 +7,9 @@ import tomllib
 from corral._lib import netnames
 from corral._lib.lazy_regex import pattern
 from corral.config import Audit, Containment, Limits, Output, SandboxConfig
+from corral.guard.rules.loader import effects, group_names
 from corral.model.errors import PolicyError
 from corral.policykeys import DECIDED, DECISIONS, FIELDS, KEYS, LISTS, TABLES
-from corral.rulebook import effects, group_names
 from corral.tomlplaces import places
 
 TYPE_CHECKING = False

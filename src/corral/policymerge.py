@@ -13,10 +13,10 @@ from corral.config import (
     Output,
     SandboxConfig,
 )
+from corral.guard.rules.loader import CommandRule, Profile, default_denylist, default_interpreter_block, profile_named
 from corral.model.call import Decision
 from corral.model.errors import PolicyError
 from corral.policykeys import DECIDED, KEYS, LISTS, is_tighter
-from corral.rulebook import CommandRule, Profile, default_denylist, default_interpreter_block, profile_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from corral.guard.rules.loader import effects, group_names
 from corral.policyfile import MAX_RULES, RULE_KEYS
 from corral.policykeys import DECIDED, DECISIONS, KEYS, LISTS, TABLES
-from corral.rulebook import effects, group_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from corral._lib.json_text import dumps
 from corral._lib.netnames import masked
 from corral._lib.terminal import visible
+from corral.guard.rules.loader import profile_named
 from corral.policykeys import DECIDED, FIELDS, KEYS, TABLES
-from corral.rulebook import profile_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

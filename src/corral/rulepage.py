@@ -6,17 +6,17 @@ from functools import cache
 
 from corral._lib.records import Record, frozen
 from corral.config import SandboxConfig
-from corral.machine import Machine
+from corral.guard.evaluate import vet
+from corral.guard.host import Machine
+from corral.guard.rules.compiler import read_tables
+from corral.guard.rules.loader import DEFAULT_DENYLIST, effects, group, profile_named, profile_names, row
 from corral.model.call import Call
-from corral.rulebook import DEFAULT_DENYLIST, effects, group, profile_named, profile_names, row
-from corral.rulecompiler import read_tables
-from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from corral.rulebook import Profile
+    from corral.guard.rules.loader import Profile
 
 _UNKNOWN = "unknown"  # in the id of a rule: a command that has no row
 MAX_EXAMPLES = 6

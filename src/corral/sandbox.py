@@ -13,15 +13,15 @@ from corral.calls import call_of, input_of, timeout_of
 from corral.config import SandboxConfig
 from corral.containment.holding import Holding, unmet
 from corral.environment import HostEnvironment
+from corral.guard.cache import Recall
+from corral.guard.host import Machine
 from corral.handle import Finished
 from corral.launch import Failure, plan
-from corral.machine import Machine
 from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Call, Decision, Launch, Verdict
 from corral.model.errors import ContainmentError
 from corral.model.result import SandboxResult
 from corral.outcome import facts_of
 from corral.pool import Pool
-from corral.recall import Recall
 from corral.streams import checked_size
 
 TYPE_CHECKING = False
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from corral.capture import Capture
     from corral.driver import OnResult
     from corral.executor import Executor
+    from corral.guard.host import Shown
     from corral.handle import Handle
-    from corral.machine import Shown
     from corral.spawn import Warden
     from corral.transaction import Transaction
     from corral.transactions.applying import Applied

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from corral.capture import Captured
     from corral.config import SandboxConfig
-    from corral.machine import Shown
+    from corral.guard.host import Shown
 
 MAX_KEPT_OUTPUTS = 16  # of one sandbox, against a session that fills the disk one long output at a time
 LOOK_BYTES = 1 << 20  # between two looks at what is free on the disk

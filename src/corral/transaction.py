@@ -9,12 +9,12 @@ import os
 
 from corral._lib.dirfd_tree import size_of
 from corral._lib.quoting import quoted
+from corral.guard.evaluate import vet
+from corral.guard.rules.loader import Profile, profile_named
 from corral.model.call import Decision, Violation
 from corral.model.errors import TransactionError
-from corral.rulebook import Profile, profile_named
 from corral.transactions.applying import MAX_NOTED_CHANGES, Applied, Look, apply
 from corral.transactions.changes import summary
-from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

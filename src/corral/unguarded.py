@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
+from corral.guard.rules.loader import Profile, effects, profile_named
 from corral.model.call import Decision
-from corral.rulebook import Profile, effects, profile_named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

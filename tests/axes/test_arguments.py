@@ -6,8 +6,8 @@ import pytest
 
 from corral import DEFAULT_INTERPRETER_BLOCK, Containment, SandboxConfig
 from corral.axes import _check_argv_interpreter
+from corral.guard.evaluate import vet
 from corral.model.call import Call
-from corral.vet import vet
 
 ALLOWED = {
     "a script": ["python3", "script.py"],

@@ -6,9 +6,9 @@ import pytest
 
 from corral import DEFAULT_DENYLIST, Decision, SandboxConfig
 from corral.axes import _check_executable_denylist
-from corral.machine import Machine
+from corral.guard.evaluate import vet
+from corral.guard.host import Machine
 from corral.model.call import Axis, Call
-from corral.vet import vet
 
 ALLOWED = {
     "a harmless program": ["ls", "-la"],

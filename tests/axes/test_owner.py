@@ -3,12 +3,12 @@
 import pytest
 
 from corral import SandboxConfig
-from corral.axes import owner
-from corral.machine import Machine
+from corral.guard.axes import owner_rules
+from corral.guard.evaluate import acts_of, vet
+from corral.guard.host import Machine
 from corral.model.call import Axis, Call, Decision
 from corral.policycheck import config_of
 from corral.policyfile import parse
-from corral.vet import acts_of, vet
 
 ROOT = "/nonexistent/project"
 PUSH = """
@@ -289,7 +289,7 @@ def test_many_options_that_nobody_knows_take_no_longer_than_a_few() -> None:
     acts, _ = acts_of(Call(["tool", *[f"--o{n}" for n in range(400)], "push"]), Machine(ROOT))
     (act,) = acts
     file = policy('[[rule]]\ncommand = "tool push"\ndecision = "deny"\ndeny = ["tool push"]\n').rules.commands[0]
-    assert [match.certainty for match in owner.matches(act, file)] == [owner.SURE]
+    assert [match.certainty for match in owner_rules.matches(act, file)] == [owner_rules.SURE]
 
 
 def test_of_two_files_the_stricter_word_counts() -> None:

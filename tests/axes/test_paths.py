@@ -8,8 +8,8 @@ import pytest
 
 from corral import Containment, Decision, SandboxConfig
 from corral.axes import _check_path_jail
+from corral.guard.evaluate import vet
 from corral.model.call import Axis, Call
-from corral.vet import vet
 
 ALLOWED = {
     "a file": ["cat", "src/main.py"],

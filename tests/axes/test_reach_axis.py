@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from corral import Containment, Profile, SandboxConfig
 from corral._lib.netnames import Grants
+from corral.guard.analysis.network import destination
+from corral.guard.evaluate import trace, vet
+from corral.guard.rules.loader import effects, profile_named
 from corral.model.call import Call, Decision
-from corral.rulebook import effects, profile_named
-from corral.unwrap.network import destination
-from corral.vet import trace, vet
 
 GRANTED = ("granted.example:443", "granted.example:22", "db.example:5432", "*.example.org:443", "plain.example:80")
 ALLOWED = [

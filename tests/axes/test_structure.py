@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from corral import Decision, SandboxConfig
 from corral.axes import _check_shell_metachars
-from corral.axes.structure import MAX_ARGUMENT_BYTES, MAX_ARGUMENTS
+from corral.guard.axes.structure import MAX_ARGUMENT_BYTES, MAX_ARGUMENTS
+from corral.guard.evaluate import vet
 from corral.model.call import Axis, Call
-from corral.vet import vet
 
 METACHARACTERS = {
     "a semicolon": ";", "a pipe": "|", "an ampersand": "&", "greater": ">", "less": "<", "a backtick": "`",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from corral import SandboxConfig
+from corral.guard.evaluate import vet
 from corral.model.call import Call
-from corral.vet import vet
 
 ROOT = "/usr/share"  # neither scratch nor a home, wherever the tests run
 WORKSPACE = SandboxConfig(project_root=ROOT, profile="workspace")

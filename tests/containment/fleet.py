@@ -348,8 +348,8 @@ class Driver:
 
     def box(self, settings: dict[str, Any]) -> Any:
         from corral import Containment, Limits, Profile, Sandbox, SandboxConfig
+        from corral.guard.rules.loader import effects, profile_named
         from corral.model.call import Decision
-        from corral.rulebook import effects, profile_named
 
         key = json.dumps(settings, sort_keys=True)
         if key not in self.boxes:

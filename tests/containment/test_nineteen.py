@@ -131,7 +131,7 @@ import sys
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
 from corral import Containment, Profile, Sandbox, SandboxConfig
 from corral.model.call import Decision
-from corral.rulebook import effects, profile_named
+from corral.guard.rules.loader import effects, profile_named
 groups = dict.fromkeys(profile_named("strict").groups, Decision.ALLOW)
 profile = Profile("open", dict.fromkeys(effects(), Decision.ALLOW), groups)
 config = SandboxConfig(sys.argv[2], profile=profile, denylist=(), interpreter_block=(), containment=Containment(sys.argv[3]))

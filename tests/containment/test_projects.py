@@ -161,7 +161,7 @@ PROGRAM = """
 import os, sys
 from corral import Containment, Profile, Sandbox, SandboxConfig
 from corral.model.call import Decision
-from corral.rulebook import effects, profile_named
+from corral.guard.rules.loader import effects, profile_named
 groups = dict.fromkeys(profile_named("strict").groups, Decision.ALLOW)
 profile = Profile("open", dict.fromkeys(effects(), Decision.ALLOW), groups)
 backend = sys.argv[2] if len(sys.argv) > 2 else "auto"

@@ -66,7 +66,7 @@ serve(socket.AF_UNIX, socket.SOCK_STREAM, "\\0corral-test-network")
 sys.path[:0] = [part for part in path.split(":") if part]
 from corral import Containment, Profile, Sandbox, SandboxConfig
 from corral.model.call import Decision
-from corral.rulebook import effects, profile_named
+from corral.guard.rules.loader import effects, profile_named
 groups = dict.fromkeys(profile_named("strict").groups, Decision.ALLOW)
 profile = Profile("open", dict.fromkeys(effects(), Decision.ALLOW), groups)
 told = {}

@@ -14,7 +14,7 @@ import pytest
 from corral import Containment, ContainmentError, Sandbox
 from corral.audience import Crowd
 from corral.containment.audit import Listener
-from corral.recall import Recall
+from corral.guard.cache import Recall
 from observe import DEADLINE_SECONDS, descriptors, unique_seconds
 
 THREADS = 6

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import alone
+from corral.guard.path_zones import place_of
 from corral.integrations import settingsfile
 from corral.integrations.hosts import HOSTS, hooks_in, is_ours, settings_path, words_of
 from corral.integrations.settingsfile import SettingsError, parse
-from corral.places import place_of
 
 NAMES = list(HOSTS)
 JSON_HOSTS = [name for name in HOSTS if HOSTS[name].entries is not None]

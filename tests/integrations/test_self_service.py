@@ -39,7 +39,7 @@ INSIDE = {
     "change the project's policy": "echo '' > corral.toml",
     "put another project's policy in its place": "echo '' > other && mv other corral.toml",
     "move the project's policy away": "mv corral.toml away.toml",
-    "change what the guard knows": "echo x >> $CORRAL/rules/planted.toml",
+    "change what the guard knows": "echo x >> $CORRAL/guard/rules/planted.toml",
     "change corral itself": "echo 'raise SystemExit(0)' > $CORRAL/planted.py",
     "settings of an agent in the project": "mkdir -p .claude && echo '{}' > .claude/settings.json",
 }
@@ -58,7 +58,7 @@ class Watched(Owner):
         (self.state / "audit" / "log.jsonl").write_text(SECRET)
         (self.state / "trust").write_text("")
         (self.root / "corral.toml").write_text(DENY)
-        shutil.copytree(PACKAGE / "rules", self.package / "rules")
+        shutil.copytree(PACKAGE / "guard" / "rules", self.package / "guard" / "rules")
 
     def text(self, attempt: str) -> str:
         """Return an attempt as shell text."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from corral import Decision, SandboxConfig
+from corral.guard.evaluate import vet
 from corral.model.call import Call
-from corral.vet import vet
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.unwrap.languages import Unreadable, sed
+from corral.guard.analysis.languages import Unreadable, sed
 
 HARMLESS = [
     "p", "/^def/p", "60,75p;135,150p", "s/a/b/", "s/a/b/g;s/c/d/2p", "s|/etc|/usr|g", "$d", "1,/x/d", "/a/,/b/{s/x/y/;p}", "2q", "a hello", "a\\\nhello\\\nworld", "i\\  text", "/x/c new",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.unwrap.network import effect_of, remote_kind
+from corral.guard.analysis.network import effect_of, remote_kind
 
 LOCAL = [
     "localhost",

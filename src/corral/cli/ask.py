@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from corral._lib.terminal import Terminal
     from corral.config import SandboxConfig
-    from corral.machine import Machine
+    from corral.guard.host import Machine
     from corral.model.call import Call, Verdict
 
 ONCE, PROJECT, SHOW = ("o", "once", "y", "yes"), ("p", "project"), ("s", "show")

@@ -8,12 +8,12 @@ import sys
 from corral._lib.terminal import terminal_of, visible
 from corral.audit import Log
 from corral.containment.lasting import temporary
-from corral.machine import Machine
+from corral.guard.evaluate import vet
+from corral.guard.host import Machine
 from corral.model.call import Call
 from corral.model.errors import AuditError, PolicyError
 from corral.model.render_result import CHECK_STATUS, json_text, verdict_text
 from corral.policy import load
-from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

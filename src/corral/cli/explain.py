@@ -7,9 +7,9 @@ import sys
 
 from corral._lib.terminal import terminal_of
 from corral.cli.check import call_of, config_of, machine_of
+from corral.guard.evaluate import trace, vet
+from corral.guard.rules.loader import effects
 from corral.model.render_result import CHECK_STATUS, Reasoning, explain_text, json_text
-from corral.rulebook import effects
-from corral.vet import trace, vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

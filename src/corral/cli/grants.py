@@ -12,11 +12,11 @@ from corral.audit import Log
 from corral.cli.ask import Asking
 from corral.cli.check import call_of, config_of, machine_of
 from corral.cli.question import kept_text
+from corral.guard.evaluate import vet
 from corral.model.call import Call, Decision
 from corral.model.errors import AuditError, PolicyError
 from corral.model.excerpt import one_line
 from corral.model.render_result import CHECK_STATUS, json_text, labelled, verdict_text
-from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.grammar import DEPENDENCIES
+from corral.guard.shell.grammar import DEPENDENCIES
 from corral.integrations.hooks import answering
 
 

@@ -13,8 +13,8 @@ from corral._lib.terminal import terminal_of
 from corral.agentbook import named, of_program
 from corral.cli import console, loosening
 from corral.containment.toolchains import is_system
+from corral.guard.path_zones import inside
 from corral.model.errors import PolicyError
-from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

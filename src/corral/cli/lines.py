@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from corral._lib.terminal import visible
+from corral.guard.evaluate import vet
 from corral.model.call import Call
-from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from corral import history
 from corral._lib.terminal import terminal_of, visible
 from corral._lib.timestamps import utc
 from corral.audit import directory
+from corral.guard.evaluate import vet
+from corral.guard.host import Machine
 from corral.history import Wish
 from corral.logtext import Table, call_of, entry_lines
-from corral.machine import Machine
 from corral.model.errors import CorralError
 from corral.model.render_result import FAILURE_STATUS, json_text, verdict_text
 from corral.policy import load
-from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ import os
 
 from corral._lib.terminal import visible
 from corral.approvals import APPROVAL_SECONDS
+from corral.guard.evaluate import trace
 from corral.model.excerpt import quoted_lines
 from corral.model.render_result import finding_lines, labelled, step_lines
-from corral.vet import trace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral._lib.terminal import Terminal
     from corral.approvals import Approval
     from corral.config import Containment, SandboxConfig
-    from corral.machine import Machine
+    from corral.guard.host import Machine
     from corral.model.call import Call, Verdict
 
 DAYS = int(APPROVAL_SECONDS // 86400)

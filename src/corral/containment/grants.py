@@ -6,9 +6,9 @@ import os
 
 from corral import owned
 from corral._lib.records import Record, frozen
+from corral.guard.path_zones import inside
+from corral.guard.rules.loader import places
 from corral.model.errors import PolicyError
-from corral.places import inside
-from corral.rulebook import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

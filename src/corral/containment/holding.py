@@ -11,8 +11,8 @@ from corral.containment.links import Links
 from corral.containment.masks import Masks
 from corral.containment.planted import Watch
 from corral.containment.wire import pack_plan
+from corral.guard.path_zones import inside
 from corral.model.errors import ContainmentError
-from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

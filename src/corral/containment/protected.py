@@ -12,8 +12,8 @@ from corral._lib.records import Record, frozen
 from corral._lib.symlinks import follow
 from corral.containment.directories import NEVER, settled
 from corral.containment.repositories import BARE, GIT, LOGS, MODULES, is_repository, named_paths
-from corral.places import inside
-from corral.rulebook import places
+from corral.guard.path_zones import inside
+from corral.guard.rules.loader import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

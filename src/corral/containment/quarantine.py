@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from corral.guard.path_zones import inside
 from corral.model.call import Violation
-from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import os
 
 from corral.containment import grants
 from corral.containment.masks import matches
+from corral.guard.path_zones import inside
 from corral.installation import own_links, own_paths
 from corral.model.call import Violation
 from corral.model.errors import PolicyError
-from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import os
 
 from corral._lib.symlinks import follow
 from corral.containment.protected import lines
-from corral.places import inside
+from corral.guard.path_zones import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

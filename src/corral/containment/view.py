@@ -12,10 +12,10 @@ from corral._lib.records import Record, frozen
 from corral._lib.symlinks import follow
 from corral.containment import grants, identity, protected, toolchains
 from corral.containment.masks import matches
+from corral.guard.path_zones import inside
+from corral.guard.rules.loader import places
 from corral.installation import DEFAULT_HOME, own_links, own_paths
 from corral.model.errors import ContainmentError
-from corral.places import inside
-from corral.rulebook import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

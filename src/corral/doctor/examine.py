@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral._lib.records import Record, frozen
 from corral.containment.layers import LAYERS
 from corral.doctor.remedies import Fix, fixes
-from corral.places import inside as lies_inside
+from corral.guard.path_zones import inside as lies_inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from corral.containment.kernel import MACHINE
 from corral.containment.quarantine import state_directory
 from corral.containment.temporary import directory_here
 from corral.doctor.inside import Inside, look_inside
-from corral.places import inside
-from corral.rulebook import places
+from corral.guard.path_zones import inside
+from corral.guard.rules.loader import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

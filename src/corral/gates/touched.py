@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from corral.axes import structure
-from corral.braces import HOLE
-from corral.expand import NUMBER
-from corral.machine import Machine
-from corral.places import inside
-from corral.vet import acts_of
+from corral.guard.axes import structure
+from corral.guard.evaluate import acts_of
+from corral.guard.host import Machine
+from corral.guard.path_zones import inside
+from corral.guard.shell.braces import HOLE
+from corral.guard.shell.expansion import NUMBER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from corral import spawn, trials
 from corral._lib.records import Record, frozen
 from corral.doctor.examine import Check
 from corral.doctor.remedies import Fix
+from corral.guard.path_zones import inside
 from corral.integrations.hosts import HOSTS, PROJECT, USER, Host, directory, is_used, run_by, settings_path, words_of
 from corral.integrations.installing import installed_hooks
 from corral.integrations.reaching import missing_events, turned_off, why_unreached
 from corral.integrations.settingsfile import SettingsError
-from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

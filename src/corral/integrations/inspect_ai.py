@@ -12,12 +12,12 @@ from errno import EACCES
 
 from corral.containment.scratch import remove
 from corral.containment.temporary import make
+from corral.guard.path_zones import inside
 from corral.integrations.commandfiles import CommandFiles, TooLarge
 from corral.integrations.extras import missing
 from corral.integrations.workbench import Gathered, open_box
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
 from corral.model.errors import ContainmentError
-from corral.places import inside
 
 try:
     import anyio.to_thread

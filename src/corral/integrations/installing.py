@@ -12,6 +12,7 @@ from hashlib import sha256
 
 from corral import owned
 from corral._lib.records import Record, frozen
+from corral.guard.path_zones import inside
 from corral.integrations import settingsfile
 from corral.integrations.hosts import (
     PLUGIN_LINE,
@@ -25,7 +26,6 @@ from corral.integrations.hosts import (
 )
 from corral.integrations.placing import command, package
 from corral.integrations.settingsfile import SettingsError
-from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

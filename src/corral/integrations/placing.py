@@ -9,10 +9,10 @@ import os
 import stat
 import sys
 
-from corral.grammar import DEPENDENCIES
+from corral.guard.path_zones import inside
+from corral.guard.shell.grammar import DEPENDENCIES
 from corral.integrations.settingsfile import SettingsError
 from corral.owned import PROJECT_MARKS, pinned
-from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

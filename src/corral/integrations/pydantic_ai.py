@@ -9,12 +9,12 @@ import os
 from stat import S_ISDIR
 
 from corral.containment.temporary import make
+from corral.guard.path_zones import inside
 from corral.integrations.commandfiles import CommandFiles
 from corral.integrations.extras import missing
 from corral.integrations.workbench import Gathered, open_box
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
 from corral.model.errors import ContainmentError, PolicyError
-from corral.places import inside
 
 try:
     from pydantic_ai.workspaces import (

@@ -10,12 +10,12 @@ import os
 import re
 
 from corral import owned
+from corral.guard.path_zones import inside
 from corral.integrations import settingsfile
 from corral.integrations.hosts import Host, directory, hooks_in
 from corral.integrations.installing import MAX_BYTES, plugin_text, read_settings
 from corral.integrations.placing import command
 from corral.integrations.settingsfile import SettingsError
-from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

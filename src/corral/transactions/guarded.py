@@ -11,7 +11,7 @@ import stat
 
 from corral.containment.protected import ROLES
 from corral.containment.repositories import BARE, GIT, Samples, is_written_by_git, suspects
-from corral.places import inside, runs_later
+from corral.guard.path_zones import inside, runs_later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 from corral.containment.lasting import temporary
+from corral.guard.evaluate import trace, vet
+from corral.guard.host import Machine
+from corral.guard.rules.loader import effects, profile_names
 from corral.logtext import call_of
-from corral.machine import Machine
 from corral.model.errors import CorralError
 from corral.model.render_result import Reasoning
 from corral.policy import load
-from corral.rulebook import effects, profile_names
 from corral.transaction import judged_as
-from corral.vet import trace, vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -120,7 +120,9 @@ def test_a_way_up_from_the_hosts_own_notes_is_not_one_of_them(owner: Owner) -> N
     assert not claude(owner, "Write", owner.home / ".claude" / "plans" / "plan.md")
 
 
-@pytest.mark.parametrize("name", ["vet.py", "integrations/hooks/program.py", "__pycache__/vet.cpython-311.pyc"])
+@pytest.mark.parametrize(
+    "name", ["guard/evaluate.py", "integrations/hooks/program.py", "guard/__pycache__/evaluate.cpython-311.pyc"]
+)
 def test_no_tool_writes_corral_itself(name: str, owner: Owner) -> None:
     # Wherever it is installed: in the project, or where everybody may write.
     assert claude(owner, "Write", PACKAGE / name)

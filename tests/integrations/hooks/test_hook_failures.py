@@ -220,9 +220,9 @@ def test_an_unknown_host_refuses(names: list[str], way: str, owner: Owner) -> No
 
 
 BROKEN: dict[str, Callable[[Path], object]] = {
-    "rules that are cut off": lambda package: os.truncate(package / "rules" / "compiled.bin", 1000),
-    "rules of another kind": lambda package: (package / "rules" / "compiled.bin").write_bytes(b"x" * 500_000),
-    "a module that does not compile": lambda package: (package / "vet.py").write_text("def"),
+    "rules that are cut off": lambda package: os.truncate(package / "guard" / "rules" / "compiled.bin", 1000),
+    "rules of another kind": lambda package: (package / "guard" / "rules" / "compiled.bin").write_bytes(b"x" * 500_000),
+    "a module that does not compile": lambda package: (package / "guard/evaluate.py").write_text("def"),
     "the answering itself": lambda package: (package / "integrations" / "hooks" / "answering.py").write_text("1 / 0"),
     "a host's module that is gone": lambda package: (package / "integrations" / "hooks" / "claude.py").unlink(),
     "no package at all": lambda package: (package / "__init__.py").write_text("raise RuntimeError"),

@@ -79,8 +79,8 @@ def _answered(host: ModuleType, name: str, paths: list[str]) -> Said:
 
 
 def _judged(asked: Asked, name: str, paths: list[str]) -> Answer:
+    from corral.guard.shell.parser import try_first  # noqa: PLC0415
     from corral.integrations.hooks.judging import judge  # noqa: PLC0415  not for the calls of other tools
-    from corral.shell import try_first  # noqa: PLC0415
 
     try_first(_parses)
     try:

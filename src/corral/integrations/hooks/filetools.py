@@ -6,12 +6,12 @@ import os
 
 from corral import owned
 from corral._lib.terminal import visible
-from corral.axes.paths import place_keys
+from corral.guard.axes.paths import place_keys
+from corral.guard.host import Machine
+from corral.guard.path_zones import inside, is_credentials
+from corral.guard.rules.loader import effects, places
 from corral.integrations.hooks.envelope import WILD, WRITE, Answer, Asked
-from corral.machine import Machine
 from corral.model.call import Decision
-from corral.places import inside, is_credentials
-from corral.rulebook import effects, places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

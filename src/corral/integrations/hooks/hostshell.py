@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from corral.places import inside
+from corral.guard.path_zones import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

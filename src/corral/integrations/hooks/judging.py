@@ -7,12 +7,12 @@ import sys
 
 from corral import audit, owned
 from corral._lib.quoting import joined, quoted
+from corral.guard.evaluate import vet
+from corral.guard.host import Machine
 from corral.integrations.hooks.envelope import READ, SHELL, Answer, Asked
-from corral.machine import Machine
 from corral.model.call import Call, Decision
 from corral.model.errors import AuditError, PolicyError
 from corral.policy import PROJECT_FILE, load
-from corral.vet import vet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _asking(asked: Asked, verdict: Verdict, config: SandboxConfig, environ: Mapp
 
 def _setting(finding: Finding) -> str:
     """Return the key of the policy that decides on what was found."""
-    from corral.rulebook import effects  # noqa: PLC0415  most calls are not asked about
+    from corral.guard.rules.loader import effects  # noqa: PLC0415  most calls are not asked about
 
     fitting = [key for key in effects() if finding.rule.endswith(f"-{key}")]
     return f"effects.{max(fitting, key=len)}" if fitting else "a [[rule]] for the command"

@@ -15,11 +15,11 @@ import anyio
 import anyio.to_thread
 
 from corral import approvals, audit, policy
+from corral.guard.path_zones import inside
 from corral.integrations.mcp.jobs import IDLE_SECONDS, Jobs
 from corral.integrations.mcp.questions import Questions
 from corral.integrations.otel import instrument
 from corral.model.errors import AuditError, CorralError, PolicyError
-from corral.places import inside
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False

@@ -16,10 +16,10 @@ import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 
+from corral.guard.path_zones import inside
 from corral.integrations.mcp.desk import Desk
 from corral.integrations.mcp.tools import make_server
 from corral.model.errors import PolicyError
-from corral.places import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Static judgement of one call. Pure: `host` is its only window on the machine."""

@@ -1,0 +1,1 @@
+"""The axes. Each judges the commands of one call and returns findings."""

@@ -1,0 +1,149 @@
+"""The path axis: where everything that is read, written, deleted or run really lies. Pure but for the machine's `resolve`."""
+
+from __future__ import annotations
+
+from corral.guard.axes.findings import finding, shown
+from corral.guard.path_zones import inside, is_credentials, is_program, is_standard, place_of
+from corral.guard.shell.braces import HOLE
+from corral.guard.shell.expansion import NUMBER
+from corral.model.call import Axis, Call, Decision, Finding
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from corral.config import SandboxConfig
+    from corral.guard.analysis.command import Act
+    from corral.guard.host import Machine
+    from corral.guard.shell.expansion import Word
+
+# What each place means for each verb; a place that a verb does not name is outside.
+_READ = {"inside": "read-inside", "protected": "read-inside", "manifest": "read-inside", "env": "read-env", "scratch": "read-scratch",
+         "system": "read-system", "secret": "read-secret", "ancestor": "read-ancestor", "device": "read-device", "standard": ""}  # fmt: skip
+_WRITE = {"inside": "write-inside", "protected": "write-protected", "manifest": "write-manifest", "env": "write-inside",
+          "scratch": "write-scratch", "secret": "write-secret", "device": "write-device", "standard": ""}  # fmt: skip
+_DELETE = {"inside": "delete-inside", "protected": "write-protected", "manifest": "delete-inside", "env": "delete-inside",
+           "scratch": "write-scratch", "secret": "write-secret", "device": "write-device", "standard": ""}  # fmt: skip
+_RUN = {"inside": "run-inside", "protected": "run-inside", "manifest": "run-inside", "env": "run-inside", "scratch": "run-scratch",
+        "system": "read-system", "standard": ""}  # fmt: skip
+_KEYS: dict[str, tuple[dict[str, str], str]] = {
+    "reads": (_READ, "read-outside"),
+    "writes": (_WRITE, "write-outside"),
+    "deletes": (_DELETE, "delete-outside"),
+    "runs": (_RUN, "run-outside"),
+}
+_HARMLESS_ENDS = frozenset({"inside", "protected", "manifest", "env", "scratch", "system", "ancestor"})  # of a link
+
+
+def judge(acts: list[Act], config: SandboxConfig, machine: Machine) -> list[Finding]:
+    """Return a finding for every path that leads where the profile does not allow it."""
+    decisions = config.rules.effects
+    found: list[Finding] = []
+    for act in acts:
+        for verb, word, detail in act.effects:
+            if verb in _KEYS:
+                for key in keys(verb, word, act.cwds, machine):
+                    if decisions[key] != Decision.ALLOW:
+                        found.append(finding(key, decisions[key], act, word, detail))
+                        break
+    return found
+
+
+def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) -> list[str]:
+    """Return the effects of one path, for every place it may be."""
+    text = word.text
+    if NUMBER in text:
+        text = text.replace(NUMBER, "0")
+    if text.startswith("~"):  # not expanded by a shell, but by many a program
+        head, slash, rest = text.partition("/")
+        text = (machine.home if head == "~" else f"/home/{head[1:]}") + slash + rest
+    unproven = HOLE in text
+    if unproven:
+        text = text[: text.index(HOLE)].rpartition("/")[0] + "/" if "/" in text[: text.index(HOLE)] else ""
+    elif word.glob:
+        first = min(text.index(c) for c in "*?[" if c in text) if any(c in text for c in "*?[") else len(text)
+        unproven = "/.." in text[first:]  # below a directory that only the disk knows
+        text = text[:first].rpartition("/")[0] + "/" if "/" in text[:first] else "."
+    if cwds is None and not text.startswith("/"):
+        unproven = True
+        text = ""
+    made: list[str] = []
+    if word.glob and verb == "deletes" and word.text.removeprefix("./") not in ("*", ".*", "**"):
+        text += "?"  # something in the directory, not the directory itself
+    if text:
+        for cwd in cwds or ("/",):
+            made += place_keys(verb, text, cwd, machine)
+            if word.glob and not unproven:
+                for link in machine.matches(word.text, cwd):
+                    made += place_keys(verb, link, cwd, machine)
+    if unproven:
+        made.append("unproven")
+    elif word.glob and verb == "reads" and "read-inside" in made and is_credentials(word.text.rpartition("/")[2]):
+        made.append("read-env")
+    return made
+
+
+def place_keys(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
+    """Return the effects of one plain path."""
+    if is_standard(text):  # before it is resolved: /dev/stdout is a link to wherever this process prints
+        return []
+    if verb == "deletes" and text.rpartition("/")[2] not in ("", ".", ".."):
+        # What is deleted is a link itself, not what it leads to.
+        parent, _, name = text.rpartition("/")
+        path = machine.resolve(parent or ("/" if text.startswith("/") else "."), cwd).rstrip("/") + "/" + name
+    else:
+        path = machine.resolve(text, cwd)
+    if machine.readable and machine.granted(verb, path):
+        return []
+    if verb == "runs" and is_program(path):
+        return ["run-system"]
+    place = place_of(path, machine.root, machine.home)
+    if verb == "runs":
+        key = _RUN.get(place, "run-outside")
+        if key == "run-outside" and place == "outside" and not machine.exists(path, cwd):
+            return ["run-missing"]
+        return [key] if key else []
+    if (
+        verb == "deletes"
+        and (path in (machine.root, machine.home) or path.endswith("/.git"))
+        and inside(path, machine.root)
+    ):
+        return ["delete-root"]
+    table, outside = _KEYS[verb]
+    key = table.get(place, outside)
+    if not key:
+        return []
+    if key == "read-outside" and not machine.exists(path, cwd):
+        return ["read-missing"]
+    if place not in _HARMLESS_ENDS and text[:1] != "/" and ".." not in text and inside(cwd, machine.root):
+        return [key, "link-out"]
+    return [key]
+
+
+def cwd_finding(call: Call, machine: Machine, decisions: Mapping[str, Decision]) -> Finding | None:
+    """Return why a call's own working directory is refused, or None."""
+    if call.cwd is None:
+        return None
+    path = machine.resolve(call.cwd, machine.root)
+    place = place_of(path, machine.root, machine.home)
+    if inside(path, machine.root) or (place == "scratch" and decisions["write-scratch"] == Decision.ALLOW):
+        return None
+    reason = f"The working directory {shown(call.cwd)} is outside project root."
+    return Finding(
+        Axis.PATH,
+        "path-cwd",
+        Decision.DENY,
+        reason,
+        call.cwd,
+        0,
+        len(call.cwd),
+        None,
+        "Use a directory inside the project.",
+    )
+
+
+def check_path_jail(argv: Sequence[str], config: SandboxConfig) -> str | None:
+    """Return why an argv is refused for where its paths lead, or None."""
+    from corral.guard.evaluate import judged  # noqa: PLC0415  vet imports the axes
+
+    return judged(Call(argv), config, Axis.PATH)

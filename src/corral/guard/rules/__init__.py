@@ -1,0 +1,1 @@
+"""The rule tables, their compiled file, and what reads and writes them."""

@@ -1,0 +1,1 @@
+"""Shell text to a tree, and the tree to words."""
