@@ -13,7 +13,7 @@ from bench._turns import Options, compared, in_turns
 AS_USER = False
 SOURCE = str(Path(corral.__file__).parents[1])
 HEAD = f"import sys; sys.path.append({SOURCE!r}); "
-CHECK = "from corral.guard.evaluate import vet; from corral.model.call import Call; from corral.config import SandboxConfig; "
+CHECK = "from corral.guard.evaluate import vet; from corral.model.call import Call; from corral.policy.config import SandboxConfig; "
 CHECK += "vet(Call(('ls', '-la')), SandboxConfig(sys.argv[1]))"
 RUN = "from corral import Sandbox, SandboxConfig; Sandbox(SandboxConfig(sys.argv[1])).run(['true'])"
 CASES: dict[str, tuple[str, Goal | None]] = {

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
-from corral.agentbook import Agent, named, names, of_program, of_settings, read
+from corral.policy.agent_profiles import Agent, named, names, of_program, of_settings, read
 from hosting import answering
 from observe import free_port
 from screen import Screen

@@ -100,7 +100,7 @@ def test_importing_corral_loads_corral_alone() -> None:
 
 
 def test_a_plain_check_loads_nothing_heavy(tmp_path: Path) -> None:
-    code = "from corral.guard.evaluate import vet; from corral.model.call import Call; from corral.config import SandboxConfig; "
+    code = "from corral.guard.evaluate import vet; from corral.model.call import Call; from corral.policy.config import SandboxConfig; "
     code += f"vet(Call(['ls', '-la']), SandboxConfig({str(tmp_path)!r}))"
     assert modules_after(code) & HEAVY == set()
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from corral import Containment, PolicyError, SandboxConfig, approvals
+from corral import Containment, PolicyError, SandboxConfig
 from corral.guard.evaluate import vet
 from corral.guard.rules.loader import CommandRule, profile_named
 from corral.model.call import Call, Decision, Verdict
+from corral.policy import approvals
 
 RESET = Call(("git", "reset", "--hard"))
 DENIED = Call(("sudo", "id"))
@@ -261,7 +262,7 @@ def test_many_writers_lose_nothing_and_leave_nothing_half(
 ) -> None:
     code = """if True:
         import os, sys
-        from corral import SandboxConfig, approvals
+        from corral import SandboxConfig; from corral.policy import approvals
         from corral.model.call import Call
         from corral.guard.evaluate import vet
         config = SandboxConfig(sys.argv[1], profile="workspace")

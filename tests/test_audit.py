@@ -302,7 +302,7 @@ def test_writing_a_line_loads_nothing_heavy(project: Path, environ: dict[str, st
 import sys
 sys.path.insert(0, {str(Path(corral.__file__).parents[1])!r})
 from corral.audit import Log
-from corral.config import SandboxConfig
+from corral.policy.config import SandboxConfig
 from corral.model.call import Call, Verdict
 Log(SandboxConfig({str(project)!r}), environ={environ!r}).verdict(Call(("git status",), True), Verdict())
 print(*sys.modules)

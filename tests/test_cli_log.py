@@ -16,10 +16,10 @@ import pytest
 from corral._lib.terminal import Terminal, columns
 from corral.audit import Log, directory
 from corral.cli.log import moment
-from corral.config import SandboxConfig
 from corral.ledger import LOG, Ledger
 from corral.logtext import Table, call_of, entry_lines
 from corral.model.call import Call, Verdict
+from corral.policy.config import SandboxConfig
 from observe import eventually
 
 DEADLINE_SECONDS = 60

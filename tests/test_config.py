@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from corral.config import DEFAULT_ENV_ALLOWLIST, Audit, Containment, Limits, Output, SandboxConfig
 from corral.guard.rules.loader import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, profile_from_dict, profile_named
 from corral.model.call import Decision
 from corral.model.errors import CorralError, PolicyError
+from corral.policy.config import DEFAULT_ENV_ALLOWLIST, Audit, Containment, Limits, Output, SandboxConfig
 
 
 def test_the_defaults_are_the_strict_profile_in_the_current_directory(

@@ -18,8 +18,8 @@ from corral.cli.commandwords import split
 from corral.cli.helptext import CALLS, VERBS
 from corral.evals.taskfile import Loader
 from corral.guard.rules.compiler import _row
-from corral.policycheck import compiled
-from corral.policyfile import parse
+from corral.policy.examples import compiled
+from corral.policy.parser import parse
 from docblocks import LANGUAGES, REASONS, Block
 from docplace import SHOWN_HOME, Place
 

@@ -101,10 +101,13 @@ def test_a_slip_of_the_pen_is_answered_with_what_was_meant(arguments: list[str],
     [
         (
             ["--version"],
-            {"corral.guard.evaluate", "corral.policy", "corral.sandbox", "subprocess", "asyncio", "dataclasses"},
+            {"corral.guard.evaluate", "corral.policy.loader", "corral.sandbox", "subprocess", "asyncio", "dataclasses"},
         ),
         (["check", "--", "ls"], {"corral.sandbox", "corral.cli.ask", "subprocess", "asyncio", "dataclasses", "typing"}),
-        (["run", "--", "true"], {"corral.cli.question", "corral.approvals", "subprocess", "asyncio", "dataclasses"}),
+        (
+            ["run", "--", "true"],
+            {"corral.cli.question", "corral.policy.approvals", "subprocess", "asyncio", "dataclasses"},
+        ),
         (
             ["status"],
             {"corral.sandbox", "subprocess", "asyncio", "dataclasses", "tempfile", "tomllib", "corral.doctor"},

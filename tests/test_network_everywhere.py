@@ -13,7 +13,7 @@ import pytest
 from corral.evals.running import Trials
 from corral.evals.task import Task
 from corral.evals.taskcheck import problems
-from corral.policy import load
+from corral.policy.loader import load
 from hosting import Owner, answering
 
 
@@ -91,7 +91,7 @@ def test_a_project_may_leave_destinations_out_and_add_none(owner: Owner) -> None
 
 
 def test_the_policy_is_shown_with_its_destinations(owner: Owner, port: int) -> None:
-    from corral.policytext import to_dict
+    from corral.policy.render_policy import to_dict
 
     shown = to_dict(load(str(owner.root), owner.environ))["settings"]["containment.network"]  # type: ignore[index]
     assert shown["value"] == [f"own.example:{port}", "index.example:443"]
@@ -108,7 +108,7 @@ def test_a_client_of_mcp_reads_the_destinations(owner: Owner, port: int) -> None
 def test_nobody_who_reads_the_policy_reads_what_is_added_to_requests(owner: Owner) -> None:
     pytest.importorskip("mcp", reason="the extra is not installed")
     from corral.integrations.mcp.shapes import policy_data
-    from corral.policytext import to_dict
+    from corral.policy.render_policy import to_dict
 
     owner.policy(
         '[containment]\nnetwork = ["api.example:443"]\n'

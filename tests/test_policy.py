@@ -10,19 +10,19 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from corral import policykeys
 from corral._lib.netnames import Grants
-from corral.config import Audit, Containment, Limits, Output, SandboxConfig
 from corral.guard.evaluate import vet
 from corral.guard.host import Machine
 from corral.guard.rules.loader import effects, group_names, profile_named, profile_names
 from corral.model.call import Call, Decision
 from corral.model.errors import PolicyError
-from corral.policy import MAX_FILE_BYTES, Policy, load
-from corral.policycache import MAX_ENTRIES
-from corral.policykeys import DECISIONS, KEYS, NOT_IN_FILES, is_tighter
-from corral.policymerge import Merge, default
-from corral.trust import digest_of, distrust, trust
+from corral.policy import settings as policykeys
+from corral.policy.cache import MAX_ENTRIES
+from corral.policy.config import Audit, Containment, Limits, Output, SandboxConfig
+from corral.policy.loader import MAX_FILE_BYTES, Policy, load
+from corral.policy.merge import Merge, default
+from corral.policy.settings import DECISIONS, KEYS, NOT_IN_FILES, is_tighter
+from corral.policy.trust import digest_of, distrust, trust
 
 RULE = '[[rule]]\ncommand = "git push"\ndecision = "{decision}"\n{decision} = ["git push"]\n'
 

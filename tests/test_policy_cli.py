@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from corral.cli.init import kinds_of, owner_text, project_text
-from corral.policy import load
-from corral.policycheck import compiled, outcomes
-from corral.policyfile import parse
-from corral.projectkinds import KINDS
+from corral.policy.examples import compiled, outcomes
+from corral.policy.loader import load
+from corral.policy.parser import parse
+from corral.policy.project_types import KINDS
 from machines import run_corral
 
 OWNER = """\

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.model.errors import PolicyError
-from corral.policycheck import compiled
-from corral.policyfile import MAX_FILE_BYTES, parse
-from corral.tomlplaces import places
+from corral.policy.examples import compiled
+from corral.policy.parser import MAX_FILE_BYTES, parse
+from corral.policy.toml_positions import places
 
 RULE = '[[rule]]\ncommand = "git push"\ndecision = "deny"\ndeny = ["git push"]\n'
 

@@ -14,10 +14,10 @@ import corral
 from corral.cli.init import owner_text, project_text
 from corral.guard.rules.loader import effects, group_names
 from corral.model.errors import PolicyError
-from corral.policyfile import RULE_KEYS, parse
-from corral.policykeys import DECISIONS, KEYS, LISTS, TABLES
-from corral.policyschema import schema
-from corral.projectkinds import KINDS
+from corral.policy.json_schema import schema
+from corral.policy.parser import RULE_KEYS, parse
+from corral.policy.project_types import KINDS
+from corral.policy.settings import DECISIONS, KEYS, LISTS, TABLES
 
 PUBLISHED = Path(corral.__file__).parent / "model" / "schemas" / "policy.schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(schema())

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from corral.config import SandboxConfig
 from corral.guard.evaluate import vet
 from corral.guard.host import Machine
 from corral.guard.rules.compiler import read_tables
 from corral.model.call import Call
+from corral.policy.config import SandboxConfig
 from corral.rulepage import EXAMPLES_PROFILE, SHAPES, Page, page_of, rule_ids
 
 SHAPELESS = {

@@ -14,8 +14,8 @@ import pytest
 from corral import Sandbox
 from corral.cli.person import AGENT_VARIABLES
 from corral.model.errors import PolicyError
-from corral.policy import load
-from corral.trust import digest_of, distrust, is_trusted, trust, trusted
+from corral.policy.loader import load
+from corral.policy.trust import digest_of, distrust, is_trusted, trust, trusted
 from machines import environment, import_path
 from screen import Screen
 

@@ -10,10 +10,10 @@ from typing import Any
 import corral
 from corral.cli.arguments import verb_parser
 from corral.cli.helptext import EXIT_CODES, GROUPS, USAGE, VERBS
-from corral.config import SandboxConfig
-from corral.policyfile import RULE_KEYS
-from corral.policykeys import FIELDS, KEYS, LISTS
-from corral.policyschema import schema
+from corral.policy.config import SandboxConfig
+from corral.policy.json_schema import schema
+from corral.policy.parser import RULE_KEYS
+from corral.policy.settings import FIELDS, KEYS, LISTS
 
 SCHEMAS = Path(corral.__file__).parent / "model" / "schemas"
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.config import Audit, Containment, Limits, Output, SandboxConfig
     from corral.guard.rules.loader import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, Profile
     from corral.handle import Handle
     from corral.model.call import (
@@ -22,16 +21,17 @@ if TYPE_CHECKING:
     )
     from corral.model.errors import AuditError, ContainmentError, CorralError, PolicyError, TransactionError
     from corral.model.result import SandboxResult
+    from corral.policy.config import Audit, Containment, Limits, Output, SandboxConfig
     from corral.sandbox import Sandbox
     from corral.transaction import Transaction
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Audit": "config",
+    "Audit": "policy.config",
     "AuditError": "model.errors",
     "Axis": "model.call",
-    "Containment": "config",
+    "Containment": "policy.config",
     "ContainmentError": "model.errors",
     "CorralError": "model.errors",
     "DEFAULT_DENYLIST": "guard.rules.loader",
@@ -40,12 +40,12 @@ _HOME = {
     "Decision": "model.call",
     "Finding": "model.call",
     "Handle": "handle",
-    "Limits": "config",
-    "Output": "config",
+    "Limits": "policy.config",
+    "Output": "policy.config",
     "PolicyError": "model.errors",
     "Profile": "guard.rules.loader",
     "Sandbox": "sandbox",
-    "SandboxConfig": "config",
+    "SandboxConfig": "policy.config",
     "SandboxResult": "model.result",
     "TIMED_OUT_EXIT_CODE": "model.call",
     "Transaction": "transaction",

@@ -13,7 +13,7 @@ if not __package__:
     if pins:
         import os
 
-        from corral.owned import pin
+        from corral.policy.user_dirs import pin
 
         pin(pins, os.environ)
 

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import os
 
-from corral import owned
 from corral._lib.json_text import dumps
 from corral.ledger import Ledger
 from corral.model.errors import AuditError, PolicyError
+from corral.policy import user_dirs
+from corral.policy.trust import digest_of
 from corral.secrecy import may_hold_secret, secrets_of
-from corral.trust import digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corral.config import SandboxConfig
     from corral.ledger import Link
     from corral.model.call import Call, Connection, Decision, Finding, Verdict, Violation
     from corral.model.result import SandboxResult
+    from corral.policy.config import SandboxConfig
 
 ID_BYTES = 16
 MAX_TEXT = 4096  # characters of a call; the rest is counted, and known by its hash
@@ -35,7 +35,7 @@ _PLAIN = ("backend", "enforcement", "started_at", "network")
 
 def directory(environ: Mapping[str, str]) -> str:
     """Return where the log lies; it need not exist."""
-    return f"{owned.directory('state', environ)}/audit"
+    return f"{user_dirs.directory('state', environ)}/audit"
 
 
 def new_id() -> str:
@@ -148,14 +148,14 @@ class Log:
         place = directory(self._environ)
         try:
             if self._root:
-                owned.refuse_inside(place, self._root)
+                user_dirs.refuse_inside(place, self._root)
             try:
-                owned.refuse_foreign(os.path.dirname(place))
-                owned.refuse_foreign(place)
+                user_dirs.refuse_foreign(os.path.dirname(place))
+                user_dirs.refuse_foreign(place)
             except FileNotFoundError:
-                owned.private_directory("state", self._environ, self._root or "/nonexistent")
+                user_dirs.private_directory("state", self._environ, self._root or "/nonexistent")
                 os.makedirs(place, 0o700, exist_ok=True)
-                owned.refuse_foreign(place)
+                user_dirs.refuse_foreign(place)
         except PolicyError as error:
             raise AuditError(f"the audit log cannot be written: {error}") from None
         except OSError as error:

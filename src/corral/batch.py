@@ -10,12 +10,12 @@ from signal import SIGKILL
 from time import time
 
 from corral._lib.records import Record, frozen
-from corral.config import SandboxConfig
 from corral.executor import executor_named, stream
 from corral.model.call import Call, Verdict, Violation
 from corral.model.errors import CorralError
 from corral.model.result import SandboxResult
 from corral.outcome import facts_of
+from corral.policy.config import SandboxConfig
 from corral.throwaway import Throwaway
 
 TYPE_CHECKING = False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from corral.config import MAX_SECONDS
 from corral.model.call import Call
+from corral.policy.config import MAX_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

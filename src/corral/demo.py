@@ -10,9 +10,9 @@ from signal import SIGKILL
 from time import monotonic, sleep
 
 from corral._lib.records import Record, frozen
-from corral.config import Containment, Limits, SandboxConfig
 from corral.containment.temporary import directory_here
 from corral.model.call import Call
+from corral.policy.config import Containment, Limits, SandboxConfig
 from corral.sandbox import Sandbox
 from corral.unguarded import unguarded
 

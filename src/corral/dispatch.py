@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corral.audience import OnOutput
-    from corral.config import SandboxConfig
     from corral.driver import OnResult
     from corral.model.call import Call, Launch, Verdict
+    from corral.policy.config import SandboxConfig
     from corral.pool import Pool
     from corral.spawn import Warden
 

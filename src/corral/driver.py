@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.audience import OnOutput
-    from corral.config import SandboxConfig
     from corral.model.call import Call, Launch, Verdict
     from corral.outcome import Ending
+    from corral.policy.config import SandboxConfig
     from corral.pool import Pool
     from corral.spawn import Warden
     from corral.streams import Chunk

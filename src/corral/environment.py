@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from corral.config import LOADER_VARIABLES
+from corral.policy.config import LOADER_VARIABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

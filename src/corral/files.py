@@ -13,8 +13,8 @@ from corral.model.call import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.config import SandboxConfig
     from corral.guard.host import Shown
+    from corral.policy.config import SandboxConfig
 
 # The places inside a project that the profile may close, and the effect that it decides on.
 _READING = {"env": "read-env"}

@@ -14,7 +14,7 @@ from time import monotonic, sleep, time
 
 from corral._lib.timestamps import utc
 from corral.model.errors import AuditError
-from corral.trust import digest_of
+from corral.policy.trust import digest_of
 
 SCHEMA = "corral.audit/1"
 LOG, HEAD = "log.jsonl", "head"

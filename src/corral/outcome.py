@@ -16,8 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from corral.config import Limits
     from corral.model.call import Call, Launch, Verdict
+    from corral.policy.config import Limits
 
 # flag of an outcome: the kind of violation, the field of `limits`, and whether the hit itself was not seen
 _LIMIT_FLAGS = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 
 from corral._lib.records import Record, frozen
-from corral.config import SandboxConfig
 from corral.guard.evaluate import vet
 from corral.guard.host import Machine
 from corral.guard.rules.compiler import read_tables
 from corral.guard.rules.loader import DEFAULT_DENYLIST, effects, group, profile_named, profile_names, row
 from corral.model.call import Call
+from corral.policy.config import SandboxConfig
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

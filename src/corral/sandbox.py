@@ -10,7 +10,6 @@ import time
 
 from corral import dispatch, files
 from corral.calls import call_of, input_of, timeout_of
-from corral.config import SandboxConfig
 from corral.containment.holding import Holding, unmet
 from corral.environment import HostEnvironment
 from corral.guard.cache import Recall
@@ -21,6 +20,7 @@ from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Call, 
 from corral.model.errors import ContainmentError
 from corral.model.result import SandboxResult
 from corral.outcome import facts_of
+from corral.policy.config import SandboxConfig
 from corral.pool import Pool
 from corral.streams import checked_size
 

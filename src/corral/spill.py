@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from corral.capture import Captured
-    from corral.config import SandboxConfig
     from corral.guard.host import Shown
+    from corral.policy.config import SandboxConfig
 
 MAX_KEPT_OUTPUTS = 16  # of one sandbox, against a session that fills the disk one long output at a time
 LOOK_BYTES = 1 << 20  # between two looks at what is free on the disk

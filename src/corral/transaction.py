@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from corral.batch import Batch
     from corral.branch import Branch
-    from corral.config import SandboxConfig
     from corral.containment.holding import Holding
     from corral.handle import Handle
     from corral.model.call import Call, Verdict
     from corral.model.result import SandboxResult
+    from corral.policy.config import SandboxConfig
     from corral.sandbox import Sandbox
     from corral.transactions.changes import Change
     from corral.workshop import Workshop

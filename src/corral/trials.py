@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from stat import S_ISREG
 from time import time
 
-from corral import owned
 from corral.model.errors import PolicyError
+from corral.policy import user_dirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def is_trial(environ: Mapping[str, str]) -> bool:
         return False
     place = _directory(environ)
     try:
-        owned.refuse_foreign(place)
-        owned.refuse_foreign(f"{place}/{name}")
+        user_dirs.refuse_foreign(place)
+        user_dirs.refuse_foreign(f"{place}/{name}")
         return S_ISREG(os.lstat(f"{place}/{name}").st_mode)
     except (OSError, PolicyError):
         return False
@@ -41,9 +41,9 @@ def is_trial(environ: Mapping[str, str]) -> bool:
 def ticket(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Give the variables that mark what is tried within; none where the user's state cannot be written."""
     try:
-        owned.private_directory("state", environ)
+        user_dirs.private_directory("state", environ)
         os.makedirs(_directory(environ), 0o700, exist_ok=True)
-        owned.refuse_foreign(_directory(environ))
+        user_dirs.refuse_foreign(_directory(environ))
         _sweep(_directory(environ))
         name = os.urandom(_NAME_BYTES).hex()
         path = f"{_directory(environ)}/{name}"
@@ -58,7 +58,7 @@ def ticket(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 def _directory(environ: Mapping[str, str]) -> str:
-    return f"{owned.directory('state', environ)}/trials"
+    return f"{user_dirs.directory('state', environ)}/trials"
 
 
 def _sweep(place: str) -> None:

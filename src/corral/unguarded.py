@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
 
 def unguarded(config: SandboxConfig, **changes: Any) -> SandboxConfig:

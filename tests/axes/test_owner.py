@@ -7,8 +7,8 @@ from corral.guard.axes import owner_rules
 from corral.guard.evaluate import acts_of, vet
 from corral.guard.host import Machine
 from corral.model.call import Axis, Call, Decision
-from corral.policycheck import config_of
-from corral.policyfile import parse
+from corral.policy.examples import config_of
+from corral.policy.parser import parse
 
 ROOT = "/nonexistent/project"
 PUSH = """

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corral import Containment, Sandbox, SandboxConfig
-from corral.agentbook import named, names
+from corral.policy.agent_profiles import named, names
 
 RUNS_LATER = {
     "aider": ".aider/oauth-keys.env",

@@ -10,7 +10,7 @@ from attempt import must_hold
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
 from corral.guard.evaluate import vet
 from corral.model.call import Call, Decision
-from corral.policy import load
+from corral.policy.loader import load
 
 LOOSE = 'containment.network = "on"\n'
 # Each tries to leave LOOSE where sys.argv[1] says, and does not mind failing on the way.

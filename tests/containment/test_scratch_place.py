@@ -15,7 +15,7 @@ from corral import Containment, ContainmentError, Sandbox
 from corral.containment import bindings, scratch
 from corral.containment.backend import UnusableError
 from corral.containment.temporary import directory, directory_here, why_unsafe
-from corral.owned import PROJECT_MARKS
+from corral.policy.user_dirs import PROJECT_MARKS
 from observe import eventually
 
 SWAP = """

@@ -13,7 +13,7 @@ from corral.evals.journal import place
 from corral.evals.outcome import Outcome
 from corral.evals.taskfile import load
 from corral.outputfiles import OutputDirectory
-from corral.owned import PROJECT_MARKS
+from corral.policy.user_dirs import PROJECT_MARKS
 
 OUTPUTS = ("results.jsonl", "junit.xml", "summary.json")
 TASK = '[[task]]\nid = "must-fail"\nargv = ["false"]\nexpect = { exit_code = 0 }\n'

@@ -11,9 +11,11 @@ from mcp import Client
 from mcp_client_ways import Home, connected, drive, eventually, served, told
 from mcp_types import ElicitResult, InputRequiredResult, ListRootsResult, Root
 
-from corral import Sandbox, approvals, policy
+from corral import Sandbox
 from corral.integrations.mcp.questions import MAX_OPEN, MAX_QUESTION, Questions
 from corral.model.call import Axis, Call, Decision, Finding, Verdict
+from corral.policy import approvals
+from corral.policy import loader as policy
 from observe import alive, unique_seconds
 
 Connect = Callable[..., AbstractAsyncContextManager[Client]]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from corral import Sandbox
-from corral.grants import pend
+from corral.policy.pending_calls import pend
 from hosting import PACKAGE, PYTHON, Owner, dependencies
 
 SECRET = "what-the-log-says"

@@ -13,9 +13,9 @@ import pytest
 
 from corral.audit import Log
 from corral.cli import main
-from corral.config import SandboxConfig
 from corral.evals.results import RESULTS
 from corral.model.call import Call, Verdict
+from corral.policy.config import SandboxConfig
 from screen import Screen
 
 DEADLINE_SECONDS = 60

@@ -11,13 +11,13 @@ import pytest
 
 from corral import ledger
 from corral.audit import Log, directory
-from corral.config import SandboxConfig
 from corral.evals.journal import Journal, place
 from corral.evals.outcome import Outcome
 from corral.evals.results import RESULTS, write
 from corral.history import Wish
 from corral.model.call import Call, Verdict
 from corral.model.errors import CorralError
+from corral.policy.config import SandboxConfig
 from corral.viewer.feed import Feed
 from corral.viewer.serving import fill
 from corral.viewer.sources import EvalSource, LogSource, ResultSource, source_of

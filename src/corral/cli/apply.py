@@ -7,7 +7,7 @@ import sys
 
 from corral.cli.trying import TAKE_BACK, note, refuse_agents, told
 from corral.containment.holding import Holding
-from corral.policy import load
+from corral.policy.loader import load
 from corral.transaction import noted
 from corral.transactions.applying import Look, apply
 from corral.transactions.place import waiting

@@ -12,9 +12,9 @@ from corral._lib.terminal import message as shown
 from corral.cli.helptext import ABOUT, CALLS, EXIT_CODES, GROUPS, USAGE, VERBS
 from corral.cli.nearest import suggestion
 from corral.cli.nextsteps import on_path
-from corral.config import BACKENDS, DEFAULT_TIMEOUT_SECONDS
 from corral.guard.rules.loader import profile_names
 from corral.model.render_result import FAILURE_STATUS
+from corral.policy.config import BACKENDS, DEFAULT_TIMEOUT_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from corral._lib.terminal import Terminal
-    from corral.config import SandboxConfig
     from corral.guard.host import Machine
     from corral.model.call import Call, Verdict
+    from corral.policy.config import SandboxConfig
 
 ONCE, PROJECT, SHOW = ("o", "once", "y", "yes"), ("p", "project"), ("s", "show")
 
@@ -34,8 +34,8 @@ class Asking:
 
     def answer(self, call: Call, verdict: Verdict) -> bool:
         """Say whether a call that is asked about may run."""
-        from corral import approvals  # noqa: PLC0415  most calls are not asked about
         from corral.cli.person import why_nobody  # noqa: PLC0415
+        from corral.policy import approvals  # noqa: PLC0415  most calls are not asked about
 
         try:
             if approvals.find(call, verdict, self._config, os.environ) is not None:
@@ -51,9 +51,9 @@ class Asking:
 
     def _asked(self, call: Call, verdict: Verdict) -> bool:
         from corral._lib.terminal import terminal_of  # noqa: PLC0415
-        from corral.approvals import can_be_kept  # noqa: PLC0415
         from corral.cli.person import Person  # noqa: PLC0415
         from corral.cli.question import choices, question  # noqa: PLC0415
+        from corral.policy.approvals import can_be_kept  # noqa: PLC0415
 
         self.was_asked = True
         about = call, verdict, self._config, self._machine(self._config)
@@ -80,8 +80,8 @@ class Asking:
 
     def _kept(self, call: Call, verdict: Verdict, terminal: Terminal) -> str:
         from corral._lib.terminal import visible  # noqa: PLC0415
-        from corral.approvals import approve  # noqa: PLC0415
         from corral.cli.question import DAYS, kept_text  # noqa: PLC0415
+        from corral.policy.approvals import approve  # noqa: PLC0415
 
         try:
             self._log(call, verdict, f"A person in a terminal said yes, for this project and {DAYS} days.")

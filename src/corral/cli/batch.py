@@ -15,9 +15,9 @@ from corral.cli.check import config_of, machine_of
 from corral.cli.lines import KINDS, MAX_QUOTED, LineError, call_in, lines_of, read_object
 from corral.cli.run import Record
 from corral.cli.statusline import StatusLine
-from corral.config import MAX_SECONDS
 from corral.executor import executor_named, stream
 from corral.model.render_result import json_text
+from corral.policy.config import MAX_SECONDS
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False

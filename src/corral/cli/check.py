@@ -13,13 +13,13 @@ from corral.guard.host import Machine
 from corral.model.call import Call
 from corral.model.errors import AuditError, PolicyError
 from corral.model.render_result import CHECK_STATUS, json_text, verdict_text
-from corral.policy import load
+from corral.policy.loader import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
 
 def main(options: argparse.Namespace) -> int:

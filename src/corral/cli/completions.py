@@ -67,7 +67,7 @@ def main(options: argparse.Namespace) -> int:
 def words_of(kind: str) -> list[str]:
     """Return the words of a kind that only corral knows."""
     if kind == GRANTS:
-        from corral.approvals import listed  # noqa: PLC0415
+        from corral.policy.approvals import listed  # noqa: PLC0415
 
         return [approval.id for approval in listed(os.environ)]
     from corral.rulepage import rule_ids  # noqa: PLC0415

@@ -7,7 +7,7 @@ import sys
 
 from corral.cli.trying import note, refuse_inside
 from corral.model.render_result import json_text
-from corral.policy import load
+from corral.policy.loader import load
 from corral.transaction import noted
 from corral.transactions.place import pending, waiting
 

@@ -7,11 +7,11 @@ import sys
 
 from corral._lib.terminal import visible
 from corral.audit import Log
-from corral.config import checked_root
 from corral.model.errors import AuditError
 from corral.model.render_result import json_text
-from corral.policy import project_file
-from corral.trust import distrust
+from corral.policy.config import checked_root
+from corral.policy.loader import project_file
+from corral.policy.trust import distrust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ import tempfile
 
 from corral._lib.terminal import terminal_of
 from corral.audit import Log, directory
-from corral.config import Containment, SandboxConfig
 from corral.containment.temporary import directory_here
 from corral.doctor.examine import Check, examine
 from corral.doctor.facts import gather
@@ -16,7 +15,8 @@ from corral.doctor.report import report_text
 from corral.integrations.canary import hook_checks
 from corral.model.errors import PolicyError
 from corral.model.render_result import json_text
-from corral.policy import load
+from corral.policy.config import Containment, SandboxConfig
+from corral.policy.loader import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

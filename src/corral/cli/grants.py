@@ -6,7 +6,6 @@ import os
 import sys
 from time import time
 
-from corral import approvals
 from corral._lib.terminal import terminal_of, visible
 from corral.audit import Log
 from corral.cli.ask import Asking
@@ -17,6 +16,7 @@ from corral.model.call import Call, Decision
 from corral.model.errors import AuditError, PolicyError
 from corral.model.excerpt import one_line
 from corral.model.render_result import CHECK_STATUS, json_text, labelled, verdict_text
+from corral.policy import approvals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from corral._lib.terminal import Terminal
-    from corral.approvals import Approval
+    from corral.policy.approvals import Approval
 
 MIN_ID = 4  # letters of an id; fewer are a slip
 DECLINED_STATUS = 1

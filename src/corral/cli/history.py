@@ -9,9 +9,9 @@ from corral._lib.terminal import clip, terminal_of, visible
 from corral._lib.timestamps import utc
 from corral.cli.changetext import change_line, diff_lines
 from corral.cli.trying import refuse_inside
-from corral.config import checked_root
 from corral.model.errors import TransactionError
 from corral.model.render_result import json_text
+from corral.policy.config import checked_root
 from corral.transactions.applying import Look, history
 from corral.transactions.changes import Change, summary
 from corral.transactions.place import pending
@@ -77,7 +77,7 @@ def _waiting(place: Place) -> dict[str, object]:
 
 def _diff(root: str, place: Place) -> str:
     from corral.containment.holding import Holding  # noqa: PLC0415  to list them it is not needed
-    from corral.policy import load  # noqa: PLC0415  as above
+    from corral.policy.loader import load  # noqa: PLC0415  as above
 
     holding = Holding(load(root, os.environ).config)
     with Look(root, place, holding.kept(), holding.programs()) as look:

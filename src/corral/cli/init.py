@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import sys
 
-from corral import owned
 from corral._lib.terminal import visible
-from corral.config import DEFAULT_TIMEOUT_SECONDS, checked_root
 from corral.model.errors import PolicyError
 from corral.model.render_result import json_text
-from corral.policy import owner_file, project_file
-from corral.policycheck import compiled
-from corral.policyfile import parse
-from corral.projectkinds import KINDS
+from corral.policy import user_dirs
+from corral.policy.config import DEFAULT_TIMEOUT_SECONDS, checked_root
+from corral.policy.examples import compiled
+from corral.policy.loader import owner_file, project_file
+from corral.policy.parser import parse
+from corral.policy.project_types import KINDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from corral.projectkinds import Kind, Publishing
+    from corral.policy.project_types import Kind, Publishing
 
 MAX_ENTRIES = 1000  # of each directory that is looked at
 _SKIPPED = ("node_modules", "vendor", "target", "build", "dist", "venv")
@@ -88,7 +88,7 @@ def main(options: argparse.Namespace) -> int:
         print(text, end="")
         return 0
     if options.user:
-        owned.private_directory("config", os.environ)
+        user_dirs.private_directory("config", os.environ)
     _write(path, text)
     found = ", ".join(kind.name for kind in kinds)
     if options.json:

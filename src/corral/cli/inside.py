@@ -10,19 +10,19 @@ import sys
 
 from corral._lib import netnames
 from corral._lib.terminal import terminal_of
-from corral.agentbook import named, of_program
 from corral.cli import console, loosening
 from corral.containment.toolchains import is_system
 from corral.guard.path_zones import inside
 from corral.model.errors import PolicyError
+from corral.policy.agent_profiles import named, of_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from corral.agentbook import Agent
-    from corral.config import SandboxConfig
+    from corral.policy.agent_profiles import Agent
+    from corral.policy.config import SandboxConfig
 
 NONE = "none"
 

@@ -51,7 +51,7 @@ def place(options: argparse.Namespace) -> tuple[str, str]:
 
 def _granted(root: str) -> tuple[str, ...]:
     """Return what the policy lets commands write besides the project."""
-    from corral.policy import load  # noqa: PLC0415  where there is a project
+    from corral.policy.loader import load  # noqa: PLC0415  where there is a project
 
     try:
         return tuple(load(root, os.environ).config.containment.write) if root else ()

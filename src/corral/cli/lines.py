@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import IO, Any
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
 MAX_LINE_BYTES = 8 * 1024 * 1024  # against a line that never ends; the kernel takes no larger command anyway
 CHUNK_BYTES = 64 * 1024

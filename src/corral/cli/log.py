@@ -16,7 +16,7 @@ from corral.history import Wish
 from corral.logtext import Table, call_of, entry_lines
 from corral.model.errors import CorralError
 from corral.model.render_result import FAILURE_STATUS, json_text, verdict_text
-from corral.policy import load
+from corral.policy.loader import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corral._lib.terminal import Terminal
-    from corral.config import Containment, SandboxConfig
+    from corral.policy.config import Containment, SandboxConfig
 
 YES = ("y", "yes")
 Lines = list[tuple[str, str]]

@@ -6,20 +6,20 @@ import os
 import sys
 
 from corral._lib.terminal import terminal_of, visible
-from corral.config import checked_root
 from corral.model.render_result import json_text
-from corral.policy import load, owner_file, project_file, read
-from corral.policycheck import outcomes
-from corral.policyfile import parse
-from corral.policyschema import schema
-from corral.policytext import lines, to_dict
+from corral.policy.config import checked_root
+from corral.policy.examples import outcomes
+from corral.policy.json_schema import schema
+from corral.policy.loader import load, owner_file, project_file, read
+from corral.policy.parser import parse
+from corral.policy.render_policy import lines, to_dict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
     from corral._lib.terminal import Terminal
-    from corral.policycheck import Outcome
+    from corral.policy.examples import Outcome
 
 FAILED_STATUS = 1
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 import os
 
 from corral._lib.terminal import visible
-from corral.approvals import APPROVAL_SECONDS
 from corral.guard.evaluate import trace
 from corral.model.excerpt import quoted_lines
 from corral.model.render_result import finding_lines, labelled, step_lines
+from corral.policy.approvals import APPROVAL_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral._lib.terminal import Terminal
-    from corral.approvals import Approval
-    from corral.config import Containment, SandboxConfig
     from corral.guard.host import Machine
     from corral.model.call import Call, Verdict
+    from corral.policy.approvals import Approval
+    from corral.policy.config import Containment, SandboxConfig
 
 DAYS = int(APPROVAL_SECONDS // 86400)
 MAX_LINES = 24  # of the call, of its findings, of its effects: more is shown when it is asked for

@@ -44,8 +44,8 @@ def main(options: argparse.Namespace) -> int:
 
 def _owners(root: str) -> dict[str, list[dict[str, Any]]]:
     """Return the rules of the policy files that hold here, by their ids; most ids are one rule's."""
-    from corral.policy import load  # noqa: PLC0415  the built-in ones need no file
-    from corral.policytext import to_dict  # noqa: PLC0415
+    from corral.policy.loader import load  # noqa: PLC0415  the built-in ones need no file
+    from corral.policy.render_policy import to_dict  # noqa: PLC0415
 
     found: dict[str, list[dict[str, Any]]] = {}
     for rule in to_dict(load(root, os.environ))["rules"]:  # type: ignore[attr-defined]  # a list of them

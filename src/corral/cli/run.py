@@ -12,10 +12,10 @@ from corral.cli import console
 from corral.cli.ask import Asking
 from corral.cli.check import call_of, config_of, machine_of
 from corral.cli.told import Telling, kept_names
-from corral.grants import take
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, Call
 from corral.model.errors import AuditError, CorralError, PolicyError
 from corral.model.render_result import denial_text, json_text, process_status, timeout_text, violation_text
+from corral.policy.pending_calls import take
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from corral.config import SandboxConfig
-    from corral.grants import Pending
     from corral.model.call import Verdict
     from corral.model.result import SandboxResult
+    from corral.policy.config import SandboxConfig
+    from corral.policy.pending_calls import Pending
     from corral.transaction import Transaction
 
 

@@ -7,8 +7,8 @@ import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
 
 from corral._lib.terminal import terminal_of
-from corral.config import Containment, SandboxConfig
 from corral.model.render_result import json_text
+from corral.policy.config import Containment, SandboxConfig
 from corral.selftest.battery import battery
 from corral.selftest.report import GROUPS, heading, outcome_text, status, summary, to_dict
 from corral.selftest.trial import Outcome, Selftest

@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 import sys
 
-from corral import __version__, approvals, audit, owned
+from corral import __version__, audit
 from corral._lib.records import Record, frozen
 from corral._lib.terminal import clip, pad, terminal_of, visible, wrap
 from corral.cli.nextsteps import install_steps, with_own_name
-from corral.config import checked_root
 from corral.containment import layers
 from corral.containment.holding import unmet
 from corral.containment.temporary import make
 from corral.model.errors import CorralError, PolicyError
 from corral.model.render_result import FAILURE_STATUS, json_text
-from corral.policy import load
+from corral.policy import approvals, user_dirs
+from corral.policy.config import checked_root
+from corral.policy.loader import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral._lib.terminal import Terminal
-    from corral.policy import Policy
+    from corral.policy.loader import Policy
 
 SHOWN = 3  # refusals
 TAIL_BYTES = 512 * 1024  # of the log; what was refused before that is no news
@@ -78,7 +79,7 @@ def main(options: argparse.Namespace) -> int:
 def _project_lines(root: str) -> Iterator[Line]:
     for kind in ("config", "state", "cache"):
         try:
-            owned.refuse_inside(owned.directory(kind, os.environ), root)
+            user_dirs.refuse_inside(user_dirs.directory(kind, os.environ), root)
         except PolicyError:
             place = "Your home directory" if root == os.path.realpath(os.environ.get("HOME") or "/") else root
             text = f"{place} cannot be a project, because it contains corral's own files. Change to a project, or pass --root"

@@ -9,12 +9,12 @@ import sys
 from corral._lib.terminal import terminal_of, visible
 from corral.audit import Log
 from corral.cli.person import Person, why_nobody
-from corral.config import checked_root
 from corral.model.errors import PolicyError
 from corral.model.render_result import json_text
-from corral.policy import load, project_file, read
-from corral.policytext import setting_text
-from corral.trust import digest_of, is_trusted, trust, trusted
+from corral.policy.config import checked_root
+from corral.policy.loader import load, project_file, read
+from corral.policy.render_policy import setting_text
+from corral.policy.trust import digest_of, is_trusted, trust, trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corral._lib.terminal import Terminal
-    from corral.policymerge import Setting
+    from corral.policy.merge import Setting
 
 DECLINED_STATUS = 1
 YES = ("y", "yes")

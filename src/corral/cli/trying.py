@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from corral.config import SandboxConfig
     from corral.model.call import Call
     from corral.model.result import SandboxResult
+    from corral.policy.config import SandboxConfig
     from corral.transaction import Transaction
     from corral.transactions.applying import Applied
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.cli.trying import note, refuse_agents, told
-from corral.policy import load
+from corral.policy.loader import load
 from corral.transaction import noted
 from corral.transactions.applying import undo
 

@@ -9,18 +9,18 @@ import os
 
 from corral._lib import netnames
 from corral._lib.netnames import Grants
-from corral.config import Limits
 from corral.containment import messages
 from corral.containment.sight import Sight, granted
 from corral.model.call import Violation
+from corral.policy.config import Limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from corral.config import SandboxConfig
     from corral.containment.audit import Denial
     from corral.containment.view import View
+    from corral.policy.config import SandboxConfig
 
 MAX_VIOLATIONS = 5  # against a program that complains about every file
 MAX_LINES = 100

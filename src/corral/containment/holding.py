@@ -16,9 +16,9 @@ from corral.model.errors import ContainmentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.config import SandboxConfig
     from corral.containment.traffic import Traffic
     from corral.model.call import Violation
+    from corral.policy.config import SandboxConfig
 
 SIGSYS = 31
 

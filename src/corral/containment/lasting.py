@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
 KEPT_SECONDS = 7 * 24 * 3600.0  # since the last use
 CLEANED_SECONDS = 24 * 3600.0  # between two searches for what is older

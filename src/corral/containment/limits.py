@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-    from corral.config import Limits
+    from corral.policy.config import Limits
 
     Rlimit = tuple[str, int]
 

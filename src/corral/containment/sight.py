@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import os
 
-from corral.containment import grants
 from corral.containment.masks import matches
 from corral.guard.path_zones import inside
-from corral.installation import own_links, own_paths
 from corral.model.call import Violation
 from corral.model.errors import PolicyError
+from corral.policy import path_grants
+from corral.policy.installation import own_links, own_paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from corral.config import SandboxConfig
     from corral.containment.view import View
+    from corral.policy.config import SandboxConfig
 
 # Of the kernel's own making in a command's tree, or answered by a server that a look-up would call.
 _NOT_FILES = ("/proc", "/dev", "/sys", "/net", "/afs")
@@ -141,8 +141,8 @@ class Sight:
         try:
             if to_write:
                 own = (*own_paths(), *own_links())
-                grants.refuse_writing(real, self.view.home, self.config.project_root, own)
-            grants.refuse_reading(real, self.view.home)
+                path_grants.refuse_writing(real, self.view.home, self.config.project_root, own)
+            path_grants.refuse_reading(real, self.view.home)
         except PolicyError:
             return False
         return real != "/"

@@ -9,7 +9,7 @@ import os
 import stat
 
 from corral.model.errors import ContainmentError
-from corral.owned import PROJECT_MARKS
+from corral.policy.user_dirs import PROJECT_MARKS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.config import SandboxConfig
     from corral.containment.proxy.journal import Entry
+    from corral.policy.config import SandboxConfig
 
 MAX_KEPT = 10_000  # connections of commands that still run, before those that are alike become one
 MAX_TOLD = 50  # kinds of them in one result; the others are counted

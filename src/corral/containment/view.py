@@ -10,18 +10,19 @@ import sys
 
 from corral._lib.records import Record, frozen
 from corral._lib.symlinks import follow
-from corral.containment import grants, identity, protected, toolchains
+from corral.containment import identity, protected, toolchains
 from corral.containment.masks import matches
 from corral.guard.path_zones import inside
 from corral.guard.rules.loader import places
-from corral.installation import DEFAULT_HOME, own_links, own_paths
 from corral.model.errors import ContainmentError
+from corral.policy import path_grants
+from corral.policy.installation import DEFAULT_HOME, own_links, own_paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
     Step = tuple[str, str, str, str]
 
@@ -68,13 +69,13 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     """Decide what a command will see."""
     project = config.project_root
     owner_home = os.path.realpath(environ.get("HOME") or DEFAULT_HOME)
-    given, granted = grants.resolve(config.containment)
+    given, granted = path_grants.resolve(config.containment)
     own = own_paths()
     for path in given:
-        grants.refuse_reading(path, owner_home)
+        path_grants.refuse_reading(path, owner_home)
     for path in granted:
-        grants.refuse_writing(path, owner_home, project, (*own, *own_links()))
-    settings = grants.own_settings(config.containment, owner_home)
+        path_grants.refuse_writing(path, owner_home, project, (*own, *own_links()))
+    settings = path_grants.own_settings(config.containment, owner_home)
     common = [c for c in [protected.common_directory(project)] if c is not None and not inside(c, project)]
     programs = [entry for entry in environ.get("PATH", "").split(":") if entry.startswith("/")]
     venvs = [f"{project}/{name}/bin" for name in (".venv", "venv", "env") if os.path.isdir(f"{project}/{name}/bin")]
@@ -82,7 +83,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     shown += [path for path in own if not toolchains.is_system(path) and path not in shown]
     found = protected.find(project, common, granted).replace(absent=settings.absent)
     for path in granted:
-        grants.refuse_protected(path, found.readonly)
+        path_grants.refuse_protected(path, found.readonly)
     home = _home(owner_home, (project, *shown, *given, *granted, *common, *settings.writable))
 
     binds: dict[str, tuple[str, str]] = {}

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
 SETTINGS = (
     *(f"user.max_{name}_namespaces" for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")),

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
 TIMEOUT_SECONDS = 20.0
 # Opens and makes files, and writes nothing into any that is there.

@@ -11,10 +11,11 @@ import json
 import os
 from hashlib import blake2b
 
-from corral import __version__, owned
+from corral import __version__
 from corral._lib.timestamps import utc
 from corral.evals.outcome import Outcome
 from corral.model.errors import CorralError
+from corral.policy import user_dirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,15 +125,15 @@ class Journal:
 def place(folder: str, environ: Mapping[str, str]) -> str:
     """Return where the journal of the run with this --out lies."""
     name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=16).hexdigest()
-    return f"{owned.directory('state', environ)}/evals/{name}.jsonl"
+    return f"{user_dirs.directory('state', environ)}/evals/{name}.jsonl"
 
 
 def _opened(path: str, root: str) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        owned.private_directory("state", os.environ, root)
+        user_dirs.private_directory("state", os.environ, root)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        owned.refuse_foreign(os.path.dirname(path))
+        user_dirs.refuse_foreign(os.path.dirname(path))
         return os.open(path, flags, 0o600)
     except OSError as error:
         raise CorralError(f"{path} cannot be written: {error.strerror}; look at XDG_STATE_HOME") from None

@@ -12,7 +12,7 @@ from corral._lib.records import Record, frozen
 from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, STATUSES, Outcome
 from corral.model.errors import CorralError
 from corral.outputfiles import OutputDirectory
-from corral.owned import read_file
+from corral.policy.user_dirs import read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import json
 
 from corral._lib.records import Record, frozen
 from corral.batch import Entry
-from corral.config import Containment, Limits, Output, SandboxConfig
 from corral.model.call import Call
+from corral.policy.config import Containment, Limits, Output, SandboxConfig
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

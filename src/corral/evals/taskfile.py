@@ -13,8 +13,8 @@ from corral.evals.results import RESULTS
 from corral.evals.task import Task
 from corral.evals.taskcheck import AS_IN, default_problems, problems
 from corral.model.errors import CorralError
-from corral.owned import read_file
-from corral.tomlplaces import places
+from corral.policy.toml_positions import places
+from corral.policy.user_dirs import read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from corral.guard.shell.expansion import NUMBER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.config import SandboxConfig
     from corral.model.call import Call
+    from corral.policy.config import SandboxConfig
 
 _CHANGES = frozenset({"writes", "deletes"})
 

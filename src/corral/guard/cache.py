@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from corral.config import SandboxConfig
     from corral.model.call import Call, Verdict
+    from corral.policy.config import SandboxConfig
 
     Answers = tuple[tuple[Callable[..., object], tuple[str, ...], object], ...]
 

@@ -15,7 +15,7 @@ from corral.model.call import Axis, Call, Decision, Effect, Finding, Step, Verdi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
 MAX_FINDINGS = 50  # an agent reads no more; against a call of a thousand refused commands
 

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
     Shown = tuple[tuple[str, str], ...]  # what a command sees at a path and where it lies, the longest paths first
 

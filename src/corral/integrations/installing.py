@@ -10,7 +10,6 @@ import os
 import stat
 from hashlib import sha256
 
-from corral import owned
 from corral._lib.records import Record, frozen
 from corral.guard.path_zones import inside
 from corral.integrations import settingsfile
@@ -26,6 +25,7 @@ from corral.integrations.hosts import (
 )
 from corral.integrations.placing import command, package
 from corral.integrations.settingsfile import SettingsError
+from corral.policy import user_dirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def read_settings(path: str) -> bytes | None:
     """Return what a file holds; None where there is none."""
     try:
         # A project may have put a pipe there that nobody writes to.
-        data, _ = owned.read_file(path, MAX_BYTES, follows=True)
+        data, _ = user_dirs.read_file(path, MAX_BYTES, follows=True)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -334,7 +334,7 @@ def _remove_empty(folders: list[str]) -> None:
 
 
 def _files(path: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    base = f"{owned.directory('state', environ)}/install"
+    base = f"{user_dirs.directory('state', environ)}/install"
     name = sha256(os.fsencode(path)).hexdigest()[:16]
     return f"{base}/{name}.json", f"{base}/{name}.before"
 
@@ -357,7 +357,7 @@ def _recorded(path: str, environ: Mapping[str, str]) -> tuple[bytes | None, str]
 
 def _record(change: Change, environ: Mapping[str, str], root: str) -> str:
     """Keep what stood there before corral; where an older entry is replaced, that is the file without it."""
-    owned.private_directory("state", environ, root or "/nonexistent")
+    user_dirs.private_directory("state", environ, root or "/nonexistent")
     facts, kept = _files(change.path, environ)
     os.makedirs(os.path.dirname(facts), 0o700, exist_ok=True)
     known = _recorded(change.path, environ)

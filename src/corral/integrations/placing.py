@@ -12,7 +12,7 @@ import sys
 from corral.guard.path_zones import inside
 from corral.guard.shell.grammar import DEPENDENCIES
 from corral.integrations.settingsfile import SettingsError
-from corral.owned import PROJECT_MARKS, pinned
+from corral.policy.user_dirs import PROJECT_MARKS, pinned
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

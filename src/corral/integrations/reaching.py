@@ -9,13 +9,13 @@ import json
 import os
 import re
 
-from corral import owned
 from corral.guard.path_zones import inside
 from corral.integrations import settingsfile
 from corral.integrations.hosts import Host, directory, hooks_in
 from corral.integrations.installing import MAX_BYTES, plugin_text, read_settings
 from corral.integrations.placing import command
 from corral.integrations.settingsfile import SettingsError
+from corral.policy import user_dirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def turned_off(host: Host, path: str, root: str, environ: Mapping[str, str]) -> 
     places = [own, path, *(f"{root}/{name}" for name in host.switch_files), *managed, *_managed(host)]
     for place in dict.fromkeys(filter(None, places)) if host.switch else ():
         try:
-            data, _ = owned.read_file(place, MAX_BYTES, follows=True)
+            data, _ = user_dirs.read_file(place, MAX_BYTES, follows=True)
             value = settingsfile.parse(settingsfile.decode(data, place), place, comments=True).value if data else {}
         except (FileNotFoundError, NotADirectoryError):
             continue

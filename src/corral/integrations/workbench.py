@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral import policy
+from corral.policy import loader
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ ONE_STREAM = "exec 2>&1; "
 
 def open_box(root: str | os.PathLike[str], **changes: Any) -> Sandbox:
     """Return a sandbox over a project under the owner's policy, with a /tmp of its own; `changes` are fields of the config."""
-    config = policy.load(os.fspath(root), os.environ).config
+    config = loader.load(os.fspath(root), os.environ).config
     return Sandbox(config.replace(containment=config.containment.replace(scratch="sandbox"), **changes))
 
 

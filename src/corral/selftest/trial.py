@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from signal import Signals
 
 from corral._lib.records import Record, frozen
-from corral.config import Containment, Limits
 from corral.containment.holding import unmet
+from corral.policy.config import Containment, Limits
 from corral.sandbox import Sandbox
 from corral.selftest.battery import battery
 from corral.selftest.victims import PYTHON, Victims, make_project, place_outside, snapshot
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Self
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
     from corral.selftest.battery import Attempt
 
 HELD, NOT_HELD, NOT_SHOWN, NOT_TESTABLE = "held", "not held", "not shown", "not testable"

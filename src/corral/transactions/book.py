@@ -11,13 +11,13 @@ import stat
 from fcntl import LOCK_EX, LOCK_UN, flock
 from time import time
 
-from corral import owned
 from corral._lib.dirfd_tree import Tree, size_of
 from corral._lib.quoting import quoted
 from corral._lib.records import Record, frozen
 from corral.containment import scratch
 from corral.containment.kernel import call
 from corral.model.errors import TransactionError
+from corral.policy import user_dirs
 from corral.transactions import renames
 from corral.transactions.copying import copy_all
 from corral.transactions.identity import identity
@@ -65,7 +65,9 @@ class Entry(Record):
 def _path(root: str, environ: Mapping[str, str]) -> str:
     from _blake2 import blake2b  # noqa: PLC0415  hashlib takes longer to load
 
-    return f"{owned.directory('state', environ)}/transactions/{blake2b(os.fsencode(root), digest_size=16).hexdigest()}"
+    return (
+        f"{user_dirs.directory('state', environ)}/transactions/{blake2b(os.fsencode(root), digest_size=16).hexdigest()}"
+    )
 
 
 def recover(root: str, environ: Mapping[str, str]) -> None:
@@ -82,12 +84,12 @@ class Book:
         self.root = root
         self.path = _path(root, environ)
         try:
-            owned.private_directory("state", environ, root)
+            user_dirs.private_directory("state", environ, root)
             with Tree(root) as project:
                 self.project = identity(project.descriptor)
             for path in (os.path.dirname(self.path), self.path):
                 os.makedirs(path, 0o700, exist_ok=True)
-                owned.refuse_foreign(path)
+                user_dirs.refuse_foreign(path)
             self._lock = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise TransactionError(f"the history of {root} cannot be opened: {_why(error)}") from error

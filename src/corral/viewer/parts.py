@@ -11,7 +11,7 @@ from corral.guard.rules.loader import effects, profile_names
 from corral.logtext import call_of
 from corral.model.errors import CorralError
 from corral.model.render_result import Reasoning
-from corral.policy import load
+from corral.policy.loader import load
 from corral.transaction import judged_as
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
     Data = dict[str, Any]
 

@@ -53,7 +53,6 @@ OURS = {
     "_lib.records",
     "_lib.timestamps",
     "audit",
-    "config",
     "corral",
     "guard",
     "guard.analysis",
@@ -95,16 +94,18 @@ OURS = {
     "model",
     "model.call",
     "model.errors",
-    "owned",
     "policy",
+    "policy.config",
+    "policy.loader",
+    "policy.trust",
+    "policy.user_dirs",
     "secrecy",
-    "trust",
 }
 WITH_A_POLICY = {
     "guard.axes.owner_rules",
-    "policycache",
-    "policykeys",
-    "policymerge",
+    "policy.cache",
+    "policy.merge",
+    "policy.settings",
 }
 
 

@@ -9,9 +9,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.config import SandboxConfig
     from corral.guard.analysis.command import Act
     from corral.guard.shell.expansion import Word
+    from corral.policy.config import SandboxConfig
 
 _NETWORK = frozenset(
     {"network", "network-maybe", "network-unproven", "fetch"}

@@ -10,8 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from corral.config import SandboxConfig
     from corral.guard.analysis.command import Act
+    from corral.policy.config import SandboxConfig
 
 
 def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:

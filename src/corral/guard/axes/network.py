@@ -12,9 +12,9 @@ from corral.model.call import Decision, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.config import SandboxConfig
     from corral.guard.analysis.command import Act
     from corral.guard.shell.expansion import Word
+    from corral.policy.config import SandboxConfig
 
 ELSEWHERE = "network-elsewhere"
 

@@ -12,10 +12,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corral.config import SandboxConfig
     from corral.guard.analysis.command import Act
     from corral.guard.host import Machine
     from corral.guard.shell.expansion import Word
+    from corral.policy.config import SandboxConfig
 
 # What each place means for each verb; a place that a verb does not name is outside.
 _READ = {"inside": "read-inside", "protected": "read-inside", "manifest": "read-inside", "env": "read-env", "scratch": "read-scratch",

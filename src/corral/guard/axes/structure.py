@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from re import Match
 
-    from corral.config import SandboxConfig
     from corral.guard.analysis.command import Act
+    from corral.policy.config import SandboxConfig
 
 MAX_ARGUMENTS = 10_000  # against a call that takes longer than a second to judge
 MAX_ARGUMENT_BYTES = 1024 * 1024

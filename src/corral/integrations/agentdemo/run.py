@@ -7,7 +7,6 @@ import tempfile
 
 from corral import audit, history
 from corral._lib.records import Record, frozen
-from corral.config import SandboxConfig
 from corral.containment.temporary import directory_here
 from corral.gates import (
     Budget,
@@ -31,6 +30,7 @@ from corral.integrations.otel import instrument, record_ruling, tool_call
 from corral.integrations.workbench import ONE_STREAM
 from corral.model.errors import ContainmentError, CorralError
 from corral.model.result import SandboxResult
+from corral.policy.config import SandboxConfig
 from corral.sandbox import Sandbox
 from corral.unguarded import kept_in
 

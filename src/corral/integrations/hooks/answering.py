@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
         pthread_sigmask(SIG_UNBLOCK, (SIGALRM,))  # a host may start its hooks with signals blocked
         setitimer(ITIMER_REAL, OWN_SECONDS)
         if pins := [word for word in arguments if word.startswith("--")]:
-            from corral.owned import pin  # noqa: PLC0415  only an installed hook has some
+            from corral.policy.user_dirs import pin  # noqa: PLC0415  only an installed hook has some
 
             pin(pins, os.environ)
         said = _answered(_host(name), name, arguments[1:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from corral import owned
 from corral._lib.terminal import visible
 from corral.guard.axes.paths import place_keys
 from corral.guard.host import Machine
@@ -12,12 +11,13 @@ from corral.guard.path_zones import inside, is_credentials
 from corral.guard.rules.loader import effects, places
 from corral.integrations.hooks.envelope import WILD, WRITE, Answer, Asked
 from corral.model.call import Decision
+from corral.policy import user_dirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
 # What hosts keep for themselves in a home directory, and read again; not what lets one log in, or decides what is allowed.
 _OWN = (".claude/", ".codex/", ".gemini/", ".cursor/", ".copilot/", ".config/opencode/", ".local/share/opencode/")
@@ -75,7 +75,7 @@ def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, env
         return Answer("deny", "corral refuses this: a path with a NUL byte is none.")
     real = os.path.realpath(os.path.join(asked.cwd, path))
     writes = asked.kind == WRITE
-    kept = [owned.directory(kind, environ) for kind in ("config", "state", "cache")]
+    kept = [user_dirs.directory(kind, environ) for kind in ("config", "state", "cache")]
     if any(inside(real, folder) or inside(folder, real.rstrip("/")) for folder in kept):
         return Answer(
             "deny", f"corral refuses this: {_shown(path)} holds what corral keeps for the owner. Ask the owner."
@@ -128,7 +128,7 @@ def _holds_credentials(real: str, machine: Machine) -> bool:
 
 def _own_program() -> list[str]:
     """Return where corral, its interpreter and its dependencies lie, which is the next hook's code."""
-    from corral.installation import own_paths  # noqa: PLC0415  reading does not need it
+    from corral.policy.installation import own_paths  # noqa: PLC0415  reading does not need it
 
     return own_paths()
 

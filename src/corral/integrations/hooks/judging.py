@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 import sys
 
-from corral import audit, owned
+from corral import audit
 from corral._lib.quoting import joined, quoted
 from corral.guard.evaluate import vet
 from corral.guard.host import Machine
 from corral.integrations.hooks.envelope import READ, SHELL, Answer, Asked
 from corral.model.call import Call, Decision
 from corral.model.errors import AuditError, PolicyError
-from corral.policy import PROJECT_FILE, load
+from corral.policy import user_dirs
+from corral.policy.loader import PROJECT_FILE, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from corral.config import SandboxConfig
     from corral.model.call import Finding, Verdict
+    from corral.policy.config import SandboxConfig
 
 MAX_TOLD = 5  # findings of one call; more would be cut by the hosts
 MAX_WRITTEN_OUT = 16 * 1024  # characters of a command that is repeated in its rewritten form; hosts quote it once more
@@ -82,7 +83,7 @@ def root_of(asked: Asked, environ: Mapping[str, str]) -> str:
         if _has(at, PROJECT_FILE) and os.lstat(f"{at}/{PROJECT_FILE}").st_uid == os.geteuid():
             # The highest: a mark that an agent makes further down must not take its commands out of this file's reach.
             governed = at
-        if not nearest and any(_has(at, mark) for mark in owned.PROJECT_MARKS):
+        if not nearest and any(_has(at, mark) for mark in user_dirs.PROJECT_MARKS):
             nearest = at
         at = os.path.dirname(at)
     return governed or nearest or cwd
@@ -130,7 +131,7 @@ def _judge_shell(
 
 def _is_approved(asked: Asked, call: Call, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str]) -> bool:
     """Say whether a person approved this very call for the project; `corral run` looks again. Never where it is not held."""
-    from corral.approvals import find  # noqa: PLC0415  most calls are not asked about
+    from corral.policy.approvals import find  # noqa: PLC0415  most calls are not asked about
 
     return asked.rewrites and find(call, verdict, config, environ) is not None
 
@@ -203,7 +204,7 @@ def rewritten(
     words += ["run", "--root", asked.root, "--cwd", cwd, "--timeout", "0", "--call", id_]
     is_long = len(asked.text) > MAX_WRITTEN_OUT
     if rules or is_long:
-        from corral.grants import pend  # noqa: PLC0415  most calls leave nothing
+        from corral.policy.pending_calls import pend  # noqa: PLC0415  most calls leave nothing
 
         words += ["--grant", pend(asked.text, asked.root, cwd, environ, asked=rules)]
     text = [] if is_long else ["--shell", asked.text]
@@ -211,7 +212,7 @@ def rewritten(
     # What the shell of a transaction was left with belongs to a project that is not this one.
     if not asked.keeps or in_transaction:
         return joined([*words, *text])
-    file = f"{owned.directory('state', environ)}/pending/{os.urandom(8).hex()}.sh"
+    file = f"{user_dirs.directory('state', environ)}/pending/{os.urandom(8).hex()}.sh"
     words += ["--directory-file", file, *(["--exports"] if asked.keeps == "exports" else [])]
     run, file = joined([*words, *text]), quoted(file)
     # Nothing is looked for by PATH, which may name the project's own programs first: this shell is not contained.

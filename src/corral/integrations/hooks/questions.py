@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from corral.integrations.hooks.envelope import PERSON, UNKNOWN, Asked
-from corral.policy import owner_file
+from corral.policy.loader import owner_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.config import SandboxConfig
+    from corral.policy.config import SandboxConfig
 
 
 def is_answered(asked: Asked, config: SandboxConfig) -> bool:

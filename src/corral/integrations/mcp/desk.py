@@ -14,12 +14,13 @@ from urllib.parse import unquote, urlsplit
 import anyio
 import anyio.to_thread
 
-from corral import approvals, audit, policy
+from corral import audit
 from corral.guard.path_zones import inside
 from corral.integrations.mcp.jobs import IDLE_SECONDS, Jobs
 from corral.integrations.mcp.questions import Questions
 from corral.integrations.otel import instrument
 from corral.model.errors import AuditError, CorralError, PolicyError
+from corral.policy import approvals, loader
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from corral.config import SandboxConfig
     from corral.integrations.mcp.jobs import Job
     from corral.model.call import Call, Verdict
+    from corral.policy.config import SandboxConfig
     from corral.transaction import Transaction
 
 MAX_PLACES = 8  # project roots at a time; each has a keeper of its own
@@ -45,7 +46,7 @@ agreed: ContextVar[tuple[Call, Verdict] | None] = ContextVar("agreed", default=N
 class Place:
     """A project root, the policy that holds there, and the sandbox in which its commands run."""
 
-    def __init__(self, found: policy.Policy, environ: Mapping[str, str]) -> None:
+    def __init__(self, found: loader.Policy, environ: Mapping[str, str]) -> None:
         self.policy = found
         self.root = found.config.project_root
         self._environ = environ
@@ -116,7 +117,7 @@ class Place:
         return min((seconds for seconds in (wanted, owners) if seconds is not None), default=None)
 
 
-def _config(found: policy.Policy) -> SandboxConfig:
+def _config(found: loader.Policy) -> SandboxConfig:
     config = found.config
     output = config.output
     if output.spill_bytes is None:
@@ -164,9 +165,9 @@ class Desk:
             for place in self._places.values():
                 place.box.close()
 
-    def load(self, root: str) -> policy.Policy:
+    def load(self, root: str) -> loader.Policy:
         """Return the policy of a root."""
-        return policy.load(root, self.environ, profile=self._profile)
+        return loader.load(root, self.environ, profile=self._profile)
 
     async def place(self, root: str) -> Place:
         """Return the place of a root, made anew where the owner's policy has changed."""

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from corral.integrations.mcp.jobs import Job
     from corral.model.call import Finding, Verdict
     from corral.model.result import SandboxResult
-    from corral.policy import Policy
-    from corral.policymerge import Setting
+    from corral.policy.loader import Policy
+    from corral.policy.merge import Setting
 
 MAX_FINDINGS = 20  # of one call; a long script can have thousands
 MAX_TEXT = 2000  # characters of a word that is repeated from the call

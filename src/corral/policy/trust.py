@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from corral import owned
 from corral.model.errors import PolicyError
+from corral.policy import user_dirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,18 +44,18 @@ def is_trusted(path: str, digest: str, environ: Mapping[str, str], root: str) ->
 
 def trusted(environ: Mapping[str, str], root: str = "") -> list[tuple[str, str]]:
     """Return hash and path of every file that is trusted; PolicyError where someone else could have said so."""
-    place = owned.directory("state", environ)
+    place = user_dirs.directory("state", environ)
     file = f"{place}/{_FILE}"
     if root:
-        owned.refuse_inside(place, root)
+        user_dirs.refuse_inside(place, root)
     try:
-        owned.refuse_foreign(place)
-        data, found = owned.read_file(file, MAX_FILE_BYTES)
+        user_dirs.refuse_foreign(place)
+        data, found = user_dirs.read_file(file, MAX_FILE_BYTES)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise PolicyError(f"{file} cannot be read: {error.strerror}") from None
-    owned.refuse_foreign_status(file, found)
+    user_dirs.refuse_foreign_status(file, found)
     if len(data) > MAX_FILE_BYTES:
         raise PolicyError(f"{file} is longer than {MAX_FILE_BYTES} bytes; remove it, and trust again what you trust")
     lines = os.fsdecode(data).split("\n")
@@ -78,7 +78,7 @@ def _change(path: str, digest: str, environ: Mapping[str, str], root: str) -> bo
 
     if "\n" in path:
         raise PolicyError("a path with a line break cannot be trusted; rename the directory")
-    place = owned.private_directory("state", environ, root)
+    place = user_dirs.private_directory("state", environ, root)
     lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         # Of two who trust at once, the second must not forget what the first has written.

@@ -6,9 +6,9 @@ import marshal
 import os
 from time import time
 
-from corral import owned
 from corral._lib.records import Record, frozen
 from corral.model.errors import PolicyError
+from corral.policy import user_dirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def take(name: str, root: str, cwd: str, environ: Mapping[str, str]) -> Pending 
     except FileNotFoundError:
         return None
     try:
-        owned.refuse_foreign(taken)
+        user_dirs.refuse_foreign(taken)
         with open(taken, "rb") as file:
             data = file.read()
     finally:
@@ -71,11 +71,11 @@ def take(name: str, root: str, cwd: str, environ: Mapping[str, str]) -> Pending 
 
 def pending_directory(environ: Mapping[str, str], root: str) -> str:
     """Return where calls wait; PolicyError where a command or another user could write there."""
-    place = f"{owned.private_directory('state', environ, root)}/{_PENDING}"
+    place = f"{user_dirs.private_directory('state', environ, root)}/{_PENDING}"
     try:
         os.mkdir(place, 0o700)
     except FileExistsError:
-        owned.refuse_foreign(place)
+        user_dirs.refuse_foreign(place)
     except OSError as error:
         raise PolicyError(f"{place} cannot be made: {error.strerror}") from None
     return place

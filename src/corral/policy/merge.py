@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from corral._lib.records import Record, frozen
-from corral.config import (
+from corral.guard.rules.loader import CommandRule, Profile, default_denylist, default_interpreter_block, profile_named
+from corral.model.call import Decision
+from corral.model.errors import PolicyError
+from corral.policy.config import (
     DEFAULT_ENV_ALLOWLIST,
     DEFAULT_MAX_OUTPUT_BYTES,
     DEFAULT_TIMEOUT_SECONDS,
@@ -13,10 +16,7 @@ from corral.config import (
     Output,
     SandboxConfig,
 )
-from corral.guard.rules.loader import CommandRule, Profile, default_denylist, default_interpreter_block, profile_named
-from corral.model.call import Decision
-from corral.model.errors import PolicyError
-from corral.policykeys import DECIDED, KEYS, LISTS, is_tighter
+from corral.policy.settings import DECIDED, KEYS, LISTS, is_tighter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ The parser, the merge, the published schema and the documentation all read this 
 
 from __future__ import annotations
 
-from corral.config import BACKENDS, MAX_LIMIT, MAX_SECONDS, MAX_SPILL_BYTES, QUIET_HOSTS
+from corral.policy.config import BACKENDS, MAX_LIMIT, MAX_SECONDS, MAX_SPILL_BYTES, QUIET_HOSTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

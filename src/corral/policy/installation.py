@@ -23,7 +23,7 @@ def own_links() -> list[str]:
 
 
 def _package() -> str:
-    return os.path.dirname(os.path.abspath(__file__))
+    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def _dependencies() -> list[str]:

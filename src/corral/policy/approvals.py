@@ -10,20 +10,20 @@ import stat
 from fcntl import LOCK_EX, LOCK_NB, flock
 from time import monotonic, sleep, time
 
-from corral import owned
 from corral._lib.json_text import dumps
 from corral._lib.records import Record, frozen
 from corral.model.call import Decision
 from corral.model.errors import PolicyError
-from corral.trust import digest_of
+from corral.policy import user_dirs
+from corral.policy.trust import digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from corral.config import SandboxConfig
     from corral.model.call import Call, Verdict
+    from corral.policy.config import SandboxConfig
 
 SCHEMA = "corral.approval/1"
 APPROVAL_SECONDS = 7 * 24 * 3600.0
@@ -75,7 +75,7 @@ def find(call: Call, verdict: Verdict, config: SandboxConfig, environ: Mapping[s
     if verdict.decision is not Decision.ASK or not can_be_kept(call):
         return None
     place = _place(environ)
-    owned.refuse_inside(place, config.project_root)
+    user_dirs.refuse_inside(place, config.project_root)
     found = _read(place, _key(call, verdict, config)) if _is_there(place) else None
     if found is None or not found.is_current(time()):
         return None
@@ -87,10 +87,10 @@ def approve(call: Call, verdict: Verdict, config: SandboxConfig, environ: Mappin
     """Let a call that was asked about run from now on; the caller has a person's word. PolicyError where that cannot be kept."""
     if verdict.decision is not Decision.ASK or not can_be_kept(call):
         raise PolicyError("only a call that is asked about, and that can be read, can be approved for the project")
-    owned.private_directory("state", environ, config.project_root)
+    user_dirs.private_directory("state", environ, config.project_root)
     place = _place(environ)
     os.makedirs(place, 0o700, exist_ok=True)
-    owned.refuse_foreign(place)
+    user_dirs.refuse_foreign(place)
     now = time()
     rules = tuple(dict.fromkeys(finding.rule for finding in verdict.findings))
     made = Approval(
@@ -127,13 +127,13 @@ def revoke(approval: Approval, environ: Mapping[str, str]) -> None:
 
 
 def _place(environ: Mapping[str, str]) -> str:
-    return f"{owned.directory('state', environ)}/{_DIRECTORY}"
+    return f"{user_dirs.directory('state', environ)}/{_DIRECTORY}"
 
 
 def _is_there(place: str) -> bool:
     try:
-        owned.refuse_foreign(os.path.dirname(place))
-        owned.refuse_foreign(place)
+        user_dirs.refuse_foreign(os.path.dirname(place))
+        user_dirs.refuse_foreign(place)
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

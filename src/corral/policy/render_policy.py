@@ -6,7 +6,7 @@ from corral._lib.json_text import dumps
 from corral._lib.netnames import masked
 from corral._lib.terminal import visible
 from corral.guard.rules.loader import profile_named
-from corral.policykeys import DECIDED, FIELDS, KEYS, TABLES
+from corral.policy.settings import DECIDED, FIELDS, KEYS, TABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral._lib.terminal import Terminal
-    from corral.config import SandboxConfig
-    from corral.policy import Policy, Source
-    from corral.policymerge import Setting
+    from corral.policy.config import SandboxConfig
+    from corral.policy.loader import Policy, Source
+    from corral.policy.merge import Setting
 
 SCHEMA = "corral.policy/1"
 BUILT_IN = "built-in"

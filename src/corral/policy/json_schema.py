@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from corral.guard.rules.loader import effects, group_names
-from corral.policyfile import MAX_RULES, RULE_KEYS
-from corral.policykeys import DECIDED, DECISIONS, KEYS, LISTS, TABLES
+from corral.policy.parser import MAX_RULES, RULE_KEYS
+from corral.policy.settings import DECIDED, DECISIONS, KEYS, LISTS, TABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,15 +6,15 @@ Nothing of the machine counts: the same bytes give the same answer everywhere.
 from __future__ import annotations
 
 from corral._lib.records import Record, frozen
-from corral.config import SandboxConfig
 from corral.guard.axes import owner_rules
 from corral.guard.evaluate import acts_of, vet
 from corral.guard.host import Machine
 from corral.guard.rules.loader import Profile, default_denylist
 from corral.model.call import Call, Decision
-from corral.policyfile import at_place
-from corral.policykeys import DECISIONS
-from corral.policymerge import rule_of, table_of
+from corral.policy.config import SandboxConfig
+from corral.policy.merge import rule_of, table_of
+from corral.policy.parser import at_place
+from corral.policy.settings import DECISIONS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

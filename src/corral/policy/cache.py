@@ -6,10 +6,10 @@ import marshal
 import os
 import sys
 
-from corral import owned
 from corral.guard.rules.loader import build
 from corral.model.errors import PolicyError
-from corral.trust import digest_of
+from corral.policy import user_dirs
+from corral.policy.trust import digest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ def compiled(data: bytes, digest: str, path: str, environ: Mapping[str, str], ro
     known = _recall(entry) if entry else None
     if known is not None:
         return known
-    from corral import policyfile  # noqa: PLC0415  a file that is known needs no parser
-    from corral.policycheck import compiled as compiled_anew  # noqa: PLC0415
+    from corral.policy import parser  # noqa: PLC0415  a file that is known needs no parser
+    from corral.policy.examples import compiled as compiled_anew  # noqa: PLC0415
 
-    made = compiled_anew(policyfile.parse(data, path), path)
+    made = compiled_anew(parser.parse(data, path), path)
     if entry:
         _keep(entry, marshal.dumps(made), environ, root)
     return made
@@ -39,9 +39,9 @@ def compiled(data: bytes, digest: str, path: str, environ: Mapping[str, str], ro
 
 def _entry(digest: str, environ: Mapping[str, str], root: str) -> str:
     """Return the path of what is kept for these bytes, or nothing where nothing can be kept."""
-    place = f"{owned.directory('cache', environ)}/policy"
+    place = f"{user_dirs.directory('cache', environ)}/policy"
     try:
-        owned.refuse_inside(place, root)
+        user_dirs.refuse_inside(place, root)
     except PolicyError:
         return ""
     # Examples were judged by one build of the rules; another one judges them again.
@@ -51,10 +51,10 @@ def _entry(digest: str, environ: Mapping[str, str], root: str) -> str:
 
 def _recall(entry: str) -> dict[str, Any] | None:
     try:
-        owned.refuse_foreign(os.path.dirname(os.path.dirname(entry)))
-        owned.refuse_foreign(os.path.dirname(entry))
-        data, found = owned.read_file(entry, MAX_ENTRY_BYTES)
-        owned.refuse_foreign_status(entry, found)
+        user_dirs.refuse_foreign(os.path.dirname(os.path.dirname(entry)))
+        user_dirs.refuse_foreign(os.path.dirname(entry))
+        data, found = user_dirs.read_file(entry, MAX_ENTRY_BYTES)
+        user_dirs.refuse_foreign_status(entry, found)
     except (OSError, PolicyError):
         return None
     if found.st_nlink != 1 or digest_of(data[_DIGEST_BYTES:]).encode() != data[:_DIGEST_BYTES]:
@@ -70,9 +70,9 @@ def _keep(entry: str, data: bytes, environ: Mapping[str, str], root: str) -> Non
     place = os.path.dirname(entry)
     partial = f"{entry}.{os.getpid()}"
     try:
-        owned.private_directory("cache", environ, root)
+        user_dirs.private_directory("cache", environ, root)
         os.makedirs(place, 0o700, exist_ok=True)
-        owned.refuse_foreign(place)
+        user_dirs.refuse_foreign(place)
         _prune(place)
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:

@@ -6,18 +6,18 @@ import tomllib
 
 from corral._lib import netnames
 from corral._lib.lazy_regex import pattern
-from corral.config import Audit, Containment, Limits, Output, SandboxConfig
 from corral.guard.rules.loader import effects, group_names
 from corral.model.errors import PolicyError
-from corral.policykeys import DECIDED, DECISIONS, FIELDS, KEYS, LISTS, TABLES
-from corral.tomlplaces import places
+from corral.policy.config import Audit, Containment, Limits, Output, SandboxConfig
+from corral.policy.settings import DECIDED, DECISIONS, FIELDS, KEYS, LISTS, TABLES
+from corral.policy.toml_positions import places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, NoReturn
 
-    from corral.tomlplaces import Path
+    from corral.policy.toml_positions import Path
 
     Setting = tuple[str, object, int, int]  # dotted key, value, line, column
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 from errno import ELOOP
 
-from corral import owned
 from corral._lib.records import Record, frozen
-from corral.config import Containment, SandboxConfig, checked_root
 from corral.model.errors import PolicyError
+from corral.policy import user_dirs
+from corral.policy.config import Containment, SandboxConfig, checked_root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.policymerge import Setting
+    from corral.policy.merge import Setting
 
 OWNER_FILE = "policy.toml"
 PROJECT_FILE = "corral.toml"
@@ -66,7 +66,7 @@ def load(root: str, environ: Mapping[str, str], *, profile: str | None = None) -
 
 def owner_file(environ: Mapping[str, str]) -> str:
     """Return where the owner's policy lies, if there is one."""
-    return f"{owned.directory('config', environ)}/{OWNER_FILE}"
+    return f"{user_dirs.directory('config', environ)}/{OWNER_FILE}"
 
 
 def project_file(root: str) -> str:
@@ -75,9 +75,9 @@ def project_file(root: str) -> str:
 
 
 def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, bytes]], profile: str | None) -> Policy:
-    from corral.policycache import compiled  # noqa: PLC0415  where there is a file
-    from corral.policymerge import Merge  # noqa: PLC0415
-    from corral.trust import digest_of, is_trusted  # noqa: PLC0415
+    from corral.policy.cache import compiled  # noqa: PLC0415  where there is a file
+    from corral.policy.merge import Merge  # noqa: PLC0415
+    from corral.policy.trust import digest_of, is_trusted  # noqa: PLC0415
 
     merge = Merge(environ.get("HOME", ""))
     sources = []
@@ -103,7 +103,7 @@ def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, b
 
 
 def _refuse_owners_keys(settings: list[tuple[str, object, int, int]], path: str, environ: Mapping[str, str]) -> None:
-    from corral.policykeys import KEYS  # noqa: PLC0415  where there is a file
+    from corral.policy.settings import KEYS  # noqa: PLC0415  where there is a file
 
     for key, _, line, column in settings:
         if key in KEYS and KEYS[key].tighter == "owner":
@@ -117,7 +117,7 @@ def read(path: str, root: str, level: str) -> bytes | None:
     """Return the bytes of a policy file, or None where there is none; PolicyError where they are not for us to believe."""
     try:
         # The owner may keep their file elsewhere and link it. A project's link could lead to what its messages would show.
-        data, found = owned.read_file(path, MAX_FILE_BYTES, follows=level == "owner")
+        data, found = user_dirs.read_file(path, MAX_FILE_BYTES, follows=level == "owner")
     except FileNotFoundError:
         if os.path.islink(path):
             raise PolicyError(f"{path} is a link that leads nowhere") from None
@@ -127,8 +127,8 @@ def read(path: str, root: str, level: str) -> bytes | None:
         why = "it is a link" if error.errno == ELOOP else error.strerror
         raise PolicyError(f"{path} cannot be read: {why}") from None
     if level == "owner":
-        owned.refuse_inside(os.path.realpath(path), root)
-        owned.refuse_foreign_status(path, found)
+        user_dirs.refuse_inside(os.path.realpath(path), root)
+        user_dirs.refuse_foreign_status(path, found)
     if len(data) > MAX_FILE_BYTES:
         raise PolicyError(f"{path}:1:1: longer than {MAX_FILE_BYTES} bytes")
     return data
@@ -149,12 +149,14 @@ def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapp
     granting = [s for s in settings if s.key in ("containment.read", "containment.write") and s.value]
     if not granting:
         return
-    from corral import installation  # noqa: PLC0415  most policies grant nothing
-    from corral.containment import grants  # noqa: PLC0415
     from corral.guard.path_zones import protected  # noqa: PLC0415
+    from corral.policy import (
+        installation,  # noqa: PLC0415  most policies grant nothing
+        path_grants,  # noqa: PLC0415
+    )
 
     home = os.path.realpath(environ.get("HOME") or installation.DEFAULT_HOME)
-    kept = [owned.directory(kind, environ) for kind in ("config", "state", "cache")]
+    kept = [user_dirs.directory(kind, environ) for kind in ("config", "state", "cache")]
     own = (*installation.own_paths(), *installation.own_links(), *kept)
     for setting in granting:
         verb = setting.key.partition(".")[2]
@@ -164,9 +166,9 @@ def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapp
                 if setting.in_force and not os.path.exists(real):
                     raise PolicyError(f"{setting.key} names {path!r}, which does not exist")
                 if verb == "read":
-                    grants.refuse_reading(real, home)
+                    path_grants.refuse_reading(real, home)
                 else:
-                    grants.refuse_writing(real, home, config.project_root, own)
+                    path_grants.refuse_writing(real, home, config.project_root, own)
                     if protected(real, ""):
                         raise PolicyError(
                             f"{setting.key} names {path!r}, which is protected: it runs later outside the sandbox"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 
-from corral import owned
 from corral._lib.records import Record, frozen
 from corral.guard.path_zones import inside
 from corral.guard.rules.loader import places
 from corral.model.errors import PolicyError
+from corral.policy import user_dirs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from corral.config import Containment
+    from corral.policy.config import Containment
 
 _KERNELS = ("/proc", "/dev", "/sys")
 
@@ -35,7 +35,7 @@ def refuse_reading(path: str, home: str) -> None:
     """Raise if a grant to read would show credentials, the owner's log, or the kernel's own files."""
     _refuse_secrets("read", path, home)
     for kind in ("config", "state"):
-        mine = owned.directory(kind, os.environ)
+        mine = user_dirs.directory(kind, os.environ)
         if inside(path, mine) or (inside(mine, path) and os.path.lexists(mine)):
             _refuse("read", path, f"where {mine!r} is, which holds the owner's policy and log")
 
@@ -48,7 +48,7 @@ def refuse_writing(path: str, home: str, project: str, own: Iterable[str]) -> No
         if inside(path, mine) or inside(mine, path):
             _refuse("write", path, f"where {mine!r} is, which corral itself runs from")
     for kind in ("config", "state", "cache"):
-        mine = owned.directory(kind, os.environ)
+        mine = user_dirs.directory(kind, os.environ)
         if inside(path, mine) or inside(mine, path):
             _refuse("write", path, f"where {mine!r} is, which holds what corral keeps for the owner")
     _refuse_secrets("write", path, home)
@@ -74,7 +74,7 @@ def own_settings(containment: Containment, home: str) -> Settings:
     absent: list[str] = []
     session: list[str] = []
     for path in found:
-        from corral.agentbook import of_settings  # noqa: PLC0415  few sandboxes hold an agent
+        from corral.policy.agent_profiles import of_settings  # noqa: PLC0415  few sandboxes hold an agent
 
         agent = of_settings(path, home)
         if agent is None:

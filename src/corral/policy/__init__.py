@@ -1,0 +1,1 @@
+"""What the user allows: settings, files, trust, approvals, grants."""
