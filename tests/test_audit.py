@@ -14,11 +14,11 @@ import pytest
 
 import corral
 from corral import AuditError, Sandbox, SandboxConfig, SandboxResult
-from corral.audit import MAX_READ, MAX_TEXT, Log, directory
+from corral.audit.audit_log import MAX_READ, MAX_TEXT, Log, directory
+from corral.audit.ledger import LOG, MAX_LINE_BYTES
+from corral.audit.query import verify
 from corral.guard.evaluate import vet
 from corral.guard.host import Machine
-from corral.history import verify
-from corral.ledger import LOG, MAX_LINE_BYTES
 from corral.model.call import Call, Decision, Usage, Verdict, Violation
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "audit.schema.json").read_text())
@@ -301,7 +301,7 @@ def test_writing_a_line_loads_nothing_heavy(project: Path, environ: dict[str, st
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(corral.__file__).parents[1])!r})
-from corral.audit import Log
+from corral.audit.audit_log import Log
 from corral.policy.config import SandboxConfig
 from corral.model.call import Call, Verdict
 Log(SandboxConfig({str(project)!r}), environ={environ!r}).verdict(Call(("git status",), True), Verdict())
@@ -317,8 +317,8 @@ print(*sys.modules)
         "datetime",
         "fcntl",
         "_hashlib",
-        "corral.redact",
-        "corral.history",
+        "corral.audit.redact",
+        "corral.audit.query",
     }
     assert set(done.stdout.split()) & heavy == set()
     assert len(lines(environ)) == 1

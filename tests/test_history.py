@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from corral.history import Wish, command_of, entries, follow, known_by, verify
-from corral.ledger import LOG, Ledger, older_files
+from corral.audit.ledger import LOG, Ledger, older_files
+from corral.audit.query import Wish, command_of, entries, follow, known_by, verify
 
 ENTRIES: list[dict[str, Any]] = [
     {"id": "a1", "event": "hook", "host": "claude", "root": "/w/app", "shell": "git status", "decision": "allow"},

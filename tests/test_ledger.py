@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral import ledger
-from corral.history import verify
-from corral.ledger import HEAD, LOG, Head, Ledger, link_of, older_files
+from corral.audit import ledger
+from corral.audit.ledger import HEAD, LOG, Head, Ledger, link_of, older_files
+from corral.audit.query import verify
 from corral.model.errors import AuditError
 
 SOURCE = str(Path(corral.__file__).parents[1])
@@ -27,7 +27,7 @@ WRITERS = 8
 WRITER = """
 import os, sys
 sys.path.insert(0, {source!r})
-from corral.ledger import Ledger
+from corral.audit.ledger import Ledger
 log = Ledger({place!r}, file_bytes={file_bytes}, files={files})
 number = 0
 while True:
@@ -235,7 +235,7 @@ def test_a_fork_appends_although_a_thread_held_the_lock(place: Path) -> None:
     code = f"""
 import os, sys, threading
 sys.path.insert(0, {SOURCE!r})
-from corral import ledger
+from corral.audit import ledger
 log = ledger.Ledger({str(place)!r})
 with ledger._turn:
     child = os.fork()
@@ -355,8 +355,8 @@ def test_rotation_under_many_writers_keeps_what_it_should(place: Path, tmp_path:
 CRASHES = """
 import itertools, os, shutil, sys
 sys.path.insert(0, {source!r})
-from corral.history import verify
-from corral.ledger import Ledger, link_of
+from corral.audit.query import verify
+from corral.audit.ledger import Ledger, link_of
 
 CALLS = ("write", "pwrite", "rename", "unlink", "ftruncate")
 real = {{name: getattr(os, name) for name in CALLS}}
@@ -424,8 +424,8 @@ FULL = """
 import os, sys
 sys.path.insert(0, {source!r})
 from corral.model.errors import AuditError
-from corral.history import verify
-from corral.ledger import Ledger
+from corral.audit.query import verify
+from corral.audit.ledger import Ledger
 place = {place!r} + "/audit"
 os.mkdir(place)
 log = Ledger(place)

@@ -145,7 +145,7 @@ def test_a_task_may_be_granted_a_server(tmp_path: Path, port: int) -> None:
 
 
 def test_an_entry_of_the_log_tells_what_was_reached(port: int) -> None:
-    from corral.logtext import _reached
+    from corral.audit.render_log import _reached
 
     assert _reached({"target": "a.example:443", "outcome": "allowed", "address": "1.2.3.4", "count": 3}) == (
         "a.example:443, allowed, 1.2.3.4, 3 times"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.redact import MAX_SPANS, redact, redact_words
-from corral.secrecy import SHAPES, may_hold_secret, secrets_of
+from corral.audit.redact import MAX_SPANS, redact, redact_words
+from corral.audit.secret_patterns import SHAPES, may_hold_secret, secrets_of
 
 WORD = string.ascii_letters + string.digits
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import alone
-from corral import audit, history, trials
+from corral.audit import audit_log, hook_trials, query
+from corral.audit.query import Wish
 from corral.cli.status import refusals
-from corral.history import Wish
 from corral.integrations.canary import CANARY, REFUSED, calls_of, hook_checks
 from corral.integrations.hosts import HOSTS, USER, run_by, settings_path
 from corral.integrations.installing import apply, installed_hooks, plan_install
@@ -40,7 +40,7 @@ def install(name: str, home: Path, work: Path) -> None:
 
 
 def log_of(home: Path) -> str:
-    return audit.directory(alone.environment(home))
+    return audit_log.directory(alone.environment(home))
 
 
 def tickets(home: Path) -> Path:
@@ -60,7 +60,7 @@ def asked(home: Path, work: Path, **environ: str) -> None:
 
 
 def entries(home: Path, **wish: Any) -> list[dict[str, Any]]:
-    return history.entries(log_of(home), Wish(**wish))
+    return query.entries(log_of(home), Wish(**wish))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,8 +72,8 @@ def test_what_doctor_tries_is_marked_and_left_out(name: str, home: Path, work: P
     assert found
     assert {entry.get("trial") for entry in found} == {True}
     assert entries(home) == []
-    assert list(history.walk(log_of(home), Wish())) == []
-    assert next(history.follow(log_of(home), Wish(), after=0)) is None
+    assert list(query.walk(log_of(home), Wish())) == []
+    assert next(query.follow(log_of(home), Wish(), after=0)) is None
     assert refusals(log_of(home), str(work)) == []
     assert list(tickets(home).iterdir()) == []
 
@@ -92,13 +92,13 @@ def test_the_words_of_a_trial_hide_nothing(home: Path, work: Path) -> None:
 def test_a_variable_that_names_no_ticket_hides_nothing(home: Path, work: Path, value: str) -> None:
     install("claude", home, work)
     tickets(home).mkdir(parents=True, mode=0o700)
-    asked(home, work, **{trials.VARIABLE: value})
+    asked(home, work, **{hook_trials.VARIABLE: value})
     assert len(entries(home)) == 1
 
 
 def test_a_ticket_that_is_over_hides_nothing(home: Path, work: Path) -> None:
     install("claude", home, work)
-    with trials.ticket(alone.environment(home)) as marked:
+    with hook_trials.ticket(alone.environment(home)) as marked:
         asked(home, work, **marked)
         assert entries(home) == []
     asked(home, work, **marked)
@@ -118,15 +118,15 @@ def test_a_ticket_that_others_could_have_made_hides_nothing(home: Path, work: Pa
     else:
         (place / name).touch(0o600)
         os.chmod(place / name if kind == "writable" else place, 0o777)
-    asked(home, work, **{trials.VARIABLE: name})
+    asked(home, work, **{hook_trials.VARIABLE: name})
     assert len(entries(home)) == 1
 
 
 def test_what_no_hook_wrote_is_no_trial(home: Path) -> None:
     environ = alone.environment(home)
-    with trials.ticket(environ) as marked:
-        audit.Log(event="run", environ={**environ, **marked}).note({"decision": "deny"})
-        audit.Log(event="hook", environ={**environ, **marked}).note({"decision": "deny"})
+    with hook_trials.ticket(environ) as marked:
+        audit_log.Log(event="run", environ={**environ, **marked}).note({"decision": "deny"})
+        audit_log.Log(event="hook", environ={**environ, **marked}).note({"decision": "deny"})
     assert ["trial" in entry for entry in entries(home, trials=True)] == [False, True]
 
 
@@ -137,13 +137,13 @@ def test_tickets_that_a_killed_doctor_left_are_removed(home: Path) -> None:
     for file in (old, new):
         file.touch()
     os.utime(old, (0, 0))
-    with trials.ticket(alone.environment(home)):
+    with hook_trials.ticket(alone.environment(home)):
         assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_a_state_that_cannot_be_written_leaves_trials_unmarked(home: Path) -> None:
     (home / "file").touch()
-    with trials.ticket({"HOME": str(home), "XDG_STATE_HOME": str(home / "file")}) as marked:
+    with hook_trials.ticket({"HOME": str(home), "XDG_STATE_HOME": str(home / "file")}) as marked:
         assert marked == {}
 
 

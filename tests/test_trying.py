@@ -12,8 +12,9 @@ import jsonschema
 import pytest
 
 import corral as package
-from corral import ledger, transaction
+from corral import transaction
 from corral._lib.terminal import Terminal
+from corral.audit import ledger
 from corral.cli.changetext import bounded, diff_lines
 from corral.cli.person import AGENT_VARIABLES
 from corral.transactions import place

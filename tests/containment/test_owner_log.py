@@ -9,8 +9,8 @@ import pytest
 from attempt import run_attack
 
 from corral import Containment, PolicyError, Sandbox
-from corral.audit import Log, directory
-from corral.history import verify
+from corral.audit.audit_log import Log, directory
+from corral.audit.query import verify
 from corral.model.call import Call, Verdict
 
 ATTEMPTS = {

@@ -12,7 +12,8 @@ import pytest
 
 import corral
 from corral import DENIED_EXIT_CODE, ContainmentError, Sandbox, SandboxResult
-from corral.audit import Log, directory
+from corral.audit.audit_log import Log, directory
+from corral.audit.ledger import LOG
 from corral.gates import (
     Budget,
     BudgetGate,
@@ -31,7 +32,6 @@ from corral.gates import (
 )
 from corral.gates.touched import touched
 from corral.integrations.workbench import arun_merged, run_merged
-from corral.ledger import LOG
 from corral.model.call import Call, Decision
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "audit.schema.json").read_text())

@@ -12,8 +12,8 @@ import pytest
 from chromium import Browser
 
 from corral import Containment, Sandbox, SandboxConfig
-from corral.audit import Log, directory
-from corral.history import Wish
+from corral.audit.audit_log import Log, directory
+from corral.audit.query import Wish
 from corral.viewer import page
 from corral.viewer.feed import Feed
 from corral.viewer.parts import Reader

@@ -12,7 +12,7 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from corral import Containment, Sandbox, SandboxConfig
-from corral.audit import Log, new_id
+from corral.audit.audit_log import Log, new_id
 from corral.containment.layers import LAYERS
 from corral.evals.outcome import Outcome
 from corral.evals.results import RESULTS

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from corral.audit import Log
+from corral.audit.audit_log import Log
 from corral.cli import main
 from corral.evals.results import RESULTS
 from corral.model.call import Call, Verdict

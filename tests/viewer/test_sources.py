@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from corral import ledger
-from corral.audit import Log, directory
+from corral.audit import ledger
+from corral.audit.audit_log import Log, directory
+from corral.audit.query import Wish
 from corral.evals.journal import Journal, place
 from corral.evals.outcome import Outcome
 from corral.evals.results import RESULTS, write
-from corral.history import Wish
 from corral.model.call import Call, Verdict
 from corral.model.errors import CorralError
 from corral.policy.config import SandboxConfig

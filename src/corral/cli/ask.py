@@ -95,7 +95,7 @@ class Asking:
         return terminal.paint("dim", kept_text(made)) + "\n"
 
     def _log(self, call: Call, verdict: Verdict, said: str) -> None:
-        from corral.audit import Log  # noqa: PLC0415
+        from corral.audit.audit_log import Log  # noqa: PLC0415
         from corral.model.call import Decision  # noqa: PLC0415
 
         try:

@@ -8,7 +8,7 @@ from signal import SIGHUP, SIGTERM, default_int_handler, signal
 from time import monotonic
 
 from corral._lib.terminal import visible
-from corral.audit import Log
+from corral.audit.audit_log import Log
 from corral.batch import KEYS, Entry, Here
 from corral.cli.ask import Asking
 from corral.cli.check import config_of, machine_of

@@ -6,7 +6,7 @@ import os
 import sys
 
 from corral._lib.terminal import terminal_of, visible
-from corral.audit import Log
+from corral.audit.audit_log import Log
 from corral.containment.lasting import temporary
 from corral.guard.evaluate import vet
 from corral.guard.host import Machine

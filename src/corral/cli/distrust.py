@@ -6,7 +6,7 @@ import os
 import sys
 
 from corral._lib.terminal import visible
-from corral.audit import Log
+from corral.audit.audit_log import Log
 from corral.model.errors import AuditError
 from corral.model.render_result import json_text
 from corral.policy.config import checked_root

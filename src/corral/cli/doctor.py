@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 from corral._lib.terminal import terminal_of
-from corral.audit import Log, directory
+from corral.audit.audit_log import Log, directory
 from corral.containment.temporary import directory_here
 from corral.doctor.examine import Check, examine
 from corral.doctor.facts import gather

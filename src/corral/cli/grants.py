@@ -7,7 +7,7 @@ import sys
 from time import time
 
 from corral._lib.terminal import terminal_of, visible
-from corral.audit import Log
+from corral.audit.audit_log import Log
 from corral.cli.ask import Asking
 from corral.cli.check import call_of, config_of, machine_of
 from corral.cli.question import kept_text

@@ -6,14 +6,14 @@ import os
 import sys
 from datetime import UTC, datetime
 
-from corral import history
 from corral._lib.terminal import terminal_of, visible
 from corral._lib.timestamps import utc
-from corral.audit import directory
+from corral.audit import query
+from corral.audit.audit_log import directory
+from corral.audit.query import Wish
+from corral.audit.render_log import Table, call_of, entry_lines
 from corral.guard.evaluate import vet
 from corral.guard.host import Machine
-from corral.history import Wish
-from corral.logtext import Table, call_of, entry_lines
 from corral.model.errors import CorralError
 from corral.model.render_result import FAILURE_STATUS, json_text, verdict_text
 from corral.policy.loader import load
@@ -75,7 +75,7 @@ def local(entry: dict[str, Any]) -> str:
 
 
 def _list(place: str, wish: Wish, options: argparse.Namespace) -> int:
-    found = history.entries(place, wish, last=options.number)
+    found = query.entries(place, wish, last=options.number)
     terminal = terminal_of(sys.stdout, os.environ)
     table = Table(found, terminal, local)
     _print(found, table, options)
@@ -83,7 +83,7 @@ def _list(place: str, wish: Wish, options: argparse.Namespace) -> int:
         print(f"corral: nothing in {visible(place)} fits", file=sys.stderr)
     if options.follow:
         after = found[-1]["seq"] if found else 0
-        for entry in history.follow(place, wish, after=after):
+        for entry in query.follow(place, wish, after=after):
             if entry is not None:
                 _print([entry], table, options)
             sys.stdout.flush()
@@ -99,7 +99,7 @@ def _show(place: str, options: argparse.Namespace) -> int:
     start = (options.id or "").lower()
     if len(start) < MIN_ID:
         raise CorralError(f"which entry? corral log show ID, with at least {MIN_ID} characters of an id in corral log")
-    found = history.known_by(place, start)
+    found = query.known_by(place, start)
     if len({entry.get("call") or entry.get("id") for entry in found}) != 1:
         what = "no entry" if not found else "more than one entry"
         print(f"corral: {what} has an id that begins with {visible(start)!r}; see corral log", file=sys.stderr)
@@ -127,14 +127,14 @@ def _today(entry: dict[str, Any], terminal: Terminal) -> list[str]:
 
 
 def _verify(place: str, options: argparse.Namespace) -> int:
-    report = history.verify(place)
+    report = query.verify(place)
     if options.json:
         print(json_text({name: getattr(report, name) for name in report._fields} | {"whole": not report.problems}))
         return DAMAGED_STATUS if report.problems else 0
     terminal = terminal_of(sys.stdout, os.environ)
-    for problem in report.problems[: history.MAX_PROBLEMS]:
+    for problem in report.problems[: query.MAX_PROBLEMS]:
         print(f"{terminal.paint('deny', terminal.sign('deny'))} {visible(place)}/{visible(problem)}")
-    more = len(report.problems) - history.MAX_PROBLEMS
+    more = len(report.problems) - query.MAX_PROBLEMS
     if more > 0:
         print(f"and {more} more")
     said = f"{report.lines} lines, {report.first} to {report.last}" if report.lines else "no lines"

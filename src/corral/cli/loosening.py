@@ -9,7 +9,7 @@ import os
 
 from corral._lib.netnames import Grants, grant
 from corral._lib.terminal import terminal_of, visible
-from corral.audit import Log
+from corral.audit.audit_log import Log
 from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False

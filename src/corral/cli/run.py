@@ -7,7 +7,7 @@ import sys
 from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal
 
 from corral._lib.terminal import terminal_of, visible
-from corral.audit import Log
+from corral.audit.audit_log import Log
 from corral.cli import console
 from corral.cli.ask import Asking
 from corral.cli.check import call_of, config_of, machine_of

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 
-from corral import __version__, audit
+from corral import __version__
 from corral._lib.records import Record, frozen
 from corral._lib.terminal import clip, pad, terminal_of, visible, wrap
+from corral.audit import audit_log
 from corral.cli.nextsteps import install_steps, with_own_name
 from corral.containment import layers
 from corral.containment.holding import unmet
@@ -67,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
         *_approval_lines(root),
     ]
     lines = [line.replace(command=with_own_name(line.command, os.environ)) for line in lines]
-    refused = refusals(audit.directory(os.environ), root)
+    refused = refusals(audit_log.directory(os.environ), root)
     if options.json:
         facts = {"version": __version__, "root": root, "profile": policy.config.rules.name if policy else None}
         print(json_text({**facts, "checks": [line.to_dict() for line in lines], "refused": refused}))
@@ -126,7 +127,7 @@ def _kernel_lines(policy: Policy | None) -> Iterator[Line]:
 def _log_lines(policy: Policy | None) -> Iterator[Line]:
     if policy is None:
         return
-    if why := audit.Log(policy.config).obstacle():
+    if why := audit_log.Log(policy.config).obstacle():
         is_fatal = policy.config.audit.required
         yield Line("log", FAIL if is_fatal else WARN, f"{'nothing runs: ' if is_fatal else ''}{why}")
 
@@ -211,7 +212,7 @@ def refusals(place: str, root: str) -> list[dict[str, str]]:
             lines = file.read().splitlines()
     except OSError:
         return []
-    from corral.history import Wish, command_of, entry_of  # noqa: PLC0415  only where there is a log
+    from corral.audit.query import Wish, command_of, entry_of  # noqa: PLC0415  only where there is a log
 
     found: list[dict[str, str]] = []
     for line in reversed(lines):

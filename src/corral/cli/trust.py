@@ -7,7 +7,7 @@ import stat
 import sys
 
 from corral._lib.terminal import terminal_of, visible
-from corral.audit import Log
+from corral.audit.audit_log import Log
 from corral.cli.person import Person, why_nobody
 from corral.model.errors import PolicyError
 from corral.model.render_result import json_text

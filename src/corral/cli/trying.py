@@ -10,7 +10,7 @@ import sys
 
 from corral._lib.quoting import quoted
 from corral._lib.terminal import calm, terminal_of, visible
-from corral.audit import Log
+from corral.audit.audit_log import Log
 from corral.cli import console
 from corral.cli.ask import Asking
 from corral.cli.changetext import MAX_LINES, applied_lines, bounded, diff_lines

@@ -8,7 +8,7 @@ from signal import SIGHUP, SIGTERM, default_int_handler, signal
 from threading import Event
 
 from corral._lib.terminal import visible
-from corral.audit import directory
+from corral.audit.audit_log import directory
 from corral.cli.log import wish_of
 from corral.cli.statusline import StatusLine
 from corral.model.errors import CorralError

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import Any, Self
 
-    from corral.audit import Log
+    from corral.audit.audit_log import Log
     from corral.gates.model import Gate, ToolCall
 
     OnRuling = Callable[[Ruling], object]

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 
-from corral import spawn, trials
+from corral import spawn
 from corral._lib.records import Record, frozen
+from corral.audit import hook_trials
 from corral.doctor.examine import Check
 from corral.doctor.remedies import Fix
 from corral.guard.path_zones import inside
@@ -95,7 +96,7 @@ def _tried(
             return HookCheck(host.name, path, FAIL, f"its interpreter {program} is gone", _UNJUDGED, again)
     answers = []
     calls = calls_of(host.name, event, root)
-    with trials.ticket(environ) as marked:
+    with hook_trials.ticket(environ) as marked:
         given = {**_environment(environ, host, root), **marked}
         for payload in calls.values():
             try:

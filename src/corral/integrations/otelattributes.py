@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from corral._lib.json_text import dumps
+from corral.audit.redact import redact, redact_words
+from corral.audit.secret_patterns import secrets_of
 from corral.integrations import telemetry
-from corral.redact import redact, redact_words
-from corral.secrecy import secrets_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
+from corral.audit.render_log import call_of
 from corral.containment.lasting import temporary
 from corral.guard.evaluate import trace, vet
 from corral.guard.host import Machine
 from corral.guard.rules.loader import effects, profile_names
-from corral.logtext import call_of
 from corral.model.errors import CorralError
 from corral.model.render_result import Reasoning
 from corral.policy.loader import load

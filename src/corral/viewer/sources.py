@@ -7,7 +7,7 @@ import os
 import stat
 from time import monotonic
 
-from corral import history
+from corral.audit import query
 from corral.evals import journal, results
 from corral.evals.outcome import Outcome
 from corral.model.errors import CorralError
@@ -41,17 +41,17 @@ class LogSource:
 
     kind = "log"
 
-    def __init__(self, place: str, wish: history.Wish, *, last: int = 0) -> None:
+    def __init__(self, place: str, wish: query.Wish, *, last: int = 0) -> None:
         self.name = place
         self._news = self._entries(wish, last)
 
-    def _entries(self, wish: history.Wish, last: int) -> Generator[history.Entry | None]:
-        known = iter(history.entries(self.name, wish, last=last)) if last else history.walk(self.name, wish)
+    def _entries(self, wish: query.Wish, last: int) -> Generator[query.Entry | None]:
+        known = iter(query.entries(self.name, wish, last=last)) if last else query.walk(self.name, wish)
         seq = 0
         for entry in known:
             seq = entry["seq"]
             yield entry
-        yield from history.follow(self.name, wish, after=seq)
+        yield from query.follow(self.name, wish, after=seq)
 
     def look(self, feed: Feed) -> bool:
         """Take in what is new; waits a moment where nothing is."""

@@ -53,6 +53,9 @@ OURS = {
     "_lib.records",
     "_lib.timestamps",
     "audit",
+    "audit.audit_log",
+    "audit.ledger",
+    "audit.secret_patterns",
     "corral",
     "guard",
     "guard.analysis",
@@ -90,7 +93,6 @@ OURS = {
     "integrations.hooks.claude",
     "integrations.hooks.envelope",
     "integrations.hooks.judging",
-    "ledger",
     "model",
     "model.call",
     "model.errors",
@@ -99,7 +101,6 @@ OURS = {
     "policy.loader",
     "policy.trust",
     "policy.user_dirs",
-    "secrecy",
 }
 WITH_A_POLICY = {
     "guard.axes.owner_rules",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 
-from corral import audit, history
 from corral._lib.records import Record, frozen
+from corral.audit import audit_log
+from corral.audit import query as history
 from corral.containment.temporary import directory_here
 from corral.gates import (
     Budget,
@@ -187,7 +188,7 @@ def run_demo(model_name: str, on_step: OnStep, *gates: Pattern) -> Report:
         repository.write(root)
         config = SandboxConfig(root, profile="workspace")
         told: list[Any] = []
-        log, rulings = audit.Log(config), noted(audit.Log(config, event="gate"))
+        log, rulings = audit_log.Log(config), noted(audit_log.Log(config, event="gate"))
 
         def on_result(result: SandboxResult) -> None:
             told.append(result)
@@ -229,7 +230,7 @@ def run_demo(model_name: str, on_step: OnStep, *gates: Pattern) -> Report:
             tests,
             tuple(repository.changes(root)),
             tuple(spans_of(spans.get_finished_spans())),
-            history.verify(audit.directory(os.environ)),
+            history.verify(audit_log.directory(os.environ)),
             ledger.spent,
         )
 

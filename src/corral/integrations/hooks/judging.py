@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from corral import audit
 from corral._lib.quoting import joined, quoted
+from corral.audit import audit_log
 from corral.guard.evaluate import vet
 from corral.guard.host import Machine
 from corral.integrations.hooks.envelope import READ, SHELL, Answer, Asked
@@ -38,7 +38,7 @@ def judge(asked: Asked, name: str, environ: Mapping[str, str], paths: Sequence[s
     asked.root = root_of(asked, environ)
     try:
         config = load(asked.root, environ).config
-        log = audit.Log(config, event="hook", host=name, environ=environ)
+        log = audit_log.Log(config, event="hook", host=name, environ=environ)
         if asked.kind == SHELL:
             return _judge_shell(asked, config, log, environ, paths)
         from corral.integrations.hooks.filetools import judge_files  # noqa: PLC0415  a plain command does not need it
@@ -67,7 +67,7 @@ def _recorded(answer: Answer, config: SandboxConfig, write: Callable[..., None],
 def leave_line(name: str, error: object, environ: Mapping[str, str]) -> None:
     """Leave an audit line of a call that could not be judged, if that can be done; it is refused in any case."""
     try:
-        audit.Log(event="hook", host=name, environ=environ).note({"decision": "deny", "error": str(error)})
+        audit_log.Log(event="hook", host=name, environ=environ).note({"decision": "deny", "error": str(error)})
     except AuditError:
         return
 
@@ -94,7 +94,7 @@ def _has(directory: str, name: str) -> bool:
 
 
 def _judge_shell(
-    asked: Asked, config: SandboxConfig, log: audit.Log, environ: Mapping[str, str], paths: Sequence[str]
+    asked: Asked, config: SandboxConfig, log: audit_log.Log, environ: Mapping[str, str], paths: Sequence[str]
 ) -> Answer:
     cwd = os.path.realpath(asked.cwd)
     if steering := tuple(name for name in _STEERING if name in environ):
@@ -119,7 +119,7 @@ def _judge_shell(
     if asked.is_typed and answer.decision == "allow":
         # Two harmless pieces may make a command that is not.
         answer = _asking(asked, verdict, config, environ, _TYPED)
-    id_ = audit.new_id()
+    id_ = audit_log.new_id()
     if asked.rewrites and answer.decision != "deny":
         rules = {finding.rule for finding in verdict.findings} if answer.decision == "ask" else ()
         answer.command = rewritten(

@@ -18,7 +18,7 @@ from mcp_types import ListRootsResult
 from pydantic import BaseModel, Field
 
 from corral._lib.terminal import clip, visible
-from corral.audit import Log as AuditLog
+from corral.audit.audit_log import Log as AuditLog
 from corral.integrations.mcp.desk import Desk, Place, agreed
 from corral.integrations.mcp.jobs import Log
 from corral.integrations.mcp.questions import CHANGED, NOBODY, SAID_NO, TOO_LONG

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 import anyio
 import anyio.to_thread
 
-from corral import audit
+from corral.audit import audit_log
 from corral.guard.path_zones import inside
 from corral.integrations.mcp.jobs import IDLE_SECONDS, Jobs
 from corral.integrations.mcp.questions import Questions
@@ -50,7 +50,7 @@ class Place:
         self.policy = found
         self.root = found.config.project_root
         self._environ = environ
-        self._log = audit.Log(found.config, event="mcp", environ=environ)
+        self._log = audit_log.Log(found.config, event="mcp", environ=environ)
         self.box = Sandbox(
             _config(found), on_ask=_is_agreed, on_result=lambda result: self._tell(self._log.result, result)
         )
@@ -105,7 +105,7 @@ class Place:
         from corral.transaction import leave_waiting  # noqa: PLC0415  as above
 
         fields, said = leave_waiting(tx)
-        log = audit.Log(self.policy.config, event="transaction", environ=self._environ)
+        log = audit_log.Log(self.policy.config, event="transaction", environ=self._environ)
         self._tell(log.note, fields)
         return said
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 
 from corral._lib.json_text import dumps
-from corral.ledger import Ledger
+from corral.audit.ledger import Ledger
+from corral.audit.secret_patterns import may_hold_secret, secrets_of
 from corral.model.errors import AuditError, PolicyError
 from corral.policy import user_dirs
 from corral.policy.trust import digest_of
-from corral.secrecy import may_hold_secret, secrets_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corral.ledger import Link
+    from corral.audit.ledger import Link
     from corral.model.call import Call, Connection, Decision, Finding, Verdict, Violation
     from corral.model.result import SandboxResult
     from corral.policy.config import SandboxConfig
@@ -135,7 +135,7 @@ class Log:
         if self._call:
             entry["call"] = self._call
         if self._event == "hook" and "CORRAL_TRIAL" in self._environ:
-            from corral.trials import is_trial  # noqa: PLC0415  a call of an agent needs it not
+            from corral.audit.hook_trials import is_trial  # noqa: PLC0415  a call of an agent needs it not
 
             if is_trial(self._environ):
                 entry["trial"] = True
@@ -177,7 +177,7 @@ class Log:
     def _clean(self, text: str) -> str:
         secrets, plain = self._known(), text[:MAX_READ]
         if may_hold_secret(plain, secrets):
-            from corral.redact import redact  # noqa: PLC0415  most texts need it not
+            from corral.audit.redact import redact  # noqa: PLC0415  most texts need it not
 
             plain = redact(plain, secrets)
         # Where it was cut, half a secret may stand that has no shape any more.
@@ -187,7 +187,7 @@ class Log:
         secrets = self._known()
         if not may_hold_secret(" ".join(words), secrets) and not any(may_hold_secret(word, secrets) for word in words):
             return words
-        from corral.redact import redact_words  # noqa: PLC0415  as above
+        from corral.audit.redact import redact_words  # noqa: PLC0415  as above
 
         return redact_words(words, secrets)
 

@@ -5,8 +5,8 @@ By plain searches, each linear: the text is an agent's, and regular expressions 
 
 from __future__ import annotations
 
-from corral.secrecy import CUT, MIN_VALUE, SHAPES, STEMS
-from corral.shellwords import Words
+from corral.audit.secret_patterns import CUT, MIN_VALUE, SHAPES, STEMS
+from corral.audit.shell_tokens import Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

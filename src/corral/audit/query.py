@@ -10,7 +10,7 @@ import os
 from time import sleep
 
 from corral._lib.records import Record, frozen
-from corral.ledger import LOG, NOTHING, is_genuine, link_of, older_files, read_head
+from corral.audit.ledger import LOG, NOTHING, is_genuine, link_of, older_files, read_head
 from corral.model.errors import AuditError
 
 TYPE_CHECKING = False
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from io import BufferedReader
     from typing import Any
 
-    from corral.ledger import Head, Link
+    from corral.audit.ledger import Head, Link
 
     Entry = dict[str, Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral._lib.terminal import clip, columns, pad, visible
-from corral.history import command_of
+from corral.audit.query import command_of
 from corral.model.call import Call, Decision
 from corral.model.excerpt import one_line
 from corral.model.render_result import badge, labelled
