@@ -149,11 +149,8 @@ def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapp
     granting = [s for s in settings if s.key in ("containment.read", "containment.write") and s.value]
     if not granting:
         return
-    from corral.guard.path_zones import protected  # noqa: PLC0415
-    from corral.policy import (
-        installation,  # noqa: PLC0415  most policies grant nothing
-        path_grants,  # noqa: PLC0415
-    )
+    from corral.guard.path_zones import protected  # noqa: PLC0415  most policies grant nothing
+    from corral.policy import installation, path_grants  # noqa: PLC0415  as above
 
     home = os.path.realpath(environ.get("HOME") or installation.DEFAULT_HOME)
     kept = [user_dirs.directory(kind, environ) for kind in ("config", "state", "cache")]
