@@ -12,7 +12,7 @@ import signal
 import tempfile
 import termios
 
-from corral.containment.privileges import leave_keyring
+from corral.containment.kernel.capabilities import leave_keyring
 
 # Everything else is dropped: marks of a coding agent, settings of git, pagers, editors, colours, and the user's XDG directories.
 KEPT_VARIABLES = ("PATH", "LANG", "TZ", "USER", "LOGNAME", "TMPDIR", "VIRTUAL_ENV", "CI")

@@ -13,7 +13,7 @@ import corral
 PROGRAM = """
 import json, os, sys
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
-from corral.containment import namespaces, privileges, seccomp
+from corral.containment.kernel import namespaces, capabilities as privileges, seccomp
 refused, limits, words = json.loads(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
 if limits:
     uid, gid = os.geteuid(), os.getegid()

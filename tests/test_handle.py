@@ -17,7 +17,7 @@ import pytest
 
 from corral import ContainmentError, Handle, Output, Sandbox, SandboxResult, dispatch
 from corral._lib.timestamps import utc
-from corral.containment import wire
+from corral.containment import protocol
 from corral.driver import Driver
 from corral.model.call import Call, Launch, Verdict
 from corral.pool import Pool
@@ -102,7 +102,7 @@ def test_a_kill_that_comes_too_late_hits_nobody(open_box: Sandbox) -> None:
     assert second._warden is warden
     first.kill()
     first.signal(signal.SIGKILL)
-    warden.say(wire.KILL, first._nonce, 0)
+    warden.say(protocol.KILL, first._nonce, 0)
     assert second.wait().stdout == b"alive\n"
 
 
@@ -259,13 +259,13 @@ def forged(box: Sandbox) -> Iterator[tuple[_Desk, Handle]]:
     desk.warden.close()
 
 
-def outcome(nonce: bytes, status: int = 0, kind: int = wire.ENDED) -> bytes:
-    return wire.OUTCOME.pack(kind, nonce, 0, status, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
+def outcome(nonce: bytes, status: int = 0, kind: int = protocol.ENDED) -> bytes:
+    return protocol.OUTCOME.pack(kind, nonce, 0, status, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
 
 
 def test_a_forged_outcome_with_another_nonce_is_not_believed(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
-    desk.theirs.send(outcome(b"f" * wire.NONCE_BYTES, 0))
+    desk.theirs.send(outcome(b"f" * protocol.NONCE_BYTES, 0))
     assert started.poll() is None
     desk.theirs.send(outcome(started._nonce, 3 << 8))
     assert started.wait().exit_code == 3
@@ -274,7 +274,7 @@ def test_a_forged_outcome_with_another_nonce_is_not_believed(forged: tuple[_Desk
 
 @pytest.mark.parametrize(
     "message",
-    [b"", b"x", outcome(b"f" * wire.NONCE_BYTES) + b"x", b"x" * 1000],
+    [b"", b"x", outcome(b"f" * protocol.NONCE_BYTES) + b"x", b"x" * 1000],
     ids=["empty", "short", "one byte too long", "long"],
 )
 def test_what_is_no_message_ends_the_trust_in_the_warden(forged: tuple[_Desk, Handle], message: bytes) -> None:
@@ -304,10 +304,10 @@ def test_an_outcome_that_lies_about_its_size_is_not_believed(forged: tuple[_Desk
     assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
 
 
-def hand_over(desk: _Desk, nonce: bytes, ends: list[int], kind: int = wire.OUTPUT) -> None:
-    said = wire.CONTROL.pack(kind, nonce, 0)
-    wire.send(desk.theirs, said)
-    wire.send(desk.theirs, said, ends)
+def hand_over(desk: _Desk, nonce: bytes, ends: list[int], kind: int = protocol.OUTPUT) -> None:
+    said = protocol.CONTROL.pack(kind, nonce, 0)
+    protocol.send(desk.theirs, said)
+    protocol.send(desk.theirs, said, ends)
 
 
 def test_what_is_handed_over_is_read(forged: tuple[_Desk, Handle]) -> None:
@@ -316,7 +316,7 @@ def test_what_is_handed_over_is_read(forged: tuple[_Desk, Handle]) -> None:
     hand_over(desk, started._nonce, [ours for ours, _ in pipes])
     os.write(pipes[0][1], b"out")
     os.write(pipes[1][1], b"err")
-    wire.close_all([end for pipe in pipes for end in pipe])
+    protocol.close_all([end for pipe in pipes for end in pipe])
     desk.theirs.send(outcome(started._nonce))
     result = started.wait()
     assert (result.stdout, result.stderr) == (b"out", b"err")
@@ -324,21 +324,21 @@ def test_what_is_handed_over_is_read(forged: tuple[_Desk, Handle]) -> None:
 
 def test_what_is_handed_over_after_the_commands_exit_is_read(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
-    said = wire.CONTROL.pack(wire.OUTPUT, started._nonce, 0)
-    wire.send(desk.theirs, said)
+    said = protocol.CONTROL.pack(protocol.OUTPUT, started._nonce, 0)
+    protocol.send(desk.theirs, said)
     # A child prints on, and what it prints could not be handed over yet.
-    desk.theirs.send(outcome(started._nonce, kind=wire.EXITED))
+    desk.theirs.send(outcome(started._nonce, kind=protocol.EXITED))
     for _ in range(2):
         assert started.poll() is None
     with pytest.raises(BlockingIOError):
         desk.theirs.recv(100, MSG_DONTWAIT)
     pipes = [os.pipe(), os.pipe()]
-    wire.send(desk.theirs, said, [ours for ours, _ in pipes])
+    protocol.send(desk.theirs, said, [ours for ours, _ in pipes])
     os.write(pipes[0][1], b"late")
-    wire.close_all([end for pipe in pipes for end in pipe])
+    protocol.close_all([end for pipe in pipes for end in pipe])
     for _ in range(3):
         assert started.poll() is None
-    assert desk.theirs.recv(100, MSG_DONTWAIT) == wire.CONTROL.pack(wire.DRAINED, started._nonce, 0)
+    assert desk.theirs.recv(100, MSG_DONTWAIT) == protocol.CONTROL.pack(protocol.DRAINED, started._nonce, 0)
     desk.theirs.send(outcome(started._nonce))
     assert started.wait().stdout == b"late"
 
@@ -367,13 +367,13 @@ def test_a_warden_that_was_given_back_is_not_touched(forged: tuple[_Desk, Handle
 
     def take(result: object) -> None:
         # As another thread does, which has run a command by now and is about to act on its answer.
-        desk.warden.inbox[0] = wire.ENDED
+        desk.warden.inbox[0] = protocol.ENDED
 
     started.when_done(take)
     desk.theirs.send(outcome(started._nonce))
     started.wait()
     assert desk.released == [desk.warden]
-    assert desk.warden.inbox[0] == wire.ENDED
+    assert desk.warden.inbox[0] == protocol.ENDED
 
 
 @pytest.mark.parametrize("forgery", ["files", "one", "three", "another kind", "twice", "none"])
@@ -385,7 +385,7 @@ def test_descriptors_that_are_no_output_end_the_trust_in_the_warden(
     pipes = [os.pipe(), os.pipe()]
     ends = [ours for ours, _ in pipes]
     nonce = started._nonce
-    kind = wire.TERMINAL if forgery == "another kind" else wire.OUTPUT
+    kind = protocol.TERMINAL if forgery == "another kind" else protocol.OUTPUT
     if forgery == "files":
         (tmp_path / "file").touch()
         with (tmp_path / "file").open() as file:
@@ -395,7 +395,7 @@ def test_descriptors_that_are_no_output_end_the_trust_in_the_warden(
     if forgery == "twice":
         hand_over(desk, nonce, ends)
     assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
-    wire.close_all([end for pipe in pipes for end in pipe])
+    protocol.close_all([end for pipe in pipes for end in pipe])
     assert descriptors().items() <= before.items()
 
 
@@ -631,8 +631,8 @@ def test_a_warden_that_gives_something_else_than_a_terminal_is_not_believed(box:
         before = descriptors()
 
         def answer(warden: Warden, message: bytes, _: list[int], desk: _Desk = desk, held: int = descriptor) -> Warden:
-            nonce = wire.REQUEST.unpack_from(message)[1]
-            wire.send(desk.theirs, wire.CONTROL.pack(wire.TERMINAL, nonce, 0), (held,))
+            nonce = protocol.REQUEST.unpack_from(message)[1]
+            protocol.send(desk.theirs, protocol.CONTROL.pack(protocol.TERMINAL, nonce, 0), (held,))
             return warden
 
         desk.dispatch = answer  # type: ignore[method-assign]

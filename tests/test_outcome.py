@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from corral import Limits, Usage, Violation
-from corral.containment import wire
+from corral.containment import protocol
 from corral.model.call import Call, Launch, Verdict
 from corral.outcome import Ending, broken, ending_of, facts_of, lost, silent
 
@@ -16,8 +16,8 @@ USAGE = Usage(1.5, 0.25, 4096, 512, 1024)
 
 def outcome(flags: int = 0, status: int = 0, error: int = 0, killed: int = 0) -> bytearray:
     return bytearray(
-        wire.OUTCOME.pack(
-            wire.ENDED, b"n" * wire.NONCE_BYTES, flags, status, error, killed, 1.5, 0.25, 4096, 512, 1024, 0, 0
+        protocol.OUTCOME.pack(
+            protocol.ENDED, b"n" * protocol.NONCE_BYTES, flags, status, error, killed, 1.5, 0.25, 4096, 512, 1024, 0, 0
         )
     )
 
@@ -35,9 +35,11 @@ def hit(kind: str, field: str, value: str, *, inferred: bool = False) -> Violati
         pytest.param(outcome(status=255 << 8), Ending(255, usage=USAGE), id="the largest exit code"),
         pytest.param(outcome(status=15), Ending(143, 15, usage=USAGE), id="a signal"),
         pytest.param(outcome(status=11 | 0x80), Ending(139, 11, usage=USAGE), id="a signal with a core dump"),
-        pytest.param(outcome(wire.TIMED_OUT, 9, 0, 3), Ending(-101, 9, True, killed=3, usage=USAGE), id="a timeout"),
         pytest.param(
-            outcome(wire.TIMED_OUT, 3 << 8), Ending(-101, None, True, usage=USAGE), id="a timeout that met an exit"
+            outcome(protocol.TIMED_OUT, 9, 0, 3), Ending(-101, 9, True, killed=3, usage=USAGE), id="a timeout"
+        ),
+        pytest.param(
+            outcome(protocol.TIMED_OUT, 3 << 8), Ending(-101, None, True, usage=USAGE), id="a timeout that met an exit"
         ),
     ],
 )
@@ -53,8 +55,8 @@ def test_how_a_command_ended(said: bytearray, ending: Ending) -> None:
         (0, EACCES, 126, "corral: tool: Permission denied\n"),
         (0, ENOEXEC, 126, "corral: tool: Exec format error\n"),
         (0, E2BIG, 126, "corral: tool: Argument list too long\n"),
-        (wire.NO_DIRECTORY, ENOENT, 126, "corral: cannot enter /project: No such file or directory\n"),
-        (wire.NO_DIRECTORY, EACCES, 126, "corral: cannot enter /project: Permission denied\n"),
+        (protocol.NO_DIRECTORY, ENOENT, 126, "corral: cannot enter /project: No such file or directory\n"),
+        (protocol.NO_DIRECTORY, EACCES, 126, "corral: cannot enter /project: Permission denied\n"),
     ],
 )
 def test_why_a_command_did_not_start(flags: int, error: int, code: int, message: str) -> None:
@@ -87,13 +89,13 @@ def test_a_signal_of_a_limit_is_a_violation_only_where_the_limit_is_set(
 @pytest.mark.parametrize(
     ("flag", "limits", "violation"),
     [
-        (wire.TOO_MUCH_CPU, Limits(cpu_seconds=2), hit("cpu-limit", "cpu_seconds", "2")),
-        (wire.TOO_MUCH_MEMORY, Limits(memory_bytes=9), hit("memory-limit", "memory_bytes", "9")),
-        (wire.TOO_MUCH_MEMORY, Limits(), hit("memory-limit", "memory_bytes", "0.75 of the machine's memory")),
-        (wire.TOO_MANY_PROCESSES, Limits(processes=9), hit("process-limit", "processes", "9")),
-        (wire.AS_MANY_PROCESSES_AS_MAY_BE, Limits(processes=9), hit("process-limit", "processes", "9", inferred=True)),
-        (wire.TOO_MUCH_WRITTEN, Limits(disk_bytes=9), hit("disk-limit", "disk_bytes", "9")),
-        (wire.DISK_NEARLY_FULL, Limits(free_disk_bytes=9), hit("disk-full", "free_disk_bytes", "9")),
+        (protocol.TOO_MUCH_CPU, Limits(cpu_seconds=2), hit("cpu-limit", "cpu_seconds", "2")),
+        (protocol.TOO_MUCH_MEMORY, Limits(memory_bytes=9), hit("memory-limit", "memory_bytes", "9")),
+        (protocol.TOO_MUCH_MEMORY, Limits(), hit("memory-limit", "memory_bytes", "0.75 of the machine's memory")),
+        (protocol.TOO_MANY_PROCESSES, Limits(processes=9), hit("process-limit", "processes", "9")),
+        (protocol.AS_MANY_PROCESSES_AS_MAY_BE, Limits(processes=9), hit("process-limit", "processes", "9", inferred=True)),
+        (protocol.TOO_MUCH_WRITTEN, Limits(disk_bytes=9), hit("disk-limit", "disk_bytes", "9")),
+        (protocol.DISK_NEARLY_FULL, Limits(free_disk_bytes=9), hit("disk-full", "free_disk_bytes", "9")),
     ],
 )  # fmt: skip
 def test_a_bound_that_was_broken_is_named_with_its_value(flag: int, limits: Limits, violation: Violation) -> None:
@@ -101,7 +103,7 @@ def test_a_bound_that_was_broken_is_named_with_its_value(flag: int, limits: Limi
 
 
 def test_what_could_not_be_ended_is_said_and_the_warden_not_used_again() -> None:
-    ending = ending_of(outcome(wire.SPENT, 0), LAUNCH, Limits())
+    ending = ending_of(outcome(protocol.SPENT, 0), LAUNCH, Limits())
     assert ([violation.kind for violation in ending.violations], ending.reusable) == (["left-running"], False)
 
 
@@ -112,7 +114,7 @@ def test_a_lost_warden_is_a_kill_that_says_so() -> None:
 
 
 def test_a_warden_lost_when_memory_was_out_says_that_too() -> None:
-    ending = lost(4, broken(wire.TOO_MUCH_MEMORY, Limits(memory_bytes=9)), timed_out=False)
+    ending = lost(4, broken(protocol.TOO_MUCH_MEMORY, Limits(memory_bytes=9)), timed_out=False)
     first, second = ending.violations
     assert first == hit("memory-limit", "memory_bytes", "9", inferred=True)
     assert second.kind == "warden-lost"

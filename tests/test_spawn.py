@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from corral import Containment, ContainmentError, Sandbox, SandboxResult, driver, pool, spawn
-from corral.containment.wire import pack_plan, unpack_plan
+from corral.containment.protocol import pack_plan, unpack_plan
 from observe import (
     DEADLINE_SECONDS,
     alive,

@@ -10,7 +10,7 @@ from signal import SIGKILL
 from time import monotonic, sleep
 
 from corral._lib.records import Record, frozen
-from corral.containment.temporary import directory_here
+from corral.containment.filesystem.temp_dirs import directory_here
 from corral.model.call import Call
 from corral.policy.config import Containment, Limits, SandboxConfig
 from corral.sandbox import Sandbox

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from time import monotonic, time
 
-from corral.containment import wire
+from corral.containment import protocol
 from corral.handle import Handle
 from corral.model.errors import ContainmentError
 from corral.streams import Streams, is_outer_end
@@ -44,7 +44,7 @@ def start(
         if warden is None:
             # Before the clock starts: a deadline is the command's, not ours.
             warden = pool.acquire()
-        nonce = os.urandom(wire.NONCE_BYTES)
+        nonce = os.urandom(protocol.NONCE_BYTES)
         # Before the command can do anything: what is told of it is what came since.
         began_at, started_at = time(), monotonic()
         deadline = 0.0 if launch.timeout_seconds is None else started_at + launch.timeout_seconds
@@ -110,12 +110,12 @@ def _own(error: BaseException) -> BaseException:
 def _take_terminal(warden: Warden, nonce: bytes, streams: Streams) -> None:
     """Take the outer end of the command's terminal; or its outcome, which the handle acts on, where it could not start."""
     message, descriptors = warden.receive()
-    if len(message) == wire.OUTCOME.size and not descriptors:
+    if len(message) == protocol.OUTCOME.size and not descriptors:
         warden.inbox[: len(message)] = message
         return
-    fits = message == wire.CONTROL.pack(wire.TERMINAL, nonce, 0) and len(descriptors) == 1
+    fits = message == protocol.CONTROL.pack(protocol.TERMINAL, nonce, 0) and len(descriptors) == 1
     if not fits or not is_outer_end(descriptors[0]):
-        wire.close_all(descriptors)
+        protocol.close_all(descriptors)
         raise ContainmentError("the warden gave no terminal; it was killed, or is not to be trusted")
     streams.open_terminal(descriptors[0])
 
@@ -130,20 +130,20 @@ def _request(
     terminal: tuple[int, int] | None,
     holds_output: bool,
 ) -> bytes:
-    flags = wire.HOLDS_OUTPUT if holds_output else 0
+    flags = protocol.HOLDS_OUTPUT if holds_output else 0
     if len(streams.lent) > (0 if holds_output else 2):
-        flags |= wire.HAS_STDIN
+        flags |= protocol.HAS_STDIN
     rows = columns = 0
     if terminal is not None:
-        flags = wire.ON_TERMINAL
+        flags = protocol.ON_TERMINAL
         rows, columns = terminal
     body, environment_bytes = _body(launch)
-    if len(body) > wire.MAX_PACKET_BYTES:
-        streams.lent.append(wire.sealed("request", body))
-        flags |= wire.HAS_BODY
+    if len(body) > protocol.MAX_PACKET_BYTES:
+        streams.lent.append(protocol.sealed("request", body))
+        flags |= protocol.HAS_BODY
         body = b""
     drain = config.output.drain_seconds or 0.0
-    return wire.REQUEST.pack(wire.RUN, nonce, deadline, drain, flags, environment_bytes, rows, columns) + body
+    return protocol.REQUEST.pack(protocol.RUN, nonce, deadline, drain, flags, environment_bytes, rows, columns) + body
 
 
 _last: tuple[Launch | None, Mapping[str, str], bytes, bytes] = (None, {}, b"", b"")
@@ -155,7 +155,7 @@ def _body(launch: Launch) -> tuple[bytes, int]:
     seen, env, block, body = _last
     if launch is not seen:
         if launch.env is not env:
-            block = wire.environment_block(launch.env)
-        body = wire.request_body(launch.executable, launch.cwd, launch.argv, block)
+            block = protocol.environment_block(launch.env)
+        body = protocol.request_body(launch.executable, launch.cwd, launch.argv, block)
         _last = (launch, launch.env, block, body)
     return body, len(block)

@@ -12,7 +12,7 @@ from time import monotonic
 
 from corral.audience import Audience
 from corral.capture import STREAM_NAMES, Capture, Captured
-from corral.containment import wire
+from corral.containment import protocol
 from corral.model.errors import ContainmentError
 from corral.model.result import SandboxResult
 from corral.outcome import broken, ending_of, facts_of, lost, merges_errors, silent
@@ -142,7 +142,7 @@ class Driver:
 
     def _end(self) -> None:
         self._patience_ends_at = min(self._patience_ends_at, monotonic() + GRACE_SECONDS)
-        self._say(wire.KILL)
+        self._say(protocol.KILL)
 
     def _dismiss(self) -> None:
         if self._audience is not None:
@@ -332,7 +332,7 @@ class Driver:
     def _end_the_drain(self) -> None:
         # The command is over and nobody can print any more: what still runs need not be waited for.
         if not (self._streams.reading or self._inherits or self._expects_output):
-            self._say(wire.DRAINED)
+            self._say(protocol.DRAINED)
 
     def _hear(self, warden: Warden) -> None:
         if self._expects_output:
@@ -349,8 +349,8 @@ class Driver:
 
     def _believe(self, warden: Warden, size: int) -> None:
         """Act on what has the form of a message; who says something else is not listened to any more."""
-        is_outcome = size >= wire.OUTCOME.size and size == wire.answer_bytes(warden.inbox)
-        if is_outcome or (size == wire.CONTROL.size and warden.inbox[0] == wire.OUTPUT):
+        is_outcome = size >= protocol.OUTCOME.size and size == protocol.answer_bytes(warden.inbox)
+        if is_outcome or (size == protocol.CONTROL.size and warden.inbox[0] == protocol.OUTPUT):
             self._act(warden)
         else:
             self._lose(warden)
@@ -359,7 +359,7 @@ class Driver:
         """Read from now on what the command prints, which its warden has held so far."""
         warden.use_room()
         message, ends = self._streams.receive_ends(warden.sock)
-        if ends and message == wire.CONTROL.pack(wire.OUTPUT, self._nonce, 0):
+        if ends and message == protocol.CONTROL.pack(protocol.OUTPUT, self._nonce, 0):
             self._expects_output = False
             for end in ends:
                 warden.poller.register(end, POLLIN)
@@ -367,13 +367,13 @@ class Driver:
             return
         self._streams.drop_ends()
         # It has exited or ended meanwhile, and nothing could be handed over yet.
-        is_outcome = not ends and len(message) > wire.CONTROL.size
+        is_outcome = not ends and len(message) > protocol.CONTROL.size
         warden.inbox[: len(message)] = message
         self._believe(warden, len(message) if is_outcome else 0)
 
     def _feed_printed(self, inbox: bytearray) -> None:
         """Take what was printed from an answer."""
-        stdout, stderr = printed = wire.printed(inbox)
+        stdout, stderr = printed = protocol.printed(inbox)
         if max(len(stdout), len(stderr)) <= self._config.max_output_bytes:
             # All of it is kept.
             self._whole = Captured(stdout, stderr, False, len(stdout), len(stderr))
@@ -385,24 +385,24 @@ class Driver:
         # However often an interrupt has this done again, it is told once.
         if self._printed is not None:
             self._printed = [chunk for chunk in zip(STREAM_NAMES, printed, strict=True) if chunk[1]]
-        wire.forget_printed(inbox)
+        protocol.forget_printed(inbox)
 
     def _act(self, warden: Warden) -> None:
         """Act on what the warden said; a word about another command is none."""
         inbox = warden.inbox
-        kind = inbox[0] if inbox[1 : 1 + wire.NONCE_BYTES] == self._nonce else 0
-        if kind == wire.ENDED:
+        kind = inbox[0] if inbox[1 : 1 + protocol.NONCE_BYTES] == self._nonce else 0
+        if kind == protocol.ENDED:
             if self._streams.reading:
                 self._drain(warden)
-            elif wire.answer_bytes(inbox) > wire.OUTCOME.size:
+            elif protocol.answer_bytes(inbox) > protocol.OUTCOME.size:
                 self._feed_printed(inbox)
             self._conclude(warden, ending_of(inbox, self._launch, self._config.limits))
             # Given back by now: what is in it may be the answer to another thread's command.
             return
-        if kind == wire.EXITED:
+        if kind == protocol.EXITED:
             self._exited = True
             self._end_the_drain()
-        elif kind == wire.OUTPUT:
+        elif kind == protocol.OUTPUT:
             # The same comes once more, with what a buffer has no place for.
             self._expects_output = True
         inbox[0] = 0

@@ -9,7 +9,7 @@ from _thread import RLock
 from signal import valid_signals
 from time import monotonic
 
-from corral.containment import wire
+from corral.containment import protocol
 from corral.driver import NEVER, Driver
 from corral.streams import Streams
 
@@ -66,7 +66,7 @@ class Handle(Driver):
         """Send a signal to the command's process group, if the command still runs."""
         if number not in valid_signals():
             raise ValueError(f"{number!r} is no signal")
-        self._say(wire.SIGNAL, number)
+        self._say(protocol.SIGNAL, number)
 
     def write_stdin(self, data: bytes) -> bool:
         """Give the command more input without waiting until it is read; false when the command takes none."""

@@ -8,8 +8,8 @@ from signal import SIGKILL, SIGXFSZ
 
 from corral._lib.records import Record, frozen
 from corral._lib.timestamps import utc
-from corral.containment import wire
-from corral.containment.denials import limit_hit
+from corral.containment import protocol
+from corral.containment.violations.detect import limit_hit
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, TIMED_OUT_EXIT_CODE, Usage, Violation
 
 TYPE_CHECKING = False
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 # flag of an outcome: the kind of violation, the field of `limits`, and whether the hit itself was not seen
 _LIMIT_FLAGS = {
-    wire.TOO_MUCH_CPU: ("cpu-limit", "cpu_seconds", False),
-    wire.TOO_MUCH_MEMORY: ("memory-limit", "memory_bytes", False),
-    wire.TOO_MANY_PROCESSES: ("process-limit", "processes", False),
-    wire.AS_MANY_PROCESSES_AS_MAY_BE: ("process-limit", "processes", True),
-    wire.TOO_MUCH_WRITTEN: ("disk-limit", "disk_bytes", False),
-    wire.DISK_NEARLY_FULL: ("disk-full", "free_disk_bytes", False),
+    protocol.TOO_MUCH_CPU: ("cpu-limit", "cpu_seconds", False),
+    protocol.TOO_MUCH_MEMORY: ("memory-limit", "memory_bytes", False),
+    protocol.TOO_MANY_PROCESSES: ("process-limit", "processes", False),
+    protocol.AS_MANY_PROCESSES_AS_MAY_BE: ("process-limit", "processes", True),
+    protocol.TOO_MUCH_WRITTEN: ("disk-limit", "disk_bytes", False),
+    protocol.DISK_NEARLY_FULL: ("disk-full", "free_disk_bytes", False),
 }
 _LIMITS_BROKEN = sum(_LIMIT_FLAGS)
 _SIGNALED = 0x7F  # the bits of a wait status that are 0 where a process has exited
@@ -72,7 +72,7 @@ class Ending(Record):
 
 def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
     """Read a warden's outcome."""
-    _, _, flags, status, error, killed, user, system, peak, read, written, _, _ = wire.OUTCOME.unpack_from(message)
+    _, _, flags, status, error, killed, user, system, peak, read, written, _, _ = protocol.OUTCOME.unpack_from(message)
     usage = Usage(user, system, peak, read, written)
     if not (flags or error or status & _SIGNALED):
         return Ending(status >> 8, None, False, (), killed, usage)
@@ -89,8 +89,8 @@ def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
         exit_code = os.WEXITSTATUS(status)
     if flags & _LIMITS_BROKEN:
         violations += broken(flags, limits)
-    timed_out = bool(flags & wire.TIMED_OUT)
-    spent = bool(flags & wire.SPENT)
+    timed_out = bool(flags & protocol.TIMED_OUT)
+    spent = bool(flags & protocol.SPENT)
     return Ending(
         TIMED_OUT_EXIT_CODE if timed_out else exit_code,
         number,
@@ -119,9 +119,9 @@ def silent(ending: Ending, seconds: float) -> Ending:
 
 def _explain(error: int, launch: Launch, flags: int) -> tuple[int, str]:
     why = os.strerror(error)
-    if flags & wire.NO_TERMINAL:
+    if flags & protocol.NO_TERMINAL:
         return NOT_EXECUTABLE_EXIT_CODE, f"corral: no terminal can be given to the command: {why}\n"
-    if flags & wire.NO_DIRECTORY:
+    if flags & protocol.NO_DIRECTORY:
         return NOT_EXECUTABLE_EXIT_CODE, f"corral: cannot enter {launch.cwd}: {why}\n"
     name = launch.argv[0]
     if error in (ENOENT, ENOTDIR):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from errno import ELOOP
 
-from corral.containment.temporary import projects_around
+from corral.containment.filesystem.temp_dirs import projects_around
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

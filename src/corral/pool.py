@@ -14,7 +14,7 @@ from collections import deque
 from errno import EIO
 from time import monotonic
 
-from corral.containment import wire
+from corral.containment import protocol
 from corral.model.errors import ContainmentError
 from corral.spawn import Keeper, Warden
 
@@ -122,7 +122,7 @@ class Pool:
         """Hand a request to a warden and return it; one that died while it was idle is replaced."""
         for _ in range(MAX_IDLE_WARDENS + MAX_STARTS):
             try:
-                wire.send(warden.sock, message, descriptors)
+                protocol.send(warden.sock, message, descriptors)
             except (BrokenPipeError, ConnectionResetError):
                 warden.close()
             except OSError:
@@ -156,9 +156,9 @@ class Pool:
             if self._keeper is None:
                 return 0, 0
             try:
-                killed, _ = self._keeper.ask(wire.COUNT.pack(wire.SWEEP, lost.pid))
-                hits, _ = self._keeper.ask(wire.COUNT.pack(wire.HITS, lost.pid))
-            except (OSError, wire.WireError):
+                killed, _ = self._keeper.ask(protocol.COUNT.pack(protocol.SWEEP, lost.pid))
+                hits, _ = self._keeper.ask(protocol.COUNT.pack(protocol.HITS, lost.pid))
+            except (OSError, protocol.WireError):
                 self._drop_keeper()
                 return 0, 0
             return killed, hits
@@ -253,8 +253,8 @@ class Pool:
                     "a transaction needs the layer mount: without it, commands write the project itself"
                 )
             try:
-                return keeper.ask(bytes((wire.LAY,)) + os.fsencode(place))[0]
-            except (OSError, wire.WireError):
+                return keeper.ask(bytes((protocol.LAY,)) + os.fsencode(place))[0]
+            except (OSError, protocol.WireError):
                 self._drop_keeper()
                 return EIO
 
@@ -264,8 +264,8 @@ class Pool:
             if self._keeper is None:
                 return
             try:
-                self._keeper.ask(bytes((wire.LIFT,)) + os.fsencode(place))
-            except (OSError, wire.WireError):
+                self._keeper.ask(bytes((protocol.LIFT,)) + os.fsencode(place))
+            except (OSError, protocol.WireError):
                 self._drop_keeper()
 
     def _make(self, place: str = "") -> Warden:
@@ -277,8 +277,8 @@ class Pool:
                 # Before it is made, so that it hides at least what is there by now.
                 generation = self._generation() if self._generation is not None else 0
                 try:
-                    number, descriptors = keeper.ask(bytes((wire.NEW,)) + os.fsencode(place))
-                except (OSError, wire.WireError):
+                    number, descriptors = keeper.ask(bytes((protocol.NEW,)) + os.fsencode(place))
+                except (OSError, protocol.WireError):
                     # The keeper was killed or stopped from outside; the next turn starts another.
                     self._drop_keeper()
                     continue
@@ -290,7 +290,7 @@ class Pool:
                     self._wardens.add(warden)
             try:
                 warden.await_ready()
-            except (OSError, wire.WireError):
+            except (OSError, protocol.WireError):
                 warden.close()
                 told = keeper.told()
                 continue

@@ -10,7 +10,7 @@ import time
 
 from corral import dispatch, files
 from corral.calls import call_of, input_of, timeout_of
-from corral.containment.holding import Holding, unmet
+from corral.containment.plan import Holding, unmet
 from corral.environment import HostEnvironment
 from corral.guard.cache import Recall
 from corral.guard.host import Machine

@@ -16,7 +16,8 @@ from _thread import RLock
 from signal import SIGKILL, SIGSTOP, SIGTERM, SIGUSR1, pidfd_send_signal, valid_signals
 from time import monotonic, sleep
 
-from corral.containment import namespaces, tree, wire
+from corral.containment import protocol
+from corral.containment.kernel import namespaces, process_tree
 from corral.model.errors import ContainmentError
 from corral.streams import READ_BYTES
 
@@ -33,7 +34,7 @@ LONGEST_WAIT_SECONDS = 5.0  # for an answer, so that a kill from another thread 
 LOOK_SECONDS = 0.1  # between two looks whether a keeper that does not answer was stopped
 _FIRST_FREE_DESCRIPTOR = 10  # above those the keeper gets by number
 # At the end of the path: a package beside corral must not stand in for a module of the standard library.
-_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from corral.containment.keeper import main; main()"
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from corral.containment.processes.keeper import main; main()"
 
 
 class Warden:
@@ -72,7 +73,7 @@ class Warden:
         self.idle_since = 0.0
         self.generation = 0  # of the credentials that it masks, as the pool counts them
         # A message at hand is one whose first byte is not 0.
-        self.inbox = bytearray(wire.MAX_ANSWER_BYTES + 1)
+        self.inbox = bytearray(protocol.MAX_ANSWER_BYTES + 1)
         # Held so that two descriptors of the command's can be taken, whatever the host opens; closed twice, it does no harm.
         self._room: list[FileIO] = []
         self.buffer = memoryview(bytearray(READ_BYTES))
@@ -83,13 +84,15 @@ class Warden:
         """Wait until the warden has put on what will hold its commands."""
         if not self.poller.poll(START_SECONDS * 1000):
             raise ContainmentError(f"a warden was not ready after {START_SECONDS:g} seconds")
-        self.backend, self.enforcement, self.missing_layers = wire.unpack_ready(self.sock.recv(wire.MAX_PACKET_BYTES))
+        self.backend, self.enforcement, self.missing_layers = protocol.unpack_ready(
+            self.sock.recv(protocol.MAX_PACKET_BYTES)
+        )
 
     def receive(self) -> tuple[bytes, tuple[int, ...]]:
         """Wait for a message that comes at once, and return it with its descriptors; empty when there is none."""
         try:
-            return wire.receive(self.sock) if self.poller.poll(START_SECONDS * 1000) else (b"", ())
-        except (OSError, wire.WireError):
+            return protocol.receive(self.sock) if self.poller.poll(START_SECONDS * 1000) else (b"", ())
+        except (OSError, protocol.WireError):
             return b"", ()
 
     def make_room(self) -> None:
@@ -123,7 +126,7 @@ class Warden:
 
     def say(self, kind: int, nonce: bytes, number: int) -> None:
         """Tell the warden something about the command that it runs."""
-        wire.send(self.sock, wire.CONTROL.pack(kind, nonce, number))
+        protocol.send(self.sock, protocol.CONTROL.pack(kind, nonce, number))
         pidfd_send_signal(self.pidfd, SIGUSR1)
 
     def close(self) -> None:
@@ -189,7 +192,7 @@ class Keeper:
             self.host = os.pidfd_open(os.getpid())
             self.ctl, self.theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
         except OSError:
-            wire.close_all([descriptor for descriptor in (self.errors, self.host) if descriptor >= 0])
+            protocol.close_all([descriptor for descriptor in (self.errors, self.host) if descriptor >= 0])
             raise
         self.ctl.settimeout(START_SECONDS)
         self.backend = self.enforcement = ""
@@ -203,7 +206,7 @@ class Keeper:
             # Made while the interpreter starts.
             self._brief(plan(), () if lend is None else lend())
             self.backend, self.enforcement, self.missing_layers = self._await_ready()
-        except (OSError, wire.WireError) as error:
+        except (OSError, protocol.WireError) as error:
             why = "it ended at once" if isinstance(error, ConnectionError) else str(error)
             told = self.told()
             self.end()
@@ -220,13 +223,13 @@ class Keeper:
 
     def ask(self, message: bytes) -> tuple[int, tuple[int, ...]]:
         """Ask something, and return the number and the descriptors of the answer."""
-        wire.send(self.ctl, message)
+        protocol.send(self.ctl, message)
         self._await_word()
-        answer, descriptors = wire.receive(self.ctl)
+        answer, descriptors = protocol.receive(self.ctl)
         try:
-            return wire.unpack_count(answer, message[0]), descriptors
-        except wire.WireError:
-            wire.close_all(descriptors)
+            return protocol.unpack_count(answer, message[0]), descriptors
+        except protocol.WireError:
+            protocol.close_all(descriptors)
             raise
 
     def _await_word(self) -> None:
@@ -234,25 +237,25 @@ class Keeper:
         poller.register(self.ctl.fileno(), select.POLLIN)
         give_up_at = monotonic() + START_SECONDS
         while not poller.poll(LOOK_SECONDS * 1000):
-            if monotonic() >= give_up_at or tree.is_stopped(self.pid):
+            if monotonic() >= give_up_at or process_tree.is_stopped(self.pid):
                 raise TimeoutError("the keeper was stopped, or does not answer")
 
     def _brief(self, plan: bytes, lent: Sequence[int]) -> None:
         # By descriptor: a project of many repositories has a plan too large for a packet.
-        descriptor = wire.sealed("plan", plan)
+        descriptor = protocol.sealed("plan", plan)
         try:
-            wire.send(self.ctl, b"plan", (descriptor, *lent))
+            protocol.send(self.ctl, b"plan", (descriptor, *lent))
         finally:
-            wire.close_all((descriptor, *lent))
+            protocol.close_all((descriptor, *lent))
 
     def _await_ready(self) -> tuple[str, str, tuple[str, ...]]:
-        message = self.ctl.recv(wire.MAX_PACKET_BYTES)
-        if message[:1] == bytes((wire.MAP,)):
-            wire.send(self.ctl, wire.COUNT.pack(wire.MAP, _map_all_ids(self.pid)))
-            message = self.ctl.recv(wire.MAX_PACKET_BYTES)
+        message = self.ctl.recv(protocol.MAX_PACKET_BYTES)
+        if message[:1] == bytes((protocol.MAP,)):
+            protocol.send(self.ctl, protocol.COUNT.pack(protocol.MAP, _map_all_ids(self.pid)))
+            message = self.ctl.recv(protocol.MAX_PACKET_BYTES)
         if not message:
             raise ConnectionResetError
-        return wire.unpack_ready(message)
+        return protocol.unpack_ready(message)
 
     def _close_theirs(self) -> None:
         self.theirs.close()
@@ -288,15 +291,15 @@ class Keeper:
         poller.register(self.pidfd, select.POLLIN)
         give_up_at = monotonic() + END_SECONDS
         while not poller.poll(LOOK_SECONDS * 1000):
-            if monotonic() >= give_up_at or tree.is_stopped(self.pid):
+            if monotonic() >= give_up_at or process_tree.is_stopped(self.pid):
                 return False
         return True
 
     def _end_by_force(self) -> None:
         # What a dead warden left behind is the keeper's child, and would be nobody's when the keeper is killed.
         give_up_at = monotonic() + FORCE_SECONDS
-        while tree.kill_below(self.pid) and monotonic() < give_up_at:
-            sleep(tree.PASS_SECONDS)
+        while process_tree.kill_below(self.pid) and monotonic() < give_up_at:
+            sleep(process_tree.PASS_SECONDS)
         pidfd_send_signal(self.pidfd, SIGKILL)
 
 
@@ -340,7 +343,7 @@ def _start(ctl: int, host: int, errors: int) -> int:
             setsigdef=valid_signals() - {SIGKILL, SIGSTOP},
         )
     finally:
-        wire.close_all(high)
+        protocol.close_all(high)
 
 
 def answer(argv: list[str], data: bytes, environ: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
@@ -357,12 +360,12 @@ def answer(argv: list[str], data: bytes, environ: Mapping[str, str], seconds: fl
             actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high)]
             pid = os.posix_spawn(argv[0], argv, environ, file_actions=actions, setsid=True, setsigmask=())
         finally:
-            wire.close_all(high)
+            protocol.close_all(high)
         status = os.waitstatus_to_exitcode(_ended(pid, seconds))
         out, err = (os.pread(fd, READ_BYTES, 0) for fd in streams[1:])
         return status, out, err
     finally:
-        wire.close_all(streams)
+        protocol.close_all(streams)
 
 
 def _ended(pid: int, seconds: float) -> int:

@@ -13,7 +13,7 @@ from errno import EIO, EPIPE
 from stat import S_ISCHR, S_ISFIFO
 
 from corral.capture import STDERR, STDOUT, STREAM_NAMES
-from corral.containment import wire
+from corral.containment import protocol
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ class Streams:
         try:
             if not self.arrived:
                 # Received and noted in one step, as above.
-                self.arrived.extend(map(sock.recvmsg, *zip(wire.RECEIVED)))
-            message, ends = wire.told(self.arrived[0])
-        except (OSError, wire.WireError):
+                self.arrived.extend(map(sock.recvmsg, *zip(protocol.RECEIVED)))
+            message, ends = protocol.told(self.arrived[0])
+        except (OSError, protocol.WireError):
             self.arrived.clear()
             return b"", ()
         is_right = len(ends) == len(STREAM_NAMES) and all(S_ISFIFO(os.fstat(end).st_mode) for end in ends)
@@ -121,9 +121,9 @@ class Streams:
         """Close what was received and is not read."""
         if self.arrived:
             try:
-                _, ends = wire.told(self.arrived.pop())
-                wire.close_all([end for end in ends if end not in self.reading])
-            except wire.WireError:
+                _, ends = protocol.told(self.arrived.pop())
+                protocol.close_all([end for end in ends if end not in self.reading])
+            except protocol.WireError:
                 # Closed already.
                 return
 
@@ -139,7 +139,7 @@ class Streams:
 
     def give_input(self, data: bytes) -> None:
         """Let the command read `data`, then the end."""
-        self.lent.append(wire.sealed("stdin", data))
+        self.lent.append(protocol.sealed("stdin", data))
 
     def open_input(self) -> None:
         """Let the command read what will be written."""

@@ -6,8 +6,8 @@ import fcntl
 import os
 import stat
 
-from corral.containment.scratch import remove
-from corral.containment.temporary import directory_here
+from corral.containment.filesystem.scratch import remove
+from corral.containment.filesystem.temp_dirs import directory_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from corral.batch import Batch
     from corral.branch import Branch
-    from corral.containment.holding import Holding
+    from corral.containment.plan import Holding
     from corral.handle import Handle
     from corral.model.call import Call, Verdict
     from corral.model.result import SandboxResult

@@ -15,7 +15,7 @@ from corral.transactions.book import recover
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.containment.holding import Holding
+    from corral.containment.plan import Holding
     from corral.pool import Pool
 
 

@@ -210,7 +210,7 @@ def ip(*words: str) -> None:
 
 def serve_fleet(folder: Path, told: int) -> None:
     """Be the servers: in a namespace of their own, to which the other end of the cable is brought."""
-    from corral.containment.namespaces import unshare
+    from corral.containment.kernel.namespaces import unshare
 
     unshare("net")
     # The servers of a test must not be what runs short.

@@ -13,8 +13,10 @@ import pytest
 from attempt import attempt, run_attack
 
 from corral import Containment, Limits, Sandbox, SandboxResult, Violation
-from corral.containment import cgroups, meter, wire
-from corral.containment.bounds import Bounds
+from corral.containment import protocol
+from corral.containment.kernel import cgroups
+from corral.containment.kernel import usage as meter
+from corral.containment.kernel.enforce_limits import Bounds
 from observe import alive, children, eventually, unique_seconds
 
 MB = 1_000_000
@@ -344,5 +346,5 @@ def test_every_hit_is_told_once_however_little_time_a_command_took(tmp_path: Pat
     bounds = Bounds({"pids": cgroups.Counter(descriptor, b"max")}, {"processes": 4096}, None)
     assert bounds.hits(0.0, 0) == 0
     (tmp_path / "events").write_text("max 3\n")
-    assert [bounds.hits(0.0, 0), bounds.hits(0.0, 0)] == [wire.TOO_MANY_PROCESSES, 0]
+    assert [bounds.hits(0.0, 0), bounds.hits(0.0, 0)] == [protocol.TOO_MANY_PROCESSES, 0]
     os.close(descriptor)

@@ -16,10 +16,10 @@ from attempt import attempt, has_bubblewrap, must_hold
 from test_layers import import_path
 
 from corral import Containment, Sandbox, SandboxConfig
-from corral.containment import bindings, bubblewrap
 from corral.containment.backend import UnusableError, holds_more
-from corral.containment.holding import unmet
 from corral.containment.layers import LAYERS
+from corral.containment.plan import unmet
+from corral.containment.processes import bubblewrap, bubblewrap_args
 from observe import alive, children, descriptors, eventually, exist, unique_seconds, until_alive
 
 pytestmark = pytest.mark.real
@@ -137,7 +137,7 @@ open("/proc/sys/user/max_user_namespaces", "w").write("0")
 """
 NO_MOUNTS = """
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
-from corral.containment import privileges, seccomp
+from corral.containment.kernel import capabilities as privileges, seccomp
 privileges.gain_nothing()
 seccomp.install([(0x20, 0, 0, 0), (0x15, 0, 1, 428), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)])
 """
@@ -222,17 +222,21 @@ def test_what_is_to_be_mounted_behind_a_link_is_refused(tmp_path: Path) -> None:
     (scratch / "tmp").mkdir(parents=True)
     elsewhere.mkdir()
     steps = [("bind", "/tmp", f"{scratch}/tmp", "rw"), ("bind", "/tmp/a/project", str(elsewhere), "rw")]
-    bindings.prepare(steps, str(scratch), {})
-    assert bindings.arguments(steps, str(scratch), own_proc=True)[-5:-2] == ["--bind", str(elsewhere), "/tmp/a/project"]
+    bubblewrap_args.prepare(steps, str(scratch), {})
+    assert bubblewrap_args.arguments(steps, str(scratch), own_proc=True)[-5:-2] == [
+        "--bind",
+        str(elsewhere),
+        "/tmp/a/project",
+    ]
     (scratch / "tmp/a").rename(scratch / "tmp/b")
     (scratch / "tmp/a").symlink_to(elsewhere)
     with pytest.raises(UnusableError, match=r"'/tmp/a/project'.*link"):
-        bindings.arguments(steps, str(scratch), own_proc=True)
+        bubblewrap_args.arguments(steps, str(scratch), own_proc=True)
 
 
 def test_a_step_that_is_not_known_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="conjure"):
-        bindings.arguments([("conjure", "/x", "", "")], str(tmp_path), own_proc=True)
+        bubblewrap_args.arguments([("conjure", "/x", "", "")], str(tmp_path), own_proc=True)
 
 
 def test_a_warden_that_is_killed_is_said_and_replaced(wrapped: Sandbox) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from corral._lib.cgroup_paths import homes_of
-from corral.containment import cgroups
+from corral.containment.kernel import cgroups
 
 SEPARATE = """\
 30 24 0:27 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids

@@ -13,8 +13,8 @@ import pytest
 from attempt import attempt, has_bubblewrap, must_hold
 
 from corral import Containment, Limits, Sandbox
-from corral.containment.inside import NAMESPACES
 from corral.containment.layers import LAYERS
+from corral.containment.processes.bubblewrap_init import NAMESPACES
 from corral.pool import Pool
 from corral.spawn import Warden
 from observe import alive, seen_before_its_end, unique_seconds, with_enough_time

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from corral.containment import wire
+from corral.containment import protocol
 from corral.pool import Pool
 from corral.spawn import Warden
 from machines import import_path
 from observe import DEADLINE_SECONDS, alive, children, eventually, unique_seconds
 
-NONCE = b"n" * wire.NONCE_BYTES
+NONCE = b"n" * protocol.NONCE_BYTES
 DRAIN_SECONDS = 0.1
 
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
-    made = Pool(lambda: wire.pack_plan({"rlimits": [], "layers": ()}))
+    made = Pool(lambda: protocol.pack_plan({"rlimits": [], "layers": ()}))
     yield made
     made.close()
 
@@ -38,16 +38,16 @@ def ask(warden: Warden, *argv: str, seconds: float = 0.0, nonce: bytes = NONCE) 
     """Send a request to run something with its output thrown away; a deadline only when `seconds` is given."""
     deadline = time.monotonic() + seconds if seconds else 0.0
     block = b"PATH=/usr/bin:/bin"
-    head = wire.REQUEST.pack(wire.RUN, nonce, deadline, DRAIN_SECONDS, 0, len(block), 0, 0)
+    head = protocol.REQUEST.pack(protocol.RUN, nonce, deadline, DRAIN_SECONDS, 0, len(block), 0, 0)
     null = os.open("/dev/null", os.O_WRONLY)
-    wire.send(warden.sock, head + wire.request_body(argv[0], "/", argv, block), (null, null))
+    protocol.send(warden.sock, head + protocol.request_body(argv[0], "/", argv, block), (null, null))
     os.close(null)
 
 
 def answer(warden: Warden) -> tuple[int, bytes, int, int, int, int]:
     """Return kind, nonce, flags, status, error and number of killed of the next message."""
     assert select.select([warden.descriptor], [], [], 20)[0]
-    return wire.OUTCOME.unpack(warden.sock.recv(1000))[:6]
+    return protocol.OUTCOME.unpack(warden.sock.recv(1000))[:6]
 
 
 def test_a_warden_is_ready_and_says_what_holds_its_commands(warden: Warden) -> None:
@@ -56,54 +56,54 @@ def test_a_warden_is_ready_and_says_what_holds_its_commands(warden: Warden) -> N
 
 def test_a_command_has_one_answer(warden: Warden) -> None:
     ask(warden, "/bin/sh", "-c", "exit 3")
-    assert answer(warden) == (wire.ENDED, NONCE, 0, 3 << 8, 0, 0)
+    assert answer(warden) == (protocol.ENDED, NONCE, 0, 3 << 8, 0, 0)
     assert select.select([warden.descriptor], [], [], 0)[0] == []
 
 
 def test_who_leaves_children_is_said_to_have_exited_first(warden: Warden) -> None:
     seconds = unique_seconds()
     ask(warden, "/bin/sh", "-c", f"sleep {seconds} & exit 3")
-    assert answer(warden) == (wire.EXITED, NONCE, 0, 3 << 8, 0, 0)
-    assert answer(warden) == (wire.ENDED, NONCE, 0, 3 << 8, 0, 1)
+    assert answer(warden) == (protocol.EXITED, NONCE, 0, 3 << 8, 0, 0)
+    assert answer(warden) == (protocol.ENDED, NONCE, 0, 3 << 8, 0, 1)
     assert alive(seconds) == []
 
 
 def test_the_warden_keeps_the_deadline_itself(warden: Warden) -> None:
     ask(warden, "/bin/sleep", unique_seconds(), seconds=0.2)
-    assert answer(warden) == (wire.ENDED, NONCE, wire.TIMED_OUT, 9, 0, 1)
+    assert answer(warden) == (protocol.ENDED, NONCE, protocol.TIMED_OUT, 9, 0, 1)
 
 
 def test_a_deadline_that_has_passed_already_ends_the_command_too(warden: Warden) -> None:
     ask(warden, "/bin/sleep", unique_seconds(), seconds=-1)
-    assert answer(warden) == (wire.ENDED, NONCE, wire.TIMED_OUT, 9, 0, 1)
+    assert answer(warden) == (protocol.ENDED, NONCE, protocol.TIMED_OUT, 9, 0, 1)
 
 
 def test_only_the_commands_own_nonce_kills_it(warden: Warden) -> None:
     ask(warden, "/bin/sleep", "0.3")
-    other = b"o" * wire.NONCE_BYTES
+    other = b"o" * protocol.NONCE_BYTES
     for message in (b"x", b"x" * 500):
-        wire.send(warden.sock, message, (0,))
-    warden.say(wire.KILL, other, 0)
-    warden.say(wire.SIGNAL, other, 9)
-    assert answer(warden) == (wire.ENDED, NONCE, 0, 0, 0, 0)
+        protocol.send(warden.sock, message, (0,))
+    warden.say(protocol.KILL, other, 0)
+    warden.say(protocol.SIGNAL, other, 9)
+    assert answer(warden) == (protocol.ENDED, NONCE, 0, 0, 0, 0)
     ask(warden, "/bin/sleep", unique_seconds())
-    warden.say(wire.KILL, NONCE, 0)
-    assert answer(warden) == (wire.ENDED, NONCE, 0, 9, 0, 1)
+    warden.say(protocol.KILL, NONCE, 0)
+    assert answer(warden) == (protocol.ENDED, NONCE, 0, 9, 0, 1)
 
 
 def test_what_is_no_request_is_passed_over_while_idle(warden: Warden) -> None:
-    for message in (wire.CONTROL.pack(wire.KILL, NONCE, 0), b"x", b"\0" * 100):
-        wire.send(warden.sock, message, (0, 0))
+    for message in (protocol.CONTROL.pack(protocol.KILL, NONCE, 0), b"x", b"\0" * 100):
+        protocol.send(warden.sock, message, (0, 0))
     ask(warden, "/bin/true")
-    assert answer(warden) == (wire.ENDED, NONCE, 0, 0, 0, 0)
+    assert answer(warden) == (protocol.ENDED, NONCE, 0, 0, 0, 0)
 
 
 def test_a_warden_keeps_no_descriptor_of_a_command(warden: Warden) -> None:
     # Seen by counting what a command's pipe needs to end: nobody but the dead command held it.
     for _ in range(3):
         reading, writing = os.pipe()
-        head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0, 0, 0)
-        wire.send(warden.sock, head + wire.request_body("/bin/true", "/", ("true",), b""), (writing, writing))
+        head = protocol.REQUEST.pack(protocol.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0, 0, 0)
+        protocol.send(warden.sock, head + protocol.request_body("/bin/true", "/", ("true",), b""), (writing, writing))
         os.close(writing)
         answer(warden)
         assert os.read(reading, 1) == b""
@@ -112,9 +112,9 @@ def test_a_warden_keeps_no_descriptor_of_a_command(warden: Warden) -> None:
 
 def test_between_commands_no_directory_is_held(warden: Warden, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("held")
-    head = wire.REQUEST.pack(wire.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0, 0, 0)
+    head = protocol.REQUEST.pack(protocol.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0, 0, 0)
     null = os.open("/dev/null", os.O_WRONLY)
-    wire.send(warden.sock, head + wire.request_body("/bin/true", str(folder), ("true",), b""), (null, null))
+    protocol.send(warden.sock, head + protocol.request_body("/bin/true", str(folder), ("true",), b""), (null, null))
     os.close(null)
     answer(warden)
     (keeper,) = children(os.getpid())

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.containment.directories import NEVER, SETTLED_NS, settled
-from corral.containment.kept import Kept, identity
-from corral.containment.kernel import handle
+from corral.containment.filesystem.dir_index import NEVER, SETTLED_NS, settled
+from corral.containment.filesystem.replaced_mounts import Kept, identity
+from corral.containment.kernel.syscalls import handle
 
 LOOKS = 3  # after which a directory that does not change is no longer looked into
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 import corral
 from corral import Containment, Sandbox, SandboxConfig
-from corral.containment import landlock
-from corral.containment.holding import unmet
-from corral.containment.kernel import syscall
+from corral.containment.kernel import landlock
+from corral.containment.kernel.syscalls import syscall
 from corral.containment.layers import LAYERS, downgrade, probe, wanted
+from corral.containment.plan import unmet
 
 ALL = tuple(LAYERS)
 
@@ -183,8 +183,8 @@ def test_no_rule_grants_a_right_that_is_not_handled(abi: int) -> None:
 LANDLOCKED = """
 import ctypes, os, socket, sys
 sys.path.append(sys.argv[1])
-from corral.containment import landlock
-from corral.containment.kernel import prctl, syscall
+from corral.containment.kernel import landlock
+from corral.containment.kernel.syscalls import prctl, syscall
 inside, outside, abi, abstract, pid = sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5], int(sys.argv[6])
 actual = landlock.version()
 landlock.version = lambda: abi
@@ -290,8 +290,8 @@ def test_inside_corral_corral_starts_with_less(held: Sandbox, project: Path) -> 
 CRIPPLED = """
 import ctypes, os, struct, sys
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
-from corral.containment import seccomp
-from corral.containment.kernel import MACHINE, prctl
+from corral.containment.kernel import seccomp
+from corral.containment.kernel.syscalls import MACHINE, prctl
 NUMBERS = {"x86_64": {"unshare": 272, "seccomp": 317}, "aarch64": {"unshare": 97, "seccomp": 277}}[MACHINE]
 NUMBERS["landlock_create_ruleset"] = 444
 call, bits, error = sys.argv[3], int(sys.argv[4], 16), int(sys.argv[5])

@@ -13,8 +13,8 @@ from attempt import has_bubblewrap, must_hold
 from test_layers import import_path
 
 from corral import Containment, Sandbox
-from corral.containment.directories import NEVER, settled, time_of
-from corral.containment.masks import Masks, matches
+from corral.containment.filesystem.credential_masks import Masks, matches
+from corral.containment.filesystem.dir_index import NEVER, settled, time_of
 from observe import eventually
 
 # In a mount namespace of its own, where /etc can be written without changing the machine's.
@@ -94,7 +94,7 @@ THREADS_PROGRAM = """
 import json, os, sys, threading, time
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
 from corral import Containment, Sandbox, SandboxConfig
-from corral.containment.directories import NEVER, settled, time_of
+from corral.containment.filesystem.dir_index import NEVER, settled, time_of
 from corral.unguarded import unguarded
 
 LOOK = "read -r go; cat /etc/shadow-new 2>&1 | grep -c canary; true"

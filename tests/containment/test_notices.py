@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.containment.kernel import libc
-from corral.containment.notices import MAX_TOLD, Notices
+from corral.containment.filesystem.inotify import MAX_TOLD, Notices
+from corral.containment.kernel.syscalls import libc
 
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100

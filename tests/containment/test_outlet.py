@@ -17,7 +17,7 @@ from fleet import GRANTED, Fleet
 
 import corral
 from corral import Containment, Limits, Sandbox
-from corral.containment.proxy.dial import Dial, RefusedError
+from corral.containment.network.proxy.connect import Dial, RefusedError
 from observe import children, descriptors, eventually, exist, free_port
 
 
@@ -581,9 +581,9 @@ def test_where_the_tool_makes_each_network_the_proxy_is_in_all_of_them(tmp_path:
     copied = tmp_path / "lib" / "corral"
     shutil.copytree(Path(corral.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
     own = 'plan["nested"] = {"user", "mount", "net"} <= {*available}'
-    text = (copied / "containment" / "bubblewrap.py").read_text()
+    text = (copied / "containment" / "processes" / "bubblewrap.py").read_text()
     assert own in text
-    (copied / "containment" / "bubblewrap.py").write_text(text.replace(own, 'plan["nested"] = False'))
+    (copied / "containment" / "processes" / "bubblewrap.py").write_text(text.replace(own, 'plan["nested"] = False'))
     program = r"""
         import socket, sys
         from corral import Containment, Sandbox, SandboxConfig

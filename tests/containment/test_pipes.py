@@ -12,12 +12,21 @@ from pathlib import Path
 import pytest
 
 from corral import Containment, Output, Sandbox
-from corral.containment import wire
-from corral.containment.pipes import MUCH_BYTES, Pipes
+from corral.containment import protocol
+from corral.containment.processes.held_output import MUCH_BYTES, Pipes
 from observe import descriptors, eventually
 
-NONCE = b"n" * wire.NONCE_BYTES
-SIZES = (0, 1, wire.MAX_PRINTED_BYTES - 1, wire.MAX_PRINTED_BYTES, wire.MAX_PRINTED_BYTES + 1, 65_536, 65_537, 300_000)
+NONCE = b"n" * protocol.NONCE_BYTES
+SIZES = (
+    0,
+    1,
+    protocol.MAX_PRINTED_BYTES - 1,
+    protocol.MAX_PRINTED_BYTES,
+    protocol.MAX_PRINTED_BYTES + 1,
+    65_536,
+    65_537,
+    300_000,
+)
 PRINT = """
 import hashlib, os, sys
 out, err = int(sys.argv[1]), int(sys.argv[2])
@@ -91,22 +100,22 @@ def test_what_was_printed_is_taken_once(pipes: Pipes) -> None:
 
 def test_too_much_for_a_message_is_left_to_be_read(pipes: Pipes, pair: tuple[socket.socket, socket.socket]) -> None:
     pipes.is_held = True
-    os.write(pipes.theirs[0], b"x" * wire.MAX_PRINTED_BYTES)
+    os.write(pipes.theirs[0], b"x" * protocol.MAX_PRINTED_BYTES)
     assert pipes.is_filling()
     os.write(pipes.theirs[1], b"y")
     assert pipes.take() is None
     pipes.hand_over(pair[0], NONCE)
-    said = wire.CONTROL.pack(wire.OUTPUT, NONCE, 0)
-    assert wire.receive(pair[1]) == (said, ())
-    message, (stdout, stderr) = wire.receive(pair[1])
+    said = protocol.CONTROL.pack(protocol.OUTPUT, NONCE, 0)
+    assert protocol.receive(pair[1]) == (said, ())
+    message, (stdout, stderr) = protocol.receive(pair[1])
     assert message == said
     # Nobody else has an end to print to: this is the end of it.
-    assert os.read(stdout, 1 << 20) + os.read(stdout, 1) == b"x" * wire.MAX_PRINTED_BYTES
+    assert os.read(stdout, 1 << 20) + os.read(stdout, 1) == b"x" * protocol.MAX_PRINTED_BYTES
     assert os.read(stderr, 10) + os.read(stderr, 1) == b"y"
-    wire.close_all((stdout, stderr))
+    protocol.close_all((stdout, stderr))
     pipes.hand_over(pair[0], NONCE)
     pair[0].close()
-    assert wire.receive(pair[1]) == (b"", ())
+    assert protocol.receive(pair[1]) == (b"", ())
 
 
 def test_a_command_that_prints_little_is_not_said_to_fill_its_pipes(pipes: Pipes) -> None:
@@ -125,7 +134,7 @@ def test_a_pipe_of_packets_is_read_whole(pipes: Pipes) -> None:
 
 
 def test_what_somebody_else_has_read_meanwhile_is_not_waited_for(pipes: Pipes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corral.containment.pipes.waiting", lambda _: 100)
+    monkeypatch.setattr("corral.containment.processes.held_output.waiting", lambda _: 100)
     os.write(pipes.theirs[0], b"x")
     assert pipes.take() == (b"x", b"")
 
@@ -141,16 +150,16 @@ def test_ends_that_cannot_be_sent_now_are_sent_later(
         pair[0].send(data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(wire, "send", full)
+        patch.setattr(protocol, "send", full)
         assert not pipes.hand_over(pair[0], NONCE)
         assert not pipes.hand_over(pair[0], NONCE)
     assert pipes.take() == (b"", b"")
     assert pipes.hand_over(pair[0], NONCE)
-    said = wire.CONTROL.pack(wire.OUTPUT, NONCE, 0)
-    assert wire.receive(pair[1]) == (said, ())
-    message, ends = wire.receive(pair[1])
+    said = protocol.CONTROL.pack(protocol.OUTPUT, NONCE, 0)
+    assert protocol.receive(pair[1]) == (said, ())
+    message, ends = protocol.receive(pair[1])
     assert (message, len(ends)) == (said, 2)
-    wire.close_all(ends)
+    protocol.close_all(ends)
 
 
 def test_each_command_has_pipes_of_its_own(pipes: Pipes) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from corral import Containment, Sandbox, SandboxResult
-from corral.containment import planted
-from corral.containment.planted import Watch
-from corral.containment.protected import find
-from corral.containment.repositories import is_harmless
+from corral.containment.filesystem import watcher
+from corral.containment.filesystem.git_repos import is_harmless
+from corral.containment.filesystem.protected import find
+from corral.containment.filesystem.watcher import Watch
 from observe import unique_seconds
 
 COMMIT = ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty"]
@@ -309,7 +309,7 @@ def test_what_cannot_be_written_is_moved_too(
 
 def test_many_are_all_moved_and_counted(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     result = open_sandbox().run("for i in $(seq 50); do mkdir d$i; touch d$i/.envrc; done", shell=True)
-    assert len(result.violations) == planted.MAX_VIOLATIONS + 1
+    assert len(result.violations) == watcher.MAX_VIOLATIONS + 1
     assert result.violations[-1].detail == "30 more were moved away"
     assert list(repository.rglob(".envrc")) == []
 

@@ -12,7 +12,7 @@ import pytest
 
 import corral
 from corral import Containment, Sandbox
-from corral.containment import toolchains, view
+from corral.containment.filesystem import toolchains, view
 from corral.model.errors import ContainmentError
 
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]

@@ -10,8 +10,8 @@ import pytest
 
 import corral
 from corral import Containment, PolicyError, Sandbox
-from corral.containment import toolchains
-from corral.containment.protected import common_directory, find
+from corral.containment.filesystem import toolchains
+from corral.containment.filesystem.protected import common_directory, find
 
 
 def git(folder: Path, *words: str) -> str:

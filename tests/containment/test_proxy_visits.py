@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.containment import wire
-from corral.containment.proxy import journal, visit
-from corral.containment.proxy.desk import Desk
-from corral.containment.proxy.journal import Entry, Journal
-from corral.containment.proxy.relay import BULK_BYTES, Budget, Flow, relay
-from corral.containment.proxy.serve import Server
-from corral.containment.proxy.visit import Visit
+from corral.containment import protocol
+from corral.containment.network.proxy import connection, connection_log
+from corral.containment.network.proxy.connection import Visit
+from corral.containment.network.proxy.connection_log import Entry, Journal
+from corral.containment.network.proxy.context import Desk
+from corral.containment.network.proxy.listener import Server
+from corral.containment.network.proxy.relay import BULK_BYTES, Budget, Flow, relay
 from observe import eventually
 
 PLAN: dict[str, Any] = {
@@ -35,7 +35,7 @@ PLAN: dict[str, Any] = {
 @contextmanager
 def visited(**plan: Any) -> Iterator[tuple[socket.socket, int]]:
     """A client whose visit is served, and the journal."""
-    descriptor = journal.new()
+    descriptor = connection_log.new()
     ours, theirs = socket.socketpair()
     serving = threading.Thread(target=Visit(ours, Desk(PLAN | plan, Journal(descriptor))).serve)
     serving.start()
@@ -55,7 +55,7 @@ def all_said(client: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("byte", [b"x", b"\x05"], ids=["HTTP", "SOCKS"])
 def test_who_says_a_byte_at_a_time_is_not_waited_for_longer(byte: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visit, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 0.5)
     with visited() as (client, _):
         for _ in range(400):
             client.sendall(byte)
@@ -132,8 +132,8 @@ def test_heads_count_as_bytes_too() -> None:
 
 
 def test_what_cannot_be_written_down_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "MAX_BYTES", 1000)
-    monkeypatch.setattr(journal, "RESERVED_BYTES", 1000)
+    monkeypatch.setattr(connection_log, "MAX_BYTES", 1000)
+    monkeypatch.setattr(connection_log, "RESERVED_BYTES", 1000)
     with answered() as (port, heard), visited(**loopback(port)) as (client, descriptor):
         client.sendall(asking(port))
         assert b"more connections than can be written down" in all_said(client)
@@ -195,13 +195,13 @@ def limits() -> Iterator[tuple[int, int]]:
 
 
 def test_proxy_lives_on_when_its_spare_descriptor_is_taken(limits: tuple[int, int]) -> None:
-    descriptor = journal.new()
+    descriptor = connection_log.new()
     ours, theirs = socket.socketpair()
     server = CountingServer(ours, CrowdedDesk(PLAN, Journal(descriptor)), limits[0])
     serving = threading.Thread(target=server.serve)
     serving.start()
     with ours, theirs, socket.create_server(("127.0.0.1", 0)) as listener:
-        wire.send(theirs, b"x", (listener.fileno(),))
+        protocol.send(theirs, b"x", (listener.fileno(),))
         eventually(lambda: server._listeners)
         # The second time shows that the proxy holds a spare again.
         for _ in range(2):
@@ -237,10 +237,10 @@ def test_proxy_lives_on_when_its_spare_descriptor_is_taken(limits: tuple[int, in
 
 
 def test_what_is_written_is_read_once() -> None:
-    descriptor = journal.new()
+    descriptor = connection_log.new()
     writer, host = Journal(os.dup(descriptor)), Journal(descriptor)
-    writer.write(journal.REFUSED, "evil.example:443", detail="it is not granted", grant="evil.example:443")
-    writer.write(journal.ALLOWED, "index.example:443", address="1.2.3.4", grant="index.example:443")
+    writer.write(connection_log.REFUSED, "evil.example:443", detail="it is not granted", grant="evil.example:443")
+    writer.write(connection_log.ALLOWED, "index.example:443", address="1.2.3.4", grant="index.example:443")
     assert [entry.replace(at=0.0) for entry in host.take()] == [
         Entry(0.0, "refused", "evil.example:443", "", "it is not granted", "evil.example:443"),
         Entry(0.0, "allowed", "index.example:443", "1.2.3.4", "", "index.example:443"),
@@ -250,16 +250,16 @@ def test_what_is_written_is_read_once() -> None:
 
 @given(st.text(max_size=300))
 def test_a_client_cannot_forge_a_line(text: str) -> None:
-    descriptor = journal.new()
+    descriptor = connection_log.new()
     try:
-        Journal(descriptor).write(journal.REFUSED, text, detail=f"{text}\n0\tallowed\tx\t\t\t")
+        Journal(descriptor).write(connection_log.REFUSED, text, detail=f"{text}\n0\tallowed\tx\t\t\t")
         (entry,) = Journal(descriptor).take()
     finally:
         os.close(descriptor)
     assert entry.outcome == "refused"
 
 
-def written(book: Journal, names: Iterable[str], outcome: str = journal.REFUSED) -> None:
+def written(book: Journal, names: Iterable[str], outcome: str = connection_log.REFUSED) -> None:
     for name in names:
         book.write(outcome, name)
 
@@ -267,37 +267,37 @@ def written(book: Journal, names: Iterable[str], outcome: str = journal.REFUSED)
 def test_what_cannot_be_written_down_raises_and_that_it_could_not_is_written_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journal, "MAX_BYTES", 1000)
-    monkeypatch.setattr(journal, "RESERVED_BYTES", 200)
-    book = Journal(journal.new())
-    with pytest.raises(journal.FullError):
-        written(book, (f"{number}.example.org:443" for number in range(100)), journal.ALLOWED)
+    monkeypatch.setattr(connection_log, "MAX_BYTES", 1000)
+    monkeypatch.setattr(connection_log, "RESERVED_BYTES", 200)
+    book = Journal(connection_log.new())
+    with pytest.raises(connection_log.FullError):
+        written(book, (f"{number}.example.org:443" for number in range(100)), connection_log.ALLOWED)
     written(book, ["evil.example:443"])
     assert [entry.outcome for entry in book.take()][-1] == "refused"
-    written(book, ["index.example:443"], journal.ALLOWED)
+    written(book, ["index.example:443"], connection_log.ALLOWED)
     assert [entry.target for entry in book.take()] == ["index.example:443"]
 
 
 def test_what_says_the_same_becomes_one_before_the_file_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "MAX_BYTES", 2000)
-    monkeypatch.setattr(journal, "RESERVED_BYTES", 200)
-    descriptor = journal.new()
+    monkeypatch.setattr(connection_log, "MAX_BYTES", 2000)
+    monkeypatch.setattr(connection_log, "RESERVED_BYTES", 200)
+    descriptor = connection_log.new()
     writer, host = Journal(os.dup(descriptor)), Journal(descriptor)
     for _ in range(500):
-        written(writer, ["index.example:443"], journal.ALLOWED)
+        written(writer, ["index.example:443"], connection_log.ALLOWED)
         written(writer, ["evil.example:443"])
     assert os.fstat(descriptor).st_size <= 2000
-    counts = {entry.target: entry.count for entry in journal.folded(host.take(), 10)}
+    counts = {entry.target: entry.count for entry in connection_log.folded(host.take(), 10)}
     assert counts == {"index.example:443": 500, "evil.example:443": 500}
 
 
 def test_names_without_end_leave_room_for_what_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "MAX_BYTES", 4000)
-    monkeypatch.setattr(journal, "RESERVED_BYTES", 200)
-    monkeypatch.setattr(journal, "MAX_KINDS", 20)
-    book = Journal(journal.new())
+    monkeypatch.setattr(connection_log, "MAX_BYTES", 4000)
+    monkeypatch.setattr(connection_log, "RESERVED_BYTES", 200)
+    monkeypatch.setattr(connection_log, "MAX_KINDS", 20)
+    book = Journal(connection_log.new())
     written(book, (f"{number}.evil.example:443" for number in range(1000)))
-    written(book, ["index.example:443"], journal.ALLOWED)
+    written(book, ["index.example:443"], connection_log.ALLOWED)
     written(book, (f"{number}.more.example:443" for number in range(1000)))
     found = book.take()
     assert sum(entry.count for entry in found) == 2001
@@ -309,11 +309,11 @@ def test_folding_loses_nothing_it_does_not_count_and_tells_first_where_data_went
     asked: list[tuple[str, int]], most: int
 ) -> None:
     entries = [Entry(float(at), outcome, f"{name}.example:1") for at, (outcome, name) in enumerate(asked)]
-    made = journal.folded(entries, most)
+    made = connection_log.folded(entries, most)
     for outcome in ("allowed", "refused", "failed"):
         assert sum(e.count for e in made if e.outcome == outcome) == sum(o == outcome for o, _ in asked)
     assert sum(bool(entry.target) for entry in made) <= most
     assert max((entry.at for entry in made), default=0) == max((entry.at for entry in entries), default=0)
     named = [entry.outcome for entry in made if entry.target]
     assert named == sorted(named, key=["allowed", "failed", "refused"].index)
-    assert journal.folded(made, most + 3) == made
+    assert connection_log.folded(made, most + 3) == made

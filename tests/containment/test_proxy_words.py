@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.containment.proxy import addresses, hello, journal, request, socks
-from corral.containment.proxy.desk import Desk
-from corral.containment.proxy.journal import Journal
-from corral.containment.proxy.visit import Visit
+from corral.containment.network.proxy import addresses, connection_log, http_request, socks, tls_hello
+from corral.containment.network.proxy.connection import Visit
+from corral.containment.network.proxy.connection_log import Journal
+from corral.containment.network.proxy.context import Desk
 
 # TLS.
 
@@ -59,20 +59,22 @@ def server_name_extension(*names: tuple[int, bytes]) -> bytes:
 
 
 def test_the_server_of_a_real_hello_is_found() -> None:
-    assert hello.server_name(client_hello("index.example")) == "index.example"
-    assert hello.server_name(client_hello("Index.EXAMPLE")) == "index.example"
-    assert hello.server_name(client_hello(None, verify_mode=ssl.CERT_NONE)) == ""
-    assert hello.server_name(client_hello("index.example", maximum_version=ssl.TLSVersion.TLSv1_2)) == "index.example"
+    assert tls_hello.server_name(client_hello("index.example")) == "index.example"
+    assert tls_hello.server_name(client_hello("Index.EXAMPLE")) == "index.example"
+    assert tls_hello.server_name(client_hello(None, verify_mode=ssl.CERT_NONE)) == ""
+    assert (
+        tls_hello.server_name(client_hello("index.example", maximum_version=ssl.TLSVersion.TLSv1_2)) == "index.example"
+    )
 
 
 @pytest.mark.parametrize("size", [2, 7, 100])
 def test_a_hello_in_pieces_is_put_together(size: int) -> None:
-    assert hello.server_name(fragmented(client_hello("index.example"), size)) == "index.example"
+    assert tls_hello.server_name(fragmented(client_hello("index.example"), size)) == "index.example"
 
 
 def test_a_hello_that_has_not_all_come_is_waited_for() -> None:
     whole = client_hello("index.example")
-    assert {hello.server_name(whole[:count]) for count in range(len(whole))} == {None}
+    assert {tls_hello.server_name(whole[:count]) for count in range(len(whole))} == {None}
 
 
 HELLOS = {
@@ -102,15 +104,15 @@ HELLOS = {
     "a record that is too long": b"\x16\x03\x01\xff\xff\x01",
     "a message without end": b"\x16\x03\x01\x00\x04\x01\xff\xff\xff",
     "more to come in its record": b"\x16\x03\x01\x08\x00" + client_hello("index.example")[5:],
-    "too many pieces": b"\x16\x03\x01\x00\x04\x01\x00\x20\x00" + b"\x16\x03\x01\x00\x01\x00" * hello.MAX_RECORDS,
+    "too many pieces": b"\x16\x03\x01\x00\x04\x01\x00\x20\x00" + b"\x16\x03\x01\x00\x01\x00" * tls_hello.MAX_RECORDS,
     "an alert in between": fragmented(client_hello("index.example"), 40)[:45] + b"\x15\x03\x01\x00\x02\x01\x00",
 }
 
 
 @pytest.mark.parametrize("case", HELLOS)
 def test_what_is_no_plain_hello_is_refused(case: str) -> None:
-    with pytest.raises(hello.HelloError):
-        hello.server_name(HELLOS[case])
+    with pytest.raises(tls_hello.HelloError):
+        tls_hello.server_name(HELLOS[case])
 
 
 @given(st.binary(max_size=200), st.integers(0, 300))
@@ -118,8 +120,8 @@ def test_no_bytes_crash_the_reader_of_hellos(data: bytes, at: int) -> None:
     whole = client_hello("index.example")
     for text in (data, whole[:at] + data, whole[:at] + data + whole[at + len(data) :]):
         try:
-            found = hello.server_name(text)
-        except hello.HelloError:
+            found = tls_hello.server_name(text)
+        except tls_hello.HelloError:
             continue
         assert found is None or isinstance(found, str)
 
@@ -127,8 +129,8 @@ def test_no_bytes_crash_the_reader_of_hellos(data: bytes, at: int) -> None:
 # HTTP.
 
 
-def head(*lines: str) -> request.Head:
-    return request.parse("\r\n".join([*lines, "", ""]).encode("latin-1"))
+def head(*lines: str) -> http_request.Head:
+    return http_request.parse("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
 
 def test_a_request_is_written_anew_for_its_server() -> None:
@@ -137,9 +139,9 @@ def test_a_request_is_written_anew_for_its_server() -> None:
         *("Host: index.example", "Proxy-Connection: keep-alive", "Proxy-Authorization: Basic eA==", "X-Key: forged"),
         *("Connection: X-Hop", "X-Hop: 1", "Upgrade: h2c", "Accept: */*"),
     )
-    assert request.destination(asked) == ("index.example", 80, "/a?b")
-    request.check_host(asked, "index.example", 80)
-    assert request.rewritten(asked, "/a?b", "index.example", [("X-Key", "own")]) == (
+    assert http_request.destination(asked) == ("index.example", 80, "/a?b")
+    http_request.check_host(asked, "index.example", 80)
+    assert http_request.rewritten(asked, "/a?b", "index.example", [("X-Key", "own")]) == (
         b"GET /a?b HTTP/1.1\r\nHost: index.example\r\nAccept: */*\r\nX-Key: own\r\nConnection: close\r\n\r\n"
     )
 
@@ -155,7 +157,7 @@ PLACES = {
 
 @pytest.mark.parametrize("target", PLACES)
 def test_the_destination_of_a_whole_address(target: str) -> None:
-    assert request.destination(head(f"GET {target} HTTP/1.1")) == PLACES[target]
+    assert http_request.destination(head(f"GET {target} HTTP/1.1")) == PLACES[target]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def test_the_destination_of_a_whole_address(target: str) -> None:
 )
 def test_an_address_that_not_everybody_reads_alike_is_refused(target: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        request.destination(head(f"GET {target} HTTP/1.1"))
+        http_request.destination(head(f"GET {target} HTTP/1.1"))
 
 
 HEADS = {
@@ -196,8 +198,8 @@ HEADS = {
 
 @pytest.mark.parametrize("case", HEADS)
 def test_a_head_that_not_everybody_reads_alike_is_refused(case: str) -> None:
-    with pytest.raises(request.RequestError):
-        request.parse(HEADS[case])
+    with pytest.raises(http_request.RequestError):
+        http_request.parse(HEADS[case])
 
 
 @pytest.mark.parametrize(
@@ -213,8 +215,8 @@ def test_a_head_that_not_everybody_reads_alike_is_refused(case: str) -> None:
     ],
 )
 def test_a_host_that_is_not_the_destination_is_refused(lines: tuple[str, ...]) -> None:
-    with pytest.raises(request.RequestError):
-        request.check_host(head("GET / HTTP/1.1", *lines), "index.example", 80)
+    with pytest.raises(http_request.RequestError):
+        http_request.check_host(head("GET / HTTP/1.1", *lines), "index.example", 80)
 
 
 @pytest.mark.parametrize(
@@ -237,13 +239,13 @@ def test_a_host_that_is_not_the_destination_is_refused(lines: tuple[str, ...]) -
     ],
 )
 def test_two_words_on_where_a_request_ends_are_refused(lines: tuple[str, ...]) -> None:
-    with pytest.raises(request.RequestError):
-        request.framing(head("POST / HTTP/1.1", *lines))
+    with pytest.raises(http_request.RequestError):
+        http_request.framing(head("POST / HTTP/1.1", *lines))
 
 
 def test_connection_cannot_take_away_the_length() -> None:
-    with pytest.raises(request.RequestError):
-        request.rewritten(head("POST / HTTP/1.1", "Connection: content-length", "Content-Length: 3"), "/", "x", ())
+    with pytest.raises(http_request.RequestError):
+        http_request.rewritten(head("POST / HTTP/1.1", "Connection: content-length", "Content-Length: 3"), "/", "x", ())
 
 
 CHUNKED = b"5\r\nhello\r\n1a\r\nabcdefghijklmnopqrstuvwxyz\r\n0\r\n\r\n"
@@ -251,7 +253,7 @@ CHUNKED = b"5\r\nhello\r\n1a\r\nabcdefghijklmnopqrstuvwxyz\r\n0\r\n\r\n"
 
 @given(st.lists(st.integers(1, len(CHUNKED)), max_size=6), st.binary(max_size=20))
 def test_a_chunked_body_ends_where_it_says_however_it_comes(cuts: list[int], behind: bytes) -> None:
-    body = request.Chunked()
+    body = http_request.Chunked()
     data, passed, at = CHUNKED + behind, b"", 0
     for cut in [*sorted(cuts), len(data)]:
         passed += body.feed(data[at:cut])
@@ -277,13 +279,13 @@ def test_a_chunked_body_ends_where_it_says_however_it_comes(cuts: list[int], beh
     ],
 )
 def test_a_chunk_that_not_everybody_reads_alike_is_refused(data: bytes) -> None:
-    with pytest.raises(request.RequestError):
-        request.Chunked().feed(data)
+    with pytest.raises(http_request.RequestError):
+        http_request.Chunked().feed(data)
 
 
 @given(st.integers(0, 50), st.lists(st.binary(max_size=20), max_size=8))
 def test_a_counted_body_is_exactly_so_long(count: int, parts: list[bytes]) -> None:
-    body = request.Counted(count)
+    body = http_request.Counted(count)
     passed = b"".join(body.feed(part) for part in parts)
     assert passed == b"".join(parts)[:count]
     assert body.is_whole == (len(b"".join(parts)) >= count)
@@ -298,7 +300,7 @@ REQUESTS = {
     "tabs between": b"GET\t/\tHTTP/1.1\n",
     "small letters": b"get / http/1.1\r\n",
     "bytes that are no text": b"GET /\xff\0 HTTP/1.1\r\n",
-    "a line without an end": b"GET /" + b"x" * request.MAX_HEAD,
+    "a line without an end": b"GET /" + b"x" * http_request.MAX_HEAD,
     "no version": b"GET /\r\n",
     "no version and a whole address": b"GET http://evil.example/\n",
 }
@@ -318,21 +320,21 @@ OTHERS = {
 
 @pytest.mark.parametrize("data", REQUESTS.values(), ids=REQUESTS)
 def test_a_request_is_known_by_its_first_line_however_it_is_written(data: bytes) -> None:
-    assert request.looks_like(data) is True
-    assert [request.looks_like(data[:end]) for end in range(1, 4)] == [None] * 3
+    assert http_request.looks_like(data) is True
+    assert [http_request.looks_like(data[:end]) for end in range(1, 4)] == [None] * 3
 
 
 @pytest.mark.parametrize("data", OTHERS.values(), ids=OTHERS)
 def test_what_is_no_request_is_not_waited_for(data: bytes) -> None:
-    assert request.looks_like(data) is False
+    assert http_request.looks_like(data) is False
 
 
 @pytest.mark.parametrize("method", ["TRACE", "TRACK", "trace"])
 def test_a_method_that_echoes_is_refused_where_a_credential_is_added(method: str) -> None:
-    head = request.parse(f"{method} / HTTP/1.1\r\nHost: a.example\r\n\r\n".encode())
-    with pytest.raises(request.RequestError):
-        request.rewritten(head, "/", "a.example", [("X-Key", "secret")])
-    assert request.rewritten(head, "/", "a.example", []).startswith(method.encode())
+    head = http_request.parse(f"{method} / HTTP/1.1\r\nHost: a.example\r\n\r\n".encode())
+    with pytest.raises(http_request.RequestError):
+        http_request.rewritten(head, "/", "a.example", [("X-Key", "secret")])
+    assert http_request.rewritten(head, "/", "a.example", []).startswith(method.encode())
 
 
 # SOCKS.
@@ -448,7 +450,7 @@ def test_no_bytes_crash_a_visit_and_none_is_let_through(begun: bytes, changes: l
     data = begun
     for at, more in changes:
         data = data[:at] + more + data[at:]
-    descriptor = journal.new()
+    descriptor = connection_log.new()
     plan = {"granted": (), "hosts": (), "bytes": None, "connections": None, "certificates": "", "inject": ()}
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -12,7 +12,7 @@ import pytest
 from attempt import attempt, program
 
 from corral import ContainmentError, Sandbox
-from corral.containment import scratch
+from corral.containment.filesystem import scratch
 from observe import eventually
 
 pytestmark = pytest.mark.real

@@ -12,9 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import Sandbox, SandboxConfig, Violation
-from corral.containment import audit, view
-from corral.containment.audit import LANDLOCK_ACCESS, LANDLOCK_DOMAIN, SECCOMP, Denial, Listener, parse
-from corral.containment.denials import ended_by_filter, from_kernel
+from corral.containment.filesystem import view
+from corral.containment.violations import kernel_audit
+from corral.containment.violations.detect import ended_by_filter, from_kernel
+from corral.containment.violations.kernel_audit import (
+    LANDLOCK_ACCESS,
+    LANDLOCK_DOMAIN,
+    SECCOMP,
+    Denial,
+    Listener,
+    parse,
+)
 from corral.model.result import SandboxResult
 from observe import eventually
 
@@ -108,14 +116,14 @@ def test_what_came_too_late_is_not_told_of_the_next_command(ears: Ears) -> None:
 
 
 def test_what_is_kept_is_bounded(ears: Ears) -> None:
-    for serial in range(2 * audit.MAX_WAITING):
+    for serial in range(2 * kernel_audit.MAX_WAITING):
         ears.hear(
             record(LANDLOCK_ACCESS, f'domain=a1 blockers=fs.write_file path="/etc/{serial}" dev="vda" ino=3', serial)
         )
         ears.hear(record(SECCOMP, f"pid={serial} sig=31 arch=40000003 syscall=20", serial))
     ears.hear(DOMAIN)
-    assert len(ears.take(300, 0.0, expected=False)) == audit.MAX_WAITING
-    assert len(ears.kills) <= audit.MAX_WAITING + 1
+    assert len(ears.take(300, 0.0, expected=False)) == kernel_audit.MAX_WAITING
+    assert len(ears.kills) <= kernel_audit.MAX_WAITING + 1
     ears.hear(record(LANDLOCK_DOMAIN, "domain=a1 status=deallocated denials=128"))
     assert ears.take(300, 0.0, expected=False) == ()
 
@@ -191,11 +199,11 @@ def test_what_the_kernel_says_is_not_inferred(text: str, told: tuple[str, str, s
 
 
 def test_audit_that_is_off_costs_no_socket(box: Sandbox) -> None:
-    sock = audit.open_socket()
-    on = sock is not None and audit.is_enabled(sock)
+    sock = kernel_audit.open_socket()
+    on = sock is not None and kernel_audit.is_enabled(sock)
     if sock is not None:
         sock.close()
-    listener = audit.subscribe()
+    listener = kernel_audit.subscribe()
     assert (listener is not None) == on
     if listener is not None:
         listener.close()
@@ -231,7 +239,7 @@ def test_a_process_that_the_filter_ended_is_told_of(held: Sandbox, project: Path
 )
 def test_the_kernels_own_record_is_heard(held: Sandbox, project: Path) -> None:
     # What a filter kills the kernel tells of even where audit is off, so that this needs nobody to switch it on.
-    sock = audit.open_socket()
+    sock = kernel_audit.open_socket()
     if sock is None:
         pytest.skip("the records of this machine are not for this root, as in a container")
     listener = Listener(sock)
@@ -259,7 +267,7 @@ def test_an_ordinary_user_is_not_refused_but_told_nothing(open_sandbox: Callable
         if pid == 0:
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)
-            os._exit(0 if audit.subscribe() is None else 1)
+            os._exit(0 if kernel_audit.subscribe() is None else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     else:
-        assert audit.subscribe() is None
+        assert kernel_audit.subscribe() is None

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import Containment, ContainmentError, Sandbox
-from corral.containment import bindings, scratch
 from corral.containment.backend import UnusableError
-from corral.containment.temporary import directory, directory_here, why_unsafe
+from corral.containment.filesystem import scratch
+from corral.containment.filesystem.temp_dirs import directory, directory_here, why_unsafe
+from corral.containment.processes import bubblewrap_args
 from corral.policy.user_dirs import PROJECT_MARKS
 from observe import eventually
 
@@ -198,7 +199,7 @@ def test_tree_is_prepared_through_no_link(kind: str, swapped: str, scene: Scene)
     (own / swapped).symlink_to(scene.victim)
     os.mkdir(own / swapped / "canary")
     with pytest.raises((UnusableError, OSError), match=r"replaced|link"):
-        bindings.prepare(steps, str(own), known)
+        bubblewrap_args.prepare(steps, str(own), known)
     assert sorted(os.listdir(scene.victim)) == [".secret", "canary"]
 
 
@@ -209,7 +210,7 @@ def test_tree_is_prepared_twice_with_the_same_result(kind: str, scene: Scene) ->
     source = "/etc/passwd" if kind == "bind a file" else str(scene.project)
     steps = [("bind", "/home/user", f"{own}/home", "rw"), (SOURCES[kind], "/home/user/a/b", source, "ro")]
     for _ in range(2):
-        bindings.prepare(steps, str(own), known)
+        bubblewrap_args.prepare(steps, str(own), known)
         made = own / "home" / "a" / "b"
         assert (made.is_symlink(), made.is_dir(), made.is_file()) == (
             kind == "link",

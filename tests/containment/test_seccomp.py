@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import Containment, Sandbox, SandboxConfig
-from corral.containment import seccomp
+from corral.containment.kernel import seccomp
 from corral.model.errors import PolicyError
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
@@ -352,8 +352,8 @@ def test_every_call_gets_one_of_the_answers(
 FILTERED = """
 import ctypes, mmap, os, sys
 sys.path.append(sys.argv[1])
-from corral.containment import seccomp
-from corral.containment.kernel import MACHINE, prctl
+from corral.containment.kernel import seccomp
+from corral.containment.kernel.syscalls import MACHINE, prctl
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 if sys.argv[2] == "filtered":

@@ -13,7 +13,7 @@ from observe import unique_seconds
 BACKENDS = ["warden", "bubblewrap", "none"]
 STARTED = """
 import os, signal, sys, types
-from corral.containment import starting
+from corral.containment.processes import spawn_command as starting
 starter = starting.Starter()
 {before}
 wanted = types.SimpleNamespace(executable=b"/bin/cat", argv=[b"cat", b"/proc/self/status"], env=[b"A=b=c", b"D="])

@@ -13,7 +13,7 @@ import pytest
 
 from corral import Containment, ContainmentError, Sandbox
 from corral.audience import Crowd
-from corral.containment.audit import Listener
+from corral.containment.violations.kernel_audit import Listener
 from corral.guard.cache import Recall
 from observe import DEADLINE_SECONDS, descriptors, unique_seconds
 

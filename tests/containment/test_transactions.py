@@ -12,7 +12,7 @@ import pytest
 from attempt import must_hold
 
 from corral import Containment, ContainmentError, Limits, Sandbox, TransactionError
-from corral.containment import lasting
+from corral.containment.filesystem import persistent_scratch
 from corral.transactions import place, staging
 from corral.transactions.applying import Look, apply
 from observe import eventually
@@ -211,7 +211,7 @@ def test_nothing_is_left_of_a_transaction_that_was_not_applied(held: Sandbox, pr
         with held.transaction() as tx:
             tx.run(["sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 000 a/b a"])
     held.close()
-    above = lasting.place(str(project), (str(project),), os.environ, make=False, kind="transactions")
+    above = persistent_scratch.place(str(project), (str(project),), os.environ, make=False, kind="transactions")
     assert os.listdir(above) == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from corral import Containment, Sandbox
-from corral.containment import tree
+from corral.containment.kernel import process_tree
 from observe import alive, children, eventually, unique_seconds
 
 
@@ -27,7 +27,7 @@ def family() -> Iterator[tuple[int, str]]:
 
 def test_all_descendants_are_found_parents_first(family: tuple[int, str]) -> None:
     shell, seconds = family
-    found = tree.descendants(shell)
+    found = process_tree.descendants(shell)
     assert set(alive(seconds)) < set(found)
     assert len(found) == 3
     (subshell,) = set(found) - set(alive(seconds))
@@ -39,29 +39,29 @@ def test_a_kernel_without_lists_of_children_gives_the_same(
     family: tuple[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell, _ = family
-    expected = set(tree.descendants(shell))
+    expected = set(process_tree.descendants(shell))
     monkeypatch.setattr(os.path, "exists", lambda path: False)
-    assert set(tree.descendants(shell)) == expected
+    assert set(process_tree.descendants(shell)) == expected
 
 
 def test_the_spared_and_what_is_below_them_are_left_out(family: tuple[int, str]) -> None:
     shell, seconds = family
-    assert tree.descendants(os.getpid(), spared={shell}) == []
+    assert process_tree.descendants(os.getpid(), spared={shell}) == []
     spared = next(pid for pid in children(shell) if pid not in alive(seconds))
-    (only,) = tree.descendants(shell, spared={spared})
+    (only,) = process_tree.descendants(shell, spared={spared})
     assert only in alive(seconds)
 
 
 def test_a_process_that_is_gone_has_no_descendants() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    assert tree.descendants(process.pid) == []
+    assert process_tree.descendants(process.pid) == []
 
 
 def test_one_pass_reaches_everyone_there_is(family: tuple[int, str]) -> None:
     shell, seconds = family
-    expected = {shell, *tree.descendants(shell)}
-    assert tree.kill_descendants() >= expected
+    expected = {shell, *process_tree.descendants(shell)}
+    assert process_tree.kill_descendants() >= expected
     eventually(lambda: alive(seconds) == [])
 
 
@@ -97,5 +97,5 @@ def test_what_the_owner_said_of_priorities_stays(project: Path, backend: str, po
 def test_a_process_that_was_waited_for_is_not_killed_again() -> None:
     with subprocess.Popen(["true"]) as ended:
         pidfd = os.pidfd_open(ended.pid)
-    tree.kill(pidfd)
+    process_tree.kill(pidfd)
     os.close(pidfd)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import Containment, Limits, Sandbox, SandboxConfig, SandboxResult, Violation
-from corral.containment import view
-from corral.containment.denials import MAX_VIOLATIONS, infer
+from corral.containment.filesystem import view
+from corral.containment.filesystem.view import View
 from corral.containment.layers import LAYERS
-from corral.containment.view import View
+from corral.containment.violations.detect import MAX_VIOLATIONS, infer
 
 IS_ROOT = os.geteuid() == 0
 NETWORK = "containment.network = 'on'"

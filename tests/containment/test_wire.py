@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.containment import wire
+from corral.containment import protocol
 
 
 @pytest.fixture
@@ -23,41 +23,41 @@ def pair() -> Iterator[tuple[socket, socket]]:
 
 def test_a_message_arrives_with_its_descriptors_which_no_program_inherits(pair: tuple[socket, socket]) -> None:
     reading, writing = os.pipe()
-    wire.send(pair[0], b"hello", (writing,))
-    data, (descriptor,) = wire.receive(pair[1])
+    protocol.send(pair[0], b"hello", (writing,))
+    data, (descriptor,) = protocol.receive(pair[1])
     assert (data, os.get_inheritable(descriptor)) == (b"hello", False)
     os.write(descriptor, b"x")
     assert os.read(reading, 1) == b"x"
-    wire.close_all((reading, writing, descriptor))
+    protocol.close_all((reading, writing, descriptor))
 
 
 def test_the_end_is_an_empty_message(pair: tuple[socket, socket]) -> None:
     pair[0].close()
-    assert wire.receive(pair[1]) == (b"", ())
+    assert protocol.receive(pair[1]) == (b"", ())
 
 
 def test_a_message_that_was_cut_is_none_and_its_descriptors_are_closed(pair: tuple[socket, socket]) -> None:
     before = set(os.listdir("/proc/self/fd"))
-    wire.send(pair[0], b"x" * (wire.RECEIVED[0] + 1), (0,))
-    with pytest.raises(wire.WireError):
-        wire.receive(pair[1])
+    protocol.send(pair[0], b"x" * (protocol.RECEIVED[0] + 1), (0,))
+    with pytest.raises(protocol.WireError):
+        protocol.receive(pair[1])
     pair[0].sendmsg([b"x"], [(SOL_SOCKET, SCM_RIGHTS, struct.pack("20i", *[0] * 20))])
-    with pytest.raises(wire.WireError):
-        wire.receive(pair[1])
+    with pytest.raises(protocol.WireError):
+        protocol.receive(pair[1])
     assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_speaking_to_nobody_is_an_error_and_no_signal(pair: tuple[socket, socket]) -> None:
     pair[1].close()
     with pytest.raises(BrokenPipeError):
-        wire.send(pair[0], b"x")
+        protocol.send(pair[0], b"x")
     with pytest.raises(BrokenPipeError):
-        wire.send(pair[0], b"x", (0,))
+        protocol.send(pair[0], b"x", (0,))
 
 
 def test_sealed_memory_can_be_read_and_never_changed() -> None:
-    descriptor = wire.sealed("test", b"content")
-    assert os.read(descriptor, 100) == wire.read_body(descriptor) == b"content"
+    descriptor = protocol.sealed("test", b"content")
+    assert os.read(descriptor, 100) == protocol.read_body(descriptor) == b"content"
     for change in (
         lambda: os.write(descriptor, b"x"),
         lambda: os.ftruncate(descriptor, 1),
@@ -69,7 +69,7 @@ def test_sealed_memory_can_be_read_and_never_changed() -> None:
     again = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
     with pytest.raises(PermissionError):
         os.write(again, b"x")
-    wire.close_all((descriptor, again))
+    protocol.close_all((descriptor, again))
 
 
 WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -77,33 +77,35 @@ WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 @given(WORDS, WORDS, st.lists(WORDS, min_size=1), st.dictionaries(WORDS.map(lambda w: "n" + w.replace("=", "")), WORDS))
 def test_a_request_comes_back_as_it_was(executable: str, cwd: str, argv: list[str], env: dict[str, str]) -> None:
-    block = wire.environment_block(env)
-    assert wire.parse_body(wire.request_body(executable, cwd, argv, block), len(block)) == (
+    block = protocol.environment_block(env)
+    assert protocol.parse_body(protocol.request_body(executable, cwd, argv, block), len(block)) == (
         os.fsencode(executable),
         os.fsencode(cwd),
         [os.fsencode(word) for word in argv],
         block,
     )
-    assert wire.parse_environment(block) == [os.fsencode(f"{n}={v}") for n, v in env.items()]
+    assert protocol.parse_environment(block) == [os.fsencode(f"{n}={v}") for n, v in env.items()]
 
 
 def test_ready_says_what_holds() -> None:
-    assert wire.unpack_ready(wire.pack_ready("warden", "partial", ("seccomp", "netns"))) == (
+    assert protocol.unpack_ready(protocol.pack_ready("warden", "partial", ("seccomp", "netns"))) == (
         "warden",
         "partial",
         ("seccomp", "netns"),
     )
-    assert wire.unpack_ready(wire.pack_ready("none", "none", ())) == ("none", "none", ())
+    assert protocol.unpack_ready(protocol.pack_ready("none", "none", ())) == ("none", "none", ())
 
 
-@pytest.mark.parametrize("message", [b"", b"x", wire.COUNT.pack(wire.NEW, 3) + b"x", wire.COUNT.pack(wire.NEW, 3)])
+@pytest.mark.parametrize(
+    "message", [b"", b"x", protocol.COUNT.pack(protocol.NEW, 3) + b"x", protocol.COUNT.pack(protocol.NEW, 3)]
+)
 def test_what_is_no_answer_is_an_error(message: bytes) -> None:
-    with pytest.raises(wire.WireError):
-        wire.unpack_count(message, wire.SWEEP)
-    with pytest.raises(wire.WireError):
-        wire.unpack_ready(message)
+    with pytest.raises(protocol.WireError):
+        protocol.unpack_count(message, protocol.SWEEP)
+    with pytest.raises(protocol.WireError):
+        protocol.unpack_ready(message)
 
 
 def test_a_plan_comes_back_as_it_was() -> None:
     plan = {"rlimits": [("RLIMIT_CPU", 1, 2)], "roots": ["/a", "/b"], "flag": True}
-    assert wire.unpack_plan(wire.pack_plan(plan)) == plan
+    assert protocol.unpack_plan(protocol.pack_plan(plan)) == plan

@@ -9,12 +9,12 @@ from typing import Any
 
 from worlds import Tree, World, owner, tree
 
-from corral.containment import kernel
+from corral.containment.kernel import syscalls
 
 CHANGING = frozenset(
     ("chmod", "chown", "fsync", "link", "mkdir", "mknod", "rename", "rmdir", "symlink", "unlink", "utime", "write")
 )
-RENAMES = kernel.syscall.__code__
+RENAMES = syscalls.syscall.__code__
 
 
 def at_step(step: int, action: Callable[[], object]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from worlds import World
 
-from corral.containment import scratch
+from corral.containment.filesystem import scratch
 from corral.model.errors import TransactionError
 from corral.transactions import place
 from corral.transactions.applying import history, undo

@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 from corral._lib.terminal import clip, terminal_of, visible, wrap
-from corral.containment.temporary import directory_here
+from corral.containment.filesystem.temp_dirs import directory_here
 from corral.model.errors import CorralError
 from corral.model.render_result import json_text
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 from corral.cli.trying import TAKE_BACK, note, refuse_agents, told
-from corral.containment.holding import Holding
+from corral.containment.plan import Holding
 from corral.policy.loader import load
 from corral.transaction import noted
 from corral.transactions.applying import Look, apply

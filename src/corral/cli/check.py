@@ -7,7 +7,7 @@ import sys
 
 from corral._lib.terminal import terminal_of, visible
 from corral.audit.audit_log import Log
-from corral.containment.lasting import temporary
+from corral.containment.filesystem.persistent_scratch import temporary
 from corral.guard.evaluate import vet
 from corral.guard.host import Machine
 from corral.model.call import Call

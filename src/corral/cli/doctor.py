@@ -8,7 +8,7 @@ import tempfile
 
 from corral._lib.terminal import terminal_of
 from corral.audit.audit_log import Log, directory
-from corral.containment.temporary import directory_here
+from corral.containment.filesystem.temp_dirs import directory_here
 from corral.doctor.examine import Check, examine
 from corral.doctor.facts import gather
 from corral.doctor.report import report_text

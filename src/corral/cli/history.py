@@ -76,7 +76,7 @@ def _waiting(place: Place) -> dict[str, object]:
 
 
 def _diff(root: str, place: Place) -> str:
-    from corral.containment.holding import Holding  # noqa: PLC0415  to list them it is not needed
+    from corral.containment.plan import Holding  # noqa: PLC0415  to list them it is not needed
     from corral.policy.loader import load  # noqa: PLC0415  as above
 
     holding = Holding(load(root, os.environ).config)

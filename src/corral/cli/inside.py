@@ -11,7 +11,7 @@ import sys
 from corral._lib import netnames
 from corral._lib.terminal import terminal_of
 from corral.cli import console, loosening
-from corral.containment.toolchains import is_system
+from corral.containment.filesystem.toolchains import is_system
 from corral.guard.path_zones import inside
 from corral.model.errors import PolicyError
 from corral.policy.agent_profiles import named, of_program

@@ -7,7 +7,7 @@ import sys
 import tempfile
 
 from corral._lib.terminal import terminal_of, visible, wrap
-from corral.containment.temporary import directory_here
+from corral.containment.filesystem.temp_dirs import directory_here
 from corral.integrations.canary import FAIL, prove
 from corral.integrations.hosts import HOSTS, PROJECT, USER, is_used
 from corral.integrations.installing import apply, plan_install

@@ -14,8 +14,8 @@ from corral._lib.terminal import clip, pad, terminal_of, visible, wrap
 from corral.audit import audit_log
 from corral.cli.nextsteps import install_steps, with_own_name
 from corral.containment import layers
-from corral.containment.holding import unmet
-from corral.containment.temporary import make
+from corral.containment.filesystem.temp_dirs import make
+from corral.containment.plan import unmet
 from corral.model.errors import CorralError, PolicyError
 from corral.model.render_result import FAILURE_STATUS, json_text
 from corral.policy import approvals, user_dirs

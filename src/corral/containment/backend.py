@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Any
 
-    from corral.containment.bounds import Bounds
-    from corral.containment.cgroups import Group
+    from corral.containment.kernel.cgroups import Group
+    from corral.containment.kernel.enforce_limits import Bounds
 
     # Starts a warden that speaks on a socket, in its group, by a plan; returns its pid, a pidfd, and the keeper's child that it is or is below.
     Start = Callable[[socket, Bounds, Group | None, dict[str, Any]], tuple[int, int, int]]

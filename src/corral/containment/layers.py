@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from errno import ENOSYS
 
-from corral.containment import landlock, mounts, namespaces, privileges, seccomp
-from corral.containment.kernel import MACHINE, call
+from corral.containment.kernel import capabilities, landlock, mounts, namespaces, seccomp
+from corral.containment.kernel.syscalls import MACHINE, call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _try_all(stage: str, tell: int) -> None:
             and _tell(tell, "pid", lambda: namespaces.unshare("pid"))
         ):
             _in_child(lambda: _tell(tell, "proc", lambda: _try_tree(stage, own_proc=True)))
-    privileges.gain_nothing()
+    capabilities.gain_nothing()
     _tell(tell, "landlock", lambda: _try_landlock(stage))
     _tell(tell, "seccomp", _try_seccomp)
 

@@ -8,10 +8,12 @@ import tempfile
 
 from corral import __version__
 from corral._lib.records import Record, frozen
-from corral.containment import cgroups, landlock, lasting, layers
-from corral.containment.kernel import MACHINE
-from corral.containment.quarantine import state_directory
-from corral.containment.temporary import directory_here
+from corral.containment import layers
+from corral.containment.filesystem import persistent_scratch
+from corral.containment.filesystem.quarantine import state_directory
+from corral.containment.filesystem.temp_dirs import directory_here
+from corral.containment.kernel import cgroups, landlock
+from corral.containment.kernel.syscalls import MACHINE
 from corral.doctor.inside import Inside, look_inside
 from corral.guard.path_zones import inside
 from corral.guard.rules.loader import places
@@ -78,7 +80,7 @@ def gather(config: SandboxConfig, unusable: str = "") -> Facts:
     base = _existing(state)
     apart = os.stat(base).st_dev != os.stat(config.project_root).st_dev or inside(state, config.project_root)
     status = _fields("/proc/self/status")
-    scratch = lasting.place(config.project_root, (config.project_root,), os.environ, make=False)
+    scratch = persistent_scratch.place(config.project_root, (config.project_root,), os.environ, make=False)
     return Facts(
         corral=__version__,
         kernel=os.uname().release,

@@ -8,7 +8,7 @@ import sys
 import tempfile
 
 from corral._lib.records import Record, frozen
-from corral.containment.temporary import directory_here
+from corral.containment.filesystem.temp_dirs import directory_here
 from corral.model.errors import CorralError
 from corral.sandbox import Sandbox
 from corral.unguarded import kept_in, unguarded

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from time import perf_counter
 
 from corral.batch import Runner
-from corral.containment.scratch import remove
+from corral.containment.filesystem.scratch import remove
 from corral.evals.judging import differences, file_difference, replaced
 from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, Outcome
 from corral.evals.settling import settle

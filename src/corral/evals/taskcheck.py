@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import re
 
+from corral.containment.filesystem.temp_dirs import directory_here
 from corral.containment.layers import LAYERS
-from corral.containment.temporary import directory_here
 from corral.evals.outcome import OF_TRANSACTION
 from corral.evals.settling import DISCARD, KINDS, RENAMED, WAYS
 from corral.evals.task import RECORDS, SETTINGS, config_of

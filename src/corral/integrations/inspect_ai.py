@@ -10,8 +10,8 @@ import pwd
 from contextlib import contextmanager
 from errno import EACCES
 
-from corral.containment.scratch import remove
-from corral.containment.temporary import make
+from corral.containment.filesystem.scratch import remove
+from corral.containment.filesystem.temp_dirs import make
 from corral.guard.path_zones import inside
 from corral.integrations.commandfiles import CommandFiles, TooLarge
 from corral.integrations.extras import missing

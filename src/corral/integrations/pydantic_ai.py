@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from stat import S_ISDIR
 
-from corral.containment.temporary import make
+from corral.containment.filesystem.temp_dirs import make
 from corral.guard.path_zones import inside
 from corral.integrations.commandfiles import CommandFiles
 from corral.integrations.extras import missing

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from signal import Signals
 
 from corral._lib.records import Record, frozen
-from corral.containment.holding import unmet
+from corral.containment.plan import unmet
 from corral.policy.config import Containment, Limits
 from corral.sandbox import Sandbox
 from corral.selftest.battery import battery

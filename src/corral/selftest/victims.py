@@ -7,9 +7,9 @@ import os
 import shutil
 import sys
 
-from corral.containment.kernel import libc
-from corral.containment.temporary import STANDARD, why_unsafe
-from corral.containment.toolchains import is_system
+from corral.containment.filesystem.temp_dirs import STANDARD, why_unsafe
+from corral.containment.filesystem.toolchains import is_system
+from corral.containment.kernel.syscalls import libc
 from corral.model.errors import ContainmentError
 
 TYPE_CHECKING = False

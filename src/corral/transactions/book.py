@@ -14,8 +14,8 @@ from time import time
 from corral._lib.dirfd_tree import Tree, size_of
 from corral._lib.quoting import quoted
 from corral._lib.records import Record, frozen
-from corral.containment import scratch
-from corral.containment.kernel import call
+from corral.containment.filesystem import scratch
+from corral.containment.kernel.syscalls import call
 from corral.model.errors import TransactionError
 from corral.policy import user_dirs
 from corral.transactions import renames

@@ -8,7 +8,7 @@ from errno import ENXIO
 from fcntl import ioctl
 
 from corral._lib.dirfd_tree import Tree, split
-from corral.containment.overlay import COPY
+from corral.containment.kernel.overlay import COPY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

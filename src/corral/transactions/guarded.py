@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import stat
 
-from corral.containment.protected import ROLES
-from corral.containment.repositories import BARE, GIT, Samples, is_written_by_git, suspects
+from corral.containment.filesystem.git_repos import BARE, GIT, Samples, is_written_by_git, suspects
+from corral.containment.filesystem.protected import ROLES
 from corral.guard.path_zones import inside, runs_later
 
 TYPE_CHECKING = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.containment.kernel import handle
+from corral.containment.kernel.syscalls import handle
 
 
 def identity(descriptor: int) -> str:

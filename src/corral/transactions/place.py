@@ -13,8 +13,8 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from time import clock_gettime_ns, monotonic, sleep, time
 
 from corral._lib.dirfd_tree import Tree
-from corral.containment import lasting, scratch
-from corral.containment.overlay import COPY, UPPER, WORK
+from corral.containment.filesystem import persistent_scratch, scratch
+from corral.containment.kernel.overlay import COPY, UPPER, WORK
 from corral.model.errors import ContainmentError, TransactionError
 from corral.transactions.identity import identity
 
@@ -112,7 +112,7 @@ class Place:
 
 def make(project: str, writable: Iterable[str], environ: Mapping[str, str]) -> Place:
     """Make a place for a transaction over a project."""
-    above = lasting.place(project, (project, *writable), environ, make=True, kind="transactions")
+    above = persistent_scratch.place(project, (project, *writable), environ, make=True, kind="transactions")
     if not above:
         raise ContainmentError("a transaction needs a directory of this user's own, outside of what commands can write")
     os.makedirs(above, 0o700, exist_ok=True)
@@ -211,7 +211,7 @@ def pending(project: str, environ: Mapping[str, str]) -> list[Place]:
 
 def _waiting_paths(project: str, environ: Mapping[str, str]) -> list[str]:
     # In all places: a policy that grants one of them to commands has theirs put into another.
-    above = lasting.places(project, (project,), environ, make=False, kind="transactions")
+    above = persistent_scratch.places(project, (project,), environ, make=False, kind="transactions")
     paths = [f"{each}/{name}" for each in above if os.path.isdir(each) for name in os.listdir(each)]
     return [path for path in paths if set(os.path.basename(path)) <= _HEX and _waits(path)]
 

@@ -6,7 +6,7 @@ import os
 from errno import EINVAL, ENOSYS, ENOTSUP
 
 from corral._lib.dirfd_tree import split
-from corral.containment.kernel import syscall
+from corral.containment.kernel.syscalls import syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.audit.render_log import call_of
-from corral.containment.lasting import temporary
+from corral.containment.filesystem.persistent_scratch import temporary
 from corral.guard.evaluate import trace, vet
 from corral.guard.host import Machine
 from corral.guard.rules.loader import effects, profile_names

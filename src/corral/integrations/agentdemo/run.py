@@ -8,7 +8,7 @@ import tempfile
 from corral._lib.records import Record, frozen
 from corral.audit import audit_log
 from corral.audit import query as history
-from corral.containment.temporary import directory_here
+from corral.containment.filesystem.temp_dirs import directory_here
 from corral.gates import (
     Budget,
     BudgetGate,

@@ -149,7 +149,7 @@ def _machine(text: str, config: SandboxConfig, environ: Mapping[str, str]) -> Ma
     """Return the machine as `corral run` will see it."""
     if "tmp" not in text.lower():
         return Machine.of(config)
-    from corral.containment.lasting import temporary  # noqa: PLC0415  only what names it can reach it
+    from corral.containment.filesystem.persistent_scratch import temporary  # noqa: PLC0415  only what names it can reach it
 
     return Machine.of(
         config, temporary(config.replace(containment=config.containment.replace(scratch="project")), environ)

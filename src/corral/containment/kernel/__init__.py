@@ -1,0 +1,1 @@
+"""Kernel interfaces: system calls, namespaces, mounts, Landlock, seccomp, cgroups."""

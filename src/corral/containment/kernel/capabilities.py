@@ -1,0 +1,77 @@
+"""Gives up, for this process and all it will start, every right that root or a setuid program could bring back."""
+
+from __future__ import annotations
+
+import resource
+from _struct import pack
+from errno import EINVAL
+
+from corral.containment.kernel.syscalls import prctl, syscall
+
+_PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 24, 28, 38, 47
+_AMBIENT_RAISE, _AMBIENT_CLEAR_ALL = 2, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_LAST_CAPABILITY = 63
+_SETPCAP = 8
+# NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, each locked.
+_SECUREBITS = 0b11001111
+_JOIN_SESSION_KEYRING = 1
+# For root, whose project may belong to another user, as in containers: CHOWN, DAC_OVERRIDE, FOWNER, FSETID.
+FILE_CAPABILITIES = (0, 1, 3, 4)
+
+
+def leave_keyring() -> None:
+    """Begin an empty session keyring; the host's would be readable."""
+    try:
+        syscall("keyctl", _JOIN_SESSION_KEYRING, None, 0, 0, 0)
+    except OSError:
+        # A kernel without keyrings, or a container that refuses the call: then no command reaches one either.
+        return
+
+
+def forbid_core_dumps() -> None:
+    """Let no process below leave a core: a piped core_pattern would run a program outside."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def drop(kept: tuple[int, ...]) -> None:
+    """Drop all capabilities but the `kept`, for good."""
+    mask = sum(1 << number for number in kept)
+    prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
+    if _holds(_SETPCAP):
+        for number in range(_LAST_CAPABILITY + 1):
+            if number not in kept:
+                try:
+                    prctl(_PR_CAPBSET_DROP, number)
+                except OSError as error:
+                    if error.errno != EINVAL:
+                        raise
+                    # Beyond the last one this kernel has.
+                    break
+        if kept:
+            _capset(mask | 1 << _SETPCAP, mask | 1 << _SETPCAP, mask)
+            for number in kept:
+                prctl(_PR_CAP_AMBIENT, _AMBIENT_RAISE, number)
+        prctl(_PR_SET_SECUREBITS, _SECUREBITS)
+    _capset(mask, mask, mask)
+
+
+def gain_nothing() -> None:
+    """Let no program below gain rights by being executed: no setuid, no file capabilities."""
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _holds(number: int) -> bool:
+    with open("/proc/self/status", "rb", buffering=0) as file:
+        line = next(line for line in file.read().splitlines() if line.startswith(b"CapEff:"))
+    return bool(int(line.split()[1], 16) >> number & 1)
+
+
+def _capset(effective: int, permitted: int, inheritable: int) -> None:
+    header = pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    low, high = 0xFFFFFFFF, 32
+    words = (
+        *(effective & low, permitted & low, inheritable & low),
+        *(effective >> high, permitted >> high, inheritable >> high),
+    )
+    syscall("capset", header, pack("=6I", *words))

@@ -1,0 +1,112 @@
+"""Landlock, at whatever version the kernel has: rights by path, on top of what mounts allow. Made after the last mount."""
+
+from __future__ import annotations
+
+import os
+import stat
+from _struct import pack
+
+from corral.containment.kernel.syscalls import open_known, syscall
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_CREATE_RULESET_VERSION = 1
+_RULE_PATH_BENEATH = 1
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+_REMOVE = 1 << 4 | 1 << 5
+_MAKE = 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 12  # all but devices
+_MAKE_DEVICE = 1 << 6 | 1 << 11
+_REFER, TRUNCATE, IOCTL_DEV, _RESOLVE_UNIX = 1 << 13, 1 << 14, 1 << 15, 1 << 16
+_OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | _RESOLVE_UNIX
+_SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1, 2
+_TCP = 1 | 2
+_LOG_NEW_EXEC_ON, _ALL_THREADS = 1 << 1, 1 << 3
+
+RIGHTS = {
+    "read": EXECUTE | READ_FILE | READ_DIR,
+    # Sockets too: a server of one warden is reached from the next, which is another domain.
+    "write": EXECUTE | WRITE_FILE | READ_FILE | READ_DIR | _REMOVE | _MAKE | _REFER | TRUNCATE | _RESOLVE_UNIX,
+    "terminal": WRITE_FILE | READ_FILE | READ_DIR | IOCTL_DEV,
+    "process": WRITE_FILE | READ_FILE | READ_DIR | TRUNCATE,
+}
+# Handled rights by the version that brought them.
+_FILES_SINCE = {
+    1: RIGHTS["read"] | RIGHTS["write"] & ~(_REFER | TRUNCATE | _RESOLVE_UNIX) | _MAKE_DEVICE,
+    2: _REFER,
+    3: TRUNCATE,
+    5: IOCTL_DEV,
+    9: _RESOLVE_UNIX,
+}
+
+
+def version() -> int:
+    """Return the version of Landlock that this kernel enforces; 0 for none."""
+    try:
+        return syscall("landlock_create_ruleset", None, 0, _CREATE_RULESET_VERSION)
+    except OSError:
+        return 0
+
+
+def handled_files(abi: int) -> int:
+    """Return the rights on files that a version knows."""
+    handled = 0
+    for since, rights in _FILES_SINCE.items():
+        if abi >= since:
+            handled |= rights
+    return handled
+
+
+def attributes(abi: int, *, deny_tcp: bool) -> bytes:
+    """Return what a ruleset handles, in the form that a version takes."""
+    attr = pack("=Q", handled_files(abi))
+    if abi >= 4:
+        attr += pack("=Q", _TCP if deny_tcp else 0)
+    if abi >= 6:
+        attr += pack("=Q", _SCOPE_ABSTRACT_SOCKETS | _SCOPE_SIGNALS)
+    return attr
+
+
+def restrict_flags(abi: int, *, logged: bool) -> int:
+    """Return how a version is asked to enforce; `logged` if somebody reads the kernel's audit records."""
+    flags = 0
+    if abi >= 7 and logged:
+        # Else the kernel tells of the warden's own denials alone, and not of those of the programs that it starts.
+        flags |= _LOG_NEW_EXEC_ON
+    if abi >= 8:
+        flags |= _ALL_THREADS
+    return flags
+
+
+def confine(
+    rules: Sequence[tuple[str, str]],
+    *,
+    deny_tcp: bool,
+    logged: bool = False,
+    known: Mapping[str, Sequence[int]] | None = None,
+) -> None:
+    """Allow what the rules name, path and rights, and nothing else. `deny_tcp` is for those in the host's network.
+
+    `known` is given outside of a tree of one's own: then no rule is made for what a link leads to, nor for another directory
+    than the one that is known.
+    """
+    abi = version()
+    files = handled_files(abi)
+    attr = attributes(abi, deny_tcp=deny_tcp)
+    ruleset = syscall("landlock_create_ruleset", attr, len(attr), 0)
+    for path, rights in rules:
+        _allow(ruleset, path, RIGHTS[rights] & files, known)
+    syscall("landlock_restrict_self", ruleset, restrict_flags(abi, logged=logged))
+    os.close(ruleset)
+
+
+def _allow(ruleset: int, path: str, rights: int, known: Mapping[str, Sequence[int]] | None) -> None:
+    # In a tree that bubblewrap has made, its filter refuses openat2 already.
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC) if known is None else open_known(path, known)
+    try:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            rights &= _OF_FILES
+        syscall("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, pack("=Qi", rights, descriptor), 0)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,245 @@
+"""The filter on system calls: a list of what is refused, and everything newer than the list. Foreign ABIs end the process.
+
+Only the low word of an argument is compared: the kernel looks at no more, and a high bit set must not hide a request.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from _struct import Struct
+from errno import EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM
+
+from corral.containment.kernel.syscalls import MACHINE, syscall
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Instruction = tuple[int, int, int, int]
+    Code = list[Instruction]
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
+_PACKED = Struct("=HBBI")
+_SET_MODE_FILTER = 1
+_NEWEST_KNOWN = 470  # calls of Linux 6.18 end before it; what came later is refused unseen
+_X32 = 0x40000000
+_NEW_NAMESPACES = 0x7E020000
+_O_MAKES = 0o100 | 0o20000000  # O_CREAT, and O_TMPFILE, whose file gets a name by a link
+_PERSONALITIES = (0, 8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)  # the last asks; 0x40000 is what debuggers set
+_TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423, 0x541D)  # TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS
+_RESERVING_REQUESTS = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
+_FREEING_MODES = 2 | 8  # of fallocate: FALLOC_FL_PUNCH_HOLE, FALLOC_FL_COLLAPSE_RANGE
+_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+_PRIO_USER, _IOPRIO_WHO_USER = 2, 3
+
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+# The same on both machines from 424 on.
+_ABSENT_SHARED = (425, 426, 427, 435, 437)  # io_uring_*, clone3 and openat2, whose arguments lie in memory
+# The mount calls and quotactl_fd; pidfd_getfd, process_madvise and set_mempolicy_home_node.
+_REFUSED_SHARED = (428, 429, 430, 431, 432, 433, 442, 443, 467, 438, 440, 450)
+_REFUSED = {
+    # mount umount2 pivot_root chroot unshare setns; bpf perf_event_open userfaultfd; add_key request_key keyctl; modules;
+    # kexec reboot swap; settimeofday clock_settime; quotactl acct syslog; open_by_handle_at fanotify_init; sethostname
+    # setdomainname vhangup nfsservctl lookup_dcookie; clock_adjtime kcmp; mbind set_mempolicy get_mempolicy migrate_pages
+    # move_pages; then what only x86 has: iopl ioperm modify_ldt uselib ustat sysfs _sysctl and the dead ones
+    "x86_64": (
+        *(165, 166, 155, 161, 272, 308, 321, 298, 323, 248, 249, 250, 175, 176, 313, 246, 320, 169, 167, 168, 164, 227),
+        *(179, 163, 103, 304, 300, 170, 171, 153, 180, 212, 305, 312, 237, 238, 239, 256, 279),
+        *(172, 173, 154, 134, 136, 139, 156, 174, 177, 178, 181, 182, 183, 184, 185, 214, 215, 236),
+    ),
+    "aarch64": (
+        *(40, 39, 41, 51, 97, 268, 280, 241, 282, 217, 218, 219, 105, 106, 273, 104, 294, 142, 224, 225, 170, 112),
+        *(60, 89, 116, 265, 262, 161, 162, 58, 42, 18, 266, 272, 235, 237, 236, 238, 239),
+    ),
+}
+_MQ_OPEN = {"x86_64": 240, "aarch64": 180}
+_NAMES = {
+    "x86_64": {
+        "clone": 56,
+        "ioctl": 16,
+        "fallocate": 285,
+        "socket": 41,
+        "socketpair": 53,
+        "personality": 135,
+        "setpriority": 141,
+        "ioprio_set": 251,
+        "prlimit64": 302,
+        "sched_setparam": 142,
+        "sched_setscheduler": 144,
+        "sched_setaffinity": 203,
+        "sched_setattr": 314,
+        "kill": 62,
+        "tkill": 200,
+        "tgkill": 234,
+        "rt_sigqueueinfo": 129,
+        "rt_tgsigqueueinfo": 297,
+        "pidfd_open": 434,
+        "ptrace": 101,
+        "process_vm_readv": 310,
+        "process_vm_writev": 311,
+    },
+    "aarch64": {
+        "clone": 220,
+        "ioctl": 29,
+        "fallocate": 47,
+        "socket": 198,
+        "socketpair": 199,
+        "personality": 92,
+        "setpriority": 140,
+        "ioprio_set": 30,
+        "prlimit64": 261,
+        "sched_setparam": 118,
+        "sched_setscheduler": 119,
+        "sched_setaffinity": 122,
+        "sched_setattr": 274,
+        "kill": 129,
+        "tkill": 130,
+        "tgkill": 131,
+        "rt_sigqueueinfo": 138,
+        "rt_tgsigqueueinfo": 240,
+        "pidfd_open": 434,
+        "ptrace": 117,
+        "process_vm_readv": 270,
+        "process_vm_writev": 271,
+    },
+}
+# Which argument is the mode: chmod fchmod fchmodat fchmodat2 mknod mknodat creat; and of open and openat, the flags before it.
+_MODES = {
+    "x86_64": ({90: 1, 91: 1, 268: 2, 452: 2, 133: 1, 259: 2, 85: 1}, {2: 1, 257: 2}),
+    "aarch64": ({52: 1, 53: 2, 452: 2, 33: 2}, {56: 2}),
+}
+ALLOW_ALL: Instruction = (_RETURN, 0, 0, _ALLOW)
+
+
+def is_known(machine: str = MACHINE) -> bool:
+    """Say whether there is a table for this machine."""
+    return machine in _ARCHITECTURES
+
+
+def program(
+    machine: str,
+    *,
+    guarded: Sequence[int],
+    own_pids: bool,
+    own_files: bool,
+    network: bool,
+    is_root: bool,
+    ptrace: bool,
+    reserves_disk: bool = True,
+) -> list[Instruction]:
+    """Return the filter. `guarded` are the processes that keep the command; the rest says what other layers hold.
+
+    `ptrace` is the owner's word for debuggers; without a pid namespace there is none, since other processes are seen.
+    Without `reserves_disk` space is taken by writing alone, which can be counted.
+    """
+    names = _NAMES[machine]
+    code: Code = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, _ARCHITECTURES[machine]),
+        (_RETURN, 0, 0, _KILL_PROCESS),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
+    # The x32 numbers lie above, so this refuses them too.
+    code += [(_AT_LEAST, 0, 1, _NEWEST_KNOWN), _fail(ENOSYS)]
+    for number in (*_ABSENT_SHARED, _MQ_OPEN[machine]):
+        code += [(_EQUAL, 0, 1, number), _fail(ENOSYS)]
+    for number in (*_REFUSED[machine], *_REFUSED_SHARED):
+        code += [(_EQUAL, 0, 1, number), _fail(EPERM)]
+    code += _on(names["clone"], _if_bits(0, _NEW_NAMESPACES))
+    code += _on(names["ioctl"], _if_equal(1, _TERMINAL_REQUESTS + (() if reserves_disk else _RESERVING_REQUESTS)))
+    if not reserves_disk:
+        # As on a file system that has no such thing: the C library then writes instead.
+        code += _on(names["fallocate"], [_argument(1), (_ANY_BIT, 1, 0, _FREEING_MODES), _fail(EOPNOTSUPP)])
+    families = (*((_UNIX,) if own_files else ()), *((_INET, _INET6) if network else ()))
+    code += _on(names["socket"], _only_families(families))
+    # The kernel makes pairs of other families too, as TIPC; that is no way round the list.
+    code += _on(names["socketpair"], [_argument(0), (_EQUAL, 1, 0, _UNIX), _fail(EAFNOSUPPORT)])
+    code += _on(names["personality"], _only(0, _PERSONALITIES))
+    set_id_bits = 0o6000 if is_root else 0o4000
+    modes, opens = _MODES[machine]
+    for number, argument in modes.items():
+        code += _on(number, _if_bits(argument, set_id_bits))
+    for number, argument in opens.items():
+        block = _if_bits(argument + 1, set_id_bits)
+        code += _on(number, [_argument(argument), (_ANY_BIT, 0, len(block), _O_MAKES), *block])
+    code += _guard(names, guarded)
+    if not (ptrace and own_pids):
+        for name in ("ptrace", "process_vm_readv", "process_vm_writev"):
+            code += [(_EQUAL, 0, 1, names[name]), _fail(EPERM)]
+    if not own_pids:
+        code += _guard_signals(names, guarded)
+    return [*code, ALLOW_ALL]
+
+
+def packed(code: Sequence[Instruction]) -> bytes:
+    """Return a filter as the kernel reads it."""
+    return b"".join(_PACKED.pack(*instruction) for instruction in code)
+
+
+def install(code: Sequence[Instruction]) -> None:
+    """Put a filter on this process and all it will start; it can never be taken off."""
+    data = packed(code)
+    buffer = ctypes.create_string_buffer(data, len(data))
+    header = Struct("@HP").pack(len(code), ctypes.addressof(buffer))
+    syscall("seccomp", _SET_MODE_FILTER, 0, header)
+
+
+def _fail(error: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERRNO | error)
+
+
+def _argument(index: int) -> Instruction:
+    return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
+
+
+def _on(number: int, block: Code) -> Code:
+    """Run a block for one call alone; what falls out of it is allowed."""
+    return [(_EQUAL, 0, len(block) + 1, number), *block, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _if_bits(argument: int, bits: int) -> Code:
+    return [_argument(argument), (_ANY_BIT, 0, 1, bits), _fail(EPERM)]
+
+
+def _if_equal(argument: int, values: Sequence[int]) -> Code:
+    code = [_argument(argument)]
+    for value in values:
+        code += [(_EQUAL, 0, 1, value & 0xFFFFFFFF), _fail(EPERM)]
+    return code
+
+
+def _only(argument: int, values: Sequence[int]) -> Code:
+    code = [_argument(argument)]
+    for value in values:
+        code += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW)]
+    return [*code, _fail(EPERM)]
+
+
+def _only_families(families: Sequence[int]) -> Code:
+    code = [_argument(0)]
+    for family in families:
+        code += [(_EQUAL, 0, 1, family), (_RETURN, 0, 0, _ALLOW)]
+    # Netlink for routes alone, by which programs list the interfaces.
+    code += [(_EQUAL, 1, 0, _NETLINK), _fail(EAFNOSUPPORT), _argument(2), (_EQUAL, 1, 0, 0), _fail(EAFNOSUPPORT)]
+    return code
+
+
+def _guard(names: dict[str, int], guarded: Sequence[int]) -> Code:
+    """Keep limits and priorities of those who keep the command: the same user could lower them for good."""
+    code: Code = []
+    for name in ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr"):
+        code += _on(names[name], _if_equal(0, guarded))
+    for name, of_user in (("setpriority", _PRIO_USER), ("ioprio_set", _IOPRIO_WHO_USER)):
+        code += _on(names[name], [*_if_equal(0, (of_user,)), *_if_equal(1, guarded)])
+    return code
+
+
+def _guard_signals(names: dict[str, int], guarded: Sequence[int]) -> Code:
+    """Without a pid namespace: no signal to those who keep the command, and none to all of the user's processes."""
+    code: Code = []
+    signalled = (*guarded, *(-pid for pid in guarded), -1)
+    for name in ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open"):
+        code += _on(names[name], _if_equal(0, signalled))
+    return code

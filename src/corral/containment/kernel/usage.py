@@ -1,0 +1,209 @@
+"""What one command and all below it use, as its keeper sees it from outside, and which bounds that breaks.
+
+Counted by control group where there is one, else by walking the tree: the keeper's rights reach processes that hide from others.
+"""
+
+from __future__ import annotations
+
+import os
+
+from corral.containment import protocol
+from corral.containment.kernel import process_tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from corral.containment.kernel.cgroups import Group
+
+_KEPT_BY_GROUP = {"pids": "processes", "memory": "memory_bytes"}
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+# Places in /proc/PID/stat after the name: own times, those of children that were waited for, threads, start.
+_OWN_TIMES, _CHILDREN_TIMES, _THREADS, _STARTED = slice(11, 13), slice(13, 15), 17, 19
+
+
+def is_needed(plan: Mapping[str, Any]) -> bool:
+    """Say whether any bound is kept by looking, or its hits are only seen so."""
+    kept_by_kernel = {name for controller, name in _KEPT_BY_GROUP.items() if controller in plan["groups"]}
+    return bool(set(plan["limits"]) - kept_by_kernel)
+
+
+class Meter:
+    """The meter of one warden, whose commands come one after another."""
+
+    def __init__(self, warden: int, group: Group | None, plan: Mapping[str, Any]) -> None:
+        self.warden = warden
+        self.group = group
+        self.groups = frozenset(group.directories) if group else frozenset()
+        self.limits: Mapping[str, int] = plan["limits"]
+        self.counts_by_user: bool = plan["counts_by_user"]
+        self.places: tuple[str, ...] = tuple(plan["places"])  # where commands write: the project and scratch
+        self.nonce = b""
+        self.cpu_before = 0.0
+        self.free_before: dict[str, int] = {}
+        # What is written there is no disk's, and is counted as what lies there in the end.
+        self.in_memory = [place for place in self.places if _device(place) in _devices_in_memory()]
+        self.held_before = 0
+        self.seen: dict[tuple[int, bytes], float] = {}
+
+    def answer(self, asked: bytes) -> bytes:
+        """Answer a warden that says what of its command it has collected: the memory in use, and the bounds that are broken."""
+        nonce, cpu_seconds, written_bytes, shared_bytes = protocol.ASK.unpack(asked)
+        is_first = nonce != self.nonce
+        if is_first:
+            self.nonce, self.seen = nonce, {}
+        pids = process_tree.descendants(self.warden) if self._walks(is_first=is_first) else []
+        memory_bytes = self._memory(pids, shared_bytes)
+        broken = self._broken_processes(pids)
+        if self._exceeds("memory_bytes", memory_bytes) and "memory" not in self.groups:
+            broken |= protocol.TOO_MUCH_MEMORY
+        if "cpu_seconds" in self.limits and self._exceeds(
+            "cpu_seconds", self._cpu(pids, cpu_seconds, is_first=is_first)
+        ):
+            broken |= protocol.TOO_MUCH_CPU
+        if "disk_bytes" in self.limits:
+            written_bytes += shared_bytes + sum(_written(pid) for pid in pids) + self._held(is_first=is_first)
+            broken |= protocol.TOO_MUCH_WRITTEN if self._exceeds("disk_bytes", written_bytes) else 0
+        if "free_disk_bytes" in self.limits and self._fills_a_disk(is_first=is_first):
+            broken |= protocol.DISK_NEARLY_FULL
+        return protocol.ANSWER.pack(nonce, memory_bytes, broken)
+
+    def _exceeds(self, name: str, used: float) -> bool:
+        return used > self.limits.get(name, used)
+
+    def _walks(self, *, is_first: bool) -> bool:
+        return (
+            "disk_bytes" in self.limits
+            or ("memory_bytes" in self.limits and "memory" not in self.groups)
+            or ("processes" in self.limits and "pids" not in self.groups)
+            or ("cpu_seconds" in self.limits and (is_first or "cpu" not in self.groups))
+        )
+
+    def _memory(self, pids: list[int], shared_bytes: int) -> int:
+        if self.group and "memory" in self.groups:
+            return self.group.memory_bytes()
+        if "memory_bytes" not in self.limits:
+            return 0
+        # Quick and never too low; what processes share is told apart only when it matters, since that is slow.
+        if not self._exceeds("memory_bytes", sum(_resident(pid) for pid in pids) + shared_bytes):
+            return 0
+        parts = [_proportional(pid) for pid in pids]
+        return sum(private for private, _ in parts) + max(sum(shared for _, shared in parts), shared_bytes)
+
+    def _broken_processes(self, pids: list[int]) -> int:
+        if "processes" not in self.limits or "pids" in self.groups:
+            return 0
+        threads = sum(int(fields[_THREADS]) for pid in pids if (fields := _stat(pid)))
+        if self.counts_by_user:
+            return protocol.AS_MANY_PROCESSES_AS_MAY_BE if threads >= self.limits["processes"] else 0
+        return protocol.TOO_MANY_PROCESSES if self._exceeds("processes", threads) else 0
+
+    def _cpu(self, pids: list[int], collected: float, *, is_first: bool) -> float:
+        if self.group and "cpu" in self.groups:
+            now = self.group.cpu_seconds()
+            if is_first:
+                # The group knows the commands before this one too.
+                self.cpu_before = now - collected - self._cpu_of_tree(pids)
+            return now - self.cpu_before
+        return max(collected + self._cpu_of_tree(pids), sum(self.seen.values()))
+
+    def _cpu_of_tree(self, pids: list[int]) -> float:
+        ticks = 0
+        for pid in pids:
+            fields = _stat(pid)
+            if fields:
+                own = sum(map(int, fields[_OWN_TIMES]))
+                ticks += own + sum(map(int, fields[_CHILDREN_TIMES]))
+                # A parent that ignores its children's ends is told nothing of what they used.
+                self.seen[pid, fields[_STARTED]] = own / _TICKS_PER_SECOND
+        return ticks / _TICKS_PER_SECOND
+
+    def _held(self, *, is_first: bool) -> int:
+        held = sum(_size(place) for place in self.in_memory)
+        if is_first:
+            self.held_before = held
+        return max(held - self.held_before, 0)
+
+    def _fills_a_disk(self, *, is_first: bool) -> bool:
+        free = {place: _free(place) for place in self.places}
+        if is_first:
+            self.free_before = free
+        wanted = self.limits["free_disk_bytes"]
+        # On a disk that was almost full before, half of what was left is enough.
+        return any(free[place] < min(wanted, before // 2) for place, before in self.free_before.items())
+
+
+def _free(place: str) -> int:
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        # A project that was removed meanwhile fills nothing.
+        return 1 << 62
+    return found.f_bavail * found.f_frsize
+
+
+def _device(place: str) -> int:
+    try:
+        return os.stat(place).st_dev
+    except OSError:
+        return 0
+
+
+def _devices_in_memory() -> set[int]:
+    with open("/proc/self/mountinfo", "rb", buffering=0) as file:
+        numbers = [line.split()[2].split(b":") for line in file.read().splitlines() if b" - tmpfs " in line]
+    return {os.makedev(int(major), int(minor)) for major, minor in numbers}
+
+
+def _size(place: str) -> int:
+    """Return the bytes that the files below a directory take."""
+    found, left = 0, [place]
+    while left:
+        try:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+                    else:
+                        found += entry.stat(follow_symlinks=False).st_blocks * 512
+        except OSError:
+            # It was removed meanwhile.
+            continue
+    return found
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+            return file.read()
+    except OSError:
+        # It has ended meanwhile.
+        return b""
+
+
+def _stat(pid: int) -> list[bytes]:
+    # The program's name is in brackets and may hold anything, brackets too.
+    return _read(pid, "stat").rpartition(b")")[2].split()
+
+
+def _resident(pid: int) -> int:
+    fields = _read(pid, "statm").split()
+    return int(fields[1]) * _PAGE_BYTES if fields else 0
+
+
+def _proportional(pid: int) -> tuple[int, int]:
+    """Return a process's share of private and of shared memory; all that is resident, where its shares are not told."""
+    said = _read(pid, "smaps_rollup")
+    if b"Pss_Shmem:" not in said:
+        return _resident(pid), 0
+    private, shared = (
+        int(said.partition(word)[2].split(maxsplit=1)[0]) * 1024 for word in (b"Pss_Anon:", b"Pss_Shmem:")
+    )
+    return private, shared
+
+
+def _written(pid: int) -> int:
+    said = _read(pid, "io").partition(b"\nwrite_bytes: ")[2]
+    return int(said.split(maxsplit=1)[0]) if said else 0

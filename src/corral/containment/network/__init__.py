@@ -1,0 +1,1 @@
+"""The network of a sandbox: the proxy, and published ports."""

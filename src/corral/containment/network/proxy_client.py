@@ -1,0 +1,151 @@
+"""The host's side of the network by name: what the proxy is told, what it wrote down, and what commands need to know of it.
+
+What was asked for is told with every command that ran at the time: which of several it was, nobody can see.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock
+
+from corral.containment import protocol
+from corral.containment.network.proxy import HOST, PORT
+from corral.containment.network.proxy.connection_log import OTHERS, REFUSED, Journal, folded, new
+from corral.containment.violations.visibility import granted
+from corral.model.call import Connection, Violation
+from corral.model.errors import ContainmentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corral.containment.network.proxy.connection_log import Entry
+    from corral.policy.config import SandboxConfig
+
+MAX_KEPT = 10_000  # connections of commands that still run, before those that are alike become one
+MAX_TOLD = 50  # kinds of them in one result; the others are counted
+MAX_VIOLATIONS = 10  # likewise
+_URL = f"http://{HOST}:{PORT}"
+_LOOPBACK = "localhost,127.0.0.1,::1"
+_VARIABLES = {
+    "HTTP_PROXY": _URL,
+    "HTTPS_PROXY": _URL,
+    # By name, and not by address: there is nobody inside to ask for one.
+    "ALL_PROXY": f"socks5h://{HOST}:{PORT}",
+    "NO_PROXY": _LOOPBACK,
+}
+_TOOLS = {
+    "PIP_PROXY": _URL,
+    "npm_config_proxy": _URL,
+    "npm_config_https_proxy": _URL,
+    "npm_config_noproxy": _LOOPBACK,
+    "NODE_USE_ENV_PROXY": "1",
+    # Above what a repository's own settings say.
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "http.proxy",
+    "GIT_CONFIG_VALUE_0": _URL,
+}
+
+
+def variables() -> dict[str, str]:
+    """Return the variables by which programs find the proxy."""
+    # Some programs read the one, some the other.
+    return {**_VARIABLES, **{name.lower(): value for name, value in _VARIABLES.items()}, **_TOOLS}
+
+
+class Traffic:
+    """What goes through one sandbox's proxy."""
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self._config = config
+        self._descriptor = -1
+        self._journal: Journal | None = None
+        self._seen: list[Entry] = []
+        self._lock = allocate_lock()
+        self._used_in = os.getpid()
+
+    def lend(self) -> tuple[int, ...]:
+        """Return descriptors for a keeper that starts: what its proxy is to do, and where it writes. Who takes them closes them."""
+        settings = protocol.sealed("outlet", protocol.pack_plan(self._plan(os.environ)))
+        if self._used_in == os.getpid():
+            self._drain()
+        else:
+            # A fork: what is in the file is for the process that it was forked from, of which a thread may hold the lock.
+            self._used_in, self._seen, self._lock = os.getpid(), [], allocate_lock()
+        self.close()
+        self._descriptor = new()
+        self._journal = Journal(self._descriptor)
+        return settings, os.dup(self._descriptor)
+
+    def close(self) -> None:
+        """Forget the file."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._journal = -1, None
+
+    def __del__(self) -> None:
+        # Without the lock, which a thread that is not in this fork may have held.
+        self._close()
+
+    def _plan(self, environ: Mapping[str, str]) -> dict[str, object]:
+        containment, limits = self._config.containment, self._config.limits
+        return {
+            "granted": containment.destinations,
+            "hosts": tuple(containment.hosts),
+            "inject": tuple(_expanded(text, environ) for text in containment.inject),
+            "connections": limits.connections,
+            "bytes": limits.network_bytes,
+            "certificates": environ.get("SSL_CERT_FILE", ""),
+        }
+
+    def _drain(self) -> None:
+        with self._lock:
+            if self._journal is not None:
+                seen = self._seen + self._journal.take()
+                self._seen = seen if len(seen) <= MAX_KEPT else folded(seen, MAX_KEPT // 2)
+
+    def _since(self, began_at: float) -> list[Entry]:
+        self._drain()
+        # Clocks of the two processes are one, but it is written with six digits.
+        return [entry for entry in self._seen if entry.at >= began_at - 0.000_001]
+
+    def connections(self, began_at: float) -> tuple[Connection, ...]:
+        """Return what was connected to since then, or asked for, each kind once."""
+        return tuple(
+            Connection(entry.target, entry.outcome, entry.address, entry.detail, entry.grant, entry.count)
+            for entry in folded(self._since(began_at), MAX_TOLD)
+        )
+
+    def violations(self, began_at: float) -> tuple[Violation, ...]:
+        """Return what was refused since then, with the grant that would allow it."""
+        refused = [entry for entry in self._since(began_at) if entry.outcome == REFUSED]
+        return tuple(_violation(entry) for entry in folded(refused, MAX_VIOLATIONS))
+
+
+def _violation(entry: Entry) -> Violation:
+    instead = "Use what is in the project, or a destination that is granted"
+    if entry.detail == OTHERS:
+        return Violation("network", "", f"{entry.count} others were refused", f"{instead}.")
+    if not entry.grant:
+        return Violation("network", entry.target, entry.detail, f"{instead}.")
+    grant = entry.grant if entry.grant.startswith("limits.") else f'containment.network = ["{entry.grant}"]'
+    return granted("network", entry.target, entry.detail, instead, grant, inferred=False)
+
+
+def _expanded(text: str, environ: Mapping[str, str]) -> str:
+    """Return a header with the owner's variables in it."""
+    made, rest = "", text
+    while True:
+        before, found, after = rest.partition("${")
+        made += before
+        if not found:
+            return made
+        name, _, rest = after.partition("}")
+        value = environ.get(name, "")
+        if not value or not value.isprintable() or not value.isascii():
+            raise ContainmentError(f"containment.inject needs the variable {name}, which is not set, or no plain text")
+        made += value

@@ -1,0 +1,1 @@
+"""The processes of a sandbox: keeper, warden, bubblewrap, and what they start."""

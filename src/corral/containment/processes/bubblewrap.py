@@ -1,0 +1,235 @@
+"""Wardens held by bubblewrap: the tool makes namespaces, tree and filter; the warden in it adds Landlock and gives up the rest.
+
+Nothing is taken on trust: the whole sequence is tried before a layer is claimed, and each warden looks for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from errno import EIO
+from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+from corral.containment import protocol
+from corral.containment.backend import UnusableError
+from corral.containment.kernel import capabilities, landlock, namespaces, seccomp
+from corral.containment.kernel.confine import program
+from corral.containment.processes import bubblewrap_args
+from corral.containment.processes.bubblewrap_init import FIRST_COUNTER, LIVES, METER, OUTLET, PLAN, SOCK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable, Collection, Sequence
+    from typing import Any, NoReturn
+
+    from corral.containment.kernel.enforce_limits import Bounds
+
+OLDEST = (0, 8, 0)  # that the tests have run with
+_PLACES = (
+    "/usr/bin",
+    "/bin",
+    "/usr/local/bin",
+    "/run/current-system/sw/bin",
+)  # never PATH: a command could write there
+_KEPT = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_SETPCAP")  # the warden gives up the last
+_ARGUMENTS, _FILTER, _INFO = 7, 8, 9  # the descriptors that the tool takes, above those of the warden
+_FIRST_FREE = 20
+_PROGRAM = (
+    "import sys; sys.path.append(sys.argv[1]); from corral.containment.processes.bubblewrap_init import main; main()"
+)
+_SETTINGS = {
+    "/proc/sys/user/max_user_namespaces": ("0", "raise it: sysctl user.max_user_namespaces=15000"),
+    "/proc/sys/kernel/unprivileged_userns_clone": ("0", "allow them: sysctl kernel.unprivileged_userns_clone=1"),
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
+        "1",
+        "AppArmor allows them to named programs only: install its profile for bwrap (bwrap-userns-restrict)",
+    ),
+}
+
+
+class Bubblewrap:
+    """The tool, found and known to be new enough."""
+
+    def __init__(self) -> None:
+        self.path = _find()
+        version = _version(_run((self.path, "--version"))[1])
+        if version < OLDEST:
+            raise UnusableError(
+                f"{self.path} is version {_dotted(version)}, and corral needs {_dotted(OLDEST)}; "
+                "install a newer package bubblewrap, or choose containment.backend 'warden'"
+            )
+        self.plan: dict[str, Any] = {}
+        self.python = (sys.executable, "-I", "-S", "-c")
+
+    def probe(self, plan: dict[str, Any], available: Collection[str]) -> set[str]:
+        """Build the whole tree around a program that does nothing, and return the layers that held."""
+        self.plan = plan
+        plan["nested"] = {"user", "mount", "net"} <= {*available}
+        if not plan["nested"] and os.geteuid() != 0 and os.stat(self.path).st_mode & stat.S_ISUID:
+            raise UnusableError(
+                f"{self.path} is setuid root, and corral runs no command through such a program. "
+                f"Let it work as the user: chmod u-s {self.path}. {_advice()}"
+            )
+        bubblewrap_args.prepare(plan["steps"], plan["scratch"], plan["known"])
+        said = ""
+        for own_proc in (True, False):
+            plan["own_proc"] = own_proc
+            failed, said = _run((self.path, *self._arguments(), "--", *self.python, ""), nested=plan["nested"])
+            if not failed:
+                return self._layers(own_proc=own_proc)
+        raise UnusableError(f"bubblewrap cannot make a sandbox here: {said.rstrip('.')}. {_advice()}")
+
+    def _layers(self, *, own_proc: bool) -> set[str]:
+        found = {"user", "mount", "pid", "net", "ipc", "uts", "privileges", "limits"}
+        found |= {"proc"} if own_proc else set()
+        found |= {"cgroup"} if _has_control_groups() else set()
+        found |= {"landlock"} if landlock.version() else set()
+        return found | ({"seccomp"} if seccomp.is_known() else set())
+
+    def _arguments(self) -> list[str]:
+        plan = self.plan
+        found = ["--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+        found += ["--unshare-cgroup"] if _has_control_groups() else []
+        # In the keeper's own, where it could make them: then all commands share one loopback.
+        found += [] if plan["nested"] else ["--unshare-user"]
+        found += ["--unshare-net"] if plan["network"] != "on" and not plan["nested"] else []
+        found += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
+        if plan["nested"] and os.geteuid() == 0:
+            for name in _KEPT:
+                found += ["--cap-add", name]
+        return found + bubblewrap_args.arguments(plan["steps"], plan["scratch"], own_proc=plan["own_proc"])
+
+    def start(
+        self,
+        ours: socket,
+        lives: int,
+        layers: frozenset[str],
+        bounds: Bounds,
+        *,
+        facts: dict[str, Any],
+        count: Callable[[int], None],
+        outlet: int = -1,
+    ) -> tuple[int, int, int]:
+        """Start a warden; return its pid, its pidfd, and the tool's own process, which is above it and ends with it.
+
+        `count` puts that process where processes are counted, before there are more.
+        """
+        plan, words = self.plan, self._arguments()
+        counters = dict(enumerate(bounds.named.items(), FIRST_COUNTER))
+        facts |= {"has_outlet": outlet >= 0, "expected": bubblewrap_args.expected(plan["steps"], plan["known"])}
+        facts |= {"counters": [(number, name, counter.word) for number, (name, counter) in counters.items()]}
+        told = protocol.sealed("plan", protocol.pack_plan(plan | facts | {"held": tuple(layers)}))
+        passed = {SOCK: ours.fileno(), LIVES: lives, PLAN: told}
+        passed |= {number: counter.descriptor for number, (_, counter) in counters.items()}
+        passed |= {METER: bounds.meter.fileno()} if bounds.meter else {}
+        passed |= {OUTLET: outlet} if outlet >= 0 else {}
+        if "seccomp" in layers:
+            code = program(plan, layers, guarded=(1,))
+            passed[_FILTER] = protocol.sealed("filter", seccomp.packed(code))
+            words += ["--seccomp", str(_FILTER)]
+        told, passed[_INFO] = os.pipe()
+        words += ["--info-fd", str(_INFO)]
+        passed[_ARGUMENTS] = protocol.sealed("arguments", os.fsencode("\0".join(words)) + b"\0")
+        wait, go = os.pipe()
+        try:
+            child = os.fork()
+            if child == 0:
+                self._become(wait, passed)
+            os.close(passed[_INFO])
+            count(child)
+            os.write(go, b"-")
+            return self._first_process(told, child)
+        finally:
+            protocol.close_all((told, wait, go, *(passed[n] for n in (PLAN, _FILTER, _ARGUMENTS) if n in passed)))
+
+    def _first_process(self, told: int, child: int) -> tuple[int, int, int]:
+        info = b""
+        while part := os.read(told, 4096):
+            info += part
+            if b"}" in part:
+                break
+        _, known, rest = info.partition(b'"child-pid":')
+        if not known:
+            raise OSError(EIO, "bubblewrap ended before it made a process")
+        pid = int(rest.partition(b",")[0].strip(b" \n}"))
+        return pid, os.pidfd_open(pid), child
+
+    def _become(self, wait: int, passed: dict[int, int]) -> NoReturn:
+        try:
+            os.read(wait, 1)
+            # Inherited by all that follows; inside, the filter refuses the first.
+            capabilities.leave_keyring()
+            capabilities.forbid_core_dumps()
+            high = {number: fcntl(given, F_DUPFD_CLOEXEC, _FIRST_FREE) for number, given in passed.items()}
+            for number, descriptor in high.items():
+                os.dup2(descriptor, number)
+            package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+            argv = (self.path, "--args", str(_ARGUMENTS), "--", *self.python, _PROGRAM, package)
+            os.execve(self.path, argv, {})  # noqa: S606  found in the system's directories
+        except BaseException:  # noqa: BLE001  the last frame of this process: told to the keeper's stderr, then the end
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(127)
+
+
+def _find() -> str:
+    for directory in _PLACES:
+        if os.access(f"{directory}/bwrap", os.X_OK):
+            return f"{directory}/bwrap"
+    raise UnusableError(
+        f"bubblewrap is not installed: there is no bwrap in {', '.join(_PLACES)}. Install the package bubblewrap "
+        "(apt install bubblewrap, dnf install bubblewrap), or choose containment.backend 'warden', which needs no tool"
+    )
+
+
+def _version(said: str) -> tuple[int, ...]:
+    words = said.split()
+    if len(words) < 2 or words[0] != "bubblewrap" or not words[1].replace(".", "").isdigit():
+        raise UnusableError(f"bwrap does not say which version it is, but {said!r}; install the package bubblewrap")
+    return tuple(int(part) for part in words[1].split("."))
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(str(part) for part in version)
+
+
+def _run(argv: tuple[str, ...], *, nested: bool = False) -> tuple[int, str]:
+    """Run a program to its end, in namespaces of its own when `nested`; return its exit code and its last line."""
+    output = os.memfd_create("said", os.MFD_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        try:
+            if nested:
+                uid, gid = os.geteuid(), os.getegid()
+                namespaces.unshare("user")
+                namespaces.write_own_id(uid, gid)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.execve(argv[0], argv, {})  # noqa: S606  found in the system's directories
+        finally:
+            os._exit(127)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    said = os.pread(output, 1 << 16, 0).decode("utf-8", "replace").strip().rpartition("\n")[2]
+    os.close(output)
+    return status, said or f"it ended with {status}"
+
+
+def _has_control_groups() -> bool:
+    return os.path.exists("/proc/self/ns/cgroup")
+
+
+def _advice() -> str:
+    """Return which of the machine's settings keeps user namespaces away, and what to do about it."""
+    for path, (value, remedy) in _SETTINGS.items():
+        try:
+            with open(path, encoding="utf-8") as file:
+                if file.read().strip() == value:
+                    return f"{path} is {value}, so there are no user namespaces for it; {remedy}"
+        except OSError:
+            continue
+    return (
+        "In a container, allow user namespaces and mounts (docker: --security-opt seccomp=unconfined "
+        "--security-opt systempaths=unconfined), or choose containment.backend 'warden' with accept_partial"
+    )

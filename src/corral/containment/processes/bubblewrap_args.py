@@ -1,0 +1,220 @@
+"""A view as arguments of bubblewrap. What the tool cannot express is an error: nothing of a view is left out.
+
+The tool follows links while it builds. So no step may lead through one, and what lies in scratch is made before the first
+command: a command that swapped a directory there for a link would choose where the next tree is built.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from corral.containment.backend import UnusableError
+from corral.containment.filesystem.credential_masks import matches
+from corral.containment.kernel.syscalls import open_known
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Step = tuple[str, str, str, str]  # what, target, source, how
+
+_BIND = {"ro": "--ro-bind", "rw": "--bind", "pin": "--bind", "readonly": "--ro-bind"}
+# `--dev` gives the nodes, the links and the pseudo-terminals by itself, and has no other way to give the last.
+_DEVICES = "/dev"
+_REFERENCE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _inside(path: str, root: str) -> bool:
+    # Not by way of the table of places: a keeper loads no rules.
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def arguments(steps: Sequence[Step], scratch: str, *, own_proc: bool) -> list[str]:
+    """Return what makes the tool build the tree; links that a command could have put in its way are refused."""
+    tree = _Tree(steps, scratch)
+    found = ["--proc", "/proc"] if own_proc else ["--ro-bind", "/proc", "/proc"]
+    # Once each: the tool does not make a link that is there.
+    for step in dict.fromkeys(steps):
+        found += tree.argument(*step)
+    return [*found, "--remount-ro", "/"]
+
+
+def expected(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> list[tuple[str, int, int]]:
+    """Return each place that shows something from outside, with the device and inode that must be found there."""
+    covered = {target for what, target, _, _ in steps if what in ("mask", "tmpfs")}
+    found = []
+    for what, target, source, how in steps:
+        if what == "bind" and how != "node" and target not in covered and not _inside(target, _DEVICES):
+            try:
+                opened = open_known(source, known)
+            except FileNotFoundError:
+                # The tool says so itself, where it is needed.
+                continue
+            status = os.fstat(opened)
+            os.close(opened)
+            found.append((target, status.st_dev, status.st_ino))
+    return found
+
+
+def prepare(steps: Sequence[Step], scratch: str, known: Mapping[str, Sequence[int]]) -> None:
+    """Make in scratch what the tree needs there: places to mount on, links, and nothing, to put over what is masked.
+
+    It follows no link: where scratch lies in another sandbox's project, a command may be making links meanwhile.
+    """
+    os.close(_made_directory(_nothing(scratch, is_directory=True), scratch, known, 0o555))
+    _make_file(_nothing(scratch, is_directory=False), scratch, known, 0o444)
+    tree = _Tree(steps, scratch)
+    for what, target, source, _ in steps:
+        place = tree.outside(target)
+        if place is None or not _inside(place, scratch) or what in ("mask", "hide", "seal"):
+            continue
+        if what == "link":
+            _make_link(place, source, scratch, known)
+        elif what == "bind" and os.path.lexists(source) and not os.path.isdir(source):
+            _make_file(place, scratch, known, 0o600)
+        else:
+            os.close(_made_directory(place, scratch, known))
+
+
+def _made_directory(path: str, scratch: str, known: Mapping[str, Sequence[int]], mode: int = 0o777) -> int:
+    """Open a directory in scratch, from the nearest one whose inode is known, and make what is missing on the way."""
+    base = max((top for top in (scratch, *known) if _inside(path, top)), key=len)
+    at = open_known(base, known)
+    for name in path[len(base) :].strip("/").split("/") if path != base else ():
+        above = at
+        try:
+            _make_one(name, above, mode)
+            at = os.open(name, _REFERENCE, dir_fd=above)
+        except NotADirectoryError:
+            raise UnusableError(f"{path!r} cannot be made: {name!r} in it is a link or a file") from None
+        finally:
+            os.close(above)
+    return at
+
+
+def _make_one(name: str, above: int, mode: int) -> None:
+    try:
+        os.mkdir(name, mode, dir_fd=above)
+    except FileExistsError:
+        return
+
+
+def _make_file(path: str, scratch: str, known: Mapping[str, Sequence[int]], mode: int) -> None:
+    """Make an empty file in scratch, unless something is there, which is not opened."""
+    above = _made_directory(os.path.dirname(path), scratch, known)
+    try:
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+        os.close(os.open(os.path.basename(path), flags, mode, dir_fd=above))
+    except FileExistsError:
+        return
+    finally:
+        os.close(above)
+
+
+def _make_link(path: str, text: str, scratch: str, known: Mapping[str, Sequence[int]]) -> None:
+    """Make a link in scratch, unless it is there."""
+    above, name = _made_directory(os.path.dirname(path), scratch, known), os.path.basename(path)
+    try:
+        os.symlink(text, name, dir_fd=above)
+    except FileExistsError:
+        if not stat.S_ISLNK(os.lstat(name, dir_fd=above).st_mode) or os.readlink(name, dir_fd=above) != text:
+            raise
+    finally:
+        os.close(above)
+
+
+def _nothing(scratch: str, *, is_directory: bool) -> str:
+    return f"{scratch}/nothing.d" if is_directory else f"{scratch}/nothing"
+
+
+class _Tree:
+    """Where outside the parts of a tree lie."""
+
+    def __init__(self, steps: Sequence[Step], scratch: str) -> None:
+        self.scratch = scratch
+        self.binds = {target: (source, how) for what, target, source, how in steps if what == "bind"}
+
+    def above(self, target: str) -> str | None:
+        """Return the nearest bind that holds a path, not counting one at the path itself."""
+        holding = [bound for bound in self.binds if bound != target and _inside(target, bound)]
+        return max(holding, key=len, default=None)
+
+    def outside(self, target: str) -> str | None:
+        """Return where outside a path of the tree lies, without what is bound at the path itself; None for nowhere."""
+        bound = self.above(target)
+        return None if bound is None else self.binds[bound][0] + target[len(bound.rstrip("/")) :]
+
+    def argument(self, what: str, target: str, source: str, how: str) -> list[str]:
+        """Return the arguments for one step."""
+        if how == "node" or what == "devpts" or (what == "link" and _inside(target, _DEVICES)):
+            return []
+        if what == "tmpfs":
+            return ["--dev", target] if target == _DEVICES else _memory(target, source)
+        if what == "seal":
+            return ["--remount-ro", target]
+        place = self.outside(target)
+        if what in ("directory", "link"):
+            # What lies in a bind is there already: in the project by itself, in scratch since it was prepared.
+            if place is not None:
+                return []
+            return ["--dir", target] if what == "directory" else ["--symlink", source, target]
+        if what == "bind":
+            if place is not None:
+                self.refuse_links(place, target)
+            # A read-only source may have been removed since. Below a writable bind it is required, because it protects the path.
+            kept = [at for at, (real, way) in self.binds.items() if way == "rw" and not _inside(real, self.scratch)]
+            may_lack = how == "ro" and not any(_inside(target, at) for at in kept)
+            return [f"{_BIND[how]}-try" if may_lack else _BIND[how], source, target]
+        if what == "mask":
+            return self.mask(target, place)
+        if what == "hide":
+            found = matches(target)
+            return [word for path in found for word in self.mask(path, self.outside(path))]
+        if what in ("pin", "readonly"):
+            place = self.source(target)
+            if os.path.islink(place) and os.path.realpath(os.path.dirname(place)) == os.path.dirname(place):
+                # No bind of the tool's lies over a link: the host looks after each command whether it is still there.
+                return []
+            self.refuse_links(place, target)
+            return [_BIND[what], place, target]
+        raise ValueError(what)
+
+    def source(self, target: str) -> str:
+        """Return what a path shows, for binding it over itself."""
+        if target in self.binds:
+            return self.binds[target][0]
+        return self.outside(target) or target
+
+    def mask(self, target: str, place: str | None) -> list[str]:
+        """Put nothing over a file or directory. Of a link in what is read-only its end is what matters."""
+        real = os.path.realpath(target)
+        if real != target and not self.is_writable(target):
+            if self.above(real) is None or not os.path.lexists(real):
+                return []
+            target = real
+        else:
+            self.refuse_links(place or target, target)
+        try:
+            is_directory = stat.S_ISDIR(os.lstat(self.source(target)).st_mode)
+        except FileNotFoundError:
+            return []
+        return ["--ro-bind", _nothing(self.scratch, is_directory=is_directory), target]
+
+    def is_writable(self, target: str) -> bool:
+        """Say whether commands can change what lies there."""
+        bound = self.above(target)
+        return bound is not None and self.binds[bound][1] == "rw"
+
+    def refuse_links(self, place: str, target: str) -> None:
+        """Raise where a way leads through a link, or ends in one: the tool would follow it, and could not keep it."""
+        if os.path.realpath(place) != place:
+            raise UnusableError(
+                f"bubblewrap cannot keep {target!r} as it is, because it is a link or lies behind one; "
+                "choose containment.backend 'warden', or replace the link by what it leads to"
+            )
+
+
+def _memory(target: str, options: str) -> list[str]:
+    given = dict(option.split("=") for option in options.split(","))
+    return ["--perms", given["mode"], "--size", given["size"], "--tmpfs", target]

@@ -1,0 +1,89 @@
+"""The first process in a sandbox that bubblewrap has made: it looks whether it is held, and then is a warden as any other.
+
+Where the tool did not do what it was told, nothing is served.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _socket import socket
+
+from corral.containment import protocol
+from corral.containment.kernel.cgroups import Counter
+from corral.containment.kernel.enforce_limits import Bounds, close_all_but
+from corral.containment.network.proxy_process import hand_over
+from corral.containment.processes import warden
+
+SOCK, LIVES, PLAN, METER = 3, 4, 5, 6  # the descriptors that the keeper leaves this program
+OUTLET = 19  # where the way to the proxy is left, for a network that this process alone is in
+FIRST_COUNTER = 10  # and from here those that count how often bounds are hit
+NAMESPACES = {
+    "user": "user",
+    "mount": "mnt",
+    "pid": "pid",
+    "net": "net",
+    "ipc": "ipc",
+    "uts": "uts",
+    "cgroup": "cgroup",
+}
+
+
+def main() -> None:
+    """Serve the host whose keeper started this program."""
+    try:
+        plan = protocol.unpack_plan(protocol.read_body(PLAN))
+        os.close(PLAN)
+        counters = {name: Counter(number, word) for number, name, word in plan["counters"]}
+        bounds = Bounds(counters, plan["limits"], socket(fileno=METER) if plan["is_metered"] else None)
+        kept = (SOCK, LIVES, *bounds.descriptors())
+        if plan["has_outlet"]:
+            # Before it is looked at what holds: it is the tool that made this network, and not for the command to listen first.
+            hand_over(socket(fileno=OUTLET))
+        close_all_but(*kept)
+        for descriptor in kept:
+            os.set_inheritable(descriptor, False)
+        layers = frozenset(plan["held"])
+        lacking = _lacking(layers, plan["outside"])
+        if lacking:
+            raise RuntimeError(f"bubblewrap was told to hold commands by {', '.join(lacking)}, and did not")
+        warden.serve(
+            socket(fileno=SOCK),
+            plan,
+            layers,
+            bounds,
+            status=plan["status"],
+            keeper=0,
+            keeper_lives=LIVES,
+            is_first=plan["is_first"],
+        )
+    except (BrokenPipeError, ConnectionResetError):
+        # The host hung up in the middle of an answer.
+        pass
+    except BaseException:  # noqa: BLE001  the last frame of this process: told to the keeper's stderr, then the end
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(0)
+
+
+def identities() -> dict[str, str]:
+    """Return which namespaces this process is in, by layer."""
+    return {layer: os.readlink(f"/proc/self/ns/{name}") for layer, name in NAMESPACES.items() if _has(name)}
+
+
+def _has(name: str) -> bool:
+    return os.path.lexists(f"/proc/self/ns/{name}")
+
+
+def _lacking(layers: frozenset[str], outside: dict[str, str]) -> list[str]:
+    """Return the layers of which there is no sign in this process, by what the host's own looked like."""
+    own = identities()
+    found = {layer for layer in NAMESPACES if layer in own and own[layer] != outside.get(layer)}
+    found -= {"pid"} if os.getpid() != 1 else set()
+    found -= {"mount"} if not os.statvfs("/").f_flag & os.ST_RDONLY else set()
+    with open("/proc/self/status", "rb", buffering=0) as file:
+        state = dict(line.split(b":\t", 1) for line in file.read().splitlines() if b":\t" in line)
+    found |= {"seccomp"} if state.get(b"Seccomp") == b"2" else set()
+    found |= {"privileges"} if state.get(b"NoNewPrivs") == b"1" else set()
+    looked_for = {*NAMESPACES, "seccomp", "privileges"}
+    return sorted(layers & looked_for - found)

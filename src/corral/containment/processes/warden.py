@@ -1,0 +1,463 @@
+"""Runs one command at a time, and answers only when nothing of it is left. What it is told to run, it does not judge.
+
+Everything alive below this process belongs to the command at hand: it is the first of a pid namespace, or the subreaper,
+so daemons come back to it.
+"""
+
+from __future__ import annotations
+
+import os
+from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
+    SIG_DFL,
+    SIG_IGN,
+    SIGINT,
+    SIGKILL,
+    SIGTERM,
+    SIGUSR1,
+    signal,
+    sigtimedwait,
+)
+from _socket import MSG_DONTWAIT, SHUT_RD, SO_RCVTIMEO, SOL_SOCKET
+from _struct import pack
+from errno import EIO, ETOOMANYREFS
+from select import POLLIN, poll
+from time import monotonic, sleep
+
+from corral.containment import protocol
+from corral.containment.kernel import limits, process_tree
+from corral.containment.kernel.confine import confine
+from corral.containment.kernel.enforce_limits import OomScore
+from corral.containment.kernel.syscalls import libc
+from corral.containment.processes.held_output import HOLD_SECONDS, LOOK_SECONDS, Pipes
+from corral.containment.processes.ipc_cleanup import Leftovers
+from corral.containment.processes.spawn_command import AWAITED, Starter, set_rlimits, set_up_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from typing import Any, NoReturn
+
+    from corral.containment.kernel.enforce_limits import Bounds
+
+SETTLE_SECONDS = 0.02  # what a background child that has closed its output has to end by itself
+KILL_PASS_SECONDS = 0.01  # between two passes: a process that forks faster than one pass loses to the next
+KILL_SECONDS = (
+    2.0  # against what no signal ends: a program that became another user, a process in uninterruptible sleep
+)
+LONGEST_WAIT_SECONDS = 3600.0  # against a deadline that the kernel's clock cannot hold
+METER_SECONDS = 0.2  # between two looks at what a command uses; one that ends sooner is never looked at
+METER_SHARE = 10  # a look takes at most one such part of the time: a tree of thousands takes long to walk
+HOLD_DIRECTORY_SECONDS = 1.0  # how long the last command's directory is kept, so that the next one's start is quick
+IDLE_SECONDS = 30.0  # a warden that was not needed for so long ends, unless it is the sandbox's first
+_NEVER = float("inf")
+_waitid = libc.waitid
+_P_ALL = 0
+_ANY_LEFT = os.WEXITED | os.WNOHANG | os.WNOWAIT
+_BLOCK_BYTES = 512  # in which rusage counts
+
+
+class _HungUp(BaseException):
+    """Raised wherever this process is when its end is wanted: all there is to do then is to end what is below."""
+
+
+def _hang_up(*_: object) -> NoReturn:
+    raise _HungUp
+
+
+def serve(
+    sock: socket,
+    plan: dict[str, Any],
+    layers: frozenset[str],
+    bounds: Bounds,
+    *,
+    status: tuple[str, str, tuple[str, ...]],
+    keeper: int,
+    keeper_lives: int,
+    is_first: bool,
+) -> None:
+    """Run what the host asks for until host or keeper want no more, or are gone."""
+    owns_pids = "pid" in layers
+    if owns_pids and os.getsid(0) != os.getpid():
+        # Its commands are groups of this session, not of the keeper's.
+        os.setsid()
+    process_tree.adopt_orphans()
+    signal(SIGINT, SIG_DFL)
+    # The first process of a pid namespace gets no signal from inside that it has not asked for; the host sends SIGKILL.
+    signal(SIGTERM, SIG_DFL if owns_pids else _hang_up)
+    starter = Starter()
+    try:
+        process_tree.signal_when_parent_dies(SIGKILL if owns_pids else SIGTERM)
+        if _is_at_end(keeper_lives):
+            return
+        os.close(keeper_lives)
+        oom_score = OomScore()
+        if layers:
+            confine(plan, layers, keeper)
+        else:
+            process_tree.hide()
+        own, each = limits.split(plan["rlimits"])
+        set_rlimits(own)
+        starter.rlimits = each
+        warden = _Warden(sock, starter, layers, bounds, oom_score)
+        warden.idle_seconds = 0.0 if is_first else plan.get("idle_seconds", IDLE_SECONDS)
+        warden.wake_after(warden.idle_seconds)
+        bounds.await_group()
+        protocol.send(sock, protocol.pack_ready(*status))
+        while warden.answer():
+            pass
+    except _HungUp:
+        return
+    finally:
+        if not owns_pids:
+            signal(SIGTERM, SIG_IGN)
+            process_tree.end_descendants(KILL_SECONDS)
+
+
+def _is_at_end(pipe: int) -> bool:
+    poller = poll()
+    poller.register(pipe, POLLIN)
+    return bool(poller.poll(0))
+
+
+class _Warden:
+    def __init__(
+        self, sock: socket, starter: Starter, layers: frozenset[str], bounds: Bounds, oom_score: OomScore
+    ) -> None:
+        self.sock = sock
+        self.bounds = bounds
+        self.oom_score = oom_score
+        self.starter = starter
+        self.owns_pids = "pid" in layers
+        # A group of its own is a tenth of what a session costs; that this process is in it, the namespace makes harmless.
+        starter.leads_session = not self.owns_pids
+        self.lists_pids = "proc" in layers
+        self.block = self.body = b""
+        self.env: list[bytes] = []
+        self.words: tuple[bytes, bytes, list[bytes]] = (b"", b"", [])
+        self.pipes = Pipes()
+        self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        self.shared_memory = -1
+        if {"mount", "ipc"} <= layers:
+            self.shared_memory = os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: S108
+        self.leftovers = Leftovers(self.shared_memory) if self.shared_memory >= 0 else None
+        self.holds_directory = False
+        self.idle_seconds = 0.0  # 0 for ever
+
+    def answer(self) -> bool:
+        """Serve one message while idle; false when there is nobody left to serve."""
+        try:
+            message, descriptors = protocol.receive(self.sock)
+        except BlockingIOError:
+            self._let_go()
+            return True
+        if not message:
+            return False
+        if message[0] != protocol.RUN:
+            # A kill that crossed the answer it was meant for.
+            protocol.close_all(descriptors)
+            return True
+        run = _Run(self, message, descriptors)
+        run.start(descriptors)
+        protocol.close_all(descriptors)
+        if not run.error:
+            run.supervise()
+            if run.status:
+                run.error = self.starter.failure(run.status)
+        run.flags |= self.bounds.hits(run.user_seconds + run.system_seconds, run.blocks_written * _BLOCK_BYTES)
+        run.answer()
+        # Most often the host waits behind this process for the same processor.
+        os.sched_yield()
+        if run.request_flags & protocol.HOLDS_OUTPUT:
+            self.pipes.renew()
+        self.oom_score.before_a_start()
+        if self.leftovers is not None:
+            # Nobody but this warden's next command could see it, so the answer need not wait.
+            self.leftovers.clear()
+        if not self.holds_directory:
+            self.holds_directory = True
+            self.wake_after(HOLD_DIRECTORY_SECONDS)
+        return not run.flags & protocol.SPENT
+
+    def _let_go(self) -> None:
+        """Let go, after a while without a command, of its directory; after a longer one, of everything."""
+        if self.holds_directory:
+            # An unused directory must not stay busy.
+            os.chdir("/")
+            self.holds_directory = False
+            self.wake_after(self.idle_seconds)
+        else:
+            # The host's next message fails, and it takes another warden; one that has just come is still served.
+            self.sock.shutdown(SHUT_RD)
+
+    def wake_after(self, seconds: float) -> None:
+        """Stop waiting for a message after some seconds, or never for 0."""
+        # The kernel's own timeout: one of Python's would cost a poll for every message.
+        whole = int(seconds)
+        self.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", whole, int((seconds - whole) * 1_000_000)))
+
+    def read(self, body: bytes, environment_bytes: int) -> None:
+        """Take a request's variable part; most have the same environment as the one before, and some are the same."""
+        if body != self.body or environment_bytes != len(self.block):
+            executable, cwd, argv, block = protocol.parse_body(body, environment_bytes)
+            if block != self.block:
+                self.block, self.env = block, protocol.parse_environment(block)
+            self.body, self.words = body, (executable, cwd, argv)
+
+
+class _Run:
+    """One command, from its request to its outcome."""
+
+    __slots__ = (
+        "argv",
+        "blocks_read",
+        "blocks_written",
+        "columns",
+        "cwd",
+        "deadline",
+        "drain_seconds",
+        "env",
+        "error",
+        "executable",
+        "flags",
+        "killed",
+        "killing",
+        "nonce",
+        "peak_bytes",
+        "pid",
+        "request_flags",
+        "rows",
+        "status",
+        "system_seconds",
+        "user_seconds",
+        "warden",
+    )
+
+    def __init__(self, warden: _Warden, message: bytes, descriptors: tuple[int, ...]) -> None:
+        self.warden = warden
+        _, self.nonce, self.deadline, self.drain_seconds, self.request_flags, size, self.rows, self.columns = (
+            protocol.REQUEST.unpack_from(message)
+        )
+        large = self.request_flags & protocol.HAS_BODY
+        body = protocol.read_body(descriptors[-1]) if large else message[protocol.REQUEST.size :]
+        warden.read(body, size)
+        self.executable, self.cwd, self.argv = warden.words
+        self.env = warden.env
+        self.pid = 0
+        self.status: int | None = None
+        self.flags = 0
+        self.error = 0
+        self.killed: set[int] = set()
+        self.killing = False
+        self.user_seconds = self.system_seconds = 0.0
+        self.peak_bytes = self.blocks_read = self.blocks_written = 0
+
+    def start(self, descriptors: tuple[int, ...]) -> None:
+        """Start the command, or note why it cannot be."""
+        try:
+            os.chdir(self.cwd)
+        except OSError as error:
+            self.error = _number(error)
+            self.flags |= protocol.NO_DIRECTORY
+            return
+        if self.request_flags & protocol.ON_TERMINAL:
+            self._start_on_terminal()
+            return
+        pipes = self.warden.pipes if self.request_flags & protocol.HOLDS_OUTPUT else None
+        try:
+            if pipes is not None:
+                pipes.make()
+                descriptors = (*pipes.theirs, *descriptors)
+            stdin = descriptors[2] if self.request_flags & protocol.HAS_STDIN else self.warden.null
+            self.pid = self.warden.starter.start(self, stdin, descriptors[0], descriptors[1])
+            if pipes is not None:
+                pipes.is_held = True
+        except OSError as error:
+            self.error = _number(error)
+
+    def _start_on_terminal(self) -> None:
+        """Start the command as leader of a session on a new terminal, and hand the terminal's outer end to the host."""
+        try:
+            outer, inner = os.openpty()
+        except OSError as error:
+            self.error = _number(error)
+            self.flags |= protocol.NO_TERMINAL
+            return
+        try:
+            set_up_terminal(inner, self.rows, self.columns)
+            protocol.send(self.warden.sock, protocol.CONTROL.pack(protocol.TERMINAL, self.nonce, 0), (outer,))
+            self.pid = self.warden.starter.start_forked(self, lambda: os.login_tty(inner))
+        except OSError as error:
+            self.error = _number(error)
+        finally:
+            os.close(outer)
+            os.close(inner)
+
+    def supervise(self) -> None:
+        """Wait until the command and all it started are gone, by themselves or by SIGKILL."""
+        end_at = self.deadline or _NEVER
+        give_up_at = 0.0
+        draining = False
+        has_begun = True
+        now = monotonic()
+        look_at = now + METER_SECONDS if self.warden.bounds.meter else _NEVER
+        hold_until = now + HOLD_SECONDS
+        hand_over_at = now + LOOK_SECONDS if self.warden.pipes.is_held else _NEVER
+        starter = self.warden.starter
+        while True:
+            if give_up_at:
+                if now >= give_up_at:
+                    self.flags |= protocol.SPENT
+                    return
+                self._kill()
+                seconds = KILL_PASS_SECONDS
+            else:
+                seconds = min(max(min(end_at, look_at, hand_over_at) - now, 0.0), LONGEST_WAIT_SECONDS)
+            woken = None
+            # Short commands have ended before this process has its turn.
+            if not has_begun and not starter.missed:
+                self.warden.oom_score.after_a_start()
+                woken = sigtimedwait(AWAITED, seconds)
+            if not self._reap():
+                return
+            missed, starter.missed, has_begun = starter.missed, False, False
+            orders = self._orders() if missed or (woken is not None and woken.si_signo == SIGUSR1) else ()
+            now = monotonic()
+            if give_up_at:
+                continue
+            if self.status is not None and not draining:
+                draining = True
+                end_at = now + self.drain_seconds
+                hand_over_at = self._next_hand_over(now, now)
+                protocol.send(self.warden.sock, self.outcome(protocol.EXITED))
+            if now >= hand_over_at:
+                hand_over_at = self._next_hand_over(now, hold_until)
+            if protocol.DRAINED in orders and draining:
+                end_at = min(end_at, now + SETTLE_SECONDS)
+            breaks_a_bound = False
+            if now >= look_at:
+                breaks_a_bound = self._look()
+                looked_at, now = now, monotonic()
+                look_at = now + max(METER_SECONDS, METER_SHARE * (now - looked_at))
+            if now >= end_at and not draining and not breaks_a_bound:
+                self.flags |= protocol.TIMED_OUT
+            if now >= end_at or breaks_a_bound or protocol.KILL in orders:
+                give_up_at = now + KILL_SECONDS
+
+    def _next_hand_over(self, now: float, hold_until: float) -> float:
+        """Hand what is printed to the host if it is time; return when to ask again."""
+        pipes = self.warden.pipes
+        if now < hold_until and not pipes.is_filling():
+            return hold_until
+        return _NEVER if pipes.hand_over(self.warden.sock, self.nonce) else now + HOLD_SECONDS
+
+    def answer(self) -> None:
+        """Tell the host how it went, and what was printed if nobody else reads that."""
+        pipes = self.warden.pipes
+        stdout = stderr = b""
+        if pipes.is_held:
+            printed = pipes.take()
+            if printed is not None:
+                stdout, stderr = printed
+            else:
+                self._hand_over_at_last()
+        message = self.outcome(protocol.ENDED, len(stdout), len(stderr))
+        protocol.send(self.warden.sock, message + stdout + stderr if stdout or stderr else message)
+
+    def _hand_over_at_last(self) -> None:
+        give_up_at = monotonic() + KILL_SECONDS
+        while not self.warden.pipes.hand_over(self.warden.sock, self.nonce):
+            if monotonic() >= give_up_at:
+                raise OSError(ETOOMANYREFS, os.strerror(ETOOMANYREFS))
+            sleep(HOLD_SECONDS)
+
+    def _look(self) -> bool:
+        """See what the command uses; true when that breaks a bound."""
+        shared = self.warden.shared_memory
+        held = os.fstatvfs(shared) if shared >= 0 else None
+        shared_bytes = (held.f_blocks - held.f_bfree) * held.f_frsize if held else 0
+        used = (self.user_seconds + self.system_seconds, self.blocks_written * _BLOCK_BYTES, shared_bytes)
+        memory_bytes, broken = self.warden.bounds.ask(protocol.ASK.pack(self.nonce, *used))
+        self.peak_bytes = max(self.peak_bytes, memory_bytes)
+        self.flags |= broken
+        return bool(broken & ~protocol.AS_MANY_PROCESSES_AS_MAY_BE)
+
+    def _kill(self) -> None:
+        if self.warden.owns_pids:
+            self.killing = True
+            self.killed |= process_tree.kill_namespace(listed=self.warden.lists_pids)
+        else:
+            self.killed |= process_tree.kill_descendants()
+
+    def _orders(self) -> list[int]:
+        """Take the messages that have come about this command, pass on signals, and return the rest."""
+        orders: list[int] = []
+        while True:
+            try:
+                message = self.warden.sock.recv(protocol.CONTROL.size + 1, MSG_DONTWAIT)
+            except BlockingIOError:
+                return orders
+            if not message:
+                raise _HungUp
+            if len(message) != protocol.CONTROL.size:
+                continue
+            kind, nonce, number = protocol.CONTROL.unpack(message)
+            if nonce != self.nonce:
+                continue
+            if kind == protocol.SIGNAL:
+                self._signal(number)
+            else:
+                orders.append(kind)
+
+    def _signal(self, number: int) -> None:
+        if self.status is None:
+            try:
+                os.killpg(self.pid, number)
+            except OSError:
+                # It has gone meanwhile, has become another user, or there is no such signal.
+                return
+
+    def _reap(self) -> bool:
+        """Collect the dead; false when nobody is left, which the kernel says by ECHILD."""
+        while True:
+            try:
+                # Where the command is reaped already most often nobody is left, and an exception costs more than asking first.
+                if self.status is not None and _waitid(_P_ALL, 0, None, _ANY_LEFT) < 0:
+                    return False
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            self.user_seconds += usage.ru_utime
+            self.system_seconds += usage.ru_stime
+            # Never below this process's own few megabytes: until it execs, a command lives in them.
+            self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
+            self.blocks_read += usage.ru_inblock
+            self.blocks_written += usage.ru_oublock
+            if self.killing and os.WIFSIGNALED(status):
+                # Where /proc is not the namespace's own, this is all that is known of whom the kill met.
+                self.killed.add(pid)
+            if pid == self.pid:
+                self.status = status
+
+    def outcome(self, kind: int, stdout_bytes: int = 0, stderr_bytes: int = 0) -> bytes:
+        """Return the message that says how it went."""
+        return protocol.OUTCOME.pack(
+            kind,
+            self.nonce,
+            self.flags,
+            SIGKILL if self.status is None else self.status,
+            self.error,
+            len(self.killed),
+            self.user_seconds,
+            self.system_seconds,
+            self.peak_bytes,
+            self.blocks_read * _BLOCK_BYTES,
+            self.blocks_written * _BLOCK_BYTES,
+            stdout_bytes,
+            stderr_bytes,
+        )
+
+
+def _number(error: OSError) -> int:
+    return error.errno or EIO

@@ -1,0 +1,1 @@
+"""What the kernel stopped, and which grant would have allowed it."""
