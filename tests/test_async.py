@@ -10,8 +10,8 @@ import pytest
 
 from corral import Containment, ContainmentError, Handle, Output, Sandbox, SandboxConfig, SandboxResult
 from corral.model.call import Call, Verdict
-from corral.pool import Pool
-from corral.spawn import Warden
+from corral.runtime.pool import Pool
+from corral.runtime.processes import Warden
 from observe import DEADLINE_SECONDS, alive, children, descriptors, eventually, unique_seconds, with_enough_time
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from corral import ContainmentError, Limits, Sandbox, SandboxConfig, SandboxResult
-from corral.batch import CallError, Entry, Here, entry_of, was_lost
 from corral.model.call import Call, Violation
-from corral.parcel import pack, unpack
+from corral.runtime.batch import CallError, Entry, Here, entry_of, was_lost
+from corral.runtime.project_archive import pack, unpack
 from observe import alive, eventually, unique_seconds
 
 WAIT = "until [ -e go ]; do sleep 0.01; done"

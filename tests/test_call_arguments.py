@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from corral import Sandbox
-from corral.calls import call_of, input_of, timeout_of
+from corral.runtime.call_arguments import call_of, input_of, timeout_of
 
 Run = Callable[..., Any]
 

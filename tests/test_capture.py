@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.capture import MARKER, STDERR, STDOUT, Capture, Captured
+from corral.runtime.capture import MARKER, STDERR, STDOUT, Capture, Captured
 
 
 def captured(*parts: bytes, max_bytes: int = 8, keep: str = "both") -> Captured:

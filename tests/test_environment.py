@@ -2,8 +2,8 @@
 
 import pytest
 
-from corral.environment import DEFAULT_PATH, HostEnvironment, clean_path, overlay, scrub
 from corral.policy.config import DEFAULT_ENV_ALLOWLIST
+from corral.runtime.environment import DEFAULT_PATH, HostEnvironment, clean_path, overlay, scrub
 
 HOST = {
     "PATH": "/usr/bin:/bin",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from corral.executor import WINDOW_PER_WORKER, Threads, WorkerLost, executor_named, stream
 from corral.model.errors import CorralError
-from corral.source import Fed
+from corral.runtime.executor import WINDOW_PER_WORKER, Threads, WorkerLost, executor_named, stream
+from corral.runtime.item_source import Fed
 from observe import eventually
 
 

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from corral import ContainmentError, Handle, Output, Sandbox, SandboxResult, dispatch
+from corral import ContainmentError, Handle, Output, Sandbox, SandboxResult
 from corral._lib.timestamps import utc
 from corral.containment import protocol
-from corral.driver import Driver
 from corral.model.call import Call, Launch, Verdict
-from corral.pool import Pool
-from corral.spawn import Warden
+from corral.runtime import request as dispatch
+from corral.runtime.driver import Driver
+from corral.runtime.pool import Pool
+from corral.runtime.processes import Warden
 from observe import DEADLINE_SECONDS, alive, descriptors, eventually, unique_seconds
 
 ECHO = "import sys\nfor line in sys.stdin:\n    print('got', line.strip(), flush=True)\nprint('end')\n"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from corral import SandboxConfig
 from corral.guard.rules.loader import places
-from corral.launch import Failure, plan
 from corral.model.call import DENIED_EXIT_CODE, Call, Launch
+from corral.runtime.launch import Failure, plan
 
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/home/u"}
 

@@ -8,7 +8,7 @@ import pytest
 from corral import Limits, Usage, Violation
 from corral.containment import protocol
 from corral.model.call import Call, Launch, Verdict
-from corral.outcome import Ending, broken, ending_of, facts_of, lost, silent
+from corral.runtime.outcome import Ending, broken, ending_of, facts_of, lost, silent
 
 LAUNCH = Launch("/nonexistent/tool", ("tool", "x"), "/project", {})
 USAGE = Usage(1.5, 0.25, 4096, 512, 1024)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from corral import Limits, Output, Sandbox, SandboxResult, Violation
-from corral.pool import MAX_IDLE_WARDENS
+from corral.runtime.pool import MAX_IDLE_WARDENS
 from observe import (
     alive,
     children,

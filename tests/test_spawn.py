@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from corral import Containment, ContainmentError, Sandbox, SandboxResult, driver, pool, spawn
+from corral import Containment, ContainmentError, Sandbox, SandboxResult
 from corral.containment.protocol import pack_plan, unpack_plan
+from corral.runtime import driver, pool, processes
 from observe import (
     DEADLINE_SECONDS,
     alive,
@@ -385,7 +386,7 @@ def test_a_keeper_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytes
     with pytest.raises(ContainmentError, match="did not start: it ended at once"):
         made.acquire()
     monkeypatch.undo()
-    monkeypatch.setattr(spawn, "_PROGRAM", "raise SystemError('no such luck')")
+    monkeypatch.setattr(processes, "_PROGRAM", "raise SystemError('no such luck')")
     with pytest.raises(ContainmentError, match="did not start: SystemError: no such luck"):
         made.acquire()
     assert (children(os.getpid()), descriptors()) == ([], before)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from corral import Containment, Limits, Output, Sandbox
-from corral.capture import STDERR, STDOUT
 from corral.model.errors import PolicyError
 from corral.policy.config import SandboxConfig
-from corral.spill import CUT, LOOK_BYTES, MAX_KEPT_OUTPUTS, Shelf, Spilling
+from corral.runtime.capture import STDERR, STDOUT
+from corral.runtime.spill_file import CUT, LOOK_BYTES, MAX_KEPT_OUTPUTS, Shelf, Spilling
 
 LONG = "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo problem >&2; echo last"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.capture import STDERR, STDOUT, Capture
-from corral.streams import FLOOD_BYTES, READ_BYTES, Streams, is_outer_end
+from corral.runtime.capture import STDERR, STDOUT, Capture
+from corral.runtime.streams import FLOOD_BYTES, READ_BYTES, Streams, is_outer_end
 from observe import descriptors
 
 
@@ -98,7 +98,7 @@ def test_own_streams_are_copies_in_the_order_of_a_request(streams: Streams) -> N
 def test_what_has_taken_the_place_of_a_closed_standard_stream_is_not_lent(project: Path) -> None:
     code = """
 import os, sys
-from corral.streams import Streams
+from corral.runtime.streams import Streams
 keep = os.dup(1)
 for number in (0, 1, 2):
     os.close(number)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.throwaway import Throwaway
+from corral.runtime.tempdirs import Throwaway
 
-KILLED = "import os; from corral.throwaway import Throwaway; print(Throwaway('corral-test-').path, flush=True); os.kill(os.getpid(), 9)"
+KILLED = "import os; from corral.runtime.tempdirs import Throwaway; print(Throwaway('corral-test-').path, flush=True); os.kill(os.getpid(), 9)"
 
 
 @pytest.fixture(autouse=True)

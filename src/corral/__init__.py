@@ -8,7 +8,6 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.guard.rules.loader import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, Profile
-    from corral.handle import Handle
     from corral.model.call import (
         DENIED_EXIT_CODE,
         TIMED_OUT_EXIT_CODE,
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from corral.model.errors import AuditError, ContainmentError, CorralError, PolicyError, TransactionError
     from corral.model.result import SandboxResult
     from corral.policy.config import Audit, Containment, Limits, Output, SandboxConfig
+    from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
     from corral.transaction import Transaction
 
@@ -39,7 +39,7 @@ _HOME = {
     "DENIED_EXIT_CODE": "model.call",
     "Decision": "model.call",
     "Finding": "model.call",
-    "Handle": "handle",
+    "Handle": "runtime.handle",
     "Limits": "policy.config",
     "Output": "policy.config",
     "PolicyError": "model.errors",

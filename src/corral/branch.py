@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.model.errors import ContainmentError
-from corral.pool import Pool
+from corral.runtime.pool import Pool
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.model.call import Violation
-    from corral.pool import Inspect
-    from corral.spawn import Warden
+    from corral.runtime.pool import Inspect
+    from corral.runtime.processes import Warden
     from corral.transactions.place import Place
 
 

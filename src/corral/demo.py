@@ -13,8 +13,8 @@ from corral._lib.records import Record, frozen
 from corral.containment.filesystem.temp_dirs import directory_here
 from corral.model.call import Call
 from corral.policy.config import Containment, Limits, SandboxConfig
+from corral.runtime.testing import unguarded
 from corral.sandbox import Sandbox
-from corral.unguarded import unguarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

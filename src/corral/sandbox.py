@@ -8,35 +8,35 @@ from __future__ import annotations
 import os
 import time
 
-from corral import dispatch, files
-from corral.calls import call_of, input_of, timeout_of
 from corral.containment.plan import Holding, unmet
-from corral.environment import HostEnvironment
 from corral.guard.cache import Recall
 from corral.guard.host import Machine
-from corral.handle import Finished
-from corral.launch import Failure, plan
 from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Call, Decision, Launch, Verdict
 from corral.model.errors import ContainmentError
 from corral.model.result import SandboxResult
-from corral.outcome import facts_of
 from corral.policy.config import SandboxConfig
-from corral.pool import Pool
-from corral.streams import checked_size
+from corral.runtime import files, request
+from corral.runtime.call_arguments import call_of, input_of, timeout_of
+from corral.runtime.environment import HostEnvironment
+from corral.runtime.handle import Finished
+from corral.runtime.launch import Failure, plan
+from corral.runtime.outcome import facts_of
+from corral.runtime.pool import Pool
+from corral.runtime.streams import checked_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from typing import Any, Self
 
-    from corral.audience import OnOutput
-    from corral.batch import Batch
-    from corral.capture import Capture
-    from corral.driver import OnResult
-    from corral.executor import Executor
     from corral.guard.host import Shown
-    from corral.handle import Handle
-    from corral.spawn import Warden
+    from corral.runtime.batch import Batch
+    from corral.runtime.capture import Capture
+    from corral.runtime.driver import OnResult
+    from corral.runtime.executor import Executor
+    from corral.runtime.handle import Handle
+    from corral.runtime.processes import Warden
+    from corral.runtime.waiters import OnOutput
     from corral.transaction import Transaction
     from corral.transactions.applying import Applied
     from corral.transactions.book import Entry
@@ -184,7 +184,7 @@ class Sandbox:
             if warden is not None:
                 self._pool.release(warden)
             return self._unplanned(call, verdict, planned)
-        return dispatch.start(
+        return request.start(
             self._pool,
             planned,
             self.config,
@@ -233,7 +233,7 @@ class Sandbox:
         if not isinstance(planned, Launch):
             self._pool.release(warden)
             return self._unplanned(call, verdict, planned)
-        return dispatch.start(
+        return request.start(
             self._pool,
             planned,
             self.config,
@@ -259,7 +259,7 @@ class Sandbox:
 
         A call is a list of words, or a mapping with `argv` or `shell` and what `run` takes. Closing the iterator ends what runs.
         """
-        from corral.batch import Batch  # noqa: PLC0415  one call needs no threads
+        from corral.runtime.batch import Batch  # noqa: PLC0415  one call needs no threads
 
         return Batch(self, calls, workers=workers, ordered=ordered, idempotent=idempotent, engine=engine)
 
@@ -327,7 +327,7 @@ class Sandbox:
     def _spill(self) -> Callable[[], Capture] | None:
         if self.config.output.spill_bytes is None:
             return None
-        from corral.spill import Shelf  # noqa: PLC0415  most sandboxes save nothing
+        from corral.runtime.spill_file import Shelf  # noqa: PLC0415  most sandboxes save nothing
 
         return Shelf(self.config, self.config.output.spill_bytes, self._holding.shown).capture
 

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, Self
 
-    from corral.batch import Batch
     from corral.branch import Branch
     from corral.containment.plan import Holding
-    from corral.handle import Handle
     from corral.model.call import Call, Verdict
     from corral.model.result import SandboxResult
     from corral.policy.config import SandboxConfig
+    from corral.runtime.batch import Batch
+    from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
     from corral.transactions.changes import Change
     from corral.workshop import Workshop

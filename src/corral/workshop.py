@@ -16,7 +16,7 @@ from corral.transactions.book import recover
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.containment.plan import Holding
-    from corral.pool import Pool
+    from corral.runtime.pool import Pool
 
 
 class Spare:

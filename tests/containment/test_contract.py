@@ -15,8 +15,8 @@ from attempt import attempt, has_bubblewrap, must_hold
 from corral import Containment, Limits, Sandbox
 from corral.containment.layers import LAYERS
 from corral.containment.processes.bubblewrap_init import NAMESPACES
-from corral.pool import Pool
-from corral.spawn import Warden
+from corral.runtime.pool import Pool
+from corral.runtime.processes import Warden
 from observe import alive, seen_before_its_end, unique_seconds, with_enough_time
 
 HOLDING = ("warden", "bubblewrap")

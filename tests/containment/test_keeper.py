@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from corral.containment import protocol
-from corral.pool import Pool
-from corral.spawn import Warden
+from corral.runtime.pool import Pool
+from corral.runtime.processes import Warden
 from machines import import_path
 from observe import DEADLINE_SECONDS, alive, children, eventually, unique_seconds
 

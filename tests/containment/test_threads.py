@@ -12,9 +12,9 @@ from socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 import pytest
 
 from corral import Containment, ContainmentError, Sandbox
-from corral.audience import Crowd
 from corral.containment.violations.kernel_audit import Listener
 from corral.guard.cache import Recall
+from corral.runtime.waiters import Crowd
 from observe import DEADLINE_SECONDS, descriptors, unique_seconds
 
 THREADS = 6

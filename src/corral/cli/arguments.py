@@ -351,7 +351,7 @@ def _eval_arguments(parser: Parser) -> None:
 
 
 def _worker_arguments(parser: Parser) -> None:
-    from corral.executor import EXECUTORS  # noqa: PLC0415  for two verbs
+    from corral.runtime.executor import EXECUTORS  # noqa: PLC0415  for two verbs
 
     parser.add_argument("--workers", type=_count, metavar="N", help="how many at a time (default: one for each core)")
     where = f"where they run: {' or '.join(EXECUTORS)} (default: local)"

@@ -9,15 +9,15 @@ from time import monotonic
 
 from corral._lib.terminal import visible
 from corral.audit.audit_log import Log
-from corral.batch import KEYS, Entry, Here
 from corral.cli.ask import Asking
 from corral.cli.check import config_of, machine_of
 from corral.cli.lines import KINDS, MAX_QUOTED, LineError, call_in, lines_of, read_object
 from corral.cli.run import Record
 from corral.cli.statusline import StatusLine
-from corral.executor import executor_named, stream
 from corral.model.render_result import json_text
 from corral.policy.config import MAX_SECONDS
+from corral.runtime.batch import KEYS, Entry, Here
+from corral.runtime.executor import executor_named, stream
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import IO, Any, Self
 
-    from corral.executor import Work, Worker
     from corral.model.result import SandboxResult
+    from corral.runtime.executor import Work, Worker
 
     Item = tuple[object, Entry | str]
 

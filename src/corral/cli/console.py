@@ -25,9 +25,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 
-    from corral.handle import Handle
     from corral.model.call import Call
     from corral.model.result import SandboxResult
+    from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
     from corral.transaction import Transaction
 

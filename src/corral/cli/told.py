@@ -9,12 +9,12 @@ import os
 import stat
 
 from corral._lib.quoting import quoted
-from corral.environment import CREDENTIAL_WORDS
 from corral.guard.path_zones import inside
 from corral.guard.rules.loader import variable
 from corral.model.errors import PolicyError
 from corral.policy.config import LOADER_VARIABLES
 from corral.policy.pending_calls import pending_directory
+from corral.runtime.environment import CREDENTIAL_WORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

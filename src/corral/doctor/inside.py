@@ -10,8 +10,8 @@ import tempfile
 from corral._lib.records import Record, frozen
 from corral.containment.filesystem.temp_dirs import directory_here
 from corral.model.errors import CorralError
+from corral.runtime.testing import kept_in, unguarded
 from corral.sandbox import Sandbox
-from corral.unguarded import kept_in, unguarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

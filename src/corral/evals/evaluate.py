@@ -6,10 +6,10 @@ from time import time
 
 from corral import __version__
 from corral.evals.running import PREFIX, Trials
-from corral.executor import executor_named, stream
 from corral.model.errors import CorralError
-from corral.throwaway import Throwaway
-from corral.unguarded import kept_in
+from corral.runtime.executor import executor_named, stream
+from corral.runtime.tempdirs import Throwaway
+from corral.runtime.testing import kept_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from corral.evals.journal import Journal
     from corral.evals.outcome import Outcome
     from corral.evals.task import Task
-    from corral.executor import Executor
+    from corral.runtime.executor import Executor
 
 
 def evaluate(

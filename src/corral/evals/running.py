@@ -9,17 +9,17 @@ import tempfile
 from contextlib import ExitStack
 from time import perf_counter
 
-from corral.batch import Runner
 from corral.containment.filesystem.scratch import remove
 from corral.evals.judging import differences, file_difference, replaced
 from corral.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, Outcome
 from corral.evals.settling import settle
 from corral.evals.task import entry_of
 from corral.model.errors import ContainmentError, CorralError
+from corral.runtime.batch import Runner
+from corral.runtime.tempdirs import Throwaway
+from corral.runtime.testing import kept_in
 from corral.sandbox import Sandbox
-from corral.throwaway import Throwaway
 from corral.transaction import judged_as
-from corral.unguarded import kept_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import hashlib
 import json
 
 from corral._lib.records import Record, frozen
-from corral.batch import Entry
 from corral.model.call import Call
 from corral.policy.config import Containment, Limits, Output, SandboxConfig
+from corral.runtime.batch import Entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

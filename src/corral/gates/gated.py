@@ -13,10 +13,10 @@ from corral.gates.guard import SandboxGate
 from corral.gates.model import ToolCall
 from corral.gates.recency import Recency
 from corral.gates.touched import touched
-from corral.handle import Finished
 from corral.model.call import DENIED_EXIT_CODE, Call, Decision, Verdict
 from corral.model.result import SandboxResult
-from corral.outcome import facts_of
+from corral.runtime.handle import Finished
+from corral.runtime.outcome import facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from corral.gates.chain import OnRuling
     from corral.gates.model import Gate, Ruling
     from corral.gates.tokens import ObservationLedger
-    from corral.handle import Handle
+    from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
 
 READ_TOOL = "read_file"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 
-from corral import spawn
 from corral._lib.records import Record, frozen
 from corral.audit import hook_trials
 from corral.doctor.examine import Check
@@ -18,6 +17,7 @@ from corral.integrations.hosts import HOSTS, PROJECT, USER, Host, directory, is_
 from corral.integrations.installing import installed_hooks
 from corral.integrations.reaching import missing_events, turned_off, why_unreached
 from corral.integrations.settingsfile import SettingsError
+from corral.runtime import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _tried(
         given = {**_environment(environ, host, root), **marked}
         for payload in calls.values():
             try:
-                answers.append(spawn.answer(run_by(hook), json.dumps(payload).encode(), given, SECONDS))
+                answers.append(processes.answer(run_by(hook), json.dumps(payload).encode(), given, SECONDS))
             except OSError as error:
                 found = f"it cannot be run: {error.strerror or error}"
                 return HookCheck(host.name, path, FAIL, found, _UNJUDGED, again)

@@ -9,9 +9,9 @@ import asyncio
 import json
 import os
 
-from corral import spawn
 from corral.integrations.extras import missing
 from corral.integrations.placing import command
+from corral.runtime import processes
 
 try:
     from claude_agent_sdk import HookMatcher
@@ -50,7 +50,7 @@ class PreToolUse:
         environ = dict(os.environ)
         if self._root is not None:
             environ["CLAUDE_PROJECT_DIR"] = self._root
-        status, said, why = spawn.answer(
+        status, said, why = processes.answer(
             command("claude", environ), json.dumps(payload).encode(), environ, HOOK_SECONDS
         )
         if status not in (0, 2):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from corral.handle import Handle
+    from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
 
 REFUSED = "printf '%s\\n' {reason} >&2; (exit {code})\n"

@@ -11,16 +11,16 @@ from contextlib import suppress
 from time import monotonic
 
 from corral import __version__
-from corral.executor import WorkerLost
 from corral.integrations.extras import MissingExtraError
 from corral.model.errors import CorralError
+from corral.runtime.executor import WorkerLost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from corral.executor import Work, Worker
+    from corral.runtime.executor import Work, Worker
 
 RESOURCE = "corral"  # how many commands a node takes at a time: ray start --resources '{"corral": 8}'
 CHUNK = 16  # items sent at a time at most; more costs less for each, and is lost at once

@@ -14,10 +14,10 @@ from signal import Signals
 from corral._lib.records import Record, frozen
 from corral.containment.plan import unmet
 from corral.policy.config import Containment, Limits
+from corral.runtime.testing import kept_in, unguarded
 from corral.sandbox import Sandbox
 from corral.selftest.battery import battery
 from corral.selftest.victims import PYTHON, Victims, make_project, place_outside, snapshot
-from corral.unguarded import kept_in, unguarded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

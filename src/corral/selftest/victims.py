@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
 
-    from corral.handle import Handle
+    from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
 
 PYTHON = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # there since 3.3

@@ -32,8 +32,8 @@ from corral.integrations.workbench import ONE_STREAM
 from corral.model.errors import ContainmentError, CorralError
 from corral.model.result import SandboxResult
 from corral.policy.config import SandboxConfig
+from corral.runtime.testing import kept_in
 from corral.sandbox import Sandbox
-from corral.unguarded import kept_in
 
 try:
     from minisweagent.agents.default import DefaultAgent

@@ -29,9 +29,9 @@ from corral.model.errors import CorralError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from corral.handle import Handle
     from corral.model.call import Verdict
     from corral.model.result import SandboxResult
+    from corral.runtime.handle import Handle
     from corral.transaction import Transaction
 
 KEEP_ALIVE_SECONDS = 5.0  # clients give up on a call that says nothing for about a minute

@@ -9,14 +9,14 @@ from time import monotonic
 import anyio
 import anyio.to_thread
 
-from corral.capture import Stream, split_at_end
 from corral.model.errors import CorralError
+from corral.runtime.capture import Stream, split_at_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.handle import Handle
     from corral.integrations.mcp.desk import Place
     from corral.model.result import SandboxResult
+    from corral.runtime.handle import Handle
     from corral.transaction import Transaction
 
 MAX_RUNNING = 16  # at a time, of all sessions

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable, Collection
 
-    from corral.streams import Chunk
+    from corral.runtime.streams import Chunk
 
     OnOutput = Callable[[str, bytes], object]
 

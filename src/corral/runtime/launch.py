@@ -7,10 +7,10 @@ import stat
 
 from corral._lib.quoting import quoted
 from corral._lib.records import Record, frozen
-from corral.environment import overlay
 from corral.guard.rules.loader import places
 from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, Call, Launch
 from corral.policy.config import MAX_SECONDS
+from corral.runtime.environment import overlay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

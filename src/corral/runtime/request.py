@@ -6,20 +6,20 @@ import os
 from time import monotonic, time
 
 from corral.containment import protocol
-from corral.handle import Handle
 from corral.model.errors import ContainmentError
-from corral.streams import Streams, is_outer_end
+from corral.runtime.handle import Handle
+from corral.runtime.streams import Streams, is_outer_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.audience import OnOutput
-    from corral.driver import OnResult
     from corral.model.call import Call, Launch, Verdict
     from corral.policy.config import SandboxConfig
-    from corral.pool import Pool
-    from corral.spawn import Warden
+    from corral.runtime.driver import OnResult
+    from corral.runtime.pool import Pool
+    from corral.runtime.processes import Warden
+    from corral.runtime.waiters import OnOutput
 
 
 def start(

@@ -19,13 +19,13 @@ from time import monotonic, sleep
 from corral.containment import protocol
 from corral.containment.kernel import namespaces, process_tree
 from corral.model.errors import ContainmentError
-from corral.streams import READ_BYTES
+from corral.runtime.streams import READ_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from corral.streams import Streams
+    from corral.runtime.streams import Streams
 
 START_SECONDS = 30.0  # against a keeper or warden that never says it is ready; a loaded machine may take seconds
 END_SECONDS = 5.0  # against a keeper that does not end; it has 2 seconds for what no signal ends
@@ -322,7 +322,7 @@ def _reap(pid: int) -> None:
 
 def _start(ctl: int, host: int, errors: int) -> int:
     python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # there since 3.3
-    package_parent = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    package_parent = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     # Above the numbers they will have: the host may have closed its own 0, 1 or 2.
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_DESCRIPTOR) for fd in (ctl, host, errors)]
     try:

@@ -10,14 +10,14 @@ from _thread import RLock
 from select import POLLIN, POLLOUT
 from time import monotonic
 
-from corral.audience import Audience
-from corral.capture import STREAM_NAMES, Capture, Captured
 from corral.containment import protocol
 from corral.model.errors import ContainmentError
 from corral.model.result import SandboxResult
-from corral.outcome import broken, ending_of, facts_of, lost, merges_errors, silent
-from corral.spawn import LONGEST_WAIT_SECONDS
-from corral.streams import FLOOD_BYTES, READ_BYTES, Streams
+from corral.runtime.capture import STREAM_NAMES, Capture, Captured
+from corral.runtime.outcome import broken, ending_of, facts_of, lost, merges_errors, silent
+from corral.runtime.processes import LONGEST_WAIT_SECONDS
+from corral.runtime.streams import FLOOD_BYTES, READ_BYTES, Streams
+from corral.runtime.waiters import Audience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from corral.audience import OnOutput
     from corral.model.call import Call, Launch, Verdict
-    from corral.outcome import Ending
     from corral.policy.config import SandboxConfig
-    from corral.pool import Pool
-    from corral.spawn import Warden
-    from corral.streams import Chunk
+    from corral.runtime.outcome import Ending
+    from corral.runtime.pool import Pool
+    from corral.runtime.processes import Warden
+    from corral.runtime.streams import Chunk
+    from corral.runtime.waiters import OnOutput
 
     OnResult = Callable[[SandboxResult], object]
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 from collections import deque
 
-from corral.capture import Capture
+from corral.runtime.capture import Capture
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corral.capture import Captured
     from corral.guard.host import Shown
     from corral.policy.config import SandboxConfig
+    from corral.runtime.capture import Captured
 
 MAX_KEPT_OUTPUTS = 16  # of one sandbox, against a session that fills the disk one long output at a time
 LOOK_BYTES = 1 << 20  # between two looks at what is free on the disk

@@ -16,15 +16,15 @@ from time import monotonic
 
 from corral.containment import protocol
 from corral.model.errors import ContainmentError
-from corral.spawn import Keeper, Warden
+from corral.runtime.processes import Keeper, Warden
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Callable, Sequence
 
-    from corral.capture import Capture
     from corral.model.call import Connection, Violation
+    from corral.runtime.capture import Capture
 
     Inspect = Callable[..., tuple[Violation, ...]]
     Lend = Callable[[], Sequence[int]]

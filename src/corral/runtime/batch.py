@@ -10,21 +10,21 @@ from signal import SIGKILL
 from time import time
 
 from corral._lib.records import Record, frozen
-from corral.executor import executor_named, stream
 from corral.model.call import Call, Verdict, Violation
 from corral.model.errors import CorralError
 from corral.model.result import SandboxResult
-from corral.outcome import facts_of
 from corral.policy.config import SandboxConfig
-from corral.throwaway import Throwaway
+from corral.runtime.executor import executor_named, stream
+from corral.runtime.outcome import facts_of
+from corral.runtime.tempdirs import Throwaway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any, Self
 
-    from corral.executor import Executor
-    from corral.handle import Handle
+    from corral.runtime.executor import Executor
+    from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
     from corral.transaction import Transaction
 
@@ -165,7 +165,7 @@ class Here:
         return SandboxResult(exit_code=128 + SIGKILL, signal=int(SIGKILL), violations=(violation,), **facts)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        from corral.parcel import pack  # noqa: PLC0415  only what runs elsewhere is sent
+        from corral.runtime.project_archive import pack  # noqa: PLC0415  only what runs elsewhere is sent
 
         config = self._box.config
         # Not the config itself, which would be looked for in a place where there is no such directory.
@@ -184,7 +184,7 @@ class Elsewhere:
 
     def begin(self) -> Runner:
         """Unpack the project and open a sandbox in it."""
-        from corral.parcel import unpack  # noqa: PLC0415  as above
+        from corral.runtime.project_archive import unpack  # noqa: PLC0415  as above
 
         place = Throwaway("corral-project-")
         try:

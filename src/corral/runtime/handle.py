@@ -10,8 +10,8 @@ from signal import valid_signals
 from time import monotonic
 
 from corral.containment import protocol
-from corral.driver import NEVER, Driver
-from corral.streams import Streams
+from corral.runtime.driver import NEVER, Driver
+from corral.runtime.streams import Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Generator, Iterator
     from typing import Any, Self
 
-    from corral.driver import OnResult
     from corral.model.result import SandboxResult
-    from corral.streams import Chunk
+    from corral.runtime.driver import OnResult
+    from corral.runtime.streams import Chunk
 
 
 class Handle(Driver):

@@ -12,15 +12,15 @@ from _struct import pack
 from errno import EIO, EPIPE
 from stat import S_ISCHR, S_ISFIFO
 
-from corral.capture import STDERR, STDOUT, STREAM_NAMES
 from corral.containment import protocol
+from corral.runtime.capture import STDERR, STDOUT, STREAM_NAMES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
     from typing import Any
 
-    from corral.capture import Capture
+    from corral.runtime.capture import Capture
 
     Chunk = tuple[str, bytes]
 

@@ -1,0 +1,1 @@
+"""The host side of one command: launch, pool, driver, handle, streams, capture."""
