@@ -12,15 +12,14 @@ import jsonschema
 import pytest
 
 import corral as package
-from corral import transaction
 from corral._lib.terminal import Terminal
 from corral.audit import ledger
 from corral.cli.changetext import bounded, diff_lines
 from corral.cli.person import AGENT_VARIABLES
-from corral.transactions import place
-from corral.transactions.applying import Applied
+from corral.transactions import transaction, workspace
+from corral.transactions.apply import Applied
 from corral.transactions.changes import Change, summary
-from corral.transactions.staging import Refused
+from corral.transactions.stage import Refused
 from screen import Screen
 
 CORRAL = (sys.executable, "-m", "corral")
@@ -253,8 +252,8 @@ def test_all_that_waits_is_discarded_at_once(project: Path) -> None:
 
 @pytest.mark.parametrize("words", [("try",), ("run", "--try")], ids=["where nobody is asked", "from a hook"])
 def test_where_too_many_wait_nothing_is_run(words: tuple[str, ...], project: Path) -> None:
-    for _ in range(place.MAX_WAITING):
-        left = place.make(str(project), (), os.environ)
+    for _ in range(workspace.MAX_WAITING):
+        left = workspace.make(str(project), (), os.environ)
         left.begin()
         left.keep({"commands": [], "changes": [], "bytes": 0})
         left.release()
@@ -267,7 +266,7 @@ def test_where_too_many_wait_nothing_is_run(words: tuple[str, ...], project: Pat
 
 def test_a_transaction_that_another_process_is_at_work_on_is_said_to_be_so(project: Path) -> None:
     corral(project, "try", "--", "touch", "one")
-    held = place.waiting(str(project), os.environ)
+    held = workspace.waiting(str(project), os.environ)
     done = corral(project, "apply", held.id)
     assert (done.returncode, f"at work on transaction {held.id}" in done.stderr) == (125, True)
     held.release()

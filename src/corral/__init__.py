@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from corral.policy.config import Audit, Containment, Limits, Output, SandboxConfig
     from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
-    from corral.transaction import Transaction
+    from corral.transactions.transaction import Transaction
 
 __version__ = "0.1.0"
 
@@ -48,7 +48,7 @@ _HOME = {
     "SandboxConfig": "policy.config",
     "SandboxResult": "model.result",
     "TIMED_OUT_EXIT_CODE": "model.call",
-    "Transaction": "transaction",
+    "Transaction": "transactions.transaction",
     "TransactionError": "model.errors",
     "Usage": "model.call",
     "Verdict": "model.call",

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from corral.runtime.handle import Handle
     from corral.runtime.processes import Warden
     from corral.runtime.waiters import OnOutput
-    from corral.transaction import Transaction
-    from corral.transactions.applying import Applied
-    from corral.transactions.book import Entry
-    from corral.workshop import Workshop
+    from corral.transactions.apply import Applied
+    from corral.transactions.spares import Workshop
+    from corral.transactions.transaction import Transaction
+    from corral.transactions.undo_store import Entry
 
     OnAsk = Callable[[Call, Verdict], bool | Awaitable[bool]]
 
@@ -265,8 +265,8 @@ class Sandbox:
 
     def transaction(self) -> Transaction:
         """Begin a transaction: what its calls do to the project is kept apart until `apply`, and gone without."""
-        from corral.transaction import Transaction, judged_as  # noqa: PLC0415  most sandboxes have none
-        from corral.workshop import Workshop  # noqa: PLC0415  as above
+        from corral.transactions.spares import Workshop  # noqa: PLC0415  as above
+        from corral.transactions.transaction import Transaction, judged_as  # noqa: PLC0415  most sandboxes have none
 
         if self._within is None:
             config = judged_as(self.config)
@@ -291,13 +291,13 @@ class Sandbox:
 
     def undo(self, id: str = "") -> Applied:  # noqa: A002  what history and results call it
         """Restore what was there before the transaction that was applied last, or the one whose id begins so."""
-        from corral.transactions.applying import undo  # noqa: PLC0415  as above
+        from corral.transactions.apply import undo  # noqa: PLC0415  as above
 
         return undo(self.config.project_root, os.environ, id)
 
     def history(self) -> list[Entry]:
         """Return the transactions that were applied to the project, the latest first."""
-        from corral.transactions.applying import history  # noqa: PLC0415  as above
+        from corral.transactions.apply import history  # noqa: PLC0415  as above
 
         return history(self.config.project_root, os.environ)
 

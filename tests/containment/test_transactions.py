@@ -13,8 +13,8 @@ from attempt import must_hold
 
 from corral import Containment, ContainmentError, Limits, Sandbox, TransactionError
 from corral.containment.filesystem import persistent_scratch
-from corral.transactions import place, staging
-from corral.transactions.applying import Look, apply
+from corral.transactions import stage, workspace
+from corral.transactions.apply import Look, apply
 from observe import eventually
 
 PYTHON = sys._base_executable
@@ -216,8 +216,8 @@ def test_nothing_is_left_of_a_transaction_that_was_not_applied(held: Sandbox, pr
 
 
 def test_a_place_whose_process_was_killed_is_removed_by_the_next(held: Sandbox, project: Path) -> None:
-    left = place.make(str(project), (), os.environ)
-    kept = place.make(str(project), (), os.environ)
+    left = workspace.make(str(project), (), os.environ)
+    kept = workspace.make(str(project), (), os.environ)
     kept.keep({})
     left.release()
     kept.release()
@@ -372,7 +372,7 @@ def test_a_waiting_transaction_knows_the_directories_that_were_there(held: Sandb
         tx.keep()
     (project / "deep" / "er").rename(project / "aside")
     (project / "other").rename(project / "deep" / "er")
-    waiting = place.waiting(str(project), os.environ)
+    waiting = workspace.waiting(str(project), os.environ)
     waiting.facts()
     with Look(str(project), waiting, ()) as look:
         assert [conflict.path for conflict in apply(look, os.environ, None, ()).conflicts] == ["deep/er/leaf"]
@@ -420,11 +420,11 @@ def test_what_waits_for_an_answer_outlives_its_sandbox(held: Sandbox, project: P
         tx.run(["sh", "-c", "echo new >new"])
         tx.keep()
     held.close()
-    waiting = place.waiting(str(project), os.environ)
+    waiting = workspace.waiting(str(project), os.environ)
     assert (waiting.id, waiting.facts()["commands"]) == (tx.id, ["sh -c echo new >new"])
     waiting.remove()
     with pytest.raises(TransactionError, match="no transaction waits"):
-        place.waiting(str(project), os.environ)
+        workspace.waiting(str(project), os.environ)
 
 
 def test_a_method_that_somebody_put_over_the_sandboxs_own_does_not_lead_out(held: Sandbox, project: Path) -> None:
@@ -470,7 +470,7 @@ def test_a_file_that_was_handed_on_open_is_not_the_projects(
     is_shared: bool, held: Sandbox, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_shared:
-        monkeypatch.setattr(staging, "_may_be_written", lambda _: False)
+        monkeypatch.setattr(stage, "_may_be_written", lambda _: False)
     with (
         held.transaction() as other,
         held.transaction() as one,

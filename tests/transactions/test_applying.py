@@ -9,8 +9,9 @@ import pytest
 from worlds import World, owner, tree
 
 from corral.model.errors import PolicyError, TransactionError
-from corral.transactions import book, place
-from corral.transactions.applying import history, undo
+from corral.transactions import undo_store
+from corral.transactions import workspace as place
+from corral.transactions.apply import history, undo
 
 
 def test_what_is_applied_is_what_the_calls_saw(world: World) -> None:
@@ -517,18 +518,18 @@ def test_a_chain_too_deep_is_refused_and_not_walked(world: World) -> None:
 
 
 def test_history_is_bounded_by_number_age_and_size(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "MAX_KEPT", 2)
+    monkeypatch.setattr(undo_store, "MAX_KEPT", 2)
     layer = Path(world.held.layer)
     for number in range(4):
         (layer / f"file-{number}").write_text("x\n")
         assert world.apply([f"file-{number}"]).ok
     root = str(world.root)
     assert [entry.changes[0]["path"] for entry in history(root, world.environ)] == ["file-3", "file-2"]
-    monkeypatch.setattr(book, "MAX_KEPT_BYTES", 1)
+    monkeypatch.setattr(undo_store, "MAX_KEPT_BYTES", 1)
     (layer / "changed").write_text("x\n")
     assert world.apply(["changed"]).ok
     assert [entry.changes[0]["path"] for entry in history(root, world.environ)] == ["changed"]
-    monkeypatch.setattr(book, "KEPT_SECONDS", -1.0)
+    monkeypatch.setattr(undo_store, "KEPT_SECONDS", -1.0)
     (layer / "deleted").unlink()
     assert world.apply(["deleted"]).ok
     assert history(root, world.environ) == []

@@ -12,8 +12,8 @@ import pytest
 from steps import at_step, is_clean, made
 from worlds import World, owner, tree
 
-from corral.transactions.applying import history, undo
-from corral.transactions.book import recover
+from corral.transactions.apply import history, undo
+from corral.transactions.undo_store import recover
 
 pytestmark = pytest.mark.real
 

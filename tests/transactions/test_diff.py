@@ -9,8 +9,8 @@ import pytest
 from worlds import World, owner
 
 from corral.transactions import changes, diff
-from corral.transactions.deltas import same_bytes
 from corral.transactions.diff import quoted
+from corral.transactions.scan import same_bytes
 
 CASES = {
     "a line changed": ("one\ntwo\nthree\n", "one\n2\nthree\n", "@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"),

@@ -14,7 +14,7 @@ from steps import at_step, is_clean, made
 from worlds import tree
 
 from corral.model.errors import TransactionError
-from corral.transactions.applying import history, undo
+from corral.transactions.apply import history, undo
 
 pytestmark = pytest.mark.real
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import World, owner
 
-from corral.transactions.applying import undo
-from corral.transactions.gitindex import parsed
+from corral.transactions.apply import undo
+from corral.transactions.git_index import parsed
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.transactions import lines
-from corral.transactions.lines import Budget, differing
+from corral.transactions import line_diff
+from corral.transactions.line_diff import Budget, differing
 
 # Each line has its like, and each like leads astray.
 SLOW = [[*Random(seed).choices("abcdefghijklmnopqrstuvwxyz", k=2999), str(seed)] for seed in range(2)]
@@ -39,7 +39,7 @@ def test_what_is_alike_is_alike_and_as_much_as_can_be(old: list[str], new: list[
 def test_texts_that_are_made_to_be_slow_stand_whole_against_each_other() -> None:
     budget = Budget()
     assert differing(["x", "a", *SLOW[0]], ["x", "b", *SLOW[1]], budget) == [(1, 3002, 1, 3002)]
-    assert budget.steps == lines.MAX_ALL_STEPS - lines.MAX_STEPS
+    assert budget.steps == line_diff.MAX_ALL_STEPS - line_diff.MAX_STEPS
 
 
 def test_a_slide_over_many_equal_lines_is_work_too() -> None:
@@ -47,12 +47,12 @@ def test_a_slide_over_many_equal_lines_is_work_too() -> None:
     new = [f"{number % 5}" for number in range(1000)] + ["same"] * 100_000 + ["z"]
     budget = Budget()
     differing(old, new, budget)
-    assert budget.steps >= lines.MAX_ALL_STEPS - lines.MAX_STEPS
+    assert budget.steps >= line_diff.MAX_ALL_STEPS - line_diff.MAX_STEPS
 
 
 def test_the_work_for_all_texts_together_is_bounded() -> None:
     budget = Budget()
-    for _ in range(lines.MAX_ALL_STEPS // lines.MAX_STEPS):
+    for _ in range(line_diff.MAX_ALL_STEPS // line_diff.MAX_STEPS):
         differing(*SLOW, budget)
     assert budget.steps == 0
     # From then on what differs is shown whole.

@@ -8,9 +8,9 @@ import pytest
 from worlds import World, owner, tree
 
 from corral.model.errors import TransactionError
-from corral.transactions import book
-from corral.transactions.applying import history, undo
-from corral.transactions.identity import identity
+from corral.transactions import undo_store
+from corral.transactions.apply import history, undo
+from corral.transactions.dir_identity import identity
 
 
 def folders(root: Path, *names: str) -> None:
@@ -78,7 +78,7 @@ def test_what_was_begun_is_not_completed_in_another_project(world: World, monkey
 
 
 def test_without_its_identity_something_is_put_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(book, "identity", lambda _: "")
+    monkeypatch.setattr(undo_store, "identity", lambda _: "")
     (Path(world.held.layer) / "deleted").unlink()
     assert world.apply().ok
     replace_project(world)

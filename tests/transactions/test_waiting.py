@@ -8,14 +8,14 @@ from worlds import World
 
 from corral.containment.filesystem import scratch
 from corral.model.errors import TransactionError
-from corral.transactions import place
-from corral.transactions.applying import history, undo
-from corral.transactions.book import Book
+from corral.transactions import workspace
+from corral.transactions.apply import history, undo
+from corral.transactions.undo_store import Book
 
 
 def leave(world: World, size: int = 0, writable: tuple[str, ...] = ()) -> str:
     """Leave a transaction waiting, and return its id."""
-    made = place.make(str(world.root), writable, world.environ)
+    made = workspace.make(str(world.root), writable, world.environ)
     made.begin()
     made.keep({"commands": [], "changes": [], "bytes": size})
     made.release()
@@ -23,31 +23,31 @@ def leave(world: World, size: int = 0, writable: tuple[str, ...] = ()) -> str:
 
 
 def ids(world: World) -> set[str]:
-    found = place.pending(str(world.root), world.environ)
+    found = workspace.pending(str(world.root), world.environ)
     for each in found:
         each.release()
     return {each.id for each in found}
 
 
 def test_no_more_begin_than_may_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "MAX_WAITING", 3)
+    monkeypatch.setattr(workspace, "MAX_WAITING", 3)
     for _ in range(3):
-        place.refuse_more(str(world.root), world.environ)
+        workspace.refuse_more(str(world.root), world.environ)
         leave(world)
     with pytest.raises(TransactionError, match=r"3 transactions with 0 MiB wait .* corral discard --all"):
-        place.refuse_more(str(world.root), world.environ)
+        workspace.refuse_more(str(world.root), world.environ)
     # Another project has its own.
     other = World(world.top / "other", world.environ)
-    place.refuse_more(str(other.root), world.environ)
+    workspace.refuse_more(str(other.root), world.environ)
 
 
 def test_no_more_bytes_wait_than_may(world: World) -> None:
     leave(world, 1 << 30)
     leave(world, 1 << 30)
-    place.refuse_more(str(world.root), world.environ)
+    workspace.refuse_more(str(world.root), world.environ)
     leave(world, 1)
     with pytest.raises(TransactionError, match="3 transactions with 2048 MiB wait"):
-        place.refuse_more(str(world.root), world.environ)
+        workspace.refuse_more(str(world.root), world.environ)
 
 
 def test_what_was_put_elsewhere_since_commands_may_write_the_cache_is_found(world: World, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_what_was_put_elsewhere_since_commands_may_write_the_cache_is_found(worl
 
 
 def test_what_another_version_left_is_no_error_and_not_applied(world: World) -> None:
-    left = place.make(str(world.root), (), world.environ)
+    left = workspace.make(str(world.root), (), world.environ)
     (Path(left.path) / "pending").write_bytes(b"no such thing")
     left.release()
     assert ids(world) == set()
@@ -91,18 +91,18 @@ def test_an_id_that_several_begin_with_undoes_none(world: World) -> None:
 
 def test_what_is_not_yet_locked_is_not_removed_by_who_cleans(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     above = os.path.dirname(world.held.path)
-    lock = place.flock
+    lock = workspace.flock
 
     def cleaned_meanwhile(descriptor: int, how: int) -> None:
-        monkeypatch.setattr(place, "flock", lock)
-        place.clean(above)
+        monkeypatch.setattr(workspace, "flock", lock)
+        workspace.clean(above)
         lock(descriptor, how)
 
-    monkeypatch.setattr(place, "flock", cleaned_meanwhile)
-    made = place.make(str(world.root), (), world.environ)
+    monkeypatch.setattr(workspace, "flock", cleaned_meanwhile)
+    made = workspace.make(str(world.root), (), world.environ)
     assert Path(made.path, "upper").is_dir()
     made.remove()
     (Path(above) / ".00").mkdir()
     os.utime(Path(above) / ".00", (1, 1))
-    place.clean(above)
+    workspace.clean(above)
     assert os.listdir(above) == [world.held.id]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.transactions import copying, place
-from corral.transactions.applying import Applied, Look, apply
-from corral.transactions.book import Book
+from corral.transactions import copying, workspace
+from corral.transactions.apply import Applied, Look, apply
 from corral.transactions.changes import Change
+from corral.transactions.undo_store import Book
 
 Tree = dict[str, tuple[object, ...]]
 
@@ -44,7 +44,7 @@ class World:
         self.root = top / "project"
         self.root.mkdir(parents=True)
         self.environ = environ
-        self.place: place.Place | None = None
+        self.place: workspace.Place | None = None
 
     def fill(self) -> None:
         """Put something of every kind into the project."""
@@ -60,7 +60,7 @@ class World:
 
     def begin(self) -> Path:
         """Begin a transaction, and return the copy that its calls would see."""
-        self.place = place.make(str(self.root), (), self.environ)
+        self.place = workspace.make(str(self.root), (), self.environ)
         self.place.begin()
         copying.copy_tree(str(self.root), self.place)
         return Path(self.place.layer)
@@ -84,7 +84,7 @@ class World:
         (copy / "folder").chmod(0o700)
 
     @property
-    def held(self) -> place.Place:
+    def held(self) -> workspace.Place:
         """The transaction's place."""
         assert self.place is not None
         return self.place

@@ -8,9 +8,9 @@ import sys
 from corral.cli.trying import TAKE_BACK, note, refuse_agents, told
 from corral.containment.plan import Holding
 from corral.policy.loader import load
-from corral.transaction import noted
-from corral.transactions.applying import Look, apply
-from corral.transactions.place import waiting
+from corral.transactions.apply import Look, apply
+from corral.transactions.transaction import noted
+from corral.transactions.workspace import waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from corral.transactions.changes import summary
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral._lib.terminal import Terminal
-    from corral.transactions.applying import Applied
+    from corral.transactions.apply import Applied
     from corral.transactions.changes import Change
 
 MAX_LINES = 200  # of a diff that nobody asked to see whole

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from corral.model.result import SandboxResult
     from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
-    from corral.transaction import Transaction
+    from corral.transactions.transaction import Transaction
 
 NOTICE_SECONDS = 0.1  # how long a signal may wait until it is handed on
 DEFAULT_SIZE = (24, 80)

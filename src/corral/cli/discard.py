@@ -8,8 +8,8 @@ import sys
 from corral.cli.trying import note, refuse_inside
 from corral.model.render_result import json_text
 from corral.policy.loader import load
-from corral.transaction import noted
-from corral.transactions.place import pending, waiting
+from corral.transactions.transaction import noted
+from corral.transactions.workspace import pending, waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

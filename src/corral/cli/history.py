@@ -12,16 +12,16 @@ from corral.cli.trying import refuse_inside
 from corral.model.errors import TransactionError
 from corral.model.render_result import json_text
 from corral.policy.config import checked_root
-from corral.transactions.applying import Look, history
+from corral.transactions.apply import Look, history
 from corral.transactions.changes import Change, summary
-from corral.transactions.place import pending
+from corral.transactions.workspace import pending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
     from corral._lib.terminal import Terminal
-    from corral.transactions.place import Place
+    from corral.transactions.workspace import Place
 
 STYLES = {"applied": "allow", "undone": "dim", "waits": "ask", "kept": "deny"}
 

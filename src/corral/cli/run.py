@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from corral.model.result import SandboxResult
     from corral.policy.config import SandboxConfig
     from corral.policy.pending_calls import Pending
-    from corral.transaction import Transaction
+    from corral.transactions.transaction import Transaction
 
 
 def main(options: argparse.Namespace) -> int:
@@ -166,8 +166,8 @@ def _driven(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[Sand
 def _tried(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[SandboxResult, None]:
     """Run in a transaction whose changes wait for the owner, as a hook wants it for what cannot be taken back."""
     from corral.cli.trying import note  # noqa: PLC0415  most calls change the project itself
-    from corral.transaction import leave_waiting  # noqa: PLC0415  as above
-    from corral.transactions.place import refuse_more  # noqa: PLC0415  as above
+    from corral.transactions.transaction import leave_waiting  # noqa: PLC0415  as above
+    from corral.transactions.workspace import refuse_more  # noqa: PLC0415  as above
 
     refuse_more(box.config.project_root, os.environ)
     with box.transaction() as tx:

@@ -20,9 +20,9 @@ from corral.cli.run import Record, drive, tell_violations
 from corral.model.errors import AuditError, CorralError, TransactionError
 from corral.model.render_result import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text
 from corral.sandbox import Sandbox
-from corral.transaction import noted
 from corral.transactions.changes import summary
-from corral.transactions.place import refuse_more
+from corral.transactions.transaction import noted
+from corral.transactions.workspace import refuse_more
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from corral.model.call import Call
     from corral.model.result import SandboxResult
     from corral.policy.config import SandboxConfig
-    from corral.transaction import Transaction
-    from corral.transactions.applying import Applied
+    from corral.transactions.apply import Applied
+    from corral.transactions.transaction import Transaction
 
 TAKE_BACK = "to take it back: corral undo"
 YES, KEEP, SHOW = ("y", "yes"), ("k", "keep"), ("s", "show")

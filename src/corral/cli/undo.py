@@ -6,8 +6,8 @@ import os
 
 from corral.cli.trying import note, refuse_agents, told
 from corral.policy.loader import load
-from corral.transaction import noted
-from corral.transactions.applying import undo
+from corral.transactions.apply import undo
+from corral.transactions.transaction import noted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

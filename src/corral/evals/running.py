@@ -19,7 +19,7 @@ from corral.runtime.batch import Runner
 from corral.runtime.tempdirs import Throwaway
 from corral.runtime.testing import kept_in
 from corral.sandbox import Sandbox
-from corral.transaction import judged_as
+from corral.transactions.transaction import judged_as
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from corral.evals.task import Task
     from corral.model.result import SandboxResult
-    from corral.transaction import Transaction
+    from corral.transactions.transaction import Transaction
 
 MAX_EXCERPT = 1000  # characters of what a call printed, kept where it is not as expected
 MAX_READ = 16 * 1024 * 1024  # bytes of a file that is looked at afterwards

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.sandbox import Sandbox
-    from corral.transaction import Transaction
-    from corral.transactions.applying import Applied
+    from corral.transactions.apply import Applied
     from corral.transactions.changes import Change
+    from corral.transactions.transaction import Transaction
 
 WAYS = APPLY, DISCARD, UNDO = "apply", "discard", "undo"
 KINDS = ("added", "changed", "deleted", "mode", "link", "time")

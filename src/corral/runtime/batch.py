@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from corral.runtime.executor import Executor
     from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
-    from corral.transaction import Transaction
+    from corral.transactions.transaction import Transaction
 
 ID_BYTES = 16
 MAX_TRIES = 3  # of a call that may be repeated, against one that takes its warden with it each time

@@ -6,7 +6,7 @@ import os
 import stat
 
 from corral._lib.records import Record, frozen
-from corral.transactions.deltas import facts_of, same_bytes
+from corral.transactions.scan import facts_of, same_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral._lib.dirfd_tree import Tree
-    from corral.transactions.deltas import Delta, Facts
+    from corral.transactions.scan import Delta, Facts
 
 # Of what is compared for renames, against a layer of a million files that are almost equal.
 MAX_PAIRS = 2_000

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corral.transactions.place import Place
+    from corral.transactions.workspace import Place
 
 BLOCK_BYTES = 1 << 22
 _FICLONE = 0x40049409

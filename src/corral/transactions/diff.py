@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from corral.transactions.lines import Budget, differing
+from corral.transactions.line_diff import Budget, differing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from corral._lib.dirfd_tree import Tree
     from corral.transactions.changes import Change
-    from corral.transactions.lines import Span
+    from corral.transactions.line_diff import Span
 
 MAX_FILE_BYTES = 1 << 20
 MAX_DIFF_CHARACTERS = 1 << 24  # of all together, against a layer that takes the host's memory

@@ -10,9 +10,9 @@ import os
 
 from corral._lib.dirfd_tree import Tree, split
 from corral._lib.records import Record, frozen
-from corral.transactions import renames
+from corral.transactions import rename
 from corral.transactions.copying import change_mode
-from corral.transactions.deltas import Facts, facts_of
+from corral.transactions.scan import Facts, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,13 +130,13 @@ class Hands:
             raise ConflictError(operation.path)
         try:
             if operation.what == "add":
-                renames.move(self.slots, operation.slot, self.project, operation.path)
+                rename.move(self.slots, operation.slot, self.project, operation.path)
             elif operation.what == "delete":
-                renames.move(self.project, operation.path, self.slots, operation.slot)
-                self._put_back_another(operation, renames.move)
+                rename.move(self.project, operation.path, self.slots, operation.slot)
+                self._put_back_another(operation, rename.move)
             else:
-                renames.exchange(self.slots, operation.slot, self.project, operation.path)
-                self._put_back_another(operation, renames.exchange)
+                rename.exchange(self.slots, operation.slot, self.project, operation.path)
+                self._put_back_another(operation, rename.exchange)
         except (FileExistsError, FileNotFoundError, NotADirectoryError):
             raise ConflictError(operation.path) from None
 

@@ -12,7 +12,7 @@ from corral.guard.rules.loader import effects, profile_names
 from corral.model.errors import CorralError
 from corral.model.render_result import Reasoning
 from corral.policy.loader import load
-from corral.transaction import judged_as
+from corral.transactions.transaction import judged_as
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

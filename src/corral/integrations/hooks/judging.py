@@ -140,7 +140,7 @@ def _can_be_tried(asked: Asked, call: Call, config: SandboxConfig, machine: Mach
     """Say whether a call is asked about only because it cannot be taken back, and the owner lets such calls be tried."""
     if config.containment.destructive != "try" or not asked.rewrites or asked.is_typed:
         return False
-    from corral.transaction import judged_as  # noqa: PLC0415  most calls are not asked about
+    from corral.transactions.transaction import judged_as  # noqa: PLC0415  most calls are not asked about
 
     return vet(call, judged_as(config), machine).allowed
 

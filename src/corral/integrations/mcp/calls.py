@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from corral.model.call import Verdict
     from corral.model.result import SandboxResult
     from corral.runtime.handle import Handle
-    from corral.transaction import Transaction
+    from corral.transactions.transaction import Transaction
 
 KEEP_ALIVE_SECONDS = 5.0  # clients give up on a call that says nothing for about a minute
 LAST_LINE_COLUMNS = 200

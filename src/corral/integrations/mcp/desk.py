@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from corral.integrations.mcp.jobs import Job
     from corral.model.call import Call, Verdict
     from corral.policy.config import SandboxConfig
-    from corral.transaction import Transaction
+    from corral.transactions.transaction import Transaction
 
 MAX_PLACES = 8  # project roots at a time; each has a keeper of its own
 MAX_OUTPUT_BYTES = 32 * 1024  # of each stream in a result; what is more is in a file
@@ -87,7 +87,7 @@ class Place:
 
     def can_be_tried(self, call: Call) -> bool:
         """Say whether a call runs in a transaction, whose changes wait for the owner, instead of being asked about."""
-        from corral.transaction import can_be_tried  # noqa: PLC0415  most owners want to be asked
+        from corral.transactions.transaction import can_be_tried  # noqa: PLC0415  most owners want to be asked
 
         return can_be_tried(self.box, call) and not self.is_approved(
             call, self.box.check(call.argv, shell=call.shell, cwd=call.cwd)
@@ -95,14 +95,14 @@ class Place:
 
     def transaction(self) -> Transaction:
         """Begin a transaction whose changes will wait for the owner, unless too many do."""
-        from corral.transactions.place import refuse_more  # noqa: PLC0415  as above
+        from corral.transactions.workspace import refuse_more  # noqa: PLC0415  as above
 
         refuse_more(self.box.config.project_root, os.environ)
         return self.box.transaction()
 
     def leave_waiting(self, tx: Transaction) -> str:
         """Keep what a transaction changed for the owner, and return what the agent is told."""
-        from corral.transaction import leave_waiting  # noqa: PLC0415  as above
+        from corral.transactions.transaction import leave_waiting  # noqa: PLC0415  as above
 
         fields, said = leave_waiting(tx)
         log = audit_log.Log(self.policy.config, event="transaction", environ=self._environ)

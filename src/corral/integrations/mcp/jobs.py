@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corral.integrations.mcp.desk import Place
     from corral.model.result import SandboxResult
     from corral.runtime.handle import Handle
-    from corral.transaction import Transaction
+    from corral.transactions.transaction import Transaction
 
 MAX_RUNNING = 16  # at a time, of all sessions
 MAX_KNOWN = 64  # those that have ended included, whose output can still be read

@@ -8,18 +8,18 @@ from fcntl import F_RDLCK, F_SETLEASE, fcntl
 
 from corral._lib.dirfd_tree import Tree, split
 from corral._lib.records import Record, frozen
-from corral.transactions import gitindex, renames
+from corral.transactions import git_index, rename
 from corral.transactions.copying import change_mode, copy_one, dress
-from corral.transactions.deltas import Facts, facts_of
-from corral.transactions.guarded import holds_protected
 from corral.transactions.journal import Operation, found_at, is_it
+from corral.transactions.protected_paths import holds_protected
+from corral.transactions.scan import Facts, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.transactions.deltas import Delta
-    from corral.transactions.guarded import Guarded
+    from corral.transactions.protected_paths import Guarded
+    from corral.transactions.scan import Delta
 
     Dress = tuple[str, Facts, Facts]  # a path, and what its mode, owner and times are and shall be
 
@@ -48,9 +48,9 @@ class Stage:
         self.conflicts: list[Refused] = []
         self.refused: list[Refused] = []
         self._links: dict[tuple[int, int], str] = {}
-        self._swaps = renames.can_exchange(slots)
+        self._swaps = rename.can_exchange(slots)
         # Whether what is new may be the layer's own file: not where the layer stays.
-        self.shares = renames.mount_of(layer.descriptor) == renames.mount_of(slots.descriptor)
+        self.shares = rename.mount_of(layer.descriptor) == rename.mount_of(slots.descriptor)
         self._closed: list[Dress] = []  # directories that are closed again when they are in their place
         self._led: set[str] = set()  # directories that are made on the way
         self._touched: dict[str, None] = {}  # directories in which names come or go
@@ -337,7 +337,7 @@ def print_of(tree: Tree, path: str) -> str:
     found = tree.status(path)
     if found is None:
         return ""
-    said = gitindex.said_by(tree, path, found)
+    said = git_index.said_by(tree, path, found)
     hashed = blake2b(said, digest_size=16)
     if said:
         return hashed.hexdigest()

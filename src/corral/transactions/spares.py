@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock, start_new_thread
 
-from corral.branch import Branch
-from corral.transactions import copying, place
-from corral.transactions.book import recover
+from corral.transactions import copying, workspace
+from corral.transactions.pool import Branch
+from corral.transactions.undo_store import recover
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,12 +144,12 @@ class Workshop:
         config = self._holding.config
         if not self._cleaned:
             recover(config.project_root, os.environ)
-        made = place.make(config.project_root, config.containment.write, os.environ)
+        made = workspace.make(config.project_root, config.containment.write, os.environ)
         if not self._cleaned:
             self._cleaned = True
-            place.clean(os.path.dirname(made.path))
+            workspace.clean(os.path.dirname(made.path))
         try:
-            place.refuse_without_attributes(made.layer)
+            workspace.refuse_without_attributes(made.layer)
             refusal = self._trunk.lay(made.path)
         except OSError as error:
             refusal = error.errno or 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from corral._lib.dirfd_tree import Tree
-    from corral.transactions.deltas import Delta
+    from corral.transactions.scan import Delta
 
 _MAKE_ONE = frozenset({"HEAD", "objects", "refs"})
 # Directories that are protected in part; what stands for one and is none leads to names that nobody looks at.

@@ -16,7 +16,7 @@ from corral._lib.dirfd_tree import Tree
 from corral.containment.filesystem import persistent_scratch, scratch
 from corral.containment.kernel.overlay import COPY, UPPER, WORK
 from corral.model.errors import ContainmentError, TransactionError
-from corral.transactions.identity import identity
+from corral.transactions.dir_identity import identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

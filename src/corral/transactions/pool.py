@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from corral.model.call import Violation
     from corral.runtime.pool import Inspect
     from corral.runtime.processes import Warden
-    from corral.transactions.place import Place
+    from corral.transactions.workspace import Place
 
 
 class Branch(Pool):

@@ -13,7 +13,7 @@ from corral.guard.evaluate import vet
 from corral.guard.rules.loader import Profile, profile_named
 from corral.model.call import Decision, Violation
 from corral.model.errors import TransactionError
-from corral.transactions.applying import MAX_NOTED_CHANGES, Applied, Look, apply
+from corral.transactions.apply import MAX_NOTED_CHANGES, Applied, Look, apply
 from corral.transactions.changes import summary
 
 TYPE_CHECKING = False
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, Self
 
-    from corral.branch import Branch
     from corral.containment.plan import Holding
     from corral.model.call import Call, Verdict
     from corral.model.result import SandboxResult
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
     from corral.transactions.changes import Change
-    from corral.workshop import Workshop
+    from corral.transactions.pool import Branch
+    from corral.transactions.spares import Workshop
 
 # What is asked about because it cannot be taken back: here it can.
 _TAKEN_BACK = ("history", "discard", "delete-root", "delete-inside")

@@ -18,11 +18,11 @@ from corral.containment.filesystem import scratch
 from corral.containment.kernel.syscalls import call
 from corral.model.errors import TransactionError
 from corral.policy import user_dirs
-from corral.transactions import renames
+from corral.transactions import rename
 from corral.transactions.copying import copy_all
-from corral.transactions.identity import identity
+from corral.transactions.dir_identity import identity
 from corral.transactions.journal import Hands, Operation, found_at, is_it
-from corral.transactions.staging import print_of
+from corral.transactions.stage import print_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Book:
 
     def _shares_mount(self) -> bool:
         with Tree(self.root) as project, Tree(self.path) as book:
-            return renames.mount_of(project.descriptor) == renames.mount_of(book.descriptor)
+            return rename.mount_of(project.descriptor) == rename.mount_of(book.descriptor)
 
     def write(self, id_: str, facts: Mapping[str, Any], operations: list[Operation]) -> None:
         """Write down what is to be done: from here on it is completed, or taken back as a whole."""

@@ -9,24 +9,24 @@ from time import time
 from corral._lib.dirfd_tree import Tree
 from corral._lib.records import Record, frozen
 from corral.model.errors import TransactionError
-from corral.transactions import deltas
-from corral.transactions.book import Book
+from corral.transactions import scan
 from corral.transactions.changes import Change, describe
 from corral.transactions.diff import unified
-from corral.transactions.guarded import Guarded
-from corral.transactions.identity import identity
+from corral.transactions.dir_identity import identity
 from corral.transactions.journal import found_at
-from corral.transactions.staging import Refused, Stage, ordered, print_of
+from corral.transactions.protected_paths import Guarded
+from corral.transactions.stage import Refused, Stage, ordered, print_of
+from corral.transactions.undo_store import Book
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from typing import Any, Self
 
-    from corral.transactions.book import Entry
-    from corral.transactions.deltas import Delta, Facts
     from corral.transactions.journal import Operation
-    from corral.transactions.place import Place
+    from corral.transactions.scan import Delta, Facts
+    from corral.transactions.undo_store import Entry
+    from corral.transactions.workspace import Place
 
 MAX_NOTED_CHANGES = 1_000  # in a project's history
 
@@ -70,7 +70,7 @@ class Look:
                 )
             # Where all was applied there is nothing left to look at.
             self.layer = Tree(place.path if place.is_spent else place.layer)
-            self.deltas = [] if place.is_spent else deltas.find(self.project, self.layer, place)
+            self.deltas = [] if place.is_spent else scan.find(self.project, self.layer, place)
         except BaseException:
             self.project.close()
             raise

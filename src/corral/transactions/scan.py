@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from corral._lib.dirfd_tree import Tree
-    from corral.transactions.place import Place
+    from corral.transactions.workspace import Place
 
 MAX_DELTAS = 1_000_000  # against a layer that takes the host's memory
 MAX_DEPTH = 256  # directories, against a chain too deep for any stack
