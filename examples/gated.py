@@ -1,7 +1,15 @@
 """Gates before any tool of a model: which may be used, whether what it changes was seen, how much it may still read."""
 
 from corral import Sandbox, SandboxConfig
-from corral.gates import Budget, BudgetGate, FileStates, GatedSandbox, ObservationLedger, Recency, ToolAllowlist
+from corral.integrations.gates import (
+    Budget,
+    BudgetGate,
+    FileStates,
+    GatedSandbox,
+    ObservationLedger,
+    Recency,
+    ToolAllowlist,
+)
 
 ledger = ObservationLedger(Budget(total=200))
 gates = (ToolAllowlist("run_command"), Recency(FileStates("."), must_read=True), BudgetGate(ledger, at_least=20))

@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from corral import Sandbox, SandboxConfig
-from corral.integrations.otel import instrument
+from corral.integrations.telemetry.otel import instrument
 
 spans = InMemorySpanExporter()  # yours would send them: OTLPSpanExporter()
 tracing = TracerProvider()

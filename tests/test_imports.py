@@ -20,7 +20,7 @@ STARTERS = {
     *(f"spawn{suffix}" for suffix in ("l", "le", "lp", "lpe", "v", "ve", "vp", "vpe")),
 }
 # Forks to parse a text under the kernel's limits; the child starts nothing.
-FORKS = SOURCE / "integrations" / "hooks" / "trial.py"
+FORKS = SOURCE / "integrations" / "hooks" / "parse_limit.py"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 

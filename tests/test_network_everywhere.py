@@ -99,7 +99,7 @@ def test_the_policy_is_shown_with_its_destinations(owner: Owner, port: int) -> N
 
 def test_a_client_of_mcp_reads_the_destinations(owner: Owner, port: int) -> None:
     pytest.importorskip("mcp", reason="the extra is not installed")
-    from corral.integrations.mcp.shapes import policy_data
+    from corral.integrations.mcp.schemas import policy_data
 
     data = json.loads(json.dumps(policy_data(load(str(owner.root), owner.environ))))
     assert data["containment"]["network"] == [f"own.example:{port}", "index.example:443"]
@@ -107,7 +107,7 @@ def test_a_client_of_mcp_reads_the_destinations(owner: Owner, port: int) -> None
 
 def test_nobody_who_reads_the_policy_reads_what_is_added_to_requests(owner: Owner) -> None:
     pytest.importorskip("mcp", reason="the extra is not installed")
-    from corral.integrations.mcp.shapes import policy_data
+    from corral.integrations.mcp.schemas import policy_data
     from corral.policy.render_policy import to_dict
 
     owner.policy(

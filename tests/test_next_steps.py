@@ -13,7 +13,7 @@ import pytest
 import alone
 from corral.cli import demo
 from corral.cli.nextsteps import install_steps, on_path, own_name, with_own_name
-from corral.integrations import placing
+from corral.integrations.hooks import locations
 
 REPOSITORY = Path(__file__).parents[1]
 EMPTY = {"PATH": "/nonexistent", "HOME": "/nonexistent"}
@@ -109,7 +109,7 @@ def test_clone_is_installed_elsewhere_first(
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     environ = {"PATH": str(tmp_path), "HOME": "/nonexistent"}
-    if not placing.is_misplaced(environ):
+    if not locations.is_misplaced(environ):
         pytest.skip("this corral is installed outside of any project")
     assert install_steps("codex", environ) == steps
 

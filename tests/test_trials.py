@@ -14,8 +14,8 @@ from corral.audit import audit_log, hook_trials, query
 from corral.audit.query import Wish
 from corral.cli.status import refusals
 from corral.integrations.canary import CANARY, REFUSED, calls_of, hook_checks
-from corral.integrations.hosts import HOSTS, USER, run_by, settings_path
-from corral.integrations.installing import apply, installed_hooks, plan_install
+from corral.integrations.hooks.install import apply, installed_hooks, plan_install
+from corral.integrations.hooks.registry import HOSTS, USER, run_by, settings_path
 
 NAMES = list(HOSTS)
 

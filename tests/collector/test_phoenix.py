@@ -17,8 +17,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 import corral
 from corral import Sandbox
-from corral.gates import GatedSandbox, Pattern, Patterns
-from corral.integrations.otel import instrument, record_ruling, tool_call
+from corral.integrations.gates import GatedSandbox, Pattern, Patterns
+from corral.integrations.telemetry.otel import instrument, record_ruling, tool_call
 
 PHOENIX = Path(corral.__file__).parents[2] / ".venv-collector" / "bin" / "phoenix"
 START_SECONDS = 120

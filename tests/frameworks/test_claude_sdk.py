@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from claude_agent_sdk import ClaudeAgentOptions
 
-from corral.integrations.claude_sdk import corral_hooks
+from corral.integrations.frameworks.claude_sdk import corral_hooks
 
 
 async def answer(root: Path, tool: str, **given: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from langchain_tests.integration_tests import SandboxIntegrationTests
 
-from corral.integrations.deepagents import CorralSandbox
+from corral.integrations.frameworks.deepagents import CorralSandbox
 
 # deepagents 0.7.32 itself, for every class on its BaseSandbox: its glob gives absolute paths and no directories, its write overwrites.
 OUTDATED = (

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from corral.gates import Pattern
 from corral.integrations.agentdemo.model import BY_KEY, DETERMINISTIC, name_for
 from corral.integrations.agentdemo.run import OWNERS_TESTS, Report, run_demo
+from corral.integrations.gates import Pattern
 
 REFUSALS = [
     ("sandbox", "name-sudo"),

@@ -17,7 +17,7 @@ from inspect_ai.util._sandbox.limits import override_max_exec_output_size
 from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
-from corral.integrations.inspect_ai import CorralSandboxEnvironment
+from corral.integrations.frameworks.inspect_ai import CorralSandboxEnvironment
 from corral.model.errors import PolicyError
 
 CANNOT_PASS = {"test_exec_as_user": "it adds a user to the machine; corral runs everything as one user"}

@@ -10,7 +10,7 @@ from langchain.agents.middleware.shell_tool import ShellSession
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 
-from corral.integrations.langchain import CorralExecutionPolicy
+from corral.integrations.frameworks.langchain import CorralExecutionPolicy
 
 
 @pytest.fixture

@@ -9,13 +9,17 @@ from minisweagent.environments import get_environment
 from minisweagent.exceptions import Submitted
 from minisweagent.models.test_models import DeterministicModel, make_output
 
-from corral.integrations.minisweagent import CorralEnvironment
+from corral.integrations.frameworks.minisweagent import CorralEnvironment
 
 
 @pytest.fixture
 def environment(project: Path) -> Iterator[CorralEnvironment]:
     made = get_environment(
-        {"environment_class": "corral.integrations.minisweagent.CorralEnvironment", "cwd": str(project), "timeout": 20}
+        {
+            "environment_class": "corral.integrations.frameworks.minisweagent.CorralEnvironment",
+            "cwd": str(project),
+            "timeout": 20,
+        }
     )
     yield made
     made.close()
@@ -119,5 +123,6 @@ def test_an_agent_is_refused_goes_on_and_submits(environment: CorralEnvironment,
     shown = [str(message["content"]) for message in agent.messages]
     assert any("sudo is on the denylist" in text for text in shown)
     assert (
-        agent.serialize()["info"]["config"]["environment_type"] == "corral.integrations.minisweagent.CorralEnvironment"
+        agent.serialize()["info"]["config"]["environment_type"]
+        == "corral.integrations.frameworks.minisweagent.CorralEnvironment"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from agents import ShellActionRequest, ShellCallData, ShellCommandRequest, ShellResult, ShellTool
 
-from corral.integrations.openai_agents import CorralShell
+from corral.integrations.frameworks.openai_agents import CorralShell
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from pydantic_ai.workspaces import Workspace, WorkspaceBackend, WorkspaceOutputLimitError, WorkspaceRef
 from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
 
-from corral.integrations.pydantic_ai import CorralWorkspaceBackend
+from corral.integrations.frameworks.pydantic_ai import CorralWorkspaceBackend
 
 
 @pytest.fixture

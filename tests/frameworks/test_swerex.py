@@ -26,7 +26,7 @@ from swerex.runtime.abstract import (
     WriteFileRequest,
 )
 
-from corral.integrations.swerex import CorralDeployment, CorralRuntime
+from corral.integrations.frameworks.swerex import CorralDeployment, CorralRuntime
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from observe import alive, unique_seconds

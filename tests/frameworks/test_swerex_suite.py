@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from swerex.runtime.abstract import BashAction, Command, CreateBashSessionRequest
 
-from corral.integrations.swerex import CorralRuntime
+from corral.integrations.frameworks.swerex import CorralRuntime
 
 # Fetched by `make test-frameworks`: the wheel has no tests.
 SUITE = Path(sys.prefix) / "swe-rex" / "tests"

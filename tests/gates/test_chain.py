@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import PolicyError
-from corral.gates import Chain, Refusal, Ruling, ToolCall
+from corral.integrations.gates import Chain, Refusal, Ruling, ToolCall
 from corral.model.call import Decision
 
 CALL = ToolCall("read_file", {"path": "a.py"}, "call-1")

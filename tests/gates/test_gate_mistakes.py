@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from corral import PolicyError
-from corral.gates import (
+from corral.integrations.gates import (
     Budget,
     BudgetGate,
     Chain,

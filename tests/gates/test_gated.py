@@ -14,7 +14,8 @@ import corral
 from corral import DENIED_EXIT_CODE, ContainmentError, Sandbox, SandboxResult
 from corral.audit.audit_log import Log, directory
 from corral.audit.ledger import LOG
-from corral.gates import (
+from corral.integrations.frameworks._common import arun_merged, run_merged
+from corral.integrations.gates import (
     Budget,
     BudgetGate,
     Chain,
@@ -30,8 +31,7 @@ from corral.gates import (
     ToolCall,
     noted,
 )
-from corral.gates.touched import touched
-from corral.integrations.workbench import arun_merged, run_merged
+from corral.integrations.gates.file_access import touched
 from corral.model.call import Call, Decision
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "audit.schema.json").read_text())
@@ -171,7 +171,7 @@ def test_an_ask_of_another_gate_is_never_run(open_box: Sandbox) -> None:
         name = "asking"
 
         def judge(self, call: ToolCall, now: float) -> Any:
-            return corral.gates.Refusal("r", "Why?", "", Decision.ASK)
+            return corral.integrations.gates.Refusal("r", "Why?", "", Decision.ASK)
 
     open_box.on_ask = lambda call, verdict: True
     assert GatedSandbox(open_box, Asking()).run(["true"]).denied

@@ -30,7 +30,7 @@ def test_the_first_program_says_what_the_page_says(project: Path) -> None:
 
 
 def test_every_rule_of_the_gates_is_on_the_page() -> None:
-    code = "".join(path.read_text() for path in (SOURCE / "gates").glob("*.py"))
+    code = "".join(path.read_text() for path in (SOURCE / "integrations/gates").glob("*.py"))
     rules = set(re.findall(r'Refusal\(\s*"(gate-[a-z-]+)"', code))
     assert len(rules) > 5
     assert {rule for rule in rules if f"`{rule}`" not in PAGE} == set()

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import PolicyError
-from corral.gates import Pattern, Patterns, Refusal, ToolAllowlist, ToolCall
-from corral.gates.patterns import MAX_DEPTH, MAX_TEXT
+from corral.integrations.gates import Pattern, Patterns, Refusal, ToolAllowlist, ToolCall
+from corral.integrations.gates.patterns import MAX_DEPTH, MAX_TEXT
 
 PRODUCTION = Pattern("no-production", r"\bprod\b", "It names production.", "Use the staging hosts.")
 TREE = Pattern("no-tree", r"rm -rf", "It removes a tree.", tool="run_*")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.gates import Chain, FileStates, Recency, Refusal, ToolCall
-from corral.gates.filestate import MAX_HASHED_BYTES
-from corral.gates.recency import ABSENT
+from corral.integrations.gates import Chain, FileStates, Recency, Refusal, ToolCall
+from corral.integrations.gates.file_versions import MAX_HASHED_BYTES
+from corral.integrations.gates.recency import ABSENT
 
 STALE = Refusal("gate-stale", "a.py changed since it was read.", "Read a.py again, then decide anew.")
 READ = ToolCall("read_file", reads=("a.py",))

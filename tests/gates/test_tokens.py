@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import PolicyError
-from corral.gates import Budget, BudgetGate, ObservationLedger, Refusal, Shown, ToolCall, approximate_tokens
-from corral.gates.tokens import Entry
+from corral.integrations.gates import (
+    Budget,
+    BudgetGate,
+    ObservationLedger,
+    Refusal,
+    Shown,
+    ToolCall,
+    approximate_tokens,
+)
+from corral.integrations.gates.token_budget import Entry
 
 BUDGETS = st.builds(
     Budget,

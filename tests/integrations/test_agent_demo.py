@@ -13,12 +13,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from corral import Sandbox
 from corral._lib.terminal import Terminal, columns
-from corral.gates import GatedSandbox, ToolAllowlist
 from corral.integrations.agentdemo import repository
 from corral.integrations.agentdemo.advice import MEND, PLAN, Turn, refusal_in, turns_after
 from corral.integrations.agentdemo.trace import spans_of, tree_text
 from corral.integrations.extras import install_command
-from corral.integrations.otel import instrument, record_ruling
+from corral.integrations.gates import GatedSandbox, ToolAllowlist
+from corral.integrations.telemetry.otel import instrument, record_ruling
 
 REFUSED = Turn("…", "sudo cat notes.txt > /srv/x.txt")
 

@@ -11,9 +11,9 @@ import pytest
 
 import alone
 from corral.integrations.canary import hook_checks
-from corral.integrations.hosts import HOSTS, PROJECT, USER, hooks_in, is_ours, run_by, settings_path
-from corral.integrations.installing import apply, plan_install
-from corral.integrations.reaching import turned_off
+from corral.integrations.hooks.install import apply, plan_install
+from corral.integrations.hooks.reachability import turned_off
+from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, hooks_in, is_ours, run_by, settings_path
 
 PROGRAM = "/x/corral/integrations/hooks/program.py"
 JSON_HOSTS = [name for name in HOSTS if HOSTS[name].entries is not None]

@@ -10,7 +10,7 @@ import pytest
 
 import alone
 import corral
-from corral.integrations.hosts import HOSTS, Host
+from corral.integrations.hooks.registry import HOSTS, Host
 
 DOCS = Path(corral.__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "install.md").read_text()

@@ -14,21 +14,23 @@ from corral.integrations.extras import install_command
 PROJECT = Path(__file__).parents[2]
 # The leaf, the package it needs, the extra that brings it.
 LEAVES = [
-    ("inspect_ai", "inspect_ai", "inspect"),
-    ("minisweagent", "minisweagent", "minisweagent"),
-    ("pydantic_ai", "pydantic_ai", "pydantic-ai"),
-    ("deepagents", "deepagents", "deepagents"),
-    ("langchain", "langchain", "langchain"),
-    ("openai_agents", "agents", "openai-agents"),
-    ("swerex", "swerex", "swerex"),
-    ("swerexsession", "swerex", "swerex"),
-    ("claude_sdk", "claude_agent_sdk", "claude"),
-    ("otel", "opentelemetry", "otel"),
-    ("mcp.serve", "mcp", "mcp"),
-    ("agentdemo.model", "minisweagent", "demo"),
-    ("agentdemo.run", "minisweagent", "demo"),
+    ("integrations.frameworks.inspect_ai", "inspect_ai", "inspect"),
+    ("integrations.frameworks.minisweagent", "minisweagent", "minisweagent"),
+    ("integrations.frameworks.pydantic_ai", "pydantic_ai", "pydantic-ai"),
+    ("integrations.frameworks.deepagents", "deepagents", "deepagents"),
+    ("integrations.frameworks.langchain", "langchain", "langchain"),
+    ("integrations.frameworks.openai_agents", "agents", "openai-agents"),
+    ("integrations.frameworks.swerex", "swerex", "swerex"),
+    ("integrations.frameworks.swerex_session", "swerex", "swerex"),
+    ("integrations.frameworks.claude_sdk", "claude_agent_sdk", "claude"),
+    ("integrations.telemetry.otel", "opentelemetry", "otel"),
+    ("integrations.mcp.server", "mcp", "mcp"),
+    ("integrations.agentdemo.model", "minisweagent", "demo"),
+    ("integrations.agentdemo.run", "minisweagent", "demo"),
 ]
-WITHOUT = "import sys; sys.modules[sys.argv[1]] = None; import importlib; importlib.import_module('corral.integrations.' + sys.argv[2])"
+WITHOUT = (
+    "import sys; sys.modules[sys.argv[1]] = None; import importlib; importlib.import_module('corral.' + sys.argv[2])"
+)
 
 
 @pytest.mark.parametrize(("leaf", "package", "extra"), LEAVES, ids=[leaf for leaf, _, _ in LEAVES])
@@ -81,16 +83,16 @@ def imported(path: Path) -> set[str]:
 
     look(ast.parse(path.read_text()))
     return (
-        found - sys.stdlib_module_names - {"corral", "tree_sitter", "tree_sitter_bash", "quick"}
+        found - sys.stdlib_module_names - {"corral", "tree_sitter", "tree_sitter_bash", "fast_import"}
     )  # the last: a file beside the hook
 
 
 def test_every_file_that_imports_a_package_is_a_leaf_here() -> None:
     source = PROJECT / "src" / "corral"
-    leaves = {f"integrations/{leaf.replace('.', '/')}.py" for leaf, _, _ in LEAVES} | {"integrations/ray.py"}
+    leaves = {f"{leaf.replace('.', '/')}.py" for leaf, _, _ in LEAVES} | {"integrations/ray.py"}
     needing = {str(path.relative_to(source)) for path in source.rglob("*.py") if imported(path)}
     # All of it comes after __init__, which looks for the SDK.
-    needing = {"integrations/mcp/serve.py" if name.startswith("integrations/mcp/") else name for name in needing}
+    needing = {"integrations/mcp/server.py" if name.startswith("integrations/mcp/") else name for name in needing}
     assert needing == leaves
 
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import alone
-from corral.integrations.hosts import HOSTS as INSTALLED
-from corral.integrations.hosts import settings_path
+from corral.integrations.hooks.registry import HOSTS as INSTALLED
+from corral.integrations.hooks.registry import settings_path
 
 SCRIPTED = Path(__file__).with_name("scripted.py")
 SECONDS = 300  # OpenCode first waits for a registry that it cannot reach

@@ -11,9 +11,9 @@ import pytest
 
 import alone
 from corral.guard.path_zones import place_of
-from corral.integrations import settingsfile
-from corral.integrations.hosts import HOSTS, hooks_in, is_ours, settings_path, words_of
-from corral.integrations.settingsfile import SettingsError, parse
+from corral.integrations.hooks import json_edit
+from corral.integrations.hooks.json_edit import SettingsError, parse
+from corral.integrations.hooks.registry import HOSTS, hooks_in, is_ours, settings_path, words_of
 
 NAMES = list(HOSTS)
 JSON_HOSTS = [name for name in HOSTS if HOSTS[name].entries is not None]
@@ -363,7 +363,7 @@ def test_dependencies_elsewhere_are_named_in_the_command(home: Path, work: Path,
 
 
 def test_a_file_that_changed_while_it_was_shown_is_left_alone(home: Path, work: Path) -> None:
-    from corral.integrations.installing import Change, apply
+    from corral.integrations.hooks.install import Change, apply
 
     path = home / "settings.json"
     path.write_text("{} ")
@@ -471,7 +471,7 @@ def test_a_value_is_read_with_its_place() -> None:
     inner = node.at("a")
     assert inner is not None
     assert (inner.value, inner.start, inner.end) == ([1, {"b": "c"}], 6, 21)
-    assert settingsfile.without_child('{"a": [1, {"b": "c"}]}', inner, 0) == '{"a": [{"b": "c"}]}'
+    assert json_edit.without_child('{"a": [1, {"b": "c"}]}', inner, 0) == '{"a": [{"b": "c"}]}'
 
 
 def test_the_owner_of_a_file_stays_its_owner(home: Path, work: Path) -> None:

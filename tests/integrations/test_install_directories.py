@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import alone
-from corral.integrations.hosts import HOSTS, USER, is_used, settings_path
+from corral.integrations.hooks.registry import HOSTS, USER, is_used, settings_path
 
 NAMES = list(HOSTS)
 # What corral keeps for itself, and the directories above that.

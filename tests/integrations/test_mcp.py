@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from mcp import Client, MCPError
 from mcp_client_ways import WAYS, Home, Served, connected, drive, eventually, served, told
 
-from corral.integrations.mcp.jobs import MAX_RUNNING
+from corral.integrations.mcp.processes import MAX_RUNNING
 from corral.model.result import SandboxResult
 from observe import alive, unique_seconds
 

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from mcp_client_ways import PROGRAM, Home, Served, connected, drive, served, told
 
-from corral.integrations.mcp.serve import local_address, read_token
+from corral.integrations.mcp.server import local_address, read_token
 from corral.model.errors import PolicyError
 
 BODY = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}

@@ -5,7 +5,7 @@ import pytest
 from mcp_client_ways import drive
 
 from corral import Sandbox
-from corral.integrations.mcp.jobs import IDLE_SECONDS, LOG_BYTES, MAX_KNOWN, READ_BYTES, Job, JobError, Jobs, Log
+from corral.integrations.mcp.processes import IDLE_SECONDS, LOG_BYTES, MAX_KNOWN, READ_BYTES, Job, JobError, Jobs, Log
 from observe import alive, eventually, unique_seconds
 
 

@@ -12,7 +12,7 @@ from mcp_client_ways import Home, connected, drive, eventually, served, told
 from mcp_types import ElicitResult, InputRequiredResult, ListRootsResult, Root
 
 from corral import Sandbox
-from corral.integrations.mcp.questions import MAX_OPEN, MAX_QUESTION, Questions
+from corral.integrations.mcp.elicitation import MAX_OPEN, MAX_QUESTION, Questions
 from corral.model.call import Axis, Call, Decision, Finding, Verdict
 from corral.policy import approvals
 from corral.policy import loader as policy

@@ -16,7 +16,7 @@ from mcp_client_ways import WAYS, Home, connected, served, told
 from mcp_client_ways import drive as drive_alone
 from mcp_types import Implementation
 
-from corral.integrations.mcp import shapes
+from corral.integrations.mcp import schemas
 from corral.integrations.mcp.record_form import SHOWS_RECORD
 from observe import unique_seconds
 
@@ -209,9 +209,9 @@ CALLS = {
     "stop_process": {"process_id": "none"},
 }
 SCHEMAS = {
-    "run_command": shapes.RESULT_SCHEMA,
-    "check_command": shapes.VERDICT_SCHEMA,
-    "start_process": shapes.PROCESS_SCHEMA,
+    "run_command": schemas.RESULT_SCHEMA,
+    "check_command": schemas.VERDICT_SCHEMA,
+    "start_process": schemas.PROCESS_SCHEMA,
 }
 
 

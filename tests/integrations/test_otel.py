@@ -24,10 +24,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import corral
 from corral import ContainmentError, Limits, Sandbox, SandboxResult
-from corral.gates import GatedSandbox, Pattern, Patterns
-from corral.integrations import otelattributes as telemetry_content
-from corral.integrations import telemetry
-from corral.integrations.otel import CONTENT_SWITCH, OLDER_SPAN_NAME, instrument, record_ruling, tool_call
+from corral.integrations.gates import GatedSandbox, Pattern, Patterns
+from corral.integrations.telemetry import labels as telemetry
+from corral.integrations.telemetry import otel_attributes as telemetry_content
+from corral.integrations.telemetry.otel import CONTENT_SWITCH, OLDER_SPAN_NAME, instrument, record_ruling, tool_call
 
 WAYS = pytest.mark.parametrize("way", ["run", "arun", "start", "astart"])
 TOKEN = "ghp_" + "abcdefghij0123456789"
@@ -549,9 +549,9 @@ def test_without_a_provider_nothing_changes(open_box: Sandbox) -> None:
 
 def test_the_core_does_not_load_it_and_it_says_which_extra_is_missing() -> None:
     code = (
-        f"import sys; sys.path.insert(0, {SOURCE!r}); import corral, corral.sandbox, corral.gates\n"
+        f"import sys; sys.path.insert(0, {SOURCE!r}); import corral, corral.sandbox, corral.integrations.gates\n"
         "assert not any(name.startswith('opentelemetry') for name in sys.modules)\n"
-        "try:\n    import corral.integrations.otel\nexcept ImportError as error:\n    print(error)\n"
+        "try:\n    import corral.integrations.telemetry.otel\nexcept ImportError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("corral[otel] needs the Python package opentelemetry, which is not installed. Run: ")
@@ -567,7 +567,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from corral import Sandbox, SandboxConfig
-from corral.integrations.otel import instrument
+from corral.integrations.telemetry.otel import instrument
 
 exporter, provider = InMemorySpanExporter(), TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(exporter))

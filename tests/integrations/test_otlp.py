@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from corral import Sandbox
-from corral.integrations.otel import instrument
+from corral.integrations.telemetry.otel import instrument
 
 
 class Receiver:

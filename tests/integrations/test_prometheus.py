@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import corral
 from corral import Sandbox, SandboxResult, Usage, Verdict, Violation
-from corral.gates import GatedSandbox, Pattern, Patterns
-from corral.integrations.prometheus import CONTENT_TYPE, MAX_SERIES, Metrics, serve
-from corral.integrations.telemetry import DURATION_BUCKETS
+from corral.integrations.gates import GatedSandbox, Pattern, Patterns
+from corral.integrations.telemetry.labels import DURATION_BUCKETS
+from corral.integrations.telemetry.prometheus import CONTENT_TYPE, MAX_SERIES, Metrics, serve
 from corral.model.call import Axis, Decision, Finding
 
 SOURCE = str(Path(corral.__file__).parents[1])
@@ -155,7 +155,7 @@ def test_the_endpoint_is_nowhere_else(host: str) -> None:
 
 def test_it_needs_no_package_and_counting_loads_no_server() -> None:
     code = (
-        f"import sys; sys.path.insert(0, {SOURCE!r}); from corral.integrations.prometheus import Metrics; Metrics().text()\n"
+        f"import sys; sys.path.insert(0, {SOURCE!r}); from corral.integrations.telemetry.prometheus import Metrics; Metrics().text()\n"
         "print(sorted({'http', 'socket', 'prometheus_client', 'opentelemetry'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)

@@ -16,8 +16,8 @@ from corral.audit.audit_log import Log, new_id
 from corral.containment.layers import LAYERS
 from corral.evals.outcome import Outcome
 from corral.evals.results import RESULTS
-from corral.gates import GatedSandbox, ToolAllowlist, noted
-from corral.integrations.otel import instrument
+from corral.integrations.gates import GatedSandbox, ToolAllowlist, noted
+from corral.integrations.telemetry.otel import instrument
 from corral.model.call import Call, Connection
 from corral.viewer import LiveView, calls, page, write
 from corral.viewer.feed import Feed, dumps

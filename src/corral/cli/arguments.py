@@ -278,7 +278,7 @@ def verb_parser(verb: str) -> Parser:
         parser.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), metavar="bash|zsh|fish")
         parser.add_argument("--words", choices=("rules", "grants"), help=argparse.SUPPRESS)
     if verb == "hook":
-        from corral.integrations.hosts import HOSTS  # noqa: PLC0415  the hook itself is not parsed here
+        from corral.integrations.hooks.registry import HOSTS  # noqa: PLC0415  the hook itself is not parsed here
 
         parser.add_argument("host", choices=tuple(HOSTS), metavar="HOST", help=", ".join(HOSTS))
     if verb == "check":
@@ -365,7 +365,7 @@ def _count(text: str) -> int:
 
 
 def _host_arguments(parser: Parser) -> None:
-    from corral.integrations.hosts import HOSTS  # noqa: PLC0415  for two verbs
+    from corral.integrations.hooks.registry import HOSTS  # noqa: PLC0415  for two verbs
 
     parser.add_argument("hosts", nargs="*", type=_host, metavar="HOST", help=", ".join(HOSTS))
     level = parser.add_mutually_exclusive_group()
@@ -378,7 +378,7 @@ def _host_arguments(parser: Parser) -> None:
 
 
 def _host(text: str) -> str:
-    from corral.integrations.hosts import HOSTS  # noqa: PLC0415  as above
+    from corral.integrations.hooks.registry import HOSTS  # noqa: PLC0415  as above
 
     if text not in HOSTS:
         raise argparse.ArgumentTypeError(f"there is no host {visible(text)}; choose one of {', '.join(HOSTS)}")

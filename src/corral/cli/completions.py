@@ -91,7 +91,7 @@ def described(name: str) -> Verb:
 
 def _value(verb: str, action: argparse.Action) -> Value:
     if action.dest in ("hosts", "host"):
-        from corral.integrations.hosts import HOSTS  # noqa: PLC0415
+        from corral.integrations.hooks.registry import HOSTS  # noqa: PLC0415
 
         return Value("words", tuple(HOSTS))
     if action.dest == "event":

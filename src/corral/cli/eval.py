@@ -15,7 +15,7 @@ from corral.evals.journal import NAME, Journal
 from corral.evals.results import forget, read, summary, write
 from corral.evals.taskfile import FIXTURES, TaskError, load
 from corral.evals.telling import comparison_text, outcome_text, progress_text, summary_text
-from corral.integrations.placing import project_of
+from corral.integrations.hooks.locations import project_of
 from corral.model.errors import CorralError
 from corral.model.render_result import FAILURE_STATUS, json_text
 

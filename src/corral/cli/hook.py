@@ -6,12 +6,12 @@ import os
 import sys
 
 from corral.guard.shell.grammar import DEPENDENCIES
-from corral.integrations.hooks import answering
+from corral.integrations.hooks import respond
 
 
 def main(arguments: list[str]) -> int:
     """Answer one payload. Not by argparse: its exit code for what it cannot read lets the call run at most hosts."""
-    return answering.main([*(arguments[:1] or ("",)), *_dependencies()])
+    return respond.main([*(arguments[:1] or ("",)), *_dependencies()])
 
 
 def _dependencies() -> list[str]:

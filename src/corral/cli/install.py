@@ -9,10 +9,10 @@ import tempfile
 from corral._lib.terminal import terminal_of, visible, wrap
 from corral.containment.filesystem.temp_dirs import directory_here
 from corral.integrations.canary import FAIL, prove
-from corral.integrations.hosts import HOSTS, PROJECT, USER, is_used
-from corral.integrations.installing import apply, plan_install
-from corral.integrations.placing import is_temporary, project_of, refuse_writable
-from corral.integrations.settingsfile import SettingsError
+from corral.integrations.hooks.install import apply, plan_install
+from corral.integrations.hooks.json_edit import SettingsError
+from corral.integrations.hooks.locations import is_temporary, project_of, refuse_writable
+from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, is_used
 from corral.model.errors import PolicyError
 from corral.model.render_result import FAILURE_STATUS, json_text
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from corral._lib.terminal import Terminal
     from corral.integrations.canary import HookCheck
-    from corral.integrations.hosts import Host
-    from corral.integrations.installing import Change
+    from corral.integrations.hooks.install import Change
+    from corral.integrations.hooks.registry import Host
 
 DECLINED_STATUS = 1
 

@@ -18,7 +18,7 @@ class MissingError(CorralError):
 def main(options: argparse.Namespace) -> int:
     """Serve until the client hangs up, or the server is told to end."""
     try:
-        from corral.integrations.mcp import serve  # noqa: PLC0415  it takes a second
+        from corral.integrations.mcp import server  # noqa: PLC0415  it takes a second
     except ImportError as error:
         if (error.name or "").startswith("corral"):
             raise
@@ -26,7 +26,9 @@ def main(options: argparse.Namespace) -> int:
 
         raise MissingError(str(MissingExtraError("corral mcp", "mcp", error))) from None
     if options.http is None:
-        serve.serve_stdio(options.root, os.environ, profile=options.profile)
+        server.serve_stdio(options.root, os.environ, profile=options.profile)
     else:
-        serve.serve_http(options.root, os.environ, options.http, profile=options.profile, token_file=options.token_file)
+        server.serve_http(
+            options.root, os.environ, options.http, profile=options.profile, token_file=options.token_file
+        )
     return 0

@@ -33,11 +33,11 @@ def with_own_name(command: str, environ: Mapping[str, str]) -> str:
 
 def install_steps(host: str, environ: Mapping[str, str]) -> list[str]:
     """Return the commands that put the hook into a host. Inside a project corral must be installed elsewhere first."""
-    from corral.integrations import placing  # noqa: PLC0415  loads the parser's places
+    from corral.integrations.hooks import locations  # noqa: PLC0415  loads the parser's places
 
-    if not placing.is_misplaced(environ):
+    if not locations.is_misplaced(environ):
         return [f"{own_name(environ)} install {host}"]
-    source = placing.clone()
+    source = locations.clone()
     where = _quoted(_shortest(source)) if source else SOME_CLONE
     # A corral on PATH could be the one in the project, and would hide the new one.
     if not on_path("corral", environ):

@@ -141,7 +141,7 @@ def _probed(network: object) -> tuple[str, tuple[str, ...]]:
 
 
 def _hook_lines(root: str, environ: Mapping[str, str]) -> Iterator[Line]:
-    from corral.integrations.hosts import HOSTS, PROJECT, USER, is_used, settings_path  # noqa: PLC0415  loads re
+    from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, is_used, settings_path  # noqa: PLC0415  loads re
 
     hooked, bare = 0, []
     for host in HOSTS.values():
@@ -172,9 +172,9 @@ def _hook(host: Any, path: str) -> str | None:
     """Return what is wrong with our hook in a file, or nothing; None where there is none."""
     if not os.path.exists(path):
         return None
-    from corral.integrations.hosts import words_of  # noqa: PLC0415
-    from corral.integrations.installing import installed_hooks  # noqa: PLC0415
-    from corral.integrations.settingsfile import SettingsError  # noqa: PLC0415
+    from corral.integrations.hooks.install import installed_hooks  # noqa: PLC0415
+    from corral.integrations.hooks.json_edit import SettingsError  # noqa: PLC0415
+    from corral.integrations.hooks.registry import words_of  # noqa: PLC0415
 
     try:
         hooks = installed_hooks(host, path)

@@ -7,16 +7,16 @@ import sys
 
 from corral._lib.terminal import terminal_of, visible
 from corral.cli.install import DECLINED_STATUS, decided, place
-from corral.integrations.hosts import HOSTS, PROJECT, USER, settings_path
-from corral.integrations.installing import apply, installed_hooks, plan_uninstall
-from corral.integrations.settingsfile import SettingsError
+from corral.integrations.hooks.install import apply, installed_hooks, plan_uninstall
+from corral.integrations.hooks.json_edit import SettingsError
+from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, settings_path
 from corral.model.render_result import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from corral.integrations.hosts import Host
+    from corral.integrations.hooks.registry import Host
 
 
 def main(options: argparse.Namespace) -> int:

@@ -13,10 +13,20 @@ from corral.audit import hook_trials
 from corral.doctor.examine import Check
 from corral.doctor.remedies import Fix
 from corral.guard.path_zones import inside
-from corral.integrations.hosts import HOSTS, PROJECT, USER, Host, directory, is_used, run_by, settings_path, words_of
-from corral.integrations.installing import installed_hooks
-from corral.integrations.reaching import missing_events, turned_off, why_unreached
-from corral.integrations.settingsfile import SettingsError
+from corral.integrations.hooks.install import installed_hooks
+from corral.integrations.hooks.json_edit import SettingsError
+from corral.integrations.hooks.reachability import missing_events, turned_off, why_unreached
+from corral.integrations.hooks.registry import (
+    HOSTS,
+    PROJECT,
+    USER,
+    Host,
+    directory,
+    is_used,
+    run_by,
+    settings_path,
+    words_of,
+)
 from corral.runtime import processes
 
 TYPE_CHECKING = False
@@ -24,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from corral.integrations.reaching import Installed
+    from corral.integrations.hooks.reachability import Installed
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 REFUSED = "sudo reboot"  # judged, never run

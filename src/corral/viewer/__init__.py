@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 
-    from corral.gates import Ruling
+    from corral.integrations.gates import Ruling
     from corral.model.result import SandboxResult
     from corral.viewer.details import Told
 

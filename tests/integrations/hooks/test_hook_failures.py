@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.integrations.hosts import HOSTS as INSTALLED
-from corral.integrations.hosts import hooks_in, run_by
+from corral.integrations.hooks.registry import HOSTS as INSTALLED
+from corral.integrations.hooks.registry import hooks_in, run_by
 from hosting import DEADLINE_SECONDS, HOSTS, PACKAGE, PROGRAM, PYTHON, Owner, dependencies, payload, refuses
 
 MEGABYTE = 1024 * 1024
@@ -223,14 +223,16 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "rules that are cut off": lambda package: os.truncate(package / "guard" / "rules" / "compiled.bin", 1000),
     "rules of another kind": lambda package: (package / "guard" / "rules" / "compiled.bin").write_bytes(b"x" * 500_000),
     "a module that does not compile": lambda package: (package / "guard/evaluate.py").write_text("def"),
-    "the answering itself": lambda package: (package / "integrations" / "hooks" / "answering.py").write_text("1 / 0"),
-    "a host's module that is gone": lambda package: (package / "integrations" / "hooks" / "claude.py").unlink(),
+    "the answering itself": lambda package: (package / "integrations" / "hooks" / "respond.py").write_text("1 / 0"),
+    "a host's module that is gone": lambda package: (
+        package / "integrations" / "hooks" / "hosts" / "claude.py"
+    ).unlink(),
     "no package at all": lambda package: (package / "__init__.py").write_text("raise RuntimeError"),
-    "an end in the middle": lambda package: (package / "integrations" / "hooks" / "answering.py").write_text(
+    "an end in the middle": lambda package: (package / "integrations" / "hooks" / "respond.py").write_text(
         "def main(words):\n    raise SystemExit(0)\n"
     ),
     "an interrupt in the middle of a refusal": lambda package: (
-        package / "integrations" / "hooks" / "answering.py"
+        package / "integrations" / "hooks" / "respond.py"
     ).write_text("def main(words):\n    raise KeyboardInterrupt\n"),
 }
 

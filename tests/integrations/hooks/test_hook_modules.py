@@ -25,7 +25,7 @@ STANDARD = {
         "itertools",
         "fcntl",
         "errno",
-        "quick",
+        "fast_import",
     ),
     *("_sha256", "_sha2", "tree_sitter._binding", "tree_sitter_bash._binding"),
 }
@@ -89,10 +89,11 @@ OURS = {
     "guard.shell.parser",
     "integrations",
     "integrations.hooks",
-    "integrations.hooks.answering",
-    "integrations.hooks.claude",
-    "integrations.hooks.envelope",
-    "integrations.hooks.judging",
+    "integrations.hooks.decide",
+    "integrations.hooks.hosts",
+    "integrations.hooks.hosts.claude",
+    "integrations.hooks.protocol",
+    "integrations.hooks.respond",
     "model",
     "model.call",
     "model.errors",
@@ -168,7 +169,7 @@ def test_a_source_that_has_changed_is_not_run_as_it_was_compiled(owner: Owner, t
         return subprocess.run(hook, input=b"{}", env=owner.environ, capture_output=True, check=False).stderr
 
     before = said(), said()
-    source = hooks / "answering.py"
+    source = hooks / "respond.py"
     source.write_text(source.read_text().replace("corral could not read the call", "the new words"))
     os.utime(source, (time.time() + 10, time.time() + 10))
     assert (b"could not read" in before[1], before[0] == before[1], b"the new words" in said()) == (True, True, True)

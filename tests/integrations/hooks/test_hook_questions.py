@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from corral.integrations.hooks import claude
+from corral.integrations.hooks.hosts import claude
 from hosting import HOSTS, Owner, payload
 
 ENVELOPES = Path(__file__).with_name("envelopes.json")

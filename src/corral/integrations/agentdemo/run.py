@@ -9,7 +9,13 @@ from corral._lib.records import Record, frozen
 from corral.audit import audit_log
 from corral.audit import query as history
 from corral.containment.filesystem.temp_dirs import directory_here
-from corral.gates import (
+from corral.integrations.agentdemo import repository
+from corral.integrations.agentdemo.model import DETERMINISTIC, open_model
+from corral.integrations.agentdemo.trace import Span, spans_of
+from corral.integrations.extras import missing
+from corral.integrations.frameworks._common import ONE_STREAM
+from corral.integrations.frameworks.minisweagent import CorralEnvironment
+from corral.integrations.gates import (
     Budget,
     BudgetGate,
     FileStates,
@@ -22,13 +28,7 @@ from corral.gates import (
     ToolAllowlist,
     noted,
 )
-from corral.integrations.agentdemo import repository
-from corral.integrations.agentdemo.model import DETERMINISTIC, open_model
-from corral.integrations.agentdemo.trace import Span, spans_of
-from corral.integrations.extras import missing
-from corral.integrations.minisweagent import CorralEnvironment
-from corral.integrations.otel import instrument, record_ruling, tool_call
-from corral.integrations.workbench import ONE_STREAM
+from corral.integrations.telemetry.otel import instrument, record_ruling, tool_call
 from corral.model.errors import ContainmentError, CorralError
 from corral.model.result import SandboxResult
 from corral.policy.config import SandboxConfig
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from corral.gates import ToolCall
+    from corral.integrations.gates import ToolCall
 
     OnStep = Callable[["Step"], object]
 

@@ -1,6 +1,6 @@
 """The hook as hosts run it, once for every command of an agent: `python -I -S program.py HOST` and where things lie.
 
-A script is compiled each time it runs, so this one is short; what it does is in `answering`.
+A script is compiled each time it runs, so this one is short; what it does is in `respond`.
 """
 
 import posix
@@ -11,13 +11,13 @@ if __name__ == "__main__":
     try:
         # First of all, so that corral itself comes the short way. From this directory, which is ours, and only this.
         sys.path.insert(0, __file__.rpartition("/")[0])
-        import quick  # type: ignore[import-not-found]
+        import fast_import  # type: ignore[import-not-found]
 
         # Under -I neither the package's own place nor site-packages is on the path. At its end: nothing there may stand in
         # for a module of the standard library.
         sys.path[:] = [*sys.path[1:], __file__.rsplit("/", 4)[0], *[word for word in sys.argv[2:] if word[:1] == "/"]]
-        quick.begin()
-        from corral.integrations.hooks.answering import main
+        fast_import.begin()
+        from corral.integrations.hooks.respond import main
 
         status = main(sys.argv[1:])
     except BaseException as error:  # noqa: BLE001  as above

@@ -16,24 +16,13 @@ from pydantic import Field
 
 from corral import __version__
 from corral._lib.terminal import clip, visible
-from corral.integrations.mcp import shapes
-from corral.integrations.mcp.calls import (
-    Ask,
-    Said,
-    Where,
-    begun,
-    call_of,
-    desk_of,
-    end,
-    start,
-    tried,
-    while_alive,
-)
-from corral.integrations.mcp.desk import MAX_SECONDS, Desk
-from corral.integrations.mcp.jobs import Job, Log
+from corral.integrations.mcp import schemas
+from corral.integrations.mcp.context import MAX_SECONDS, Desk
+from corral.integrations.mcp.processes import Job, Log
 from corral.integrations.mcp.record_form import choose_record_form
+from corral.integrations.mcp.run_call import Ask, Said, Where, begun, call_of, desk_of, end, start, tried, while_alive
 from corral.integrations.mcp.summary import process_text, result_text, verdict_text
-from corral.integrations.otel import record_verdict
+from corral.integrations.telemetry.otel import record_verdict
 from corral.model.errors import CorralError
 
 if TYPE_CHECKING:
@@ -94,7 +83,7 @@ async def run_command(
     call = call_of(argv, shell, cwd)
     if place.can_be_tried(call):
         result, told = await tried(ctx, place, call, limit=limit, log=log)
-        data = shapes.result_data(result)
+        data = schemas.result_data(result)
         return _ran(data | {"hint": f"{told} {data['hint']}".strip()})
     handle, note = await start(ctx, place, said, call, tool="run_command", limit=limit, log=log)
     try:
@@ -105,7 +94,7 @@ async def run_command(
         raise ToolError(str(error)) from error
     finally:
         await end(handle)
-    return _ran(shapes.result_data(result, note))
+    return _ran(schemas.result_data(result, note))
 
 
 async def check_command(
@@ -120,8 +109,8 @@ async def check_command(
         place.tell_verdict(call, verdict)
     except CorralError as error:
         raise ToolError(str(error)) from error
-    data = shapes.verdict_data(verdict, told)
-    return shapes.answer(data, verdict_text(data))
+    data = schemas.verdict_data(verdict, told)
+    return schemas.answer(data, verdict_text(data))
 
 
 async def start_process(
@@ -154,10 +143,10 @@ async def start_process(
     if handle.result is not None:
         if tx is not None:
             tx.discard()
-        return _process(shapes.unstarted_data(handle.result, note))
+        return _process(schemas.unstarted_data(handle.result, note))
     job = Job(handle, log, place, (ctx.headers or {}).get("mcp-session-id", ""), tx)
     desk.keep(job)
-    return _process(shapes.process_data(job, 0))
+    return _process(schemas.process_data(job, 0))
 
 
 async def read_output(
@@ -172,7 +161,7 @@ async def read_output(
     job = _job(ctx, process_id)
     await while_alive(ctx, lambda: job.news(since), job.log, total=wait_seconds, seconds=wait_seconds)
     await job.settle()
-    return _process(shapes.process_data(job, min(since, job.log.total)))
+    return _process(schemas.process_data(job, min(since, job.log.total)))
 
 
 async def stop_process(
@@ -191,15 +180,15 @@ async def stop_process(
         await desk_of(ctx).jobs.stop(job, grace_seconds)
     except CorralError as error:
         raise ToolError(str(error)) from error
-    return _process(shapes.process_data(job, max(job.log.total - LAST_LINE_BYTES, 0)))
+    return _process(schemas.process_data(job, max(job.log.total - LAST_LINE_BYTES, 0)))
 
 
 def _ran(data: dict[str, Any]) -> CallToolResult:
-    return shapes.answer(data, result_text(data))
+    return schemas.answer(data, result_text(data))
 
 
 def _process(data: dict[str, Any]) -> CallToolResult:
-    return shapes.answer(data, process_text(data))
+    return schemas.answer(data, process_text(data))
 
 
 class StrictTool(Tool):
@@ -223,11 +212,11 @@ def make_server(desk: Desk) -> MCPServer[Desk]:
     looks = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
     stops = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
     table = (
-        (run_command, "Run a command in the sandbox", runs, shapes.RESULT_SCHEMA),
-        (check_command, "Check a command without running it", looks, shapes.VERDICT_SCHEMA),
-        (start_process, "Start a background process in the sandbox", runs, shapes.PROCESS_SCHEMA),
-        (read_output, "Read what a background process printed", looks, shapes.PROCESS_SCHEMA),
-        (stop_process, "Stop a background process", stops, shapes.PROCESS_SCHEMA),
+        (run_command, "Run a command in the sandbox", runs, schemas.RESULT_SCHEMA),
+        (check_command, "Check a command without running it", looks, schemas.VERDICT_SCHEMA),
+        (start_process, "Start a background process in the sandbox", runs, schemas.PROCESS_SCHEMA),
+        (read_output, "Read what a background process printed", looks, schemas.PROCESS_SCHEMA),
+        (stop_process, "Stop a background process", stops, schemas.PROCESS_SCHEMA),
     )
     tools = []
     for function, title, annotations, schema in table:
@@ -256,7 +245,7 @@ def make_server(desk: Desk) -> MCPServer[Desk]:
 
     @server.resource("corral://policy", title="The policy in force", description=about, mime_type="application/json")
     def read_policy() -> str:
-        return json.dumps(shapes.policy_data(desk.load(desk.bound)), ensure_ascii=False, indent=1)
+        return json.dumps(schemas.policy_data(desk.load(desk.bound)), ensure_ascii=False, indent=1)
 
     return server
 

@@ -1,0 +1,1 @@
+"""One module for each agent host: its payloads and its answers."""
