@@ -17,9 +17,9 @@ from bench._memory import peak_mib
 from bench._place import workplace
 from bench._rows import Goal, Row, Section
 from bench._turns import ROUNDS, Options
-from corral.evals.evaluate import evaluate
-from corral.evals.journal import Journal
-from corral.evals.taskfile import load
+from corral.apps.evals.journal import Journal
+from corral.apps.evals.run_suite import evaluate
+from corral.apps.evals.task_loader import load
 
 AS_USER = False
 TASKS = 1000

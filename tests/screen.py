@@ -9,7 +9,7 @@ import termios
 import time
 from pathlib import Path
 
-from corral.cli.person import AGENT_VARIABLES
+from corral.apps.cli.prompt import AGENT_VARIABLES
 from observe import DEADLINE_SECONDS
 
 

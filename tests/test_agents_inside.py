@@ -271,16 +271,16 @@ def test_what_the_policy_grants_already_is_not_asked_about(home: Home) -> None:
 
 
 def test_a_server_that_runs_for_long_is_not_ended_by_the_usual_time(home: Home, screen: Callable[..., Screen]) -> None:
-    from corral.cli import inside
-    from corral.cli.arguments import parse
+    from corral.apps.cli import run_agent
+    from corral.apps.cli.arguments import parse
 
     options = parse(["run", "--agent", "claude", "--", "claude"])
     config = SandboxConfig(str(home.project), containment=Containment(agents=("claude",)))
-    made = inside.admitted(options, config, named("claude"))
+    made = run_agent.admitted(options, config, named("claude"))
     assert made is not None
     assert made.timeout_seconds is None
     limited = parse(["run", "--timeout", "5", "--agent", "claude", "--", "claude"])
-    kept = inside.admitted(limited, config, named("claude"))
+    kept = run_agent.admitted(limited, config, named("claude"))
     assert kept is not None
     assert kept.timeout_seconds == config.timeout_seconds
 

@@ -16,8 +16,8 @@ import tree_sitter
 import corral
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
 from corral._lib.terminal import DECEIVING, Terminal
-from corral.cli.person import AGENT_VARIABLES
-from corral.cli.question import question
+from corral.apps.cli.approval_prompt import question
+from corral.apps.cli.prompt import AGENT_VARIABLES
 from corral.guard.evaluate import vet
 from corral.guard.host import Machine
 from corral.model.call import Call
@@ -190,7 +190,7 @@ def test_what_is_denied_is_not_asked(screen: Callable[..., Screen]) -> None:
 
 
 def test_nobody_who_answers_is_a_no(screen: Callable[..., Screen], project: Path) -> None:
-    code = "import sys; from corral.cli import main, person; person.ANSWER_SECONDS = 0.05; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from corral.apps.cli import main, prompt as person; person.ANSWER_SECONDS = 0.05; sys.exit(main(sys.argv[1:]))"
     shown = screen(sys.executable, "-c", code, "run", "--", *RESET)
     shown.until(b"not run: the answer was no")
     assert shown.status() == 126
@@ -393,7 +393,7 @@ def test_no_grant_of_a_path_opens_them(open_sandbox: Callable[..., Sandbox], tmp
 
 def test_inside_a_sandbox_nobody_is_asked(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
     paths = [str(Path(module.__file__ or "").parents[1]) for module in (corral, tree_sitter)]
-    code = f"import sys; sys.path[:0] = {paths}; from corral.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = f"import sys; sys.path[:0] = {paths}; from corral.apps.cli import main; sys.exit(main(sys.argv[1:]))"
     box = open_sandbox(containment=Containment(read=(*paths, sys.prefix)))
     running = box.start([sys.executable, "-c", code, "grants", "add", "--shell", "git reset --hard"], pty=True)
     result = running.wait(60)

@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 import corral
-from corral.cli.arguments import parse
+from corral.apps.cli.arguments import parse
 from observe import alive, eventually, unique_seconds, with_enough_time
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "result.schema.json").read_text())
@@ -282,7 +282,7 @@ def test_a_plain_check_imports_little(project: Path) -> None:
         "tree_sitter",
         "corral.sandbox",
         "corral.guard.rules.compiler",
-        "corral.demo",
+        "corral.apps.evals.demo",
     }
     assert loaded & heavy == set()
 
@@ -521,7 +521,7 @@ class TestRule:
         )
 
     def test_every_listed_rule_has_a_page(self, project: Path) -> None:
-        from corral.rulepage import page_of
+        from corral.apps.rule_pages import page_of
 
         ids = json.loads(cli("rule", "--json", cwd=project).stdout)
         assert ids == cli("rule", cwd=project).stdout.decode().split()
@@ -648,10 +648,10 @@ class TestRun:
             "import sys\n"
             "class Interrupt:\n"
             "    def find_spec(self, name, *_):\n"
-            "        if name == 'corral.cli.arguments':\n"
+            "        if name == 'corral.apps.cli.arguments':\n"
             "            raise KeyboardInterrupt\n"
             "sys.meta_path.insert(0, Interrupt())\n"
-            "from corral.cli import main\n"
+            "from corral.apps.cli import main\n"
             "sys.exit(main(['check', '--', 'ls']))\n"
         )
         done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, check=False)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from corral._lib.terminal import Terminal, columns
+from corral.apps.cli.verbs.log import moment
 from corral.audit.audit_log import Log, directory
 from corral.audit.ledger import LOG, Ledger
 from corral.audit.render_log import Table, call_of, entry_lines
-from corral.cli.log import moment
 from corral.model.call import Call, Verdict
 from corral.policy.config import SandboxConfig
 from observe import eventually

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.completions import SHELLS, described, words_of
-from corral.cli.helptext import VERBS
+from corral.apps.cli.help import VERBS
+from corral.apps.cli.verbs.completions import SHELLS, described, words_of
 from screen import Screen
 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -60,7 +60,7 @@ def test_a_question_is_answered(screen: Callable[..., Screen]) -> None:
 def test_only_a_command_on_a_terminal_has_no_time_limit(
     screen: Callable[..., Screen], arguments: list[str], limit: str
 ) -> None:
-    code = f"from corral.cli.arguments import parse; print('limit', parse({arguments!r}).timeout, 'seconds')"
+    code = f"from corral.apps.cli.arguments import parse; print('limit', parse({arguments!r}).timeout, 'seconds')"
     shown = screen(sys.executable, "-c", code)
     assert shown.until(b" seconds").split()[-2].decode() == limit
     assert shown.status() == 0
@@ -245,7 +245,7 @@ def test_a_terminal_by_word_where_there_is_none(project: Path) -> None:
 
 def test_a_terminal_by_word_has_all_the_time_it_takes(project: Path) -> None:
     for words, seconds in (((), 30), (("--tty",), None), (("--tty", "--timeout", "5"), 5)):
-        code = "import sys; from corral.cli.arguments import parse; print(parse(sys.argv[1:]).timeout)"
+        code = "import sys; from corral.apps.cli.arguments import parse; print(parse(sys.argv[1:]).timeout)"
         parsed = [sys.executable, "-c", code, "run", *words, "--", "true"]
         done = subprocess.run(parsed, capture_output=True, text=True, check=True)
         assert done.stdout.strip() == str(seconds if seconds is None else float(seconds))

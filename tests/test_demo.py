@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from corral._lib.terminal import Terminal, columns
-from corral.cli.demo import CANNOT_CONTAIN_STATUS, Page, flowing, kernel_line
-from corral.demo import ADVERSARIAL, ATTEMPTS, CASES, GUARDED, LIMITS, Case, Outcome, Stage, Trial
+from corral.apps.cli.verbs.demo import CANNOT_CONTAIN_STATUS, Page, flowing, kernel_line
+from corral.apps.evals.demo import ADVERSARIAL, ATTEMPTS, CASES, GUARDED, LIMITS, Case, Outcome, Stage, Trial
 from corral.model.call import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Call, Decision, Finding, Verdict
 from corral.model.result import SandboxResult
 from machines import NOTHING, run_corral_without

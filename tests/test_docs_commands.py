@@ -13,10 +13,10 @@ import yaml
 
 import corral
 import docblocks
-from corral.cli.arguments import verb_parser
-from corral.cli.commandwords import split
-from corral.cli.helptext import CALLS, VERBS
-from corral.evals.taskfile import Loader
+from corral.apps.cli.arguments import verb_parser
+from corral.apps.cli.command_words import split
+from corral.apps.cli.help import CALLS, VERBS
+from corral.apps.evals.task_loader import Loader
 from corral.guard.rules.compiler import _row
 from corral.policy.examples import compiled
 from corral.policy.parser import parse

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.arguments import parse, verb_parser
-from corral.cli.helptext import ABOUT, GROUPS, VERBS
+from corral.apps.cli.arguments import parse, verb_parser
+from corral.apps.cli.help import ABOUT, GROUPS, VERBS
 
 HARMLESS = ("check", "explain", "rule", "completions", "status", "policy")
 EXAMPLES = [
@@ -103,24 +103,27 @@ def test_a_slip_of_the_pen_is_answered_with_what_was_meant(arguments: list[str],
             ["--version"],
             {"corral.guard.evaluate", "corral.policy.loader", "corral.sandbox", "subprocess", "asyncio", "dataclasses"},
         ),
-        (["check", "--", "ls"], {"corral.sandbox", "corral.cli.ask", "subprocess", "asyncio", "dataclasses", "typing"}),
+        (
+            ["check", "--", "ls"],
+            {"corral.sandbox", "corral.apps.cli.approval", "subprocess", "asyncio", "dataclasses", "typing"},
+        ),
         (
             ["run", "--", "true"],
-            {"corral.cli.question", "corral.policy.approvals", "subprocess", "asyncio", "dataclasses"},
+            {"corral.apps.cli.approval_prompt", "corral.policy.approvals", "subprocess", "asyncio", "dataclasses"},
         ),
         (
             ["status"],
-            {"corral.sandbox", "subprocess", "asyncio", "dataclasses", "tempfile", "tomllib", "corral.doctor"},
+            {"corral.sandbox", "subprocess", "asyncio", "dataclasses", "tempfile", "tomllib", "corral.apps.doctor"},
         ),
         (
             ["completions", "--words", "grants"],
-            {"corral.guard.evaluate", "corral.sandbox", "corral.rulepage", "corral.cli.shells"},
+            {"corral.guard.evaluate", "corral.sandbox", "corral.apps.rule_pages", "corral.apps.cli.completion_scripts"},
         ),
     ],
     ids=["--version", "check", "run", "status", "completions"],
 )
 def test_a_verb_loads_only_what_it_needs(arguments: list[str], unwanted: set[str], project: Path) -> None:
-    code = "import sys\nfrom corral.cli import main\ntry:\n main(sys.argv[1:])\nfinally:\n print(*sys.modules, file=sys.stderr)"
+    code = "import sys\nfrom corral.apps.cli import main\ntry:\n main(sys.argv[1:])\nfinally:\n print(*sys.modules, file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-I", "-c", code, *arguments],
         cwd=project,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from corral.evals.running import Trials
-from corral.evals.task import Task
-from corral.evals.taskcheck import problems
+from corral.apps.evals.run_task import Trials
+from corral.apps.evals.task import Task
+from corral.apps.evals.validate_tasks import problems
 from corral.policy.loader import load
 from hosting import Owner, answering
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import alone
-from corral.cli import demo
-from corral.cli.nextsteps import install_steps, on_path, own_name, with_own_name
+from corral.apps.cli.next_steps import install_steps, on_path, own_name, with_own_name
+from corral.apps.cli.verbs import demo
 from corral.integrations.hooks import locations
 
 REPOSITORY = Path(__file__).parents[1]
@@ -119,7 +119,7 @@ def test_every_next_line_works_in_a_fresh_project(tmp_path: Path) -> None:
     project.mkdir()
     home.mkdir()
     script = (
-        "import os, sys; sys.argv = ['-m']\nfrom corral.cli import demo\n"
+        "import os, sys; sys.argv = ['-m']\nfrom corral.apps.cli.verbs import demo\n"
         "for _, commands in demo.next_steps(os.environ): print(*commands, sep='\\n')"
     )
     environ = alone.environment(home, PATH="/usr/bin:/bin")

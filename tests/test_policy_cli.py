@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.init import kinds_of, owner_text, project_text
+from corral.apps.cli.verbs.init import kinds_of, owner_text, project_text
 from corral.policy.examples import compiled, outcomes
 from corral.policy.loader import load
 from corral.policy.parser import parse

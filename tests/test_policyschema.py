@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import corral
-from corral.cli.init import owner_text, project_text
+from corral.apps.cli.verbs.init import owner_text, project_text
 from corral.guard.rules.loader import effects, group_names
 from corral.model.errors import PolicyError
 from corral.policy.json_schema import schema

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from corral.apps.rule_pages import EXAMPLES_PROFILE, SHAPES, Page, page_of, rule_ids
 from corral.guard.evaluate import vet
 from corral.guard.host import Machine
 from corral.guard.rules.compiler import read_tables
 from corral.model.call import Call
 from corral.policy.config import SandboxConfig
-from corral.rulepage import EXAMPLES_PROFILE, SHAPES, Page, page_of, rule_ids
 
 SHAPELESS = {
     "structure-cwd": Call(["ls"], cwd="a\0b"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import corral
-from corral.cli.status import refusals
+from corral.apps.cli.verbs.status import refusals
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import alone
+from corral.apps.cli.verbs.status import refusals
+from corral.apps.doctor.hooks import CANARY, REFUSED, calls_of, hook_checks
 from corral.audit import audit_log, hook_trials, query
 from corral.audit.query import Wish
-from corral.cli.status import refusals
-from corral.integrations.canary import CANARY, REFUSED, calls_of, hook_checks
 from corral.integrations.hooks.install import apply, installed_hooks, plan_install
 from corral.integrations.hooks.registry import HOSTS, USER, run_by, settings_path
 

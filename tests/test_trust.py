@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from corral import Sandbox
-from corral.cli.person import AGENT_VARIABLES
+from corral.apps.cli.prompt import AGENT_VARIABLES
 from corral.model.errors import PolicyError
 from corral.policy.loader import load
 from corral.policy.trust import digest_of, distrust, is_trusted, trust, trusted

@@ -13,9 +13,9 @@ import pytest
 
 import corral as package
 from corral._lib.terminal import Terminal
+from corral.apps.cli.prompt import AGENT_VARIABLES
+from corral.apps.cli.render_changes import bounded, diff_lines
 from corral.audit import ledger
-from corral.cli.changetext import bounded, diff_lines
-from corral.cli.person import AGENT_VARIABLES
 from corral.transactions import transaction, workspace
 from corral.transactions.apply import Applied
 from corral.transactions.changes import Change, summary

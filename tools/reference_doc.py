@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import corral
-from corral.cli.arguments import verb_parser
-from corral.cli.helptext import EXIT_CODES, GROUPS, USAGE, VERBS
+from corral.apps.cli.arguments import verb_parser
+from corral.apps.cli.help import EXIT_CODES, GROUPS, USAGE, VERBS
 from corral.policy.config import SandboxConfig
 from corral.policy.json_schema import schema
 from corral.policy.parser import RULE_KEYS

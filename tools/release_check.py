@@ -23,7 +23,7 @@ LEAVES = {
     "swerex": "corral.integrations.frameworks.swerex",
     "claude": "corral.integrations.frameworks.claude_sdk",
     "ray": "corral.integrations.ray",
-    "demo": "corral.integrations.agentdemo.run",
+    "demo": "corral.apps.agentdemo.run_agent",
 }
 SMOKE = """\
 import importlib.metadata, importlib.resources, sys

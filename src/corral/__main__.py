@@ -17,6 +17,6 @@ if not __package__:
 
         pin(pins, os.environ)
 
-from corral.cli import main
+from corral.apps.cli import main
 
 sys.exit(main())

@@ -96,7 +96,7 @@ def test_in_a_container_that_covers_parts_of_proc_it_names_them(held: Sandbox, p
 def test_inside_corral_it_says_so(held: Sandbox, project: Path) -> None:
     (project / "inner.py").write_text(
         f"import sys\nsys.path[:0] = {environment()['PYTHONPATH']!r}.split(':')\n"
-        "from corral.cli import main\nsys.exit(main(['doctor', '--json']))\n"
+        "from corral.apps.cli import main\nsys.exit(main(['doctor', '--json']))\n"
     )
     result = held.run([sys._base_executable, "inner.py"], timeout_seconds=60)
     data = json.loads(result.stdout)

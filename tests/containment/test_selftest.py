@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from corral import Sandbox
-from corral.selftest.trial import HELD, NOT_HELD, NOT_SHOWN, NOT_TESTABLE
+from corral.apps.selftest.run_attacks import HELD, NOT_HELD, NOT_SHOWN, NOT_TESTABLE
 from machines import IN_DOCKER, environment, run_corral, run_corral_without
 from observe import alive, eventually
 

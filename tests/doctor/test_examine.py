@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from corral._lib.terminal import Terminal, columns
+from corral.apps.doctor.checks import WITHOUT, Check, examine
+from corral.apps.doctor.facts import Facts, Refusal
+from corral.apps.doctor.probe_sandbox import Inside
+from corral.apps.doctor.report import report_text
 from corral.containment.layers import LAYERS
-from corral.doctor.examine import WITHOUT, Check, examine
-from corral.doctor.facts import Facts, Refusal
-from corral.doctor.inside import Inside
-from corral.doctor.report import report_text
 
 INSIDE = Inside(
     backend="warden",

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from corral.evals.evaluate import evaluate
-from corral.evals.journal import Journal, place
-from corral.evals.results import write
-from corral.evals.taskfile import load
+from corral.apps.evals.journal import Journal, place
+from corral.apps.evals.results import write
+from corral.apps.evals.run_suite import evaluate
+from corral.apps.evals.task_loader import load
 from corral.model.errors import CorralError
 from observe import alive, eventually, unique_seconds
 from screen import Screen

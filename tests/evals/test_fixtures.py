@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from corral import Limits
+from corral.apps.evals.task_loader import FIXTURES, load
+from corral.apps.evals.transactions import WAYS
 from corral.containment.layers import LAYERS
-from corral.evals.settling import WAYS
-from corral.evals.taskfile import FIXTURES, load
 from corral.model.call import Axis
 
 DEADLINE_SECONDS = 300

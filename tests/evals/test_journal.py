@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from corral.evals import evaluate as evaluating
-from corral.evals.evaluate import evaluate
-from corral.evals.journal import Journal, place
-from corral.evals.outcome import Outcome
-from corral.evals.task import Task
+from corral.apps.evals import run_suite as evaluating
+from corral.apps.evals.journal import Journal, place
+from corral.apps.evals.outcome import Outcome
+from corral.apps.evals.run_suite import evaluate
+from corral.apps.evals.task import Task
 from corral.model.errors import CorralError
 
 

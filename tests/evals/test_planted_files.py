@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from corral import Sandbox
-from corral.evals.journal import place
-from corral.evals.outcome import Outcome
-from corral.evals.taskfile import load
-from corral.outputfiles import OutputDirectory
+from corral.apps.evals.journal import place
+from corral.apps.evals.outcome import Outcome
+from corral.apps.evals.task_loader import load
+from corral.apps.output_files import OutputDirectory
 from corral.policy.user_dirs import PROJECT_MARKS
 
 OUTPUTS = ("results.jsonl", "junit.xml", "summary.json")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from corral._lib.terminal import Terminal
-from corral.evals.compare import Change, compare
-from corral.evals.outcome import Outcome
-from corral.evals.results import RESULTS, Rate, junit, rates, read, summary, write
-from corral.evals.telling import comparison_text, outcome_text, progress_text, summary_text
+from corral.apps.evals.compare import Change, compare
+from corral.apps.evals.outcome import Outcome
+from corral.apps.evals.render_report import comparison_text, outcome_text, progress_text, summary_text
+from corral.apps.evals.results import RESULTS, Rate, junit, rates, read, summary, write
 from corral.model.errors import CorralError
 
 PASSED = Outcome("a", "1", "passed", ("x", "y"), "t.toml:1", duration_ms=1500.0, calls=({"exit_code": 0, "rules": []},))

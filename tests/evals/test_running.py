@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from corral.evals.outcome import Outcome
-from corral.evals.running import Trials
-from corral.evals.task import Task
-from corral.evals.taskcheck import problems
+from corral.apps.evals.outcome import Outcome
+from corral.apps.evals.run_task import Trials
+from corral.apps.evals.task import Task
+from corral.apps.evals.validate_tasks import problems
 from observe import alive, eventually, unique_seconds
 
 

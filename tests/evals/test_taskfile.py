@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.evals.task import Task
-from corral.evals.taskfile import TaskError, load
+from corral.apps.evals.task import Task
+from corral.apps.evals.task_loader import TaskError, load
 
 GOOD = """
 [defaults]

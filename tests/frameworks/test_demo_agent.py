@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from corral.integrations.agentdemo.model import BY_KEY, DETERMINISTIC, name_for
-from corral.integrations.agentdemo.run import OWNERS_TESTS, Report, run_demo
+from corral.apps.agentdemo.model import BY_KEY, DETERMINISTIC, name_for
+from corral.apps.agentdemo.run_agent import OWNERS_TESTS, Report, run_demo
 from corral.integrations.gates import Pattern
 
 REFUSALS = [

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from corral import Containment, Sandbox, SandboxConfig, SandboxResult
-from corral.evals.evaluate import evaluate
-from corral.evals.journal import Journal, place
-from corral.evals.running import Trials
-from corral.evals.task import Task
-from corral.evals.taskfile import FIXTURES, load
+from corral.apps.evals.journal import Journal, place
+from corral.apps.evals.run_suite import evaluate
+from corral.apps.evals.run_task import Trials
+from corral.apps.evals.task import Task
+from corral.apps.evals.task_loader import FIXTURES, load
 from corral.integrations.ray import Ray
 from corral.model.errors import CorralError
 

@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from corral import Sandbox
 from corral._lib.terminal import Terminal, columns
-from corral.integrations.agentdemo import repository
-from corral.integrations.agentdemo.advice import MEND, PLAN, Turn, refusal_in, turns_after
-from corral.integrations.agentdemo.trace import spans_of, tree_text
+from corral.apps.agentdemo import repository
+from corral.apps.agentdemo.advice import MEND, PLAN, Turn, refusal_in, turns_after
+from corral.apps.agentdemo.trace import spans_of, tree_text
 from corral.integrations.extras import install_command
 from corral.integrations.gates import GatedSandbox, ToolAllowlist
 from corral.integrations.telemetry.otel import instrument, record_ruling
@@ -112,7 +112,7 @@ def _without_times(lines: Iterable[str]) -> list[str]:
 
 
 def test_without_the_extra_the_demo_names_it() -> None:
-    without = "import sys; sys.modules[sys.argv.pop(1)] = None; from corral.cli import main; sys.exit(main(['demo', 'agent']))"
+    without = "import sys; sys.modules[sys.argv.pop(1)] = None; from corral.apps.cli import main; sys.exit(main(['demo', 'agent']))"
     for package in ("minisweagent", "opentelemetry.sdk", "opentelemetry"):
         done = subprocess.run(
             [sys.executable, "-c", without, package], capture_output=True, text=True, check=False, timeout=60

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import alone
-from corral.integrations.canary import hook_checks
+from corral.apps.doctor.hooks import hook_checks
 from corral.integrations.hooks.install import apply, plan_install
 from corral.integrations.hooks.reachability import turned_off
 from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, hooks_in, is_ours, run_by, settings_path

@@ -25,8 +25,8 @@ LEAVES = [
     ("integrations.frameworks.claude_sdk", "claude_agent_sdk", "claude"),
     ("integrations.telemetry.otel", "opentelemetry", "otel"),
     ("integrations.mcp.server", "mcp", "mcp"),
-    ("integrations.agentdemo.model", "minisweagent", "demo"),
-    ("integrations.agentdemo.run", "minisweagent", "demo"),
+    ("apps.agentdemo.model", "minisweagent", "demo"),
+    ("apps.agentdemo.run_agent", "minisweagent", "demo"),
 ]
 WITHOUT = (
     "import sys; sys.modules[sys.argv[1]] = None; import importlib; importlib.import_module('corral.' + sys.argv[2])"
@@ -45,7 +45,7 @@ def test_a_leaf_without_its_package_names_the_extra(leaf: str, package: str, ext
 
 
 def test_the_engine_ray_without_ray_names_the_extra(tmp_path: Path) -> None:
-    without = "import sys; sys.modules['ray'] = None; from corral.cli import main; sys.exit(main())"
+    without = "import sys; sys.modules['ray'] = None; from corral.apps.cli import main; sys.exit(main())"
     words = ["eval", "--fixtures", "--engine", "ray", "--out", str(tmp_path / "out")]
     done = subprocess.run(
         [sys.executable, "-c", without, *words], capture_output=True, text=True, check=False, timeout=60

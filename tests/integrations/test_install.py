@@ -308,7 +308,7 @@ def test_an_interpreter_inside_the_project_is_refused(home: Path, work: Path) ->
     fake = work / "python3"
     shutil.copy(alone.PYTHON, fake)
     code = (
-        "import sys; sys._base_executable = sys.argv[1]; sys.path.append(sys.argv[2]); from corral.cli import main; "
+        "import sys; sys._base_executable = sys.argv[1]; sys.path.append(sys.argv[2]); from corral.apps.cli import main; "
         "sys.exit(main(['install', 'claude', '--yes']))"
     )
     done = alone.subprocess.run(

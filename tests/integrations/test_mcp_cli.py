@@ -41,7 +41,7 @@ def line(message: dict[str, object]) -> str:
 @pytest.mark.parametrize("words", [["--help"], ["mcp", "--help"], ["check", "--", "ls"], ["rule"]])
 def test_no_other_verb_and_no_help_loads_the_sdk(home: Home, words: list[str]) -> None:
     code = (
-        "import sys; from corral.cli import main\n"
+        "import sys; from corral.apps.cli import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
         "print(sorted({'mcp', 'anyio', 'pydantic', 'uvicorn'} & set(sys.modules)), file=sys.stderr)"
@@ -52,7 +52,7 @@ def test_no_other_verb_and_no_help_loads_the_sdk(home: Home, words: list[str]) -
 
 @pytest.mark.parametrize("missing", ["mcp", "mcp.server", "anyio", "uvicorn"])
 def test_without_the_extra_it_says_how_to_get_it(home: Home, missing: str) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None; from corral.cli import main; sys.exit(main(['mcp']))"
+    code = f"import sys; sys.modules[{missing!r}] = None; from corral.apps.cli import main; sys.exit(main(['mcp']))"
     done = run(home, sys.executable, "-c", code)
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.startswith(f"corral: corral mcp needs the Python package {missing}")

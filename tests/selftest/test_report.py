@@ -5,11 +5,11 @@ import ast
 import pytest
 
 from corral._lib.terminal import Terminal, columns
+from corral.apps.selftest import run_attacks
+from corral.apps.selftest.attacks import Attempt, battery
+from corral.apps.selftest.report import GROUPS, counts, heading, outcome_text, status, summary, to_dict
+from corral.apps.selftest.run_attacks import HELD, NOT_HELD, NOT_SHOWN, NOT_TESTABLE, Outcome, Setting
 from corral.containment.layers import LAYERS
-from corral.selftest import trial
-from corral.selftest.battery import Attempt, battery
-from corral.selftest.report import GROUPS, counts, heading, outcome_text, status, summary, to_dict
-from corral.selftest.trial import HELD, NOT_HELD, NOT_SHOWN, NOT_TESTABLE, Outcome, Setting
 
 ATTEMPT = Attempt("files", "read a file outside", ("mount", "landlock"), "return True")
 SETTING = Setting("warden", "partial", ("net",), "workspace", "profile workspace needs the kernel")
@@ -36,7 +36,7 @@ def test_every_layer_that_can_be_attacked_is() -> None:
 def test_an_attempt_is_a_program_with_known_needs(attempt: Attempt) -> None:
     ast.parse(attempt.source)
     assert "return" in attempt.program
-    assert set(attempt.needs) <= {*trial._CONDITIONS, "no network", "project", "planted"}
+    assert set(attempt.needs) <= {*run_attacks._CONDITIONS, "no network", "project", "planted"}
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ import pytest
 from chromium import Browser
 
 from corral import Containment, Sandbox, SandboxConfig
+from corral.apps.viewer import page
+from corral.apps.viewer.explain import Reader
+from corral.apps.viewer.feed import Feed
+from corral.apps.viewer.http_server import Server, fill
+from corral.apps.viewer.sources import LogSource
 from corral.audit.audit_log import Log, directory
 from corral.audit.query import Wish
-from corral.viewer import page
-from corral.viewer.feed import Feed
-from corral.viewer.parts import Reader
-from corral.viewer.serving import Server, fill
-from corral.viewer.sources import LogSource
 from observe import eventually, running
 
 

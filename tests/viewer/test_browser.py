@@ -12,18 +12,18 @@ from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from corral import Containment, Sandbox, SandboxConfig
+from corral.apps.evals.outcome import Outcome
+from corral.apps.evals.results import RESULTS
+from corral.apps.viewer import LiveView, call_list, page, write
+from corral.apps.viewer.explain import Reader
+from corral.apps.viewer.feed import Feed, dumps
+from corral.apps.viewer.http_server import Server
+from corral.apps.viewer.sources import EvalSource
 from corral.audit.audit_log import Log, new_id
 from corral.containment.layers import LAYERS
-from corral.evals.outcome import Outcome
-from corral.evals.results import RESULTS
 from corral.integrations.gates import GatedSandbox, ToolAllowlist, noted
 from corral.integrations.telemetry.otel import instrument
 from corral.model.call import Call, Connection
-from corral.viewer import LiveView, calls, page, write
-from corral.viewer.feed import Feed, dumps
-from corral.viewer.parts import Reader
-from corral.viewer.serving import Server
-from corral.viewer.sources import EvalSource
 
 
 def test_a_log_is_shown_and_its_token_leaves_the_address(
@@ -226,7 +226,7 @@ def test_a_refusal_without_a_rule_is_not_said_to_be_none(
 ) -> None:
     feed = Feed()
     result = {"id": "a", "argv": ["ls"], "exit_code": -100, "denied": True, "reason": "a person said no"}
-    feed.put([calls.of_result(result, root="/p")])
+    feed.put([call_list.of_result(result, root="/p")])
     path = tmp_path / "r.html"
     write(str(path), feed, page.meta(name="n", kind="results", live=False), Reader(home, keeps=True))
     browser.open(path.as_uri())

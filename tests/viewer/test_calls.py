@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral.apps.viewer import call_list
+from corral.apps.viewer.feed import dumps
 from corral.model.call import Axis, Decision, Finding, Usage, Verdict, Violation
 from corral.model.result import SandboxResult
-from corral.viewer import calls
-from corral.viewer.feed import dumps
 
 ENTRY: dict[str, Any] = {
     "schema": "corral.audit/1", "seq": 7, "at": "2026-11-15T10:00:00.500Z", "id": "a" * 32, "event": "run", "root": "/p", "cwd": "/p/src",
@@ -24,7 +24,7 @@ ENTRY: dict[str, Any] = {
 
 
 def test_a_line_of_the_log_becomes_a_call() -> None:
-    assert calls.of_entry(ENTRY) == {
+    assert call_list.of_entry(ENTRY) == {
         "id": "a" * 32, "key": "a" * 32, "event": "run", "root": "/p", "cwd": "/p/src", "profile": "strict", "seq": 7, "at": 1794736800000, "decision": "allow",
         "argv": ["ls", "-l"], "outcome": "ok",
         "result": {
@@ -44,20 +44,20 @@ def test_a_line_of_the_log_becomes_a_call() -> None:
     ],
 )
 def test_an_outcome_is_one_word(changes: dict[str, Any], outcome: str) -> None:
-    assert calls.of_entry(ENTRY | {"result": ENTRY["result"] | changes})["outcome"] == outcome
+    assert call_list.of_entry(ENTRY | {"result": ENTRY["result"] | changes})["outcome"] == outcome
 
 
 def test_what_never_ran_was_judged_refused_failed_or_is_a_note() -> None:
     judged = {name: value for name, value in ENTRY.items() if name != "result"}
-    assert calls.of_entry(judged)["outcome"] == "judged"
-    assert calls.of_entry(judged | {"decision": "ask"})["outcome"] == "refused"
-    assert calls.of_entry(judged | {"error": "no keeper"})["outcome"] == "error"
-    assert calls.of_entry({"id": "b", "event": "trust"})["outcome"] == "note"
+    assert call_list.of_entry(judged)["outcome"] == "judged"
+    assert call_list.of_entry(judged | {"decision": "ask"})["outcome"] == "refused"
+    assert call_list.of_entry(judged | {"error": "no keeper"})["outcome"] == "error"
+    assert call_list.of_entry({"id": "b", "event": "trust"})["outcome"] == "note"
 
 
 def test_the_axis_of_a_finding_is_how_its_rule_begins() -> None:
     found = [
-        calls.finding({"rule": rule}).get("axis") for rule in ("path-outside-root", "name-rm", "gate-tool", "mine")
+        call_list.finding({"rule": rule}).get("axis") for rule in ("path-outside-root", "name-rm", "gate-tool", "mine")
     ]
     assert found == ["path", "name", "gate", None]
 
@@ -69,7 +69,7 @@ def test_a_result_keeps_places_and_ways_out_and_its_output_stands_apart() -> Non
         started_at="2026-11-15T10:00:00.000Z", violations=(Violation("file", "/x", instead="z"),), usage=Usage(1.0, 0.5),
         full_output_path="/tmp/o",
     )  # fmt: skip
-    call, output = calls.of_result(result.to_dict(), root="/p")
+    call, output = call_list.of_result(result.to_dict(), root="/p")
     assert call["shell"] == "cat /x"
     assert call["findings"] == [
         {"rule": "path-x", "reason": "why", "text": "/x", "instead": "do y", "axis": "path", "decision": "deny", "start": 4, "length": 2}
@@ -80,7 +80,7 @@ def test_a_result_keeps_places_and_ways_out_and_its_output_stands_apart() -> Non
 
 
 def test_an_allowed_call_that_was_refused_still_is_a_denial() -> None:
-    assert calls.of_result({"exit_code": -100, "denied": True, "argv": ["ls"]})[0]["decision"] == "deny"
+    assert call_list.of_result({"exit_code": -100, "denied": True, "argv": ["ls"]})[0]["decision"] == "deny"
 
 
 def test_a_hook_its_run_and_its_gates_are_one_call() -> None:
@@ -97,10 +97,10 @@ def test_a_hook_its_run_and_its_gates_are_one_call() -> None:
         "id": "g", "event": "gate", "tool": "run_command", "passed": ["tools"], "decision": "allow", "result_id": "h" * 32,
         "at": "2026-11-15T10:00:02.000Z",
     }  # fmt: skip
-    parts = [calls.of_entry(entry) for entry in (hook, run, gate)]
+    parts = [call_list.of_entry(entry) for entry in (hook, run, gate)]
     assert {part["key"] for part in parts} == {"h" * 32}
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
-        made = calls.merged(calls.merged(parts[order[0]], parts[order[1]]), parts[order[2]])
+        made = call_list.merged(call_list.merged(parts[order[0]], parts[order[1]]), parts[order[2]])
         assert [step["event"] for step in made["chain"]] == ["hook", "gate", "run"]
         assert (made["outcome"], made["host"], made["at"]) == ("ok", "claude", 1794736800000)
 
@@ -115,7 +115,7 @@ def test_a_task_s_call_says_what_the_run_kept() -> None:
         "violations": ["file"],
         "stdout": "x",
     }
-    call, output = calls.of_task("run", "task", 1, facts)
+    call, output = call_list.of_task("run", "task", 1, facts)
     assert (call["key"], call["task"], call["outcome"]) == ("run/task/1", "task", "failed")
     assert call["findings"] == [{"rule": "name-rm", "axis": "name", "decision": "deny"}]
     assert output == {"stdout": "x"}
@@ -130,16 +130,16 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from([*ENTRY, "shell", "cut", "error", "call", "tool", "passed", "verdict"]), JSON))
 def test_any_data_gives_a_call_that_json_can_hold(data: dict[str, Any]) -> None:
-    for call in (calls.of_entry(data), calls.of_result(data)[0], calls.of_task("r", "t", 1, data)[0]):
+    for call in (call_list.of_entry(data), call_list.of_result(data)[0], call_list.of_task("r", "t", 1, data)[0]):
         assert json.loads(dumps(call)) == call
-        assert call["decision"] in calls.DECISIONS
+        assert call["decision"] in call_list.DECISIONS
         assert call["outcome"]
 
 
 def test_what_is_too_long_is_cut() -> None:
-    call = calls.of_entry(
+    call = call_list.of_entry(
         ENTRY | {"argv": ["x" * 200_000] * 9000, "reason": "y" * 10_000, "findings": [{"rule": "a"}] * 1000}
     )
-    assert len(call["argv"]) == calls.MAX_WORDS
-    assert len(call["argv"][0]) == calls.MAX_TEXT + 1
-    assert (len(call["reason"]), len(call["findings"])) == (calls.MAX_WORD + 1, calls.MAX_ITEMS)
+    assert len(call["argv"]) == call_list.MAX_WORDS
+    assert len(call["argv"][0]) == call_list.MAX_TEXT + 1
+    assert (len(call["reason"]), len(call["findings"])) == (call_list.MAX_WORD + 1, call_list.MAX_ITEMS)

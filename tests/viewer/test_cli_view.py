@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from corral.apps.cli import main
+from corral.apps.evals.results import RESULTS
 from corral.audit.audit_log import Log
-from corral.cli import main
-from corral.evals.results import RESULTS
 from corral.model.call import Call, Verdict
 from corral.policy.config import SandboxConfig
 from screen import Screen

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from corral.viewer import feed as feeds
-from corral.viewer.feed import DROPPED, Feed
+from corral.apps.viewer import feed as feeds
+from corral.apps.viewer.feed import DROPPED, Feed
 
 
 def call(key: str, **more: Any) -> tuple[dict[str, Any], None]:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from chromium import Browser
 
-from corral.evals.outcome import Outcome
-from corral.evals.results import RESULTS
-from corral.viewer import calls, page, settled, write
-from corral.viewer.feed import Feed, dumps
-from corral.viewer.parts import Reader
-from corral.viewer.serving import Server
-from corral.viewer.sources import EvalSource, ResultSource
+from corral.apps.evals.outcome import Outcome
+from corral.apps.evals.results import RESULTS
+from corral.apps.viewer import call_list, page, transactions, write
+from corral.apps.viewer.explain import Reader
+from corral.apps.viewer.feed import Feed, dumps
+from corral.apps.viewer.http_server import Server
+from corral.apps.viewer.sources import EvalSource, ResultSource
 
 MARKUP = "<img src=x onerror='window.owned=1'><svg onload='window.owned=1'><a href='javascript:window.owned=1'>x</a>"
 BREAKOUT = "</script></style></title></pre><script>window.owned=1</script><!--"
@@ -58,17 +58,17 @@ SETTLED: dict[str, Any] = {
 
 def hostile_feed(text: str) -> Feed:
     feed = Feed()
-    result, output = calls.of_result(filled(RESULT, text), root=text, event=text)
-    entry, ruling = calls.of_entry(filled(ENTRY, text)), calls.of_entry(filled(RULING, text))
+    result, output = call_list.of_result(filled(RESULT, text), root=text, event=text)
+    entry, ruling = call_list.of_entry(filled(ENTRY, text)), call_list.of_entry(filled(RULING, text))
     made = [
         ({**result, "key": f"{text}1"}, output),
         ({**entry, "key": f"{text}2"}, None),
         ({**ruling, "key": f"{text}3"}, None),
     ]
     denied = {**entry, "key": f"{text}4", "decision": "deny", "outcome": "refused"}
-    became = {**settled.of_entry(filled(SETTLED, text)), "key": f"{text}5"}
+    became = {**transactions.of_entry(filled(SETTLED, text)), "key": f"{text}5"}
     feed.put([*made, (denied, None), (became, None)])
-    feed.put([(filled(calls.of_entry(RULING), text) | {"key": f"{text}1"}, None)])
+    feed.put([(filled(call_list.of_entry(RULING), text) | {"key": f"{text}1"}, None)])
     feed.loaded()
     return feed
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from corral.viewer import page
+from corral.apps.viewer import page
 
 HOSTILE = "</script><script>alert(1)</script><!--<script>]]>&lt;\u2028\u2029\ud800 \x00<img src=x onerror=alert(1)>"
 META = page.meta(name=HOSTILE, kind="log", live=False)

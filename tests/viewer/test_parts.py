@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from corral.viewer import details, write
-from corral.viewer import spans as span_files
-from corral.viewer.details import details_of, details_of_all
-from corral.viewer.feed import Feed
-from corral.viewer.parts import MAX_STEPS, Reader
+from corral.apps.viewer import details, write
+from corral.apps.viewer import spans as span_files
+from corral.apps.viewer.details import details_of, details_of_all
+from corral.apps.viewer.explain import MAX_STEPS, Reader
+from corral.apps.viewer.feed import Feed
 
 OUTSIDE = "cat /etc/shadow"
 

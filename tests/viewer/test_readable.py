@@ -8,11 +8,11 @@ import pytest
 from chromium import CALLS, NARROW, WIDE, Browser
 from selenium.webdriver.common.keys import Keys
 
-from corral.viewer import page, write
-from corral.viewer.feed import Feed
-from corral.viewer.parts import Reader
-from corral.viewer.serving import Server, fill
-from corral.viewer.sources import ResultSource
+from corral.apps.viewer import page, write
+from corral.apps.viewer.explain import Reader
+from corral.apps.viewer.feed import Feed
+from corral.apps.viewer.http_server import Server, fill
+from corral.apps.viewer.sources import ResultSource
 
 AT = "2026-11-15T12:00:00.000Z"
 

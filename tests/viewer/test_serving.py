@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from corral.viewer import page, serving
-from corral.viewer.feed import Feed
-from corral.viewer.parts import Reader
-from corral.viewer.serving import Server
+from corral.apps.viewer import http_server, page
+from corral.apps.viewer.explain import Reader
+from corral.apps.viewer.feed import Feed
+from corral.apps.viewer.http_server import Server
 
 PATHS = ("/api/calls", "/api/detail?key=a", "/api/evals")
 HELD = "canary-of-the-log"
@@ -116,7 +116,7 @@ def test_no_file_of_the_machine_is_served(server: Server, path: str) -> None:
 
 @pytest.mark.parametrize("query", ["after=x", "after=-1", "after=", "after=9&after=1", "evals=%00"])
 def test_a_strange_number_is_taken_for_the_first(server: Server, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(http_server, "WAIT_SECONDS", 0.0)
     status, body, _ = get(server, f"/api/calls?{query}&evals=0", X_Corral_Token=server.token)
     answer: dict[str, Any] = json.loads(body)
     assert (status, answer["next"]) == (200, 1)

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.viewer import calls, settled
-from corral.viewer.feed import dumps
+from corral.apps.viewer import call_list, transactions
+from corral.apps.viewer.feed import dumps
 
 LINE: dict[str, Any] = {
     "seq": 8, "at": "2026-11-15T10:00:00.500Z", "id": "b" * 32, "event": "transaction", "root": "/p", "profile": "workspace", "transaction": "1f", "decision": "allow",
@@ -17,7 +17,7 @@ SETTLED = {name: LINE[name] for name in ("in_part", "changed", "changes", "refus
 
 
 def test_a_line_of_the_log_is_a_note_of_its_transaction() -> None:
-    assert settled.of_entry(LINE) == {
+    assert transactions.of_entry(LINE) == {
         "id": "b" * 32, "key": "b" * 32, "seq": 8, "at": 1794736800500, "root": "/p", "profile": "workspace", "event": "transaction", "transaction": "1f",
         "decision": "allow", "outcome": "note", "settled": SETTLED,
     }  # fmt: skip
@@ -27,7 +27,7 @@ def test_a_trial_says_what_was_applied_and_what_stood_in_the_way() -> None:
     changes = [*LINE["changes"], {"kind": "added", "path": ".envrc"}]
     trial = {"result": {}, "transaction": "1f", "outcome": "applied", "changes": changes}
     applied = {"ok": True, "changes": LINE["changes"], "conflicts": [], "refused": LINE["refused"]}
-    found = settled.of_trial(trial | {"applied": applied}, root="/p", at=5)
+    found = transactions.of_trial(trial | {"applied": applied}, root="/p", at=5)
     assert (found["at"], found["transaction"]) == (5, "1f")
     assert found["settled"] == {
         "became": "applied",
@@ -36,19 +36,19 @@ def test_a_trial_says_what_was_applied_and_what_stood_in_the_way() -> None:
         "refused": LINE["refused"],
     }
     conflict = {"ok": False, "changes": [], "conflicts": [{"path": "a", "why": "later"}], "refused": []}
-    found = settled.of_trial(trial | {"outcome": "conflict", "applied": conflict})
+    found = transactions.of_trial(trial | {"outcome": "conflict", "applied": conflict})
     assert found["settled"] == {
         "became": "conflict",
         "changes": changes,
         "changed": 3,
         "conflicts": conflict["conflicts"],
     }
-    assert settled.of_trial(trial | {"outcome": "kept", "applied": None})["settled"]["changed"] == 3
+    assert transactions.of_trial(trial | {"outcome": "kept", "applied": None})["settled"]["changed"] == 3
 
 
 def test_a_task_is_told_as_a_line_is() -> None:
     told = {"became": "applied", "changes": {"a": "added", "c": "renamed from b"}, "conflicts": {}, "refused": {".envrc": "it is protected"}, "more_changes": 1}  # fmt: skip
-    found = settled.of_task("run", "one", told)
+    found = transactions.of_task("run", "one", told)
     assert found["settled"] == {name: value for name, value in SETTLED.items() if name != "in_part"}
     assert (found["key"], found["transaction"], found["task"]) == ("run/one/transaction", "run/one", "one")
 
@@ -62,15 +62,15 @@ JSON = st.recursive(
 
 @given(st.dictionaries(st.sampled_from([*LINE, "conflicts", "outcome", "applied", "became", "more_changes"]), JSON))
 def test_any_data_gives_a_record_that_the_page_can_hold(data: dict[str, Any]) -> None:
-    for found in (settled.of_entry(data), settled.of_trial(data), settled.of_task("run", "task", data)):
+    for found in (transactions.of_entry(data), transactions.of_trial(data), transactions.of_task("run", "task", data)):
         dumps(found)
         assert (found["event"], found["outcome"], isinstance(found["settled"], dict)) == ("transaction", "note", True)
         assert all(
-            len(found["settled"].get(name, ())) <= calls.MAX_ITEMS for name in ("changes", "conflicts", "refused")
+            len(found["settled"].get(name, ())) <= call_list.MAX_ITEMS for name in ("changes", "conflicts", "refused")
         )
 
 
 def test_what_is_long_is_cut() -> None:
-    found = settled.of_entry(LINE | {"changes": [{"kind": "x", "path": "y" * 10**6}] * 10**4, "changed": None})
-    assert (len(found["settled"]["changes"]), found["settled"]["changed"]) == (calls.MAX_ITEMS, 10**4)
+    found = transactions.of_entry(LINE | {"changes": [{"kind": "x", "path": "y" * 10**6}] * 10**4, "changed": None})
+    assert (len(found["settled"]["changes"]), found["settled"]["changed"]) == (call_list.MAX_ITEMS, 10**4)
     assert len(dumps(found)) < 10**6

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
+from corral.apps.evals.journal import Journal, place
+from corral.apps.evals.outcome import Outcome
+from corral.apps.evals.results import RESULTS, write
+from corral.apps.viewer.feed import Feed
+from corral.apps.viewer.http_server import fill
+from corral.apps.viewer.sources import EvalSource, LogSource, ResultSource, source_of
 from corral.audit import ledger
 from corral.audit.audit_log import Log, directory
 from corral.audit.query import Wish
-from corral.evals.journal import Journal, place
-from corral.evals.outcome import Outcome
-from corral.evals.results import RESULTS, write
 from corral.model.call import Call, Verdict
 from corral.model.errors import CorralError
 from corral.policy.config import SandboxConfig
-from corral.viewer.feed import Feed
-from corral.viewer.serving import fill
-from corral.viewer.sources import EvalSource, LogSource, ResultSource, source_of
 from observe import eventually
 
 

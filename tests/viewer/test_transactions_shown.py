@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from chromium import NARROW, Browser
 
-from corral.cli.person import AGENT_VARIABLES
-from corral.evals.outcome import Outcome
-from corral.evals.results import RESULTS
-from corral.viewer import calls, page, write
-from corral.viewer.feed import Feed
-from corral.viewer.parts import Reader
-from corral.viewer.serving import Server
-from corral.viewer.sources import EvalSource, ResultSource
+from corral.apps.cli.prompt import AGENT_VARIABLES
+from corral.apps.evals.outcome import Outcome
+from corral.apps.evals.results import RESULTS
+from corral.apps.viewer import call_list, page, write
+from corral.apps.viewer.explain import Reader
+from corral.apps.viewer.feed import Feed
+from corral.apps.viewer.http_server import Server
+from corral.apps.viewer.sources import EvalSource, ResultSource
 
 HIDES = "import os; os.rename('old', 'new'); [open(name, 'w').close() for name in ('made', '.envrc')]"
 Corral = Callable[..., subprocess.CompletedProcess[str]]
@@ -196,7 +196,9 @@ def test_connections_are_shown_with_the_grant_that_allowed_them_or_would(
     browser: Browser, home: dict[str, str], tmp_path: Path
 ) -> None:
     feed = Feed()
-    feed.put([calls.of_result({"id": "a", "argv": ["curl"], "exit_code": 0, "connections": CONNECTIONS}, root="/p")])
+    feed.put(
+        [call_list.of_result({"id": "a", "argv": ["curl"], "exit_code": 0, "connections": CONNECTIONS}, root="/p")]
+    )
     path = tmp_path / "r.html"
     write(str(path), feed, page.meta(name="n", kind="results", live=False), Reader(home, keeps=True))
     browser.open(path.as_uri())
@@ -211,7 +213,7 @@ def test_connections_are_shown_with_the_grant_that_allowed_them_or_would(
 
 def test_nobody_is_told_to_apply_what_a_library_tried(browser: Browser, home: dict[str, str], tmp_path: Path) -> None:
     feed = Feed()
-    feed.put([calls.of_result({"id": "a", "argv": ["rm", "x"], "exit_code": 0, "transaction": "t1"}, root=os.sep)])
+    feed.put([call_list.of_result({"id": "a", "argv": ["rm", "x"], "exit_code": 0, "transaction": "t1"}, root=os.sep)])
     path = tmp_path / "r.html"
     write(str(path), feed, page.meta(name="n", kind="results", live=False), Reader(home, keeps=True))
     browser.open(path.as_uri())

@@ -1,0 +1,95 @@
+"""`corral history`: the transactions of a project, those that wait and those that were applied or undone. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral._lib.terminal import clip, terminal_of, visible
+from corral._lib.timestamps import utc
+from corral.apps.cli.render_changes import change_line, diff_lines
+from corral.apps.cli.verbs.try_ import refuse_inside
+from corral.model.errors import TransactionError
+from corral.model.render_result import json_text
+from corral.policy.config import checked_root
+from corral.transactions.apply import Look, history
+from corral.transactions.changes import Change, summary
+from corral.transactions.workspace import pending
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from corral._lib.terminal import Terminal
+    from corral.transactions.workspace import Place
+
+STYLES = {"applied": "allow", "undone": "dim", "waits": "ask", "kept": "deny"}
+
+
+def main(options: argparse.Namespace) -> int:
+    """Show them, the latest first."""
+    refuse_inside()
+    root = checked_root(options.root)
+    places = pending(root, os.environ)
+    try:
+        entries = [
+            *(_waiting(place) for place in reversed(places)),
+            *(each.to_dict() for each in history(root, os.environ)),
+        ]
+        shown = [entry for entry in entries if str(entry["id"]).startswith(options.id)]
+        if options.id and not shown:
+            raise TransactionError(f"no transaction of {root} has an id that begins with {options.id!r}")
+        if options.id and len(shown) == 1:
+            for place in places:
+                if place.id == shown[0]["id"]:
+                    shown[0]["diff"] = _diff(root, place)
+    finally:
+        for place in places:
+            place.release()
+    if options.json:
+        print(json_text(shown))
+        return 0
+    terminal = terminal_of(sys.stdout, os.environ)
+    for entry in shown:
+        print("\n".join(_lines(entry, terminal, verbose=options.verbose or bool(options.id))))
+        if "diff" in entry:
+            print("\n".join(["", *diff_lines(str(entry["diff"]), terminal)]))
+    if places and not options.id:
+        print(
+            "corral: to look at what waits: corral history ID; then corral apply ID, or corral discard ID",
+            file=sys.stderr,
+        )
+    if not shown:
+        print("corral: no transaction was applied here, and none waits", file=sys.stderr)
+    return 0
+
+
+def _waiting(place: Place) -> dict[str, object]:
+    facts = place.facts()
+    return {
+        "id": place.id,
+        "state": "waits",
+        "applied_at": place.begun_ns / 1e9,
+        "commands": facts["commands"],
+        "changes": facts["changes"],
+    }
+
+
+def _diff(root: str, place: Place) -> str:
+    from corral.containment.plan import Holding  # noqa: PLC0415  to list them it is not needed
+    from corral.policy.loader import load  # noqa: PLC0415  as above
+
+    holding = Holding(load(root, os.environ).config)
+    with Look(root, place, holding.kept(), holding.programs()) as look:
+        return look.diff()
+
+
+def _lines(entry: dict[str, object], terminal: Terminal, *, verbose: bool) -> list[str]:
+    state, commands = str(entry["state"]), entry["commands"]
+    changes = [Change(**change) for change in entry["changes"]]  # type: ignore[attr-defined]  # as it was written
+    words = visible("; ".join(commands)) if isinstance(commands, list) else ""
+    told = summary(changes)
+    when = utc(float(str(entry["applied_at"])))[:19].replace("T", " ")
+    lines = [f"{terminal.paint(STYLES[state], f'{state:8}')} {entry['id']!s:17}  {when}  {told}"]
+    lines.append(terminal.paint("dim", clip(f"         {words}", terminal.columns, terminal.sign("cut"))))
+    return lines + ([change_line(change, terminal) for change in changes] if verbose else [])

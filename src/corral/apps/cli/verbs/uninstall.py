@@ -1,0 +1,66 @@
+"""`corral uninstall`: a host's settings as they were before corral, or without our entry where they changed since."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral._lib.terminal import terminal_of, visible
+from corral.apps.cli.verbs.install import DECLINED_STATUS, decided, place
+from corral.integrations.hooks.install import apply, installed_hooks, plan_uninstall
+from corral.integrations.hooks.json_edit import SettingsError
+from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, settings_path
+from corral.model.render_result import json_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+
+    from corral.integrations.hooks.registry import Host
+
+
+def main(options: argparse.Namespace) -> int:
+    """Take the hook out of every host that is named; the worst outcome is the exit code."""
+    level, root = place(options)
+    if not options.hosts:
+        raise SettingsError(f"name a host. {_installed(root) or 'No host has a hook of corral'}")
+    return max([_uninstall(HOSTS[name], level, root, options) for name in options.hosts])
+
+
+def _installed(root: str) -> str:
+    found = [
+        f"corral uninstall {host.name}" + (" --project" if level == PROJECT else "")
+        for host in HOSTS.values()
+        for level in (USER, PROJECT)
+        if _is_installed(host, level, root)
+    ]
+    return f"Try: {', '.join(found)}" if found else ""
+
+
+def _is_installed(host: Host, level: str, root: str) -> bool:
+    if level == PROJECT and not root:
+        return False
+    try:
+        return bool(installed_hooks(host, settings_path(host, level, root, os.environ)))
+    except SettingsError:
+        return False
+
+
+def _uninstall(host: Host, level: str, root: str, options: argparse.Namespace) -> int:
+    change = plan_uninstall(host, level, root, os.environ)
+    done = change.is_needed and decided(change, options)
+    if done:
+        apply(change, os.environ, root)
+    if options.json:
+        facts = {"host": host.name, "level": level, "path": change.path, "changes": change.is_needed, "written": done}
+        print(json_text(facts))
+    elif done:
+        terminal = terminal_of(sys.stderr, os.environ)
+        path = visible(change.path)
+        gone = f"{path} is removed." if change.after is None else f"corral's hook is removed from {path}."
+        print(f"{terminal.paint('allow', terminal.sign('allow'))} {gone}", file=sys.stderr)
+    elif not change.is_needed:
+        other = PROJECT if level == USER else USER
+        hint = f"; --{other} has one" if _is_installed(host, other, root) else ""
+        print(f"There is no hook of corral in {visible(change.path)}{hint}.", file=sys.stderr)
+    return 0 if done or not change.is_needed or options.dry_run else DECLINED_STATUS

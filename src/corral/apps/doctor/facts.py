@@ -1,0 +1,150 @@
+"""What can be seen of a machine, as one record: layers by entering them, the rest by reading. Changes nothing, and judges nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+
+from corral import __version__
+from corral._lib.records import Record, frozen
+from corral.apps.doctor.probe_sandbox import Inside, look_inside
+from corral.containment import layers
+from corral.containment.filesystem import persistent_scratch
+from corral.containment.filesystem.quarantine import state_directory
+from corral.containment.filesystem.temp_dirs import directory_here
+from corral.containment.kernel import cgroups, landlock
+from corral.containment.kernel.syscalls import MACHINE
+from corral.guard.path_zones import inside
+from corral.guard.rules.loader import places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corral.policy.config import SandboxConfig
+
+SETTINGS = (
+    *(f"user.max_{name}_namespaces" for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")),
+    *("kernel.unprivileged_userns_clone", "kernel.apparmor_restrict_unprivileged_userns"),
+)
+CONTROLLERS = ("pids", "memory", "cpu")
+MAX_SETTING_BYTES = 4096
+
+
+@frozen
+class Refusal(Record):
+    """What the kernel said when a layer was tried: its number, and words that name the call."""
+
+    number: int
+    words: str
+
+
+@frozen
+class Facts(Record):
+    """One machine, seen by one user."""
+
+    corral: str
+    kernel: str
+    machine: str
+    python: str
+    interpreter: str
+    uid: int
+    refusals: Mapping[str, Refusal | None]
+    landlock_abi: int
+    settings: Mapping[str, str]
+    security_modules: str
+    is_filtered: bool
+    container: str
+    proc_covers: tuple[str, ...]
+    groups: Mapping[str, str]
+    bash: str
+    bubblewrap: str
+    quarantine: str
+    is_quarantine_apart: bool
+    can_quarantine: bool
+    scratch: str
+    project: str
+    unusable: str
+    inside: Inside
+
+
+def gather(config: SandboxConfig, unusable: str = "") -> Facts:
+    """Look at this machine, and start one sandbox. `unusable` is why the project was replaced by an empty one."""
+    with tempfile.TemporaryDirectory(prefix="corral-doctor-", dir=directory_here(config.project_root)) as stage:
+        tried = layers.attempt(stage)
+    refusals = {
+        name: None if error is None else Refusal(error.errno or 0, str(error.strerror)) for name, error in tried.items()
+    }
+    _, state = state_directory(os.environ)
+    base = _existing(state)
+    apart = os.stat(base).st_dev != os.stat(config.project_root).st_dev or inside(state, config.project_root)
+    status = _fields("/proc/self/status")
+    scratch = persistent_scratch.place(config.project_root, (config.project_root,), os.environ, make=False)
+    return Facts(
+        corral=__version__,
+        kernel=os.uname().release,
+        machine=MACHINE,
+        python=sys.version.split()[0],
+        interpreter=os.path.realpath(sys._base_executable),  # type: ignore[attr-defined]  # there since 3.3
+        uid=os.geteuid(),
+        refusals=refusals,
+        landlock_abi=landlock.version(),
+        settings={name: _read(f"/proc/sys/{name.replace('.', '/')}") for name in SETTINGS},
+        security_modules=_read("/sys/kernel/security/lsm"),
+        is_filtered=status.get("Seccomp", "0") != "0",
+        container=_container(os.environ),
+        proc_covers=tuple(path for path in _mount_points() if path.startswith("/proc/")),
+        groups={name: directory for name, (_, directory) in cgroups.find(CONTROLLERS).items()},
+        bash=_program("bash"),
+        bubblewrap=_program("bwrap"),
+        quarantine=f"{state}/corral-quarantine",
+        is_quarantine_apart=apart,
+        can_quarantine=os.access(base, os.W_OK | os.X_OK),
+        scratch=scratch if os.path.isdir(scratch) else "",
+        project=config.project_root,
+        unusable=unusable,
+        inside=look_inside(config),
+    )
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(MAX_SETTING_BYTES).strip()
+    except OSError:
+        return ""
+
+
+def _fields(path: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in _read(path).splitlines())
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def _existing(path: str) -> str:
+    while path != "/" and not os.path.isdir(path):
+        path = os.path.dirname(path) or "/"
+    return path
+
+
+def _program(name: str) -> str:
+    found = (f"{directory}/{name}" for directory in places()["programs"])
+    return next((path for path in found if os.access(path, os.X_OK)), "")
+
+
+def _container(environ: Mapping[str, str]) -> str:
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        return "kubernetes"
+    if os.path.exists("/run/.containerenv"):
+        return "podman"
+    if os.path.exists("/.dockerenv"):
+        return "docker"
+    return environ.get("container", "")
+
+
+def _mount_points() -> list[str]:
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            return [line.split(" ")[4] for line in file]
+    except OSError:
+        return []

@@ -1,0 +1,166 @@
+"""Why a layer is missing, and what would bring it: a table, read by what the kernel said and by the machine's settings.
+
+The settings only explain. Whether a layer holds is what entering it showed.
+"""
+
+from __future__ import annotations
+
+from errno import EACCES, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, EPERM
+
+from corral._lib.records import Record, frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from corral.apps.doctor.facts import Facts, Refusal
+
+NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts", "cgroup")
+ENOUGH_NAMESPACES = 28633
+_KEPT = "sudo tee /etc/sysctl.d/60-corral.conf && sudo sysctl --system"
+_DOCKER = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
+_PODMAN = "--security-opt seccomp=unconfined --security-opt unmask=ALL"
+_POD = "kubectl patch deployment NAME --patch"
+_POD_SPEC = (
+    '{"spec":{"template":{"spec":{"hostUsers":false,"containers":[{"name":"NAME","securityContext":'
+    '{"procMount":"Unmasked","seccompProfile":{"type":"Unconfined"}}}]}}}}'
+)
+# What each build of the kernel must have, where the layer's call does not exist.
+_BUILT_WITH = {
+    "user": "CONFIG_USER_NS",
+    "mount": "CONFIG_NAMESPACES",
+    "pid": "CONFIG_PID_NS",
+    "proc": "CONFIG_PROC_FS",
+    "net": "CONFIG_NET_NS",
+    "ipc": "CONFIG_IPC_NS",
+    "uts": "CONFIG_UTS_NS",
+    "cgroup": "CONFIG_CGROUPS",
+    "landlock": "CONFIG_SECURITY_LANDLOCK",
+    "seccomp": "CONFIG_SECCOMP_FILTER",
+}
+_NEEDED_KERNEL = {"mount": "5.12", "landlock": "5.13", "proc": "5.8"}
+
+
+@frozen
+class Fix(Record):
+    """One way to a missing thing: why it is missing, and the command that brings it, if a command does."""
+
+    why: str
+    command: str = ""
+
+
+@frozen
+class _Row(Record):
+    layers: tuple[str, ...]
+    numbers: tuple[int, ...]  # of the kernel's errors; none for any
+    applies: Callable[[Facts], bool]
+    fix: Callable[[Facts, str], Fix]
+
+
+def fixes(layer: str, refusal: Refusal, facts: Facts) -> tuple[Fix, ...]:
+    """Return the ways to a layer that the kernel refused, the most particular first."""
+    found = [
+        row.fix(facts, layer)
+        for row in _ROWS
+        if layer in row.layers and (not row.numbers or refusal.number in row.numbers) and row.applies(facts)
+    ]
+    return tuple(found) or (Fix(f"The kernel said {refusal.words}, and nothing here explains it."),)
+
+
+def _set(name: str, value: object) -> str:
+    return f"echo {name}={value} | {_KEPT}"
+
+
+def _limit_name(layer: str) -> str:
+    return f"user.max_{'mnt' if layer == 'mount' else layer}_namespaces"
+
+
+def _too_few(facts: Facts, layer: str) -> Fix:
+    name = _limit_name(layer)
+    why = f"{name} is {facts.settings.get(name) or 'unknown'}: no more of these namespaces may be made."
+    return Fix(why, _set(name, ENOUGH_NAMESPACES))
+
+
+def _apparmor(facts: Facts, _: str) -> Fix:
+    rules = f"abi <abi/4.0>,\\nprofile corral {facts.interpreter} flags=(unconfined) {{\\n  userns,\\n}}\\n"
+    return Fix(
+        "AppArmor takes all rights from user namespaces (kernel.apparmor_restrict_unprivileged_userns is 1). A profile gives them back to "
+        "this interpreter, and to every program that it runs.",
+        f"printf '{rules}' | sudo tee /etc/apparmor.d/corral && sudo apparmor_parser -r /etc/apparmor.d/corral",
+    )
+
+
+def _debian(_: Facts, __: str) -> Fix:
+    name = "kernel.unprivileged_userns_clone"
+    return Fix(f"{name} is 0: only root may make user namespaces.", _set(name, 1))
+
+
+def _docker(_: Facts, __: str) -> Fix:
+    return Fix(
+        "Docker forbids it to what runs in a container. So started, the container itself is held by less.",
+        f"docker run {_DOCKER} IMAGE",
+    )
+
+
+def _podman(_: Facts, __: str) -> Fix:
+    return Fix("Podman forbids it to what runs in a container.", f"podman run {_PODMAN} IMAGE")
+
+
+def _pod(_: Facts, __: str) -> Fix:
+    return Fix("Kubernetes forbids it to what runs in a pod.", f"{_POD} '{_POD_SPEC}'")
+
+
+def _filtered(_: Facts, __: str) -> Fix:
+    return Fix("A filter on system calls forbids it: corral runs inside a sandbox, its own or another. Run it outside.")
+
+
+def _covered(facts: Facts, _: str) -> Fix:
+    shown = " ".join(facts.proc_covers[:3])
+    why = f"Something is mounted over parts of /proc ({shown}), and then the kernel gives nobody a new one."
+    return Fix(why, "" if facts.container else f"sudo umount {' '.join(facts.proc_covers)}")
+
+
+def _not_built(facts: Facts, layer: str) -> Fix:
+    option, since = _BUILT_WITH[layer], _NEEDED_KERNEL.get(layer)
+    newer = f", or is older than {since}" if since else ""
+    return Fix(
+        f"The kernel {facts.kernel} was built without {option}{newer}. Boot another; this shows how a kernel was built:",
+        f"grep {option} /boot/config-$(uname -r)",
+    )
+
+
+def _not_started(facts: Facts, _: str) -> Fix:
+    modules = ",".join(name for name in facts.security_modules.split(",") if name) or "lockdown,yama,integrity,apparmor"
+    line = f'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT lsm=landlock,{modules}"'
+    return Fix(
+        "Landlock is built in, but the kernel was started without it: it is not in lsm= of its command line.",
+        f"echo '{line}' | sudo tee /etc/default/grub.d/corral.cfg && sudo update-grub && sudo reboot",
+    )
+
+
+def _no_table(facts: Facts, _: str) -> Fix:
+    return Fix(f"corral has tables of system calls for x86_64 and aarch64, and this machine is {facts.machine}.")
+
+
+def _in(kind: str) -> Callable[[Facts], bool]:
+    return lambda facts: facts.container == kind
+
+
+_ROWS = (
+    _Row(NAMESPACES, (ENOSPC,), lambda _: True, _too_few),
+    _Row(("user",), (EPERM,), lambda f: f.settings.get("kernel.unprivileged_userns_clone") == "0", _debian),
+    _Row(
+        (*NAMESPACES, "proc"),
+        (EPERM, EACCES),
+        lambda f: f.settings.get("kernel.apparmor_restrict_unprivileged_userns") == "1",
+        _apparmor,
+    ),
+    _Row(("proc",), (EPERM,), lambda f: bool(f.proc_covers), _covered),
+    _Row((*NAMESPACES, "proc", "landlock"), (EPERM, EACCES), _in("docker"), _docker),
+    _Row((*NAMESPACES, "proc", "landlock"), (EPERM, EACCES), _in("podman"), _podman),
+    _Row((*NAMESPACES, "proc", "landlock"), (EPERM, EACCES), _in("kubernetes"), _pod),
+    _Row((*NAMESPACES, "proc", "landlock"), (EPERM,), lambda f: f.is_filtered and not f.container, _filtered),
+    _Row(("landlock",), (EOPNOTSUPP,), lambda _: True, _not_started),
+    _Row(("seccomp",), (ENOSYS,), lambda f: f.machine not in ("x86_64", "aarch64"), _no_table),
+    _Row((*NAMESPACES, "proc", "landlock", "seccomp"), (ENOSYS, EINVAL), lambda f: f.machine in ("x86_64", "aarch64"), _not_built),
+)  # fmt: skip

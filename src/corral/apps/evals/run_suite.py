@@ -1,0 +1,48 @@
+"""A whole run: the tasks that are not done yet, several at a time, each journalled when it is done. What is done stays done."""
+
+from __future__ import annotations
+
+from time import time
+
+from corral import __version__
+from corral.apps.evals.run_task import PREFIX, Trials
+from corral.model.errors import CorralError
+from corral.runtime.executor import executor_named, stream
+from corral.runtime.tempdirs import Throwaway
+from corral.runtime.testing import kept_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from corral.apps.evals.journal import Journal
+    from corral.apps.evals.outcome import Outcome
+    from corral.apps.evals.task import Task
+    from corral.runtime.executor import Executor
+
+
+def evaluate(
+    tasks: Sequence[Task], journal: Journal, *, workers: int | None = None, engine: str | Executor = "local"
+) -> Iterator[Outcome]:
+    """Run what the journal does not have yet, and yield each outcome as it comes. Closing the iterator ends what runs.
+
+    That the run is at its end is for the caller to say, once its results are safe: `journal.finish`.
+    """
+    _check_version(journal)
+    rest = [task for task in tasks if (task.id, task.digest) not in journal.done]
+    with Throwaway(PREFIX) as place, kept_in(place.path):
+        journal.start(len(tasks), time())
+        work = Trials(place.path)
+        hired = executor_named(engine).hire(work, workers and min(workers, len(rest) or 1))
+        with stream(work, hired, rest, ordered=False) as outcomes:
+            for _, outcome in outcomes:
+                journal.add(outcome)
+                journal.done[outcome.id, outcome.digest] = outcome
+                yield outcome
+
+
+def _check_version(journal: Journal) -> None:
+    if journal.done and journal.version != __version__:
+        raise CorralError(
+            f"{journal.path} was begun by corral {journal.version}, and this is {__version__}; --fresh begins anew"
+        )

@@ -1,0 +1,238 @@
+"""Task files, TOML or JSON lines, to tasks. All that is wrong with them is one error: file, line, column, and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+
+from corral._lib.terminal import visible
+from corral.apps.evals.journal import NAME, place
+from corral.apps.evals.results import RESULTS
+from corral.apps.evals.task import Task
+from corral.apps.evals.validate_tasks import AS_IN, default_problems, problems
+from corral.model.errors import CorralError
+from corral.policy.toml_positions import places
+from corral.policy.user_dirs import read_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from corral.apps.evals.validate_tasks import Path
+
+    Where = Callable[[Path], tuple[int, int]]
+
+MAX_FILE_BYTES = 64 * 1024 * 1024  # against a file that is something else
+MAX_FIRST_LINE_BYTES = 1 << 24  # of what may be the output of a run
+MAX_TOLD = 20  # problems told at once; more would hide the first
+FIXTURES = os.path.join(os.path.dirname(__file__), "tasks")
+_SYNTAX_PLACE = re.compile(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+class TaskError(CorralError, ValueError):
+    """Task files cannot be used; the message has a line for everything that is wrong."""
+
+
+class Loader:
+    """Reads files, and keeps what is wrong with them until all are read."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.wrong: list[str] = []
+        self._seen: dict[str, str] = {}
+
+    def read(self, path: str) -> None:
+        """Read one file."""
+        try:
+            # A command may have left a pipe among the tasks, which a plain open would wait for.
+            data, _ = read_file(path, MAX_FILE_BYTES, follows=True)
+        except OSError as error:
+            self.wrong.append(f"{visible(path)}: {error.strerror}")
+            return
+        if len(data) > MAX_FILE_BYTES:
+            self._fail(path, (1, 1), f"longer than {MAX_FILE_BYTES >> 20} MiB")
+            return
+        try:
+            # A mark at the beginning is what editors of another system leave.
+            text = data.decode("utf-8-sig").replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            self._fail(path, (line, error.start - data.rfind(b"\n", 0, error.start)), "not UTF-8")
+            return
+        if path.endswith((".jsonl", ".ndjson")):
+            self._read_lines(path, text)
+        elif path.endswith(".toml"):
+            self._read_toml(path, text)
+        else:
+            self._fail(path, (1, 1), "a task file ends in .toml or .jsonl")
+
+    def _fail(self, path: str, place: tuple[int, int], message: str) -> None:
+        message = message if path.endswith(".toml") else _with_json(message)
+        self.wrong.append(f"{visible(path)}:{place[0]}:{place[1]}: {visible(message)}")
+
+    def _read_toml(self, path: str, text: str) -> None:
+        try:
+            tree = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            match = _SYNTAX_PLACE.match(str(error))
+            end = (text.count("\n") + 1, len(text) - text.rfind("\n"))
+            place = end if match is None or match[2] is None else (int(match[2]), int(match[3]))
+            self._fail(path, place, f"this is not TOML: {match[1] if match else error}")
+            return
+        found = places(text)
+
+        def where(at: Path) -> tuple[int, int]:
+            while at and at not in found:
+                at = at[:-1]
+            return found.get(at, (1, 1))
+
+        for key in tree:
+            if key not in ("defaults", "task"):
+                self._fail(path, where((key,)), f"unknown key {key!r}; a task file has [defaults] and [[task]]")
+        tasks = tree.get("task", [])
+        if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+            self._fail(path, where(("task",)), "tasks are written as [[task]]")
+            return
+        if not tasks:
+            self._fail(path, (1, 1), "there is no [[task]] in this file")
+        defaults = self._defaults(path, tree.get("defaults", {}), lambda at: where(("defaults", *at)))
+        for number, data in enumerate(tasks):
+            self._add(path, data, defaults, lambda at, number=number: where(("task", number, *at)))  # type: ignore[misc]
+
+    def _read_lines(self, path: str, text: str) -> None:
+        defaults: dict[str, Any] = {}
+        before = len(self.tasks) + len(self.wrong)
+        for number, line in enumerate(text.split("\n"), 1):
+            if not line.strip():
+                continue
+            try:
+                data = json.loads(line, object_pairs_hook=_object)
+            except RecursionError:
+                self._fail(path, (number, 1), "nested too deeply")
+                continue
+            except ValueError as error:
+                self._fail(
+                    path, (number, getattr(error, "colno", 1)), f"this is not JSON: {getattr(error, 'msg', error)}"
+                )
+                continue
+            where = _in_line(number, line)
+            if not isinstance(data, dict):
+                self._fail(path, (number, 1), "a line is one task, an object")
+            elif data.keys() == {"defaults"}:
+                defaults = self._defaults(path, data["defaults"], lambda at, where=where: where(("defaults", *at)))  # type: ignore[misc]
+            else:
+                self._add(path, data, defaults, where)
+        if len(self.tasks) + len(self.wrong) == before:
+            self._fail(path, (1, 1), "there is no task in this file")
+
+    def _defaults(self, path: str, data: Any, where: Where) -> dict[str, Any]:
+        wrong = default_problems(data)
+        for at, message in wrong:
+            self._fail(path, where(at), message)
+        return {} if wrong else data
+
+    def _add(self, path: str, own: dict[str, Any], defaults: dict[str, Any], where: Where) -> None:
+        data = merged(defaults, own)
+        wrong = problems(data)
+        for at, message in wrong:
+            self._fail(path, where(at), message)
+        if wrong:
+            return
+        line, _ = where(())
+        source = f"{path.replace(FIXTURES, 'fixtures')}:{line}"
+        name = data["id"]
+        if name in self._seen:
+            self._fail(path, where(("id",)), f"the id {name!r} is taken by {self._seen[name]}; choose another")
+            return
+        self._seen[name] = source
+        self.tasks.append(Task(name, data, source))
+
+
+def merged(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return a task with its file's defaults: tables and tags are joined, all else is the task's own where it has it."""
+    data = {**defaults, **own}
+    for key, value in defaults.items():
+        if isinstance(value, dict) and isinstance(own.get(key), dict):
+            data[key] = {**value, **own[key]}
+        elif key == "tags" and isinstance(own.get(key), list):
+            data[key] = list(dict.fromkeys([*value, *own[key]]))
+    return data
+
+
+def _with_json(message: str) -> str:
+    """Return a message with its example as a line of JSON has it."""
+    said, found, example = message.rpartition(AS_IN)
+    try:
+        return f"{said}{found}{json.dumps(tomllib.loads(example))[1:-1]}" if found else message
+    except tomllib.TOMLDecodeError:
+        return message  # the words are a task's own
+
+
+def _in_line(number: int, line: str) -> Where:
+    def where(at: Path) -> tuple[int, int]:
+        column = 0
+        for key in at:
+            found = line.find(json.dumps(key), column) if isinstance(key, str) else -1
+            column = column if found < 0 else found
+        return number, column + 1
+
+    return where
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Python would keep the last of two equal keys, and the first would be a test that nobody runs.
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return made
+
+
+def load(paths: Iterable[str]) -> list[Task]:
+    """Return the tasks of files, and of the task files in directories; TaskError names everything that is wrong.
+
+    A file that is named twice, as where a directory and a file in it are given, is read once.
+    """
+    loader = Loader()
+    files: dict[str, str] = {}
+    for path in paths:
+        for name in _files(path, loader):
+            files.setdefault(os.path.realpath(name), name)
+    for name in files.values():
+        loader.read(name)
+    if loader.wrong:
+        more = len(loader.wrong) - MAX_TOLD
+        told = [*loader.wrong[:MAX_TOLD], *([f"and {more} more"] if more > 0 else [])]
+        raise TaskError("\n".join(told))
+    return loader.tasks
+
+
+def _files(path: str, loader: Loader) -> list[str]:
+    if not os.path.isdir(path):
+        return [path]
+    # Not what a run has left there: corral eval . puts its results below itself.
+    found = sorted(
+        os.path.join(above, name)
+        for above, _, names in os.walk(path)
+        if not os.path.exists(place(above, os.environ))
+        for name in names
+        if name.endswith((".toml", ".jsonl", ".ndjson")) and not _is_output(above, name)
+    )
+    if not found:
+        loader.wrong.append(f"{visible(path)}: there is no .toml or .jsonl file in it")
+    return found
+
+
+def _is_output(above: str, name: str) -> bool:
+    """Say whether a file is one that a run leaves, as in a directory that was copied from elsewhere. No task begins like it."""
+    if name not in (NAME, RESULTS):
+        return False
+    try:
+        data, _ = read_file(os.path.join(above, name), MAX_FIRST_LINE_BYTES)
+        first = json.loads(data.partition(b"\n")[0])
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and ({"status", "digest"} <= {*first} or "event" in first)

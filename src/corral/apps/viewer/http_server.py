@@ -1,0 +1,153 @@
+"""Serves a page on this machine's loopback: to who knows the token, for requests that no other web page can make. Reads only."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from urllib.parse import parse_qs, urlsplit
+
+from corral.apps.viewer import page
+from corral.apps.viewer.details import details_of
+from corral.apps.viewer.feed import dumps
+from corral.model.errors import CorralError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+    from corral.apps.viewer.details import Told
+    from corral.apps.viewer.explain import Reader
+    from corral.apps.viewer.feed import Feed
+    from corral.apps.viewer.sources import Source
+    from corral.apps.viewer.spans import Spans
+
+TOKEN_BYTES = 32
+WAIT_SECONDS = 10.0  # that a page's question for news is held
+IDLE_SECONDS = 30.0  # for a connection that says nothing
+POLL_SECONDS = 0.2
+
+
+class Server:
+    """One page on a port of its own. `url` is what its reader opens: the token stands behind `#`, which no browser sends on."""
+
+    def __init__(self, feed: Feed, about: dict[str, Any], reader: Reader, *, port: int = 0, spans: Spans | None = None):
+        self.feed = feed
+        self.reader = reader
+        self.spans = spans
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self.html = page.served(about).encode()
+        try:
+            self._http = _Http(("127.0.0.1", port), _Handler)
+        except (OSError, OverflowError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise CorralError(f"cannot listen on 127.0.0.1:{port}: {why}; port 0 is any that is free") from None
+        self._http.owner = self
+        self.port = int(self._http.server_address[1])
+        self.hosts = frozenset(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost"))
+        self.url = f"http://127.0.0.1:{self.port}/#token={self.token}"
+        self._thread = Thread(target=self._http.serve_forever, args=(POLL_SECONDS / 4,), daemon=True)
+
+    def start(self) -> Self:
+        """Answer from now on, in a thread."""
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Answer no more."""
+        self.feed.close()
+        if self._thread.is_alive():
+            self._http.shutdown()
+            self._thread.join()
+        self._http.server_close()
+
+
+def fill(feed: Feed, source: Source, stop: Event | None = None, *, told: Told | None = None) -> None:
+    """Take in what a source has, and close it; with `stop`, go on as it grows until that is set."""
+    try:
+        while source.look(feed):
+            if told is not None:
+                told("calls read", len(feed))
+            if stop is not None and stop.is_set():
+                return
+        feed.loaded()
+        while stop is not None and not stop.is_set():
+            if not source.look(feed):
+                stop.wait(POLL_SECONDS)
+    finally:
+        source.close()
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # a page that waits for news is told by its socket's end
+    owner: Server
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing: whoever hung up knows."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_SECONDS
+    server: _Http
+
+    def do_GET(self) -> None:
+        """Answer one question."""
+        owner = self.server.owner
+        asked = urlsplit(self.path)
+        refusal = self._refusal(asked.path)
+        if refusal:
+            self._send(*refusal)
+            return
+        query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
+        if asked.path == "/":
+            self._send(200, owner.html, "text/html; charset=utf-8")
+        elif asked.path == "/api/calls":
+            after, evals = (int(v) if (v := query.get(name, "0")).isdecimal() else 0 for name in ("after", "evals"))
+            knows_loaded = query.get("loaded") == "1"
+            self._send(200, owner.feed.since(after, evals, seconds=WAIT_SECONDS, knows_loaded=knows_loaded))
+        elif asked.path == "/api/detail":
+            self._send(200, dumps(details_of(query.get("key", ""), owner.feed, owner.reader, owner.spans)))
+        elif asked.path == "/api/evals":
+            self._send(200, dumps(owner.feed.evals))
+        else:
+            self._send(404, "there is no such page\n", "text/plain")
+
+    def _refusal(self, path: str) -> tuple[int, str, str] | None:
+        """Return why a request gets nothing. The page itself, which holds no data, needs no token; its questions do."""
+        owner = self.server.owner
+        # A name that another site's owner points at this machine is not ours: the browser would take that site for us.
+        if self.headers.get_all("Host", []) not in [[host] for host in owner.hosts]:
+            return 421, "the Host header names another server\n", "text/plain"
+        origins = self.headers.get_all("Origin", [])
+        if origins and origins not in [[f"http://{host}"] for host in owner.hosts]:
+            return 403, "the Origin header names another site\n", "text/plain"
+        if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+            return 403, "another site asked\n", "text/plain"
+        given = self.headers.get("X-Corral-Token", "").encode("utf-8", "replace")
+        if path.startswith("/api/") and not hmac.compare_digest(given, owner.token.encode()):
+            return 401, "the token is needed: open the address that corral view printed\n", "text/plain"
+        return None
+
+    def _send(self, status: int, body: str | bytes, kind: str = "application/json") -> None:
+        data = body if isinstance(body, bytes) else body.encode()
+        self.send_response_only(status)
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(data))),
+            ("Content-Security-Policy", f"{page.policy(connects=True)}; frame-ancestors 'none'"),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cross-Origin-Opener-Policy", "same-origin"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing: requests are no news."""
