@@ -105,15 +105,6 @@ def _deceptive(walker: Walker, text: str, argument: int | None) -> None:
         walker.report("unparsed", at, ": a character that hides what the text says")
 
 
-def judged(call: Call, config: SandboxConfig, axis: Axis) -> str | None:
-    """Return the reason of one axis alone, for the checks that callers import by name."""
-    verdict = vet(call, config)
-    for found in verdict.findings:
-        if found.axis is axis or found.rule == "structure-crash":
-            return f"{found.reason} {found.instead}".strip()
-    return None
-
-
 def trace(call: Call, config: SandboxConfig, machine: Machine | None = None) -> tuple[Step, ...]:
     """Return every command that the call would run, in the order in which the guard looked at them."""
     machine = machine or Machine.of(config)

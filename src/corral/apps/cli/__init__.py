@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _open_streams()
         _find_home()
         options = parse(arguments)
-        status: int = import_module(f"corral.apps.cli.{_MODULES.get(options.verb, options.verb)}").main(options)
+        status: int = import_module(f"corral.apps.cli.verbs.{_MODULES.get(options.verb, options.verb)}").main(options)
         sys.stdout.flush()
     except CorralError as error:
         print(message(f"corral: {error}", sys.stderr, os.environ), file=sys.stderr)

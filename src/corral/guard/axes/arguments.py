@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from corral.guard.axes.findings import AXIS_OF, merged
-from corral.model.call import Axis, Call, Decision, Finding
+from corral.model.call import Axis, Decision, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from corral.guard.analysis.command import Act
     from corral.guard.shell.expansion import Word
     from corral.policy.config import SandboxConfig
@@ -78,10 +76,3 @@ def _owner_listed(act: Act, config: SandboxConfig) -> list[Finding]:
         return []
     words = [w for w in act.words[1:] if w.text.startswith(("-c", "-e", "--eval", "--command"))]
     return [merged("code", config.rules.effects["code"], act, words)] if words else []
-
-
-def check_argv_interpreter(argv: Sequence[str], config: SandboxConfig) -> str | None:
-    """Return why an argv is refused for what its arguments do, or None."""
-    from corral.guard.evaluate import judged  # noqa: PLC0415  vet imports the axes
-
-    return judged(Call(argv), config, Axis.ARGV)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from corral.guard.axes.findings import shown
 from corral.guard.rules.loader import group
-from corral.model.call import Axis, Call, Decision, Finding
+from corral.model.call import Axis, Decision, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from corral.guard.analysis.command import Act
     from corral.policy.config import SandboxConfig
@@ -60,10 +60,3 @@ def _listed(base: str, denylist: Collection[str]) -> str:
         return bare
     dotted = base.partition(".")[0]
     return dotted if f"{dotted}.*" in denylist and "." in base else ""
-
-
-def check_executable_denylist(argv: Sequence[str], config: SandboxConfig) -> str | None:
-    """Return why an argv is refused by name, or None."""
-    from corral.guard.evaluate import judged  # noqa: PLC0415  vet imports the axes
-
-    return judged(Call(argv), config, Axis.NAME)

@@ -10,7 +10,7 @@ from corral.model.call import Axis, Call, Decision, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from corral.guard.analysis.command import Act
     from corral.guard.host import Machine
@@ -140,10 +140,3 @@ def cwd_finding(call: Call, machine: Machine, decisions: Mapping[str, Decision])
         None,
         "Use a directory inside the project.",
     )
-
-
-def check_path_jail(argv: Sequence[str], config: SandboxConfig) -> str | None:
-    """Return why an argv is refused for where its paths lead, or None."""
-    from corral.guard.evaluate import judged  # noqa: PLC0415  vet imports the axes
-
-    return judged(Call(argv), config, Axis.PATH)

@@ -112,26 +112,6 @@ def metacharacter(text: str) -> Match[str] | None:
     return _METACHARACTERS.search(text)
 
 
-def check_shell_metachars(
-    argv: Sequence[str] | str, config: SandboxConfig | None = None, *, shell: bool = False
-) -> str | None:
-    """Return why an argv is refused for its shape, or None. Without a policy a shell's text holds what it likes."""
-    if shell and config is None:
-        return None
-    refused = refuse(Call(argv, shell))
-    if refused is not None:
-        return f"{refused.reason} {refused.instead}"
-    if config is not None:
-        from corral.guard.evaluate import judged  # noqa: PLC0415  vet imports the axes
-
-        return judged(Call(argv, shell), config, Axis.STRUCTURE)
-    for index, argument in enumerate(argv):
-        match = metacharacter(argument)
-        if match is not None:
-            return metacharacter_reason(index, match.group())
-    return None
-
-
 def metacharacter_reason(index: int, mark: str) -> str:
     """Return the reason for a metacharacter outside a shell."""
     seen = "a newline, a shell metacharacter" if mark == "\n" else f"the shell metacharacter {mark}"
