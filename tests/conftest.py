@@ -8,17 +8,19 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import isolation
 import pytest
 from hypothesis import settings
+from observe import DEADLINE_SECONDS, running
 
-import isolation
 from corral import Profile, Sandbox, SandboxConfig
 from corral.guard.rules.loader import effects, profile_named
 from corral.model.call import Decision
-from observe import DEADLINE_SECONDS, running
 
 if TYPE_CHECKING:
     from docplace import Place
+
+pytest_plugins = ["containment_fixtures"]
 
 # A loaded machine is no failure, and luck is none: `--hypothesis-profile explore` looks for examples that were never tried.
 settings.register_profile("corral", deadline=None, derandomize=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machines import import_path
 
 import corral
 from corral import Containment, Sandbox, SandboxConfig
@@ -261,11 +262,6 @@ with Sandbox(SandboxConfig(sys.argv[2])) as box:
     result = box.run("sleep 100 & echo x", shell=True)
     print(result.enforcement, ",".join(result.missing_layers), result.stdout_text.strip(), result.killed)
 """
-
-
-def import_path() -> str:
-    """Return where corral and what it needs are to be imported from."""
-    return ":".join([str(Path(corral.__file__).parents[1]), *[p for p in sys.path if "site-packages" in p]])
 
 
 def test_in_a_container_that_covers_parts_of_proc_only_that_layer_is_missing(project: Path) -> None:

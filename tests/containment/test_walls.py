@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-from conftest import must_hold
+from attempt import must_hold
 
 pytestmark = pytest.mark.real
 

@@ -10,7 +10,7 @@ import yaml
 
 import corral
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[1] / "support"))
 import docblocks
 
 DOCS = Path(corral.__file__).parents[2] / "docs"

@@ -23,7 +23,7 @@ from corral.apps.evals.task_loader import FIXTURES, load
 from corral.integrations.ray import Ray
 from corral.model.errors import CorralError
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from observe import alive, children, eventually, exist, unique_seconds
 
 ray = pytest.importorskip("ray", reason="Ray is not installed; make test-frameworks has it")

@@ -28,7 +28,7 @@ from swerex.runtime.abstract import (
 
 from corral.integrations.frameworks.swerex import CorralDeployment, CorralRuntime
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from observe import alive, unique_seconds
 
 

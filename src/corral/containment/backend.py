@@ -1,7 +1,7 @@
 """What a backend is to a keeper, and the choice between two: it finds out which layers will hold, and starts wardens.
 
 A warden says on its socket what holds it and then serves, by the messages of `wire`, whoever started it. Who claims a layer
-must enforce it: tests/containment/test_contract.py asks the same of each.
+must enforce it: tests/containment/test_backend.py asks the same of each.
 """
 
 from __future__ import annotations

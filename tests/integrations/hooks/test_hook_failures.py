@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hosting import DEADLINE_SECONDS, HOSTS, PACKAGE, PROGRAM, PYTHON, Owner, dependencies, payload, refuses
 
 from corral.integrations.hooks.registry import HOSTS as INSTALLED
 from corral.integrations.hooks.registry import hooks_in, run_by
-from hosting import DEADLINE_SECONDS, HOSTS, PACKAGE, PROGRAM, PYTHON, Owner, dependencies, payload, refuses
 
 MEGABYTE = 1024 * 1024
 
@@ -305,7 +305,7 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("host", ["codex", "gemini"])
 def test_the_shell_around_a_hook_refuses_where_the_hook_cannot(host: str, end: str) -> None:
-    # Without it these two hosts run the call: tests/integrations/test_hosts_end_to_end.py
+    # Without it these two hosts run the call: tests/integrations/hooks/test_hosts_end_to_end.py
     words, status, said = ENDS[end]
     entries = INSTALLED[host].entries
     assert entries is not None

@@ -1,0 +1,193 @@
+"""Scratch that lasts: one command's /tmp is the next one's, it is the owner's alone, and what nobody uses goes."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from observe import unique_seconds
+
+from corral import Containment, Sandbox, SandboxConfig
+from corral.containment.filesystem import persistent_scratch
+
+WEEK_AGO = time.time() - persistent_scratch.KEPT_SECONDS - 60
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    path = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(path))
+    return path
+
+
+def corral(project: Path, text: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "corral", "run", "--root", str(project), "--shell", text]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+
+
+def test_what_one_run_writes_the_next_one_reads(held: Sandbox, project: Path, cache: Path) -> None:
+    first = corral(
+        project, 'echo 1 > /tmp/x; python3 -c \'import os; open(os.path.expanduser("~/y"), "w").write("2")\''
+    )
+    assert (first.returncode, first.stderr) == (0, "")
+    then = corral(project, "cat /tmp/x; python3 -c 'import os; print(open(os.path.expanduser(\"~/y\")).read())'")
+    assert (then.returncode, then.stdout) == (0, "1\n2\n")
+    (kept,) = (cache / "corral" / "scratch").glob("[0-9a-f]*")
+    assert [oct(path.stat().st_mode)[-4:] for path in (kept, kept.parent, kept.parent.parent)] == ["0700"] * 3
+    assert list(project.iterdir()) == []
+
+
+def test_another_project_has_another(held: Sandbox, project: Path, tmp_path: Path) -> None:
+    other, link = tmp_path / "other", tmp_path / "link"
+    other.mkdir()
+    link.symlink_to(project)
+    corral(project, "echo 1 > /tmp/x")
+    assert corral(other, "cat /tmp/x").returncode == 1
+    assert corral(link, "cat /tmp/x").stdout == "1\n"
+
+
+def test_runs_at_the_same_time_share_it(held: Sandbox, open_sandbox: Callable[..., Sandbox]) -> None:
+    one, two = (open_sandbox(containment=Containment(scratch="project")) for _ in range(2))
+    waiting = one.start("until [ -e /tmp/go ]; do sleep 0.01; done; echo seen", shell=True)
+    assert two.run("touch /tmp/go", shell=True).ok
+    assert waiting.wait().stdout == b"seen\n"
+    two.close()
+    assert one.run("ls /tmp/go", shell=True).ok
+
+
+def test_a_sandboxs_own_ends_with_it(held: Sandbox, project: Path, cache: Path) -> None:
+    with Sandbox(SandboxConfig(str(project), profile="workspace")) as box:
+        assert box.run("echo 1 > /tmp/x", shell=True).ok
+    with Sandbox(SandboxConfig(str(project), profile="workspace")) as box:
+        assert not box.run("cat /tmp/x", shell=True).ok
+    assert not cache.exists()
+
+
+def test_what_nobody_has_used_for_a_week_is_removed_and_what_is_in_use_is_not(
+    held: Sandbox, project: Path, tmp_path: Path, cache: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for root in (project, other):
+        corral(root, "mkdir -p /tmp/a/b && echo 1 > /tmp/a/b/x && chmod 0 /tmp/a")
+    scratch = cache / "corral" / "scratch"
+    old, used = (Path(persistent_scratch.place(str(root), [], os.environ, make=False)) for root in (project, other))
+    box = open_sandbox(project_root=str(other), containment=Containment(scratch="project"))
+    box.run(["true"])
+    for path in (old, used, scratch / ".cleaned"):
+        os.utime(path, (WEEK_AGO, WEEK_AGO))
+    third = tmp_path / "third"
+    third.mkdir()
+    corral(third, "true")
+    assert not old.exists()
+    assert used.exists()
+    assert not list(scratch.glob(".old*"))
+    assert corral(project, "ls /tmp/a").returncode != 0
+
+
+def test_a_young_one_is_kept(held: Sandbox, project: Path, tmp_path: Path, cache: Path) -> None:
+    corral(project, "echo 1 > /tmp/x")
+    os.utime(cache / "corral" / "scratch" / ".cleaned", (WEEK_AGO, WEEK_AGO))
+    other = tmp_path / "other"
+    other.mkdir()
+    corral(other, "true")
+    assert corral(project, "cat /tmp/x").stdout == "1\n"
+
+
+def place(project: Path, writable: tuple[Path, ...] = (), **environ: str) -> str:
+    return persistent_scratch.place(str(project), [str(project), *map(str, writable)], environ, make=True)
+
+
+def test_it_never_lies_where_a_command_can_write(project: Path, tmp_path: Path) -> None:
+    other = tmp_path / "home" / ".cache"
+    inside, outside = str(project / "cache"), str(tmp_path / "fine")
+    home = str(tmp_path / "home")
+    assert place(project, XDG_CACHE_HOME=outside).startswith(outside)
+    assert place(project, XDG_CACHE_HOME=inside, HOME=home).startswith(str(other))
+    assert not Path(inside).exists()
+    fallback = f"/var/tmp/corral-{os.geteuid()}/scratch/"
+    assert place(project, (tmp_path / "home",), XDG_CACHE_HOME=inside, HOME=home).startswith(fallback)
+    assert place(project, (tmp_path / "home", Path("/var")), XDG_CACHE_HOME=inside, HOME=home) == ""
+    (tmp_path / "led").symlink_to(project)
+    assert not place(project, XDG_CACHE_HOME=str(tmp_path / "led")).startswith(str(project))
+
+
+@pytest.mark.parametrize("fault", ["a link", "open to others", "a file", "below a directory of everybody's"])
+def test_what_is_not_the_owners_alone_is_not_used(project: Path, tmp_path: Path, fault: str) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    if fault == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        (base / "corral").symlink_to(tmp_path / "elsewhere")
+    elif fault == "open to others":
+        (base / "corral").mkdir()
+        (base / "corral").chmod(0o777)
+    elif fault == "a file":
+        (base / "corral").touch()
+    else:
+        base.chmod(0o777)
+    assert not place(project, XDG_CACHE_HOME=str(base)).startswith(str(base))
+    assert not (tmp_path / "elsewhere" / "scratch").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_another_user_is_not_used(project: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    (base / "corral").mkdir(parents=True, mode=0o700)
+    os.chown(base / "corral", 1234, 1234)
+    assert not place(project, XDG_CACHE_HOME=str(base)).startswith(str(base))
+
+
+def test_one_that_is_moved_away_while_it_is_locked_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "scratch"
+    first = persistent_scratch.hold(str(path))
+    path.rename(tmp_path / "old")
+    second = persistent_scratch.hold(str(path))
+    assert path.is_dir()
+    assert not os.path.samestat(os.fstat(first), os.fstat(second))
+    os.close(first)
+    os.close(second)
+
+
+def test_a_home_directory_as_project_has_it_elsewhere(
+    held: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert corral(home, "echo 1 > /tmp/x").returncode == 0
+    assert corral(home, "cat /tmp/x").stdout == "1\n"
+    assert list(home.iterdir()) == []
+    kept = persistent_scratch.place(str(home), [str(home)], os.environ, make=False)
+    assert kept.startswith("/var/tmp/")
+    subprocess.run(["rm", "-rf", kept], check=True)
+
+
+def test_a_path_in_it_that_leads_elsewhere_is_an_error_and_no_way_out(
+    held: Sandbox, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim, home = tmp_path / "victim", Path(f"/tmp/corral-test-{unique_seconds()}/home")
+    victim.mkdir()
+    assert corral(project, f'python3 -c \'import os; os.symlink("{victim}", "{home.parent}")\'').returncode == 0
+    home.mkdir(parents=True)
+    try:
+        monkeypatch.setenv("HOME", str(home))
+        done = corral(project, "true")
+    finally:
+        home.rmdir()
+        home.parent.rmdir()
+    assert (done.returncode, f"{home.parent} could not be put in place" in done.stderr) == (125, True)
+    assert list(victim.iterdir()) == []
+
+
+def test_the_guard_sees_it_as_the_next_command_will(held: Sandbox, project: Path) -> None:
+    corral(project, 'python3 -c \'import os; os.symlink("/etc/shadow", "/tmp/leak")\'')
+    assert "path-read-secret" in corral(project, "cat /tmp/leak").stderr
+    check = [sys.executable, "-m", "corral", "check", "--root", str(project), "--", "cat", "/tmp/leak"]
+    assert subprocess.run(check, capture_output=True, check=False, cwd="/").returncode == 126

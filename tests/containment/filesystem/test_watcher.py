@@ -1,0 +1,387 @@
+"""What a command plants anywhere in the project is moved away before its result returns; what git itself makes may stay."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from observe import unique_seconds
+
+from corral import Containment, Sandbox, SandboxResult
+from corral.containment.filesystem import watcher
+from corral.containment.filesystem.git_repos import is_harmless
+from corral.containment.filesystem.protected import find
+from corral.containment.filesystem.watcher import Watch
+
+COMMIT = ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty"]
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture(autouse=True)
+def _owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / ".gitconfig").write_text("[user]\n\tname = The Owner\n\temail = o@example.org\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def repository(project: Path) -> Path:
+    """The project as a repository with one commit, a folder, and a repository to clone from."""
+    for folder in (project, project / "origin"):
+        folder.mkdir(exist_ok=True)
+        git(folder, "init", "-q", "-b", "main")
+        git(folder, *COMMIT, "-m", "first")
+    (project / "src" / "deep").mkdir(parents=True)
+    return project
+
+
+def planted_by(result: SandboxResult, root: Path) -> list[str]:
+    """Return what a result says was planted, below the project."""
+    assert result.enforcement == "full", result.stderr_text
+    found = [violation for violation in result.violations if violation.kind == "planted"]
+    assert all("moved to" in violation.detail and violation.instead for violation in found)
+    return sorted(os.path.relpath(violation.target, root) for violation in found)
+
+
+DEEP = {
+    "a start-up file": ("touch src/deep/.envrc", ["src/deep/.envrc"]),
+    "a start-up file in a new directory": ("mkdir -p a/b/c && touch a/b/c/.envrc", ["a/b/c/.envrc"]),
+    "settings in a new directory of an editor": ("mkdir src/.vscode && touch src/.vscode/tasks.json src/.vscode/notes", ["src/.vscode/tasks.json"]),
+    "a start-up file below a directory that is protected in part": ("mkdir -p .github/actions/x && touch .github/actions/x/.envrc", [".github/actions/x/.envrc"]),
+    "a link in the place of an editor's settings": ("mkdir x && touch x/tasks.json && ln -s ../x src/.vscode", ["src/.vscode"]),
+    "settings of an agent": ("mkdir -p src/deep/.claude/x", ["src/deep/.claude"]),
+    "a directory that gets its name later": ("mkdir src/x && touch src/x/y && mv src/x src/.idea", ["src/.idea"]),
+    "a tree that is moved in": ("mkdir -p /tmp/t/u && touch /tmp/t/u/.envrc && cp -r /tmp/t src/t", ["src/t/u/.envrc"]),
+    "a directory that takes another's place": ("mv src/deep src/old && mkdir -p src/deep/n && touch src/deep/n/.envrc", ["src/deep/n/.envrc"]),
+    "a hard link": ("touch f && ln f src/.bashrc", ["src/.bashrc"]),
+    "a dangling link": ("ln -s /nowhere src/.zshrc", ["src/.zshrc"]),
+    "a pipe": ("mkfifo src/.mcp.json", ["src/.mcp.json"]),
+    "several": ("touch src/.envrc src/deep/.envrc .profile", [".profile", "src/.envrc", "src/deep/.envrc"]),
+    "a name as long as a path may be": ("d=src; for i in 1 2 3 4 5 6 7; do d=$d/$(printf %0200d 0); done; mkdir -p $d; touch $d/.envrc", ["src/" + "/".join(["0" * 200] * 7) + "/.envrc"]),
+    "a hook in a new repository": ("git init -q r && echo x > r/.git/hooks/pre-commit", ["r/.git/hooks/pre-commit"]),
+    "a changed sample": ("git init -q r && echo x >> r/.git/hooks/update.sample", ["r/.git/hooks/update.sample"]),
+    "a program in a clone's configuration": ("git clone -q origin r && git -C r config core.fsmonitor x", ["r/.git/config"]),
+    "an alias": ("git init -q r && git -C r config alias.status '!x'", ["r/.git/config"]),
+    "an include": ("git init -q r && git -C r config include.path ../x", ["r/.git/config"]),
+    "a filter": ("git init -q r && git -C r config filter.x.clean y", ["r/.git/config"]),
+    "another place for hooks": ("git init -q r && git -C r config core.hooksPath ../h", ["r/.git/config"]),
+    "a second configuration": ("git init -q r && printf '[core]\\n\\tpager = x\\n' > r/.git/config.worktree", ["r/.git/config.worktree"]),
+    "a pointer in a clone": ("git clone -q origin r && echo /tmp > r/.git/commondir", ["r/.git/commondir"]),
+    "attributes of a clone": ("git clone -q origin r && echo '* filter=x' > r/.git/info/attributes", ["r/.git/info/attributes"]),
+    "hooks that are a link": ("git init -q r && rm -r r/.git/hooks && ln -s /tmp r/.git/hooks", ["r/.git/hooks"]),
+    "a repository that is a link": ("mkdir r && ln -s ../origin/.git r/.git", ["r/.git"]),
+    "a pointer to a directory outside": ("mkdir r && echo 'gitdir: /etc' > r/.git", ["r/.git"]),
+    "a pointer to what is no repository": ("mkdir r x && echo 'gitdir: ../x' > r/.git", ["r/.git"]),
+    "a bare repository with a program": ("git init -q --bare r && git -C r config core.fsmonitor x", ["r/config"]),
+    "a bare repository with a hook": ("git init -q --bare r && echo x > r/hooks/update", ["r/hooks/update"]),
+    "a worktree with a second configuration": ("git worktree add -q w && printf '[core]\\n\\tpager = x\\n' > .git/worktrees/w/config.worktree", [".git/worktrees/w/config.worktree"]),
+    "a worktree that belongs elsewhere": ("git worktree add -q w && echo /tmp > .git/worktrees/w/commondir", [".git/worktrees/w/commondir"]),
+    "a link through which a commit writes its message": ("rm -f .git/COMMIT_EDITMSG && ln -s /nowhere .git/COMMIT_EDITMSG", [".git/COMMIT_EDITMSG"]),
+    "a link through which it writes its log": ("cd .git/logs/refs/heads && rm main && ln -s /nowhere main", [".git/logs/refs/heads/main"]),
+    "a link in the place of all logs": ("mv .git/logs src/x && ln -s ../src/x .git/logs", [".git/logs"]),
+    "a log that is a link in a directory that is new": ("mkdir -p .git/logs/refs/remotes/o && ln -s /nowhere .git/logs/refs/remotes/o/main", [".git/logs/refs/remotes/o/main"]),
+    "a link in a new repository": ("git init -q r && ln -s /nowhere r/.git/FETCH_HEAD", ["r/.git/FETCH_HEAD"]),
+    "a link in a bare repository": ("git init -q --bare r && ln -s /nowhere r/packed-refs && ln -s /nowhere r/notes", ["r/packed-refs"]),
+    "a module's hook": ("git clone -q --bare origin .git/modules/m && echo x > .git/modules/m/hooks/update", [".git/modules/m/hooks/update"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("looks", [0, 5], ids=["in the first command", "when the kernel tells"])
+@pytest.mark.parametrize(("text", "expected"), DEEP.values(), ids=DEEP)
+def test_what_is_planted_anywhere_is_moved_away_and_said(
+    repository: Path, open_sandbox: Callable[..., Sandbox], text: str, expected: list[str], looks: int
+) -> None:
+    held = open_sandbox()
+    for number in range(8):
+        (repository / "many" / str(number)).mkdir(parents=True)
+    for _ in range(looks):
+        assert held.run(["true"]).violations == ()
+    result = held.run(text, shell=True)
+    assert (planted_by(result, repository), result.exit_code) == (expected, 0), result.stderr_text
+    assert not any(os.path.lexists(repository / name) for name in expected)
+    assert held.run(["true"]).violations == ()
+
+
+def test_it_works_without_containment(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    loose = open_sandbox(containment=Containment(backend="none"))
+    loose.run("touch src/deep/.envrc", shell=True)
+    assert (repository / "src" / "deep" / ".envrc").exists()
+
+
+EVERYDAY = {
+    "a new repository": "git init -q r && cd r && echo 1 > f && git add f && git commit -qm one",
+    "a clone": "git clone -q origin r && cd r && git checkout -qb b && echo 1 > f && git add f && git commit -qm one && git pull -q origin main && git gc -q",
+    "a shallow clone by its address": "git clone -q --depth 1 file://$PWD/origin r && git -C r log --format=%s",
+    "a bare clone and a mirror": "git clone -q --bare origin r && git clone -q --mirror origin s",
+    "a clone with its repository elsewhere": "git clone -q --separate-git-dir=g origin r && git -C r log -1",
+    "a sparse clone": "git clone -q --sparse origin r && git -C r sparse-checkout set x",
+    "a worktree": "git worktree add -q w && cd w && echo 1 > f && git add f && git commit -qm one && git status",
+    "a worktree of a clone": "git clone -q origin r && cd r && git worktree add -q ../w && git -C ../w commit -q --allow-empty -m one",
+    "settings of a remote": "git clone -q origin r && cd r && git remote add other ../origin && git config user.name x && git branch -u origin/main",
+    "a directory of an editor": "mkdir -p src/.vscode && touch src/.vscode/notes",
+    "a directory that nobody can enter": "mkdir src/shut && chmod 0 src/shut",
+}
+
+
+@pytest.mark.parametrize("text", EVERYDAY.values(), ids=EVERYDAY)
+def test_what_git_makes_may_stay(repository: Path, open_sandbox: Callable[..., Sandbox], text: str) -> None:
+    held = open_sandbox()
+    result = held.run(text, shell=True, timeout_seconds=60)
+    assert (result.enforcement, result.exit_code, result.violations) == ("full", 0, ()), result.stderr_text
+    assert held.run(["true"]).violations == ()
+
+
+def test_links_of_the_owners_own_may_stay(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    # As git-new-workdir makes them.
+    (repository / ".git" / "packed-refs").symlink_to("../origin/.git/packed-refs")
+    held = open_sandbox()
+    assert held.run("touch .git/other && git log -1 --format=%s", shell=True).violations == ()
+    assert (repository / ".git" / "packed-refs").is_symlink()
+
+
+STEPS = {
+    "in a directory that was hidden": (["mv src .git/objects/z && touch .git/objects/z/.envrc", "mv .git/objects/z src"], ["src/.envrc"]),
+    "below one that was hidden": (["mv src .git/objects/z", "touch .git/objects/z/deep/.envrc", "mv .git/objects/z src"], ["src/deep/.envrc"]),
+    "in one that was away": (["mv src other", "mv other src", "touch src/.envrc"], ["src/.envrc"]),
+    "below one that was away": (["mv src other", "mv other src", "touch src/deep/.envrc"], ["src/deep/.envrc"]),
+    "in one that took another's place": (["mv src .git/objects/z && mkdir src", "rm -r .git/objects/z", "touch src/.envrc"], ["src/.envrc"]),
+    "in one that was shut": (["touch src/.envrc && chmod 0 src", "true", "chmod 755 src"], ["src/.envrc"]),
+    "in a repository that was shut": (["cd origin/.git && touch commondir && chmod 0 .", "chmod 755 origin/.git"], ["origin/.git/commondir"]),
+    "in a module that comes in parts": (["mkdir -p .git/modules/m/hooks .git/modules/m/objects .git/modules/m/refs", "echo ref: refs/heads/main > .git/modules/m/HEAD", "echo x > .git/modules/m/hooks/post-checkout"], [".git/modules/m/hooks/post-checkout"]),
+    "in a module that was a directory": (["mkdir -p .git/modules/m", "cp -r origin/.git/. .git/modules/m && echo x > .git/modules/m/hooks/post-checkout"], [".git/modules/m/hooks/post-checkout"]),
+    "in a worktree that comes in parts": (["mkdir -p .git/worktrees/w", "cd .git/worktrees/w && echo ref: refs/heads/main > HEAD && echo /tmp > commondir"], [".git/worktrees/w/commondir"]),
+    "in one that had another name by a link": (["mkdir -p a/sub c/sub", "mv a x && ln -s c a", "rm a && touch c/sub/.envrc"], ["c/sub/.envrc"]),
+    "in what only looks like a repository": (["mkdir -p r/objects r/refs r/logs/x && echo ref: refs/heads/m > r/HEAD && touch r/logs/x/.envrc"], ["r/logs/x/.envrc"]),
+    "in a repository that is completed elsewhere": (["mkdir -p r/hooks && cd r && echo ref: refs/heads/m > HEAD && ln -s ../o objects && ln -s ../p refs && echo x > hooks/update", "mkdir o p"], ["r/hooks/update", "r/objects", "r/refs"]),
+    "behind a link into a repository": (["mkdir .git/objects/h && touch .git/objects/h/.envrc && ln -s ../.git/objects/h src/l"], ["src/l"]),
+    "behind a pointer through a link": (["git init -q r && ln -s r l && mkdir q && echo gitdir: ../l/.git > q/.git"], ["q/.git"]),
+    "in a bare repository that comes in parts": (["mkdir -p r/hooks r/objects r/refs", "echo ref: refs/heads/main > r/HEAD", "echo x > r/hooks/update"], ["r/hooks/update"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("looks", [0, 5], ids=["at once", "when the kernel tells"])
+@pytest.mark.parametrize(("texts", "expected"), STEPS.values(), ids=STEPS)
+def test_what_is_planted_in_steps_is_moved_away(
+    repository: Path, open_sandbox: Callable[..., Sandbox], texts: list[str], expected: list[str], looks: int
+) -> None:
+    held = open_sandbox()
+    for _ in range(looks):
+        assert held.run(["true"]).violations == ()
+    found: list[str] = []
+    for text in texts:
+        result = held.run(text, shell=True)
+        assert result.ok, result.stderr_text
+        found += planted_by(result, repository)
+    assert found == expected
+    assert not any(os.path.lexists(repository / name) for name in expected)
+    assert held.run(["true"]).violations == ()
+
+
+@pytest.mark.parametrize(("texts", "expected"), STEPS.values(), ids=STEPS)
+def test_the_steps_plant_it_without_containment(
+    repository: Path, open_sandbox: Callable[..., Sandbox], texts: list[str], expected: list[str]
+) -> None:
+    loose = open_sandbox(containment=Containment(backend="none"))
+    for text in texts:
+        assert loose.run(text, shell=True).ok
+    assert all(os.path.lexists(repository / name) for name in expected)
+
+
+def test_what_takes_the_place_of_a_directory_that_somebody_is_in_is_looked_at(
+    repository: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    held = open_sandbox()
+    for _ in range(5):
+        assert held.run(["true"]).violations == ()
+    inside = held.start(["sleep", unique_seconds()], cwd="src/deep")
+    assert held.run("rmdir src/deep && mkdir src/deep", shell=True).ok
+    inside.close()
+    # Only now the kernel tells that the first one is gone.
+    assert held.run(["true"]).ok
+    assert planted_by(held.run(["touch", "src/deep/.envrc"]), repository) == ["src/deep/.envrc"]
+
+
+def replaced(path: Path, text: str) -> None:
+    """Save a file as editors do: beside it, then over it."""
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_text(text)
+    beside.rename(path)
+
+
+@pytest.mark.parametrize("looks", [1, 5], ids=["after the first command", "when the kernel tells"])
+@pytest.mark.parametrize("name", [".git/config", "src/.envrc"])
+def test_what_its_owner_replaced_is_still_protected(
+    repository: Path, open_sandbox: Callable[..., Sandbox], looks: int, name: str
+) -> None:
+    (repository / "src" / ".envrc").write_text("first\n")
+    held = open_sandbox()
+    for _ in range(looks):
+        assert held.run(["true"]).violations == ()
+    text = (repository / name).read_text() + "# the owner's\n"
+    replaced(repository / name, text)
+    result = held.run(f"echo x >> {name}", shell=True)
+    assert (result.ok, [violation.kind for violation in result.violations]) == (False, ["protected"])
+    assert (repository / name).read_text() == text
+    loose = open_sandbox(containment=Containment(backend="none"))
+    assert loose.run(f"echo x >> {name}", shell=True).ok
+    assert (repository / name).read_text() == f"{text}x\n"
+
+
+def test_what_its_owner_removed_is_planted_when_a_command_makes_it(
+    repository: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    (repository / "src" / ".envrc").write_text("first\n")
+    held = open_sandbox()
+    assert held.run(["true"]).ok
+    (repository / "src" / ".envrc").unlink()
+    assert planted_by(held.run(["touch", "src/.envrc"]), repository) == ["src/.envrc"]
+
+
+def test_nothing_starts_beside_a_command_once_what_is_protected_was_replaced(
+    repository: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    held = open_sandbox()
+    running = held.start(["sleep", unique_seconds()])
+    replaced(repository / ".git" / "config", (repository / ".git" / "config").read_text())
+    refused = held.run(["true"])
+    assert refused.exit_code == 126
+    assert ".git/config was replaced" in refused.stderr_text
+    running.close()
+    assert held.run(["true"]).ok
+
+
+LATER = {
+    "a repository's configuration": ("git init -q r", "git -C r config core.fsmonitor x", ["r/.git/config"]),
+    "its configuration in place": ("git init -q r", "printf '[alias]\\n\\tst = !x\\n' >> r/.git/config", ["r/.git/config"]),
+    "its configuration by another link to it": ("git init -q r && ln r/.git/config c", "printf '[alias]\\n\\tst = !x\\n' >> c", ["r/.git/config"]),
+    "its hooks": ("git init -q r", "echo x > r/.git/hooks/update", ["r/.git/hooks/update"]),
+    "a worktree's repository": ("git worktree add -q w", "echo /tmp > .git/worktrees/w/commondir", [".git/worktrees/w/commondir"]),
+    "a worktree's pointer": ("git worktree add -q w", "echo gitdir: /etc > w/.git", ["w/.git"]),
+    "what was shut": ("mkdir -p src/s/t && touch src/s/t/.envrc && chmod 0 src/s", "chmod 700 src/s", ["src/s/t/.envrc"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("looks", [0, 5], ids=["at once", "when the kernel tells"])
+@pytest.mark.parametrize("case", LATER.values(), ids=LATER)
+def test_what_was_harmless_is_judged_again_when_it_changes(
+    repository: Path, open_sandbox: Callable[..., Sandbox], case: tuple[str, str, list[str]], looks: int
+) -> None:
+    first, then, expected = case
+    held = open_sandbox()
+    if "chmod 0" in first and os.geteuid() == 0:
+        assert planted_by(held.run(first, shell=True), repository) == expected  # nothing is shut to root
+        return
+    for _ in range(looks):
+        held.run(["true"])
+    assert held.run(first, shell=True).violations == ()
+    assert planted_by(held.run(then, shell=True), repository) == expected
+
+
+def test_a_directory_that_cannot_be_listed_hides_nothing(
+    repository: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    result = open_sandbox().run("mkdir src/x && touch src/x/.envrc && chmod 111 src/x src", shell=True)
+    assert planted_by(result, repository) == ["src/x/.envrc"]
+    assert not (repository / "src" / "x" / ".envrc").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("touch src/.envrc && chmod 555 src", "src/.envrc"),
+        ("mkdir -p src/.claude/x && chmod 500 src/.claude/x src/.claude src", "src/.claude"),
+        ("mkdir -p src/.idea && chmod 0 src/.idea", "src/.idea"),
+    ],
+)
+def test_what_cannot_be_written_is_moved_too(
+    repository: Path, open_sandbox: Callable[..., Sandbox], text: str, expected: str
+) -> None:
+    assert planted_by(open_sandbox().run(text, shell=True), repository) == [expected]
+    assert not (repository / expected).exists()
+
+
+def test_many_are_all_moved_and_counted(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    result = open_sandbox().run("for i in $(seq 50); do mkdir d$i; touch d$i/.envrc; done", shell=True)
+    assert len(result.violations) == watcher.MAX_VIOLATIONS + 1
+    assert result.violations[-1].detail == "30 more were moved away"
+    assert list(repository.rglob(".envrc")) == []
+
+
+def test_more_changes_than_the_kernel_counts_are_found(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+    held = open_sandbox()
+    for number in range(8):
+        (repository / "many" / str(number)).mkdir(parents=True)
+    for _ in range(4):
+        assert held.run(["true"]).violations == ()
+    with open("/proc/sys/fs/inotify/max_queued_events") as file:
+        count = int(file.read()) // 2 + 100
+    if count > 50_000:
+        pytest.skip("the kernel counts more than a test can make")
+    text = f"cd many && seq {count} | sed 's,$,/a,' | head -0; for i in $(seq {count}); do : > $((i % 8))/f$i; : > $(((i + 1) % 8))/g$i; done; touch 3/.envrc"
+    assert planted_by(held.run(text, shell=True, timeout_seconds=100), repository) == ["many/3/.envrc"]
+
+
+def test_a_project_on_another_file_system_keeps_them_under_names_that_mean_nothing(
+    open_sandbox: Callable[..., Sandbox], tmp_path: Path
+) -> None:
+    if os.stat("/dev/shm").st_dev == os.stat(tmp_path).st_dev:
+        pytest.skip("shared memory is on the same file system")
+    root = Path(tempfile.mkdtemp(prefix="corral-test-", dir="/dev/shm"))
+    try:
+        held = open_sandbox(project_root=str(root))
+        result = held.run("mkdir -p .claude/.idea && touch .claude/.idea/x", shell=True)
+        assert [violation.target for violation in result.violations] == [f"{root}/.claude"]
+        held.run(["true"])
+        assert {path.name for path in root.rglob("*") if path.name.startswith(".")} == set()
+        assert [path.name for path in root.rglob("*.planted")]
+    finally:
+        subprocess.run(["rm", "-rf", root], check=True)
+
+
+def test_a_fork_of_the_host_looks_for_itself(repository: Path) -> None:
+    for number in range(8):
+        (repository / "many" / str(number)).mkdir(parents=True)
+    watch = Watch(find(str(repository)), str(repository))
+    for _ in range(4):
+        assert watch.look() == ()
+    child = os.fork()
+    if child == 0:
+        (repository / "many" / "1" / ".envrc").touch()
+        found = watch.look()
+        os._exit(len(found))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    (repository / "many" / "2" / ".envrc").touch()
+    assert [violation.target for violation in watch.look()] == [f"{repository}/many/2/.envrc"]
+    watch.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "harmless"),
+    [
+        ("", True),
+        ("[core]\n\tbare = false\n", True),
+        ('[remote "o"]\n\turl = /x\n\tfetch = +refs/heads/*:refs/remotes/o/*\n', True),
+        ("# note\n; note\n[user]\nname=x\n", True),
+        ("[core] fsmonitor = x\n", False),
+        ("[core]\nbare = false \\\nfsmonitor = x\n", False),
+        ("[CORE]\nFSMonitor = x\n", False),
+        ("[core]\rfsmonitor = x\n", False),
+        ("\ufeff[core]\nbare = false\n", False),
+        ('[remote "o"]\n\turl = ext::sh -c x\n', False),
+        ('[remote "o"]\n\tuploadpack = x\n', False),
+        ('[submodule "o"]\n\tupdate = !x\n', False),
+        ("[core.x]\nbare = true\n", False),
+        ('[a "]"]\n[core]\nbare = true\n', False),
+        ("[include]\npath = x\n", False),
+        ("bare = true\n", False),
+    ],
+)
+def test_a_configuration_is_harmless_only_if_every_line_is(text: str, harmless: bool) -> None:
+    assert is_harmless(text) is harmless

@@ -1,0 +1,82 @@
+"""A command is started with nothing of its warden's, says why it could not be, and is ended even if that is wanted at once."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from observe import unique_seconds
+
+from corral import Containment, Limits, Sandbox
+
+BACKENDS = ["warden", "bubblewrap", "none"]
+STARTED = """
+import os, signal, sys, types
+from corral.containment.processes import spawn_command as starting
+starter = starting.Starter()
+{before}
+wanted = types.SimpleNamespace(executable=b"/bin/cat", argv=[b"cat", b"/proc/self/status"], env=[b"A=b=c", b"D="])
+null = os.open("/dev/null", os.O_RDWR)
+pid = starter.start(wanted, null, 1, 2)
+status = os.waitpid(pid, 0)[1]
+print("ended", status, starter.failure(status), starter.missed)
+"""
+
+
+def started(before: str) -> list[str]:
+    """Return what a process prints that starts a command in a warden's way, after something."""
+    code = STARTED.format(before=before)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def blocked(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.startswith("SigBlk") and line.strip("SigBlk:\t0")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_failed_start_is_not_taken_for_the_end_of_another(
+    project: Path, open_sandbox: Callable[..., Sandbox], backend: str
+) -> None:
+    box = open_sandbox(containment=Containment(backend=backend))
+    (project / "empty").write_text("")
+    (project / "empty").chmod(0o755)
+    (project / "orphan").write_text("#!/no/such/program\n")
+    (project / "orphan").chmod(0o755)
+    for _ in range(3):
+        assert box.run(["/no/such/program"]).stderr == b"corral: /no/such/program: command not found\n"
+        assert b"interpreter in its first line" in box.run(["./orphan"]).stderr
+        assert b"Exec format error" in box.run(["./empty"]).stderr
+        assert b"Permission denied" in box.run(["/etc"]).stderr
+        ended = box.run("exit 255", shell=True)
+        assert (ended.exit_code, ended.stderr, ended.killed) == (255, b"", 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_command_is_ended_that_is_killed_as_soon_as_it_starts(
+    open_sandbox: Callable[..., Sandbox], backend: str
+) -> None:
+    box = open_sandbox(containment=Containment(backend=backend))
+    for _ in range(50):
+        running = box.start(["sleep", unique_seconds()])
+        running.kill()
+        assert running.wait(20).signal == 9
+
+
+def test_what_came_before_is_noted_and_nothing_is_blocked() -> None:
+    lines = started("os.kill(os.getpid(), signal.SIGUSR1)")
+    assert (lines[-1], blocked(lines)) == ("ended 0 0 True", [])
+
+
+def test_a_python_that_starts_processes_in_another_way_forks() -> None:
+    lines = started("def other(*words): raise TypeError\nstarting._fork_exec = other")
+    # Whether its end is noted or still to come depends on who is quicker.
+    assert (lines[-1].rpartition(" ")[0], blocked(lines)) == ("ended 0 0", [])
+
+
+def test_limits_of_each_process_hold_and_nothing_is_blocked(open_sandbox: Callable[..., Sandbox]) -> None:
+    box = open_sandbox(limits=Limits(open_files=77))
+    result = box.run("ulimit -n; cat /proc/self/status", shell=True)
+    assert result.stdout_text.splitlines()[0] == "77"
+    assert blocked(result.stdout_text.splitlines()) == []

@@ -1,0 +1,63 @@
+"""How a path resolves: the kernel's answer is the library's, for everything that exists and everything that does not."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from observe import descriptors
+
+from corral.guard.host import real_path
+
+NAMES = ["file", "folder", "link", "up", "loop", "dangling", "absolute", "odd (deleted)", ".", "..", "", "nothing"]
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("tree")
+    (root / "folder" / "folder").mkdir(parents=True)
+    for path in (root, root / "folder", root / "folder" / "folder"):
+        (path / "file").write_text("")
+        (path / "odd (deleted)").write_text("")
+        (path / "link").symlink_to("folder")
+        (path / "up").symlink_to("..")
+        (path / "loop").symlink_to("loop")
+        (path / "dangling").symlink_to("nothing/at/all")
+        (path / "absolute").symlink_to(root / "folder")
+    return root
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(NAMES), max_size=6))
+def test_any_path_resolves_as_the_library_says(tree: Path, parts: list[str]) -> None:
+    path = "/".join([str(tree), *parts])
+    assert real_path(path) == os.path.realpath(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/bin/sh", "/usr/bin/env", "/proc/self/exe", "/proc/self/cwd", "/proc/self/root/etc", "/dev/null", "/dev/stdin",
+     "/etc/passwd/x", "/nonexistent", "/" + "x" * 300, "//etc//passwd", "/etc/../etc/./passwd"],
+)  # fmt: skip
+def test_the_systems_paths_resolve_as_the_library_says(path: str) -> None:
+    assert real_path(path) == os.path.realpath(path)
+
+
+def test_what_has_no_path_resolves_as_the_library_says(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    with gone.open("w") as file:
+        gone.unlink()
+        reading, writing = os.pipe()
+        for descriptor in (file.fileno(), reading):
+            path = f"/proc/{os.getpid()}/fd/{descriptor}"
+            assert real_path(path) == os.path.realpath(path)
+        os.close(reading)
+        os.close(writing)
+
+
+def test_resolving_leaves_no_descriptor(tree: Path) -> None:
+    before = descriptors()
+    for name in NAMES:
+        real_path(f"{tree}/{name}")
+    assert descriptors() == before

@@ -1,0 +1,480 @@
+"""The hosts themselves, as their makers ship them, driven by a scripted model in a network namespace of the test's own.
+
+They are looked for in CORRAL_HOSTS, a directory of programs such as node_modules/.bin, and on PATH. A host of a version that was
+not tried is skipped: its protocol may be another. CORRAL_MUST_HOSTS=1 turns a skip into a failure.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import alone
+import pytest
+
+from corral.integrations.hooks.registry import HOSTS as INSTALLED
+from corral.integrations.hooks.registry import settings_path
+
+SCRIPTED = Path(__file__).with_name("scripted.py")
+SECONDS = 300  # OpenCode first waits for a registry that it cannot reach
+PLANT = "echo planted >> ~/.bashrc"
+CONTAINED = "readlink /proc/self/ns/pid | tee inside.txt"
+Call = dict[str, Any]
+
+
+class Driven(NamedTuple):
+    """How a host is told to follow the script, and how its tools are called."""
+
+    command: list[str]
+    env: dict[str, str]
+    shell: Callable[[str], Call]
+    write: Callable[[str], Call]
+    settings: dict[str, str] = {}  # noqa: RUF012  files below the home directory that are there before corral
+    configured: dict[str, str] = {}  # noqa: RUF012  the same, with the model's address
+    keeps_directory: bool = False
+
+
+CODEX = """\
+model = "gpt-5.5"
+model_provider = "scripted"
+[model_providers.scripted]
+name = "scripted"
+base_url = "{url}/v1"
+wire_api = "responses"
+env_key = "SCRIPTED_KEY"
+supports_websockets = false
+"""
+OPENCODE = {
+    "provider": {
+        "scripted": {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": "{url}/v1", "apiKey": "x"},
+            "models": {"scripted": {"name": "scripted"}},
+        }
+    },
+    "permission": {"bash": "allow", "edit": "allow", "external_directory": "allow"},
+}
+PATCH = "*** Begin Patch\n*** Add File: {}\n+planted\n*** End Patch"
+HOSTS = {
+    "claude": Driven(
+        ["claude", "-p", "go", "--dangerously-skip-permissions"],
+        {
+            "ANTHROPIC_BASE_URL": "{url}",
+            "ANTHROPIC_API_KEY": "x",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "IS_SANDBOX": "1",  # it takes no such word from root otherwise
+        },
+        lambda text: {"tool": "Bash", "input": {"command": text, "description": "a step"}},
+        lambda path: {"tool": "Write", "input": {"file_path": path, "content": "planted\n"}},
+        keeps_directory=True,
+    ),
+    "codex": Driven(
+        # What it runs is held by corral here, not by its own sandbox; its trust in hooks is given by hand in a terminal.
+        ["codex", "exec", "--dangerously-bypass-hook-trust", "--dangerously-bypass-approvals-and-sandbox", "go"],
+        {"SCRIPTED_KEY": "x"},
+        lambda text: {"tool": "exec_command", "input": {"cmd": text}},
+        lambda path: {"tool": "apply_patch", "text": PATCH.format(os.path.basename(path))},
+        configured={".codex/config.toml": CODEX},
+    ),
+    "gemini": Driven(
+        ["gemini", "-p", "go", "--approval-mode", "yolo", "-m", "gemini-2.5-pro"],
+        {"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_API_KEY": "x", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
+        lambda text: {"tool": "run_shell_command", "input": {"command": text, "description": "a step"}},
+        lambda path: {"tool": "write_file", "input": {"file_path": path, "content": "planted\n"}},
+        settings={".gemini/settings.json": '{"security": {"auth": {"selectedType": "gemini-api-key"}}}'},
+    ),
+    "opencode": Driven(
+        ["opencode", "run", "--model", "scripted/scripted", "go"],
+        {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
+        lambda text: {"tool": "bash", "input": {"command": text, "description": "a step"}},
+        lambda path: {"tool": "write", "input": {"filePath": path, "content": "planted\n"}},
+        configured={".config/opencode/opencode.json": json.dumps(OPENCODE)},
+    ),
+    "copilot": Driven(
+        ["copilot", "-p", "go", "--allow-all-tools", "--allow-all-paths", "--no-auto-update"],
+        {
+            "COPILOT_PROVIDER_BASE_URL": "{url}/v1",
+            "COPILOT_PROVIDER_API_KEY": "x",
+            "COPILOT_MODEL": "claude-sonnet-4.5",
+            "COPILOT_OFFLINE": "true",
+        },
+        lambda text: {"tool": "bash", "input": {"command": text, "description": "a step", "initial_wait": 30}},
+        lambda path: {"tool": "create", "input": {"path": path, "file_text": "planted\n"}},
+    ),
+}
+VERSIONS = {
+    "claude": ("2.1.325", "2.1.197"),
+    "codex": ("0.166.0",),
+    "gemini": ("0.61.0",),
+    "opencode": ("1.18.33",),
+    "copilot": ("1.0.102",),
+}
+KEEPERS = [name for name in HOSTS if HOSTS[name].keeps_directory]
+
+
+def missing(why: str) -> None:
+    if os.environ.get("CORRAL_MUST_HOSTS") == "1":
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+@cache
+def version_of(path: str) -> str:
+    """Return the version that a host's program says it has; in a home of its own, which it may write."""
+    with tempfile.TemporaryDirectory() as home:
+        environ = {"HOME": home, "PATH": os.environ["PATH"], "COPILOT_OFFLINE": "true", "DISABLE_AUTOUPDATER": "1"}
+        done = subprocess.run([path, "--version"], env=environ, capture_output=True, text=True, check=False)
+    found = re.search(r"\d+\.\d+\.\d+", done.stdout)
+    return found[0] if found else f"unknown ({done.stderr.strip()[-200:]})"
+
+
+def program(name: str) -> str:
+    path = os.pathsep.join(filter(None, [os.environ.get("CORRAL_HOSTS"), os.environ["PATH"]]))
+    found = shutil.which(name, path=path)
+    if found is None:
+        missing(
+            f"{name} is not installed: npm install it into a directory, and name its node_modules/.bin in CORRAL_HOSTS"
+        )
+    if (version := version_of(str(found))) not in VERSIONS[name]:
+        missing(f"{found} is version {version}; these tests were made with {' and '.join(VERSIONS[name])}")
+    return str(found)
+
+
+def driven(plan: Mapping[str, object]) -> dict[str, Any]:
+    """Let a host follow a script in a network of its own; return what both said."""
+    unshare = ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-current-user", "--keep-caps"))]
+    done = subprocess.run(
+        [*unshare, sys.executable, SCRIPTED], input=json.dumps(plan), capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        missing(f"no network namespace to drive it in: {done.stderr.strip()}")
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+class Session:
+    """A host in a home and a project of its own."""
+
+    def __init__(self, name: str, place: Path) -> None:
+        self.name, self.driven = name, HOSTS[name]
+        self.program = program(name)
+        self.home, self.work = place / "home", place / "work"
+        self.home.mkdir()
+        self.work.mkdir()
+        (self.home / ".bashrc").write_text("# mine\n")
+        subprocess.run(["git", "init", "-q", self.work], check=True)
+        for file, text in self.driven.settings.items():
+            (self.home / file).parent.mkdir(parents=True)
+            (self.home / file).write_text(text)
+
+    def install(self) -> None:
+        done = alone.run("install", self.name, "--yes", home=self.home, cwd=self.work)
+        assert done.returncode == 0, done.stderr
+
+    def drive(self, *calls: Call) -> list[str]:
+        """Let the host follow the script; return what it told the model of each call."""
+        own = {"TERM": "xterm-256color", **self.driven.env}
+        plan = {
+            "command": [self.program, *self.driven.command[1:]],
+            "env": {**alone.environment(self.home), **own},
+            "files": {str(self.home / file): text for file, text in self.driven.configured.items()},
+            "calls": calls,
+            "cwd": str(self.work),
+            "seconds": SECONDS,
+        }
+        for file in plan["files"]:  # type: ignore[attr-defined]
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+        told = driven(plan)
+        assert len(told["results"]) == len(calls), told
+        results: list[str] = told["results"]
+        return results
+
+    @property
+    def bashrc(self) -> str:
+        return (self.home / ".bashrc").read_text()
+
+
+@pytest.fixture(params=HOSTS)
+def session(request: pytest.FixtureRequest, tmp_path: Path) -> Session:
+    return Session(request.param, tmp_path)
+
+
+def test_a_refused_command_does_not_run_and_the_model_reads_why(session: Session) -> None:
+    session.install()
+    (told,) = session.drive(session.driven.shell(PLANT))
+    assert "corral refuses this: echo would write" in told
+    assert session.bashrc == "# mine\n"
+
+
+def test_without_the_hook_the_refused_command_runs(session: Session) -> None:
+    session.drive(session.driven.shell(PLANT))
+    assert session.bashrc == "# mine\nplanted\n"
+
+
+def test_an_allowed_command_runs_contained(session: Session) -> None:
+    session.install()
+    (told,) = session.drive(session.driven.shell(CONTAINED))
+    inside = (session.work / "inside.txt").read_text().strip()
+    assert inside in told
+    assert inside.startswith("pid:[")
+    assert inside != os.readlink("/proc/self/ns/pid")
+
+
+def test_without_the_hook_it_does_not(session: Session) -> None:
+    session.drive(session.driven.shell(CONTAINED))
+    assert (session.work / "inside.txt").read_text().strip() == os.readlink("/proc/self/ns/pid")
+
+
+def test_the_hosts_own_file_tool_does_not_plant_what_runs_later(session: Session) -> None:
+    session.install()
+    (told,) = session.drive(session.driven.write(str(session.work / ".envrc")))
+    assert "corral refuses this: " in told
+    assert "[path-write-protected]" in told
+    assert not (session.work / ".envrc").exists()
+
+
+def test_without_the_hook_its_file_tool_does(session: Session) -> None:
+    session.drive(session.driven.write(str(session.work / ".envrc")))
+    assert (session.work / ".envrc").read_text() == "planted\n"
+
+
+@pytest.mark.parametrize("session", KEEPERS, indirect=True)
+def test_the_hosts_shell_goes_on_where_a_contained_command_left_it(session: Session) -> None:
+    session.install()
+    shell = session.driven.shell
+    moved, there, outside = session.drive(shell("mkdir src && cd src"), shell("pwd"), shell("cd /usr; pwd"))
+    assert str(session.work / "src") in there, moved
+    assert "/usr" in outside
+
+
+@pytest.mark.parametrize("session", HOSTS, indirect=True)
+def test_what_a_host_does_when_the_hook_cannot_start(session: Session) -> None:
+    session.install()
+    for file in session.home.rglob("*"):
+        if file.is_file() and alone.PYTHON in file.read_text(errors="replace"):
+            file.write_text(file.read_text().replace(alone.PYTHON, "/gone/python3"))
+    session.drive(session.driven.shell(PLANT))
+    runs = session.name == "claude" and version_of(session.program) == "2.1.197"  # it knows no onFailure yet
+    assert ("planted" in session.bashrc) == runs
+
+
+# What each host does with the call when its hook fails, as corral would be started without a shell around it. docs/hooks.md tells it.
+FAILURES = {
+    "slow": "sleep 60",
+    "killed": "kill -9 $$",
+    "garbage": "echo '{\"decision\": oops'",
+    "exit 1": "exit 1",
+    "exit 2": "echo no >&2; exit 2",
+    "exit 2, silent": "exit 2",
+    "missing": "",
+}
+RUNS = {
+    ("claude", "2.1.325"): {"garbage"},
+    ("claude", "2.1.197"): {"slow", "killed", "garbage", "exit 1", "missing"},
+    ("codex", "0.166.0"): {"slow", "killed", "garbage", "exit 1", "exit 2, silent", "missing"},
+    ("gemini", "0.61.0"): {"slow", "killed", "garbage", "exit 1", "exit 2, silent"},
+    ("copilot", "1.0.102"): {"slow", "garbage"},
+}
+
+
+def with_hook(value: Any, words: list[str]) -> Any:
+    """Return settings in which every hook runs another program, and is waited for three seconds."""
+    if isinstance(value, list):
+        return [with_hook(item, words) for item in value]
+    if not isinstance(value, dict):
+        return value
+    changed = {"command": words[0], "bash": words[0], "args": [], "timeoutSec": 3}
+    changed["timeout"] = 3000 if value.get("timeout", 0) >= 1000 else 3
+    return {key: changed[key] if key in changed else with_hook(item, words) for key, item in value.items()}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in RUNS))
+def test_what_a_host_does_with_the_call_when_a_hook_fails(name: str, failure: str, tmp_path: Path) -> None:
+    session = Session(name, tmp_path)
+    session.install()
+    hook = tmp_path / "hook.sh"
+    if FAILURES[failure]:
+        hook.write_text(f"#!/bin/sh\ncat >/dev/null\n{FAILURES[failure]}\n")
+        hook.chmod(0o755)
+    path = Path(settings_path(INSTALLED[name], "user", str(session.work), {"HOME": str(session.home)}))
+    path.write_text(json.dumps(with_hook(json.loads(path.read_text()), [str(hook)])))
+    session.drive(session.driven.shell(PLANT))
+    assert ("planted" in session.bashrc) == (failure in RUNS[name, version_of(session.program)])
+
+
+def test_claude_code_runs_what_a_hook_asks_about_where_permissions_are_bypassed(tmp_path: Path) -> None:
+    # Why corral's hook asks nothing in that mode.
+    session = Session("claude", tmp_path)
+    session.install()
+    path = session.home / ".claude" / "settings.json"
+    body = {"hookEventName": "PreToolUse", "permissionDecision": "ask", "permissionDecisionReason": "may it?"}
+    hook = tmp_path / "hook.sh"
+    hook.write_text(f"#!/bin/sh\ncat >/dev/null\necho '{json.dumps({'hookSpecificOutput': body})}'\n")
+    hook.chmod(0o755)
+    path.write_text(json.dumps(with_hook(json.loads(path.read_text()), [str(hook)])))
+    session.drive(session.driven.shell(PLANT))
+    assert "planted" in session.bashrc
+
+
+def test_corrals_hook_asks_nothing_there(tmp_path: Path) -> None:
+    session = Session("claude", tmp_path)
+    session.install()
+    (session.work / "file").write_text("kept")
+    (told,) = session.drive(session.driven.shell("git reset --hard; rm file"))
+    assert "corral cannot ask the user here" in told
+    assert (session.work / "file").read_text() == "kept"
+
+
+def test_inside_codexs_own_sandbox_nothing_runs_and_the_model_reads_why() -> None:
+    # Not below /tmp, where Codex does not put the program of its sandbox.
+    with tempfile.TemporaryDirectory(prefix="corral-codex-", dir="/var/tmp") as place:
+        session = Session("codex", Path(place))
+        session.install()
+        session.driven = session.driven._replace(
+            command=["codex", "exec", "--dangerously-bypass-hook-trust", "--sandbox", "workspace-write", "go"]
+        )
+        (told,) = session.drive(session.driven.shell(CONTAINED))
+        assert "\ncorral: " in told
+        assert "Traceback" not in told
+        assert not (session.work / "inside.txt").exists()
+
+
+INSIDE = "readlink /proc/self/ns/net | tee inside.txt; cat ~/.bashrc; curl -sS http://evil.example/; touch made.txt"
+
+
+@pytest.fixture(params=HOSTS)
+def whole(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """A host in a home outside /tmp, which is the sandbox's own."""
+    with tempfile.TemporaryDirectory(prefix="corral-whole-", dir="/var/tmp", ignore_cleanup_errors=True) as place:
+        yield Session(request.param, Path(place))
+
+
+def test_a_whole_agent_works_inside_and_reaches_its_model_by_name_alone(whole: Session) -> None:
+    model = "http://model.example:{port}"
+    own = {name: value.replace("{url}", model) for name, value in whole.driven.env.items()}
+    policy = f"environment = {json.dumps(sorted(own))}\n[containment]\nagents = [{whole.name!r}]\n"
+    policy += 'network = ["model.example:{port}"]\nhosts = ["model.example=127.0.0.1"]\n'
+    files = {file: text.replace("{url}", model) for file, text in whole.driven.configured.items()}
+    files[".config/corral/policy.toml"] = policy
+    for file in files:
+        (whole.home / file).parent.mkdir(parents=True, exist_ok=True)
+    environ = alone.environment(whole.home, TERM="xterm-256color", **own)
+    environ["PATH"] = f"{os.path.dirname(whole.program)}:{environ['PATH']}"
+    told = driven(
+        {
+            "command": [*alone.command(), "run", "--", whole.name, *whole.driven.command[1:]],
+            "env": environ,
+            "files": {str(whole.home / file): text for file, text in files.items()},
+            "calls": [whole.driven.shell(INSIDE)],
+            "cwd": str(whole.work),
+            "seconds": SECONDS,
+        }
+    )
+    assert told["status"] == 0, told
+    (result,) = told["results"]
+    # Its commands are where it is, and neither sees the home or another host.
+    assert (whole.work / "inside.txt").read_text().strip() in result
+    assert "No such file" in result
+    assert "evil.example:80 is not let through" in result
+    assert (whole.work / "made.txt").exists()
+    assert "model.example:" in told["stderr"]
+
+
+def test_codex_starts_no_file_of_the_project_for_the_shell_that_its_agent_names(tmp_path: Path) -> None:
+    # The hook is told the command alone, so nobody but Codex can see to it; some older versions did not.
+    session = Session("codex", tmp_path)
+    session.install()
+    shell = session.work / "bash"
+    shell.write_text(f"#!/bin/sh\necho planted >>{session.home}/.bashrc\n")
+    shell.chmod(0o755)
+    (told,) = session.drive({"tool": "exec_command", "input": {"cmd": CONTAINED, "shell": str(shell)}})
+    inside = (session.work / "inside.txt").read_text().strip()
+    assert (inside in told, inside != os.readlink("/proc/self/ns/pid")) == (True, True)
+    assert session.bashrc == "# mine\n"
+    subprocess.run([shell], check=True)
+    assert session.bashrc == "# mine\nplanted\n"
+
+
+def test_gemini_runs_nothing_where_a_file_of_the_project_has_its_shell_load_another(tmp_path: Path) -> None:
+    session = Session("gemini", tmp_path)
+    (session.work / "start.sh").write_text(f"echo planted >>{session.home}/.bashrc\n")
+    (session.work / ".env").write_text(f"BASH_ENV={session.work}/start.sh\n")
+    session.install()
+    (told,) = session.drive(session.driven.shell("echo said"))
+    assert "the variable BASH_ENV of the host's environment leads into the project" in told
+    assert session.bashrc == "# mine\n"
+    alone.run("uninstall", "gemini", "--yes", home=session.home, cwd=session.work)
+    session.drive(session.driven.shell("echo said"))
+    assert "planted" in session.bashrc
+
+
+class McpHost(NamedTuple):
+    """The settings that connect a host to `corral mcp`, and its name for run_command."""
+
+    tool: dict[str, str]
+    settings: Callable[[list[str]], dict[str, str]]  # files below the home directory, for the server's words
+    env: dict[str, str] = {}  # noqa: RUF012
+
+
+def servers(words: list[str], **more: object) -> dict[str, Any]:
+    return {"mcpServers": {"corral": {"command": words[0], "args": words[1:], **more}}}
+
+
+MCP_HOSTS = {
+    "claude": McpHost(
+        {"tool": "mcp__corral__run_command"},
+        lambda words: {".claude.json": json.dumps(servers(words))},
+        {"MCP_CONNECTION_NONBLOCKING": "0"},  # or the first turn may come before the server's tools
+    ),
+    "codex": McpHost(
+        {"namespace": "mcp__corral", "tool": "run_command"},
+        lambda words: {
+            ".codex/config.toml": f"{CODEX}[mcp_servers.corral]\nrequired = true\n"
+            f"command = {json.dumps(words[0])}\nargs = {json.dumps(words[1:])}\n"
+        },
+    ),
+    "gemini": McpHost(
+        {"tool": "mcp_corral_run_command"},
+        lambda words: {
+            ".gemini/settings.json": json.dumps(
+                {**json.loads(HOSTS["gemini"].settings[".gemini/settings.json"]), **servers(words)}
+            )
+        },
+    ),
+    "opencode": McpHost(
+        {"tool": "corral_run_command"},
+        lambda words: {
+            ".config/opencode/opencode.json": json.dumps(
+                {**OPENCODE, "mcp": {"corral": {"type": "local", "command": words, "enabled": True}}}
+            )
+        },
+    ),
+    "copilot": McpHost(
+        {"tool": "corral-run_command"},
+        lambda words: {".copilot/mcp-config.json": json.dumps(servers(words, type="local", tools=["*"]))},
+    ),
+}
+
+
+@pytest.mark.parametrize("session", MCP_HOSTS, indirect=True)
+def test_the_model_reads_the_text_of_an_mcp_answer_and_not_its_record(session: Session) -> None:
+    host = MCP_HOSTS[session.name]
+    words = [sys.executable, "-m", "corral", "mcp", "--root", str(session.work)]
+    session.driven = session.driven._replace(configured=host.settings(words), env={**session.driven.env, **host.env})
+    (session.work / "only.txt").touch()
+    listed, refused = session.drive(
+        {**host.tool, "input": {"argv": ["ls"]}}, {**host.tool, "input": {"shell": "sudo ls"}}
+    )
+    assert "only.txt\n" in listed
+    assert "[corral: refused, nothing ran: sudo is on the denylist" in refused
+    assert "Run the command without it" in refused
+    assert [text for text in (listed, refused) if '"exit_code"' in text] == []

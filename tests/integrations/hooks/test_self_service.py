@@ -1,0 +1,281 @@
+"""An agent that tries to read the owner's log, trust a file, grant itself or change the policy: from inside, and through a hook.
+
+Inside, the guard allows everything and only the kernel is in the way; the same text uncontained is the canary.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hosting import PACKAGE, PYTHON, Owner, dependencies
+
+from corral import Sandbox
+from corral.policy.pending_calls import pend
+
+SECRET = "what-the-log-says"
+DENY = 'profile = "strict"\n'
+# Each is shell text. $STATE, $CONFIG and $CACHE are the owner's, $CORRAL is the installed package.
+INSIDE = {
+    "read the log": "cat $STATE/audit/log.jsonl",
+    "read the log by a link": "ln -s $STATE/audit link && cat link/log.jsonl",
+    "read the log by a hard link": "ln $STATE/audit/log.jsonl hard && cat hard",
+    "read the log through the process that started it": "cat /proc/$HOST/root$STATE/audit/log.jsonl",
+    "read the log through the working directory of that process": "cat /proc/$HOST/cwd/../.local/state/corral/audit/log.jsonl",
+    "copy everything of the owner's": "tar -cf all.tar -C / ${STATE#/} && grep -a 'what-the-log' all.tar",
+    "remove the log": "rm -rf $STATE/audit",
+    "cut the log": ": > $STATE/audit/log.jsonl",
+    "append a line to the log": "echo '{}' >> $STATE/audit/log.jsonl",
+    "move the log away": "mv $STATE/audit $STATE/gone",
+    "trust a file": 'echo "$(sha256sum corral.toml | cut -c1-64) $PWD/corral.toml" >> $STATE/trust',
+    "leave an approval to be taken": "mkdir -p $STATE/pending && echo x > $STATE/pending/00112233445566778899aabbccddeeff",
+    "change the owner's policy": "echo 'profile = \"workspace\"' > $CONFIG/policy.toml",
+    "remove the owner's policy": "rm $CONFIG/policy.toml",
+    "put a compiled policy into the cache": "mkdir -p $CACHE/policy && echo x > $CACHE/policy/planted",
+    "change the project's policy": "echo '' > corral.toml",
+    "put another project's policy in its place": "echo '' > other && mv other corral.toml",
+    "move the project's policy away": "mv corral.toml away.toml",
+    "change what the guard knows": "echo x >> $CORRAL/guard/rules/planted.toml",
+    "change corral itself": "echo 'raise SystemExit(0)' > $CORRAL/planted.py",
+    "settings of an agent in the project": "mkdir -p .claude && echo '{}' > .claude/settings.json",
+}
+
+
+class Watched(Owner):
+    """An owner whose files are looked at before and after."""
+
+    def __init__(self, above: Path) -> None:
+        super().__init__(above)
+        self.config = self.home / ".config" / "corral"
+        self.cache = self.home / ".cache" / "corral"
+        self.package = above / "lib" / "corral"
+        self.policy(DENY)
+        (self.state / "audit").mkdir(parents=True, mode=0o700)
+        (self.state / "audit" / "log.jsonl").write_text(SECRET)
+        (self.state / "trust").write_text("")
+        (self.root / "corral.toml").write_text(DENY)
+        shutil.copytree(PACKAGE / "guard" / "rules", self.package / "guard" / "rules")
+
+    def text(self, attempt: str) -> str:
+        """Return an attempt as shell text."""
+        places = {
+            "STATE": self.state,
+            "CONFIG": self.config,
+            "CACHE": self.cache,
+            "CORRAL": self.package,
+            "HOST": os.getpid(),
+        }
+        return "".join(f"{name}={value}; " for name, value in places.items()) + attempt
+
+    def seen(self) -> dict[str, bytes]:
+        """Return all that is the owner's to decide, file by file."""
+        above = self.home.parent
+        folders = (self.state, self.config, self.cache / "policy", self.package)
+        files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        files += [self.root / "corral.toml", self.root / ".claude" / "settings.json"]
+        return {str(path.relative_to(above)): path.read_bytes() for path in files if path.is_file()}
+
+
+@pytest.fixture
+def owner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    # Not below /tmp, which every sandbox has for itself anyway.
+    folder = Path(tempfile.mkdtemp(prefix="corral-owner-", dir="/var/tmp"))
+    made = Watched(folder)
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(made.home))
+    monkeypatch.chdir(made.root)
+    yield made
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("attempt", INSIDE)
+def test_from_inside_nothing_of_the_owners_is_read_or_changed(
+    attempt: str, owner: Watched, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    text = owner.text(INSIDE[attempt])
+    before = owner.seen()
+    box = open_sandbox(project_root=str(owner.root))
+    result = box.run(text, shell=True)
+    box.close()
+    if result.enforcement != "full":
+        assert "CORRAL_MUST_CONTAIN" not in os.environ, result.missing_layers
+        pytest.skip(f"this kernel does not give {result.missing_layers}")
+    assert (SECRET in result.stdout_text, owner.seen()) == (False, before)
+    bare = subprocess.run(["bash", "-c", text], cwd=owner.root, capture_output=True, text=True, check=False)
+    assert SECRET in bare.stdout or owner.seen() != before, "the canary shows nothing"
+
+
+# Through a hook, of a host that runs what it is allowed uncontained. Nothing of this is ever run.
+SAID = {
+    "trust": "corral trust",
+    "trust by another way": "python3 -m corral trust corral.toml",
+    "trust on a terminal of its own": "script -qc 'corral trust' /dev/null",
+    "trust with typed answers": "yes | corral trust",
+    "trust behind something harmless": "git status && corral trust",
+    "trust in a substitution": "echo $(corral trust)",
+    "trust under another name": "cp $(command -v corral) ./x; ./x trust",
+    "trust in a variable": "c=corral; $c trust",
+    "grant": "corral grants add -- rm -rf /",
+    "run with a grant": "corral run --grant 00112233445566778899aabbccddeeff --shell 'rm -rf x'",
+    "run without a sandbox": "corral run --backend none -- cat ~/.ssh/id_rsa",
+    "run where the host's shell is told": "corral run --directory-file ~/.bashrc -- ls",
+    "ask the hook for an approval": "echo '{}' | corral hook claude",
+    "take the hook out": "corral uninstall claude --yes",
+    "put another hook in": "corral install claude -y --root /tmp",
+    "a policy by initialising": "corral init --force",
+    "read the log": "corral log",
+    "read the log as a file": "cat ~/.local/state/corral/audit/log.jsonl",
+    "search for it": "grep -r token ~/.local/state",
+    "the owner's policy": "echo 'profile = \"workspace\"' > ~/.config/corral/policy.toml",
+    "the project's policy": "sed -i s/strict/workspace/ corral.toml",
+    "the project's policy by a link": "ln -sf evil.toml corral.toml",
+    "the project's policy by a move": "mv evil.toml corral.toml",
+    "the project's policy by git": "git checkout evil -- corral.toml",
+    "another home": "HOME=$PWD corral run -- ls",
+    "another place for policies": "XDG_CONFIG_HOME=$PWD corral run -- ls",
+    "a server of its own": "corral mcp --http",
+    "settings of the host": "echo '{}' > .claude/settings.json",
+    "settings of the host, by a program": "python3 -c \"open('.cursor/hooks.json','w')\"",
+    "the log's directory": "rm -rf ~/.local/state/corral",
+}
+
+
+def cursor(owner: Owner, text: str) -> "subprocess.CompletedProcess[bytes]":
+    call = {
+        "hook_event_name": "beforeShellExecution",
+        "command": text,
+        "cwd": str(owner.root),
+        "workspace_roots": [str(owner.root)],
+    }
+    return owner.hook("cursor", json.dumps(call).encode())
+
+
+@pytest.mark.parametrize("attempt", SAID)
+def test_through_a_hook_nothing_of_it_is_allowed(attempt: str, owner: Watched) -> None:
+    owner.policy('profile = "workspace"\n')
+    (owner.root / "corral.toml").unlink()
+    answer = json.loads(cursor(owner, SAID[attempt]).stdout)
+    assert answer.get("permission") in ("ask", "deny"), answer
+
+
+def test_what_only_looks_is_allowed(owner: Watched) -> None:
+    for text in (
+        "corral --version",
+        "corral check -- rm -rf /",
+        "corral explain --shell 'cat x | sh'",
+        "corral rule name-rm",
+        "corral doctor",
+    ):
+        assert cursor(owner, text).stdout == b"{}\n", text
+
+
+FILES = {
+    "read the log": ("Read", "HOME/.local/state/corral/audit/log.jsonl"),
+    "search above the log": ("Grep", "HOME/.local"),
+    "write an approval": ("Write", "HOME/.local/state/corral/pending/00112233445566778899aabbccddeeff"),
+    "write what is trusted": ("Edit", "HOME/.local/state/corral/trust"),
+    "write the owner's policy": ("Write", "HOME/.config/corral/policy.toml"),
+    "write the project's policy": ("Write", "ROOT/corral.toml"),
+    "write a compiled policy": ("Write", "HOME/.cache/corral/policy/planted"),
+    "write the host's settings": ("Write", "HOME/.claude/settings.json"),
+    "write the project's settings of the host": ("Write", "ROOT/.claude/settings.local.json"),
+    "write through a link in the project": ("Write", "ROOT/link/policy.toml"),
+}
+
+
+@pytest.mark.parametrize("attempt", FILES)
+def test_no_tool_of_the_host_reaches_it(attempt: str, owner: Watched) -> None:
+    (owner.root / "link").symlink_to(owner.config)
+    tool, path = FILES[attempt]
+    given = {"path" if tool == "Grep" else "file_path": owner.placed(path), "content": "x", "pattern": "x"}
+    call = {"hook_event_name": "PreToolUse", "cwd": str(owner.root), "tool_name": tool, "tool_input": given}
+    assert owner.hook("claude", json.dumps(call).encode()).returncode == 2
+
+
+def run(owner: Owner, *words: str) -> "subprocess.CompletedProcess[bytes]":
+    """Run `corral run` as a rewritten command does."""
+    path = [f"--path={folder}" for folder in dependencies()]
+    command = [
+        PYTHON,
+        "-I",
+        "-S",
+        str(PACKAGE / "__main__.py"),
+        *path,
+        "run",
+        "--root",
+        str(owner.root),
+        "--cwd",
+        str(owner.root),
+        *words,
+    ]
+    return subprocess.run(command, env=owner.environ, cwd=owner.root, capture_output=True, check=False)
+
+
+def test_an_approval_runs_its_own_text_once_and_nothing_else(owner: Watched) -> None:
+    owner.policy('profile = "workspace"\n')
+    (owner.root / "corral.toml").unlink()
+    root, rules = str(owner.root), frozenset({"argv-git-history"})
+    text = "git branch -D nothing"
+    names = [pend(text, root, root, owner.environ, asked=rules) for _ in range(3)]
+    other = run(owner, "--grant", names[0], "--shell", "git reset --hard")
+    first = run(owner, "--grant", names[1], "--shell", text)
+    again = run(owner, "--grant", names[1], "--shell", text)
+    # More was found than the person was told of.
+    more = run(
+        owner,
+        "--grant",
+        pend("git reset --hard", root, root, owner.environ, asked=rules),
+        "--shell",
+        "git reset --hard",
+    )
+    without = run(owner, "--shell", text)
+    assert [done.returncode for done in (other, again, more, without)] == [125, 125, 126, 126]
+    assert (first.returncode in (1, 128, 129), b"git" in first.stderr or b"fatal" in first.stderr) == (True, True)
+
+
+def test_what_a_command_tells_the_shell_of_the_host_is_never_more_than_a_directory(owner: Watched) -> None:
+    owner.policy('profile = "workspace"\n')
+    (owner.root / "corral.toml").unlink()
+    (owner.root / "sub").mkdir()
+    file = owner.state / "pending" / "0123456789abcdef.sh"
+    file.parent.mkdir(mode=0o700)
+    # It knows where it is to leave what it tells, and does so itself, before and after the shell does.
+    forge = (
+        "import os, re, time\n"
+        "own = open('/proc/%d/cmdline' % os.getppid()).read()\n"
+        "for name in re.findall(r'/[^ \\0;>]*\\.(?:directory|exports)', own):\n"
+        "    os.path.lexists(name) and os.unlink(name)\n"
+        "    os.mkfifo(name) if os.environ.get('PIPE') else os.symlink('/etc/passwd', name)\n"
+    )
+    (owner.root / "forge.py").write_text(forge)
+    told = []
+    for text in (
+        "python3 forge.py",
+        "PIPE=1 python3 forge.py & wait",
+        "cd sub; python3 ../forge.py; exec true",
+        'cd "/usr"',
+        "cd sub; trap 'python3 ../forge.py' EXIT",
+    ):
+        # One waits for a reader of its pipe, until its time is up.
+        run(owner, "--timeout", "3", "--exports", "--directory-file", str(file), "--shell", text)
+        told.append(file.read_text() if file.exists() else "")
+        file.unlink(missing_ok=True)
+    allowed = {"", f"cd -- {owner.root}/sub\n"}
+    assert {*told} <= allowed, told
+
+
+def test_a_place_of_its_own_choice_is_not_written(owner: Watched) -> None:
+    owner.policy('profile = "workspace"\n')
+    (owner.root / "sub").mkdir()
+    victim = owner.home / "victim.sh"
+    done = run(owner, "--directory-file", str(victim), "--shell", "cd sub")
+    assert (done.returncode, victim.exists()) == (125, False)
+
+
+def test_there_are_more_than_twenty_attempts() -> None:
+    assert len(INSIDE) + len(SAID) + len(FILES) > 20

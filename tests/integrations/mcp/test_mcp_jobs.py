@@ -1,0 +1,121 @@
+"""Background processes and what is kept of their output: by offset, in whole characters, bounded, and ended when nobody asks."""
+
+import anyio
+import pytest
+from mcp_client_ways import drive
+from observe import alive, eventually, unique_seconds
+
+from corral import Sandbox
+from corral.integrations.mcp.processes import IDLE_SECONDS, LOG_BYTES, MAX_KNOWN, READ_BYTES, Job, JobError, Jobs, Log
+
+
+def read_all(log: Log, *, is_over: bool) -> str:
+    text, since = "", 0
+    while True:
+        more, offset, following = log.read(since, is_over=is_over)
+        assert offset == since
+        if following == since:
+            return text
+        text, since = text + more, following
+
+
+def test_what_is_read_piece_by_piece_is_all_of_it() -> None:
+    log, text = Log(), "é漢🐎" * 10_000
+    data = text.encode()
+    for start in range(0, len(data), 777):
+        log.feed(data[start : start + 777])
+        assert text.startswith(read_all(log, is_over=False))
+    assert read_all(log, is_over=True) == text
+
+
+def test_half_a_character_is_told_only_when_no_more_comes() -> None:
+    log = Log()
+    log.feed("aé".encode()[:-1])
+    assert log.read(0, is_over=False) == ("a", 0, 1)
+    assert log.read(0, is_over=True) == ("a\ufffd", 0, 2)
+    log.feed(b"\xffb")
+    # What is no character at all is not waited for.
+    assert log.read(0, is_over=False) == ("a\ufffd\ufffdb", 0, 4)
+
+
+def test_what_is_no_longer_kept_is_counted_by_the_offset() -> None:
+    log = Log(10)
+    log.feed(b"0123456789abcde")
+    assert log.read(0, is_over=False) == ("56789abcde", 5, 15)
+    assert log.read(12, is_over=False) == ("cde", 12, 15)
+    assert log.read(99, is_over=False) == ("", 15, 15)
+
+
+def test_one_answer_is_bounded() -> None:
+    log = Log()
+    log.feed(b"x" * (2 * LOG_BYTES))
+    text, offset, following = log.read(0, is_over=False)
+    assert (len(text), offset, following) == (READ_BYTES, LOG_BYTES, LOG_BYTES + READ_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [(b"", ""), (b"one\n\n \n", "one"), (b"one\ntwo", "two"), (b"\xff\n", "\ufffd"), (b"\n", "")],
+)
+def test_the_last_line_is_the_last_that_says_something(data: bytes, line: str) -> None:
+    log = Log(4096)
+    log.feed(data)
+    assert log.last_line() == line
+
+
+def test_who_waits_for_more_is_woken_by_it() -> None:
+    async def body() -> None:
+        log, woken = Log(), 0
+
+        async def wait() -> None:
+            nonlocal woken
+            await log.more()
+            woken += 1
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            log.feed(b"x")
+        assert woken == 3
+
+    drive(body)
+
+
+def test_a_process_that_nobody_asks_after_is_ended(open_box: Sandbox) -> None:
+    async def body() -> None:
+        jobs, asked, forgotten = Jobs(), unique_seconds(), unique_seconds()
+        made = [
+            Job(await open_box.astart(["sleep", seconds], timeout_seconds=600), Log(), None, "")  # type: ignore[arg-type]
+            for seconds in (asked, forgotten)
+        ]
+        for job in made:
+            jobs.add(job)
+            job.touched_at -= IDLE_SECONDS + 1
+        eventually(lambda: alive(asked) and alive(forgotten))
+        assert jobs.find(made[0].id) is made[0]
+        await jobs.end(idle_seconds=IDLE_SECONDS)
+        assert (len(alive(asked)), alive(forgotten)) == (1, [])
+        with pytest.raises(JobError):
+            jobs.find(made[1].id)
+        await jobs.end()
+        assert alive(asked) == []
+
+    drive(body)
+
+
+def test_those_that_have_ended_are_forgotten_one_by_one(open_box: Sandbox) -> None:
+    async def body() -> None:
+        jobs, made = Jobs(), []
+        for _ in range(MAX_KNOWN + 3):
+            jobs.make_room()
+            job = Job(await open_box.astart(["true"]), Log(), None, "")  # type: ignore[arg-type]
+            await job.handle
+            jobs.add(job)
+            made.append(job)
+        for job in made[:3]:
+            with pytest.raises(JobError, match="no such process"):
+                jobs.find(job.id)
+        assert [jobs.find(job.id) for job in made[3:]] == made[3:]
+
+    drive(body)

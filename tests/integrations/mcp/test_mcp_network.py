@@ -1,0 +1,68 @@
+"""Over MCP, destinations by name: what is granted is reached, another is refused before it runs, with the grant that would allow it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hosting import answering
+from mcp_client_ways import Home, connected, drive, told
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """The port of a server on loopback."""
+    with answering() as port:
+        yield port
+
+
+@pytest.fixture
+def home(tmp_path: Path, port: int) -> Home:
+    """An owner who grants that server by a name."""
+    home = Home(tmp_path)
+    home.policy(f'[containment]\nnetwork = ["own.example:{port}"]\nhosts = ["own.example=127.0.0.1"]\n')
+    return home
+
+
+def test_what_is_granted_is_reached_and_what_was_reached_is_told(home: Home, port: int) -> None:
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            data = told(await client.call_tool("run_command", {"argv": ["curl", "-sS", f"http://own.example:{port}/"]}))
+            assert (data["stdout"], data["denied"]) == ("answered", False), data["stderr"]
+            (reached,) = data["connections"]
+            assert (reached["target"], reached["outcome"]) == (f"own.example:{port}", "allowed")
+
+    drive(body)
+    assert '"connections"' in home.audit()
+
+
+def test_another_name_is_refused_with_the_grant_that_would_allow_it(home: Home) -> None:
+    call = {"argv": ["curl", "https://other.example/"]}
+    grant = 'containment.network = ["other.example:443"]'
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            for tool in ("run_command", "start_process", "check_command"):
+                data = told(await client.call_tool(tool, call))
+                assert (grant in data["instead"], data.get("denied", data.get("decision"))) == (
+                    True,
+                    "deny" if tool == "check_command" else True,
+                )
+
+    drive(body)
+
+
+def test_what_a_program_asks_for_while_it_runs_is_a_violation_with_its_grant(home: Home) -> None:
+    (home.project / "ask.py").write_text(
+        "import socket\nwith socket.create_connection(('127.0.0.1', 61080)) as proxy:\n"
+        "    proxy.sendall(b'CONNECT other.example:443 HTTP/1.1\\r\\nHost: other.example:443\\r\\n\\r\\n')\n"
+        "    print(proxy.recv(100).split()[1].decode())\n"
+    )
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            data = told(await client.call_tool("run_command", {"argv": ["python3", "ask.py"]}))
+            assert data["stdout"] == "403\n", data
+            (violation,) = data["violations"]
+            assert violation["grant"] == 'containment.network = ["other.example:443"]'
+
+    drive(body)

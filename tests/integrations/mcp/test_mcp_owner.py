@@ -1,0 +1,357 @@
+"""What stays the owner's over MCP: the person's word, the roots, the time, the policy that is read again at each call."""
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+import pytest
+from mcp import Client
+from mcp_client_ways import Home, connected, drive, eventually, served, told
+from mcp_types import ElicitResult, InputRequiredResult, ListRootsResult, Root
+from observe import alive, unique_seconds
+
+from corral import Sandbox
+from corral.integrations.mcp.elicitation import MAX_OPEN, MAX_QUESTION, Questions
+from corral.model.call import Axis, Call, Decision, Finding, Verdict
+from corral.policy import approvals
+from corral.policy import loader as policy
+
+Connect = Callable[..., AbstractAsyncContextManager[Client]]
+ASKED = {"shell": "git init -q . && git reset --hard"}
+
+
+@pytest.fixture
+def home(tmp_path: Any) -> Home:
+    """An owner's home beside a project."""
+    return Home(tmp_path)
+
+
+@pytest.fixture(params=["auto", "legacy"])
+def connect(request: pytest.FixtureRequest, home: Home) -> Connect:
+    """A function that connects a client by pipes, in each protocol era."""
+
+    def make(*options: str, **callbacks: Any) -> AbstractAsyncContextManager[Client]:
+        return connected(home, "stdio", request.param, options=options, **callbacks)
+
+    return make
+
+
+class Person:
+    """Somebody who answers, and remembers what was asked."""
+
+    def __init__(self, action: str, **content: Any) -> None:
+        self.answer = ElicitResult(action=action, content=content or None)  # type: ignore[arg-type]
+        self.asked: list[str] = []
+
+    async def __call__(self, _: object, params: Any) -> ElicitResult:
+        """Answer a question."""
+        self.asked.append(params.message)
+        return self.answer
+
+
+def test_a_person_who_says_once_lets_one_call_run(connect: Connect) -> None:
+    person = Person("accept", answer="once")
+
+    async def body() -> None:
+        async with connect(elicitation_callback=person) as client:
+            for _ in range(2):
+                data = told(await client.call_tool("run_command", ASKED))
+                assert (data["denied"], data["exit_code"], data["verdict"]["decision"]) == (False, 0, "ask")
+            started = told(await client.call_tool("start_process", ASKED))
+            assert started["process_id"]
+            # What is allowed asks nobody, and what is refused cannot be agreed to.
+            assert told(await client.call_tool("run_command", {"argv": ["true"]}))["ok"]
+            assert told(await client.call_tool("run_command", {"argv": ["sudo", "ls"]}))["denied"]
+            assert told(await client.call_tool("check_command", ASKED))["decision"] == "ask"
+
+    drive(body)
+    assert len(person.asked) == len(set(person.asked)) == 3
+    assert all("git init -q . && git reset --hard" in text for text in person.asked)
+
+
+def test_a_person_who_does_not_say_once_refuses(connect: Connect) -> None:
+    someone = Person("accept")
+
+    async def body() -> None:
+        async with connect(elicitation_callback=someone) as client:
+            for action, content in (("accept", {"answer": "no"}), ("decline", {}), ("cancel", {})):
+                someone.answer = Person(action, **content).answer
+                data = told(await client.call_tool("run_command", ASKED))
+                assert data["denied"], action
+                assert data["reason"].endswith("The person who was asked said no.")
+                assert told(await client.call_tool("start_process", ASKED))["denied"], action
+
+    drive(body)
+    assert len(someone.asked) == 6
+
+
+def test_an_answer_that_is_none_runs_nothing(connect: Connect, home: Home) -> None:
+    someone = Person("accept")
+
+    async def body() -> None:
+        async with connect(elicitation_callback=someone) as client:
+            for content in ({}, {"answer": "always"}, {"answer": True}, {"answer": ""}):
+                someone.answer = Person("accept", **content).answer
+                result = await client.call_tool("run_command", {"shell": "touch ran; git reset --hard"})
+                assert result.is_error, content
+
+    drive(body)
+    assert not (home.project / "ran").exists()
+    assert len(someone.asked) == 4
+
+
+def test_an_answer_counts_for_its_question_only_and_only_once(home: Home) -> None:
+    async def body() -> None:
+        async with connected(home, "stdio", "auto", elicitation_callback=Person("accept", answer="no")) as client:
+
+            async def call(arguments: dict[str, Any], **more: Any) -> Any:
+                return await client.session.call_tool("run_command", arguments, allow_input_required=True, **more)
+
+            first = await call(ASKED)
+            assert isinstance(first, InputRequiredResult)
+            (key,) = first.input_requests or {}
+            answer = {
+                "input_responses": {key: ElicitResult(action="accept", content={"answer": "once"})},
+                "request_state": first.request_state,
+            }
+            # For another command the state does not even open.
+            with pytest.raises(Exception, match="requestState"):
+                await call({"shell": "git clean -fdx"}, **answer)
+            # Without the state nothing was asked.
+            unasked = await call(ASKED, input_responses=answer["input_responses"])
+            assert isinstance(unasked, InputRequiredResult)
+            ran = await call(ASKED, **answer)
+            assert told(ran)["denied"] is False
+            again = await call(ASKED, **answer)
+            assert isinstance(again, InputRequiredResult)
+
+    drive(body)
+
+
+def finding(text: str = "It would be lost.") -> Finding:
+    return Finding(Axis.ARGV, "argv-test", Decision.ASK, text)
+
+
+def test_a_question_shows_everything_in_a_form_that_hides_nothing() -> None:
+    call = Call(("git", "reset", "--hard\x1b[2K\rls", "\u202etxt"), False, "sub\ndir")
+    text = Questions().text(call, Verdict((finding("a\x1bb"),)))
+    assert all(line.isprintable() for line in text.splitlines())
+    assert [line for line in text.splitlines() if "git" in line] == [r"  git reset '--hard\x1b[2K\rls' \u202etxt"]
+    assert r"sub\ndir" in text
+    assert "not ASCII" in text
+    assert "not ASCII" not in Questions().text(Call(("git", "reset")), Verdict((finding(),)))
+
+
+def test_what_cannot_be_shown_whole_is_not_asked() -> None:
+    assert Questions().text(Call(("x" * MAX_QUESTION,)), Verdict((finding(),))) == ""
+
+
+def test_questions_are_used_once_and_bounded() -> None:
+    questions, verdict = Questions(), Verdict((finding(),))
+    call = Call(("git", "reset"))
+    first = questions.text(call, verdict)
+    assert questions.text(call, verdict) == first
+    assert not questions.close(call, Verdict((finding("Another reason."),)))
+    assert questions.close(call, verdict)
+    assert not questions.close(call, verdict)
+    assert questions.text(call, verdict) != first
+    for number in range(MAX_OPEN):
+        questions.text(Call((str(number),)), verdict)
+    assert not questions.close(call, verdict)
+
+
+def roots(*paths: object) -> Callable[..., Any]:
+    """Return a client's answer to the question for its roots."""
+
+    async def answer(_: object) -> ListRootsResult:
+        return ListRootsResult(roots=[Root(uri=f"file://{path}") for path in paths])  # type: ignore[arg-type]
+
+    return answer
+
+
+def test_the_clients_roots_choose_the_project_within_the_bound(connect: Connect, home: Home) -> None:
+    one, two = home.project / "one", home.project / "two words"
+    one.mkdir()
+    two.mkdir()
+    quoted = str(two).replace(" ", "%20")
+
+    async def body() -> None:
+        async with connect(list_roots_callback=roots("/usr", one, quoted)) as client:
+            place = told(await client.call_tool("run_command", {"argv": ["pwd"]}))
+            other = told(await client.call_tool("run_command", {"argv": ["pwd"], "cwd": str(two)}))
+            beside = told(await client.call_tool("run_command", {"argv": ["ls", str(two)]}))
+        assert (place["stdout"], other["stdout"]) == (f"{one}\n", f"{two}\n")
+        assert beside["denied"] or not beside["ok"]
+
+    drive(body)
+
+
+@pytest.mark.parametrize("outside", ["/usr", "/nonexistent/x", "{project}-evil", "{project}/../home", "{project}/link"])
+def test_roots_outside_the_bound_run_nothing(home: Home, outside: str) -> None:
+    path = outside.format(project=home.project)
+    home.project.with_name("project-evil").mkdir()
+    (home.project / "link").symlink_to(home.home)
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto", list_roots_callback=roots(path)) as client:
+            result = await client.call_tool("run_command", {"argv": ["pwd"]})
+        assert result.is_error
+        assert "--root" in result.content[0].text
+
+    drive(body)
+
+
+def test_a_client_without_roots_works_where_the_server_was_started(connect: Connect, home: Home) -> None:
+    async def body() -> None:
+        async with connect(list_roots_callback=roots()) as client:
+            assert told(await client.call_tool("run_command", {"argv": ["pwd"]}))["stdout"] == f"{home.project}\n"
+
+    drive(body)
+
+
+def test_the_owners_time_limit_cannot_be_exceeded(home: Home) -> None:
+    home.policy("timeout_seconds = 0.5\n")
+
+    async def body() -> None:
+        seconds = unique_seconds()
+        async with connected(home, "stdio", "auto") as client:
+            for more in ({}, {"timeout_seconds": 600}):
+                data = told(await client.call_tool("run_command", {"argv": ["sleep", seconds], **more}))
+                assert data["timed_out"]
+            started = told(
+                await client.call_tool("start_process", {"argv": ["sleep", seconds], "timeout_seconds": 600})
+            )
+            asked = {"process_id": started["process_id"], "wait_seconds": 20}
+            assert told(await client.call_tool("read_output", asked))["timed_out"]
+            assert alive(seconds) == []
+
+    drive(body)
+
+
+def test_without_one_a_call_may_take_the_time_it_names(home: Home) -> None:
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            # The default of a call is thirty seconds; a process in the background has none.
+            data = told(await client.call_tool("run_command", {"argv": ["true"], "timeout_seconds": 3600}))
+            assert data["ok"]
+
+    drive(body)
+
+
+def test_what_the_owner_changes_holds_from_the_next_call(home: Home) -> None:
+    async def body() -> None:
+        seconds = unique_seconds()
+        async with connected(home, "stdio", "auto") as client:
+            assert told(await client.call_tool("run_command", {"argv": ["ls"]}))["ok"]
+            started = told(await client.call_tool("start_process", {"argv": ["sleep", seconds]}))
+            assert started["running"]
+            home.policy('denylist = ["ls"]\n')
+            data = told(await client.call_tool("run_command", {"argv": ["ls"]}))
+            assert (data["denied"], "denylist" in data["reason"]) == (True, True)
+            # What ran under what held before is gone with it.
+            assert alive(seconds) == []
+            policy = json.loads((await client.read_resource("corral://policy")).contents[0].text)
+            assert "ls" in policy["denylist"]
+            assert [file["level"] for file in policy["files"]] == ["owner"]
+            home.policy("denylist = 3\n")
+            broken = await client.call_tool("run_command", {"argv": ["true"]})
+            assert broken.is_error
+            assert "policy.toml:1:1" in broken.content[0].text
+            assert '"error": ' in home.audit().splitlines()[-1]
+            home.policy("")
+            assert told(await client.call_tool("run_command", {"argv": ["ls"]}))["ok"]
+
+    drive(body)
+
+
+def test_a_project_file_that_nobody_trusts_only_tightens(home: Home) -> None:
+    (home.project / "corral.toml").write_text('denylist = ["tac"]\n[containment]\nnetwork = "on"\n')
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            assert told(await client.call_tool("run_command", {"argv": ["tac", "x"]}))["denied"]
+            policy = json.loads((await client.read_resource("corral://policy")).contents[0].text)
+            assert policy["containment"]["network"] == "off"
+            assert [(s["key"], s["in_force"]) for s in policy["settings"]] == [
+                ("denylist", True),
+                ("containment.network", False),
+            ]
+
+    drive(body)
+
+
+def test_nothing_runs_that_could_not_be_logged(home: Home) -> None:
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            assert told(await client.call_tool("run_command", {"argv": ["true"]}))["ok"]
+            (home.state / "audit").chmod(0o777)
+            for tool in ("run_command", "check_command", "start_process"):
+                result = await client.call_tool(tool, {"argv": ["touch", "ran"]})
+                assert result.is_error
+                assert "audit log" in result.content[0].text
+
+    drive(body)
+    assert not (home.project / "ran").exists()
+
+
+def test_an_owner_may_accept_that_nothing_is_logged(home: Home) -> None:
+    home.policy("[audit]\nrequired = false\n")
+    home.state.mkdir(parents=True)
+    (home.state / "audit").write_text("in the way")
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            assert told(await client.call_tool("run_command", {"argv": ["true"]}))["ok"]
+            assert told(await client.call_tool("check_command", {"argv": ["true"]}))["decision"] == "allow"
+
+    drive(body)
+
+
+def test_what_the_owner_approved_in_a_terminal_is_not_asked_about(home: Home) -> None:
+    home.home.chmod(0o700)
+    call = Call((ASKED["shell"],), True)
+    found = policy.load(str(home.project), home.env)
+    with Sandbox(found.config) as box:
+        verdict = box.check(call.argv, shell=True)
+    approvals.approve(call, verdict, found.config, home.env)
+
+    async def body() -> None:
+        async with connected(home, "stdio", "auto") as client:
+            assert told(await client.call_tool("run_command", ASKED))["exit_code"] == 0
+            other = {"shell": f"{ASKED['shell']} HEAD"}
+            assert told(await client.call_tool("run_command", other))["denied"]
+            assert told(await client.call_tool("run_command", {**ASKED, "cwd": ".git"}))["denied"]
+
+    drive(body)
+
+
+def test_processes_of_one_http_session_end_with_it_alone(home: Home) -> None:
+    async def body() -> None:
+        mine, others = unique_seconds(), unique_seconds()
+        with served(home) as server:
+            async with connected(home, "http", "legacy", server) as stays:
+                await stays.call_tool("start_process", {"argv": ["sleep", others]})
+                async with connected(home, "http", "legacy", server) as goes:
+                    await goes.call_tool("start_process", {"argv": ["sleep", mine]})
+                    await eventually(lambda: (len(alive(mine)), len(alive(others))) == (1, 1))
+                await eventually(lambda: alive(mine) == [])
+                assert len(alive(others)) == 1
+        await eventually(lambda: alive(others) == [])
+
+    drive(body)
+
+
+def test_a_server_that_is_told_to_end_ends_everything(home: Home) -> None:
+    async def body() -> None:
+        seconds = unique_seconds()
+        with served(home) as server:
+            async with connected(home, "http", "auto", server) as client, anyio.create_task_group() as tasks:
+                await client.call_tool("start_process", {"argv": ["sleep", seconds]})
+                await eventually(lambda: len(alive(seconds)) == 1)
+                server.process.terminate()
+                tasks.cancel_scope.cancel()
+            await eventually(lambda: alive(seconds) == [])
+
+    drive(body)

@@ -1,0 +1,240 @@
+"""Many calls of one sandbox: their results, what is repeated, what ends with the iterator, and the same calls in a copy."""
+
+import os
+import pickle
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from observe import alive, eventually, unique_seconds
+
+from corral import ContainmentError, Limits, Sandbox, SandboxConfig, SandboxResult
+from corral.model.call import Call, Violation
+from corral.runtime.batch import CallError, Entry, Here, entry_of, was_lost
+from corral.runtime.project_archive import pack, unpack
+
+WAIT = "until [ -e go ]; do sleep 0.01; done"
+
+
+def told(result: SandboxResult) -> tuple[int, bytes, bytes]:
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_every_call_gives_its_result_in_order(box: Sandbox, workers: int) -> None:
+    results = list(box.map([["echo", str(n)] for n in range(40)], workers=workers))
+    assert [told(result) for result in results] == [(0, f"{n}\n".encode(), b"") for n in range(40)]
+
+
+def test_a_call_has_all_that_run_takes(box: Sandbox, project: Path) -> None:
+    (project / "sub").mkdir()
+    calls: list[object] = [
+        {"argv": ["pwd"], "cwd": "sub"},
+        {"shell": "echo $A | cat", "env": {"A": "b"}},
+        {"argv": ["cat"], "stdin": b"\xff"},
+        {"argv": ["cat"], "stdin": "text"},
+        {"argv": ["sleep", "60"], "timeout_seconds": 0.1},
+        Call(["echo", "a call"]),
+        ["rm", "x"],
+    ]
+    results = list(box.map(calls, workers=2))
+    assert [result.stdout for result in results[:4]] == [f"{project}/sub\n".encode(), b"b\n", b"\xff", b"text"]
+    assert [(r.timed_out, r.denied) for r in results[4:]] == [
+        (True, False),
+        (False, False),
+        (False, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        pytest.param("ls", "call 2: a text is no call: write ['ls'], or {'shell': 'ls'}", id="a text"),
+        pytest.param(7, "call 2: a call is a list of words or a mapping with argv or shell, not 7", id="a number"),
+        pytest.param({"argv": ["ls"], "cdw": "x"}, "call 2: 'cdw' is unknown; a call has argv, shell", id="a typo"),
+        pytest.param({"argv": ["ls"], "shell": "ls"}, "call 2: give argv or shell, not both", id="both"),
+        pytest.param({"cwd": "x"}, "call 2: argv or shell is missing", id="neither"),
+        pytest.param({"shell": ["ls"]}, "call 2: shell must be a string", id="shell as a list"),
+        pytest.param({"argv": ["ls"], "idempotent": 1}, "call 2: idempotent must be True or False", id="no boolean"),
+    ],
+)
+def test_what_is_no_call_is_named_by_its_number_after_the_results_before_it(
+    box: Sandbox, given: Any, words: str
+) -> None:
+    results = box.map([["true"], ["true"], given, ["true"]], workers=2)
+    assert [next(results).exit_code, next(results).exit_code] == [0, 0]
+    with pytest.raises(CallError) as error:
+        next(results)
+    assert str(error.value).startswith(words)
+
+
+def test_as_completed_gives_what_ends_first_and_says_which_it_was(open_box: Sandbox) -> None:
+    calls = [{"shell": WAIT}, {"argv": ["echo", "quick"]}, {"argv": ["touch", "go"]}]
+    found = list(open_box.map(calls, workers=2, ordered=False).numbered())
+    assert [number for number, _ in found] == [1, 2, 0] or [number for number, _ in found] == [1, 0, 2]
+    assert all(result.ok for _, result in found)
+
+
+def test_workers_are_that_many_commands_at_a_time(open_box: Sandbox, project: Path) -> None:
+    # Each waits until all four are there: with three at a time none would end.
+    wait = "until [ $(ls here.* | wc -l) -ge 4 ]; do sleep 0.01; done"
+    results = list(open_box.map([{"shell": f"touch here.{n}; {wait}"} for n in range(4)], workers=4))
+    assert [result.exit_code for result in results] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("way", ["close", "with", "drop"])
+def test_what_runs_ends_with_the_iterator(open_box: Sandbox, way: str) -> None:
+    seconds = unique_seconds()
+    results = open_box.map([["true"], *[["sleep", seconds]] * 40], workers=3)
+    assert next(results).ok
+    eventually(lambda: len(alive(seconds)) == 3)
+    if way == "close":
+        results.close()
+    elif way == "with":
+        with results:
+            pass
+    else:
+        del results
+    assert alive(seconds) == []
+    assert open_box.run(["echo", "on"]).stdout == b"on\n"
+
+
+def test_a_sandbox_that_is_closed_ends_its_calls(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    results = open_box.map([["sleep", seconds]] * 4, workers=2)
+    eventually(lambda: len(alive(seconds)) == 2)
+    open_box.close()
+    with pytest.raises(ContainmentError, match="closed"):
+        list(results)
+    assert alive(seconds) == []
+
+
+@pytest.mark.parametrize("workers", ["2", 0, -1, True, 1.5])
+def test_workers_are_a_positive_number(box: Sandbox, workers: Any) -> None:
+    with pytest.raises(ValueError, match="workers must be a whole number of at least 1"):
+        box.map([], workers=workers)
+
+
+def _busy(box: Sandbox) -> list[Any]:
+    return [warden for warden in box._pool._wardens if warden.streams is not None]
+
+
+def _lose_the_first_try(box: Sandbox, project: Path, call: dict[str, Any], **settings: Any) -> SandboxResult:
+    """Kill the warden of a call once it runs, then let whatever runs of it end."""
+    tries = project / "tries"
+    tries.write_text("")
+    results = box.map([{"shell": f"echo x >> tries; {WAIT}", **call}, ["touch", "other"]], workers=2, **settings)
+    eventually(lambda: tries.read_text() == "x\n")
+    # The other call has begun and ended: who is busy is the first one's.
+    eventually(lambda: (project / "other").exists() and len(_busy(box)) == 1)
+    _busy(box)[0].kill()
+    (project / "go").touch()
+    return next(results)
+
+
+@pytest.mark.parametrize(
+    ("call", "settings"),
+    [
+        pytest.param({"idempotent": True}, {}, id="the call says so"),
+        pytest.param({}, {"idempotent": True}, id="all calls are said to be"),
+    ],
+)
+def test_a_call_that_may_be_repeated_is_when_its_warden_is_lost(
+    open_box: Sandbox, project: Path, call: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    result = _lose_the_first_try(open_box, project, call, **settings)
+    assert (result.exit_code, result.violations) == (0, ())
+    assert (project / "tries").read_text() == "x\nx\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "settings"),
+    [
+        pytest.param({}, {}, id="nobody said so"),
+        pytest.param({"idempotent": False}, {"idempotent": True}, id="the call says no"),
+    ],
+)
+def test_any_other_call_runs_once_and_says_that_its_warden_was_lost(
+    open_box: Sandbox, project: Path, call: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    result = _lose_the_first_try(open_box, project, call, **settings)
+    assert (result.exit_code, [violation.kind for violation in result.violations]) == (137, ["warden-lost"])
+    assert (project / "tries").read_text() == "x\n"
+
+
+def test_failing_is_no_reason_to_repeat(open_box: Sandbox, project: Path) -> None:
+    list(
+        open_box.map([{"shell": "echo x >> tries; exit 3"}, {"shell": "echo x >> tries; kill -9 $$"}], idempotent=True)
+    )
+    assert (project / "tries").read_text() == "x\nx\n"
+
+
+def test_a_limit_or_the_clock_is_no_lost_warden() -> None:
+    lost = SandboxResult(("x",), 137, violations=(Violation("warden-lost"),))
+    assert was_lost(lost)
+    assert not was_lost(lost.replace(timed_out=True))
+    assert not was_lost(lost.replace(violations=(Violation("memory-limit"), Violation("warden-lost"))))
+
+
+def test_on_result_hears_of_every_call(project: Path) -> None:
+    heard: list[bytes] = []
+    with Sandbox(SandboxConfig(project), on_result=lambda result: heard.append(result.stdout)) as box:
+        list(box.map([["echo", str(n)] for n in range(10)], workers=2))
+    assert sorted(heard) == [f"{n}\n".encode() for n in range(10)]
+
+
+def test_the_work_arrives_elsewhere_with_a_copy_of_the_project(
+    open_sandbox: Callable[..., Sandbox], project: Path
+) -> None:
+    box = open_sandbox(limits=Limits(open_files=123))
+    (project / "notes.txt").write_text("pears\n")
+    here = Here(box)
+    worker = pickle.loads(pickle.dumps(here)).begin()
+    place = worker._place.path
+    calls = [
+        ["cat", "notes.txt"],
+        {"shell": "ulimit -n; echo new > notes.txt; cat notes.txt"},
+        {"argv": ["ls"], "cwd": "."},
+    ]
+    try:
+        ours = list(box.map([calls[0]]))
+        theirs = worker.do_all([entry_of(call) for call in calls])
+    finally:
+        worker.close()
+    assert [told(result) for result in theirs[:2]] == [(0, b"pears\n", b""), (0, b"123\nnew\n", b"")]
+    differs = {name for name in ours[0]._fields if getattr(ours[0], name) != getattr(theirs[0], name)}
+    assert differs <= {"id", "started_at", "duration_ms", "usage"}
+    assert (project / "notes.txt").read_text() == "pears\n"
+    assert not Path(place).exists()
+
+
+def test_what_was_lost_with_its_worker_says_so(box: Sandbox) -> None:
+    result = Here(box).lost(Entry(Call(["make"])), "its node died")
+    assert (result.argv, result.exit_code, result.ok) == (("make",), 137, False)
+    (violation,) = result.violations
+    assert violation == Violation("worker-lost", detail="its node died; whether the command ran is not known")
+    assert SandboxResult.from_dict(result.to_dict()) == result
+
+
+def test_a_parcel_has_files_modes_and_links_and_nothing_that_cannot_be_carried(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    (before / "sub" / "empty").mkdir(parents=True)
+    (before / "sub" / "tool").write_bytes(b"\0\xff")
+    (before / "sub" / "tool").chmod(0o750)
+    os.symlink("/etc/passwd", before / "outside")
+    os.symlink("tool", before / "sub" / "alias")
+    os.link(before / "sub" / "tool", before / "twin")
+    Path(os.fsdecode(os.fsencode(before) + b"/caf\xe9")).write_text("x")
+    os.mkfifo(before / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(before / "socket"))
+    unpack(pack(str(before)), str(after))
+    found = {os.fsencode(path.relative_to(after)) for path in after.rglob("*")}
+    assert found == {b"sub", b"sub/empty", b"sub/tool", b"sub/alias", b"outside", b"twin", b"caf\xe9"}
+    assert (after / "sub" / "tool").read_bytes() == (after / "twin").read_bytes() == b"\0\xff"
+    assert stat.S_IMODE((after / "sub" / "tool").stat().st_mode) == 0o750
+    assert os.readlink(after / "outside") == "/etc/passwd"
+    assert os.readlink(after / "sub" / "alias") == "tool"

@@ -1,0 +1,662 @@
+"""The handle of a started command: drive it, stream it, talk to it, end it."""
+
+import gc
+import os
+import signal
+import struct
+import subprocess
+import threading
+import warnings
+from _socket import AF_UNIX, MSG_DONTWAIT, SO_RCVTIMEO, SOCK_SEQPACKET, SOL_SOCKET, socketpair
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from observe import DEADLINE_SECONDS, alive, descriptors, eventually, unique_seconds
+
+from corral import ContainmentError, Handle, Output, Sandbox, SandboxResult
+from corral._lib.timestamps import utc
+from corral.containment import protocol
+from corral.model.call import Call, Launch, Verdict
+from corral.runtime import request as dispatch
+from corral.runtime.driver import Driver
+from corral.runtime.pool import Pool
+from corral.runtime.processes import Warden
+
+ECHO = "import sys\nfor line in sys.stdin:\n    print('got', line.strip(), flush=True)\nprint('end')\n"
+
+
+def test_wait_gives_the_result_and_gives_it_again(open_box: Sandbox) -> None:
+    started = open_box.start(["echo", "hello"])
+    result = started.wait()
+    assert (result.exit_code, result.stdout) == (0, b"hello\n")
+    assert started.wait() is started.result is started.poll() is result
+
+
+def test_a_wait_that_takes_too_long_says_so_and_the_command_runs_on(open_box: Sandbox) -> None:
+    started = open_box.start("read; echo done", shell=True, open_stdin=True)
+    with pytest.raises(TimeoutError, match=r"still runs after 0\.05 seconds"):
+        started.wait(0.05)
+    assert started.result is None
+    started.write_stdin(b"\n")
+    assert started.wait(DEADLINE_SECONDS).stdout == b"done\n"
+
+
+def test_poll_never_waits_and_reads_what_is_there(open_box: Sandbox) -> None:
+    started = open_box.start("read", shell=True, open_stdin=True)
+    assert started.poll() is None
+    started.write_stdin(b"\n")
+    eventually(lambda: started.poll() is not None)
+    assert started.wait().exit_code == 0
+
+
+def test_output_is_read_while_it_is_printed(open_box: Sandbox, project: Path) -> None:
+    (project / "steps.py").write_text(
+        "import sys\nprint('one', flush=True)\nsys.stdin.readline()\nprint('two', file=sys.stderr, flush=True)\n"
+    )
+    seen = []
+    started = open_box.start(["python3", "steps.py"], open_stdin=True)
+    for stream, data in started:
+        seen.append((stream, data))
+        if data == b"one\n":
+            started.write_stdin(b"go\n")
+    assert seen == [("stdout", b"one\n"), ("stderr", b"two\n")]
+    result = started.wait()
+    assert (result.stdout, result.stderr) == (b"one\n", b"two\n")
+
+
+def test_chunks_are_not_truncated_although_the_result_is(open_sandbox: Callable[..., Sandbox]) -> None:
+    started = open_sandbox(max_output_bytes=100).start(["head", "-c", "3000000", "/dev/zero"])
+    assert sum(len(data) for _, data in started) == 3_000_000
+    assert (started.wait().truncated, started.wait().stdout_bytes) == (True, 3_000_000)
+
+
+def test_iterating_over_a_finished_command_gives_nothing(open_box: Sandbox) -> None:
+    started = open_box.start(["echo", "x"])
+    started.wait()
+    assert list(started) == []
+
+
+def test_kill_ends_the_tree(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    started = open_box.start(f"sleep {seconds} & sleep {seconds} & wait", shell=True)
+    eventually(lambda: len(alive(seconds)) == 2)
+    started.kill()
+    result = started.wait()
+    assert alive(seconds) == []
+    assert (result.exit_code, result.signal, result.timed_out, result.killed) == (137, 9, False, 3)
+
+
+def test_kill_from_another_thread_wakes_who_waits(open_box: Sandbox) -> None:
+    started = open_box.start(["sleep", unique_seconds()], timeout_seconds=100)
+    threading.Timer(0.1, started.kill).start()
+    assert started.wait().exit_code == 137
+
+
+def test_a_kill_that_comes_too_late_hits_nobody(open_box: Sandbox) -> None:
+    first = open_box.start(["echo", "$PPID"])
+    warden = first._warden
+    first.wait()
+    second = open_box.start("sleep 0.2; echo alive", shell=True)
+    assert second._warden is warden
+    first.kill()
+    first.signal(signal.SIGKILL)
+    warden.say(protocol.KILL, first._nonce, 0)
+    assert second.wait().stdout == b"alive\n"
+
+
+def test_a_signal_reaches_the_commands_process_group(open_box: Sandbox) -> None:
+    started = open_box.start("trap 'echo caught; exit 5' INT; echo ready; while :; do sleep 0.05; done", shell=True)
+    for _, data in started:
+        if data == b"ready\n":
+            started.signal(signal.SIGINT)
+    assert (started.wait().exit_code, started.wait().stdout) == (5, b"ready\ncaught\n")
+
+
+@pytest.mark.parametrize("number", [0, -1, 65, 300, "TERM", None])
+def test_a_signal_that_does_not_exist_is_an_error_and_does_nothing(open_box: Sandbox, number: Any) -> None:
+    started = open_box.start(["true"])
+    with pytest.raises(ValueError, match=f"{number!r} is no signal"):
+        started.signal(number)
+    assert started.wait().exit_code == 0
+
+
+def test_input_can_be_written_until_it_is_closed(open_box: Sandbox, project: Path) -> None:
+    (project / "echo.py").write_text(ECHO)
+    started = open_box.start(["python3", "echo.py"], open_stdin=True)
+    assert started.write_stdin(b"one\n")
+    assert started.write_stdin(b"two\n")
+    started.close_stdin()
+    assert not started.write_stdin(b"three\n")
+    assert started.wait().stdout == b"got one\ngot two\nend\n"
+
+
+def test_more_input_than_a_pipe_holds_is_written_while_output_is_read(open_box: Sandbox) -> None:
+    started = open_box.start(["cat"], open_stdin=True)
+    assert started.write_stdin(b"x" * 3_000_000)
+    started.close_stdin()
+    assert started.wait().stdout_bytes == 3_000_000
+
+
+def test_another_thread_may_write_while_one_waits(open_box: Sandbox) -> None:
+    started = open_box.start(["cat"], open_stdin=True)
+
+    def feed() -> None:
+        for _ in range(10):
+            started.write_stdin(b"x" * 100_000)
+        started.close_stdin()
+
+    writer = threading.Thread(target=feed)
+    writer.start()
+    assert started.wait().stdout_bytes == 1_000_000
+    writer.join()
+
+
+def test_a_command_that_reads_no_more_takes_no_more(open_box: Sandbox) -> None:
+    started = open_box.start(["true"], open_stdin=True)
+    started.wait()
+    assert not started.write_stdin(b"x")
+    started.close_stdin()
+
+
+def test_a_command_without_open_input_takes_none(open_box: Sandbox) -> None:
+    started = open_box.start(["cat"])
+    assert not started.write_stdin(b"x")
+    assert started.wait().stdout == b""
+
+
+def test_the_with_form_ends_what_still_runs(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    with open_box.start(["sleep", seconds]) as started:
+        eventually(lambda: alive(seconds))
+    assert alive(seconds) == []
+    assert started.wait().exit_code == 137
+
+
+def test_a_handle_that_is_dropped_ends_its_command_and_leaks_nothing(open_box: Sandbox) -> None:
+    open_box.run(["true"])
+    open_box.start(["true"]).wait()
+    seconds = unique_seconds()
+    started = open_box.start(["sleep", seconds], open_stdin=True)
+    eventually(lambda: alive(seconds))
+    del started
+    gc.collect()
+    eventually(lambda: not alive(seconds))
+    assert open_box.run(["echo", "next"]).stdout == b"next\n"
+    before = descriptors()
+    started = open_box.start(["sleep", seconds])
+    del started
+    gc.collect()
+    open_box.run(["true"])
+    assert len(descriptors()) <= len(before)
+
+
+def test_two_threads_may_wait_for_one_command(open_box: Sandbox) -> None:
+    started = open_box.start(["sleep", "0.2"])
+    results: list[SandboxResult] = []
+    waiting = [threading.Thread(target=lambda: results.append(started.wait())) for _ in range(5)]
+    for thread in waiting:
+        thread.start()
+    for thread in waiting:
+        thread.join()
+    assert results == [started.result] * 5
+
+
+def test_a_refused_call_has_a_handle_that_is_finished(box: Sandbox) -> None:
+    refused = box.start(["rm", "-rf", "x"])
+    assert refused.result is not None
+    assert (refused.result.denied, refused.result.exit_code) == (True, -100)
+    assert refused.wait() is refused.poll() is refused.result
+    refused.kill()
+    refused.signal(2)
+    refused.close_stdin()
+    assert (list(refused), refused.write_stdin(b"x")) == ([], False)
+    with refused as same:
+        assert same is refused
+
+
+def test_the_callers_own_streams_can_be_lent(
+    open_box: Sandbox, project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = open_box.start("echo out; echo err >&2", shell=True, inherit_stdio=True).wait()
+    assert (result.exit_code, result.stdout, result.stderr) == (0, b"", b"")
+    assert capfd.readouterr() == ("out\n", "err\n")
+
+
+class _Desk:
+    """Stands where a pool does, with a warden that is a sleeping process and whose socket's other end is the test's."""
+
+    inspect = reached = spill = transaction = None
+
+    def __init__(self) -> None:
+        ours, self.theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        self.process = subprocess.Popen(["sleep", "100"])
+        self.warden = Warden(ours, self.process.pid, os.pidfd_open(self.process.pid))
+        self.released: list[Warden] = []
+
+    def acquire(self) -> Warden:
+        return self.warden
+
+    def dispatch(self, warden: Warden, message: bytes, descriptors: list[int]) -> Warden:
+        return warden
+
+    def release(self, warden: Warden) -> None:
+        self.released.append(warden)
+
+    def sweep(self, lost: Warden) -> tuple[int, int]:
+        return 7, 0
+
+
+@pytest.fixture
+def forged(box: Sandbox) -> Iterator[tuple[_Desk, Handle]]:
+    desk = _Desk()
+    launch = Launch("/bin/true", ("true",), "/", {}, None, 100.0)
+    yield desk, dispatch.start(desk, launch, box.config, Call(("true",)), Verdict())  # type: ignore[arg-type]
+    desk.process.kill()
+    desk.process.wait()
+    desk.theirs.close()
+    desk.warden.close()
+
+
+def outcome(nonce: bytes, status: int = 0, kind: int = protocol.ENDED) -> bytes:
+    return protocol.OUTCOME.pack(kind, nonce, 0, status, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
+
+
+def test_a_forged_outcome_with_another_nonce_is_not_believed(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    desk.theirs.send(outcome(b"f" * protocol.NONCE_BYTES, 0))
+    assert started.poll() is None
+    desk.theirs.send(outcome(started._nonce, 3 << 8))
+    assert started.wait().exit_code == 3
+    assert desk.released == [desk.warden]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"x", outcome(b"f" * protocol.NONCE_BYTES) + b"x", b"x" * 1000],
+    ids=["empty", "short", "one byte too long", "long"],
+)
+def test_what_is_no_message_ends_the_trust_in_the_warden(forged: tuple[_Desk, Handle], message: bytes) -> None:
+    desk, started = forged
+    desk.theirs.send(message)
+    result = started.wait()
+    assert (result.exit_code, result.signal, result.killed) == (137, 9, 7)
+    assert [violation.kind for violation in result.violations] == ["warden-lost"]
+    assert (desk.released, desk.process.wait()) == ([], -9)
+
+
+def printed(nonce: bytes, out: int, err: int, data: bytes) -> bytes:
+    return outcome(nonce)[:-8] + out.to_bytes(4, "little") + err.to_bytes(4, "little") + data
+
+
+def test_what_comes_with_an_outcome_was_printed(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    desk.theirs.send(printed(started._nonce, 3, 2, b"outer"))
+    result = started.wait()
+    assert (result.stdout, result.stderr, result.stdout_bytes, result.exit_code) == (b"out", b"er", 3, 0)
+
+
+@pytest.mark.parametrize(("out", "err"), [(3, 3), (2, 2), (5, 1 << 31), ((1 << 32) - 1, 6)])
+def test_an_outcome_that_lies_about_its_size_is_not_believed(forged: tuple[_Desk, Handle], out: int, err: int) -> None:
+    desk, started = forged
+    desk.theirs.send(printed(started._nonce, out, err, b"outer"))
+    assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
+
+
+def hand_over(desk: _Desk, nonce: bytes, ends: list[int], kind: int = protocol.OUTPUT) -> None:
+    said = protocol.CONTROL.pack(kind, nonce, 0)
+    protocol.send(desk.theirs, said)
+    protocol.send(desk.theirs, said, ends)
+
+
+def test_what_is_handed_over_is_read(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    pipes = [os.pipe(), os.pipe()]
+    hand_over(desk, started._nonce, [ours for ours, _ in pipes])
+    os.write(pipes[0][1], b"out")
+    os.write(pipes[1][1], b"err")
+    protocol.close_all([end for pipe in pipes for end in pipe])
+    desk.theirs.send(outcome(started._nonce))
+    result = started.wait()
+    assert (result.stdout, result.stderr) == (b"out", b"err")
+
+
+def test_what_is_handed_over_after_the_commands_exit_is_read(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    said = protocol.CONTROL.pack(protocol.OUTPUT, started._nonce, 0)
+    protocol.send(desk.theirs, said)
+    # A child prints on, and what it prints could not be handed over yet.
+    desk.theirs.send(outcome(started._nonce, kind=protocol.EXITED))
+    for _ in range(2):
+        assert started.poll() is None
+    with pytest.raises(BlockingIOError):
+        desk.theirs.recv(100, MSG_DONTWAIT)
+    pipes = [os.pipe(), os.pipe()]
+    protocol.send(desk.theirs, said, [ours for ours, _ in pipes])
+    os.write(pipes[0][1], b"late")
+    protocol.close_all([end for pipe in pipes for end in pipe])
+    for _ in range(3):
+        assert started.poll() is None
+    assert desk.theirs.recv(100, MSG_DONTWAIT) == protocol.CONTROL.pack(protocol.DRAINED, started._nonce, 0)
+    desk.theirs.send(outcome(started._nonce))
+    assert started.wait().stdout == b"late"
+
+
+def test_an_answer_is_waited_for_as_long_as_it_takes(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    desk.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
+    late = threading.Timer(0.1, desk.theirs.send, (outcome(started._nonce, 3 << 8),))
+    late.start()
+    assert started.wait().exit_code == 3
+    late.join()
+
+
+def test_a_warden_that_does_not_answer_is_given_up(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+    desk.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
+    impatient = threading.Timer(0.1, setattr, (started, "_patience_ends_at", 0.0))
+    impatient.start()
+    assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
+    assert desk.released == []
+    impatient.join()
+
+
+def test_a_warden_that_was_given_back_is_not_touched(forged: tuple[_Desk, Handle]) -> None:
+    desk, started = forged
+
+    def take(result: object) -> None:
+        # As another thread does, which has run a command by now and is about to act on its answer.
+        desk.warden.inbox[0] = protocol.ENDED
+
+    started.when_done(take)
+    desk.theirs.send(outcome(started._nonce))
+    started.wait()
+    assert desk.released == [desk.warden]
+    assert desk.warden.inbox[0] == protocol.ENDED
+
+
+@pytest.mark.parametrize("forgery", ["files", "one", "three", "another kind", "twice", "none"])
+def test_descriptors_that_are_no_output_end_the_trust_in_the_warden(
+    forged: tuple[_Desk, Handle], tmp_path: Path, forgery: str
+) -> None:
+    desk, started = forged
+    before = descriptors()
+    pipes = [os.pipe(), os.pipe()]
+    ends = [ours for ours, _ in pipes]
+    nonce = started._nonce
+    kind = protocol.TERMINAL if forgery == "another kind" else protocol.OUTPUT
+    if forgery == "files":
+        (tmp_path / "file").touch()
+        with (tmp_path / "file").open() as file:
+            hand_over(desk, nonce, [file.fileno(), ends[1]])
+    else:
+        hand_over(desk, nonce, {"one": ends[:1], "three": [*ends, ends[0]], "none": []}.get(forgery, ends), kind)
+    if forgery == "twice":
+        hand_over(desk, nonce, ends)
+    assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
+    protocol.close_all([end for pipe in pipes for end in pipe])
+    assert descriptors().items() <= before.items()
+
+
+def test_an_interrupt_after_an_outcome_was_taken_does_not_lose_it(
+    open_box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = open_box.start(["echo", "x"])
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Handle, "_act", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            started.wait()
+    assert started.wait(DEADLINE_SECONDS).stdout == b"x\n"
+
+
+def test_a_handle_without_a_sandbox_still_works(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
+    config = open_sandbox().config
+    started = Sandbox(config).start("sleep 0.1; echo done", shell=True)
+    gc.collect()
+    assert started.wait().stdout == b"done\n"
+
+
+def test_closing_the_sandbox_ends_what_runs(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    started = open_box.start(["sleep", seconds])
+    eventually(lambda: alive(seconds))
+    open_box.close()
+    assert alive(seconds) == []
+    result = started.wait()
+    assert (result.exit_code, [violation.kind for violation in result.violations]) == (137, ["warden-lost"])
+    with pytest.raises(ContainmentError, match="closed"):
+        open_box.run(["true"])
+
+
+def test_a_callback_hears_what_is_printed_as_it_comes(open_box: Sandbox) -> None:
+    heard: list[tuple[str, bytes]] = []
+    text = "echo one; read; echo two >&2"
+
+    def hear(name: str, data: bytes) -> None:
+        heard.append((name, data))
+        if data == b"one\n":
+            started.write_stdin(b"\n")
+            assert started.poll() is None
+
+    started = open_box.start(text, shell=True, open_stdin=True, on_output=hear)
+    assert started.wait().exit_code == 0
+    assert heard == [("stdout", b"one\n"), ("stderr", b"two\n")]
+    heard.clear()
+    assert open_box.run("echo x", shell=True, on_output=lambda *chunk: heard.append(chunk)).stdout == b"x\n"
+    assert heard == [("stdout", b"x\n")]
+
+
+def test_a_callback_that_fails_fails_the_run_and_ends_the_command(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    calls: list[bytes] = []
+
+    def fail(_: str, data: bytes) -> None:
+        calls.append(data)
+        raise LookupError("of the caller's own")
+
+    with pytest.raises(LookupError):
+        open_box.run(f"echo x; sleep {seconds}", shell=True, on_output=fail)
+    assert (calls, alive(seconds)) == ([b"x\n"], [])
+    started = open_box.start(["echo", "y"], on_output=fail)
+    with pytest.raises(LookupError):
+        started.wait()
+    assert calls == [b"x\n", b"y\n"]
+    assert started.wait().stdout == b"y\n"
+    assert open_box.run(["echo", "next"]).stdout == b"next\n"
+
+
+def test_a_signal_handler_may_kill_in_the_middle_of_anything(open_box: Sandbox) -> None:
+    started = open_box.start(["sleep", unique_seconds()], open_stdin=True)
+    before = signal.signal(signal.SIGUSR2, lambda *_: started.kill())
+    try:
+        with started._speaking:
+            # As if it fell into the middle of a word to the warden.
+            signal.raise_signal(signal.SIGUSR2)
+        assert started.wait().exit_code == 137
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def test_a_callback_cannot_wait_for_the_command_that_calls_it(open_box: Sandbox) -> None:
+    def wait(*_: object) -> None:
+        started.wait()
+
+    started = open_box.start(["echo", "x"], on_output=wait)
+    with pytest.raises(RuntimeError, match="waiting for the command already"):
+        started.wait()
+    assert started.wait().stdout == b"x\n"
+
+
+def in_threads(*functions: Callable[[], object]) -> list[object]:
+    """Call functions at once, each in a thread, and return what they return."""
+    with ThreadPoolExecutor(len(functions)) as pool:
+        return [future.result(DEADLINE_SECONDS) for future in [pool.submit(function) for function in functions]]
+
+
+def test_everybody_who_iterates_gets_everything_although_others_wait(open_box: Sandbox) -> None:
+    started = open_box.start("for n in 1 2 3 4 5 6 7 8; do echo $n; echo $n >&2; sleep 0.02; done", shell=True)
+    first, second, third = iter(started), iter(started), iter(started)
+
+    def told(chunks: Iterator[tuple[str, bytes]]) -> tuple[bytes, bytes]:
+        seen = list(chunks)
+        return tuple(b"".join(data for name, data in seen if name == stream) for stream in ("stdout", "stderr"))
+
+    everything = b"1\n2\n3\n4\n5\n6\n7\n8\n"
+    results = in_threads(lambda: told(first), started.wait, lambda: told(second), started.wait, started.wait)
+    assert results == [(everything, everything), started.result, (everything, everything), *[started.result] * 2]
+    assert told(third) == (everything, everything)
+    assert list(started) == []
+
+
+def test_who_waits_behind_another_keeps_an_own_timeout(open_box: Sandbox) -> None:
+    started = open_box.start("read; echo done", shell=True, open_stdin=True)
+    with ThreadPoolExecutor(1) as pool:
+        driving = pool.submit(started.wait)
+        eventually(lambda: not started._driving.acquire(False) or started._driving.release())
+        with pytest.raises(TimeoutError):
+            started.wait(0.05)
+        assert started.poll() is None
+        started.write_stdin(b"\n")
+        assert started.wait(DEADLINE_SECONDS).stdout == b"done\n"
+        assert driving.result(DEADLINE_SECONDS) is started.result
+
+
+def test_when_the_one_that_drives_gives_up_another_goes_on(open_box: Sandbox) -> None:
+    started = open_box.start("read; echo done", shell=True, open_stdin=True)
+    with ThreadPoolExecutor(2) as pool:
+        impatient = pool.submit(started.wait, 0.3)
+        patient = pool.submit(started.wait)
+        with pytest.raises(TimeoutError):
+            impatient.result(DEADLINE_SECONDS)
+        started.write_stdin(b"\n")
+        assert patient.result(DEADLINE_SECONDS).stdout == b"done\n"
+
+
+def test_an_iteration_that_is_dropped_holds_no_output(open_box: Sandbox) -> None:
+    started = open_box.start(["head", "-c", "3000000", "/dev/zero"])
+    for _ in range(3):
+        iter(started)
+    assert next(iter(started))[0] == "stdout"
+    started.wait()
+    assert started._audience is not None
+    assert started._audience._queues == []
+
+
+def test_silence_after_the_commands_end_is_not_watched(
+    open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    watch = Driver._watch_the_clock
+    monkeypatch.setattr(Driver, "_watch_the_clock", lambda self, warden: (looks.append(0), watch(self, warden)))
+    box = open_sandbox(output=Output(silence_seconds=0.05, drain_seconds=0.5))
+    result = box.run(f"sleep {unique_seconds()} & true", shell=True)
+    assert (result.exit_code, result.killed, result.violations) == (0, 1, ())
+    # One for each wait that ended without news; spinning makes thousands.
+    assert len(looks) < 50
+
+
+def test_a_fork_that_waits_for_a_command_its_parent_drives_gets_an_error(open_box: Sandbox) -> None:
+    started = open_box.start(["sleep", unique_seconds()])
+    driver = threading.Thread(target=started.wait)
+    driver.start()
+    eventually(lambda: not started._driving.acquire(False) or started._driving.release())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        failures = 0
+        signal.alarm(int(DEADLINE_SECONDS))
+        for ask in (started.wait, started.poll, started.__iter__, lambda: started.write_stdin(b"x"), started.close):
+            try:
+                ask()
+            except ContainmentError as error:
+                failures += "fork" in str(error)
+        started.kill()
+        os._exit(failures)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    started.kill()
+    driver.join(DEADLINE_SECONDS)
+    assert started.wait().exit_code == 137
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(0, 80), (24, 65536), (-1, 80), (24.0, 80), ("24", 80), (True, 80)])
+def test_a_size_that_no_terminal_has_is_an_error(open_box: Sandbox, rows: Any, columns: Any) -> None:
+    with pytest.raises(ValueError, match="must be a whole number from 1 to 65535"):
+        open_box.start(["true"], pty=True, rows=rows, columns=columns)
+    with open_box.start(["cat"], pty=True) as started, pytest.raises(ValueError, match="must be a whole number"):
+        started.resize(rows, columns)
+
+
+def test_a_terminal_and_the_callers_own_streams_exclude_each_other(open_box: Sandbox) -> None:
+    for lent in ("inherit_stdin", "inherit_stdio"):
+        with pytest.raises(ValueError, match="not both"):
+            open_box.start(["true"], pty=True, **{lent: True})  # type: ignore[arg-type]
+
+
+def test_a_terminal_leaves_no_descriptor_behind(open_box: Sandbox) -> None:
+    open_box.run(["true"])
+    before = descriptors()
+    for _ in range(3):
+        open_box.start(["echo", "x"], pty=True).wait()
+        with open_box.start(["cat"], pty=True):
+            pass
+        open_box.start(["nothing-like-this"], pty=True).wait()
+    plain = open_box.start(["true"])
+    plain.resize(1, 1)
+    plain.wait()
+    assert descriptors() == before
+
+
+def test_what_is_read_elsewhere_can_be_relayed_as_input(open_box: Sandbox) -> None:
+    theirs, ours = os.pipe()
+    started = open_box.start(["cat"], open_stdin=True)
+    started.relay(theirs)
+    writer = threading.Thread(target=lambda: (os.write(ours, b"x" * 1_000_000), os.close(ours)))
+    writer.start()
+    assert started.wait().stdout_bytes == 1_000_000
+    writer.join()
+    os.close(theirs)
+
+
+def test_a_warden_that_gives_something_else_than_a_terminal_is_not_believed(box: Sandbox) -> None:
+    launch = Launch("/bin/true", ("true",), "/", {}, None, 100.0)
+    for given in ("/dev/null", "/dev/zero", "/etc/passwd"):
+        desk = _Desk()
+        descriptor = os.open(given, os.O_RDONLY)
+        before = descriptors()
+
+        def answer(warden: Warden, message: bytes, _: list[int], desk: _Desk = desk, held: int = descriptor) -> Warden:
+            nonce = protocol.REQUEST.unpack_from(message)[1]
+            protocol.send(desk.theirs, protocol.CONTROL.pack(protocol.TERMINAL, nonce, 0), (held,))
+            return warden
+
+        desk.dispatch = answer  # type: ignore[method-assign]
+        with pytest.raises(ContainmentError, match="no terminal"):
+            dispatch.start(desk, launch, box.config, Call(("true",)), Verdict(), terminal=(24, 80))  # type: ignore[arg-type]
+        assert len(descriptors()) == len(before) - 2
+        os.close(descriptor)
+        desk.theirs.close()
+        desk.process.kill()
+        desk.process.wait()
+
+
+def test_a_command_has_begun_before_it_can_do_anything(
+    open_box: Sandbox, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What it connected to, or the kernel refused, is told by its time.
+    send = Pool.dispatch
+
+    def descheduled(self: Pool, *arguments: Any) -> Any:
+        warden = send(self, *arguments)
+        eventually((project / "made").exists)
+        return warden
+
+    monkeypatch.setattr(Pool, "dispatch", descheduled)
+    result = open_box.run(["sh", "-c", "sleep 0.05; touch made"])
+    assert result.started_at < utc((project / "made").stat().st_mtime)

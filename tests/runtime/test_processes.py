@@ -1,0 +1,534 @@
+"""Keeper, wardens and hosts: who dies with whom, who is replaced, and what a fork may do."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from ctypes import CDLL, byref, c_int
+from pathlib import Path
+
+import pytest
+from observe import (
+    DEADLINE_SECONDS,
+    alive,
+    children,
+    descriptors,
+    eventually,
+    exist,
+    unique_seconds,
+    with_enough_time,
+)
+
+from corral import Containment, ContainmentError, Sandbox, SandboxResult
+from corral.containment.protocol import pack_plan, unpack_plan
+from corral.runtime import driver, pool, processes
+
+HOST = """
+import os, signal, sys, time
+from corral import Sandbox, SandboxConfig
+box = Sandbox(SandboxConfig(sys.argv[1]))
+seconds = os.environ["LENGTH_OF_SLEEP"]
+"""
+
+
+@contextmanager
+def host(project: Path, seconds: str, code: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a program that uses corral, and see to it that it ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOST + code, str(project)],
+        env={**os.environ, "LENGTH_OF_SLEEP": seconds},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """Wait for the next line that a program prints."""
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def output_of(project: Path, code: str) -> tuple[int, str, str]:
+    """Run a program that uses corral, and return how it ended and what it printed."""
+    with host(project, unique_seconds(), code) as process:
+        out, err = process.communicate(timeout=DEADLINE_SECONDS)
+    return process.returncode, out, err
+
+
+def wardens_of(keeper: int) -> list[int]:
+    return children(keeper)
+
+
+def test_a_keeper_is_a_bare_program_with_a_session_of_its_own(open_box: Sandbox) -> None:
+    open_box.run(["true"])
+    (keeper,) = children(os.getpid())
+    environ = subprocess.run(["cat", f"/proc/{keeper}/environ"], capture_output=True, check=False).stdout
+    assert environ == b""
+    assert os.getsid(keeper) == os.getpgid(keeper) == keeper
+    command = Path(f"/proc/{keeper}/cmdline").read_bytes().split(b"\0")
+    base = os.path.realpath(sys._base_executable)
+    assert command[:3] == [base.encode(), b"-I", b"-S"]
+
+
+def test_the_host_is_no_subreaper(open_box: Sandbox) -> None:
+    open_box.run(["true"])
+    answer = c_int(7)
+    assert CDLL(None).prctl(37, byref(answer), 0, 0, 0) == 0
+    assert answer.value == 0
+
+
+@pytest.mark.parametrize("pty", [False, True], ids=["", "on a terminal"])
+def test_when_the_host_is_killed_everything_ends(project: Path, pty: bool) -> None:
+    seconds = unique_seconds()
+    code = f"h = box.start(['sleep', seconds], pty={pty}); print(1, flush=True); signal.pause()"
+    with host(project, seconds, code) as process:
+        assert line_of(process)
+        eventually(lambda: alive(seconds))
+        (keeper,) = children(process.pid)
+        (warden,) = wardens_of(keeper)
+    eventually(lambda: not alive(seconds) and not exist(keeper, warden))
+
+
+def test_when_a_host_that_has_forked_is_killed_everything_ends(project: Path) -> None:
+    seconds = unique_seconds()
+    code = """
+import ctypes
+h = box.start(["sleep", seconds])
+# Below Python, so that nothing is closed in the child: it holds every socket the host had.
+child = ctypes.CDLL(None).fork()
+if child == 0:
+    os.close(1), os.close(2)
+    signal.pause()
+print(child, flush=True)
+signal.pause()
+"""
+    with host(project, seconds, code) as process:
+        child = int(line_of(process))
+        eventually(lambda: alive(seconds))
+        (keeper,) = set(children(process.pid)) - {child}
+    try:
+        eventually(lambda: not alive(seconds) and not exist(keeper))
+        assert exist(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_the_deadline_holds_although_the_host_is_stopped(project: Path) -> None:
+    def run(limit: float) -> bool:
+        """Say whether the host was stopped before its command ended."""
+        seconds = unique_seconds()
+        code = f"h = box.start(['sleep', seconds], timeout_seconds={limit}); print(1, flush=True); print(h.wait().exit_code)"
+        with host(project, seconds, code) as process:
+            assert line_of(process)
+            eventually(lambda: alive(seconds) or process.poll() is not None)
+            process.send_signal(signal.SIGSTOP)
+            was_alive = bool(alive(seconds))
+            eventually(lambda: not alive(seconds))
+            process.send_signal(signal.SIGCONT)
+            assert process.communicate(timeout=DEADLINE_SECONDS) == ("-101\n", "")
+        return was_alive
+
+    assert with_enough_time(run, bool)
+
+
+def test_a_host_that_ends_without_closing_says_nothing_and_leaves_nothing(project: Path) -> None:
+    seconds = unique_seconds()
+    with host(project, seconds, "h = box.start(['sleep', seconds]); box.run(['true'])") as process:
+        assert (*process.communicate(timeout=DEADLINE_SECONDS), process.returncode) == ("", "", 0)
+    eventually(lambda: not alive(seconds))
+
+
+def test_a_fork_of_the_host_has_a_keeper_of_its_own(project: Path) -> None:
+    code = """
+assert box.run(["echo", "parent"]).stdout == b"parent\\n"
+pid = os.fork()
+if pid == 0:
+    # Only what the child itself needs is open: nothing of the parent's keeper.
+    open_ = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{n}")]
+    inherited = [name for name in open_ if "socket" in name or "pidfd" in name]
+    first = box.run("echo $PPID", shell=True)
+    os._exit(0 if first.ok and not inherited else 1)
+assert os.waitpid(pid, 0)[1] == 0
+assert box.run(["echo", "parent"]).stdout == b"parent\\n"
+box.close()
+print("done")
+"""
+    assert output_of(project, code) == (0, "done\n", "")
+
+
+def test_a_fork_does_not_own_what_its_parent_started(project: Path) -> None:
+    code = """
+from corral import ContainmentError
+started = box.start("sleep 0.3; echo done", shell=True)
+pid = os.fork()
+if pid == 0:
+    try:
+        started.wait()
+    except ContainmentError as error:
+        started.kill()
+        del started
+        os._exit(0 if "fork" in str(error) else 1)
+    os._exit(2)
+assert os.waitpid(pid, 0)[1] == 0
+print(started.wait().stdout.decode(), end="")
+box.close()
+"""
+    assert output_of(project, code) == (0, "done\n", "")
+
+
+def test_forks_and_threads_together_do_not_hang(project: Path) -> None:
+    code = """
+import threading, warnings
+warnings.simplefilter("ignore")
+stop = threading.Event()
+def busy():
+    while not stop.is_set():
+        assert box.run(["true"]).ok
+threads = [threading.Thread(target=busy) for _ in range(4)]
+for thread in threads: thread.start()
+for _ in range(10):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if box.run(["true"]).ok else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+stop.set()
+for thread in threads: thread.join()
+box.close()
+print("done")
+"""
+    assert output_of(project, code) == (0, "done\n", "")
+
+
+def test_a_host_that_ignores_its_children_still_gets_results(project: Path) -> None:
+    code = """
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print(box.run("exit 3", shell=True).exit_code)
+box.close()
+"""
+    assert output_of(project, code) == (0, "3\n", "")
+
+
+def test_a_host_that_waits_for_every_child_still_gets_results(project: Path) -> None:
+    code = """
+box.run(["true"])
+keeper, warden = box._pool._keeper.pid, box._pool._idle[0].pid
+os.kill(keeper, signal.SIGKILL)
+assert os.wait()[0] == keeper
+while os.path.exists(f"/proc/{warden}"):
+    time.sleep(0.01)
+print(box.run("exit 3", shell=True).exit_code)
+box.close()
+"""
+    assert output_of(project, code) == (0, "3\n", "")
+
+
+def test_a_host_without_standard_streams_still_gets_results(project: Path) -> None:
+    code = """
+keep = os.dup(1)
+for number in (0, 1, 2): os.close(number)
+result = box.run("echo out; echo err >&2; cat", shell=True, stdin=b"in")
+box.close()
+os.write(keep, repr((result.stdout, result.stderr)).encode())
+"""
+    assert output_of(project, code) == (0, r"(b'out\nin', b'err\n')", "")
+
+
+def test_a_host_in_a_deleted_directory_still_gets_results(project: Path, tmp_path: Path) -> None:
+    code = f"""
+os.mkdir({str(tmp_path / "gone")!r}); os.chdir({str(tmp_path / "gone")!r}); os.rmdir({str(tmp_path / "gone")!r})
+print(box.run(["pwd"]).stdout.decode(), end="")
+box.close()
+"""
+    assert output_of(project, code) == (0, f"{project}\n", "")
+
+
+def test_an_interrupt_ends_the_command_and_reaches_the_caller(project: Path) -> None:
+    seconds = unique_seconds()
+    code = """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children ignore it
+try:
+    box.run(["sleep", seconds])
+except KeyboardInterrupt:
+    print("interrupted", box.run(["echo", "next"]).stdout, flush=True)
+box.close()
+"""
+    with host(project, seconds, code) as process:
+        eventually(lambda: alive(seconds))
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=DEADLINE_SECONDS) == ("interrupted b'next\\n'\n", "")
+    assert alive(seconds) == []
+
+
+def test_a_keeper_that_was_killed_is_replaced(open_box: Sandbox) -> None:
+    open_box.run(["true"])
+    (keeper,) = children(os.getpid())
+    (warden,) = wardens_of(keeper)
+    before = descriptors()
+    os.kill(keeper, signal.SIGKILL)
+    eventually(lambda: not exist(warden))
+    assert open_box.run(["echo", "next"]).stdout == b"next\n"
+    (other,) = children(os.getpid())
+    assert other != keeper
+    assert len(descriptors()) == len(before)
+
+
+def test_a_run_whose_keeper_is_killed_ends_and_says_so(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    started = open_box.start(f"echo before; sleep {seconds} & sleep {seconds}", shell=True)
+    # What the warden holds would be lost with it.
+    assert next(iter(started)) == ("stdout", b"before\n")
+    eventually(lambda: len(alive(seconds)) == 2)
+    (keeper,) = children(os.getpid())
+    os.kill(keeper, signal.SIGKILL)
+    result = started.wait()
+    assert (result.exit_code, result.signal, result.stdout) == (137, 9, b"before\n")
+    assert [violation.kind for violation in result.violations] == ["warden-lost"]
+    eventually(lambda: not alive(seconds))
+    assert open_box.run(["echo", "next"]).stdout == b"next\n"
+
+
+def test_a_run_whose_warden_is_killed_ends_says_so_and_leaves_nothing(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    started = open_box.start(f"echo before; sleep {seconds} & setsid sleep {seconds} & wait", shell=True)
+    eventually(lambda: len(alive(seconds)) == 2)
+    (keeper,) = children(os.getpid())
+    (warden,) = wardens_of(keeper)
+    os.kill(warden, signal.SIGKILL)
+    result = started.wait()
+    assert alive(seconds) == []
+    assert (result.exit_code, result.signal, result.stdout) == (137, 9, b"before\n")
+    assert [violation.kind for violation in result.violations] == ["warden-lost"]
+    assert open_box.run(["echo", "next"]).stdout == b"next\n"
+    assert children(os.getpid()) == [keeper]
+    eventually(lambda: warden not in wardens_of(keeper))
+
+
+def test_a_warden_that_died_idle_is_replaced_unnoticed(open_box: Sandbox) -> None:
+    open_box.run(["true"])
+    (keeper,) = children(os.getpid())
+    (warden,) = wardens_of(keeper)
+    os.kill(warden, signal.SIGKILL)
+    eventually(lambda: wardens_of(keeper) == [])
+    result = open_box.run(["echo", "next"])
+    assert (result.stdout, result.violations) == (b"next\n", ())
+
+
+def test_a_warden_that_is_stopped_does_not_hold_the_run(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "GRACE_SECONDS", 0.3)
+    seconds = unique_seconds()
+
+    def run(limit: float) -> SandboxResult | None:
+        """Return the result of a command that still ran when its warden was stopped."""
+        started = open_box.start(["sleep", seconds], timeout_seconds=limit)
+        eventually(lambda: alive(seconds) or started.poll())
+        (keeper,) = children(os.getpid())
+        (warden,) = wardens_of(keeper)
+        os.kill(warden, signal.SIGSTOP)
+        if alive(seconds):
+            return started.wait()
+        os.kill(warden, signal.SIGCONT)
+        return None
+
+    result = with_enough_time(run, bool)
+    assert alive(seconds) == []
+    assert (result.exit_code, result.timed_out) == (-101, True)
+    assert [violation.kind for violation in result.violations] == ["warden-lost"]
+    assert open_box.run(["echo", "next"]).stdout == b"next\n"
+
+
+def test_a_command_that_kills_its_warden_gets_no_further(open_sandbox: Callable[..., Sandbox]) -> None:
+    seconds = unique_seconds()
+    uncontained = open_sandbox(containment=Containment(backend="none"))
+    result = uncontained.run(f"setsid sleep {seconds} & kill -KILL $PPID; sleep {seconds}", shell=True)
+    assert alive(seconds) == []
+    assert (result.exit_code, [violation.kind for violation in result.violations]) == (137, ["warden-lost"])
+
+
+def test_idle_wardens_are_let_go(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MAX_IDLE_WARDENS", 2)
+    started = [open_box.start(["cat"], open_stdin=True) for _ in range(6)]
+    (keeper,) = children(os.getpid())
+    assert len(wardens_of(keeper)) == 6
+    for one in started:
+        one.close_stdin()
+        one.wait()
+    eventually(lambda: len(wardens_of(keeper)) == 2)
+    monkeypatch.setattr(pool, "IDLE_SECONDS", 0.0)
+    open_box.run(["true"])
+    eventually(lambda: len(wardens_of(keeper)) == 1)
+    assert open_box.run(["true"]).ok
+
+
+def test_a_sandbox_that_is_dropped_ends_its_keeper(open_sandbox: Callable[..., Sandbox]) -> None:
+    config = open_sandbox().config
+    before = descriptors()
+    Sandbox(config).run(["true"])
+    assert (children(os.getpid()), descriptors()) == ([], before)
+
+
+def test_a_keeper_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = descriptors()
+    made = pool.Pool(lambda: pack_plan({"rlimits": [], "layers": ()}))
+    monkeypatch.setattr(sys, "_base_executable", "/nonexistent/python")
+    with pytest.raises(ContainmentError, match=r"did not start: .*No such file"):
+        made.acquire()
+    monkeypatch.setattr(sys, "_base_executable", "/bin/true")
+    with pytest.raises(ContainmentError, match="did not start: it ended at once"):
+        made.acquire()
+    monkeypatch.undo()
+    monkeypatch.setattr(processes, "_PROGRAM", "raise SystemError('no such luck')")
+    with pytest.raises(ContainmentError, match="did not start: SystemError: no such luck"):
+        made.acquire()
+    assert (children(os.getpid()), descriptors()) == ([], before)
+
+
+def test_without_descriptors_a_run_is_corrals_own_failure_and_leaks_nothing(project: Path) -> None:
+    code = """
+import resource
+from corral import ContainmentError
+assert box.run(["true"]).ok
+free = os.dup(0)
+os.close(free)
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+for _ in range(3):
+    # For these there is room, which was made with the first.
+    assert box.run(["echo", "hi"]).stdout == b"hi\\n"
+    assert box.run("sleep 0.05; echo later", shell=True).stdout == b"later\\n"
+    try:
+        box.run(["sleep", "0.1"], on_output=print)
+    except ContainmentError as error:
+        print(error)
+resource.setrlimit(resource.RLIMIT_NOFILE, (free + 100, hard))
+assert box.run(["sleep", "0.1"]).ok
+box.close()
+"""
+    line = "the command could not be handed to a warden: [Errno 24] Too many open files\n"
+    assert output_of(project, code) == (0, line * 3, "")
+
+
+def test_a_keeper_lives_as_long_as_runs_come(open_box: Sandbox) -> None:
+    open_box.run(["true"])
+    keepers = children(os.getpid())
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        assert open_box.run(["true"]).ok
+    assert children(os.getpid()) == keepers
+
+
+def test_a_stopped_keeper_is_ended_with_what_its_wardens_left(open_sandbox: Callable[..., Sandbox]) -> None:
+    seconds = unique_seconds()
+    box = open_sandbox(containment=Containment(backend="none"))
+    server = box.start(["sleep", seconds])
+    started = box.start(f"setsid sleep {seconds} & sleep {seconds}", shell=True)
+    eventually(lambda: len(alive(seconds)) == 3)
+    (keeper,) = children(os.getpid())
+    warden = started._warden
+    assert warden is not None
+    os.kill(keeper, signal.SIGSTOP)
+    os.kill(warden.pid, signal.SIGKILL)
+    result = started.wait()
+    assert [violation.kind for violation in result.violations] == ["warden-lost"]
+    assert alive(seconds) == []
+    assert [violation.kind for violation in server.wait().violations] == ["warden-lost"]
+    assert box.run(["echo", "next"]).stdout == b"next\n"
+    assert keeper not in children(os.getpid())
+
+
+def test_a_stopped_keeper_does_not_hold_up_who_needs_another_warden(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    with open_box.start(["sleep", seconds]) as started:
+        eventually(lambda: alive(seconds))
+        (keeper,) = children(os.getpid())
+        os.kill(keeper, signal.SIGSTOP)
+        # Well below the time that a slow keeper has.
+        with ThreadPoolExecutor(1) as threads:
+            assert threads.submit(open_box.run, ["echo", "next"]).result(DEADLINE_SECONDS).stdout == b"next\n"
+        assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
+
+
+def test_a_stopped_keeper_does_not_hold_up_the_end(open_box: Sandbox) -> None:
+    seconds = unique_seconds()
+    started = open_box.start(["sleep", seconds])
+    eventually(lambda: alive(seconds))
+    (keeper,) = children(os.getpid())
+    os.kill(keeper, signal.SIGSTOP)
+    open_box.close()
+    assert (alive(seconds), children(os.getpid())) == ([], [])
+    assert started.wait().exit_code == 137
+
+
+@pytest.mark.real
+def test_an_interrupt_while_a_keeper_starts_leaks_nothing(project: Path) -> None:
+    code = """
+import gc
+class Late(Exception): pass
+def late(*_): raise Late
+signal.signal(signal.SIGALRM, late)
+def known(): return sorted(os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{n}"))
+before = len(known())
+interrupted = 0
+for turn in range(40):
+    box = Sandbox(SandboxConfig(sys.argv[1]))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0005 + turn * 0.0015)
+        box.run(["true"])
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Late:
+        interrupted += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    box.close()
+    while box._pool._makers: time.sleep(0.001)
+    box.close()
+del box
+gc.collect()
+try:
+    os.waitpid(-1, os.WNOHANG)
+    print("a child is left")
+except ChildProcessError:
+    print(len(known()) - before, interrupted > 5)
+"""
+    assert output_of(project, code) == (0, "0 True\n", "")
+
+
+def test_an_idle_pool_shrinks_to_its_first_warden_although_nothing_runs() -> None:
+    made = pool.Pool(lambda: pack_plan({"rlimits": [], "layers": (), "idle_seconds": 0.2}))
+    try:
+        wardens = [made.acquire() for _ in range(4)]
+        (keeper,) = children(os.getpid())
+        assert len(wardens_of(keeper)) == 4
+        for warden in wardens:
+            made.release(warden)
+        eventually(lambda: wardens_of(keeper) == [wardens[0].pid])
+        # What is left of the others is found out when they are wanted.
+        assert made.dispatch(made.acquire(), b"x", ()) is wardens[0]
+    finally:
+        made.close()
+
+
+def test_wardens_that_have_left_are_not_missed(open_box: Sandbox) -> None:
+    plan = open_box._holding.plan
+    open_box._pool._plan = lambda: pack_plan({**unpack_plan(plan()), "idle_seconds": 0.1})
+    for _ in range(2):
+        started = [open_box.start(["sleep", "0.1"]) for _ in range(4)]
+        assert [one.wait().ok for one in started] == [True] * 4
+        (keeper,) = children(os.getpid())
+        eventually(lambda keeper=keeper: len(wardens_of(keeper)) == 1)
+    assert open_box.run(["echo", "next"]).stdout == b"next\n"
+
+
+def test_many_threads_share_what_is_made(open_box: Sandbox) -> None:
+    with ThreadPoolExecutor(16) as threads:
+        results = list(threads.map(lambda n: open_box.run(["echo", str(n)]).stdout, range(64)))
+    assert results == [f"{n}\n".encode() for n in range(64)]
+    assert len(children(os.getpid())) == 1

@@ -1,0 +1,170 @@
+"""Several threads on one sandbox: what one gives back, ends or makes anew is not what another still uses."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from socket import AF_UNIX, SOCK_SEQPACKET, socketpair
+
+import pytest
+from observe import DEADLINE_SECONDS, descriptors, unique_seconds
+
+from corral import Containment, ContainmentError, Sandbox
+from corral.containment.violations.kernel_audit import Listener
+from corral.guard.cache import Recall
+from corral.runtime.waiters import Crowd
+
+THREADS = 6
+PLANTS = "mkdir -p a/.vscode && echo '{}' >a/.vscode/tasks.json"
+
+
+def replace(path: Path) -> None:
+    new = path.with_name("new")
+    new.write_bytes(path.read_bytes())
+    new.rename(path)
+
+
+def listening() -> list[str]:
+    return [number for number, what in descriptors().items() if "inotify" in what]
+
+
+def test_what_was_replaced_is_made_anew_once_however_many_run(
+    open_sandbox: Callable[..., Sandbox], project: Path
+) -> None:
+    settings = project / ".vscode" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text("{}")
+    box = open_sandbox()
+    assert box.run(["true"]).ok
+    for _ in range(5):
+        replace(settings)
+        together = threading.Barrier(THREADS)
+
+        def run(together: threading.Barrier = together) -> str:
+            together.wait(DEADLINE_SECONDS)
+            done = box.run(["true"])
+            return "" if done.ok else done.stderr_text
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            told = {future.result() for future in [pool.submit(run) for _ in range(THREADS)]}
+        assert all(not text or "was replaced or removed" in text for text in told), told
+        assert box.run(["true"]).ok
+        done = box.run(f"{PLANTS}; echo x >>.vscode/settings.json", shell=True)
+        assert {violation.kind for violation in done.violations} >= {"planted"}
+        assert settings.read_text() == "{}"
+
+
+def test_a_warden_that_was_ordered_before_a_transaction_ended_runs_nothing_in_it(
+    held: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = held.transaction()
+    busy = changes.start(["sleep", unique_seconds()])
+    make = held._pool._make
+
+    def slowly(place: str = "") -> object:
+        made = make(place)
+        changes.discard()
+        return made
+
+    monkeypatch.setattr(held._pool, "_make", slowly)
+    with pytest.raises(ContainmentError, match="the transaction has ended"):
+        changes.run(["true"])
+    # And what ran in it has a result.
+    result = busy.wait()
+    assert [violation.kind for violation in result.violations] == ["warden-lost"]
+
+
+def test_a_warden_is_closed_once(held: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    warden = held._pool.acquire()
+    use_room = type(warden).use_room
+
+    def meanwhile(self: object) -> None:
+        monkeypatch.undo()
+        use_room(warden)
+        other = threading.Thread(target=warden.close)
+        other.start()
+        # It waits until this one is done.
+        other.join(0.05)
+
+    monkeypatch.setattr(type(warden), "use_room", meanwhile)
+    pidfd = warden.pidfd
+    warden.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(pidfd)
+    assert warden.pidfd == -1
+
+
+def test_who_takes_what_the_kernel_refused_waits_for_another_who_does() -> None:
+    ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    ours.setblocking(False)
+    listener = Listener(ours)
+    with ThreadPoolExecutor(THREADS) as pool, theirs:
+        taken = [pool.submit(listener.take, 1, 0.0, expected=True) for _ in range(4 * THREADS)]
+        assert {future.result() for future in taken} == {()}
+    listener.close()
+
+
+def test_a_command_that_ends_after_its_sandbox_leaves_nothing_open(
+    open_sandbox: Callable[..., Sandbox], project: Path
+) -> None:
+    (project / "a" / "b").mkdir(parents=True)
+    box = open_sandbox()
+    before = listening()
+    for _ in range(4):
+        box.run(["true"])
+    running = box.start(["sleep", unique_seconds()])
+    box.close()
+    running.wait()
+    del running
+    assert listening() == before
+
+
+def test_the_first_commands_all_have_the_variables_of_what_holds_them(
+    open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/var/tmp")
+    box = open_sandbox(containment=Containment(network=("example.org:443",)))
+    vet = Recall.vet
+    others: list[bytes] = []
+
+    def meanwhile(*about: object) -> object:
+        if not others:
+            others.append(b"")
+            # Another thread is the first to be let in, after this one has looked at the environment.
+            others.append(box.run("echo $TMPDIR $HTTP_PROXY", shell=True).stdout)
+        return vet(*about)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Recall, "vet", meanwhile)
+    assert box.run("echo $TMPDIR $HTTP_PROXY", shell=True).stdout == others[1]
+    assert others[1].startswith(b"/tmp http://")
+
+
+def test_one_who_is_called_before_they_wait_does_not_wait() -> None:
+    async def scene() -> float:
+        crowd = Crowd(asyncio.get_running_loop())
+        called = crowd.called
+        caller = threading.Thread(target=crowd.call)
+        caller.start()
+        caller.join()
+        begun = time.monotonic()
+        await crowd.wait(DEADLINE_SECONDS, called)
+        return time.monotonic() - begun
+
+    assert asyncio.run(scene()) < DEADLINE_SECONDS / 2
+
+
+def test_transactions_that_begin_at_once_have_one_workshop(held: Sandbox) -> None:
+    together = threading.Barrier(4)
+
+    def begin() -> object:
+        together.wait(DEADLINE_SECONDS)
+        return held.transaction()
+
+    with ThreadPoolExecutor(4) as pool:
+        begun = [future.result() for future in [pool.submit(begin) for _ in range(4)]]
+    assert len({id(one._workshop) for one in begun}) == 1  # type: ignore[attr-defined]
+    for one in begun:
+        one.discard()  # type: ignore[attr-defined]

@@ -1,0 +1,104 @@
+"""The blocks of a page: what stands in its fences, and what is said about each. Reads text, runs nothing.
+
+A block is run, loaded or parsed by its language, and written to a file where it has a title. One that cannot be run has a line
+`<!-- not run: REASON -->` above it, and the reason is one of REASONS.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+REASONS = {
+    "host": "needs the program of an agent's maker",
+    "network": "fetches from a package registry",
+    "terminal": "a person answers at a terminal",
+    "framework": "needs a framework of its own: make test-frameworks runs what it shows",
+    "clone": "is for a clone of the repository, and takes minutes",
+    "machine": "shows a machine that lacks something",
+    "server": "serves until it is stopped",
+    "replayed": "has a test of its own, which is named",
+}
+LANGUAGES = ("console", "python", "toml", "json", "jsonl", "yaml", "js", "text")
+FENCE = re.compile(
+    r"^(?P<indent> *)(?P<ticks>```+)(?P<language>\w*)(?P<rest>[^\n]*)\n(?P<text>.*?)^(?P=indent)(?P=ticks)$",
+    re.MULTILINE | re.DOTALL,
+)
+MARK = re.compile(r"<!-- not run: (\w+)(?:, ([^ ]+))? -->\n\s*\Z")
+OUTPUT = re.compile(r"<!-- output -->\n\s*\Z")
+TITLE = re.compile(r' title="([^"]+)"')
+
+
+class Block(NamedTuple):
+    """One fence of a page."""
+
+    line: int
+    language: str
+    title: str
+    text: str
+    reason: str  # why it is not run, or empty
+    detail: str
+    is_output: bool  # of the program above it
+
+
+def blocks(text: str) -> list[Block]:
+    """Return the fences of a page in their order."""
+    made = []
+    for found in FENCE.finditer(text):
+        above = text[: found.start()]
+        mark = MARK.search(above)
+        title = TITLE.search(found["rest"])
+        width = len(found["indent"])
+        body = "".join(line[width:] if line.strip() else line for line in found["text"].splitlines(keepends=True))
+        made.append(
+            Block(
+                above.count("\n") + 1,
+                found["language"],
+                title[1] if title else "",
+                body,
+                mark[1] if mark else "",
+                (mark[2] or "") if mark else "",
+                bool(OUTPUT.search(above)),
+            )
+        )
+    return made
+
+
+def without_blocks(text: str) -> str:
+    """Return the prose alone."""
+    return FENCE.sub("", text)
+
+
+def commands(text: str) -> Iterator[tuple[str, str]]:
+    """Return each command of a console block with what is shown below it; a line with `> ` goes on with its command."""
+    command, shown = "", ""
+    for line in text.splitlines(keepends=True):
+        if line.startswith("$ "):
+            if command:
+                yield command, shown
+            command, shown = line[2:], ""
+        elif line.startswith("> ") and command.endswith(("\\\n", "'\n", '"\n')) and not shown:
+            command += line[2:]
+        else:
+            shown += line
+    if command:
+        yield command, shown
+
+
+def fits(shown: str, printed: str) -> bool:
+    """Say whether what was printed is what a page shows: `…` is any text in a line, and alone any lines."""
+    wanted = ""
+    for line in shown.rstrip().splitlines():
+        if line.strip() == "…":
+            wanted += r"(?:[^\n]*\n)*?"
+        else:
+            wanted += r"[^\n]*?".join(re.escape(part) for part in line.rstrip().split("…")) + r"[ \t]*\n"
+    return re.fullmatch(wanted + r"\s*", printed.rstrip() + "\n") is not None
+
+
+def pages(root: Path) -> list[Path]:
+    """Return every page whose blocks are run: those that are made from the code are checked where they are made."""
+    made = (root / "docs" / "rules", root / "docs" / "reference")
+    found = [path for path in sorted((root / "docs").rglob("*.md")) if not any(path.is_relative_to(p) for p in made)]
+    found.remove(root / "docs" / "examples.md")  # made too; tests/repository/test_examples.py runs what it shows
+    return [root / "README.md", root / "SECURITY.md", root / "CONTRIBUTING.md", *found]

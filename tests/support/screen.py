@@ -1,0 +1,81 @@
+"""A terminal of a test's own, and a program in it."""
+
+import fcntl
+import os
+import select
+import signal
+import struct
+import termios
+import time
+from pathlib import Path
+
+from observe import DEADLINE_SECONDS
+
+from corral.apps.cli.prompt import AGENT_VARIABLES
+
+
+class Screen:
+    """A terminal of the test's own, and a program in it."""
+
+    def __init__(
+        self, command: list[str], cwd: Path, rows: int = 24, columns: int = 80, environ: dict[str, str] | None = None
+    ) -> None:
+        self.outer, self.inner = os.openpty()
+        self.seen = b""
+        self.resize(rows, columns)
+        self.before = termios.tcgetattr(self.inner)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(self.outer)
+                os.login_tty(self.inner)
+                os.chdir(cwd)
+                unwanted = ("COLUMNS", "LINES", "NO_COLOR", *AGENT_VARIABLES)
+                env = {name: value for name, value in os.environ.items() if name not in unwanted}
+                os.execvpe(command[0], command, env | {"TERM": "xterm", "PS1": "outer> "} | (environ or {}))
+            finally:
+                os._exit(99)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.outer, keys)
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.outer, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def until(self, text: bytes) -> bytes:
+        """Read until a text appears, and return all up to it."""
+        give_up_at = time.monotonic() + DEADLINE_SECONDS
+        while text not in self.seen:
+            assert time.monotonic() < give_up_at, f"{text!r} never came, but {self.seen!r}"
+            self.read(0.1)
+        before, _, self.seen = self.seen.partition(text)
+        return before + text
+
+    def read(self, seconds: float) -> None:
+        if select.select([self.outer], [], [], seconds)[0]:
+            self.seen += os.read(self.outer, 65536)
+
+    def status(self) -> int:
+        """Wait for the end, and return the exit code."""
+        give_up_at = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            self.read(0.01)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.pid = 0
+                self.read(0)
+                return os.waitstatus_to_exitcode(status)
+            assert time.monotonic() < give_up_at, f"it never ended; {self.seen!r}"
+
+    def settings(self) -> list[object]:
+        return termios.tcgetattr(self.inner)
+
+    def is_raw(self) -> bool:
+        return not termios.tcgetattr(self.inner)[3] & termios.ICANON
+
+    def close(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.outer)
+        os.close(self.inner)
