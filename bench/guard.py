@@ -13,7 +13,7 @@ from bench._turns import Options, timing
 from bench.accuracy import cases
 from corral import SandboxConfig
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.rules.compiler import read_tables
 from corral.guard.shell.grammar import make_parser
 from corral.model.call import Call

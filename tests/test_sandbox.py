@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from observe import alive, children, descriptors, eventually, unique_seconds
 
 from corral import (
     Containment,
@@ -23,7 +24,6 @@ from corral import (
 )
 from corral.guard.rules.loader import effects, profile_named
 from corral.model.call import Call
-from observe import alive, children, descriptors, eventually, unique_seconds
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from corral import SandboxConfig
 from corral.guard.evaluate import _vet, trace
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.rules.compiler import read_tables
 from corral.model.call import Call
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.apps.rule_pages import MAX_EXAMPLES, SHAPES, Page, met_by, page_of
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.rules.compiler import read_tables
 from corral.guard.rules.loader import profile_named
 from corral.model.call import Axis, Call

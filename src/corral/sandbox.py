@@ -10,7 +10,7 @@ import time
 
 from corral.containment.plan import Holding, unmet
 from corral.guard.cache import Recall
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Call, Decision, Launch, Verdict
 from corral.model.errors import ContainmentError
 from corral.model.result import SandboxResult
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from typing import Any, Self
 
-    from corral.guard.host import Shown
+    from corral.guard.machine import Shown
     from corral.runtime.batch import Batch
     from corral.runtime.capture import Capture
     from corral.runtime.driver import OnResult

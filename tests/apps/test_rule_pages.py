@@ -7,7 +7,7 @@ import pytest
 
 from corral.apps.rule_pages import EXAMPLES_PROFILE, SHAPES, Page, page_of, rule_ids
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.rules.compiler import read_tables
 from corral.model.call import Call
 from corral.policy.config import SandboxConfig

@@ -18,7 +18,7 @@ from corral.audit.audit_log import MAX_READ, MAX_TEXT, Log, directory
 from corral.audit.ledger import LOG, MAX_LINE_BYTES
 from corral.audit.query import verify
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.model.call import Call, Decision, Usage, Verdict, Violation
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "audit.schema.json").read_text())

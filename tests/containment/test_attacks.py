@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from attempt import attempt, works_uncontained
+from observe import children, unique_seconds
 
 from corral import Containment, Limits, Sandbox
-from observe import children, unique_seconds
 
 FILES = {
     "read a file outside": "return open(facts['secret']).read() == 'canary'",

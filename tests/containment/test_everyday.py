@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from observe import eventually
 
 from corral import Containment, Sandbox, SandboxConfig, SandboxResult
-from observe import eventually
 
 PYTHON = sys._base_executable
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from corral import SandboxConfig
 from corral.guard.cache import MAX_VERDICTS, Recall
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.model.call import Call
 
 COMMANDS = [
@@ -120,7 +120,7 @@ def test_where_a_program_of_the_system_lies_is_asked_again_after_a_second(
         return place[0]
 
     monkeypatch.setattr("corral.guard.cache.monotonic", lambda: now[0])
-    monkeypatch.setattr("corral.guard.host.real_path", look)
+    monkeypatch.setattr("corral.guard.machine.real_path", look)
     recall, machine = Recall(config), Machine.of(config)
     first = recall.vet(Call(("/bin/true",)), machine)
     asked.clear()
@@ -142,7 +142,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         paths.append(path)
         return "/usr/bin/true"
 
-    monkeypatch.setattr("corral.guard.host.real_path", look)
+    monkeypatch.setattr("corral.guard.machine.real_path", look)
     return paths
 
 

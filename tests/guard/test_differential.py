@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corral.guard.evaluate import acts_of
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.shell.braces import HOLE
 from corral.guard.shell.expansion import NUMBER
 from corral.model.call import Call

@@ -12,7 +12,7 @@ from machines import environment
 
 from corral import Axis, Decision, SandboxConfig
 from corral.guard.evaluate import trace, vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.model.call import Call
 
 ROOT = "/usr/share"  # a place that is neither scratch nor a home, wherever the tests are

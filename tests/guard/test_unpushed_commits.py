@@ -11,7 +11,7 @@ import pytest
 from corral import Decision, SandboxConfig
 from corral.guard.cache import Recall
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.model.call import Call
 
 if TYPE_CHECKING:

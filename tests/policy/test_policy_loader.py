@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from corral._lib.netnames import Grants
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.rules.loader import effects, group_names, profile_named, profile_names
 from corral.model.call import Call, Decision
 from corral.model.errors import PolicyError

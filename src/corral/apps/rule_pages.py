@@ -6,7 +6,7 @@ from functools import cache
 
 from corral._lib.records import Record, frozen
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.rules.compiler import read_tables
 from corral.guard.rules.loader import DEFAULT_DENYLIST, effects, group, profile_named, profile_names, row
 from corral.model.call import Call

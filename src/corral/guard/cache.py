@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import monotonic
 
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine, Witness
+from corral.guard.machine import Machine, Witness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from corral.guard.analysis.scope import Frame, PastLimit, Scope
 from corral.guard.analysis.walker import Walker
 from corral.guard.axes import arguments, executable, paths, structure
 from corral.guard.axes.findings import AXIS_OF
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.shell.expansion import Word
 from corral.guard.shell.parser import Script
 from corral.model.call import Axis, Call, Decision, Effect, Finding, Step, Verdict

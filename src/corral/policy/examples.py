@@ -8,7 +8,7 @@ from __future__ import annotations
 from corral._lib.records import Record, frozen
 from corral.guard.axes import owner_rules
 from corral.guard.evaluate import acts_of, vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.rules.loader import Profile, default_denylist
 from corral.model.call import Call, Decision
 from corral.policy.config import SandboxConfig

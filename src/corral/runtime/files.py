@@ -6,14 +6,14 @@ import os
 import stat
 from errno import EACCES, EISDIR
 
-from corral.guard.host import host_path, resolve_as_shown
+from corral.guard.machine import host_path, resolve_as_shown
 from corral.guard.path_zones import inside, place_of
 from corral.guard.rules.loader import effects
 from corral.model.call import Decision
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.guard.host import Shown
+    from corral.guard.machine import Shown
     from corral.policy.config import SandboxConfig
 
 # The places inside a project that the profile may close, and the effect that it decides on.

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from corral.guard.host import Shown
+    from corral.guard.machine import Shown
     from corral.policy.config import SandboxConfig
     from corral.runtime.capture import Captured
 

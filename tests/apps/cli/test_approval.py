@@ -20,7 +20,7 @@ from corral._lib.terminal import DECEIVING, Terminal
 from corral.apps.cli.approval_prompt import question
 from corral.apps.cli.prompt import AGENT_VARIABLES
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.model.call import Call
 
 CORRAL = (sys.executable, "-m", "corral")

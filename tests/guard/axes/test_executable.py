@@ -7,7 +7,7 @@ import pytest
 from corral import DEFAULT_DENYLIST, Decision, SandboxConfig
 from corral.axes import _check_executable_denylist
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.model.call import Axis, Call
 
 ALLOWED = {

@@ -5,7 +5,7 @@ import pytest
 from corral import SandboxConfig
 from corral.guard.axes import owner_rules
 from corral.guard.evaluate import acts_of, vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.model.call import Axis, Call, Decision
 from corral.policy.examples import config_of
 from corral.policy.parser import parse

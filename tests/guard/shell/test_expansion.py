@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.guard.evaluate import acts_of
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.shell.expansion import ansi_c
 from corral.model.call import Call
 

@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hosting import PACKAGE, Owner
 
 from corral.policy import user_dirs
-from hosting import PACKAGE, Owner
 
 SHOW = """
 for line in open("/proc/self/mountinfo"):

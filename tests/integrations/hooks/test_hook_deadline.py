@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from hosting import DEADLINE_SECONDS, HOSTS, PROGRAM, PYTHON, Owner, dependencies, payload, refuses
 
 KILOBYTE = 1000

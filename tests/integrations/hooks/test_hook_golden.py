@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from hosting import HOSTS, Owner
 
 GOLDEN = Path(__file__).parent / "golden"

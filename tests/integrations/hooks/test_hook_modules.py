@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from hosting import DEADLINE_SECONDS, PACKAGE, PROGRAM, PYTHON, Owner, dependencies
 
 # What the interpreter has loaded before it runs anything differs between versions, and is measured in what runs nothing.
@@ -78,7 +77,7 @@ OURS = {
     "guard.axes.paths",
     "guard.axes.structure",
     "guard.evaluate",
-    "guard.host",
+    "guard.machine",
     "guard.path_zones",
     "guard.rules",
     "guard.rules.loader",

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hosting import HOSTS, Owner, payload
 
 from corral.integrations.hooks.hosts import claude
-from hosting import HOSTS, Owner, payload
 
 ENVELOPES = Path(__file__).with_name("envelopes.json")
 COMMANDS = {"allow": "git status", "ask": "git reset --hard @~1", "deny": "sudo id"}

@@ -7,10 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hosting import DEADLINE_SECONDS, Owner
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
-
-from hosting import DEADLINE_SECONDS, Owner
 
 SHELLS = ("bash", "sh", "zsh")
 # As Claude Code does it: by eval, and then where the shell is now.

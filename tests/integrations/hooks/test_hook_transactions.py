@@ -5,7 +5,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from hosting import DEADLINE_SECONDS, Owner
 
 TRY = '[containment]\ndestructive = "try"\n'

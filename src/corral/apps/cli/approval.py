@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from corral._lib.terminal import Terminal
-    from corral.guard.host import Machine
+    from corral.guard.machine import Machine
     from corral.model.call import Call, Verdict
     from corral.policy.config import SandboxConfig
 

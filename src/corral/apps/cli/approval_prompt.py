@@ -16,7 +16,7 @@ from corral.policy.approvals import APPROVAL_SECONDS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral._lib.terminal import Terminal
-    from corral.guard.host import Machine
+    from corral.guard.machine import Machine
     from corral.model.call import Call, Verdict
     from corral.policy.approvals import Approval
     from corral.policy.config import Containment, SandboxConfig

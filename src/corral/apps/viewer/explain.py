@@ -7,7 +7,7 @@ import os
 from corral.audit.render_log import call_of
 from corral.containment.filesystem.persistent_scratch import temporary
 from corral.guard.evaluate import trace, vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.rules.loader import effects, profile_names
 from corral.model.errors import CorralError
 from corral.model.render_result import Reasoning

@@ -351,7 +351,7 @@ class Reader(Slots):
             self.walker.note_written(file, self.act.cwds)
 
     def _unpushed(self, word: Word) -> bool:
-        from corral.guard.analysis.host_facts import unpushed  # noqa: PLC0415  only for a command that would replace commits
+        from corral.guard.analysis.machine_facts import unpushed  # noqa: PLC0415  only for a command that would replace commits
 
         return unpushed(self, word)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from corral.guard.host import Machine
+    from corral.guard.machine import Machine
     from corral.guard.shell.expansion import Value
 
     Node = Any

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from corral.guard.analysis.command import Act
-    from corral.guard.host import Machine
+    from corral.guard.machine import Machine
     from corral.guard.shell.expansion import Word
     from corral.policy.config import SandboxConfig
 

@@ -6,7 +6,7 @@ import os
 
 from corral.guard.axes import structure
 from corral.guard.evaluate import acts_of
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.path_zones import inside
 from corral.guard.shell.braces import HOLE
 from corral.guard.shell.expansion import NUMBER

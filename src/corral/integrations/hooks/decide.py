@@ -8,7 +8,7 @@ import sys
 from corral._lib.quoting import joined, quoted
 from corral.audit import audit_log
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.integrations.hooks.protocol import READ, SHELL, Answer, Asked
 from corral.model.call import Call, Decision
 from corral.model.errors import AuditError, PolicyError

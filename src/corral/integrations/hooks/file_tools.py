@@ -6,7 +6,7 @@ import os
 
 from corral._lib.terminal import visible
 from corral.guard.axes.paths import place_keys
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.guard.path_zones import inside, is_credentials
 from corral.guard.rules.loader import effects, places
 from corral.integrations.hooks.protocol import WILD, WRITE, Answer, Asked

@@ -9,7 +9,7 @@ from corral._lib.terminal import terminal_of, visible
 from corral.audit.audit_log import Log
 from corral.containment.filesystem.persistent_scratch import temporary
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.model.call import Call
 from corral.model.errors import AuditError, PolicyError
 from corral.model.render_result import CHECK_STATUS, json_text, verdict_text

@@ -13,7 +13,7 @@ from corral.audit.audit_log import directory
 from corral.audit.query import Wish
 from corral.audit.render_log import Table, call_of, entry_lines
 from corral.guard.evaluate import vet
-from corral.guard.host import Machine
+from corral.guard.machine import Machine
 from corral.model.errors import CorralError
 from corral.model.render_result import FAILURE_STATUS, json_text, verdict_text
 from corral.policy.loader import load

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from observe import descriptors
 
-from corral.guard.host import real_path
+from corral.guard.machine import real_path
 
 NAMES = ["file", "folder", "link", "up", "loop", "dangling", "absolute", "odd (deleted)", ".", "..", "", "nothing"]
 
