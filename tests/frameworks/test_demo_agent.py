@@ -100,8 +100,8 @@ def test_the_owners_log_has_every_call_and_every_ruling_and_is_whole(told: dict[
     assert told["log"] == {"lines": 2 * len(told["steps"]) + 1, "problems": []}
 
 
-def test_the_readme_shows_what_one_sees(tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+def test_the_page_shows_what_the_demo_prints(tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "docs" / "agent-demo.md").read_text()
     (shown,) = re.findall(r"```text\n( 6  .*?)```", readme, re.DOTALL)
     seen = TIMES.sub("N ms", demo(tmp_path, COLUMNS="100").stderr)
     for part in TIMES.sub("N ms", shown).split("…\n"):
