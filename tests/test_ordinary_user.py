@@ -191,7 +191,7 @@ def test_what_cannot_be_killed_is_reported_and_does_not_hold_the_run(shelf: Path
     become_root = "import os, sys, time; os.setuid(0); time.sleep(float(sys.argv[1]))"
     code = f"""
 from corral import Containment, Sandbox, SandboxConfig
-from corral.runtime.request import start
+from corral.runtime.dispatch import start
 from corral.model.call import Call, Launch, Verdict
 with Sandbox(SandboxConfig({str(shelf / "home")!r}, containment=Containment(backend="none"))) as box:
     launch = Launch({str(stubborn)!r}, ("stubborn", "-c", {become_root!r}, {seconds!r}), "/", {{}}, None, 1.2)

@@ -13,7 +13,7 @@ from corral.apps.cli.help import EXIT_CODES, GROUPS, USAGE, VERBS
 from corral.policy.config import SandboxConfig
 from corral.policy.json_schema import schema
 from corral.policy.parser import RULE_KEYS
-from corral.policy.settings import FIELDS, KEYS, LISTS
+from corral.policy.settings import CONFIG_FIELDS, LIST_KINDS, SETTINGS
 
 SCHEMAS = Path(corral.__file__).parent / "model" / "schemas"
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -117,15 +117,15 @@ def _default(key: str) -> str:
     if key == "containment.scratch":
         return '"project"'
     value: Any = SandboxConfig(os.sep + "usr")
-    for name in FIELDS.get(key, key).split("."):
+    for name in CONFIG_FIELDS.get(key, key).split("."):
         value = getattr(value, name)
-    if KEYS[key].kind in LISTS:
+    if SETTINGS[key].kind in LIST_KINDS:
         return "[]"
     return json.dumps(0 if value is None else value)
 
 
 def _tighter(key: str) -> str:
-    row = KEYS[key]
+    row = SETTINGS[key]
     if row.tighter != "rank":
         return TIGHTER[row.tighter]
     if row.equal:
@@ -138,7 +138,7 @@ def _word(value: Any) -> str:
 
 
 def _takes(key: str) -> str:
-    row = KEYS[key]
+    row = SETTINGS[key]
     if row.kind in KINDS:
         return KINDS[row.kind]
     return ", ".join(f"`{json.dumps(choice)}`" for choice in row.choices)
@@ -154,7 +154,7 @@ def policy_page() -> str:
         "| key | meaning | takes | built in | tighter is |",
         "|---|---|---|---|---|",
     ]
-    for key, row in KEYS.items():
+    for key, row in SETTINGS.items():
         lines.append(f"| `{key}` | {_cell(row.what)} | {_cell(_takes(key))} | `{_default(key)}` | {_tighter(key)} |")
     lines += [
         "\n`[effects]` and `[groups]` take the names in [Rules](../rules.md), each with `allow`, `ask` or `deny`.\n",

@@ -5,7 +5,7 @@ from collections import defaultdict
 from functools import cache
 from typing import Any
 
-from corral.apps.rule_pages import MAX_EXAMPLES, SHAPES, Page, met_by, page_of
+from corral.apps.rule_pages import MAX_EXAMPLES, SHAPES, Page, page_of, rules_met_by
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.guard.rules.compiler import read_tables
@@ -171,7 +171,7 @@ def effect_page(page: str, key: str, data: dict[str, str], found: list[str], com
 def _met_by_name(row: dict[str, Any]) -> list[str]:
     """Return the first example of a row that is refused for its name, if there is one."""
     ids = {f"name-{name.removesuffix('.*')}" for name in row.get("names", [row["id"]])}
-    return next(([text] for text in row.get("deny", ()) if ids & met_by(text)), [])
+    return next(([text] for text in row.get("deny", ()) if ids & rules_met_by(text)), [])
 
 
 def group_page(key: str, data: dict[str, str], rows: dict[str, dict[str, Any]]) -> str:

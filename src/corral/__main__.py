@@ -13,9 +13,9 @@ if not __package__:
     if pins:
         import os
 
-        from corral.policy.user_dirs import pin
+        from corral.policy.user_dirs import apply_directory_options
 
-        pin(pins, os.environ)
+        apply_directory_options(pins, os.environ)
 
 from corral.apps.cli import main
 

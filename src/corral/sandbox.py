@@ -8,19 +8,19 @@ from __future__ import annotations
 import os
 import time
 
-from corral.containment.plan import Holding, unmet
-from corral.guard.cache import Recall
+from corral.containment.state import ContainmentState, unmet_requirement
+from corral.guard.cache import VerdictCache
 from corral.guard.machine import Machine
 from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Call, Decision, Launch, Verdict
 from corral.model.errors import ContainmentError
 from corral.model.result import SandboxResult
 from corral.policy.config import SandboxConfig
-from corral.runtime import files, request
+from corral.runtime import dispatch, files
 from corral.runtime.call_arguments import call_of, input_of, timeout_of
 from corral.runtime.environment import HostEnvironment
 from corral.runtime.handle import Finished
-from corral.runtime.launch import Failure, plan
-from corral.runtime.outcome import facts_of
+from corral.runtime.launch import LaunchFailure, plan
+from corral.runtime.outcome import call_fields
 from corral.runtime.pool import Pool
 from corral.runtime.streams import checked_size
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from corral.runtime.driver import OnResult
     from corral.runtime.executor import Executor
     from corral.runtime.handle import Handle
-    from corral.runtime.processes import Warden
+    from corral.runtime.processes import WardenClient
     from corral.runtime.waiters import OnOutput
     from corral.transactions.apply import Applied
     from corral.transactions.spares import Workshop
@@ -69,8 +69,8 @@ class Sandbox:
         self.on_result = on_result
         self._environment = HostEnvironment(self.config.env_allowlist)
         self._seen: tuple[dict[str, str], Machine] = ({}, Machine.of(self.config))
-        self._recall = Recall(self.config)
-        self._holding = Holding(self.config)
+        self._recall = VerdictCache(self.config)
+        self._holding = ContainmentState(self.config)
         traffic = self._holding.traffic
         self._pool = Pool(
             self._holding.plan,
@@ -81,7 +81,7 @@ class Sandbox:
             generation=self._holding.generation,
         )
         self._workshop: Workshop | None = None
-        self._within: tuple[SandboxConfig, Recall] | None = None  # by what the calls of transactions are judged
+        self._within: tuple[SandboxConfig, VerdictCache] | None = None  # by what the calls of transactions are judged
         self._admitted_in = 0
 
     def check(
@@ -184,7 +184,7 @@ class Sandbox:
             if warden is not None:
                 self._pool.release(warden)
             return self._unplanned(call, verdict, planned)
-        return request.start(
+        return dispatch.start(
             self._pool,
             planned,
             self.config,
@@ -233,7 +233,7 @@ class Sandbox:
         if not isinstance(planned, Launch):
             self._pool.release(warden)
             return self._unplanned(call, verdict, planned)
-        return request.start(
+        return dispatch.start(
             self._pool,
             planned,
             self.config,
@@ -266,13 +266,13 @@ class Sandbox:
     def transaction(self) -> Transaction:
         """Begin a transaction: what its calls do to the project is kept apart until `apply`, and gone without."""
         from corral.transactions.spares import Workshop  # noqa: PLC0415  as above
-        from corral.transactions.transaction import Transaction, judged_as  # noqa: PLC0415  most sandboxes have none
+        from corral.transactions.transaction import Transaction, transaction_config  # noqa: PLC0415  most sandboxes have none
 
         if self._within is None:
-            config = judged_as(self.config)
-            self._within = config, Recall(config)
+            config = transaction_config(self.config)
+            self._within = config, VerdictCache(config)
 
-        why = self._holding.why_not_here()
+        why = self._holding.project_error()
         if why:
             raise ContainmentError(why)
         with self._holding.renewal:
@@ -327,9 +327,9 @@ class Sandbox:
     def _spill(self) -> Callable[[], Capture] | None:
         if self.config.output.spill_bytes is None:
             return None
-        from corral.runtime.spill_file import Shelf  # noqa: PLC0415  most sandboxes save nothing
+        from corral.runtime.spill_file import SpillDirectory  # noqa: PLC0415  most sandboxes save nothing
 
-        return Shelf(self.config, self.config.output.spill_bytes, self._holding.shown).capture
+        return SpillDirectory(self.config, self.config.output.spill_bytes, self._holding.shown).capture
 
     def _scratch_for(self, path: str) -> Shown:
         """Return where the commands' own /tmp and home lie; those that a path may need are made."""
@@ -351,7 +351,9 @@ class Sandbox:
         """Return the result of a call that may not run, or that has no project to run in."""
         if refusal:
             return self._finished(self._denied(call, verdict, refusal))
-        return self._finished(self._unstarted(call, verdict, Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {why}\n")))
+        return self._finished(
+            self._unstarted(call, verdict, LaunchFailure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {why}\n"))
+        )
 
     def _renewed(self) -> str:
         """Make what holds the commands anew where what it protects was replaced outside; return why that cannot be, or nothing."""
@@ -360,7 +362,7 @@ class Sandbox:
         with self._holding.renewal:
             path = self._holding.replaced()  # once more: another thread may have made it anew meanwhile
             if path == self.config.project_root:
-                return self._holding.why_not_here() or f"{path} was replaced; try again, or make a new sandbox"
+                return self._holding.project_error() or f"{path} was replaced; try again, or make a new sandbox"
             if not path or self._pool.transaction is not None:  # what a transaction writes there is never applied
                 return ""
             if self._pool.is_busy() or (self._workshop is not None and self._workshop.is_open()):
@@ -378,16 +380,16 @@ class Sandbox:
             self._admitted_in = 0
             return ""
 
-    def _unplanned(self, call: Call, verdict: Verdict, why: Failure) -> Handle:
+    def _unplanned(self, call: Call, verdict: Verdict, why: LaunchFailure) -> Handle:
         """Return the result of a call that cannot start."""
         if why.exit_code == DENIED_EXIT_CODE:
             return self._finished(self._denied(call, verdict, why.message))
         return self._finished(self._unstarted(call, verdict, why))
 
-    def _admit(self, warden: Warden) -> None:
+    def _admit(self, warden: WardenClient) -> None:
         """Look at what holds the commands, and refuse to run where that is less than the config demands."""
         status = warden.backend, warden.enforcement, warden.missing_layers
-        demand = unmet(self.config, *status)
+        demand = unmet_requirement(self.config, *status)
         if demand:
             warden.close()
             self._pool.retire()
@@ -439,7 +441,7 @@ class Sandbox:
     def _denied(self, call: Call, verdict: Verdict, reason: str) -> SandboxResult:
         return SandboxResult(**self._facts(call, verdict), exit_code=DENIED_EXIT_CODE, denied=True, reason=reason)
 
-    def _unstarted(self, call: Call, verdict: Verdict, why: Failure) -> SandboxResult:
+    def _unstarted(self, call: Call, verdict: Verdict, why: LaunchFailure) -> SandboxResult:
         said = why.message.encode("utf-8", "replace")
         facts = self._facts(call, verdict)
         return SandboxResult(**facts, exit_code=why.exit_code, stderr=said, stderr_bytes=len(said))
@@ -447,7 +449,7 @@ class Sandbox:
     def _facts(self, call: Call, verdict: Verdict) -> dict[str, Any]:
         root = self.config.project_root
         cwd = root if call.cwd is None else os.path.join(root, str(call.cwd))
-        facts = facts_of(call, verdict, cwd, os.urandom(ID_BYTES), time.time())
+        facts = call_fields(call, verdict, cwd, os.urandom(ID_BYTES), time.time())
         return facts | {"transaction": self._pool.transaction, "network": self.config.containment.reach}
 
 

@@ -6,10 +6,10 @@ import pickle
 
 import pytest
 
-from corral._lib.enums import Choice
+from corral._lib.enums import FastIntEnum
 
 
-class Size(Choice):
+class Size(FastIntEnum):
     """A choice with a text of its own."""
 
     SMALL = 0

@@ -7,11 +7,11 @@ import threading
 import pytest
 from observe import DEADLINE_SECONDS
 
-from corral._lib.fork_lock import OwnLock
+from corral._lib.fork_lock import ForkSafeLock
 
 
 def test_one_thread_has_it_at_a_time() -> None:
-    lock = OwnLock()
+    lock = ForkSafeLock()
     entered = threading.Event()
 
     def enter() -> None:
@@ -27,7 +27,7 @@ def test_one_thread_has_it_at_a_time() -> None:
 
 
 def test_it_is_given_back_by_an_error() -> None:
-    lock = OwnLock()
+    lock = ForkSafeLock()
     with pytest.raises(ValueError, match="x"), lock:
         raise ValueError("x")
     with lock:
@@ -35,7 +35,7 @@ def test_it_is_given_back_by_an_error() -> None:
 
 
 def test_a_fork_has_one_of_its_own() -> None:
-    lock = OwnLock()
+    lock = ForkSafeLock()
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral._lib.terminal import Terminal, clip, columns, pad, terminal_of, visible, wrap
+from corral._lib.terminal import Terminal, clip, columns, pad, printable, terminal_of, wrap
 
 
 class Stream(io.TextIOWrapper):
@@ -65,12 +65,12 @@ def test_signs_have_an_ascii_form() -> None:
     ],
 )
 def test_foreign_text_is_shown_and_does_nothing(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert printable(text) == shown
 
 
 @given(st.text(st.characters(codec=None)))
 def test_nothing_visible_can_move_the_cursor(text: str) -> None:
-    assert visible(text).isprintable()
+    assert printable(text).isprintable()
 
 
 @pytest.mark.parametrize(("text", "expected"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("", 0)])

@@ -10,12 +10,12 @@ from typing import Any
 import alone
 import pytest
 
-from corral.apps.cli.verbs.status import refusals
-from corral.apps.doctor.hooks import CANARY, REFUSED, calls_of, hook_checks
+from corral.apps.cli.verbs.status import recent_refusals
+from corral.apps.doctor.hook_checks import CANARY, REFUSED, hook_checks, probe_calls
 from corral.audit import audit_log, hook_trials, query
 from corral.audit.query import Wish
 from corral.integrations.hooks.install import apply, installed_hooks, plan_install
-from corral.integrations.hooks.registry import HOSTS, USER, run_by, settings_path
+from corral.integrations.hooks.registry import HOSTS, USER, settings_path, start_words
 
 NAMES = list(HOSTS)
 
@@ -52,9 +52,14 @@ def asked(home: Path, work: Path, **environ: str) -> None:
     host = HOSTS["claude"]
     environment = alone.environment(home, **environ)
     event, _, hook = installed_hooks(host, settings_path(host, USER, str(work), environment))[0]
-    payload = next(iter(calls_of("claude", event, str(work)).values()))
+    payload = next(iter(probe_calls("claude", event, str(work)).values()))
     done = subprocess.run(
-        run_by(hook), input=json.dumps(payload).encode(), env=environment, capture_output=True, check=False, timeout=60
+        start_words(hook),
+        input=json.dumps(payload).encode(),
+        env=environment,
+        capture_output=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 2
 
@@ -74,7 +79,7 @@ def test_what_doctor_tries_is_marked_and_left_out(name: str, home: Path, work: P
     assert entries(home) == []
     assert list(query.walk(log_of(home), Wish())) == []
     assert next(query.follow(log_of(home), Wish(), after=0)) is None
-    assert refusals(log_of(home), str(work)) == []
+    assert recent_refusals(log_of(home), str(work)) == []
     assert list(tickets(home).iterdir()) == []
 
 
@@ -83,7 +88,7 @@ def test_the_words_of_a_trial_hide_nothing(home: Path, work: Path) -> None:
     asked(home, work)
     (entry,) = entries(home)
     assert ("trial" in entry, entry["shell"]) == (False, f"{REFUSED}  # {CANARY}")
-    assert [call["command"] for call in refusals(log_of(home), str(work))] == [f"{REFUSED}  # {CANARY}"]
+    assert [call["command"] for call in recent_refusals(log_of(home), str(work))] == [f"{REFUSED}  # {CANARY}"]
 
 
 @pytest.mark.parametrize(

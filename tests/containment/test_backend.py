@@ -17,7 +17,7 @@ from corral import Containment, Limits, Sandbox
 from corral.containment.layers import LAYERS
 from corral.containment.processes.bubblewrap_init import NAMESPACES
 from corral.runtime.pool import Pool
-from corral.runtime.processes import Warden
+from corral.runtime.processes import WardenClient
 
 HOLDING = ("warden", "bubblewrap")
 MARKER = f"corral-contract-{os.getpid()}"
@@ -336,7 +336,7 @@ def ground(
 class LyingPool(Pool):
     """A backend that claims everything, and holds nothing."""
 
-    def _make(self) -> Warden:
+    def _make(self) -> WardenClient:
         warden = super()._make()
         warden.backend, warden.enforcement, warden.missing_layers = "lying", "full", ()
         return warden

@@ -19,7 +19,7 @@ from corral import Containment, Sandbox, SandboxConfig
 from corral.containment.kernel import landlock
 from corral.containment.kernel.syscalls import syscall
 from corral.containment.layers import LAYERS, downgrade, probe, wanted
-from corral.containment.plan import unmet
+from corral.containment.state import unmet_requirement
 
 ALL = tuple(LAYERS)
 
@@ -126,7 +126,7 @@ def test_a_probe_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_what_a_config_demands(
     tmp_path: Path, settings: dict[str, object], status: tuple[str, str, tuple[str, ...]], named: str
 ) -> None:
-    told = unmet(SandboxConfig(str(tmp_path), **settings), *status)  # type: ignore[arg-type]
+    told = unmet_requirement(SandboxConfig(str(tmp_path), **settings), *status)  # type: ignore[arg-type]
     assert told.startswith(named) if named else told == ""
     assert all(name in told for name in status[2]) or not named
 

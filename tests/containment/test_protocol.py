@@ -39,10 +39,10 @@ def test_the_end_is_an_empty_message(pair: tuple[socket, socket]) -> None:
 def test_a_message_that_was_cut_is_none_and_its_descriptors_are_closed(pair: tuple[socket, socket]) -> None:
     before = set(os.listdir("/proc/self/fd"))
     protocol.send(pair[0], b"x" * (protocol.RECEIVED[0] + 1), (0,))
-    with pytest.raises(protocol.WireError):
+    with pytest.raises(protocol.ProtocolError):
         protocol.receive(pair[1])
     pair[0].sendmsg([b"x"], [(SOL_SOCKET, SCM_RIGHTS, struct.pack("20i", *[0] * 20))])
-    with pytest.raises(protocol.WireError):
+    with pytest.raises(protocol.ProtocolError):
         protocol.receive(pair[1])
     assert set(os.listdir("/proc/self/fd")) == before
 
@@ -100,9 +100,9 @@ def test_ready_says_what_holds() -> None:
     "message", [b"", b"x", protocol.COUNT.pack(protocol.NEW, 3) + b"x", protocol.COUNT.pack(protocol.NEW, 3)]
 )
 def test_what_is_no_answer_is_an_error(message: bytes) -> None:
-    with pytest.raises(protocol.WireError):
+    with pytest.raises(protocol.ProtocolError):
         protocol.unpack_count(message, protocol.SWEEP)
-    with pytest.raises(protocol.WireError):
+    with pytest.raises(protocol.ProtocolError):
         protocol.unpack_ready(message)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral import SandboxConfig
-from corral.guard.cache import MAX_VERDICTS, Recall
+from corral.guard.cache import MAX_VERDICTS, VerdictCache
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.model.call import Call
@@ -66,7 +66,7 @@ def test_what_is_recalled_is_what_judging_again_says(
     try:
         config = SandboxConfig(root, profile=profile)
         machine = Machine.of(config)
-        recall = Recall(config)
+        recall = VerdictCache(config)
         for call, step in steps:
             for _ in range(2):
                 assert recall.vet(call, machine) == vet(call, config, machine)
@@ -83,14 +83,14 @@ def config(tmp_path: Path) -> SandboxConfig:
 
 
 def test_the_same_verdict_is_given_again(config: SandboxConfig) -> None:
-    recall, machine = Recall(config), Machine.of(config)
+    recall, machine = VerdictCache(config), Machine.of(config)
     first = recall.vet(Call(("cat", "a")), machine)
     assert first.allowed
     assert recall.vet(Call(("cat", "a")), machine) is first
 
 
 def test_a_file_that_became_a_link_outside_is_judged_again(config: SandboxConfig) -> None:
-    recall, machine = Recall(config), Machine.of(config)
+    recall, machine = VerdictCache(config), Machine.of(config)
     Path(config.project_root, "a").write_text("x")
     assert recall.vet(Call(("cat", "a")), machine).allowed
     Path(config.project_root, "a").unlink()
@@ -99,7 +99,7 @@ def test_a_file_that_became_a_link_outside_is_judged_again(config: SandboxConfig
 
 
 def test_a_text_for_the_shell_is_given_again_and_judged_again_when_its_files_change(config: SandboxConfig) -> None:
-    recall, machine = Recall(config), Machine.of(config)
+    recall, machine = VerdictCache(config), Machine.of(config)
     call = Call("cat a | wc -l", shell=True)
     first = recall.vet(call, machine)
     assert first.allowed
@@ -120,8 +120,8 @@ def test_where_a_program_of_the_system_lies_is_asked_again_after_a_second(
         return place[0]
 
     monkeypatch.setattr("corral.guard.cache.monotonic", lambda: now[0])
-    monkeypatch.setattr("corral.guard.machine.real_path", look)
-    recall, machine = Recall(config), Machine.of(config)
+    monkeypatch.setattr("corral.guard.machine.kernel_realpath", look)
+    recall, machine = VerdictCache(config), Machine.of(config)
     first = recall.vet(Call(("/bin/true",)), machine)
     asked.clear()
     now[0] += 0.9
@@ -142,13 +142,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         paths.append(path)
         return "/usr/bin/true"
 
-    monkeypatch.setattr("corral.guard.machine.real_path", look)
+    monkeypatch.setattr("corral.guard.machine.kernel_realpath", look)
     return paths
 
 
 def asks_again(config: SandboxConfig, path: str, asked: list[str]) -> bool:
     """Say whether a call that comes again asks where its program lies."""
-    recall, machine = Recall(config), Machine.of(config)
+    recall, machine = VerdictCache(config), Machine.of(config)
     recall.vet(Call((path,)), machine)
     asked.clear()
     recall.vet(Call((path,)), machine)
@@ -168,14 +168,14 @@ def test_a_system_that_commands_may_write_is_asked_each_time(asked: list[str]) -
 
 
 def test_another_machine_is_judged_again(config: SandboxConfig) -> None:
-    recall = Recall(config)
+    recall = VerdictCache(config)
     first = recall.vet(Call(("cat", "a")), Machine.of(config))
     assert recall.vet(Call(("cat", "a")), Machine.of(config)) is not first
 
 
 @pytest.mark.parametrize("argv", [("ls", 1), ("ls", ["a"]), ("ls", None), ["ls"], "ls", 3, ("ls", b"x")])
 def test_what_is_no_tuple_of_text_is_judged_each_time(config: SandboxConfig, argv: object) -> None:
-    recall, machine = Recall(config), Machine.of(config)
+    recall, machine = VerdictCache(config), Machine.of(config)
     for shell in (False, True):
         call = Call(argv, shell)  # type: ignore[arg-type]  # what callers may pass
         for _ in range(2):
@@ -183,13 +183,13 @@ def test_what_is_no_tuple_of_text_is_judged_each_time(config: SandboxConfig, arg
 
 
 def test_a_call_with_variables_is_judged_each_time(config: SandboxConfig) -> None:
-    recall, machine = Recall(config), Machine.of(config)
+    recall, machine = VerdictCache(config), Machine.of(config)
     assert recall.vet(Call(("ls",)), machine).allowed
     assert not recall.vet(Call(("ls",), env={"LD_PRELOAD": "./x.so"}), machine).allowed
 
 
 def test_memory_is_bounded(config: SandboxConfig) -> None:
-    recall, machine = Recall(config), Machine.of(config)
+    recall, machine = VerdictCache(config), Machine.of(config)
     for number in range(3 * MAX_VERDICTS):
         assert recall.vet(Call(("echo", str(number))), machine).allowed
     assert len(recall._known) <= MAX_VERDICTS

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corral.guard.evaluate import acts_of
+from corral.guard.evaluate import commands_of
 from corral.guard.machine import Machine
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import NUMBER
+from corral.guard.shell.expansion import NUMBER_HOLE
 from corral.model.call import Call
 
 pytestmark = pytest.mark.real
@@ -85,7 +85,9 @@ def pattern(words: list[Word]) -> re.Pattern[str]:
         else:
             pieces.append(
                 r"\x00"
-                + "".join(r"[^\x00]*" if c == HOLE else r"-?\d*" if c == NUMBER else re.escape(c) for c in word.text)
+                + "".join(
+                    r"[^\x00]*" if c == HOLE else r"-?\d*" if c == NUMBER_HOLE else re.escape(c) for c in word.text
+                )
             )
     return re.compile("".join(pieces) + r"\Z", re.DOTALL)
 
@@ -93,7 +95,7 @@ def pattern(words: list[Word]) -> re.Pattern[str]:
 def unjudged(script: str, sandpit: str) -> list[list[str]]:
     """Return what bash ran that the guard did not judge, unless the guard refuses the script anyway."""
     machine = Machine(f"{sandpit}/work", home="/home/nobody")
-    acts, complete = acts_of(Call(script, shell=True), machine)
+    acts, complete = commands_of(Call(script, shell=True), machine)
     if not complete or any(key in REFUSING for act in acts for key, _, _ in act.effects):
         return []
     patterns = [pattern(act.words) for act in acts if act.name]

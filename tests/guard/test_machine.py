@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from observe import descriptors
 
-from corral.guard.machine import real_path
+from corral.guard.machine import kernel_realpath
 
 NAMES = ["file", "folder", "link", "up", "loop", "dangling", "absolute", "odd (deleted)", ".", "..", "", "nothing"]
 
@@ -32,7 +32,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(st.lists(st.sampled_from(NAMES), max_size=6))
 def test_any_path_resolves_as_the_library_says(tree: Path, parts: list[str]) -> None:
     path = "/".join([str(tree), *parts])
-    assert real_path(path) == os.path.realpath(path)
+    assert kernel_realpath(path) == os.path.realpath(path)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_any_path_resolves_as_the_library_says(tree: Path, parts: list[str]) -> 
      "/etc/passwd/x", "/nonexistent", "/" + "x" * 300, "//etc//passwd", "/etc/../etc/./passwd"],
 )  # fmt: skip
 def test_the_systems_paths_resolve_as_the_library_says(path: str) -> None:
-    assert real_path(path) == os.path.realpath(path)
+    assert kernel_realpath(path) == os.path.realpath(path)
 
 
 def test_what_has_no_path_resolves_as_the_library_says(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_what_has_no_path_resolves_as_the_library_says(tmp_path: Path) -> None:
         reading, writing = os.pipe()
         for descriptor in (file.fileno(), reading):
             path = f"/proc/{os.getpid()}/fd/{descriptor}"
-            assert real_path(path) == os.path.realpath(path)
+            assert kernel_realpath(path) == os.path.realpath(path)
         os.close(reading)
         os.close(writing)
 
@@ -59,5 +59,5 @@ def test_what_has_no_path_resolves_as_the_library_says(tmp_path: Path) -> None:
 def test_resolving_leaves_no_descriptor(tree: Path) -> None:
     before = descriptors()
     for name in NAMES:
-        real_path(f"{tree}/{name}")
+        kernel_realpath(f"{tree}/{name}")
     assert descriptors() == before

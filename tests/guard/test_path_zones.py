@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.guard.path_zones import inside, is_credentials, is_program, is_standard, place_of
+from corral.guard.path_zones import classify_path, inside, is_credential_file, is_program, is_standard_device
 
 ROOT = "/work/proj"
 HOME = "/home/me"
@@ -23,7 +23,7 @@ PLACES = {
 
 @pytest.mark.parametrize(("path", "place"), PLACES.items())
 def test_a_path_has_its_place(path: str, place: str) -> None:
-    assert place_of(path, ROOT, HOME) == place
+    assert classify_path(path, ROOT, HOME) == place
 
 
 def test_inside_is_component_by_component() -> None:
@@ -40,7 +40,7 @@ def test_programs_of_the_system() -> None:
 
 
 def test_standard_devices_are_known_as_written() -> None:
-    assert [is_standard(p) for p in ("/dev/null", "/dev/../etc/shadow", "/dev/fd/1", "dev/null")] == [
+    assert [is_standard_device(p) for p in ("/dev/null", "/dev/../etc/shadow", "/dev/fd/1", "dev/null")] == [
         True,
         False,
         True,
@@ -49,20 +49,20 @@ def test_standard_devices_are_known_as_written() -> None:
 
 
 def test_credentials_stay_credentials_in_a_project_that_holds_the_home_directory() -> None:
-    assert [place_of(p, "/home", HOME) for p in ("/home/me/.ssh/id", "/home/me/x", "/home/me")] == [
+    assert [classify_path(p, "/home", HOME) for p in ("/home/me/.ssh/id", "/home/me/x", "/home/me")] == [
         "secret",
         "inside",
         "inside",
     ]
-    assert place_of("/home/me/.ssh/id", HOME, HOME) == "secret"
+    assert classify_path("/home/me/.ssh/id", HOME, HOME) == "secret"
 
 
 def test_a_glob_that_spells_a_credential_is_one() -> None:
     globs = (".e*", ".[e]nv", ".en?", "id_*", "*", "*.json", "src*", ".g*", ".env.example")
-    assert [is_credentials(g) for g in globs] == [True, True, True, True, False, False, False, True, False]
+    assert [is_credential_file(g) for g in globs] == [True, True, True, True, False, False, False, True, False]
 
 
 def test_credentials_in_a_home_directory_below_tmp_are_no_scratch() -> None:
-    assert place_of("/tmp/h/.ssh/id_rsa", "/tmp/p", "/tmp/h") == "secret"
-    assert place_of("/tmp/h/notes", "/tmp/p", "/tmp/h") == "scratch"
-    assert place_of("/tmp/other/.ssh/id_rsa", "/tmp/p", "/tmp/h") == "scratch"
+    assert classify_path("/tmp/h/.ssh/id_rsa", "/tmp/p", "/tmp/h") == "secret"
+    assert classify_path("/tmp/h/notes", "/tmp/p", "/tmp/h") == "scratch"
+    assert classify_path("/tmp/other/.ssh/id_rsa", "/tmp/p", "/tmp/h") == "scratch"

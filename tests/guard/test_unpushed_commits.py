@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from corral import Decision, SandboxConfig
-from corral.guard.cache import Recall
+from corral.guard.cache import VerdictCache
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.model.call import Call
@@ -316,7 +316,7 @@ def test_what_cannot_be_read_is_asked_about(tmp_path: Path, local: Repository) -
 def test_a_remembered_verdict_ends_with_the_push(pushed: Repository) -> None:
     pushed.commit()
     config = SandboxConfig(str(pushed.path), profile="workspace")
-    recall, machine, call = Recall(config), Machine.of(config), Call(AMEND, shell=True)
+    recall, machine, call = VerdictCache(config), Machine.of(config), Call(AMEND, shell=True)
     assert [recall.vet(call, machine).decision for _ in range(2)] == [ALLOW, ALLOW]
     pushed.git("push", "-q", "origin", "main")
     assert recall.vet(call, machine).decision is ASK

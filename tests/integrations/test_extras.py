@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.integrations.extras import MissingExtraError, install_command, missing
+from corral.integrations.extras import MissingExtraError, install_command, missing_extra
 
 PYTHON = "/home/me/tools/corral/bin/python"
 
@@ -38,7 +38,7 @@ def test_names_with_spaces_can_be_pasted(tmp_path: Path) -> None:
 
 
 def test_an_error_that_passes_two_integrations_is_one_sentence() -> None:
-    inner = missing("minisweagent", ModuleNotFoundError("No module named 'x'", name="x"))
+    inner = missing_extra("minisweagent", ModuleNotFoundError("No module named 'x'", name="x"))
     outer = MissingExtraError("corral demo agent", "demo", inner)
     assert (
         str(outer)
@@ -47,6 +47,6 @@ def test_an_error_that_passes_two_integrations_is_one_sentence() -> None:
 
 
 def test_another_version_is_said() -> None:
-    error = missing("mcp", ImportError("cannot import name 'MCPServer' from 'mcp.server'", name="mcp.server"))
+    error = missing_extra("mcp", ImportError("cannot import name 'MCPServer' from 'mcp.server'", name="mcp.server"))
     said = "corral[mcp] needs another version of mcp.server (cannot import name 'MCPServer' from 'mcp.server'). Run: "
     assert str(error) == said + install_command("mcp")

@@ -20,11 +20,11 @@ from corral.model.call import (
 )
 from corral.model.render_result import (
     CHECK_STATUS,
-    Reasoning,
+    Explanation,
     denial_text,
+    exit_status,
     explain_text,
     json_text,
-    process_status,
     step_lines,
     verdict_text,
     violation_text,
@@ -44,7 +44,7 @@ STEPS = (
     Step(0, "cat", "cat ../secret", (Effect("read-outside", "../secret", Decision.ASK),), 16, 13),
 )
 AXIS_OF = {"delete-inside": "path", "read-outside": "path", "code": "argv"}
-REASONING = Reasoning(CALL, VERDICT, STEPS, AXIS_OF, "strict", "/proj")
+REASONING = Explanation(CALL, VERDICT, STEPS, AXIS_OF, "strict", "/proj")
 PLAIN = Terminal(72)
 
 
@@ -64,7 +64,7 @@ def block(text: str) -> str:
     ],
 )
 def test_a_result_has_the_exit_code_of_the_process(result: SandboxResult, status: int) -> None:
-    assert process_status(result) == status
+    assert exit_status(result) == status
 
 
 def test_a_decision_has_the_exit_code_of_check() -> None:

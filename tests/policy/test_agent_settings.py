@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corral import Containment, Sandbox, SandboxConfig
-from corral.policy.agent_profiles import named, names
+from corral.policy.agent_profiles import agent_names, load_agent
 
 RUNS_LATER = {
     "aider": ".aider/oauth-keys.env",
@@ -24,7 +24,7 @@ def test_what_an_agent_would_run_outside_stays_as_it_is(
 ) -> None:
     home, project = tmp_path / "home", tmp_path / "project"
     project.mkdir()
-    settings = next(home / own for own in named(agent).settings if path.startswith(f"{own}/"))
+    settings = next(home / own for own in load_agent(agent).settings if path.startswith(f"{own}/"))
     for name in (home / path, settings / "plain"):
         name.parent.mkdir(parents=True, exist_ok=True)
         name.write_text("as it was\n")
@@ -66,13 +66,13 @@ def box_with(home: Path, *settings: Path) -> Sandbox:
 
 
 def settings_of(agent: str, home: Path) -> list[Path]:
-    made = [home / own for own in named(agent).settings]
+    made = [home / own for own in load_agent(agent).settings]
     for path in made:
         path.mkdir(parents=True, exist_ok=True)
     return made
 
 
-@pytest.mark.parametrize("agent", names())
+@pytest.mark.parametrize("agent", agent_names())
 def test_what_an_agent_would_run_outside_and_was_not_there_is_moved_away(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,10 +80,10 @@ def test_what_an_agent_would_run_outside_and_was_not_there_is_moved_away(
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     for settings in settings_of(agent, home):
-        planted = [settings / name for name in named(agent).kept]
+        planted = [settings / name for name in load_agent(agent).kept]
         with box_with(home, settings) as box:
             (home.parent / "project" / "plant").write_text(
-                f"for name in {' '.join(named(agent).kept)} plain/x; do mkdir -p {settings}/$name; echo x >{settings}/$name/x; done\n"
+                f"for name in {' '.join(load_agent(agent).kept)} plain/x; do mkdir -p {settings}/$name; echo x >{settings}/$name/x; done\n"
             )
             result = box.run(["sh", "plant"])
         assert (settings / "plain" / "x" / "x").exists(), result
@@ -108,14 +108,14 @@ def test_an_empty_directory_that_an_agent_makes_for_its_owner_stays(
     assert [v for v in result.violations if v.kind == "planted"] == []
 
 
-@pytest.mark.parametrize("agent", [name for name in names() if named(name).session])
+@pytest.mark.parametrize("agent", [name for name in agent_names() if load_agent(name).session])
 def test_what_another_of_the_agent_runs_from_is_each_runs_own(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     settings = settings_of(agent, home)
-    first, *others = [home / own for own in named(agent).session]
+    first, *others = [home / own for own in load_agent(agent).session]
     first.mkdir(parents=True, exist_ok=True)
     (first / "outside").write_text("as it was\n")
     lines = [f"ls {first}", *(f"echo forged >{path}/outside && cat {path}/outside" for path in (first, *others))]

@@ -37,7 +37,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def found(call: Call, config: SandboxConfig, environ: dict[str, str]) -> bool:
-    return approvals.find(call, vet(call, config), config, environ) is not None
+    return approvals.find_approval(call, vet(call, config), config, environ) is not None
 
 
 def approve(call: Call, config: SandboxConfig, environ: dict[str, str]) -> approvals.Approval:
@@ -47,13 +47,13 @@ def approve(call: Call, config: SandboxConfig, environ: dict[str, str]) -> appro
 def test_nothing_is_approved_by_itself(config: SandboxConfig, environ: dict[str, str]) -> None:
     assert vet(RESET, config).decision is Decision.ASK
     assert not found(RESET, config, environ)
-    assert approvals.listed(environ) == []
+    assert approvals.list_approvals(environ) == []
 
 
 def test_what_was_approved_is_found_and_listed(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
     made = approve(RESET, config, environ)
-    assert approvals.find(RESET, vet(RESET, config), config, environ) == made
-    assert approvals.listed(environ) == [made]
+    assert approvals.find_approval(RESET, vet(RESET, config), config, environ) == made
+    assert approvals.list_approvals(environ) == [made]
     assert (made.call, made.shell, made.root, made.cwd) == (
         RESET.argv,
         False,
@@ -138,7 +138,7 @@ def test_a_guard_that_says_something_else_asks_again(config: SandboxConfig, envi
     approvals.approve(RESET, verdict, config, environ)
     (finding,) = verdict.findings
     more = Verdict((finding, finding.replace(rule="argv-git-other")))
-    assert approvals.find(RESET, more, config, environ) is None
+    assert approvals.find_approval(RESET, more, config, environ) is None
 
 
 @pytest.mark.parametrize("call", [DENIED, ALLOWED], ids=["denied", "allowed"])
@@ -157,7 +157,7 @@ def test_a_denied_call_is_not_even_looked_up(config: SandboxConfig, environ: dic
     made = approvals.approve(RESET, asked, config, environ)
     key = approvals._key(RESET, denied, config)
     (place / key).write_text(json.dumps(made.to_dict() | {"key": key}))
-    assert approvals.find(RESET, denied, config, environ) is None
+    assert approvals.find_approval(RESET, denied, config, environ) is None
 
 
 def test_it_expires(config: SandboxConfig, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_it_expires(config: SandboxConfig, environ: dict[str, str], monkeypatch:
     for at, holds in ((made.expires_at - 1, True), (made.expires_at, False), (made.approved_at - 3600, False)):
         monkeypatch.setattr(approvals, "time", lambda at=at: at)
         assert found(RESET, config, environ) == holds
-        assert [a.key for a in approvals.listed(environ)] == [made.key] * holds
+        assert [a.key for a in approvals.list_approvals(environ)] == [made.key] * holds
 
 
 def test_no_file_makes_it_last_longer(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
@@ -242,7 +242,7 @@ def test_the_number_is_bounded_and_what_expired_makes_room(
         approve(calls[3], config, environ)
     monkeypatch.setattr(approvals, "time", lambda: made[2].expires_at + 1)
     approve(calls[3], config, environ)
-    assert [a.call for a in approvals.listed(environ)] == [calls[3].argv]
+    assert [a.call for a in approvals.list_approvals(environ)] == [calls[3].argv]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_the_number_is_bounded_and_what_expired_makes_room(
     ],
 )
 def test_what_nobody_can_read_is_not_kept(call: Call) -> None:
-    assert not approvals.can_be_kept(call)
+    assert not approvals.can_be_approved(call)
 
 
 def test_many_writers_lose_nothing_and_leave_nothing_half(
@@ -276,5 +276,5 @@ def test_many_writers_lose_nothing_and_leave_nothing_half(
         for n in range(4)
     ]
     assert [writer.wait(60) for writer in writers] == [0] * 4
-    assert len(approvals.listed(environ)) == 80
-    assert sorted(p.name for p in place.iterdir()) == sorted(a.key for a in approvals.listed(environ))
+    assert len(approvals.list_approvals(environ)) == 80
+    assert sorted(p.name for p in place.iterdir()) == sorted(a.key for a in approvals.list_approvals(environ))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from corral.guard.rules.loader import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, profile_from_dict, profile_named
+from corral.guard.rules.loader import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, parse_profile, profile_named
 from corral.model.call import Decision
 from corral.model.errors import CorralError, PolicyError
 from corral.policy.config import DEFAULT_ENV_ALLOWLIST, Audit, Containment, Limits, Output, SandboxConfig
@@ -79,7 +79,7 @@ def test_the_default_denylist_covers_every_family_of_the_brief() -> None:
 
 
 def test_a_profile_may_be_a_record_of_the_owner(tmp_path: Path) -> None:
-    mine = profile_from_dict("mine", {"effects": {"code": "ask"}, "groups": {"delete": "allow"}})
+    mine = parse_profile("mine", {"effects": {"code": "ask"}, "groups": {"delete": "allow"}})
     config = SandboxConfig(str(tmp_path), profile=mine)
     assert (config.rules, config.rules.effects["code"], config.rules.effects["network"]) == (
         mine,

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import corral
-from corral.apps.cli.verbs.init import owner_text, project_text
+from corral.apps.cli.verbs.init import project_text, user_text
 from corral.guard.rules.loader import effects, group_names
 from corral.model.errors import PolicyError
 from corral.policy.json_schema import schema
 from corral.policy.parser import RULE_KEYS, parse
-from corral.policy.project_types import KINDS
-from corral.policy.settings import DECISIONS, KEYS, LISTS, TABLES
+from corral.policy.project_types import PROJECT_TYPES
+from corral.policy.settings import DECISIONS, LIST_KINDS, SETTINGS, TABLES
 
 PUBLISHED = Path(corral.__file__).parent / "model" / "schemas" / "policy.schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(schema())
@@ -34,7 +34,7 @@ def test_every_key_of_the_parser_is_in_the_schema_and_no_other() -> None:
     properties = schema()["properties"]
     keys = {key for key in properties if properties[key].get("type") != "object" and key != "rule"}
     keys |= {f"{table}.{key}" for table in TABLES for key in properties[table]["properties"]}
-    assert keys == set(KEYS)
+    assert keys == set(SETTINGS)
     assert set(properties["effects"]["properties"]) == set(effects())
     assert set(properties["groups"]["properties"]) == set(group_names())
     assert set(properties["rule"]["items"]["properties"]) == set(RULE_KEYS)
@@ -64,10 +64,10 @@ def parses(tree: dict[str, Any]) -> bool:
 
 
 def values(key: str) -> list[Any]:
-    row = KEYS[key]
+    row = SETTINGS[key]
     if row.choices:
         return [*row.choices, "nonsense", 1, None]
-    if row.kind in LISTS:
+    if row.kind in LIST_KINDS:
         return [
             [],
             ["make"],
@@ -86,7 +86,7 @@ def values(key: str) -> list[Any]:
     return [0, 1, 0.5, 1.5, -1, True, "1", row.most, row.most * 2, [1], 2**62]  # fmt: skip
 
 
-@pytest.mark.parametrize(("key", "value"), [(k, v) for k in KEYS for v in values(k) if v is not None], ids=repr)
+@pytest.mark.parametrize(("key", "value"), [(k, v) for k in SETTINGS for v in values(k) if v is not None], ids=repr)
 def test_the_schema_and_the_parser_agree_on_a_value(key: str, value: Any) -> None:
     if isinstance(value, float) and value.is_integer():
         # To JSON 2.0 is a whole number; TOML tells them apart.
@@ -132,17 +132,17 @@ def test_the_schema_and_the_parser_agree_on_decisions(table: str) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from([*KEYS, *TABLES, "rule", "effects", "x"]), st.sampled_from([1, "x", True]), max_size=2
+        st.sampled_from([*SETTINGS, *TABLES, "rule", "effects", "x"]), st.sampled_from([1, "x", True]), max_size=2
     )
 )
 def test_the_schema_and_the_parser_agree_on_keys(tree: dict[str, Any]) -> None:
     assert VALIDATOR.is_valid(tree) is parses(tree)
 
 
-@pytest.mark.parametrize("kinds", [[], *[[kind] for kind in KINDS], list(KINDS)], ids=lambda kinds: "+".join(k.name for k in kinds) or "none")  # fmt: skip
+@pytest.mark.parametrize("kinds", [[], *[[kind] for kind in PROJECT_TYPES], list(PROJECT_TYPES)], ids=lambda kinds: "+".join(k.name for k in kinds) or "none")  # fmt: skip
 def test_what_init_writes_fits_the_schema(kinds: list[Any]) -> None:
     VALIDATOR.validate(tomllib.loads(project_text(kinds)))
 
 
 def test_what_init_writes_for_the_owner_fits_the_schema() -> None:
-    VALIDATOR.validate(tomllib.loads(owner_text()))
+    VALIDATOR.validate(tomllib.loads(user_text()))

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.model.errors import PolicyError
-from corral.policy.examples import compiled
 from corral.policy.parser import MAX_FILE_BYTES, parse
-from corral.policy.toml_positions import places
+from corral.policy.rule_examples import compile_policy
+from corral.policy.toml_positions import key_positions
 
 RULE = '[[rule]]\ncommand = "git push"\ndecision = "deny"\ndeny = ["git push"]\n'
 
@@ -18,12 +18,12 @@ RULE = '[[rule]]\ncommand = "git push"\ndecision = "deny"\ndeny = ["git push"]\n
 def refused(text: str | bytes) -> str:
     data = text if isinstance(text, bytes) else text.encode()
     with pytest.raises(PolicyError) as caught:
-        compiled(parse(data, "F"), "F")
+        compile_policy(parse(data, "F"), "F")
     return str(caught.value)
 
 
 def test_an_empty_file_says_nothing() -> None:
-    assert compiled(parse(b"", "F"), "F") == {"settings": [], "rules": []}
+    assert compile_policy(parse(b"", "F"), "F") == {"settings": [], "rules": []}
 
 
 def test_settings_and_rules_come_with_their_places() -> None:
@@ -31,7 +31,7 @@ def test_settings_and_rules_come_with_their_places() -> None:
         'profile = "strict"\n# words\n  timeout_seconds = 5\n[containment]\nnetwork = "off"\nread = [\n  "/usr/share",\n]\n\n'
         + RULE
     )
-    assert compiled(parse(text.encode(), "F"), "F") == {
+    assert compile_policy(parse(text.encode(), "F"), "F") == {
         "settings": [
             ("profile", "strict", 1, 1),
             ("timeout_seconds", 5, 3, 3),
@@ -162,7 +162,7 @@ def test_every_key_of_a_text_is_found_where_it_stands(items: list[tuple[str, str
         wanted[key,] = (text.count("\n") + 1, indent + 1)
         text += f"{key} = {value}\n"
     tree = tomllib.loads(text)
-    found = places(text)
+    found = key_positions(text)
     assert {path: place for path, place in found.items() if len(path) == 1} == wanted
     assert {path for path in found if path} == _paths(tree, ())
 
@@ -179,7 +179,7 @@ def _paths(value: Any, path: tuple[str | int, ...]) -> set[tuple[str | int, ...]
 
 def mistake(data: bytes) -> str | None:
     try:
-        compiled(parse(data, "F"), "F")
+        compile_policy(parse(data, "F"), "F")
     except PolicyError as error:
         return str(error)
     return None

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from corral.model.errors import PolicyError
-from corral.policy.pending_calls import PENDING_SECONDS, Pending, pend, pending_directory, take
+from corral.policy.pending_calls import (
+    PENDING_SECONDS,
+    PendingCall,
+    pending_directory,
+    save_pending_call,
+    take_pending_call,
+)
 
 RULES = frozenset({"argv-git-discard"})
 
@@ -26,9 +32,9 @@ def waiting(environ: dict[str, str], project: Path) -> Path:
 
 def test_what_waits_is_taken_once(environ: dict[str, str], project: Path) -> None:
     root = str(project)
-    name = pend("git reset --hard", root, root, environ, asked=RULES)
-    taken = take(name, root, root, environ), take(name, root, root, environ)
-    assert taken == (Pending("git reset --hard", root, root, RULES), None)
+    name = save_pending_call("git reset --hard", root, root, environ, asked=RULES)
+    taken = take_pending_call(name, root, root, environ), take_pending_call(name, root, root, environ)
+    assert taken == (PendingCall("git reset --hard", root, root, RULES), None)
     assert list(waiting(environ, project).iterdir()) == []
 
 
@@ -38,8 +44,8 @@ def test_what_waits_is_taken_once(environ: dict[str, str], project: Path) -> Non
     ids=["empty", "lines", "quotes", "surrogate", "long"],
 )
 def test_any_text_comes_back_as_it_was(text: str, environ: dict[str, str], project: Path) -> None:
-    name = pend(text, str(project), str(project), environ, asked=frozenset())
-    taken = take(name, str(project), str(project), environ)
+    name = save_pending_call(text, str(project), str(project), environ, asked=frozenset())
+    taken = take_pending_call(name, str(project), str(project), environ)
     assert taken is not None
     assert (taken.text, taken.asked) == (text, frozenset())
 
@@ -48,17 +54,17 @@ def test_another_project_or_directory_gets_nothing_and_ends_it(
     environ: dict[str, str], project: Path, tmp_path: Path
 ) -> None:
     root, other = str(project), str(tmp_path / "other")
-    names = [pend("ls", root, root, environ, asked=RULES) for _ in range(2)]
-    assert take(names[0], other, root, environ) is None
-    assert take(names[1], root, f"{root}/sub", environ) is None
-    assert [take(name, root, root, environ) for name in names] == [None, None]
+    names = [save_pending_call("ls", root, root, environ, asked=RULES) for _ in range(2)]
+    assert take_pending_call(names[0], other, root, environ) is None
+    assert take_pending_call(names[1], root, f"{root}/sub", environ) is None
+    assert [take_pending_call(name, root, root, environ) for name in names] == [None, None]
 
 
 @pytest.mark.parametrize(
     "name", ["", "..", "../trust", "x" * 32, "0" * 31, "0" * 33, "0" * 32, "A" * 32, "/etc/passwd", "0" * 31 + "\n"]
 )
 def test_a_name_that_is_none_gets_nothing(name: str, environ: dict[str, str], project: Path) -> None:
-    assert take(name, str(project), str(project), environ) is None
+    assert take_pending_call(name, str(project), str(project), environ) is None
 
 
 @pytest.mark.parametrize(
@@ -66,21 +72,21 @@ def test_a_name_that_is_none_gets_nothing(name: str, environ: dict[str, str], pr
 )
 def test_what_has_expired_gets_nothing(late: float, environ: dict[str, str], project: Path) -> None:
     root = str(project)
-    name = pend("ls", root, root, environ, asked=RULES)
+    name = save_pending_call("ls", root, root, environ, asked=RULES)
     (waiting(environ, project) / name).write_bytes(marshal.dumps((1, time.time() + late, RULES, root, root, "ls")))
-    assert take(name, root, root, environ) is None
+    assert take_pending_call(name, root, root, environ) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"x", marshal.dumps((1, 2)), marshal.dumps("text"), b"\xff" * 100])
 def test_what_is_damaged_gets_nothing(data: bytes, environ: dict[str, str], project: Path) -> None:
-    name = pend("ls", str(project), str(project), environ, asked=RULES)
+    name = save_pending_call("ls", str(project), str(project), environ, asked=RULES)
     (waiting(environ, project) / name).write_bytes(data)
-    assert take(name, str(project), str(project), environ) is None
+    assert take_pending_call(name, str(project), str(project), environ) is None
 
 
 def test_of_many_who_come_one_gets_it(environ: dict[str, str], project: Path) -> None:
     root = str(project)
-    name = pend("ls", root, root, environ, asked=RULES)
+    name = save_pending_call("ls", root, root, environ, asked=RULES)
     code = f"from corral.policy.pending_calls import take; print(take({name!r}, {root!r}, {root!r}, {environ!r}) is not None)"
     takers = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(6)]
     said = [taker.communicate()[0] for taker in takers]
@@ -91,21 +97,21 @@ def test_what_nobody_came_for_is_removed(environ: dict[str, str], project: Path)
     root = str(project)
     old, told = (
         waiting(environ, project) / name
-        for name in (pend("ls", root, root, environ, asked=RULES), "0123456789abcdef.sh")
+        for name in (save_pending_call("ls", root, root, environ, asked=RULES), "0123456789abcdef.sh")
     )
     told.write_text("cd /")
     for path in (old, told):
         os.utime(path, (0, 0))
-    new = pend("ls", root, root, environ, asked=RULES)
+    new = save_pending_call("ls", root, root, environ, asked=RULES)
     assert [path.name for path in waiting(environ, project).iterdir()] == [new]
 
 
 def test_a_place_in_the_project_is_an_error(project: Path) -> None:
     with pytest.raises(PolicyError, match="inside the project"):
-        pend("ls", str(project), str(project), {"HOME": str(project)}, asked=RULES)
+        save_pending_call("ls", str(project), str(project), {"HOME": str(project)}, asked=RULES)
 
 
 def test_a_place_that_others_can_write_is_an_error(environ: dict[str, str], project: Path) -> None:
     waiting(environ, project).chmod(0o777)
     with pytest.raises(PolicyError, match="can be written by others"):
-        take("0" * 32, str(project), str(project), environ)
+        take_pending_call("0" * 32, str(project), str(project), environ)

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from corral._lib.netnames import Grants
+from corral._lib.network_grants import Grants
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.guard.rules.loader import effects, group_names, profile_named, profile_names
 from corral.model.call import Call, Decision
 from corral.model.errors import PolicyError
 from corral.policy import settings as policykeys
-from corral.policy.cache import MAX_ENTRIES
 from corral.policy.config import Audit, Containment, Limits, Output, SandboxConfig
 from corral.policy.loader import MAX_FILE_BYTES, Policy, load
-from corral.policy.merge import Merge, default
-from corral.policy.settings import DECISIONS, KEYS, NOT_IN_FILES, is_tighter
-from corral.policy.trust import digest_of, distrust, trust
+from corral.policy.merge import PolicyMerge, default
+from corral.policy.policy_cache import MAX_ENTRIES
+from corral.policy.settings import DECISIONS, NOT_IN_FILES, SETTINGS, is_tighter
+from corral.policy.trust import distrust, sha256_hex, trust
 
 RULE = '[[rule]]\ncommand = "git push"\ndecision = "{decision}"\n{decision} = ["git push"]\n'
 
@@ -45,7 +45,7 @@ class Home:
         return load(str(self.root), self.environ, profile=profile)
 
     def trust(self) -> None:
-        trust(str(self.project), digest_of(self.project.read_bytes()), self.environ, str(self.root))
+        trust(str(self.project), sha256_hex(self.project.read_bytes()), self.environ, str(self.root))
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ def of_another_shape(entry: Path) -> None:
     import marshal
 
     data = marshal.dumps(["settings", "rules"])
-    entry.write_bytes(digest_of(data).encode() + data)
+    entry.write_bytes(sha256_hex(data).encode() + data)
 
 
 def linked(entry: Path) -> None:
@@ -370,7 +370,7 @@ def test_a_cache_of_the_right_form_and_hash_is_believed_so_that_the_attacks_abov
     home.owner.write_text(RULE.format(decision="deny"))
     home.load()
     data = marshal.dumps({"settings": [], "rules": []})
-    cached(home).write_bytes(digest_of(data).encode() + data)
+    cached(home).write_bytes(sha256_hex(data).encode() + data)
     assert home.load().settings == ()
 
 
@@ -410,7 +410,7 @@ def test_a_wrong_file_is_never_kept(home: Home) -> None:
 def test_every_setting_has_its_row_or_is_in_no_file() -> None:
     tables = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
     fields = {f"{table}.{field}" for table, record in tables.items() for field in record._fields}
-    named = {policykeys.FIELDS.get(key, key) for key in KEYS}
+    named = {policykeys.CONFIG_FIELDS.get(key, key) for key in SETTINGS}
     own = {field for field in SandboxConfig._fields if field not in tables}
     assert named | set(NOT_IN_FILES) == fields | own
     assert not named & set(NOT_IN_FILES)
@@ -422,7 +422,7 @@ def test_every_table_of_the_config_is_one_of_the_files() -> None:
 
 
 def test_what_holds_without_a_file_is_a_value_that_a_file_could_have() -> None:
-    for key, row in KEYS.items():
+    for key, row in SETTINGS.items():
         assert is_tighter(key, default(key), default(key)) or row.tighter in ("grants", "owner")
         if row.choices:
             # A list of names has choices for each.
@@ -430,7 +430,7 @@ def test_what_holds_without_a_file_is_a_value_that_a_file_could_have() -> None:
 
 
 def test_strict_is_nowhere_looser_than_workspace() -> None:
-    assert set(profile_names()) == set(KEYS["profile"].choices)
+    assert set(profile_names()) == set(SETTINGS["profile"].choices)
     loose, tight = profile_named("workspace"), profile_named("strict")
     assert all(tight.effects[key] >= loose.effects[key] for key in effects())
     assert all(tight.groups[key] >= loose.groups[key] for key in group_names())
@@ -440,7 +440,7 @@ def test_strict_is_nowhere_looser_than_workspace() -> None:
 
 
 def values_of(key: str) -> st.SearchStrategy[Any]:
-    row = KEYS[key]
+    row = SETTINGS[key]
     if row.kind == "network":
         named = ["example.org:443", "*.example.org:443", "a.example.org:443", "*.a.example.org:443", "[::1]:80"]
         return st.sampled_from(row.choices) | st.lists(st.sampled_from(named), unique=True, min_size=1, max_size=3)
@@ -466,7 +466,7 @@ def values_of(key: str) -> st.SearchStrategy[Any]:
     return whole | st.just(0) if row.zero else whole
 
 
-KEY_VALUES = st.sampled_from(sorted(KEYS)).flatmap(lambda key: st.tuples(st.just(key), values_of(key)))
+KEY_VALUES = st.sampled_from(sorted(SETTINGS)).flatmap(lambda key: st.tuples(st.just(key), values_of(key)))
 DECIDED = st.tuples(
     st.sampled_from(
         [f"effects.{key}" for key in sorted(effects())] + [f"groups.{key}" for key in sorted(group_names())]
@@ -506,8 +506,8 @@ def decide(config: SandboxConfig, command: str) -> Decision:
     return vet(Call(command, shell=True), config, machine).decision
 
 
-def merged(*files: tuple[dict[str, Any], bool]) -> Merge:
-    merge = Merge("/home/owner")
+def merged(*files: tuple[dict[str, Any], bool]) -> PolicyMerge:
+    merge = PolicyMerge("/home/owner")
     for number, (file, trusted) in enumerate(files):
         merge.add(file, f"F{number}", trusted=trusted)
     return merge
@@ -528,10 +528,10 @@ def number(value: Any) -> float:
 
 
 def memory(config: SandboxConfig) -> float:
-    from corral._lib.cgroup_paths import own_memory_bound
+    from corral._lib.own_cgroups import own_memory_limit
 
     value = config.limits.memory_bytes
-    return value * own_memory_bound() if isinstance(value, float) else number(value)
+    return value * own_memory_limit() if isinstance(value, float) else number(value)
 
 
 @pytest.mark.real
@@ -594,7 +594,7 @@ def test_merging_is_deterministic(owner: dict[str, Any], project: dict[str, Any]
 
 @given(FILES)
 def test_a_file_that_changes_nothing_when_untrusted_waits_for_nothing(owner: dict[str, Any]) -> None:
-    lists = [s for s in owner["settings"] if KEYS.get(s[0], KEYS["profile"]).kind not in policykeys.LISTS]
+    lists = [s for s in owner["settings"] if SETTINGS.get(s[0], SETTINGS["profile"]).kind not in policykeys.LIST_KINDS]
     same = {"settings": lists, "rules": []}
     merge = merged((owner, True), (same, False))
     assert [s.key for s in merge.settings if not s.in_force] == []
@@ -621,6 +621,6 @@ def test_what_commands_have_for_tmp_holds_nothing_of_the_owners(variable: str, h
     place.mkdir(parents=True, mode=0o700)
     (place / "policy.toml").write_text('[containment]\nnetwork = "on"\n')
     home.project.write_text('[containment]\nnetwork = "on"\n')
-    (place / "trust").write_text(f"{digest_of(home.project.read_bytes())} {home.project}\n")
+    (place / "trust").write_text(f"{sha256_hex(home.project.read_bytes())} {home.project}\n")
     with pytest.raises(PolicyError, match="scratch of commands"):
         load(str(home.root), home.environ | {variable: str(place.parent)})

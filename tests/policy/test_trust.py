@@ -14,10 +14,10 @@ from machines import environment, import_path
 from screen import Screen
 
 from corral import Sandbox
-from corral.apps.cli.prompt import AGENT_VARIABLES
+from corral.apps.cli.terminal_prompt import AGENT_VARIABLES
 from corral.model.errors import PolicyError
 from corral.policy.loader import load
-from corral.policy.trust import digest_of, distrust, is_trusted, trust, trusted
+from corral.policy.trust import distrust, is_trusted, sha256_hex, trust, trusted_files
 
 CORRAL = (sys.executable, "-m", "corral")
 LOOSE = 'timeout_seconds = 600\n\n[containment]\nnetwork = "on"\n'
@@ -62,7 +62,7 @@ def test_a_person_sees_the_file_and_what_it_would_loosen_and_trusts_it(
         '│  network = "on"',
         "line 1: timeout_seconds = 600",
         'line 4: containment.network = "on"',
-        digest_of(LOOSE.encode()),
+        sha256_hex(LOOSE.encode()),
     ):
         assert words in text
     shown.type(b"y\r")
@@ -113,7 +113,7 @@ def test_a_file_that_only_tightens_needs_no_trust(screen: Callable[..., Screen],
     shown = screen(*CORRAL, "trust")
     shown.until(b"only tightens, which needs no trust")
     assert shown.status() == 0
-    assert trusted(os.environ) == []
+    assert trusted_files(os.environ) == []
 
 
 def test_a_wrong_file_is_not_trusted(screen: Callable[..., Screen], project: Path) -> None:
@@ -243,7 +243,7 @@ def test_what_runs_in_the_sandbox_cannot_write_the_file_of_trust(
     open_sandbox: Callable[..., Sandbox], project: Path, tmp_path: Path
 ) -> None:
     box = open_sandbox(timeout_seconds=60)
-    line = f"{digest_of(LOOSE.encode())} {project}/corral.toml\\n"
+    line = f"{sha256_hex(LOOSE.encode())} {project}/corral.toml\\n"
     code = f"import os; os.makedirs({str(tmp_path / 'state' / 'corral')!r}, exist_ok=True); open({str(tmp_path / 'state' / 'corral' / 'trust')!r}, 'w').write({line!r})"
     box.run(["python3", "-c", code])
     assert is_waiting(project)
@@ -272,7 +272,7 @@ def test_a_hook_does_not_trust(project: Path) -> None:
 
 
 def test_what_was_trusted_is_listed_and_taken_back(project: Path) -> None:
-    path, digest = str(project / "corral.toml"), digest_of(LOOSE.encode())
+    path, digest = str(project / "corral.toml"), sha256_hex(LOOSE.encode())
     trust(path, digest, os.environ, str(project))
     listed = subprocess.run([*CORRAL, "trust", "--list", "--json"], cwd=project, env=environment(), capture_output=True, text=True, check=True)  # fmt: skip
     assert json.loads(listed.stdout) == [{"path": path, "digest": digest}]
@@ -286,7 +286,7 @@ def test_a_path_has_one_hash(project: Path) -> None:
     path = str(project / "corral.toml")
     for digest in ("a" * 64, "b" * 64):
         trust(path, digest, os.environ, str(project))
-    assert trusted(os.environ) == [("b" * 64, path)]
+    assert trusted_files(os.environ) == [("b" * 64, path)]
 
 
 def test_a_path_with_a_line_break_cannot_bring_another_in(project: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_torn_line_counts_for_nothing(project: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("spoil", ["link", "others", "directory", "others' directory", "long"])
 def test_a_file_of_trust_that_is_not_the_owners_alone_is_an_error(project: Path, tmp_path: Path, spoil: str) -> None:
     path = str(project / "corral.toml")
-    trust(path, digest_of(LOOSE.encode()), os.environ, str(project))
+    trust(path, sha256_hex(LOOSE.encode()), os.environ, str(project))
     file = tmp_path / "state" / "corral" / "trust"
     if spoil == "link":
         file.rename(tmp_path / "elsewhere")
@@ -332,4 +332,4 @@ def test_of_many_who_trust_at_once_nobody_is_forgotten(project: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {path for _, path in trusted(os.environ)} == {f"/p{n}/corral.toml" for n in range(16)}
+    assert {path for _, path in trusted_files(os.environ)} == {f"/p{n}/corral.toml" for n in range(16)}

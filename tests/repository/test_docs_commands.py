@@ -20,8 +20,8 @@ from corral.apps.cli.command_words import split
 from corral.apps.cli.help import CALLS, VERBS
 from corral.apps.evals.task_loader import Loader
 from corral.guard.rules.compiler import _row
-from corral.policy.examples import compiled
 from corral.policy.parser import parse
+from corral.policy.rule_examples import compile_policy
 
 ROOT = Path(corral.__file__).parents[2]
 PAGES = docblocks.pages(ROOT)
@@ -50,7 +50,7 @@ def run_python(block: Block, place: Place) -> subprocess.CompletedProcess[str]:
 def load_toml(block: Block, path: str) -> None:
     title = block.title or "corral.toml"
     if title.endswith(("corral.toml", "policy.toml")):
-        compiled(parse(block.text.encode(), title), title)
+        compile_policy(parse(block.text.encode(), title), title)
     elif "tasks" in title:
         loader = Loader()
         loader.read(path)

@@ -12,7 +12,7 @@ from observe import DEADLINE_SECONDS, alive, children, descriptors, eventually, 
 from corral import Containment, ContainmentError, Handle, Output, Sandbox, SandboxConfig, SandboxResult
 from corral.model.call import Call, Verdict
 from corral.runtime.pool import Pool
-from corral.runtime.processes import Warden
+from corral.runtime.processes import WardenClient
 
 
 def test_arun_gives_what_run_gives(open_box: Sandbox) -> None:
@@ -265,7 +265,7 @@ def test_the_loop_runs_on_while_keeper_and_wardens_are_made(open_box: Sandbox, m
     ticked = threading.Event()
     make = Pool._make
 
-    def make_when_the_loop_has_run(pool: Pool) -> Warden:
+    def make_when_the_loop_has_run(pool: Pool) -> WardenClient:
         # In the loop's own thread nobody could set it.
         assert ticked.wait(DEADLINE_SECONDS)
         return make(pool)

@@ -13,7 +13,7 @@ from observe import alive, eventually, unique_seconds
 
 from corral import ContainmentError, Limits, Sandbox, SandboxConfig, SandboxResult
 from corral.model.call import Call, Violation
-from corral.runtime.batch import CallError, Entry, Here, entry_of, was_lost
+from corral.runtime.batch import BatchCall, CallError, LocalWork, parse_batch_call, was_lost
 from corral.runtime.project_archive import pack, unpack
 
 WAIT = "until [ -e go ]; do sleep 0.01; done"
@@ -191,7 +191,7 @@ def test_the_work_arrives_elsewhere_with_a_copy_of_the_project(
 ) -> None:
     box = open_sandbox(limits=Limits(open_files=123))
     (project / "notes.txt").write_text("pears\n")
-    here = Here(box)
+    here = LocalWork(box)
     worker = pickle.loads(pickle.dumps(here)).begin()
     place = worker._place.path
     calls = [
@@ -201,7 +201,7 @@ def test_the_work_arrives_elsewhere_with_a_copy_of_the_project(
     ]
     try:
         ours = list(box.map([calls[0]]))
-        theirs = worker.do_all([entry_of(call) for call in calls])
+        theirs = worker.do_all([parse_batch_call(call) for call in calls])
     finally:
         worker.close()
     assert [told(result) for result in theirs[:2]] == [(0, b"pears\n", b""), (0, b"123\nnew\n", b"")]
@@ -212,7 +212,7 @@ def test_the_work_arrives_elsewhere_with_a_copy_of_the_project(
 
 
 def test_what_was_lost_with_its_worker_says_so(box: Sandbox) -> None:
-    result = Here(box).lost(Entry(Call(["make"])), "its node died")
+    result = LocalWork(box).lost(BatchCall(Call(["make"])), "its node died")
     assert (result.argv, result.exit_code, result.ok) == (("make",), 137, False)
     (violation,) = result.violations
     assert violation == Violation("worker-lost", detail="its node died; whether the command ran is not known")

@@ -9,7 +9,7 @@ import pytest
 from observe import eventually
 
 from corral.model.errors import CorralError
-from corral.runtime.executor import WINDOW_PER_WORKER, Threads, WorkerLost, executor_named, stream
+from corral.runtime.executor import WINDOW_PER_WORKER, ThreadExecutor, WorkerLost, executor_named, stream_results
 from corral.runtime.item_source import Fed
 
 
@@ -54,7 +54,7 @@ class Work:
 @pytest.mark.parametrize("ordered", [True, False], ids=["in order", "as done"])
 def test_every_item_is_done_once_and_numbered(count: int, chunk: int, ordered: bool) -> None:
     workers = [Worker(chunk) for _ in range(count)]
-    results = list(stream(Work(), workers, (f"item {n}" for n in range(500)), ordered=ordered))
+    results = list(stream_results(Work(), workers, (f"item {n}" for n in range(500)), ordered=ordered))
     assert sorted(results) == [(n, f"item {n}") for n in range(500)]
     assert not ordered or results == sorted(results)
     assert sorted(item for worker in workers for item in worker.done) == sorted(f"item {n}" for n in range(500))
@@ -62,14 +62,14 @@ def test_every_item_is_done_once_and_numbered(count: int, chunk: int, ordered: b
 
 
 def test_no_items_are_no_results() -> None:
-    assert list(stream(Work(), [Worker(), Worker()], ())) == []
-    assert list(stream(Work(), [Worker()], ())) == []
+    assert list(stream_results(Work(), [Worker(), Worker()], ())) == []
+    assert list(stream_results(Work(), [Worker()], ())) == []
 
 
 def test_what_is_done_first_comes_first_where_the_order_does_not_matter() -> None:
     gate = threading.Event()
     items = [lambda _: gate.wait(20), lambda _: "quick"]
-    results = stream(Work(), [Worker(), Worker()], items, ordered=False)
+    results = stream_results(Work(), [Worker(), Worker()], items, ordered=False)
     assert next(results) == (1, "quick")
     gate.set()
     assert next(results) == (0, True)
@@ -87,7 +87,7 @@ def test_no_more_is_taken_than_there_is_room_for() -> None:
 
     workers = [Worker(), Worker()]
     room = len(workers) * WINDOW_PER_WORKER
-    results = stream(Work(), workers, source())
+    results = stream_results(Work(), workers, source())
     eventually(lambda: len(taken) == room - 1)
     gate.set()
     assert next(results) == (0, True)
@@ -97,7 +97,7 @@ def test_no_more_is_taken_than_there_is_room_for() -> None:
 
 def test_closing_cancels_what_runs_and_waits_for_it() -> None:
     worker, other = Worker(), Worker()
-    results = stream(Work(), [worker, other], [lambda self: self.cancelled.wait(20)] * 10)
+    results = stream_results(Work(), [worker, other], [lambda self: self.cancelled.wait(20)] * 10)
     eventually(lambda: len(worker.done) == len(other.done) == 1)
     results.close()
     assert (len(worker.done), len(other.done), worker.closed, other.closed) == (1, 1, 1, 1)
@@ -106,7 +106,7 @@ def test_closing_cancels_what_runs_and_waits_for_it() -> None:
 
 def test_a_stream_that_nobody_holds_closes_itself() -> None:
     worker, other = Worker(), Worker()
-    results = stream(Work(), [worker, other], [lambda self: self.cancelled.wait(20)] * 10)
+    results = stream_results(Work(), [worker, other], [lambda self: self.cancelled.wait(20)] * 10)
     eventually(lambda: len(worker.done) == len(other.done) == 1)
     del results
     gc.collect()
@@ -122,7 +122,7 @@ def test_closing_does_not_wait_for_a_source_that_gives_nothing() -> None:
         yield "late"
 
     worker, other = Worker(), Worker()
-    results = stream(Work(), [worker, other], source())
+    results = stream_results(Work(), [worker, other], source())
     assert next(results) == (0, "first")
     results.close()
     gate.set()
@@ -138,7 +138,7 @@ def test_what_came_before_an_error_of_the_source_is_handed_out(count: int, chunk
         raise LookupError("the source broke")
 
     workers = [Worker(chunk) for _ in range(count)]
-    results = stream(Work(), workers, source())
+    results = stream_results(Work(), workers, source())
     assert [value for _, value in (next(results) for _ in range(30))] == list(range(30))
     with pytest.raises(LookupError, match="the source broke"):
         next(results)
@@ -151,7 +151,7 @@ def test_what_a_worker_raises_comes_out_at_its_place(count: int) -> None:
     def fall(_: Worker) -> None:
         raise CorralError("it fell")
 
-    results = stream(Work(), [Worker() for _ in range(count)], [1, 2, fall, 3])
+    results = stream_results(Work(), [Worker() for _ in range(count)], [1, 2, fall, 3])
     assert [next(results), next(results)] == [(0, 1), (1, 2)]
     with pytest.raises(CorralError, match="it fell"):
         next(results)
@@ -159,8 +159,8 @@ def test_what_a_worker_raises_comes_out_at_its_place(count: int) -> None:
 
 
 def test_an_engine_is_known_by_its_name() -> None:
-    assert isinstance(executor_named("local"), Threads)
-    mine = Threads()
+    assert isinstance(executor_named("local"), ThreadExecutor)
+    mine = ThreadExecutor()
     assert executor_named(mine) is mine
     with pytest.raises(CorralError, match="there is no engine 'fog'; choose one of local"):
         executor_named("fog")
@@ -179,7 +179,7 @@ def test_what_is_lost_with_a_worker_is_done_again_and_nothing_twice(count: int, 
 
     items: list[Any] = [*range(40), fall_once, *range(41, 80)]
     workers = [Worker(chunk) for _ in range(count)]
-    results = sorted(stream(Work(), workers, items, ordered=ordered), key=lambda pair: pair[0])
+    results = sorted(stream_results(Work(), workers, items, ordered=ordered), key=lambda pair: pair[0])
     assert results == [(n, "done after all" if n == 40 else n) for n in range(80)]
     assert sum(worker.readied for worker in workers) > count
 
@@ -197,7 +197,7 @@ def test_what_may_not_be_repeated_or_is_lost_each_time_has_a_result_that_says_so
         raise WorkerLost("it fell")
 
     once.once = True  # type: ignore[attr-defined]
-    results = list(stream(Work(), [Worker() for _ in range(count)], [1, always, once, 2]))
+    results = list(stream_results(Work(), [Worker() for _ in range(count)], [1, always, once, 2]))
     assert results == [(0, 1), (1, "lost: it fell"), (2, "lost: it fell"), (3, 2)]
     assert (tried.count("always"), tried.count("once")) == (3, 1)
 
@@ -214,7 +214,7 @@ def test_a_worker_that_never_comes_back_holds_up_nobody() -> None:
 
     gone, other = Gone(4), Worker()
     # More than there is room for: what is lost first is what the reader wants first.
-    results = list(stream(Work(), [gone, other], range(500)))
+    results = list(stream_results(Work(), [gone, other], range(500)))
     assert results == [(n, n) for n in range(500)]
     assert (gone.closed, other.closed) == (1, 1)
 
@@ -228,7 +228,7 @@ def test_a_worker_that_cannot_work_is_told_at_once(count: int) -> None:
     workers = [Unfit(), *(Worker() for _ in range(count - 1))]
     gate = threading.Event()
     with pytest.raises(CorralError, match="no room"):
-        list(stream(Work(), workers, [lambda self: self.cancelled.wait(20) or gate.is_set()] * 5))
+        list(stream_results(Work(), workers, [lambda self: self.cancelled.wait(20) or gate.is_set()] * 5))
     assert [worker.closed for worker in workers] == [1] * count
 
 
@@ -241,7 +241,7 @@ def test_no_result_waits_for_the_next_item_though_several_are_taken_at_a_time(co
             gate.acquire()
             yield number
 
-    with stream(Work(), [Worker(8) for _ in range(count)], items()) as results:
+    with stream_results(Work(), [Worker(8) for _ in range(count)], items()) as results:
         for number in range(10):
             gate.release()
             assert next(results) == (number, number)

@@ -17,13 +17,13 @@ import pytest
 from observe import DEADLINE_SECONDS, alive, descriptors, eventually, unique_seconds
 
 from corral import ContainmentError, Handle, Output, Sandbox, SandboxResult
-from corral._lib.timestamps import utc
+from corral._lib.timestamps import format_utc
 from corral.containment import protocol
 from corral.model.call import Call, Launch, Verdict
-from corral.runtime import request as dispatch
+from corral.runtime import dispatch
 from corral.runtime.driver import Driver
 from corral.runtime.pool import Pool
-from corral.runtime.processes import Warden
+from corral.runtime.processes import WardenClient
 
 ECHO = "import sys\nfor line in sys.stdin:\n    print('got', line.strip(), flush=True)\nprint('end')\n"
 
@@ -233,19 +233,19 @@ class _Desk:
     def __init__(self) -> None:
         ours, self.theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
         self.process = subprocess.Popen(["sleep", "100"])
-        self.warden = Warden(ours, self.process.pid, os.pidfd_open(self.process.pid))
-        self.released: list[Warden] = []
+        self.warden = WardenClient(ours, self.process.pid, os.pidfd_open(self.process.pid))
+        self.released: list[WardenClient] = []
 
-    def acquire(self) -> Warden:
+    def acquire(self) -> WardenClient:
         return self.warden
 
-    def dispatch(self, warden: Warden, message: bytes, descriptors: list[int]) -> Warden:
+    def dispatch(self, warden: WardenClient, message: bytes, descriptors: list[int]) -> WardenClient:
         return warden
 
-    def release(self, warden: Warden) -> None:
+    def release(self, warden: WardenClient) -> None:
         self.released.append(warden)
 
-    def sweep(self, lost: Warden) -> tuple[int, int]:
+    def sweep(self, lost: WardenClient) -> tuple[int, int]:
         return 7, 0
 
 
@@ -631,7 +631,9 @@ def test_a_warden_that_gives_something_else_than_a_terminal_is_not_believed(box:
         descriptor = os.open(given, os.O_RDONLY)
         before = descriptors()
 
-        def answer(warden: Warden, message: bytes, _: list[int], desk: _Desk = desk, held: int = descriptor) -> Warden:
+        def answer(
+            warden: WardenClient, message: bytes, _: list[int], desk: _Desk = desk, held: int = descriptor
+        ) -> WardenClient:
             nonce = protocol.REQUEST.unpack_from(message)[1]
             protocol.send(desk.theirs, protocol.CONTROL.pack(protocol.TERMINAL, nonce, 0), (held,))
             return warden
@@ -659,4 +661,4 @@ def test_a_command_has_begun_before_it_can_do_anything(
 
     monkeypatch.setattr(Pool, "dispatch", descheduled)
     result = open_box.run(["sh", "-c", "sleep 0.05; touch made"])
-    assert result.started_at < utc((project / "made").stat().st_mtime)
+    assert result.started_at < format_utc((project / "made").stat().st_mtime)

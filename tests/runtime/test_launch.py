@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from corral import SandboxConfig
 from corral.guard.rules.loader import places
 from corral.model.call import DENIED_EXIT_CODE, Call, Launch
-from corral.runtime.launch import Failure, plan
+from corral.runtime.launch import LaunchFailure, plan
 
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/home/u"}
 
@@ -73,7 +73,7 @@ def test_a_shell_call_runs_bash_of_a_system_directory(config: SandboxConfig, pro
 def test_without_bash_a_shell_call_is_refused(config: SandboxConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(places(), "programs", ["/nonexistent"])
     failure = plan(Call("ls", shell=True), config, ENV)
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, LaunchFailure)
     assert failure.exit_code == DENIED_EXIT_CODE
 
 
@@ -91,9 +91,9 @@ def test_a_sandbox_without_a_timeout_has_none(config: SandboxConfig) -> None:
 
 def test_not_found_is_127_and_not_executable_126(config: SandboxConfig, project: Path) -> None:
     env = {"PATH": f"{project}/a:{project}/b"}
-    assert plan(Call(("tool",)), config, env) == Failure(127, "corral: tool: command not found\n")
+    assert plan(Call(("tool",)), config, env) == LaunchFailure(127, "corral: tool: command not found\n")
     program(project / "b" / "tool", 0o644)
-    assert plan(Call(("tool",)), config, env) == Failure(126, f"corral: {project}/b/tool: not executable\n")
+    assert plan(Call(("tool",)), config, env) == LaunchFailure(126, f"corral: {project}/b/tool: not executable\n")
 
 
 @pytest.mark.parametrize(
@@ -116,17 +116,19 @@ def test_not_found_is_127_and_not_executable_126(config: SandboxConfig, project:
     ],
 )  # fmt: skip
 def test_what_no_process_can_be_given_is_126_with_words(config: SandboxConfig, call: Call, why: str) -> None:
-    assert plan(call, config, ENV) == Failure(126, f"corral: {why}\n")
+    assert plan(call, config, ENV) == LaunchFailure(126, f"corral: {why}\n")
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "5", True, [1]])
 def test_a_timeout_that_is_none_is_126(config: SandboxConfig, timeout: object) -> None:
     why = f"corral: timeout_seconds must be a number above 0, not {timeout!r}\n"
-    assert plan(Call(("/x",)), config, ENV, timeout_seconds=timeout) == Failure(126, why)
+    assert plan(Call(("/x",)), config, ENV, timeout_seconds=timeout) == LaunchFailure(126, why)
 
 
 def test_text_as_input_is_126(config: SandboxConfig) -> None:
-    assert plan(Call(("/x",)), config, ENV, stdin="text") == Failure(126, "corral: stdin must be bytes, not str\n")
+    assert plan(Call(("/x",)), config, ENV, stdin="text") == LaunchFailure(
+        126, "corral: stdin must be bytes, not str\n"
+    )
 
 
 ANYTHING = st.recursive(st.none() | st.integers() | st.text() | st.binary() | st.floats(), st.lists, max_leaves=5)
@@ -138,7 +140,7 @@ ANYTHING = st.recursive(st.none() | st.integers() | st.text() | st.binary() | st
 def test_planning_is_total(argv: object, shell: bool, cwd: object, env: object, rest: object) -> None:
     config = SandboxConfig("/usr")
     assert isinstance(
-        plan(Call(argv, shell, cwd, env), config, ENV, stdin=rest, timeout_seconds=rest), Launch | Failure
+        plan(Call(argv, shell, cwd, env), config, ENV, stdin=rest, timeout_seconds=rest), Launch | LaunchFailure
     )
 
 

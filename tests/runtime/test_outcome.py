@@ -8,7 +8,7 @@ import pytest
 from corral import Limits, Usage, Violation
 from corral.containment import protocol
 from corral.model.call import Call, Launch, Verdict
-from corral.runtime.outcome import Ending, broken, ending_of, facts_of, lost, silent
+from corral.runtime.outcome import Ending, broken, call_fields, ending_of, lost, silent
 
 LAUNCH = Launch("/nonexistent/tool", ("tool", "x"), "/project", {})
 USAGE = Usage(1.5, 0.25, 4096, 512, 1024)
@@ -93,7 +93,7 @@ def test_a_signal_of_a_limit_is_a_violation_only_where_the_limit_is_set(
         (protocol.TOO_MUCH_MEMORY, Limits(memory_bytes=9), hit("memory-limit", "memory_bytes", "9")),
         (protocol.TOO_MUCH_MEMORY, Limits(), hit("memory-limit", "memory_bytes", "0.75 of the machine's memory")),
         (protocol.TOO_MANY_PROCESSES, Limits(processes=9), hit("process-limit", "processes", "9")),
-        (protocol.AS_MANY_PROCESSES_AS_MAY_BE, Limits(processes=9), hit("process-limit", "processes", "9", inferred=True)),
+        (protocol.PROCESS_LIMIT_REACHED, Limits(processes=9), hit("process-limit", "processes", "9", inferred=True)),
         (protocol.TOO_MUCH_WRITTEN, Limits(disk_bytes=9), hit("disk-limit", "disk_bytes", "9")),
         (protocol.DISK_NEARLY_FULL, Limits(free_disk_bytes=9), hit("disk-full", "free_disk_bytes", "9")),
     ],
@@ -103,7 +103,7 @@ def test_a_bound_that_was_broken_is_named_with_its_value(flag: int, limits: Limi
 
 
 def test_what_could_not_be_ended_is_said_and_the_warden_not_used_again() -> None:
-    ending = ending_of(outcome(protocol.SPENT, 0), LAUNCH, Limits())
+    ending = ending_of(outcome(protocol.UNKILLABLE_LEFT, 0), LAUNCH, Limits())
     assert ([violation.kind for violation in ending.violations], ending.reusable) == (["left-running"], False)
 
 
@@ -142,7 +142,7 @@ def test_silence_is_a_timeout_that_says_so() -> None:
     ],
 )
 def test_a_result_tells_any_call_as_text(argv: object, told: tuple[str, ...]) -> None:
-    assert facts_of(Call(argv), Verdict(), "/project", b"\x01\xff", 1_700_000_000.25) == {
+    assert call_fields(Call(argv), Verdict(), "/project", b"\x01\xff", 1_700_000_000.25) == {
         "argv": told,
         "shell": False,
         "cwd": "/project",

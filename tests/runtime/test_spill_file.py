@@ -10,19 +10,19 @@ from corral import Containment, Limits, Output, Sandbox
 from corral.model.errors import PolicyError
 from corral.policy.config import SandboxConfig
 from corral.runtime.capture import STDERR, STDOUT
-from corral.runtime.spill_file import CUT, LOOK_BYTES, MAX_KEPT_OUTPUTS, Shelf, Spilling
+from corral.runtime.spill_file import CUT, LOOK_BYTES, MAX_KEPT_OUTPUTS, SpillDirectory, SpillingCapture
 
 LONG = "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo problem >&2; echo last"
 
 
 @pytest.fixture
-def shelf(project: Path, tmp_path: Path) -> Callable[..., Shelf]:
+def shelf(project: Path, tmp_path: Path) -> Callable[..., SpillDirectory]:
     """A function that makes shelves over a directory that commands would see as /tmp."""
     (tmp_path / "scratch").mkdir()
 
-    def make(room: int = 1000, **settings: object) -> Shelf:
+    def make(room: int = 1000, **settings: object) -> SpillDirectory:
         config = SandboxConfig(str(project), max_output_bytes=8, limits=Limits(**settings))  # type: ignore[arg-type]
-        return Shelf(config, room, lambda: (("/tmp", str(tmp_path / "scratch")),))
+        return SpillDirectory(config, room, lambda: (("/tmp", str(tmp_path / "scratch")),))
 
     return make
 
@@ -31,7 +31,7 @@ def saved(tmp_path: Path) -> dict[str, bytes]:
     return {f"/tmp/{path.name}": path.read_bytes() for path in (tmp_path / "scratch").iterdir()}
 
 
-def test_what_fits_the_result_is_not_saved(shelf: Callable[..., Shelf], tmp_path: Path) -> None:
+def test_what_fits_the_result_is_not_saved(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     capture = shelf().capture()
     capture.feed(STDOUT, b"12345678")
     capture.feed(STDERR, b"87654321")
@@ -39,7 +39,7 @@ def test_what_fits_the_result_is_not_saved(shelf: Callable[..., Shelf], tmp_path
     assert (kept.truncated, kept.path, saved(tmp_path)) == (False, None, {})
 
 
-def test_what_is_cut_is_saved_whole_and_in_order(shelf: Callable[..., Shelf], tmp_path: Path) -> None:
+def test_what_is_cut_is_saved_whole_and_in_order(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     capture = shelf().capture()
     for stream, data in ((STDOUT, b"one "), (STDERR, b"two "), (STDOUT, b"three four "), (STDERR, b"five")):
         capture.feed(stream, data)
@@ -48,7 +48,7 @@ def test_what_is_cut_is_saved_whole_and_in_order(shelf: Callable[..., Shelf], tm
     assert saved(tmp_path) == {kept.path: b"one two three four five"}
 
 
-def test_no_more_is_saved_than_may_be(shelf: Callable[..., Shelf], tmp_path: Path) -> None:
+def test_no_more_is_saved_than_may_be(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     capture = shelf(20).capture()
     for _ in range(10):
         capture.feed(STDOUT, b"0123456789")
@@ -56,19 +56,19 @@ def test_no_more_is_saved_than_may_be(shelf: Callable[..., Shelf], tmp_path: Pat
     assert (kept.stdout_bytes, saved(tmp_path)) == (100, {kept.path: b"0123456789" * 2 + CUT})
 
 
-def test_the_limit_of_the_disk_holds_for_it(shelf: Callable[..., Shelf], tmp_path: Path) -> None:
+def test_the_limit_of_the_disk_holds_for_it(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     capture = shelf(disk_bytes=15).capture()
     capture.feed(STDOUT, b"0123456789" * 5)
     assert saved(tmp_path) == {capture.finish().path: b"012345678901234" + CUT}
 
 
-def test_a_disk_that_must_stay_free_gets_nothing(shelf: Callable[..., Shelf], tmp_path: Path) -> None:
+def test_a_disk_that_must_stay_free_gets_nothing(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     capture = shelf(room=2**30, free_disk_bytes=2**62).capture()
     capture.feed(STDOUT, b"x" * LOOK_BYTES)
     assert saved(tmp_path) == {capture.finish().path: CUT}
 
 
-def test_only_the_last_outputs_stay(shelf: Callable[..., Shelf], tmp_path: Path) -> None:
+def test_only_the_last_outputs_stay(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     one = shelf()
     paths = []
     for _ in range(MAX_KEPT_OUTPUTS + 3):
@@ -80,7 +80,7 @@ def test_only_the_last_outputs_stay(shelf: Callable[..., Shelf], tmp_path: Path)
 
 @pytest.mark.parametrize("what", ["gone", "link"])
 def test_a_directory_that_is_not_there_loses_only_the_file(
-    shelf: Callable[..., Shelf], tmp_path: Path, what: str
+    shelf: Callable[..., SpillDirectory], tmp_path: Path, what: str
 ) -> None:
     (tmp_path / "scratch").rmdir()
     if what == "link":
@@ -93,10 +93,10 @@ def test_a_directory_that_is_not_there_loses_only_the_file(
     assert what == "gone" or not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_capture_that_is_dropped_leaves_no_descriptor(shelf: Callable[..., Shelf]) -> None:
+def test_a_capture_that_is_dropped_leaves_no_descriptor(shelf: Callable[..., SpillDirectory]) -> None:
     before = os.listdir("/proc/self/fd")
     capture = shelf().capture()
-    assert isinstance(capture, Spilling)
+    assert isinstance(capture, SpillingCapture)
     capture.feed(STDOUT, b"0123456789")
     assert len(os.listdir("/proc/self/fd")) == len(before) + 1
     del capture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.runtime.tempdirs import Throwaway
+from corral.runtime.tempdirs import ProcessTempDir
 
 KILLED = "import os; from corral.runtime.tempdirs import Throwaway; print(Throwaway('corral-test-').path, flush=True); os.kill(os.getpid(), 9)"
 
@@ -22,7 +22,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_goes_with_its_end(room: Path) -> None:
-    with Throwaway("corral-test-") as place:
+    with ProcessTempDir("corral-test-") as place:
         (Path(place.path) / "x").write_text("x")
     assert list(room.iterdir()) == []
 
@@ -32,13 +32,13 @@ def test_that_of_a_killed_process_goes_when_the_next_is_made_and_no_other(room: 
     (room / "corral-test-mine").mkdir()
     (room / "other").mkdir()
     assert Path(dead).is_dir()
-    with Throwaway("corral-test-") as alive, Throwaway("corral-test-") as second:
+    with ProcessTempDir("corral-test-") as alive, ProcessTempDir("corral-test-") as second:
         found = sorted(path.name for path in room.iterdir())
         assert found == sorted(["corral-test-mine", "other", Path(alive.path).name, Path(second.path).name])
 
 
 def test_what_a_command_closed_goes_all_the_same(room: Path) -> None:
-    with Throwaway("corral-test-") as place:
+    with ProcessTempDir("corral-test-") as place:
         inner = Path(place.path, "a/b")
         inner.mkdir(parents=True)
         (inner / "c").write_text("x")

@@ -13,9 +13,9 @@ import pytest
 from observe import DEADLINE_SECONDS, descriptors, unique_seconds
 
 from corral import Containment, ContainmentError, Sandbox
-from corral.containment.violations.kernel_audit import Listener
-from corral.guard.cache import Recall
-from corral.runtime.waiters import Crowd
+from corral.containment.violations.kernel_audit import AuditListener
+from corral.guard.cache import VerdictCache
+from corral.runtime.waiters import LoopWaiters
 
 THREADS = 6
 PLANTS = "mkdir -p a/.vscode && echo '{}' >a/.vscode/tasks.json"
@@ -100,7 +100,7 @@ def test_a_warden_is_closed_once(held: Sandbox, monkeypatch: pytest.MonkeyPatch)
 def test_who_takes_what_the_kernel_refused_waits_for_another_who_does() -> None:
     ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
     ours.setblocking(False)
-    listener = Listener(ours)
+    listener = AuditListener(ours)
     with ThreadPoolExecutor(THREADS) as pool, theirs:
         taken = [pool.submit(listener.take, 1, 0.0, expected=True) for _ in range(4 * THREADS)]
         assert {future.result() for future in taken} == {()}
@@ -127,7 +127,7 @@ def test_the_first_commands_all_have_the_variables_of_what_holds_them(
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/var/tmp")
     box = open_sandbox(containment=Containment(network=("example.org:443",)))
-    vet = Recall.vet
+    vet = VerdictCache.vet
     others: list[bytes] = []
 
     def meanwhile(*about: object) -> object:
@@ -137,14 +137,14 @@ def test_the_first_commands_all_have_the_variables_of_what_holds_them(
             others.append(box.run("echo $TMPDIR $HTTP_PROXY", shell=True).stdout)
         return vet(*about)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Recall, "vet", meanwhile)
+    monkeypatch.setattr(VerdictCache, "vet", meanwhile)
     assert box.run("echo $TMPDIR $HTTP_PROXY", shell=True).stdout == others[1]
     assert others[1].startswith(b"/tmp http://")
 
 
 def test_one_who_is_called_before_they_wait_does_not_wait() -> None:
     async def scene() -> float:
-        crowd = Crowd(asyncio.get_running_loop())
+        crowd = LoopWaiters(asyncio.get_running_loop())
         called = crowd.called
         caller = threading.Thread(target=crowd.call)
         caller.start()

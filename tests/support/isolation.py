@@ -12,7 +12,7 @@ import signal
 import tempfile
 import termios
 
-from corral.containment.kernel.capabilities import leave_keyring
+from corral.containment.kernel.capabilities import join_empty_keyring
 
 # Everything else is dropped: marks of a coding agent, settings of git, pagers, editors, colours, and the user's XDG directories.
 KEPT_VARIABLES = ("PATH", "LANG", "TZ", "USER", "LOGNAME", "TMPDIR", "VIRTUAL_ENV", "CI")
@@ -32,7 +32,7 @@ def isolate(*, is_worker: bool) -> str:
         most = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(WANTED_DESCRIPTORS, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
     # After `su -` the session keyring is a revoked one, in which no test can put a key.
-    leave_keyring()
+    join_empty_keyring()
     return set_environment()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from observe import DEADLINE_SECONDS
 
-from corral.apps.cli.prompt import AGENT_VARIABLES
+from corral.apps.cli.terminal_prompt import AGENT_VARIABLES
 
 
 class Screen:

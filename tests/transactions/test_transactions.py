@@ -211,7 +211,7 @@ def test_nothing_is_left_of_a_transaction_that_was_not_applied(held: Sandbox, pr
         with held.transaction() as tx:
             tx.run(["sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 000 a/b a"])
     held.close()
-    above = persistent_scratch.place(str(project), (str(project),), os.environ, make=False, kind="transactions")
+    above = persistent_scratch.scratch_path(str(project), (str(project),), os.environ, make=False, kind="transactions")
     assert os.listdir(above) == []
 
 

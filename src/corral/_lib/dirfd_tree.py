@@ -17,10 +17,10 @@ READ = (
 _ALL_RIGHTS = 0o700
 
 
-def size_of(path: str) -> int:
+def disk_usage(path: str) -> int:
     """Return how many bytes of the disk a directory takes, as far as this user may look."""
     found, pending = 0, [""]
-    with Tree(path) as tree:
+    with DirfdTree(path) as tree:
         while pending:
             at = pending.pop()
             try:
@@ -41,7 +41,7 @@ def split(path: str) -> tuple[str, str]:
     return above, name
 
 
-class Tree:
+class DirfdTree:
     """A directory and all below it. A path is relative to it, without dots; the empty one is the directory itself."""
 
     def __init__(self, path: str, *, opens_files: bool = True) -> None:
@@ -103,14 +103,14 @@ class Tree:
             found = self.status(at)
             if found is None or not stat.S_ISDIR(found.st_mode):
                 return False
-            self.open_up(at, found)
+            self.make_accessible(at, found)
         return len(self.modes) > before
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory, in order."""
         return sorted(os.listdir(self.directory(path)))
 
-    def open_up(self, path: str, found: os.stat_result) -> None:
+    def make_accessible(self, path: str, found: os.stat_result) -> None:
         """Open a directory of this user's that a command has closed to its owner, until this tree is let go of."""
         mode = stat.S_IMODE(found.st_mode)
         if mode & _ALL_RIGHTS == _ALL_RIGHTS or os.geteuid() == 0 or not path:
@@ -166,7 +166,7 @@ class Tree:
         finally:
             os.close(held)
 
-    def has_attribute(self, path: str, name: str) -> bool:
+    def has_xattr(self, path: str, name: str) -> bool:
         """Say whether a file or a directory has an extended attribute."""
         above, last = split(path)
         held = os.open(last, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.directory(above))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from enum import IntEnum
     from typing import Any
 
-    class Choice(IntEnum):
+    class FastIntEnum(IntEnum):
         """The base of a set: its class attributes that are whole numbers are its members."""
 
 else:
@@ -48,7 +48,7 @@ else:
                 raise AttributeError(f"cannot reassign member {name!r}")
             type.__setattr__(cls, name, value)
 
-    class Choice(int, metaclass=_Choices):
+    class FastIntEnum(int, metaclass=_Choices):
         """The base of a set: its class attributes that are whole numbers are its members."""
 
         def __repr__(self) -> str:

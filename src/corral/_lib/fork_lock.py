@@ -6,7 +6,7 @@ import os
 from _thread import allocate_lock
 
 
-class OwnLock:
+class ForkSafeLock:
     """Held by one thread of this process at a time."""
 
     __slots__ = ("_lock", "_made_in")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+@%")
 
 
-def quoted(word: str) -> str:
+def shell_quote(word: str) -> str:
     """Return one word, in quotes where it needs any."""
     if word and _BARE.issuperset(word):
         return word
@@ -19,6 +19,6 @@ def quoted(word: str) -> str:
     return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
-def joined(words: Iterable[str]) -> str:
+def shell_join(words: Iterable[str]) -> str:
     """Return a command of these words."""
-    return " ".join([quoted(word) for word in words])
+    return " ".join([shell_quote(word) for word in words])

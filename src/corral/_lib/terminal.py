@@ -81,7 +81,7 @@ def terminal_of(stream: Stream, environ: Mapping[str, str]) -> Terminal:
     return Terminal(max(columns or PIPE_COLUMNS, MIN_COLUMNS), color, unicode)
 
 
-def calm(environ: Mapping[str, str]) -> str:
+def terminal_reset(environ: Mapping[str, str]) -> str:
     """Return what undoes what a command's output did to a terminal, so that nothing that follows is hidden by it."""
     kind = environ.get("TERM", "dumb")
     if kind == "dumb":
@@ -107,7 +107,7 @@ def glyph(char: str) -> str:
     return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def visible(text: str) -> str:
+def printable(text: str) -> str:
     """Return foreign text as one line that cannot drive a terminal."""
     return text if text.isascii() and text.isprintable() else "".join(glyph(c) for c in text)
 
@@ -147,7 +147,7 @@ def _pieces(word: str, width: int) -> list[str]:
 
 def message(text: str, stream: Stream, environ: Mapping[str, str]) -> str:
     """Return foreign text as a stream shows it: a terminal gets lines that are broken between words, a file one line."""
-    shown = visible(text)
+    shown = printable(text)
     return "\n".join(wrap(shown, terminal_of(stream, environ).columns, "")) if stream.isatty() else shown
 
 

@@ -7,7 +7,7 @@ import time
 _last_second: tuple[int, str] = (0, "1970-01-01T00:00:00")
 
 
-def utc(now: float) -> str:
+def format_utc(now: float) -> str:
     """Return a time of the epoch as text."""
     global _last_second  # noqa: PLW0603  one assignment, so threads see the old pair or the new
     whole = int(now)

@@ -134,10 +134,10 @@ def _said(by: Any) -> tuple[tuple[str, str], ...]:
 def _meeting(raw: dict[str, Any], rule: str) -> tuple[str, ...]:
     """Return the examples of a row that have a finding of this rule: a row's examples show all of its rules."""
     texts = dict.fromkeys([*raw.get("deny", ()), *raw.get("workspace", {}).get("deny", ())])
-    return tuple(text for text in texts if rule in met_by(text))[:MAX_EXAMPLES]
+    return tuple(text for text in texts if rule in rules_met_by(text))[:MAX_EXAMPLES]
 
 
-def met_by(text: str) -> frozenset[str]:
+def rules_met_by(text: str) -> frozenset[str]:
     """Return the ids of the rules that a call meets, wherever it is judged."""
     config = SandboxConfig("/usr", profile=EXAMPLES_PROFILE)
     machine = Machine(_NEVER_THERE, home="/home/user")

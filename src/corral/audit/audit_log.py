@@ -12,7 +12,7 @@ from corral.audit.ledger import Ledger
 from corral.audit.secret_patterns import may_hold_secret, secrets_of
 from corral.model.errors import AuditError, PolicyError
 from corral.policy import user_dirs
-from corral.policy.trust import digest_of
+from corral.policy.trust import sha256_hex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _PLAIN = ("backend", "enforcement", "started_at", "network")
 
 def directory(environ: Mapping[str, str]) -> str:
     """Return where the log lies; it need not exist."""
-    return f"{user_dirs.directory('state', environ)}/audit"
+    return f"{user_dirs.user_directory('state', environ)}/audit"
 
 
 def new_id() -> str:
@@ -148,14 +148,14 @@ class Log:
         place = directory(self._environ)
         try:
             if self._root:
-                user_dirs.refuse_inside(place, self._root)
+                user_dirs.refuse_inside_project(place, self._root)
             try:
-                user_dirs.refuse_foreign(os.path.dirname(place))
-                user_dirs.refuse_foreign(place)
+                user_dirs.refuse_writable_by_others(os.path.dirname(place))
+                user_dirs.refuse_writable_by_others(place)
             except FileNotFoundError:
                 user_dirs.private_directory("state", self._environ, self._root or "/nonexistent")
                 os.makedirs(place, 0o700, exist_ok=True)
-                user_dirs.refuse_foreign(place)
+                user_dirs.refuse_writable_by_others(place)
         except PolicyError as error:
             raise AuditError(f"the audit log cannot be written: {error}") from None
         except OSError as error:
@@ -223,7 +223,7 @@ class Log:
 
 
 def _cut(length: int, text: str) -> dict[str, object]:
-    return {"length": length, "sha256": digest_of(text.encode("utf-8", "surrogatepass"))}
+    return {"length": length, "sha256": sha256_hex(text.encode("utf-8", "surrogatepass"))}
 
 
 def _bounded(words: list[str]) -> tuple[list[str], int]:

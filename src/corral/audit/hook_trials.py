@@ -30,8 +30,8 @@ def is_trial(environ: Mapping[str, str]) -> bool:
         return False
     place = _directory(environ)
     try:
-        user_dirs.refuse_foreign(place)
-        user_dirs.refuse_foreign(f"{place}/{name}")
+        user_dirs.refuse_writable_by_others(place)
+        user_dirs.refuse_writable_by_others(f"{place}/{name}")
         return S_ISREG(os.lstat(f"{place}/{name}").st_mode)
     except (OSError, PolicyError):
         return False
@@ -43,7 +43,7 @@ def ticket(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
     try:
         user_dirs.private_directory("state", environ)
         os.makedirs(_directory(environ), 0o700, exist_ok=True)
-        user_dirs.refuse_foreign(_directory(environ))
+        user_dirs.refuse_writable_by_others(_directory(environ))
         _sweep(_directory(environ))
         name = os.urandom(_NAME_BYTES).hex()
         path = f"{_directory(environ)}/{name}"
@@ -58,7 +58,7 @@ def ticket(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 def _directory(environ: Mapping[str, str]) -> str:
-    return f"{user_dirs.directory('state', environ)}/trials"
+    return f"{user_dirs.user_directory('state', environ)}/trials"
 
 
 def _sweep(place: str) -> None:

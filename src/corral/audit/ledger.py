@@ -12,9 +12,9 @@ from _thread import allocate_lock
 from errno import ENOSPC
 from time import monotonic, sleep, time
 
-from corral._lib.timestamps import utc
+from corral._lib.timestamps import format_utc
 from corral.model.errors import AuditError
-from corral.policy.trust import digest_of
+from corral.policy.trust import sha256_hex
 
 SCHEMA = "corral.audit/1"
 LOG, HEAD = "log.jsonl", "head"
@@ -93,7 +93,7 @@ def link_of(line: bytes) -> Link | None:
 
 def is_genuine(line: bytes, link: Link) -> bool:
     """Say whether a line is as it was written: its hash is that of everything before it."""
-    return digest_of(line.rpartition(b', "hash": "')[0]) == link.hash
+    return sha256_hex(line.rpartition(b', "hash": "')[0]) == link.hash
 
 
 def older_files(place: str) -> list[str]:
@@ -262,10 +262,8 @@ def _mended(log: int, size: int, head: Head) -> tuple[Head, bytes]:
 
 
 def _line(body: str, head: Head) -> tuple[bytes, Link]:
-    rest = (
-        f'{{"schema": "{SCHEMA}", "at": "{utc(time())}", {body}, "seq": {head.seq + 1}, "prev": "{head.hash}"'.encode()
-    )
-    link = Link(head.seq + 1, head.hash, digest_of(rest))
+    rest = f'{{"schema": "{SCHEMA}", "at": "{format_utc(time())}", {body}, "seq": {head.seq + 1}, "prev": "{head.hash}"'.encode()
+    link = Link(head.seq + 1, head.hash, sha256_hex(rest))
     return rest + f', "hash": "{link.hash}"}}\n'.encode(), link
 
 

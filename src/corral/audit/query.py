@@ -32,7 +32,7 @@ _TRIES = 20  # to open all files while others are rotated
 class Wish(Record):
     """Which entries are wanted; what is empty asks for nothing."""
 
-    since: str = ""  # as `corral._lib.timestamps.utc` writes it
+    since: str = ""  # as `corral._lib.timestamps.format_utc` writes it
     until: str = ""
     decision: str = ""
     rule: str = ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from corral._lib.terminal import clip, columns, pad, visible
+from corral._lib.terminal import clip, columns, pad, printable
 from corral.audit.query import command_of
 from corral.model.call import Call, Decision
-from corral.model.excerpt import one_line
-from corral.model.render_result import badge, labelled
+from corral.model.call_excerpt import one_line
+from corral.model.render_result import decision_label, labelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Table:
         decision = _decision(entry)
         cells = [
             self._local(entry)[self._time_from : 19],
-            terminal.paint("dim", visible(str(entry.get("id", "")))[:ID_CHARACTERS]),
-            terminal.paint(str(decision), badge(decision, terminal.replace(color=False))),
+            terminal.paint("dim", printable(str(entry.get("id", "")))[:ID_CHARACTERS]),
+            terminal.paint(str(decision), decision_label(decision, terminal.replace(color=False))),
             pad(clip(_why(entry), self._rule, cut), self._rule),
         ]
         used = 19 - self._time_from + ID_CHARACTERS + len("? allow") + self._rule + 4 * len(_GAP)
@@ -65,7 +65,7 @@ class Table:
 
 
 def _project(entry: Entry) -> str:
-    return visible(str(entry.get("root", "")).rpartition("/")[2]) or "-"
+    return printable(str(entry.get("root", "")).rpartition("/")[2]) or "-"
 
 
 def _shown(entry: Entry, width: int, cut: str) -> str:
@@ -76,7 +76,7 @@ def _shown(entry: Entry, width: int, cut: str) -> str:
     said = command_of(entry) or str(entry.get("error", ""))
     if "transaction" in entry:
         said = ": ".join(part for part in (f"{_became(entry)} {entry['transaction']}", said) if part)
-    return clip(visible(said), width, cut)
+    return clip(printable(said), width, cut)
 
 
 def _decision(entry: Entry) -> Decision:
@@ -89,9 +89,9 @@ def _why(entry: Entry) -> str:
     result = entry.get("result") or {}
     findings = sorted(entry.get("findings", ()), key=lambda f: str(f.get("decision")) != entry.get("decision"))
     if findings and (result.get("denied", True) or not result):
-        return visible(str(findings[0].get("rule", "")))
+        return printable(str(findings[0].get("rule", "")))
     if not result:
-        return "not judged" if "error" in entry else visible(str(entry.get("host") or entry.get("event", "")))
+        return "not judged" if "error" in entry else printable(str(entry.get("host") or entry.get("event", "")))
     if result.get("timed_out"):
         return "timed out"
     if result.get("denied"):
@@ -116,15 +116,13 @@ def call_of(entry: Entry) -> Call | None:
 def entry_lines(entry: Entry, terminal: Terminal, local: Any) -> list[str]:
     """Return all that an entry says."""
     decision = _decision(entry)
-    head = (
-        f"{badge(decision, terminal)}  {clip(visible(command_of(entry)), terminal.columns - 9, terminal.sign('cut'))}"
-    )
-    lines = [head.rstrip(), terminal.paint("dim", f"{local(entry)}  {visible(str(entry.get('id', '')))}"), ""]
+    head = f"{decision_label(decision, terminal)}  {clip(printable(command_of(entry)), terminal.columns - 9, terminal.sign('cut'))}"
+    lines = [head.rstrip(), terminal.paint("dim", f"{local(entry)}  {printable(str(entry.get('id', '')))}"), ""]
     for label, text in _facts(entry):
         lines += labelled(label, text, terminal)
     for finding in entry.get("findings", ()):
-        rule = clip(visible(str(finding.get("rule"))), terminal.columns - 9, terminal.sign("cut"))
-        lines += ["", f"{badge(_decision(finding), terminal)}  {terminal.paint('head', rule)}"]
+        rule = clip(printable(str(finding.get("rule"))), terminal.columns - 9, terminal.sign("cut"))
+        lines += ["", f"{decision_label(_decision(finding), terminal)}  {terminal.paint('head', rule)}"]
         lines += labelled("why", str(finding.get("reason", "")), terminal)
     return lines
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.containment.kernel.cgroups import Group
-    from corral.containment.kernel.enforce_limits import Bounds
+    from corral.containment.kernel.limit_monitor import LimitMonitor
 
     # Starts a warden that speaks on a socket, in its group, by a plan; returns its pid, a pidfd, and the keeper's child that it is or is below.
-    Start = Callable[[socket, Bounds, Group | None, dict[str, Any]], tuple[int, int, int]]
+    Start = Callable[[socket, LimitMonitor, Group | None, dict[str, Any]], tuple[int, int, int]]
 
 
 class UnusableError(Exception):

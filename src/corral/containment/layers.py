@@ -88,7 +88,7 @@ def _try_all(stage: str, tell: int) -> None:
             and _tell(tell, "pid", lambda: namespaces.unshare("pid"))
         ):
             _in_child(lambda: _tell(tell, "proc", lambda: _try_tree(stage, own_proc=True)))
-    capabilities.gain_nothing()
+    capabilities.set_no_new_privs()
     _tell(tell, "landlock", lambda: _try_landlock(stage))
     _tell(tell, "seccomp", _try_seccomp)
 
@@ -117,7 +117,7 @@ def _in_child(trial: Callable[[], bool]) -> bool:
 def _try_user() -> None:
     uid, gid = os.geteuid(), os.getegid()
     namespaces.unshare("user")
-    namespaces.write_own_id(uid, gid)
+    namespaces.map_own_id(uid, gid)
 
 
 def _trial_of(name: str) -> Callable[[], None]:

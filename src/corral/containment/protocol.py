@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-NEW, SWEEP, MAP, HITS, LAY, LIFT = 1, 2, 10, 12, 13, 14  # host to keeper and back
+NEW, SWEEP, MAP, LIMIT_HITS, MOUNT_OVERLAY, UNMOUNT_OVERLAY = 1, 2, 10, 12, 13, 14  # host to keeper and back
 READY, RUN, KILL, SIGNAL, DRAINED, EXITED, ENDED = 3, 4, 5, 6, 7, 8, 9  # host to warden and back
 TERMINAL = 11  # warden to host, with the descriptor of a terminal's outer end
 OUTPUT = 15  # warden to host, and once more with the descriptors of what the command prints
@@ -38,9 +38,14 @@ MAX_DESCRIPTORS = 4
 
 HAS_STDIN, HAS_BODY = 1, 2  # flags of a request: descriptors that follow stdout and stderr
 ON_TERMINAL = 4  # instead of stdout, stderr and stdin
-HOLDS_OUTPUT = 8  # instead of stdout and stderr: the warden makes the pipes
-NO_DIRECTORY, TIMED_OUT, SPENT, NO_TERMINAL = 1, 2, 4, 512  # flags of an outcome; then the bounds that were broken
-TOO_MANY_PROCESSES, AS_MANY_PROCESSES_AS_MAY_BE, TOO_MUCH_MEMORY, TOO_MUCH_CPU = 8, 16, 32, 64
+WARDEN_MAKES_PIPES = 8  # instead of stdout and stderr: the warden makes the pipes
+NO_DIRECTORY, TIMED_OUT, UNKILLABLE_LEFT, NO_TERMINAL = (
+    1,
+    2,
+    4,
+    512,
+)  # flags of an outcome; then the bounds that were broken
+TOO_MANY_PROCESSES, PROCESS_LIMIT_REACHED, TOO_MUCH_MEMORY, TOO_MUCH_CPU = 8, 16, 32, 64
 TOO_MUCH_WRITTEN, DISK_NEARLY_FULL = 128, 256
 
 # kind, nonce, monotonic deadline or 0, drain seconds, flags, bytes of the environment, rows and columns of a terminal
@@ -65,7 +70,7 @@ MAX_ANSWER_BYTES = OUTCOME.size + MAX_PRINTED_BYTES + 2 * PIPE_BUF
 RECEIVED = (max(MAX_PACKET_BYTES + REQUEST.size, MAX_ANSWER_BYTES), CMSG_SPACE(MAX_DESCRIPTORS * 4), MSG_CMSG_CLOEXEC)
 
 
-class WireError(Exception):
+class ProtocolError(Exception):
     """The other side said something that is not a message."""
 
 
@@ -92,7 +97,7 @@ def told(received: tuple[bytes, Sequence[tuple[int, int, bytes]], int, object]) 
             descriptors += _DESCRIPTORS[len(rights) // 4].unpack(rights)
     if flags & (MSG_TRUNC | MSG_CTRUNC):
         close_all(descriptors)
-        raise WireError("a message was cut")
+        raise ProtocolError("a message was cut")
     return data, descriptors
 
 
@@ -162,7 +167,7 @@ def answer_bytes(outcome: bytearray) -> int:
     return size
 
 
-def forget_printed(outcome: bytearray) -> None:
+def clear_printed(outcome: bytearray) -> None:
     """Have nothing follow an outcome any more."""
     _PRINTED.pack_into(outcome, _PRINTED_AT, 0, 0)
 
@@ -175,7 +180,7 @@ def pack_ready(backend: str, enforcement: str, missing: Sequence[str]) -> bytes:
 def unpack_ready(data: bytes) -> tuple[str, str, tuple[str, ...]]:
     """Return backend, enforcement and missing layers of a warden's first message."""
     if data[:1] != bytes((READY,)):
-        raise WireError("a warden began with something else than being ready")
+        raise ProtocolError("a warden began with something else than being ready")
     backend, enforcement, *missing = data[1:].decode("utf-8", "replace").split("\0")
     return backend, enforcement, tuple(missing)
 
@@ -183,7 +188,7 @@ def unpack_ready(data: bytes) -> tuple[str, str, tuple[str, ...]]:
 def unpack_count(data: bytes, kind: int) -> int:
     """Return the number in a keeper's answer."""
     if len(data) != COUNT.size or data[0] != kind:
-        raise WireError("a keeper answered something else than it was asked")
+        raise ProtocolError("a keeper answered something else than it was asked")
     number: int = COUNT.unpack(data)[1]
     return number
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import monotonic
 
 from corral.guard.evaluate import vet
-from corral.guard.machine import Machine, Witness
+from corral.guard.machine import Machine, RecordingMachine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SYSTEM_SECONDS = 1.0
 SYSTEM_DIRECTORIES = ("/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/")
 
 
-class Recall:
+class VerdictCache:
     """The verdicts of one sandbox under one config. Any thread may ask."""
 
     __slots__ = ("_asked_at", "_config", "_known")
@@ -63,7 +63,7 @@ class Recall:
 
     def _judge(self, call: Call, machine: Machine, key: tuple[str | tuple[object, ...], bool, str | None]) -> Verdict:
         now = monotonic()
-        witness = Witness(machine)
+        witness = RecordingMachine(machine)
         verdict = vet(call, self._config, witness)
         answers = witness.answers
         if verdict.findings or not verdict.complete or len(answers) > MAX_ANSWERS or not _is_short_text(key[0]):

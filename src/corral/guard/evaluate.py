@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from corral.guard.analysis.command import Act
-from corral.guard.analysis.commands import assign, command
-from corral.guard.analysis.scope import Frame, PastLimit, Scope
+from corral.guard.analysis.command import Command
+from corral.guard.analysis.commands import assign_variable, judge_command
+from corral.guard.analysis.scope import Frame, LimitExceeded, Scope
 from corral.guard.analysis.walker import Walker
 from corral.guard.axes import arguments, executable, paths, structure
 from corral.guard.axes.findings import AXIS_OF
@@ -37,14 +37,14 @@ def _vet(call: Call, config: SandboxConfig, machine: Machine) -> Verdict:
     refused = structure.refuse(call)
     if refused is not None:
         return Verdict((refused,))
-    acts, complete = acts_of(call, machine)
+    acts, complete = commands_of(call, machine)
     rules = config.rules.commands
     named, trimmed, found = acts, acts, []
     if rules:
-        from corral.guard.axes import owner_rules  # noqa: PLC0415  most owners have no rules of their own
+        from corral.guard.axes import user_rules  # noqa: PLC0415  most owners have no rules of their own
 
-        named, trimmed = owner_rules.lifted(acts, rules)
-        found = owner_rules.judge(acts, rules)
+        named, trimmed = user_rules.lifted(acts, rules)
+        found = user_rules.judge(acts, rules)
     found += executable.judge(named, config)
     found += arguments.judge(trimmed, config)
     found += structure.judge(acts, config)
@@ -61,7 +61,7 @@ def _vet(call: Call, config: SandboxConfig, machine: Machine) -> Verdict:
     return Verdict(tuple(unique), complete and len(found) <= MAX_FINDINGS)
 
 
-def acts_of(call: Call, machine: Machine) -> tuple[list[Act], bool]:
+def commands_of(call: Call, machine: Machine) -> tuple[list[Command], bool]:
     """Return every command that a well-shaped call could run, and whether the walk got to its end."""
     walker = Walker(machine)
     cwd = machine.root if call.cwd is None else machine.resolve(call.cwd, machine.root)
@@ -71,10 +71,10 @@ def acts_of(call: Call, machine: Machine) -> tuple[list[Act], bool]:
     frame = Frame(walker, script, scope, 0)
     try:
         if call.env:
-            act = Act("", [Word("env")], 0, scope.cwds)
+            act = Command("", [Word("env")], 0, scope.cwds)
             walker.acts.append(act)
             for name, value in call.env.items():
-                assign(walker, frame, act, name, value, Word(f"{name}={value}"))
+                assign_variable(walker, frame, act, name, value, Word(f"{name}={value}"))
         if call.shell:
             _deceptive(walker, script.text, None)
             walker.call_script(script, scope)
@@ -82,8 +82,8 @@ def acts_of(call: Call, machine: Machine) -> tuple[list[Act], bool]:
             arguments_of = (call.argv,) if isinstance(call.argv, str) else call.argv
             words = [Word(str(a), 0, len(str(a)), argument=i) for i, a in enumerate(arguments_of)]
             _plain(walker, words)
-            command(walker, frame, words)
-    except PastLimit as limit:
+            judge_command(walker, frame, words)
+    except LimitExceeded as limit:
         walker.report("limit", Word(str(text)[:80]), str(limit))
         return walker.acts, False
     return walker.acts, True
@@ -110,7 +110,7 @@ def trace(call: Call, config: SandboxConfig, machine: Machine | None = None) -> 
     machine = machine or Machine.of(config)
     if structure.refuse(call) is not None:
         return ()
-    acts, _ = acts_of(call, machine)
+    acts, _ = commands_of(call, machine)
     decisions = config.rules.effects
     steps = []
     for act in acts:

@@ -18,7 +18,7 @@ MAX_LINKS = 40  # as the kernel's, against links in a circle
 TEMPORARY = "/tmp"  # noqa: S108  what commands call it, wherever it lies
 
 
-def real_path(path: str) -> str:
+def kernel_realpath(path: str) -> str:
     """Return what `os.path.realpath` returns, from the kernel where it knows: half the time for /usr/bin/true."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -44,7 +44,7 @@ def host_path(path: str, shown: Shown) -> str:
     return path
 
 
-def resolve_as_shown(path: str, shown: Shown) -> str:
+def resolve_in_sandbox(path: str, shown: Shown) -> str:
     """Return where an absolute path leads for a command, through every link; what does not exist keeps its name."""
     at = ""
     links = 0
@@ -121,10 +121,10 @@ class Machine:
 
     def _real_path(self, path: str) -> str:
         if self.shown and path.startswith(f"{TEMPORARY}/"):
-            return resolve_as_shown(path, self.shown)
-        found = real_path(path)
+            return resolve_in_sandbox(path, self.shown)
+        found = kernel_realpath(path)
         if self.shown and found.startswith(f"{TEMPORARY}/") and not found.startswith(self._prefix):
-            return resolve_as_shown(path, self.shown)
+            return resolve_in_sandbox(path, self.shown)
         return found
 
     def _resolve(self, path: str) -> str:
@@ -186,7 +186,7 @@ class Machine:
         return found
 
 
-class Witness(Machine):
+class RecordingMachine(Machine):
     """A machine that notes what it was asked and what it answered."""
 
     __slots__ = ("answers",)

@@ -108,7 +108,7 @@ def is_secret_variable(name: str) -> bool:
     return _SECRET_VARIABLES.match(name)
 
 
-def is_credentials(name: str) -> bool:
+def is_credential_file(name: str) -> bool:
     """Say whether a file of this name in a project holds credentials; of a glob, whether it may become such a name."""
     if name in _NOT_ENV:
         return False
@@ -135,7 +135,7 @@ def inside(path: str, root: str) -> bool:
     return path == root or path.startswith(root + "/")
 
 
-def is_standard(text: str) -> bool:
+def is_standard_device(text: str) -> bool:
     """Say whether a path as written is the null device or one of its like."""
     return text.startswith(("/dev/", "/proc/self/fd/")) and ".." not in text and _STANDARD.match(text)
 
@@ -150,7 +150,7 @@ def protected(path: str, root: str) -> bool:
     return _is_among(_PROTECTED, path, root)
 
 
-def runs_later(path: str, root: str) -> bool:
+def is_executed_later(path: str, root: str) -> bool:
     """Say the same without what git keeps for itself, which a command that names it may not write, and git may."""
     return _is_among(_RUNS_LATER, path, root)
 
@@ -176,7 +176,7 @@ def _named_place(rest: str) -> str:
     return "inside"
 
 
-def place_of(path: str, root: str, home: str) -> str:
+def classify_path(path: str, root: str, home: str) -> str:
     """Return the kind of place an absolute, resolved path is."""
     if path.startswith(root) and inside(path, root):
         if home.startswith(root) and inside(path, home) and _SECRET_HOME.match(path[len(home) + 1 :]):
@@ -184,7 +184,7 @@ def place_of(path: str, root: str, home: str) -> str:
         if protected(path, root):
             return "protected"
         name = path.rpartition("/")[2]
-        if is_credentials(name):
+        if is_credential_file(name):
             return "env"
         return "manifest" if _MANIFEST.match(name) else _named_place(path[len(root) + 1 :])
     if _STANDARD.match(path):

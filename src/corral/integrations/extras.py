@@ -45,6 +45,6 @@ class MissingExtraError(ImportError):
         super().__init__(f"{part} needs {why}. Run: {install_command(extra)}", name=self.cause.name)
 
 
-def missing(extra: str, error: ImportError) -> MissingExtraError:
+def missing_extra(extra: str, error: ImportError) -> MissingExtraError:
     """Return the error of an integration whose package cannot be imported: what is missing, and the command to run."""
     return MissingExtraError(f"corral[{extra}]", extra, error)

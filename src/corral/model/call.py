@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._lib.enums import Choice
+from corral._lib.enums import FastIntEnum
 from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
@@ -16,7 +16,7 @@ NOT_FOUND_EXIT_CODE = 127
 RESULT_SCHEMA = "corral.result/1"
 
 
-class Decision(Choice):
+class Decision(FastIntEnum):
     """What the guard says; ordered, so that the strictest of several is `max()`."""
 
     ALLOW = 0
@@ -27,7 +27,7 @@ class Decision(Choice):
         return self.name.lower()
 
 
-class Axis(Choice):
+class Axis(FastIntEnum):
     """The four ways a call can be refused, in the order in which reasons are told."""
 
     NAME = 0

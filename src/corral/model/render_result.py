@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from corral._lib.records import Record, frozen
-from corral._lib.terminal import clip, columns, pad, visible, wrap
+from corral._lib.terminal import clip, columns, pad, printable, wrap
 from corral.model.call import Axis, Decision
-from corral.model.excerpt import Part, one_line, underlined
+from corral.model.call_excerpt import Span, one_line, underlined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ QUESTION = {
 
 
 @frozen
-class Reasoning(Record):
+class Explanation(Record):
     """All that the guard has to say about one call: the answer, and what would run. `axis_of` maps effects to axes."""
 
     call: Call
@@ -90,7 +90,7 @@ def _step(step: Step) -> dict[str, object]:
     return data | {"effects": [{"key": e.key, "text": e.text, "decision": str(e.decision)} for e in step.effects]}
 
 
-def process_status(result: SandboxResult) -> int:
+def exit_status(result: SandboxResult) -> int:
     """Return the exit code of `corral run` for a result."""
     if result.denied:
         return DENIED_STATUS
@@ -104,7 +104,7 @@ def json_text(data: object) -> str:
     return json.dumps(data)
 
 
-def badge(decision: Decision, terminal: Terminal) -> str:
+def decision_label(decision: Decision, terminal: Terminal) -> str:
     """Return a decision as a word with its sign, in its colour, padded to the longest."""
     word = str(decision)
     return terminal.paint(word, pad(f"{terminal.sign(word)} {word}", len("? allow")))
@@ -113,14 +113,14 @@ def badge(decision: Decision, terminal: Terminal) -> str:
 def verdict_text(call: Call, verdict: Verdict, terminal: Terminal) -> str:
     """Return a verdict for people: every finding, strictest first, or one line."""
     lines = _finding_lines(call, verdict, terminal)
-    return "\n".join(lines) if lines else f"{badge(verdict.decision, terminal)}  {_shown(call, terminal)}"
+    return "\n".join(lines) if lines else f"{decision_label(verdict.decision, terminal)}  {_shown(call, terminal)}"
 
 
 def denial_text(call: Call, result: SandboxResult, terminal: Terminal) -> str:
     """Return what a person is told when a call was not run."""
     if result.verdict.findings:
         return verdict_text(call, result.verdict, terminal)
-    return f"{badge(Decision.DENY, terminal)}  {visible(result.reason)}"
+    return f"{decision_label(Decision.DENY, terminal)}  {printable(result.reason)}"
 
 
 def timeout_text(seconds: float | None) -> str:
@@ -130,7 +130,7 @@ def timeout_text(seconds: float | None) -> str:
 
 def violation_text(violation: Violation, width: int = 0) -> str:
     """Return what was stopped, why, and what would allow it: one line, or lines of at most `width` columns."""
-    text = visible(violation.text)
+    text = printable(violation.text)
     lines = wrap(text, width, " " * len(SPEAKER)) if width else [text]
     return SPEAKER + "\n".join(lines).lstrip()
 
@@ -149,7 +149,7 @@ def _finding_lines(call: Call, verdict: Verdict, terminal: Terminal) -> list[str
 def finding_lines(call: Call, finding: Finding, terminal: Terminal, margin: str = "    ") -> list[str]:
     """Return a finding for people: its rule, the offending part underlined behind a margin of four, why, and the way out."""
     lines = _head_lines(finding, terminal)
-    part = Part(finding.start, finding.length, finding.argument)
+    part = Span(finding.start, finding.length, finding.argument)
     for text, carets in underlined(call, part, terminal.columns - 4, terminal.sign("cut")):
         lines.append(f"{margin}{text}")
         if carets:
@@ -161,7 +161,7 @@ def finding_lines(call: Call, finding: Finding, terminal: Terminal, margin: str 
 
 
 def _head_lines(finding: Finding, terminal: Terminal) -> list[str]:
-    said, rule = badge(finding.decision, terminal), visible(finding.rule)
+    said, rule = decision_label(finding.decision, terminal), printable(finding.rule)
     axis = f" {terminal.sign('dot')} {finding.axis} axis"
     room = terminal.columns - len("? allow  ")
     if columns(rule) > room:
@@ -177,20 +177,20 @@ def labelled(label: str, text: str, terminal: Terminal) -> list[str]:
     if not _has_room(terminal, len(indent)):
         return [
             *([f"    {terminal.paint('dim', label)}"] if label else []),
-            *wrap(visible(text), terminal.columns, " " * 6),
+            *wrap(printable(text), terminal.columns, " " * 6),
         ]
-    first, *rest = wrap(visible(text), terminal.columns, indent)
+    first, *rest = wrap(printable(text), terminal.columns, indent)
     return [f"    {terminal.paint('dim', label)}{first[4 + len(label) :]}", *rest]
 
 
-def explain_text(reasoning: Reasoning, terminal: Terminal) -> str:
+def explain_text(reasoning: Explanation, terminal: Terminal) -> str:
     """Return the whole reasoning for people: the call, what would run, what each axis says, and every finding."""
     call, dot = reasoning.call, terminal.sign("dot")
     about = f"profile {reasoning.profile} {dot} root {reasoning.root} {dot} cwd {call.cwd or '.'}"
     blocks = [
         [
-            f"{badge(reasoning.verdict.decision, terminal)}  {_shown(call, terminal)}",
-            terminal.paint("dim", clip(visible(about), terminal.columns, terminal.sign("cut"))),
+            f"{decision_label(reasoning.verdict.decision, terminal)}  {_shown(call, terminal)}",
+            terminal.paint("dim", clip(printable(about), terminal.columns, terminal.sign("cut"))),
         ],
         [terminal.paint("head", "What would run"), *step_lines(call, reasoning.steps, terminal)],
         [terminal.paint("head", "What each axis says"), *_axis_lines(reasoning, terminal)],
@@ -210,7 +210,7 @@ def step_lines(call: Call, steps: Sequence[Step], terminal: Terminal) -> list[st
     for step, depth, ahead, below in zip(steps, depths, _ahead(depths), [*depths[1:], 0], strict=True):
         bars = "".join(terminal.sign("bar") if more else "   " for more in ahead[:-1])
         branch = bars + terminal.sign("tee" if ahead[-1] else "end")
-        text = clip(visible(_source(call, step)), max(terminal.columns - 2 - len(branch), 1), terminal.sign("cut"))
+        text = clip(printable(_source(call, step)), max(terminal.columns - 2 - len(branch), 1), terminal.sign("cut"))
         lines.append(f"  {terminal.paint('dim', branch)}{terminal.paint('head', text)}")
         under = bars + (terminal.sign("bar") if ahead[-1] else "   ")
         under += terminal.sign("bar") if below > depth else ""
@@ -247,20 +247,20 @@ def _ahead(depths: Sequence[int]) -> list[tuple[bool, ...]]:
 def _effect(effect: Effect, terminal: Terminal, used: int) -> str:
     key = pad(effect.key, 16) if _has_room(terminal, AXIS_COLUMNS) else effect.key
     room = max(terminal.columns - used - 10, 1)
-    said = clip(f"{key} {visible(effect.text)}".rstrip(), room, terminal.sign("cut"))
-    return f"{badge(effect.decision, terminal)} {said}"
+    said = clip(f"{key} {printable(effect.text)}".rstrip(), room, terminal.sign("cut"))
+    return f"{decision_label(effect.decision, terminal)} {said}"
 
 
 def _has_room(terminal: Terminal, used: int) -> bool:
     return terminal.columns - used >= MIN_TEXT_COLUMNS
 
 
-def _axis_lines(reasoning: Reasoning, terminal: Terminal) -> list[str]:
+def _axis_lines(reasoning: Explanation, terminal: Terminal) -> list[str]:
     lines = []
     beside = _has_room(terminal, AXIS_COLUMNS)
     indent = " " * (AXIS_COLUMNS if beside else 4)
     for axis in Axis:
-        said = badge(reasoning.decision(axis), terminal)
+        said = decision_label(reasoning.decision(axis), terminal)
         if beside:
             first, *rest = wrap(QUESTION[axis], terminal.columns, indent)
             lines += [f"  {said} {pad(str(axis), 10)} {first[len(indent) :]}", *rest]
@@ -272,17 +272,17 @@ def _axis_lines(reasoning: Reasoning, terminal: Terminal) -> list[str]:
         ]
         rules = reasoning.rules(axis)
         if rules:
-            lines += wrap(f"found {visible(', '.join(rules))}", terminal.columns, indent)
+            lines += wrap(f"found {printable(', '.join(rules))}", terminal.columns, indent)
     return lines
 
 
-def _looked_at(reasoning: Reasoning, axis: Axis, terminal: Terminal) -> str:
+def _looked_at(reasoning: Explanation, axis: Axis, terminal: Terminal) -> str:
     things = reasoning.looked_at(axis)
     if not things:
         return "saw nothing of its kind"
     if axis == Axis.STRUCTURE:
         # Naming them would repeat the tree above.
         return f"looked at the whole call, {len(reasoning.steps)} command{'s' * (len(reasoning.steps) != 1)} in it"
-    shown = [clip(visible(t), max(terminal.columns - 34, 12), terminal.sign("cut")) for t in things[:MAX_LOOKED_AT]]
+    shown = [clip(printable(t), max(terminal.columns - 34, 12), terminal.sign("cut")) for t in things[:MAX_LOOKED_AT]]
     more = f", and {len(things) - MAX_LOOKED_AT} more" if len(things) > MAX_LOOKED_AT else ""
     return f"looked at {', '.join(shown)}{more}"

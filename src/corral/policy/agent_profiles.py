@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from corral._lib import netnames
+from corral._lib import network_grants
 from corral._lib.records import Record, frozen
 from corral.model.errors import PolicyError
 
@@ -21,7 +21,7 @@ _LISTS = ("programs", "settings", "kept", "session", "network", "environment", "
 
 
 @frozen
-class Agent(Record):
+class AgentProfile(Record):
     """One agent. Paths are relative to the home directory, and those of `kept` to its settings: it runs programs, or tells it what to do.
 
     So `kept` stays as it is. `session` are directories that it must write and that others of it run from: each run has its own.
@@ -40,47 +40,47 @@ class Agent(Record):
     note: str = ""
 
 
-def names() -> list[str]:
+def agent_names() -> list[str]:
     """Return the agents that are known."""
     return sorted(name.removesuffix(".toml") for name in os.listdir(_FOLDER) if name.endswith(".toml"))
 
 
-def named(name: str) -> Agent:
+def load_agent(name: str) -> AgentProfile:
     """Return an agent; PolicyError where there is none of this name."""
-    if name not in names():
-        raise PolicyError(f"there is no agent {name!r}; known: {', '.join(names())}")
+    if name not in agent_names():
+        raise PolicyError(f"there is no agent {name!r}; known: {', '.join(agent_names())}")
     import tomllib  # noqa: PLC0415  few runs are of an agent
 
     with open(f"{_FOLDER}/{name}.toml", "rb") as file:
-        return read(name, tomllib.load(file))
+        return parse_agent(name, tomllib.load(file))
 
 
-def read(name: str, data: dict[str, Any]) -> Agent:
+def parse_agent(name: str, data: dict[str, Any]) -> AgentProfile:
     """Return the agent that a file describes; ValueError where it is none."""
     unknown = sorted(set(data) - set(_KEYS))
     if unknown:
         raise ValueError(f"{name}.toml: unknown key {unknown[0]!r}")
     fields: dict[str, Any] = {key: tuple(data.get(key, ())) for key in _LISTS}
-    fields["network"] = tuple(netnames.grant(text) for text in fields["network"])
+    fields["network"] = tuple(network_grants.parse_grant(text) for text in fields["network"])
     for path in (*fields["settings"], *fields["kept"], *fields["session"]):
         if path.startswith(("/", "~")) or ".." in path.split("/") or not path:
             raise ValueError(f"{name}.toml: {path!r} is no path inside the home directory")
     fields["variables"] = tuple(data.get("variables", {}).items())
-    return Agent(name=name, title=data["title"], note=data.get("note", ""), **fields)
+    return AgentProfile(name=name, title=data["title"], note=data.get("note", ""), **fields)
 
 
-def of_program(program: str) -> Agent | None:
+def agent_for_program(program: str) -> AgentProfile | None:
     """Return the agent that a program is, by its name."""
     base = program.rpartition("/")[2]
-    for name in names():
+    for name in agent_names():
         with open(f"{_FOLDER}/{name}.toml", encoding="utf-8") as file:
             # A plain look first: most programs at a terminal are no agent, and need no parser.
             is_likely = f'"{base}"' in file.read()
-        if is_likely and base in (agent := named(name)).programs:
+        if is_likely and base in (agent := load_agent(name)).programs:
             return agent
     return None
 
 
-def of_settings(path: str, home: str) -> Agent | None:
+def agent_for_settings(path: str, home: str) -> AgentProfile | None:
     """Return the agent whose settings a path is."""
-    return next((a for a in map(named, names()) if path in {f"{home}/{own}" for own in a.settings}), None)
+    return next((a for a in map(load_agent, agent_names()) if path in {f"{home}/{own}" for own in a.settings}), None)

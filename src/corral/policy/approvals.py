@@ -15,7 +15,7 @@ from corral._lib.records import Record, frozen
 from corral.model.call import Decision
 from corral.model.errors import PolicyError
 from corral.policy import user_dirs
-from corral.policy.trust import digest_of
+from corral.policy.trust import sha256_hex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,18 +64,18 @@ class Approval(Record):
         return {"schema": SCHEMA, "id": self.id, **named, "call": list(self.call), "rules": list(self.rules)}
 
 
-def can_be_kept(call: Call) -> bool:
+def can_be_approved(call: Call) -> bool:
     """Say whether a call can be approved for more than once: plain text that a person has read, nothing around it."""
     words = _words(call)
     return words is not None and call.env is None and sum(map(len, words)) <= MAX_TEXT
 
 
-def find(call: Call, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str]) -> Approval | None:
+def find_approval(call: Call, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str]) -> Approval | None:
     """Return the approval that holds for exactly this call, judged exactly so; None where it must be asked about."""
-    if verdict.decision is not Decision.ASK or not can_be_kept(call):
+    if verdict.decision is not Decision.ASK or not can_be_approved(call):
         return None
     place = _place(environ)
-    user_dirs.refuse_inside(place, config.project_root)
+    user_dirs.refuse_inside_project(place, config.project_root)
     found = _read(place, _key(call, verdict, config)) if _is_there(place) else None
     if found is None or not found.is_current(time()):
         return None
@@ -85,12 +85,12 @@ def find(call: Call, verdict: Verdict, config: SandboxConfig, environ: Mapping[s
 
 def approve(call: Call, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str]) -> Approval:
     """Let a call that was asked about run from now on; the caller has a person's word. PolicyError where that cannot be kept."""
-    if verdict.decision is not Decision.ASK or not can_be_kept(call):
+    if verdict.decision is not Decision.ASK or not can_be_approved(call):
         raise PolicyError("only a call that is asked about, and that can be read, can be approved for the project")
     user_dirs.private_directory("state", environ, config.project_root)
     place = _place(environ)
     os.makedirs(place, 0o700, exist_ok=True)
-    user_dirs.refuse_foreign(place)
+    user_dirs.refuse_writable_by_others(place)
     now = time()
     rules = tuple(dict.fromkeys(finding.rule for finding in verdict.findings))
     made = Approval(
@@ -107,7 +107,7 @@ def approve(call: Call, verdict: Verdict, config: SandboxConfig, environ: Mappin
     return made
 
 
-def listed(environ: Mapping[str, str]) -> list[Approval]:
+def list_approvals(environ: Mapping[str, str]) -> list[Approval]:
     """Return every approval that still counts, the newest first."""
     place = _place(environ)
     if not _is_there(place):
@@ -127,13 +127,13 @@ def revoke(approval: Approval, environ: Mapping[str, str]) -> None:
 
 
 def _place(environ: Mapping[str, str]) -> str:
-    return f"{user_dirs.directory('state', environ)}/{_DIRECTORY}"
+    return f"{user_dirs.user_directory('state', environ)}/{_DIRECTORY}"
 
 
 def _is_there(place: str) -> bool:
     try:
-        user_dirs.refuse_foreign(os.path.dirname(place))
-        user_dirs.refuse_foreign(place)
+        user_dirs.refuse_writable_by_others(os.path.dirname(place))
+        user_dirs.refuse_writable_by_others(place)
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
@@ -166,7 +166,7 @@ def _key(call: Call, verdict: Verdict, config: SandboxConfig) -> str:
         [[name, getattr(config.containment, name)] for name in config.containment._fields if name != "scratch"],
     ]
     said = [verdict.complete, [finding.to_dict() for finding in verdict.findings]]
-    return digest_of(dumps([SCHEMA, _call_of(call, config), said, policy]).encode())
+    return sha256_hex(dumps([SCHEMA, _call_of(call, config), said, policy]).encode())
 
 
 def _read(place: str, key: str) -> Approval | None:

@@ -52,7 +52,7 @@ def _profile(value: object) -> str | Profile:
         known = profile_named("strict")
         if set(value.effects) != set(known.effects) or set(value.groups) != set(known.groups):
             raise PolicyError(
-                "profile must decide every effect and group; make it with corral.guard.rules.loader.profile_from_dict"
+                "profile must decide every effect and group; make it with corral.guard.rules.loader.parse_profile"
             )
         return value
     if not isinstance(value, str) or value not in profile_names():
@@ -94,10 +94,10 @@ def _network(value: object) -> str | tuple[str, ...]:
         raise PolicyError(
             f"containment.network must be off, on, or a list of destinations such as 'index.example:443', not {value!r}"
         )
-    from corral._lib import netnames as destinations  # noqa: PLC0415  most configs name none, and every hook would wait for it
+    from corral._lib import network_grants as destinations  # noqa: PLC0415  most configs name none, and every hook would wait for it
 
     try:
-        granted = tuple(dict.fromkeys(destinations.grant(item) for item in value))
+        granted = tuple(dict.fromkeys(destinations.parse_grant(item) for item in value))
     except ValueError as error:
         raise PolicyError(f"containment.network is not right: {error}") from None
     if len(granted) > MAX_GRANTS:
@@ -110,7 +110,7 @@ def _texts(field: str, value: object, form: str) -> tuple[str, ...]:
         raise PolicyError(f"{field} must be a collection of texts, not {value!r}")
     if not value:
         return ()
-    from corral._lib import netnames as destinations  # noqa: PLC0415  as above
+    from corral._lib import network_grants as destinations  # noqa: PLC0415  as above
 
     canonical = getattr(destinations, form)
     try:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import sys
 
-from corral._lib.symlinks import follow
-from corral.guard.shell.grammar import DEPENDENCIES
+from corral._lib.symlink_chain import resolve_links
+from corral.guard.shell.grammar import GRAMMAR_PACKAGES
 
 DEFAULT_HOME = "/home/user"  # the home that commands see where the user has none
 
 
-def own_paths() -> list[str]:
+def installation_paths() -> list[str]:
     """Return the directories of corral, its interpreter and its dependencies."""
     mine = [_package(), sys.prefix, sys.base_prefix, *_dependencies()]
     return sorted({real for real in map(os.path.realpath, mine) if real != "/"})
 
 
-def own_links() -> list[str]:
+def installation_links() -> list[str]:
     """Return the symbolic links on the way to the interpreter and to corral. Replacing one would redirect the next start."""
-    return sorted({link for path in (sys.prefix, sys.executable, _package()) for link in follow(path)[0]})
+    return sorted({link for path in (sys.prefix, sys.executable, _package()) for link in resolve_links(path)[0]})
 
 
 def _package() -> str:
@@ -28,5 +28,5 @@ def _package() -> str:
 
 def _dependencies() -> list[str]:
     folders = [folder for folder in sys.path if folder.startswith("/")]
-    candidates = [[f"{folder}/{name}" for folder in folders] for name in DEPENDENCIES]
+    candidates = [[f"{folder}/{name}" for folder in folders] for name in GRAMMAR_PACKAGES]
     return [path for some in candidates for path in some if os.path.isdir(path)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.guard.rules.loader import effects, group_names
 from corral.policy.parser import MAX_RULES, RULE_KEYS
-from corral.policy.settings import DECIDED, DECISIONS, KEYS, LISTS, TABLES
+from corral.policy.settings import DECISION_TABLES, DECISIONS, LIST_KINDS, SETTINGS, TABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ _RULE = {
 
 def schema() -> dict[str, Any]:
     """Return the schema."""
-    properties: dict[str, Any] = {key: _value(key) for key in KEYS if "." not in key}
+    properties: dict[str, Any] = {key: _value(key) for key in SETTINGS if "." not in key}
     for table in TABLES:
-        properties[table] = _table({k.partition(".")[2]: _value(k) for k in KEYS if k.startswith(f"{table}.")})
-    for table, names in zip(DECIDED, (sorted(effects()), sorted(group_names())), strict=True):
+        properties[table] = _table({k.partition(".")[2]: _value(k) for k in SETTINGS if k.startswith(f"{table}.")})
+    for table, names in zip(DECISION_TABLES, (sorted(effects()), sorted(group_names())), strict=True):
         properties[table] = _table({name: {"enum": list(DECISIONS)} for name in names})
     properties["rule"] = {"type": "array", "maxItems": MAX_RULES, "items": _rule()}
     return {
@@ -53,9 +53,9 @@ def _table(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(key: str) -> dict[str, Any]:
-    row = KEYS[key]
+    row = SETTINGS[key]
     made: dict[str, Any] = {"description": row.what}
-    if row.kind in LISTS:
+    if row.kind in LIST_KINDS:
         return made | {
             "type": "array",
             "uniqueItems": True,

@@ -26,7 +26,7 @@ MAX_FILE_BYTES = 256 * 1024
 
 
 @frozen
-class Source(Record):
+class PolicyFile(Record):
     """One file of the policy."""
 
     level: str  # owner or project
@@ -40,7 +40,7 @@ class Policy(Record):
     """The merged choices, and how they came about."""
 
     config: SandboxConfig
-    sources: tuple[Source, ...] = ()
+    sources: tuple[PolicyFile, ...] = ()
     settings: tuple[Setting, ...] = ()
 
     @property
@@ -52,9 +52,10 @@ class Policy(Record):
 def load(root: str, environ: Mapping[str, str], *, profile: str | None = None) -> Policy:
     """Return the policy of a project; `profile` holds where no trusted file names one, and may else only tighten."""
     root = checked_root(root)
-    owners = owner_file(environ)
+    owners = user_policy_path(environ)
     found = [
-        (level, path, read(path, root, level)) for level, path in (("owner", owners), ("project", project_file(root)))
+        (level, path, read_policy_file(path, root, level))
+        for level, path in (("owner", owners), ("project", project_policy_path(root)))
     ]
     if not any(data is not None for _, _, data in found):
         # Most projects; nothing of what follows is imported for them.
@@ -64,38 +65,38 @@ def load(root: str, environ: Mapping[str, str], *, profile: str | None = None) -
     return _merged(root, environ, [(level, path, data) for level, path, data in found if data is not None], profile)
 
 
-def owner_file(environ: Mapping[str, str]) -> str:
+def user_policy_path(environ: Mapping[str, str]) -> str:
     """Return where the owner's policy lies, if there is one."""
-    return f"{user_dirs.directory('config', environ)}/{OWNER_FILE}"
+    return f"{user_dirs.user_directory('config', environ)}/{OWNER_FILE}"
 
 
-def project_file(root: str) -> str:
+def project_policy_path(root: str) -> str:
     """Return where a project's policy lies, if there is one."""
     return f"{root}/{PROJECT_FILE}"
 
 
 def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, bytes]], profile: str | None) -> Policy:
-    from corral.policy.cache import compiled  # noqa: PLC0415  where there is a file
-    from corral.policy.merge import Merge  # noqa: PLC0415
-    from corral.policy.trust import digest_of, is_trusted  # noqa: PLC0415
+    from corral.policy.merge import PolicyMerge  # noqa: PLC0415
+    from corral.policy.policy_cache import load_compiled  # noqa: PLC0415  where there is a file
+    from corral.policy.trust import is_trusted, sha256_hex  # noqa: PLC0415
 
-    merge = Merge(environ.get("HOME", ""))
+    merge = PolicyMerge(environ.get("HOME", ""))
     sources = []
     asked = profile
     for level, path, data in files:
-        digest = digest_of(data)
+        digest = sha256_hex(data)
         trusted = level == "owner" or is_trusted(path, digest, environ, root)
-        sources.append(Source(level, path, digest, trusted))
+        sources.append(PolicyFile(level, path, digest, trusted))
         if not trusted and asked is not None:
             # Before what is not trusted: else that would be the first to speak of the profile.
-            merge.ask_for(asked)
+            merge.request_profile(asked)
             asked = None
-        parsed = compiled(data, digest, path, environ, root)
+        parsed = load_compiled(data, digest, path, environ, root)
         if level == "project":
             _refuse_owners_keys(parsed["settings"], path, environ)
         merge.add(parsed, path, trusted=trusted)
     if asked is not None:
-        merge.ask_for(asked)
+        merge.request_profile(asked)
     config = merge.config(root)
     _refuse_contradiction(config, merge.settings)
     _refuse_grants(config, merge.settings, environ)
@@ -103,21 +104,21 @@ def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, b
 
 
 def _refuse_owners_keys(settings: list[tuple[str, object, int, int]], path: str, environ: Mapping[str, str]) -> None:
-    from corral.policy.settings import KEYS  # noqa: PLC0415  where there is a file
+    from corral.policy.settings import SETTINGS  # noqa: PLC0415  where there is a file
 
     for key, _, line, column in settings:
-        if key in KEYS and KEYS[key].tighter == "owner":
-            where = owner_file(environ)
+        if key in SETTINGS and SETTINGS[key].tighter == "owner":
+            where = user_policy_path(environ)
             raise PolicyError(
                 f"{path}:{line}:{column}: {key} is only allowed in the user's own policy ({where}). Remove it from this file"
             )
 
 
-def read(path: str, root: str, level: str) -> bytes | None:
+def read_policy_file(path: str, root: str, level: str) -> bytes | None:
     """Return the bytes of a policy file, or None where there is none; PolicyError where they are not for us to believe."""
     try:
         # The owner may keep their file elsewhere and link it. A project's link could lead to what its messages would show.
-        data, found = user_dirs.read_file(path, MAX_FILE_BYTES, follows=level == "owner")
+        data, found = user_dirs.read_regular_file(path, MAX_FILE_BYTES, follows=level == "owner")
     except FileNotFoundError:
         if os.path.islink(path):
             raise PolicyError(f"{path} is a link that leads nowhere") from None
@@ -127,8 +128,8 @@ def read(path: str, root: str, level: str) -> bytes | None:
         why = "it is a link" if error.errno == ELOOP else error.strerror
         raise PolicyError(f"{path} cannot be read: {why}") from None
     if level == "owner":
-        user_dirs.refuse_inside(os.path.realpath(path), root)
-        user_dirs.refuse_foreign_status(path, found)
+        user_dirs.refuse_inside_project(os.path.realpath(path), root)
+        user_dirs.refuse_status_writable_by_others(path, found)
     if len(data) > MAX_FILE_BYTES:
         raise PolicyError(f"{path}:1:1: longer than {MAX_FILE_BYTES} bytes")
     return data
@@ -153,8 +154,8 @@ def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapp
     from corral.policy import installation, path_grants  # noqa: PLC0415  as above
 
     home = os.path.realpath(environ.get("HOME") or installation.DEFAULT_HOME)
-    kept = [user_dirs.directory(kind, environ) for kind in ("config", "state", "cache")]
-    own = (*installation.own_paths(), *installation.own_links(), *kept)
+    kept = [user_dirs.user_directory(kind, environ) for kind in ("config", "state", "cache")]
+    own = (*installation.installation_paths(), *installation.installation_links(), *kept)
     for setting in granting:
         verb = setting.key.partition(".")[2]
         for path in setting.value:  # type: ignore[attr-defined]  # a list of texts: the parser saw to it
@@ -163,9 +164,9 @@ def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapp
                 if setting.in_force and not os.path.exists(real):
                     raise PolicyError(f"{setting.key} names {path!r}, which does not exist")
                 if verb == "read":
-                    path_grants.refuse_reading(real, home)
+                    path_grants.refuse_read_grant(real, home)
                 else:
-                    path_grants.refuse_writing(real, home, config.project_root, own)
+                    path_grants.refuse_write_grant(real, home, config.project_root, own)
                     if protected(real, ""):
                         raise PolicyError(
                             f"{setting.key} names {path!r}, which is protected: it runs later outside the sandbox"

@@ -16,7 +16,7 @@ from corral.policy.config import (
     Output,
     SandboxConfig,
 )
-from corral.policy.settings import DECIDED, KEYS, LISTS, is_tighter
+from corral.policy.settings import DECISION_TABLES, LIST_KINDS, SETTINGS, is_tighter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def table_of(name: str | None, settings: dict[str, Any], held: Profile | None = 
     effects, groups = dict(base.effects), dict(base.groups)
     for key, word in settings.items():
         table, _, field = key.partition(".")
-        if table in DECIDED:
+        if table in DECISION_TABLES:
             (effects if table == "effects" else groups)[field] = Decision[word.upper()]
     return Profile(base.name, effects, groups, base.needs_containment)
 
@@ -79,7 +79,7 @@ def strictest(one: Profile, other: Profile) -> Profile:
     )
 
 
-class Merge:
+class PolicyMerge:
     """The levels as they are added: the owner's first."""
 
     def __init__(self, home: str = "") -> None:
@@ -103,7 +103,7 @@ class Merge:
             if key == "profile":
                 name = value
                 self.base = self.settings[-1] if trusted else self.base
-            elif key.startswith(tuple(f"{table}." for table in DECIDED)):
+            elif key.startswith(tuple(f"{table}." for table in DECISION_TABLES)):
                 decided[key] = value
             else:
                 self._put(key, value, trusted=trusted)
@@ -124,7 +124,7 @@ class Merge:
         if kept:
             self.rules.append(tuple(kept))
 
-    def ask_for(self, profile: str) -> None:
+    def request_profile(self, profile: str) -> None:
         """Take the profile that the caller asks for: it holds where no trusted file has spoken, else it may only tighten."""
         asked = Setting("profile", profile, "", 0)
         if self.base is None:
@@ -144,7 +144,7 @@ class Merge:
         return held
 
     def _put(self, key: str, value: Any, *, trusted: bool) -> None:
-        row = KEYS[key]
+        row = SETTINGS[key]
         held = self.values.get(key)
         if row.tighter == "network" and trusted and isinstance(value, list) and isinstance(held, list):
             # Two lists of the owner's add up; who may only tighten has said all that is to be left.
@@ -164,12 +164,12 @@ class Merge:
 
     def _tightens(self, key: str, value: Any, held: Profile) -> bool:
         table, _, field = key.partition(".")
-        if table in DECIDED:
+        if table in DECISION_TABLES:
             decisions = held.effects if table == "effects" else held.groups
             return Decision[value.upper()] >= decisions[field]
         if key == "profile":
             return is_tighter(key, value, DEFAULT_PROFILE if self.base is None else self.base.value)
-        row = KEYS[key]
+        row = SETTINGS[key]
         now = self.values.get(key, default(key))
         if row.tighter == "grants":
             return not {self._expanded(item) for item in value} - set(now)
@@ -206,12 +206,12 @@ class Merge:
 
 def _or_none(key: str, value: Any) -> Any:
     """Return a value as the config has it: where a file writes 0 for no bound or nothing, None."""
-    return None if value == 0 and KEYS[key].zero and key != "max_output_bytes" else value
+    return None if value == 0 and SETTINGS[key].zero and key != "max_output_bytes" else value
 
 
 def default(key: str) -> Any:
     """Return what holds where no file speaks, as a file would write it."""
-    if KEYS[key].kind in LISTS:
+    if SETTINGS[key].kind in LIST_KINDS:
         return ()
     table, _, field = key.partition(".")
     found = _DEFAULTS[key] if key in _DEFAULTS else getattr(_RECORDS[table](), field)
@@ -222,6 +222,6 @@ def _bytes(value: Any) -> Any:
     """Return a bound on memory in bytes."""
     if not isinstance(value, float):
         return value
-    from corral._lib.cgroup_paths import own_memory_bound  # noqa: PLC0415  only a share needs to know
+    from corral._lib.own_cgroups import own_memory_limit  # noqa: PLC0415  only a share needs to know
 
-    return int(value * own_memory_bound())
+    return int(value * own_memory_limit())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tomllib
 
-from corral._lib import netnames
+from corral._lib import network_grants
 from corral._lib.lazy_regex import pattern
 from corral.guard.rules.loader import effects, group_names
 from corral.model.errors import PolicyError
 from corral.policy.config import Audit, Containment, Limits, Output, SandboxConfig
-from corral.policy.settings import DECIDED, DECISIONS, FIELDS, KEYS, LISTS, TABLES
-from corral.policy.toml_positions import places
+from corral.policy.settings import CONFIG_FIELDS, DECISION_TABLES, DECISIONS, LIST_KINDS, SETTINGS, TABLES
+from corral.policy.toml_positions import key_positions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Located:
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
-        self._keys = places(text)
+        self._keys = key_positions(text)
 
     def of(self, *key: str | int) -> tuple[int, int]:
         """Return line and column of a key, or of the nearest thing above it."""
@@ -72,12 +72,12 @@ def parse(data: bytes, path: str) -> dict[str, Any]:
     for key, value in tree.items():
         if key == "rule":
             rules = _rules(value, where)
-        elif key in TABLES or key in DECIDED:
+        elif key in TABLES or key in DECISION_TABLES:
             settings += _table(key, value, where)
-        elif key in KEYS and "." not in key:
+        elif key in SETTINGS and "." not in key:
             settings.append((key, _checked((key,), value, where), *where.of(key)))
         else:
-            known = [*(k for k in KEYS if "." not in k), *TABLES, *DECIDED, "rule"]
+            known = [*(k for k in SETTINGS if "." not in k), *TABLES, *DECISION_TABLES, "rule"]
             where.refuse((key,), f"unknown key {key!r}{_known(key, known)}")
     _refuse_contradictions(settings, rules, where)
     return {"settings": settings, "rules": rules}
@@ -119,14 +119,14 @@ def _table(name: str, table: object, where: Located) -> list[Setting]:
     settings: list[Setting] = []
     for key, value in table.items():
         dotted = f"{name}.{key}"
-        if name in DECIDED:
+        if name in DECISION_TABLES:
             known: Any = effects() if name == "effects" else group_names()
             if key not in known:
                 where.refuse((name, key), f"{name} has no {key!r}{_known(key, sorted(known))}")
             if not isinstance(value, str) or value not in DECISIONS:
                 where.refuse((name, key), f"{dotted} must be one of {', '.join(DECISIONS)}, not {value!r}")
-        elif dotted not in KEYS:
-            own = [k.partition(".")[2] for k in KEYS if k.startswith(f"{name}.")]
+        elif dotted not in SETTINGS:
+            own = [k.partition(".")[2] for k in SETTINGS if k.startswith(f"{name}.")]
             where.refuse((name, key), f"{name} has no {key!r}{_known(key, own)}")
         else:
             value = _checked((name, key), value, where)  # noqa: PLW2901  checked, and lists without a second mention
@@ -137,8 +137,8 @@ def _table(name: str, table: object, where: Located) -> list[Setting]:
 def _checked(path: tuple[str, ...], value: Any, where: Located) -> Any:
     """Return a value of the kind that its key takes."""
     key = ".".join(path)
-    row = KEYS[key]
-    if row.kind in LISTS:
+    row = SETTINGS[key]
+    if row.kind in LIST_KINDS:
         return _list(path, value, where)
     if row.kind == "network":
         return _network(path, value, where)
@@ -174,7 +174,7 @@ def _network(path: tuple[str, ...], value: Any, where: Located) -> str | list[st
     made: list[str] = []
     for number, item in enumerate(value):
         try:
-            made.append(netnames.grant(item))
+            made.append(network_grants.parse_grant(item))
         except ValueError as error:
             where.refuse((*path, number), f"{'.'.join(path)}: {error}")
         if made.index(made[-1]) != number:
@@ -184,8 +184,10 @@ def _network(path: tuple[str, ...], value: Any, where: Located) -> str | list[st
 
 def _list(path: tuple[str, ...], value: Any, where: Located) -> list[str]:
     key = ".".join(path)
-    paths = KEYS[key].kind == "paths"
-    wanted = "absolute paths below /, or paths that begin with ~/" if paths else _WANTED.get(KEYS[key].kind, "names")
+    paths = SETTINGS[key].kind == "paths"
+    wanted = (
+        "absolute paths below /, or paths that begin with ~/" if paths else _WANTED.get(SETTINGS[key].kind, "names")
+    )
     if not isinstance(value, list):
         where.refuse(path, f"{key} must be a list of {wanted}, not {value!r}")
     for number, item in enumerate(value):
@@ -195,15 +197,15 @@ def _list(path: tuple[str, ...], value: Any, where: Located) -> list[str]:
         try:
             if paths:
                 Containment(read=(item.replace("~/", "/home/", 1) if item.startswith("~/") else item,))
-            elif KEYS[key].kind in _WANTED:
+            elif SETTINGS[key].kind in _WANTED:
                 Containment(**{path[1]: (item,)})  # type: ignore[arg-type]  # the record says what is wrong
             else:
-                SandboxConfig("/usr", **{FIELDS.get(key, key): (item,)})  # type: ignore[arg-type]
+                SandboxConfig("/usr", **{CONFIG_FIELDS.get(key, key): (item,)})  # type: ignore[arg-type]
         except PolicyError as error:
             where.refuse(place, f"{key} must be a list of {wanted}; this is {item!r}" if paths else str(error))
-        if KEYS[key].kind == "names" and "*" in item:
+        if SETTINGS[key].kind == "names" and "*" in item:
             where.refuse(place, f"{key} takes whole names, not {item!r}")
-        if KEYS[key].kind == "agents" and not _AGENT.fullmatch(item):
+        if SETTINGS[key].kind == "agents" and not _AGENT.fullmatch(item):
             where.refuse(place, f"{key} takes {wanted}, not {item!r}")
         if value.index(item) != number:
             where.refuse(place, f"{item!r} stands in {key} twice")

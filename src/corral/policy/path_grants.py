@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _KERNELS = ("/proc", "/dev", "/sys")
 
 
-def resolve(containment: Containment) -> tuple[list[str], list[str]]:
+def resolve_grants(containment: Containment) -> tuple[list[str], list[str]]:
     """Return the paths to read and those to write, through every link."""
     return _resolve("read", containment.read), _resolve("write", containment.write)
 
@@ -31,16 +31,16 @@ def _resolve(name: str, paths: Iterable[str]) -> list[str]:
     return [os.path.realpath(path) for path in paths]
 
 
-def refuse_reading(path: str, home: str) -> None:
+def refuse_read_grant(path: str, home: str) -> None:
     """Raise if a grant to read would show credentials, the owner's log, or the kernel's own files."""
     _refuse_secrets("read", path, home)
     for kind in ("config", "state"):
-        mine = user_dirs.directory(kind, os.environ)
+        mine = user_dirs.user_directory(kind, os.environ)
         if inside(path, mine) or (inside(mine, path) and os.path.lexists(mine)):
             _refuse("read", path, f"where {mine!r} is, which holds the owner's policy and log")
 
 
-def refuse_writing(path: str, home: str, project: str, own: Iterable[str]) -> None:
+def refuse_write_grant(path: str, home: str, project: str, own: Iterable[str]) -> None:
     """Raise if a grant to write would open credentials, corral itself or what the project lies in."""
     if inside(project, path):
         _refuse("write", path, f"which holds the project {project!r}; name what is beside it")
@@ -48,14 +48,14 @@ def refuse_writing(path: str, home: str, project: str, own: Iterable[str]) -> No
         if inside(path, mine) or inside(mine, path):
             _refuse("write", path, f"where {mine!r} is, which corral itself runs from")
     for kind in ("config", "state", "cache"):
-        mine = user_dirs.directory(kind, os.environ)
+        mine = user_dirs.user_directory(kind, os.environ)
         if inside(path, mine) or inside(mine, path):
             _refuse("write", path, f"where {mine!r} is, which holds what corral keeps for the owner")
     _refuse_secrets("write", path, home)
 
 
 @frozen
-class Settings(Record):
+class AgentSettings(Record):
     """An agent's own settings, which it may write, and what in them would run programs later outside.
 
     What is there of that stays as it is, what is not is looked for after each command, and what each run must write is its own.
@@ -67,16 +67,16 @@ class Settings(Record):
     session: tuple[str, ...] = ()
 
 
-def own_settings(containment: Containment, home: str) -> Settings:
+def agent_settings(containment: Containment, home: str) -> AgentSettings:
     """Look at the settings that are granted."""
     found = _resolve("settings", containment.settings)
     kept: list[str] = []
     absent: list[str] = []
     session: list[str] = []
     for path in found:
-        from corral.policy.agent_profiles import of_settings  # noqa: PLC0415  few sandboxes hold an agent
+        from corral.policy.agent_profiles import agent_for_settings  # noqa: PLC0415  few sandboxes hold an agent
 
-        agent = of_settings(path, home)
+        agent = agent_for_settings(path, home)
         if agent is None:
             _refuse("settings", path, "which is no directory of settings of an agent that is known")
         else:
@@ -87,7 +87,7 @@ def own_settings(containment: Containment, home: str) -> Settings:
             absent += [each for each in names if each not in there]
             # A link stays as it is, and so does what it leads to.
             kept += dict.fromkeys([*there, *(real for real in map(os.path.realpath, there) if os.path.exists(real))])
-    return Settings(tuple(found), tuple(kept), tuple(absent), tuple(session))
+    return AgentSettings(tuple(found), tuple(kept), tuple(absent), tuple(session))
 
 
 def refuse_protected(path: str, kept: Iterable[str]) -> None:

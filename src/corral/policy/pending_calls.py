@@ -22,7 +22,7 @@ _ID_BYTES = 16
 
 
 @frozen
-class Pending(Record):
+class PendingCall(Record):
     """A call that a host's own prompt asks about, or whose text is too long for an argument."""
 
     text: str
@@ -31,7 +31,7 @@ class Pending(Record):
     asked: frozenset[str]  # the rules that a person was told of: running it means that they have said yes to these
 
 
-def pend(text: str, root: str, cwd: str, environ: Mapping[str, str], *, asked: frozenset[str]) -> str:
+def save_pending_call(text: str, root: str, cwd: str, environ: Mapping[str, str], *, asked: frozenset[str]) -> str:
     """Leave a call for `corral run` to take, once; return the id by which it is known."""
     place = pending_directory(environ, root)
     _sweep(place)
@@ -43,7 +43,7 @@ def pend(text: str, root: str, cwd: str, environ: Mapping[str, str], *, asked: f
     return name
 
 
-def take(name: str, root: str, cwd: str, environ: Mapping[str, str]) -> Pending | None:
+def take_pending_call(name: str, root: str, cwd: str, environ: Mapping[str, str]) -> PendingCall | None:
     """Return a call that was left for exactly this project and directory, and forget it; None where there is none."""
     if len(name) != 2 * _ID_BYTES or not set(name) <= set("0123456789abcdef"):
         return None
@@ -55,7 +55,7 @@ def take(name: str, root: str, cwd: str, environ: Mapping[str, str]) -> Pending 
     except FileNotFoundError:
         return None
     try:
-        user_dirs.refuse_foreign(taken)
+        user_dirs.refuse_writable_by_others(taken)
         with open(taken, "rb") as file:
             data = file.read()
     finally:
@@ -66,7 +66,7 @@ def take(name: str, root: str, cwd: str, environ: Mapping[str, str]) -> Pending 
         return None
     if kind != _FORMAT or not 0 <= expires - time() <= PENDING_SECONDS or (for_root, for_cwd) != (root, cwd):
         return None
-    return Pending(text, root, cwd, asked)
+    return PendingCall(text, root, cwd, asked)
 
 
 def pending_directory(environ: Mapping[str, str], root: str) -> str:
@@ -75,7 +75,7 @@ def pending_directory(environ: Mapping[str, str], root: str) -> str:
     try:
         os.mkdir(place, 0o700)
     except FileExistsError:
-        user_dirs.refuse_foreign(place)
+        user_dirs.refuse_writable_by_others(place)
     except OSError as error:
         raise PolicyError(f"{place} cannot be made: {error.strerror}") from None
     return place

@@ -15,7 +15,7 @@ class Publishing(Record):
 
 
 @frozen
-class Kind(Record):
+class ProjectType(Record):
     """One kind of project."""
 
     name: str
@@ -28,8 +28,8 @@ class Kind(Record):
     index_found_by: str = ""  # tells the user which host that is
 
 
-KINDS = (
-    Kind(
+PROJECT_TYPES = (
+    ProjectType(
         "Python",
         ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "Pipfile", "tox.ini", "uv.lock", "poetry.lock"),
         (
@@ -42,7 +42,7 @@ KINDS = (
         index="index.example",
         index_found_by="pip config list",
     ),
-    Kind(
+    ProjectType(
         "Node",
         ("package.json",),
         (
@@ -55,7 +55,7 @@ KINDS = (
         index="registry.example",
         index_found_by="npm config get registry",
     ),
-    Kind(
+    ProjectType(
         "Rust",
         ("Cargo.toml",),
         (Publishing("cargo publish", "cargo publish", "cargo test"),),
@@ -65,7 +65,7 @@ KINDS = (
         index="crates.example",
         index_found_by="~/.cargo/config.toml",
     ),
-    Kind(
+    ProjectType(
         "Go",
         ("go.mod", "go.work"),
         (),
@@ -74,7 +74,7 @@ KINDS = (
         index="modules.example",
         index_found_by="go env GOPROXY",
     ),
-    Kind(
+    ProjectType(
         "Java",
         ("pom.xml", "build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts"),
         (
@@ -89,7 +89,7 @@ KINDS = (
         index="repository.example",
         index_found_by="~/.m2/settings.xml, or the build file,",
     ),
-    Kind(
+    ProjectType(
         "Ruby",
         ("Gemfile", "Rakefile", "*.gemspec"),
         (Publishing("gem push", "gem push x-1.0.gem", "gem list"),),
@@ -98,7 +98,7 @@ KINDS = (
         index="gems.example",
         index_found_by="gem sources",
     ),
-    Kind(
+    ProjectType(
         "C and C++",
         ("CMakeLists.txt", "meson.build", "configure", "configure.ac", "*.c", "*.cc", "*.cpp", "*.cxx"),
         (),

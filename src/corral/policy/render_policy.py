@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from corral._lib.json_text import dumps
-from corral._lib.netnames import masked
-from corral._lib.terminal import visible
+from corral._lib.network_grants import mask_injection
+from corral._lib.terminal import printable
 from corral.guard.rules.loader import profile_named
-from corral.policy.settings import DECIDED, FIELDS, KEYS, TABLES
+from corral.policy.settings import CONFIG_FIELDS, DECISION_TABLES, SETTINGS, TABLES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from corral._lib.terminal import Terminal
     from corral.policy.config import SandboxConfig
-    from corral.policy.loader import Policy, Source
+    from corral.policy.loader import Policy, PolicyFile
     from corral.policy.merge import Setting
 
 SCHEMA = "corral.policy/1"
@@ -25,11 +25,11 @@ BUILT_IN = "built-in"
 def setting_text(setting: Setting) -> str:
     """Return one line of a policy as it could stand in a file."""
     if setting.key == "rule":
-        return f"[[rule]] {visible(str(setting.value))}"
-    return f"{setting.key} = {visible(written(setting.value))}"
+        return f"[[rule]] {printable(str(setting.value))}"
+    return f"{setting.key} = {printable(toml_value(setting.value))}"
 
 
-def written(value: object) -> str:
+def toml_value(value: object) -> str:
     """Return a value as TOML writes it."""
     return dumps(list(value) if isinstance(value, (tuple, set, frozenset)) else value)
 
@@ -42,24 +42,24 @@ def value_of(key: str, config: SandboxConfig) -> Any:
     elif key == "profile":
         value = config.rules.name
     else:
-        value = getattr(config, FIELDS.get(key, key))
-    if KEYS[key].kind in ("names", "patterns"):
+        value = getattr(config, CONFIG_FIELDS.get(key, key))
+    if SETTINGS[key].kind in ("names", "patterns"):
         return sorted(value)
-    if KEYS[key].kind == "headers":
-        return [masked(text) for text in value]
+    if SETTINGS[key].kind == "headers":
+        return [mask_injection(text) for text in value]
     return list(value) if isinstance(value, tuple) else 0 if value is None else value
 
 
 def to_dict(policy: Policy) -> dict[str, object]:
     """Return the policy as JSON-ready data."""
     config, rules = policy.config, policy.config.rules
-    settings = {key: {"value": value_of(key, config), "from": _places(_said(policy, key))} for key in KEYS}
+    settings = {key: {"value": value_of(key, config), "from": _places(_said(policy, key))} for key in SETTINGS}
     decided = {
         table: {
             key: {"value": str(decision), "from": _places(_said(policy, f"{table}.{key}"))}
             for key, decision in getattr(rules, table).items()
         }
-        for table in DECIDED
+        for table in DECISION_TABLES
     }
     return {
         "schema": SCHEMA,
@@ -93,25 +93,25 @@ def _rule(rule: Any) -> dict[str, object]:
 def _said(policy: Policy, key: str) -> list[Setting]:
     """Return the lines that a value comes from: the last of them, or all for a list, to which each adds."""
     found = [s for s in policy.settings if s.key == key and s.in_force]
-    if key in KEYS and KEYS[key].tighter == "network":
+    if key in SETTINGS and SETTINGS[key].tighter == "network":
         lists = [s for s in found if isinstance(s.value, list)]
         return lists if found[-1:] == lists[-1:] else found[-1:]
-    return found if key in KEYS and KEYS[key].tighter in ("adds", "grants") else found[-1:]
+    return found if key in SETTINGS and SETTINGS[key].tighter in ("adds", "grants") else found[-1:]
 
 
 def _places(settings: Iterable[Setting]) -> list[dict[str, object]]:
     return [{"path": s.path, "line": s.line, "column": s.column} for s in settings]
 
 
-def lines(policy: Policy, terminal: Terminal) -> list[str]:
+def policy_lines(policy: Policy, terminal: Terminal) -> list[str]:
     """Return the policy for people."""
     rows = [_file(source) for source in policy.sources] or [("# no policy file: all is built in", "")]
     rows.append(("", ""))
     for table in ("", *TABLES):
-        own = [key for key in KEYS if key.partition(".")[0 if "." in key else 2] == table]
+        own = [key for key in SETTINGS if key.partition(".")[0 if "." in key else 2] == table]
         rows += [("", ""), (f"[{table}]", "")] if table else []
         rows += [_row(policy, key) for key in own]
-    for table in DECIDED:
+    for table in DECISION_TABLES:
         changed = _changed(policy, table)
         rows += [("", ""), (f"[{table}]", ""), *changed] if changed else []
     for file in policy.config.rules.commands:
@@ -124,23 +124,23 @@ def lines(policy: Policy, terminal: Terminal) -> list[str]:
     return [_line(text, origin, width, terminal) for text, origin in rows]
 
 
-def _file(source: Source) -> tuple[str, str]:
+def _file(source: PolicyFile) -> tuple[str, str]:
     state = "" if source.level == "owner" else ", trusted" if source.trusted else ", not trusted: it only tightens"
-    return f"# {visible(source.path)} ({source.level}{state})", ""
+    return f"# {printable(source.path)} ({source.level}{state})", ""
 
 
 def _row(policy: Policy, key: str) -> tuple[str, str]:
     value = value_of(key, policy.config)
     said = _said(policy, key)
-    if KEYS[key].kind in ("names", "patterns"):
+    if SETTINGS[key].kind in ("names", "patterns"):
         # What is built in would fill a screen; `corral rule` lists it.
         value = [name for s in said for name in s.value]  # type: ignore[attr-defined]
     name = key.rpartition(".")[2]
-    return f"{name} = {visible(written(value))}", ", ".join(_origin(s) for s in said) or BUILT_IN
+    return f"{name} = {printable(toml_value(value))}", ", ".join(_origin(s) for s in said) or BUILT_IN
 
 
 def _origin(setting: Setting) -> str:
-    return f"{visible(setting.path)}:{setting.line}" if setting.path else "the command line"
+    return f"{printable(setting.path)}:{setting.line}" if setting.path else "the command line"
 
 
 def _changed(policy: Policy, table: str) -> list[tuple[str, str]]:
@@ -157,4 +157,4 @@ def _changed(policy: Policy, table: str) -> list[tuple[str, str]]:
 def _line(text: str, origin: str, width: int, terminal: Terminal) -> str:
     if not origin:
         return terminal.paint("dim" if text.startswith("#") else "head", text) if text else ""
-    return f"{text.ljust(width)}  {terminal.paint('dim', f'# {visible(origin)}')}"
+    return f"{text.ljust(width)}  {terminal.paint('dim', f'# {printable(origin)}')}"

@@ -11,7 +11,7 @@ _QUOTES = ("'", '"')
 _KEY_END = " \t.=]"
 
 
-def places(text: str) -> dict[Path, tuple[int, int]]:
+def key_positions(text: str) -> dict[Path, tuple[int, int]]:
     """Return line and column of every table, key, and element of a list, by its path from the top."""
     reader = _Reader(text)
     reader.document()

@@ -18,7 +18,7 @@ _FILE = "trust"  # one line for each file: hash, blank, path
 _DIGITS = 64  # of a hash
 
 
-def digest_of(data: bytes) -> str:
+def sha256_hex(data: bytes) -> str:
     """Return the hash that stands for a file's exact bytes."""
     global _sha256  # noqa: PLW0603  found once
     if _sha256 is None:
@@ -39,23 +39,23 @@ def _find_sha256() -> Any:
 
 def is_trusted(path: str, digest: str, environ: Mapping[str, str], root: str) -> bool:
     """Say whether the owner trusts exactly these bytes at this path."""
-    return (digest, path) in trusted(environ, root)
+    return (digest, path) in trusted_files(environ, root)
 
 
-def trusted(environ: Mapping[str, str], root: str = "") -> list[tuple[str, str]]:
+def trusted_files(environ: Mapping[str, str], root: str = "") -> list[tuple[str, str]]:
     """Return hash and path of every file that is trusted; PolicyError where someone else could have said so."""
-    place = user_dirs.directory("state", environ)
+    place = user_dirs.user_directory("state", environ)
     file = f"{place}/{_FILE}"
     if root:
-        user_dirs.refuse_inside(place, root)
+        user_dirs.refuse_inside_project(place, root)
     try:
-        user_dirs.refuse_foreign(place)
-        data, found = user_dirs.read_file(file, MAX_FILE_BYTES)
+        user_dirs.refuse_writable_by_others(place)
+        data, found = user_dirs.read_regular_file(file, MAX_FILE_BYTES)
     except FileNotFoundError:
         return []
     except OSError as error:
         raise PolicyError(f"{file} cannot be read: {error.strerror}") from None
-    user_dirs.refuse_foreign_status(file, found)
+    user_dirs.refuse_status_writable_by_others(file, found)
     if len(data) > MAX_FILE_BYTES:
         raise PolicyError(f"{file} is longer than {MAX_FILE_BYTES} bytes; remove it, and trust again what you trust")
     lines = os.fsdecode(data).split("\n")
@@ -83,7 +83,7 @@ def _change(path: str, digest: str, environ: Mapping[str, str], root: str) -> bo
     try:
         # Of two who trust at once, the second must not forget what the first has written.
         flock(lock, LOCK_EX)
-        before = trusted(environ, root)
+        before = trusted_files(environ, root)
         entries = [entry for entry in before if entry[1] != path]
         changed = len(entries) != len(before)
         if digest:

@@ -21,13 +21,13 @@ _PLACES = {
 PROJECT_MARKS = ("corral.toml", ".git", ".hg", "pyproject.toml", "package.json", "Cargo.toml", "go.mod")
 
 
-def pinned(environ: Mapping[str, str]) -> list[str]:
+def directory_options(environ: Mapping[str, str]) -> list[str]:
     """Return words that fix where the owner's files lie: a host may load its environment from a file in the project."""
     names = ("HOME", *(variable for variable, _ in _PLACES.values()), "TMPDIR")
     return [f"--{name}={environ[name]}" for name in names if environ.get(name, "").startswith("/")]
 
 
-def pin(words: list[str], environ: MutableMapping[str, str]) -> None:
+def apply_directory_options(words: list[str], environ: MutableMapping[str, str]) -> None:
     """Put the owner's files where such words say; what they do not name is where the home has it."""
     named = dict(word[2:].split("=", 1) for word in words)
     if "HOME" in named:
@@ -36,7 +36,7 @@ def pin(words: list[str], environ: MutableMapping[str, str]) -> None:
     environ.update(named)
 
 
-def directory(kind: str, environ: Mapping[str, str]) -> str:
+def user_directory(kind: str, environ: Mapping[str, str]) -> str:
     """Return corral's directory for `config`, `state` or `cache`; it need not exist."""
     variable, below_home = _PLACES[kind]
     own = environ.get(variable, "")
@@ -46,15 +46,15 @@ def directory(kind: str, environ: Mapping[str, str]) -> str:
 
 def private_directory(kind: str, environ: Mapping[str, str], root: str = "") -> str:
     """Return corral's directory, made if need be; PolicyError where someone else, or a command, could write it."""
-    path = directory(kind, environ)
+    path = user_directory(kind, environ)
     if root:
-        refuse_inside(path, root)
+        refuse_inside_project(path, root)
     os.makedirs(path, 0o700, exist_ok=True)
-    refuse_foreign(path)
+    refuse_writable_by_others(path)
     return path
 
 
-def refuse_inside(path: str, root: str) -> None:
+def refuse_inside_project(path: str, root: str) -> None:
     """Raise where a file of the owner's would lie in the project, or in what commands have for /tmp."""
     if any(f"{above}/scratch/" in f"{path}/" for above in ("/corral", f"/corral-{os.geteuid()}")):
         raise PolicyError(f"{path} lies in the scratch of commands, which could write it; look at the XDG_ variables")
@@ -65,15 +65,15 @@ def refuse_inside(path: str, root: str) -> None:
         )
 
 
-def refuse_foreign(path: str) -> None:
+def refuse_writable_by_others(path: str) -> None:
     """Raise where another user owns or may write what only the owner may, or where it is a link."""
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode):
         raise PolicyError(f"{path} is a link; put the directory or file itself there")
-    refuse_foreign_status(path, found)
+    refuse_status_writable_by_others(path, found)
 
 
-def refuse_foreign_status(path: str, found: os.stat_result) -> None:
+def refuse_status_writable_by_others(path: str, found: os.stat_result) -> None:
     """Raise where another user owns or may write what has this status."""
     if found.st_uid not in (os.geteuid(), 0):
         raise PolicyError(f"{path} belongs to another user; remove it, or run corral as that user")
@@ -81,7 +81,7 @@ def refuse_foreign_status(path: str, found: os.stat_result) -> None:
         raise PolicyError(f"{path} can be written by others; run: chmod go-w {path}")
 
 
-def read_file(path: str, most: int, *, follows: bool = False) -> tuple[bytes, os.stat_result]:
+def read_regular_file(path: str, most: int, *, follows: bool = False) -> tuple[bytes, os.stat_result]:
     """Return the bytes of a plain file, no more than one past `most`, and its status; OSError where it is none."""
     # What waits for a writer or a device must not hold the guard up.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follows else os.O_NOFOLLOW)

@@ -14,9 +14,9 @@ from corral.model.call import Call, Verdict, Violation
 from corral.model.errors import CorralError
 from corral.model.result import SandboxResult
 from corral.policy.config import SandboxConfig
-from corral.runtime.executor import executor_named, stream
-from corral.runtime.outcome import facts_of
-from corral.runtime.tempdirs import Throwaway
+from corral.runtime.executor import executor_named, stream_results
+from corral.runtime.outcome import call_fields
+from corral.runtime.tempdirs import ProcessTempDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class CallError(CorralError, ValueError):
 
 
 @frozen
-class Entry(Record):
+class BatchCall(Record):
     """One call, with what it runs on, and whether running it twice does no harm."""
 
     call: Call
@@ -47,23 +47,23 @@ class Entry(Record):
     idempotent: bool = False
 
 
-def entry_of(given: object, *, idempotent: bool = False) -> Entry:
+def parse_batch_call(given: object, *, idempotent: bool = False) -> BatchCall:
     """Return what was given as an entry; ValueError says what is wrong with it."""
-    if isinstance(given, Entry):
+    if isinstance(given, BatchCall):
         return given
     if isinstance(given, Call):
-        return Entry(given, idempotent=idempotent)
+        return BatchCall(given, idempotent=idempotent)
     if hasattr(given, "keys"):
         return _entry(dict(given), idempotent)  # type: ignore[call-overload]  # a mapping
     if isinstance(given, (list, tuple)):
-        return Entry(Call(given), idempotent=idempotent)
+        return BatchCall(Call(given), idempotent=idempotent)
     if isinstance(given, str):
         # map(["rm", "x"]) and map("ls") are one call that was not put into a list; its words, or letters, are none.
         raise ValueError(f"a text is no call: write {[given]!r}, or {{'shell': {given!r}}}")
     raise ValueError(f"a call is a list of words or a mapping with argv or shell, not {given!r}")
 
 
-def _entry(given: Mapping[str, Any], idempotent: bool) -> Entry:
+def _entry(given: Mapping[str, Any], idempotent: bool) -> BatchCall:
     unknown = [key for key in given if key not in KEYS]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is unknown; a call has {', '.join(KEYS)}")
@@ -77,7 +77,7 @@ def _entry(given: Mapping[str, Any], idempotent: bool) -> Entry:
     repeats = given.get("idempotent", idempotent)
     if not isinstance(repeats, bool):
         raise ValueError(f"idempotent must be True or False, not {repeats!r}")
-    return Entry(
+    return BatchCall(
         Call(argv, "shell" in given, given.get("cwd"), given.get("env")),
         stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else stdin,
         given.get("timeout_seconds"),
@@ -100,9 +100,9 @@ class Batch:
     ) -> None:
         if workers is not None and (type(workers) is not int or workers < 1):
             raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
-        work = Here(box)
+        work = LocalWork(box)
         hired = executor_named(engine).hire(work, workers)
-        self._stream = stream(work, hired, _entries(calls, idempotent), ordered=ordered)
+        self._stream = stream_results(work, hired, _entries(calls, idempotent), ordered=ordered)
         # Here the sandbox tells it itself.
         self._on_result = None if engine == "local" else box.on_result
 
@@ -135,32 +135,32 @@ class Batch:
         self.close()
 
 
-def _entries(calls: Iterable[object], idempotent: bool) -> Iterator[Entry]:
+def _entries(calls: Iterable[object], idempotent: bool) -> Iterator[BatchCall]:
     for number, given in enumerate(calls):
         try:
-            yield entry_of(given, idempotent=idempotent)
+            yield parse_batch_call(given, idempotent=idempotent)
         except ValueError as error:
             raise CallError(f"call {number}: {error}") from None
 
 
-class Here:
+class LocalWork:
     """The work of running calls in one sandbox, by its own wardens. Pickled, it is the same in a copy of its project."""
 
     def __init__(self, box: Sandbox) -> None:
         self._box = box
 
-    def begin(self) -> Runner:
+    def begin(self) -> CallWorker:
         """Return a worker; all share the sandbox."""
-        return Runner(self._box)
+        return CallWorker(self._box)
 
-    def may_repeat(self, item: Entry) -> bool:
+    def may_repeat(self, item: BatchCall) -> bool:
         """Say whether a call may run twice."""
         return item.idempotent
 
-    def lost(self, item: Entry, why: str) -> SandboxResult:
+    def lost(self, item: BatchCall, why: str) -> SandboxResult:
         """Return the result of a call of which nobody knows how far it came."""
         call = item.call if isinstance(item.call.argv, str) else item.call.replace(argv=tuple(item.call.argv))
-        facts = facts_of(call, Verdict(), self._box.config.project_root, os.urandom(ID_BYTES), time())
+        facts = call_fields(call, Verdict(), self._box.config.project_root, os.urandom(ID_BYTES), time())
         violation = Violation("worker-lost", detail=f"{why}; whether the command ran is not known")
         return SandboxResult(exit_code=128 + SIGKILL, signal=int(SIGKILL), violations=(violation,), **facts)
 
@@ -170,10 +170,10 @@ class Here:
         config = self._box.config
         # Not the config itself, which would be looked for in a place where there is no such directory.
         settings = {name: getattr(config, name) for name in config._fields if name != "project_root"}
-        return Elsewhere, (type(self._box), settings, config.project_root, pack(config.project_root))
+        return ProjectCopyWork, (type(self._box), settings, config.project_root, pack(config.project_root))
 
 
-class Elsewhere:
+class ProjectCopyWork:
     """The work of running calls in a copy of a project; each worker has one of its own, and nobody there is asked."""
 
     def __init__(self, sandbox: type[Sandbox], settings: Mapping[str, Any], root: str, packed: bytes) -> None:
@@ -182,22 +182,22 @@ class Elsewhere:
         self._root = root
         self._packed = packed
 
-    def begin(self) -> Runner:
+    def begin(self) -> CallWorker:
         """Unpack the project and open a sandbox in it."""
         from corral.runtime.project_archive import unpack  # noqa: PLC0415  as above
 
-        place = Throwaway("corral-project-")
+        place = ProcessTempDir("corral-project-")
         try:
             # Its own name, which commands may print.
             project = os.path.join(place.path, os.path.basename(self._root))
             unpack(self._packed, project)
-            return Visitor(self._sandbox(SandboxConfig(project, **self._settings)), place, self._root)
+            return ProjectCopyWorker(self._sandbox(SandboxConfig(project, **self._settings)), place, self._root)
         except BaseException:
             place.close()
             raise
 
 
-class Runner:
+class CallWorker:
     """Runs calls one after the other; a call whose warden was lost again, where that does no harm."""
 
     chunk = most = 1
@@ -207,18 +207,18 @@ class Runner:
         self._running: Handle | None = None
         self._is_cancelled = False
 
-    def do_all(self, items: list[Entry]) -> list[SandboxResult]:
+    def do_all(self, items: list[BatchCall]) -> list[SandboxResult]:
         """Run calls to their ends."""
         return [self._do(entry) for entry in items]
 
-    def _do(self, entry: Entry) -> SandboxResult:
+    def _do(self, entry: BatchCall) -> SandboxResult:
         for _ in range(MAX_TRIES - 1):
             result = self._run(entry)
             if not entry.idempotent or self._is_cancelled or not was_lost(result):
                 return result
         return self._run(entry)
 
-    def _run(self, entry: Entry) -> SandboxResult:
+    def _run(self, entry: BatchCall) -> SandboxResult:
         call = entry.call
         running = self._box.start(
             call.argv,
@@ -253,16 +253,16 @@ class Runner:
         """Do nothing: wardens are made and replaced by their pool."""
 
 
-class Visitor(Runner):
+class ProjectCopyWorker(CallWorker):
     """A runner with a sandbox and a project of its own, both gone afterwards."""
 
-    def __init__(self, box: Sandbox, place: Throwaway, home: str) -> None:
+    def __init__(self, box: Sandbox, place: ProcessTempDir, home: str) -> None:
         super().__init__(box)
         self._own = box
         self._place = place
         self._home = home
 
-    def _run(self, entry: Entry) -> SandboxResult:
+    def _run(self, entry: BatchCall) -> SandboxResult:
         result = super()._run(entry)
         # As whoever reads it knows the project.
         return result.replace(cwd=self._home + result.cwd.removeprefix(self._own.config.project_root))

@@ -14,10 +14,10 @@ from corral.containment import protocol
 from corral.model.errors import ContainmentError
 from corral.model.result import SandboxResult
 from corral.runtime.capture import STREAM_NAMES, Capture, Captured
-from corral.runtime.outcome import broken, ending_of, facts_of, lost, merges_errors, silent
+from corral.runtime.outcome import broken, call_fields, ending_of, lost, merges_errors, silent
 from corral.runtime.processes import LONGEST_WAIT_SECONDS
 from corral.runtime.streams import FLOOD_BYTES, READ_BYTES, Streams
-from corral.runtime.waiters import Audience
+from corral.runtime.waiters import Waiters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from corral.policy.config import SandboxConfig
     from corral.runtime.outcome import Ending
     from corral.runtime.pool import Pool
-    from corral.runtime.processes import Warden
+    from corral.runtime.processes import WardenClient
     from corral.runtime.streams import Chunk
     from corral.runtime.waiters import OnOutput
 
@@ -77,7 +77,7 @@ class Driver:
     def __init__(
         self,
         pool: Pool,
-        warden: Warden,
+        warden: WardenClient,
         streams: Streams,
         launch: Launch,
         config: SandboxConfig,
@@ -91,7 +91,7 @@ class Driver:
         on_result: OnResult | None = None,
     ) -> None:
         self._streams = streams
-        self._warden: Warden | None = warden
+        self._warden: WardenClient | None = warden
         self._pool = pool
         self._launch = launch
         self._config = config
@@ -104,7 +104,7 @@ class Driver:
         self._known: dict[str, Any] | None = None
         self._capture: Capture | None = None  # made when something is read
         self._whole = _NOTHING_PRINTED  # what came with the answer
-        self._audience = None if on_output is None else Audience(on_output)
+        self._audience = None if on_output is None else Waiters(on_output)
         self._printed: list[Chunk] | None = None if on_output is None else []  # not yet told to those who listen
         self._on_result = on_result
         self._relayed = -1
@@ -123,7 +123,7 @@ class Driver:
     def __del__(self) -> None:
         # Nobody can ask for the result any more: hanging up makes the warden end the command.
         # A handle that an interrupt kept from being made has no warden.
-        warden: Warden | None = getattr(self, "_warden", None)
+        warden: WardenClient | None = getattr(self, "_warden", None)
         if warden is not None:
             self._streams.close()
             warden.close()
@@ -148,11 +148,11 @@ class Driver:
         if self._audience is not None:
             self._audience.on_output = None
 
-    def _hearers(self) -> Audience:
+    def _hearers(self) -> Waiters:
         self._check_owner()
         with self._speaking:
             if self._audience is None:
-                self._audience = Audience()
+                self._audience = Waiters()
             return self._audience
 
     def _subscribe(self) -> deque[Chunk]:
@@ -189,7 +189,7 @@ class Driver:
         if seconds > 0:
             self._hearers().wait_for(self._driving, seconds)
 
-    def _turn(self, warden: Warden, until: float) -> None:
+    def _turn(self, warden: WardenClient, until: float) -> None:
         if self._streams.arrived:
             # Received, and a KeyboardInterrupt fell before it was acted on.
             self._take_output(warden)
@@ -261,7 +261,7 @@ class Driver:
         from asyncio import get_running_loop  # noqa: PLC0415  for those who have it loaded already
 
         self._check_owner()
-        crowd = self._hearers().crowd_in(get_running_loop())
+        crowd = self._hearers().waiters_in_loop(get_running_loop())
         called, seconds = crowd.called, LONGEST_WAIT_SECONDS
         # Where a thread drives, it calls when it has.
         if self._driving.acquire(False):
@@ -281,7 +281,7 @@ class Driver:
                 self._hearers().ring()
         await crowd.wait(seconds, called)
 
-    def _held_warden(self) -> Warden:
+    def _held_warden(self) -> WardenClient:
         self._check_owner()
         assert self._warden is not None  # noqa: S101  there is no result yet
         return self._warden
@@ -299,7 +299,7 @@ class Driver:
         longest = LONGEST_WAIT_SECONDS if self._streams.stdin < 0 else LONGEST_WAIT_WITH_INPUT_SECONDS
         return max(min(alarm - monotonic(), longest), 0.0)
 
-    def _watch_the_clock(self, warden: Warden) -> None:
+    def _watch_the_clock(self, warden: WardenClient) -> None:
         now = monotonic()
         silence = self._silence_seconds
         if silence is not None and not self._silent and not self._exited and now >= self._heard_at + silence:
@@ -308,7 +308,7 @@ class Driver:
         if now >= self._patience_ends_at:
             self._lose(warden)
 
-    def _read(self, warden: Warden, descriptor: int, event: int) -> None:
+    def _read(self, warden: WardenClient, descriptor: int, event: int) -> None:
         if event & POLLIN:
             if self._capture is None:
                 self._capture = self._new_capture()
@@ -334,7 +334,7 @@ class Driver:
         if not (self._streams.reading or self._inherits or self._expects_output):
             self._say(protocol.DRAINED)
 
-    def _hear(self, warden: Warden) -> None:
+    def _hear(self, warden: WardenClient) -> None:
         if self._expects_output:
             self._take_output(warden)
             return
@@ -347,7 +347,7 @@ class Driver:
             size = 0
         self._believe(warden, size)
 
-    def _believe(self, warden: Warden, size: int) -> None:
+    def _believe(self, warden: WardenClient, size: int) -> None:
         """Act on what has the form of a message; who says something else is not listened to any more."""
         is_outcome = size >= protocol.OUTCOME.size and size == protocol.answer_bytes(warden.inbox)
         if is_outcome or (size == protocol.CONTROL.size and warden.inbox[0] == protocol.OUTPUT):
@@ -355,7 +355,7 @@ class Driver:
         else:
             self._lose(warden)
 
-    def _take_output(self, warden: Warden) -> None:
+    def _take_output(self, warden: WardenClient) -> None:
         """Read from now on what the command prints, which its warden has held so far."""
         warden.use_room()
         message, ends = self._streams.receive_ends(warden.sock)
@@ -385,9 +385,9 @@ class Driver:
         # However often an interrupt has this done again, it is told once.
         if self._printed is not None:
             self._printed = [chunk for chunk in zip(STREAM_NAMES, printed, strict=True) if chunk[1]]
-        protocol.forget_printed(inbox)
+        protocol.clear_printed(inbox)
 
-    def _act(self, warden: Warden) -> None:
+    def _act(self, warden: WardenClient) -> None:
         """Act on what the warden said; a word about another command is none."""
         inbox = warden.inbox
         kind = inbox[0] if inbox[1 : 1 + protocol.NONCE_BYTES] == self._nonce else 0
@@ -407,7 +407,7 @@ class Driver:
             self._expects_output = True
         inbox[0] = 0
 
-    def _lose(self, warden: Warden) -> None:
+    def _lose(self, warden: WardenClient) -> None:
         """Make a result without the warden, which was killed or does not answer."""
         limit = self._launch.timeout_seconds
         timed_out = limit is not None and monotonic() >= self._started_at + limit
@@ -416,7 +416,7 @@ class Driver:
         self._drain(warden)
         self._conclude(warden, lost(killed, broken(hits, self._config.limits), timed_out=timed_out))
 
-    def _drain(self, warden: Warden) -> None:
+    def _drain(self, warden: WardenClient) -> None:
         # The writers are dead, so what is left fits the pipes; more comes only from one who got a descriptor outside.
         streams = self._streams
         reads_left = 2 * FLOOD_BYTES // READ_BYTES
@@ -431,13 +431,13 @@ class Driver:
     def _facts(self) -> dict[str, Any]:
         """Return the fields of the result that are known once everything is printed."""
         kept = self._whole if self._capture is None else self._capture.finish()
-        facts = facts_of(*self._judged, self._launch.cwd, self._nonce, self._began_at)
+        facts = call_fields(*self._judged, self._launch.cwd, self._nonce, self._began_at)
         facts["stdout"], facts["stdout_bytes"] = kept.stdout, kept.stdout_bytes
         facts["stderr"], facts["stderr_bytes"] = kept.stderr, kept.stderr_bytes
         facts["truncated"], facts["full_output_path"] = kept.truncated, kept.path
         return facts
 
-    def _conclude(self, warden: Warden, ending: Ending) -> None:
+    def _conclude(self, warden: WardenClient, ending: Ending) -> None:
         if self._printed:
             # Before the result is to be seen: who iterates ends with it.
             self._publish()

@@ -73,7 +73,7 @@ def executor_named(engine: str | Executor) -> Executor:
     return made
 
 
-class Threads:
+class ThreadExecutor:
     """Workers in this process, each in a thread of its own."""
 
     def hire(self, work: Work, count: int | None) -> list[Worker]:
@@ -256,12 +256,18 @@ class _Line:
             return
 
 
-def stream(work: Work, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> Stream:
+def stream_results(
+    work: Work, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True
+) -> ResultStream:
     """Return the results of all items, as an iterator that ends what runs when it is closed."""
-    return Alone(work, workers[0], items) if len(workers) == 1 else Crowd(work, workers, items, ordered=ordered)
+    return (
+        SequentialResults(work, workers[0], items)
+        if len(workers) == 1
+        else ThreadedResults(work, workers, items, ordered=ordered)
+    )
 
 
-class Stream:
+class ResultStream:
     """The results, each with the number of its item. One that nobody holds closes itself."""
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
@@ -284,7 +290,7 @@ class Stream:
         self.close()
 
 
-class Alone(Stream):
+class SequentialResults(ResultStream):
     """One worker, in the reader's own thread, whenever the reader wants more: two threads would only take turns."""
 
     def __init__(self, work: Work, worker: Worker, items: Iterable[object]) -> None:
@@ -342,7 +348,7 @@ class Alone(Stream):
             worker.close()
 
 
-class Crowd(Stream):
+class ThreadedResults(ResultStream):
     """Several workers, each in a thread of its own. The items are taken by these threads, one at a time."""
 
     def __init__(self, work: Work, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> None:

@@ -6,8 +6,8 @@ import os
 import stat
 from errno import EACCES, EISDIR
 
-from corral.guard.machine import host_path, resolve_as_shown
-from corral.guard.path_zones import inside, place_of
+from corral.guard.machine import host_path, resolve_in_sandbox
+from corral.guard.path_zones import classify_path, inside
 from corral.guard.rules.loader import effects
 from corral.model.call import Decision
 
@@ -58,7 +58,7 @@ def _place(path: str, config: SandboxConfig, scratch: Shown, closed: dict[str, s
     # The longest first: a project below the home directory is not the commands' home.
     shown = tuple(sorted((*_granted(config), *scratch), key=lambda pair: -len(pair[0])))
     # Links are followed here, by name; the walk below refuses any, so one that is swapped in meanwhile leads nowhere.
-    resolved = resolve_as_shown(absolute, shown)
+    resolved = resolve_in_sandbox(absolute, shown)
     top = next((seen for seen, _ in shown if inside(resolved, seen)), "")
     if not top or (
         top in dict(scratch) and _is_hidden(resolved if closed is _READING else os.path.dirname(resolved), shown)
@@ -66,7 +66,7 @@ def _place(path: str, config: SandboxConfig, scratch: Shown, closed: dict[str, s
         raise PermissionError(EACCES, "the path leads outside project root", path)
     if resolved == top:
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR), path)
-    effect = closed.get(place_of(resolved, config.project_root, ""), "")
+    effect = closed.get(classify_path(resolved, config.project_root, ""), "")
     if effect and config.rules.effects[effect] != Decision.ALLOW:
         raise PermissionError(EACCES, effects()[effect]["reason"].format(text=path, detail=""), path)
     return top, resolved[len(top) + 1 :], shown

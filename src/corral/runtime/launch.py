@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
-from corral._lib.quoting import quoted
+from corral._lib.quoting import shell_quote
 from corral._lib.records import Record, frozen
 from corral.guard.rules.loader import places
 from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, Call, Launch
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class Failure(Record):
+class LaunchFailure(Record):
     """Why a call cannot start."""
 
     exit_code: int
@@ -38,7 +38,7 @@ def plan(
     *,
     stdin: bytes | None = None,
     timeout_seconds: float | None = None,
-) -> Launch | Failure:
+) -> Launch | LaunchFailure:
     """Decide what a call runs, in a scrubbed environment. Total: what cannot be run is a Failure."""
     global _last  # noqa: PLW0603  one assignment, so threads see the old one or the new
     is_plain = stdin is None and timeout_seconds is None and call.env is None and call.cwd is None
@@ -54,18 +54,18 @@ def plan(
         if "\0" in joined or not joined.isascii():
             _check_encodable(joined)
     except _UnusableError as unusable:
-        return Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {unusable}\n")
+        return LaunchFailure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {unusable}\n")
     if call.shell:
         bash = _system_program("bash")
         if bash is None:
             reason = "shell=True needs bash in a system directory, and there is none. Pass the command as a list."
-            return Failure(DENIED_EXIT_CODE, reason)
+            return LaunchFailure(DENIED_EXIT_CODE, reason)
         # The two dashes: a text that begins with one would be taken for an option of bash.
         argv = ("bash", "--noprofile", "--norc", "-c", "--", *_told(words[0], config.output))
         launch = Launch(bash, argv, cwd, env, data, timeout)
     else:
         executable = _find(words[0], cwd, env["PATH"])
-        if isinstance(executable, Failure):
+        if isinstance(executable, LaunchFailure):
             return executable
         launch = Launch(executable, words, cwd, env, data, timeout)
     # What was looked for on PATH may lie elsewhere the next time.
@@ -96,12 +96,12 @@ def _told(text: str, output: Output) -> tuple[str, ...]:
     run = 'eval "set --; $1"'
     arguments: tuple[str, ...] = ("bash", text)
     if output.text_file is not None:
-        file = quoted(output.text_file)
+        file = shell_quote(output.text_file)
         run, arguments = f'eval "$(cat {file}; rm -f {file})"', ("bash",)
-    told = f"pwd -P >{quoted(output.directory_file)}; " if output.directory_file is not None else ""
+    told = f"pwd -P >{shell_quote(output.directory_file)}; " if output.directory_file is not None else ""
     if output.exports_file is not None:
         # By its path: the text may have changed where programs are looked for.
-        told += f"{_system_program('env') or 'env'} -0 >{quoted(output.exports_file)}; "
+        told += f"{_system_program('env') or 'env'} -0 >{shell_quote(output.exports_file)}; "
     return (f"{run}\ncorral_status=$?; {{ {told}:; }} 2>/dev/null; exit $corral_status", *arguments)
 
 
@@ -166,7 +166,7 @@ def _system_program(name: str) -> str | None:
     return None
 
 
-def _find(name: str, cwd: str, path: str) -> str | Failure:
+def _find(name: str, cwd: str, path: str) -> str | LaunchFailure:
     if "/" in name:
         # The kernel says the rest: looking first would only make a second answer possible.
         return name if name[0] == "/" else f"{cwd}/{name}"
@@ -176,5 +176,5 @@ def _find(name: str, cwd: str, path: str) -> str | Failure:
             return candidate
     for candidate in candidates:
         if os.path.exists(candidate):
-            return Failure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {candidate}: not executable\n")
-    return Failure(NOT_FOUND_EXIT_CODE, f"corral: {name}: command not found\n")
+            return LaunchFailure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {candidate}: not executable\n")
+    return LaunchFailure(NOT_FOUND_EXIT_CODE, f"corral: {name}: command not found\n")

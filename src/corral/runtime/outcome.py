@@ -7,7 +7,7 @@ from errno import ENOENT, ENOTDIR
 from signal import SIGKILL, SIGXFSZ
 
 from corral._lib.records import Record, frozen
-from corral._lib.timestamps import utc
+from corral._lib.timestamps import format_utc
 from corral.containment import protocol
 from corral.containment.violations.detect import limit_hit
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, TIMED_OUT_EXIT_CODE, Usage, Violation
@@ -24,7 +24,7 @@ _LIMIT_FLAGS = {
     protocol.TOO_MUCH_CPU: ("cpu-limit", "cpu_seconds", False),
     protocol.TOO_MUCH_MEMORY: ("memory-limit", "memory_bytes", False),
     protocol.TOO_MANY_PROCESSES: ("process-limit", "processes", False),
-    protocol.AS_MANY_PROCESSES_AS_MAY_BE: ("process-limit", "processes", True),
+    protocol.PROCESS_LIMIT_REACHED: ("process-limit", "processes", True),
     protocol.TOO_MUCH_WRITTEN: ("disk-limit", "disk_bytes", False),
     protocol.DISK_NEARLY_FULL: ("disk-full", "free_disk_bytes", False),
 }
@@ -43,7 +43,7 @@ def merges_errors(call: Call) -> bool:
     return call.shell and isinstance(text, str) and any(mark in text for mark in ("2>&1", "&>", "|&"))
 
 
-def facts_of(call: Call, verdict: Verdict, cwd: str, id_: bytes, started_at: float) -> dict[str, Any]:
+def call_fields(call: Call, verdict: Verdict, cwd: str, id_: bytes, started_at: float) -> dict[str, Any]:
     """Return the fields of a result that are known when a call is judged, at a time of the epoch."""
     argv = call.argv if isinstance(call.argv, tuple) else (call.argv,)
     return {
@@ -52,7 +52,7 @@ def facts_of(call: Call, verdict: Verdict, cwd: str, id_: bytes, started_at: flo
         "cwd": cwd,
         "verdict": verdict,
         "id": id_.hex(),
-        "started_at": utc(started_at),
+        "started_at": format_utc(started_at),
     }
 
 
@@ -90,7 +90,7 @@ def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
     if flags & _LIMITS_BROKEN:
         violations += broken(flags, limits)
     timed_out = bool(flags & protocol.TIMED_OUT)
-    spent = bool(flags & protocol.SPENT)
+    spent = bool(flags & protocol.UNKILLABLE_LEFT)
     return Ending(
         TIMED_OUT_EXIT_CODE if timed_out else exit_code,
         number,

@@ -16,7 +16,7 @@ from time import monotonic
 
 from corral.containment import protocol
 from corral.model.errors import ContainmentError
-from corral.runtime.processes import Keeper, Warden
+from corral.runtime.processes import KeeperClient, WardenClient
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ class _Order:
 
     def __init__(self, tell: Callable[[], object]) -> None:
         self.tell = tell
-        self.warden: Warden | None = None
+        self.warden: WardenClient | None = None
         self.error: BaseException | None = None
         self.is_given_up = False
 
-    def taken(self) -> Warden:
+    def taken(self) -> WardenClient:
         """Return the warden, or raise why there is none."""
         if self.error is not None:
             raise self.error
@@ -78,15 +78,15 @@ class Pool:
         self.transaction: str | None = None  # in which all commands of this pool run
         self._lock = allocate_lock()  # for the orders; never held for long
         self._talking = allocate_lock()  # with the keeper, which may take its time
-        self._keeper: Keeper | None = None
+        self._keeper: KeeperClient | None = None
         self._orders: deque[_Order] = deque()
         self._makers = 0
-        self._idle: list[Warden] = []
-        self._wardens: WeakSet[Warden] = WeakSet()
+        self._idle: list[WardenClient] = []
+        self._wardens: WeakSet[WardenClient] = WeakSet()
         self._closed = False
         _POOLS.add(self)
 
-    def acquire(self) -> Warden:
+    def acquire(self) -> WardenClient:
         """Return a warden that is ready: the one used last, whose memory is warm, or a new one."""
         if (warden := self._idle_one()) is not None:
             return warden
@@ -101,7 +101,7 @@ class Pool:
             self._give_up(order)
             raise
 
-    async def acquire_in_loop(self) -> Warden:
+    async def acquire_in_loop(self) -> WardenClient:
         """Return a warden that is ready, and let the running event loop run on while one is made."""
         from asyncio import get_running_loop  # noqa: PLC0415  for those who have it loaded already
 
@@ -118,7 +118,7 @@ class Pool:
             self._give_up(order)
             raise
 
-    def dispatch(self, warden: Warden, message: bytes, descriptors: Sequence[int]) -> Warden:
+    def dispatch(self, warden: WardenClient, message: bytes, descriptors: Sequence[int]) -> WardenClient:
         """Hand a request to a warden and return it; one that died while it was idle is replaced."""
         for _ in range(MAX_IDLE_WARDENS + MAX_STARTS):
             try:
@@ -139,7 +139,7 @@ class Pool:
         warden.close()
         raise ContainmentError("every warden ends before it takes a command")
 
-    def release(self, warden: Warden) -> None:
+    def release(self, warden: WardenClient) -> None:
         """Take a warden back that has ended its command."""
         if self._closed:
             warden.close()
@@ -150,20 +150,20 @@ class Pool:
         if len(self._idle) > 1:
             self._trim(now)
 
-    def sweep(self, lost: Warden) -> tuple[int, int]:
+    def sweep(self, lost: WardenClient) -> tuple[int, int]:
         """End a warden that is lost and what it leaves behind; return how many were killed, and the bounds its group had hit."""
         with self._talking:
             if self._keeper is None:
                 return 0, 0
             try:
                 killed, _ = self._keeper.ask(protocol.COUNT.pack(protocol.SWEEP, lost.pid))
-                hits, _ = self._keeper.ask(protocol.COUNT.pack(protocol.HITS, lost.pid))
-            except (OSError, protocol.WireError):
+                hits, _ = self._keeper.ask(protocol.COUNT.pack(protocol.LIMIT_HITS, lost.pid))
+            except (OSError, protocol.ProtocolError):
                 self._drop_keeper()
                 return 0, 0
             return killed, hits
 
-    def _idle_one(self) -> Warden | None:
+    def _idle_one(self) -> WardenClient | None:
         generation = self._generation() if self._generation is not None else 0
         while True:
             try:
@@ -180,7 +180,7 @@ class Pool:
         """Say whether a command runs, or is about to."""
         return any(warden.pidfd >= 0 and not warden.idle_since for warden in self._known())
 
-    def _known(self) -> list[Warden]:
+    def _known(self) -> list[WardenClient]:
         # A WeakSet that another thread adds to cannot be iterated.
         with self._lock:
             return list(self._wardens)
@@ -253,8 +253,8 @@ class Pool:
                     "a transaction needs the layer mount: without it, commands write the project itself"
                 )
             try:
-                return keeper.ask(bytes((protocol.LAY,)) + os.fsencode(place))[0]
-            except (OSError, protocol.WireError):
+                return keeper.ask(bytes((protocol.MOUNT_OVERLAY,)) + os.fsencode(place))[0]
+            except (OSError, protocol.ProtocolError):
                 self._drop_keeper()
                 return EIO
 
@@ -264,11 +264,11 @@ class Pool:
             if self._keeper is None:
                 return
             try:
-                self._keeper.ask(bytes((protocol.LIFT,)) + os.fsencode(place))
-            except (OSError, protocol.WireError):
+                self._keeper.ask(bytes((protocol.UNMOUNT_OVERLAY,)) + os.fsencode(place))
+            except (OSError, protocol.ProtocolError):
                 self._drop_keeper()
 
-    def _make(self, place: str = "") -> Warden:
+    def _make(self, place: str = "") -> WardenClient:
         """Make a warden: in a transaction's place, or in the project itself."""
         told = ""
         for _ in range(MAX_STARTS):
@@ -278,31 +278,31 @@ class Pool:
                 generation = self._generation() if self._generation is not None else 0
                 try:
                     number, descriptors = keeper.ask(bytes((protocol.NEW,)) + os.fsencode(place))
-                except (OSError, protocol.WireError):
+                except (OSError, protocol.ProtocolError):
                     # The keeper was killed or stopped from outside; the next turn starts another.
                     self._drop_keeper()
                     continue
                 if not descriptors:
                     raise ContainmentError(f"a warden could not be made: {os.strerror(number)}")
-                warden = Warden(socket(fileno=descriptors[0]), number, descriptors[1])
+                warden = WardenClient(socket(fileno=descriptors[0]), number, descriptors[1])
                 warden.generation = generation
                 with self._lock:
                     self._wardens.add(warden)
             try:
                 warden.await_ready()
-            except (OSError, protocol.WireError):
+            except (OSError, protocol.ProtocolError):
                 warden.close()
                 told = keeper.told()
                 continue
             return warden
         raise ContainmentError(f"what runs all commands ends as soon as it starts: {told or 'it was killed'}")
 
-    def _started_keeper(self) -> Keeper:
+    def _started_keeper(self) -> KeeperClient:
         if self._closed:
             raise ContainmentError("the sandbox is closed; make a new one")
         if self._keeper is None:
             # Known before it starts, so that a fork in the meantime closes what it has.
-            self._keeper = Keeper()
+            self._keeper = KeeperClient()
             try:
                 self._keeper.start(self._plan, self._lend)
             except BaseException:

@@ -37,7 +37,7 @@ _FIRST_FREE_DESCRIPTOR = 10  # above those the keeper gets by number
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from corral.containment.processes.keeper import main; main()"
 
 
-class Warden:
+class WardenClient:
     """The host's end of one warden."""
 
     __slots__ = (
@@ -92,7 +92,7 @@ class Warden:
         """Wait for a message that comes at once, and return it with its descriptors; empty when there is none."""
         try:
             return protocol.receive(self.sock) if self.poller.poll(START_SECONDS * 1000) else (b"", ())
-        except (OSError, protocol.WireError):
+        except (OSError, protocol.ProtocolError):
             return b"", ()
 
     def make_room(self) -> None:
@@ -180,7 +180,7 @@ class Warden:
                 return
 
 
-class Keeper:
+class KeeperClient:
     """The host's end of the keeper."""
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class Keeper:
             # Made while the interpreter starts.
             self._brief(plan(), () if lend is None else lend())
             self.backend, self.enforcement, self.missing_layers = self._await_ready()
-        except (OSError, protocol.WireError) as error:
+        except (OSError, protocol.ProtocolError) as error:
             why = "it ended at once" if isinstance(error, ConnectionError) else str(error)
             told = self.told()
             self.end()
@@ -225,10 +225,10 @@ class Keeper:
         """Ask something, and return the number and the descriptors of the answer."""
         protocol.send(self.ctl, message)
         self._await_word()
-        answer, descriptors = protocol.receive(self.ctl)
+        run_program, descriptors = protocol.receive(self.ctl)
         try:
-            return protocol.unpack_count(answer, message[0]), descriptors
-        except protocol.WireError:
+            return protocol.unpack_count(run_program, message[0]), descriptors
+        except protocol.ProtocolError:
             protocol.close_all(descriptors)
             raise
 
@@ -298,7 +298,7 @@ class Keeper:
     def _end_by_force(self) -> None:
         # What a dead warden left behind is the keeper's child, and would be nobody's when the keeper is killed.
         give_up_at = monotonic() + FORCE_SECONDS
-        while process_tree.kill_below(self.pid) and monotonic() < give_up_at:
+        while process_tree.kill_descendants_of(self.pid) and monotonic() < give_up_at:
             sleep(process_tree.PASS_SECONDS)
         pidfd_send_signal(self.pidfd, SIGKILL)
 
@@ -306,7 +306,7 @@ class Keeper:
 def _map_all_ids(pid: int) -> int:
     """Give the keeper's user namespace all ids of this one; return the error that prevents it, or 0."""
     try:
-        namespaces.write_all_ids(pid)
+        namespaces.map_all_ids(pid)
     except OSError as error:
         return error.errno or 1
     return 0
@@ -346,7 +346,7 @@ def _start(ctl: int, host: int, errors: int) -> int:
         protocol.close_all(high)
 
 
-def answer(argv: list[str], data: bytes, environ: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
+def run_program(argv: list[str], data: bytes, environ: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
     """Run a program of the owner's to its end, as a host runs a hook; return its status and what it said.
 
     OSError where it cannot be started, TimeoutError where it does not end.

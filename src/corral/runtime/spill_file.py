@@ -26,7 +26,7 @@ _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Shelf:
+class SpillDirectory:
     """Where one sandbox saves long outputs."""
 
     def __init__(self, config: SandboxConfig, max_bytes: int, shown: Callable[[], Shown]) -> None:
@@ -37,7 +37,7 @@ class Shelf:
 
     def capture(self) -> Capture:
         """Return what takes the output of one command."""
-        return Spilling(self, self._config.max_output_bytes, self._config.output.keep, self._room)
+        return SpillingCapture(self, self._config.max_output_bytes, self._config.output.keep, self._room)
 
     def open(self) -> tuple[int, str] | None:
         """Make a file and return its descriptor and its path as commands see it; the oldest goes for it."""
@@ -73,12 +73,12 @@ def _remove(name: str, directory: int) -> None:
         return
 
 
-class Spilling(Capture):
+class SpillingCapture(Capture):
     """A capture that also writes both streams as they come, once one of them is longer than what is kept of it."""
 
     __slots__ = ("_descriptor", "_early", "_look_at", "_max_bytes", "_path", "_room", "_shelf", "_written")
 
-    def __init__(self, shelf: Shelf, max_bytes: int, keep: str, room: int) -> None:
+    def __init__(self, shelf: SpillDirectory, max_bytes: int, keep: str, room: int) -> None:
         super().__init__(max_bytes, keep)
         self._shelf = shelf
         self._max_bytes = max_bytes

@@ -103,7 +103,7 @@ class Streams:
                 # Received and noted in one step, as above.
                 self.arrived.extend(map(sock.recvmsg, *zip(protocol.RECEIVED)))
             message, ends = protocol.told(self.arrived[0])
-        except (OSError, protocol.WireError):
+        except (OSError, protocol.ProtocolError):
             self.arrived.clear()
             return b"", ()
         is_right = len(ends) == len(STREAM_NAMES) and all(S_ISFIFO(os.fstat(end).st_mode) for end in ends)
@@ -123,7 +123,7 @@ class Streams:
             try:
                 _, ends = protocol.told(self.arrived.pop())
                 protocol.close_all([end for end in ends if end not in self.reading])
-            except protocol.WireError:
+            except protocol.ProtocolError:
                 # Closed already.
                 return
 

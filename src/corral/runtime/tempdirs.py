@@ -7,7 +7,7 @@ import os
 import stat
 
 from corral.containment.filesystem.scratch import remove
-from corral.containment.filesystem.temp_dirs import directory_here
+from corral.containment.filesystem.temp_dirs import process_temp_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _LOCK = ".corral-alive"
 
 
-class Throwaway:
+class ProcessTempDir:
     """A directory of this process alone, for as long as it is open."""
 
     def __init__(self, prefix: str) -> None:
-        above = directory_here()
+        above = process_temp_dir()
         _sweep(prefix, above)
         self.path = f"{above}/{prefix}{os.urandom(8).hex()}"
         os.mkdir(self.path, 0o700)

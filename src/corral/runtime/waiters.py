@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     OnOutput = Callable[[str, bytes], object]
 
 
-class Audience:
+class Waiters:
     """All who wait for one command."""
 
     __slots__ = ("_bells", "_crowds", "_queues", "on_output")
@@ -30,7 +30,7 @@ class Audience:
         self.on_output = on_output
         self._queues: list[ref[deque[Chunk]]] = []
         self._bells: list[LockType] = []  # of threads that wait while another drives
-        self._crowds: dict[AbstractEventLoop, Crowd] = {}
+        self._crowds: dict[AbstractEventLoop, LoopWaiters] = {}
 
     def subscribe(self) -> deque[Chunk]:
         """Return a queue that gets everything printed from now on, as long as somebody holds it."""
@@ -79,15 +79,15 @@ class Audience:
         for crowd in list(self._crowds.values()):
             crowd.call()
 
-    def crowd_in(self, loop: AbstractEventLoop) -> Crowd:
+    def waiters_in_loop(self, loop: AbstractEventLoop) -> LoopWaiters:
         """Return those who wait in an event loop."""
         crowd = self._crowds.get(loop)
         if crowd is None:
-            crowd = self._crowds[loop] = Crowd(loop)
+            crowd = self._crowds[loop] = LoopWaiters(loop)
         return crowd
 
 
-class Crowd:
+class LoopWaiters:
     """The coroutines of one event loop that wait for one command. They wake together: a loop has one reader a descriptor."""
 
     __slots__ = ("_copies", "_loop", "_thread", "_waiting", "_writing", "called")

@@ -6,7 +6,7 @@ import os
 import stat
 from time import time
 
-from corral._lib.dirfd_tree import Tree
+from corral._lib.dirfd_tree import DirfdTree
 from corral._lib.records import Record, frozen
 from corral.model.errors import TransactionError
 from corral.transactions import scan
@@ -61,7 +61,7 @@ class Look:
 
     def __init__(self, root: str, place: Place, kept: Collection[str], programs: Collection[str] = ()) -> None:
         self.place = place
-        self.project = Tree(root, opens_files=False)
+        self.project = DirfdTree(root, opens_files=False)
         try:
             if place.project != identity(self.project.descriptor):
                 raise TransactionError(
@@ -69,7 +69,7 @@ class Look:
                     f"which was moved or removed since. If its changes are not wanted any more: corral discard {place.id}"
                 )
             # Where all was applied there is nothing left to look at.
-            self.layer = Tree(place.path if place.is_spent else place.layer)
+            self.layer = DirfdTree(place.path if place.is_spent else place.layer)
             self.deltas = [] if place.is_spent else scan.find(self.project, self.layer, place)
         except BaseException:
             self.project.close()
@@ -125,7 +125,7 @@ def apply(look: Look, environ: Mapping[str, str], paths: Iterable[str] | None, c
 
 def _staged(book: Book, look: Look, id_: str, chosen: Sequence[str] | None) -> Stage:
     try:
-        with Tree(book.slots(id_)) as slots:
+        with DirfdTree(book.slots(id_)) as slots:
             stage = Stage(look.project, look.layer, slots, begun_ns=look.place.begun_ns, is_protected=look.is_protected)
             stage.shares &= chosen is None
             stage.prepare(look.deltas, chosen)
@@ -180,7 +180,7 @@ def undo(root: str, environ: Mapping[str, str], id_: str = "") -> Applied:
             known = ", ".join(each.id for each in fitting)
             raise TransactionError(f"several transactions have an id that begins with {id_!r} ({known})")
         entry = fitting[0]
-        with Tree(root) as project:
+        with DirfdTree(root) as project:
             touched = _touched(project, entry)
             if touched:
                 return Applied(entry.id, (), tuple(Refused(path, "it was changed since") for path in touched))
@@ -209,7 +209,7 @@ def undo(root: str, environ: Mapping[str, str], id_: str = "") -> Applied:
     return Applied(entry.id, tuple(Change(**change) for change in entry.changes))
 
 
-def _touched(project: Tree, entry: Entry) -> list[str]:
+def _touched(project: DirfdTree, entry: Entry) -> list[str]:
     """Return what somebody else has changed since a transaction was applied."""
     found = []
     for operation, known in zip(entry.operations, entry.prints, strict=True):
@@ -222,10 +222,10 @@ def _touched(project: Tree, entry: Entry) -> list[str]:
     return found
 
 
-def _renamed_back(book: Book, entry: Entry, project: Tree) -> tuple[list[Operation], str]:
+def _renamed_back(book: Book, entry: Entry, project: DirfdTree) -> tuple[list[Operation], str]:
     """Return what brings back what was there, and what of it would be protected."""
     try:
-        with Tree(book.slots(entry.id)) as slots:
+        with DirfdTree(book.slots(entry.id)) as slots:
             back = [_taken_back(each, project, slots) for each in reversed(entry.operations) if each.slot]
             return back, next(_planted(back, project, slots), "")
     except OSError as error:
@@ -233,7 +233,7 @@ def _renamed_back(book: Book, entry: Entry, project: Tree) -> tuple[list[Operati
         raise TransactionError(f"what was there cannot be put beside the project: {error.strerror}") from error
 
 
-def _planted(back: Iterable[Operation], project: Tree, slots: Tree) -> Iterator[str]:
+def _planted(back: Iterable[Operation], project: DirfdTree, slots: DirfdTree) -> Iterator[str]:
     """Yield what is protected by now and would come back: commands may have made a repository around it since."""
     is_protected = Guarded(project, project, (), ())
     pending = [(each.slot, each.path) for each in back if each.new is not None]
@@ -243,11 +243,11 @@ def _planted(back: Iterable[Operation], project: Tree, slots: Tree) -> Iterator[
             yield path
         found = slots.status(slot)
         if found is not None and stat.S_ISDIR(found.st_mode):
-            slots.open_up(slot, found)
+            slots.make_accessible(slot, found)
             pending += [(f"{slot}/{name}", f"{path}/{name}") for name in slots.names(slot)]
 
 
-def _taken_back(operation: Operation, project: Tree, slots: Tree) -> Operation:
+def _taken_back(operation: Operation, project: DirfdTree, slots: DirfdTree) -> Operation:
     """Return what undoes an operation, as things are: modes were changed since, and on another disk the slots hold copies."""
     back = operation.inverted()
     return back.replace(
@@ -260,7 +260,7 @@ def _is_closed(old: Facts) -> bool:
     return old.what == "directory" and old.mode & 0o700 != 0o700
 
 
-def _undressed(project: Tree, entry: Entry) -> list[tuple[str, Facts, Facts]]:
+def _undressed(project: DirfdTree, entry: Entry) -> list[tuple[str, Facts, Facts]]:
     """Return which modes and times to restore: those that nobody has changed since."""
     first: dict[str, Facts] = {}
     last: dict[str, Facts] = {}

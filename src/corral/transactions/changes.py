@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from corral._lib.dirfd_tree import Tree
+    from corral._lib.dirfd_tree import DirfdTree
     from corral.transactions.scan import Delta, Facts
 
 # Of what is compared for renames, against a layer of a million files that are almost equal.
@@ -61,7 +61,7 @@ def summary(changes: Iterable[Change]) -> str:
 
 
 def describe(
-    deltas: Iterable[Delta], project: Tree, layer: Tree, is_protected: Callable[[str], bool]
+    deltas: Iterable[Delta], project: DirfdTree, layer: DirfdTree, is_protected: Callable[[str], bool]
 ) -> tuple[Change, ...]:
     """Return deltas as changes, with what was only moved as one."""
     found = list(deltas)
@@ -79,7 +79,7 @@ def describe(
     return tuple(changes)
 
 
-def _change(delta: Delta, old_path: str, project: Tree, is_protected: Callable[[str], bool]) -> Change:
+def _change(delta: Delta, old_path: str, project: DirfdTree, is_protected: Callable[[str], bool]) -> Change:
     old, new = delta.old, delta.new
     if old_path:
         old = _facts(project, old_path)
@@ -107,7 +107,7 @@ def _change(delta: Delta, old_path: str, project: Tree, is_protected: Callable[[
     )
 
 
-def _facts(project: Tree, path: str) -> Facts | None:
+def _facts(project: DirfdTree, path: str) -> Facts | None:
     found = project.status(path)
     return None if found is None else facts_of(project, path, found)
 
@@ -125,7 +125,7 @@ def _kind(delta: Delta) -> str:
     return "link" if new.links > 1 and new.what == "file" else "time"
 
 
-def _moved(deltas: list[Delta], project: Tree, layer: Tree) -> dict[str, str]:
+def _moved(deltas: list[Delta], project: DirfdTree, layer: DirfdTree) -> dict[str, str]:
     """Return what was renamed, the new path and the old: alike in all that it holds, and only once."""
     gone: dict[tuple[str, int, str], list[str]] = {}
     for delta in deltas:
@@ -162,7 +162,7 @@ def _likeness(facts: Facts) -> tuple[str, int, str]:
 class _Likeness:
     """Compares what was added with what was deleted, until enough was compared."""
 
-    def __init__(self, project: Tree, layer: Tree) -> None:
+    def __init__(self, project: DirfdTree, layer: DirfdTree) -> None:
         self._project = project
         self._layer = layer
         self.pairs = MAX_PAIRS
@@ -218,7 +218,7 @@ class _Likeness:
             os.close(one)
 
 
-def count_files(project: Tree, path: str) -> int:
+def count_files(project: DirfdTree, path: str) -> int:
     """Return how many files lie in a directory, at most MAX_COUNTED."""
     pending, found = [path], 0
     while pending and found < MAX_COUNTED:

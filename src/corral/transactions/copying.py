@@ -7,7 +7,7 @@ import stat
 from errno import ENXIO
 from fcntl import ioctl
 
-from corral._lib.dirfd_tree import Tree, split
+from corral._lib.dirfd_tree import DirfdTree, split
 from corral.containment.kernel.overlay import COPY
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ def copy_all(directory: str, target: str, *, opens: bool = False) -> tuple[bool,
     os.mkdir(target, 0o700)
     shared = True
     inodes: dict[str, tuple[int, int]] = {}
-    with Tree(directory) as source, Tree(target) as copy:
+    with DirfdTree(directory) as source, DirfdTree(target) as copy:
         links: dict[tuple[int, int], str] = {}
         pending = [""]
         directories = [("", os.fstat(source.descriptor))]
@@ -53,7 +53,7 @@ def copy_all(directory: str, target: str, *, opens: bool = False) -> tuple[bool,
                     above, last = split(path)
                     os.mkdir(last, 0o700, dir_fd=copy.directory(above))
                     if opens:
-                        source.open_up(path, status)
+                        source.make_accessible(path, status)
                     pending.append(path)
                     directories.append((path, status))
                 else:
@@ -66,7 +66,13 @@ def copy_all(directory: str, target: str, *, opens: bool = False) -> tuple[bool,
 
 
 def copy_one(
-    source: Tree, path: str, found: os.stat_result, target: Tree, new: str, *, links: dict[tuple[int, int], str]
+    source: DirfdTree,
+    path: str,
+    found: os.stat_result,
+    target: DirfdTree,
+    new: str,
+    *,
+    links: dict[tuple[int, int], str],
 ) -> bool:
     """Copy what is no directory; `links` are the copies by inode, so that names of one file stay so. True where no byte was copied."""
     above, name = split(new)
@@ -74,7 +80,7 @@ def copy_one(
     known = links.get((found.st_dev, found.st_ino)) if found.st_nlink > 1 else None
     if known is not None:
         known_above, known_name = split(known)
-        with Tree(target.path) as again:
+        with DirfdTree(target.path) as again:
             os.link(known_name, name, src_dir_fd=again.directory(known_above), dst_dir_fd=at, follow_symlinks=False)
         return True
     shared = True
@@ -91,7 +97,7 @@ def copy_one(
     return shared
 
 
-def _copy_file(source: Tree, path: str, name: str, at: int) -> bool:
+def _copy_file(source: DirfdTree, path: str, name: str, at: int) -> bool:
     given = source.open(path)
     try:
         made = os.open(name, _NEW, 0o600, dir_fd=at)
@@ -161,7 +167,7 @@ def _copy_attributes(given: int, made: int) -> None:
         return
 
 
-def dress(tree: Tree, path: str, found: os.stat_result, mode: int) -> None:
+def dress(tree: DirfdTree, path: str, found: os.stat_result, mode: int) -> None:
     """Give something the owner, mode and times of another."""
     above, name = split(path)
     at = tree.directory(above) if path else tree.descriptor
@@ -179,7 +185,7 @@ def dress(tree: Tree, path: str, found: os.stat_result, mode: int) -> None:
         os.utime(at, ns=times)
 
 
-def change_mode(tree: Tree, path: str, mode: int) -> None:
+def change_mode(tree: DirfdTree, path: str, mode: int) -> None:
     """Change the mode of what is no link. By its descriptor: a name could be a link by now."""
     above, name = split(path)
     if not path:

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from corral._lib.dirfd_tree import Tree
+    from corral._lib.dirfd_tree import DirfdTree
     from corral.transactions.changes import Change
     from corral.transactions.line_diff import Span
 
@@ -25,7 +25,7 @@ _NO_NEWLINE = "\\ No newline at end of file"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
-def unified(changes: Iterable[Change], project: Tree, layer: Tree) -> str:
+def unified(changes: Iterable[Change], project: DirfdTree, layer: DirfdTree) -> str:
     """Return the diff of all changes."""
     parts: list[str] = []
     size = 0
@@ -59,7 +59,7 @@ def quoted(path: str) -> str:
     return f'"{found}"'
 
 
-def _one(change: Change, project: Tree, layer: Tree, budget: Budget) -> Iterator[str]:
+def _one(change: Change, project: DirfdTree, layer: DirfdTree, budget: Budget) -> Iterator[str]:
     old_path = change.old_path or change.path
     before, after = quoted(f"a/{old_path}"), quoted(f"b/{change.path}")
     yield f"diff --git {before} {after}"
@@ -111,7 +111,7 @@ def _mode(change: Change, mode: int | None, link: str) -> str:
     return f"{_LINK:06o}" if link else f"{_FILE | (mode or 0):06o}"
 
 
-def _content(tree: Tree, path: str, size: int | None) -> bytes | None:
+def _content(tree: DirfdTree, path: str, size: int | None) -> bytes | None:
     """Return what a small file or a link holds; None for what is not shown."""
     found = tree.status(path)
     if found is None:

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
 
-    from corral._lib.dirfd_tree import Tree
+    from corral._lib.dirfd_tree import DirfdTree
 
 MAX_BYTES = 1 << 26
 _HEAD_BYTES = 12  # before the entries
@@ -23,7 +23,7 @@ _EXTENDED = 0x4000
 _VERSIONS = (2, 3)
 
 
-def said_by(tree: Tree, path: str, found: os.stat_result) -> bytes:
+def said_by(tree: DirfdTree, path: str, found: os.stat_result) -> bytes:
     """Return what the index at a path says: modes, contents, flags and names; nothing where it is none."""
     if not f"/{path}".endswith("/.git/index") or not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
         return b""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from corral._lib.dirfd_tree import Tree, split
+from corral._lib.dirfd_tree import DirfdTree, split
 from corral._lib.records import Record, frozen
 from corral.transactions import rename
 from corral.transactions.copying import change_mode
@@ -67,7 +67,7 @@ def _facts(data: list[Any] | None) -> Facts | None:
     return Facts(**named | {"owner": tuple(named["owner"])})
 
 
-def found_at(tree: Tree, path: str) -> Facts | None:
+def found_at(tree: DirfdTree, path: str) -> Facts | None:
     """Return the facts of what lies at a path, or None."""
     found = tree.status(path)
     return None if found is None else facts_of(tree, path, found)
@@ -88,7 +88,7 @@ def is_it(found: Facts | None, known: Facts | None) -> bool:
 class Hands:
     """Do operations on a project, with slots in a directory of the same file system."""
 
-    def __init__(self, project: Tree, slots: Tree) -> None:
+    def __init__(self, project: DirfdTree, slots: DirfdTree) -> None:
         self.project = project
         self.slots = slots
 

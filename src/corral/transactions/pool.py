@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from corral.model.call import Violation
     from corral.runtime.pool import Inspect
-    from corral.runtime.processes import Warden
+    from corral.runtime.processes import WardenClient
     from corral.transactions.workspace import Place
 
 
-class Branch(Pool):
+class TransactionPool(Pool):
     """A pool beside the sandbox's own. Closed, it has no process left."""
 
     def __init__(self, trunk: Pool, place: Place, inspect: Inspect | None) -> None:
@@ -38,7 +38,7 @@ class Branch(Pool):
         """Have a warden ready."""
         self.release(self.acquire())
 
-    def sweep(self, lost: Warden) -> tuple[int, int]:
+    def sweep(self, lost: WardenClient) -> tuple[int, int]:
         """End a warden that is lost and what it leaves behind."""
         return self._trunk.sweep(lost)
 
@@ -60,7 +60,7 @@ class Branch(Pool):
             # Who drives its command closes it then; what is open here must not become another's while they look at it.
             warden.hang_up()
 
-    def _make(self, place: str = "") -> Warden:
+    def _make(self, place: str = "") -> WardenClient:
         if self._begun_in != os.getpid():
             raise ContainmentError("a transaction belongs to the process that began it, of which this one is a fork")
         if self._closed:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import stat
 
-from corral.containment.filesystem.git_repos import BARE, GIT, Samples, is_written_by_git, suspects
+from corral.containment.filesystem.git_repos import BARE, GIT, SampleHooks, is_written_by_git, risky_entries
 from corral.containment.filesystem.protected import ROLES
-from corral.guard.path_zones import inside, runs_later
+from corral.guard.path_zones import inside, is_executed_later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from corral._lib.dirfd_tree import Tree
+    from corral._lib.dirfd_tree import DirfdTree
     from corral.transactions.scan import Delta
 
 _MAKE_ONE = frozenset({"HEAD", "objects", "refs"})
@@ -30,7 +30,12 @@ class Guarded:
     """Says of a path, relative to the project, whether it is protected."""
 
     def __init__(
-        self, project: Tree, layer: Tree, deltas: Iterable[Delta], kept: Collection[str], programs: Collection[str] = ()
+        self,
+        project: DirfdTree,
+        layer: DirfdTree,
+        deltas: Iterable[Delta],
+        kept: Collection[str],
+        programs: Collection[str] = (),
     ) -> None:
         self._project = project
         self._layer = layer
@@ -41,7 +46,7 @@ class Guarded:
             for delta in deltas
             if delta.old is None and delta.new is not None and delta.new.what == "directory"
         }
-        self._samples = Samples(programs)
+        self._samples = SampleHooks(programs)
         self._judged: dict[str, frozenset[str]] = {}
 
     def __call__(self, path: str) -> bool:
@@ -67,7 +72,7 @@ class Guarded:
                 return True
             named = directory if named == path else named
         root = self._project.path
-        return runs_later(f"{root}/{named}", root) or runs_later(f"{root}/{_folded(named)}", root)
+        return is_executed_later(f"{root}/{named}", root) or is_executed_later(f"{root}/{_folded(named)}", root)
 
     def _is_suspect(self, directory: str, below: str) -> bool:
         return any(inside(below, name) for name in self._suspects(directory))
@@ -76,7 +81,7 @@ class Guarded:
         """Return what could make git run something in a repository that the transaction made."""
         if directory not in self._judged:
             try:
-                found = suspects(f"{self._layer.path}/{directory}", (), self._samples)
+                found = risky_entries(f"{self._layer.path}/{directory}", (), self._samples)
             except OSError:
                 # It cannot be read, so nothing in it is known to be harmless.
                 found = list(self._layer.names(directory))
@@ -108,7 +113,7 @@ class Guarded:
         both = self._layer, self._project
         return self._is_repository(directory, *both) and not self._is_repository(directory, self._project)
 
-    def _is_repository(self, directory: str, *trees: Tree) -> bool:
+    def _is_repository(self, directory: str, *trees: DirfdTree) -> bool:
         # In either: what the transaction deletes is counted too, toward too strict.
         paths = (f"{directory}/{name}".lstrip("/") for name in ("HEAD", "objects", "refs", "commondir"))
         has = [any(tree.status(path) is not None for tree in trees) for path in paths]
@@ -126,7 +131,7 @@ def _folded(name: str) -> str:
     return "".join(char for char in plain if unicodedata.category(char) != "Cf")
 
 
-def holds_protected(tree: Tree, path: str, is_protected: Guarded) -> str:
+def holds_protected(tree: DirfdTree, path: str, is_protected: Guarded) -> str:
     """Return something protected that lies in a directory of a tree, or nothing."""
     pending = [path]
     while pending:

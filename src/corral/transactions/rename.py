@@ -10,23 +10,23 @@ from corral.containment.kernel.syscalls import syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral._lib.dirfd_tree import Tree
+    from corral._lib.dirfd_tree import DirfdTree
 
 _NOREPLACE, _EXCHANGE = 1, 2
 _UNKNOWN = (EINVAL, ENOSYS, ENOTSUP)
 
 
-def move(source: Tree, path: str, target: Tree, new: str) -> None:
+def move(source: DirfdTree, path: str, target: DirfdTree, new: str) -> None:
     """Move what lies at a path; FileExistsError where something lies at the other."""
     _rename(source, path, target, new, _NOREPLACE)
 
 
-def exchange(source: Tree, path: str, target: Tree, new: str) -> None:
+def exchange(source: DirfdTree, path: str, target: DirfdTree, new: str) -> None:
     """Let two things change places at once."""
     _rename(source, path, target, new, _EXCHANGE)
 
 
-def _rename(source: Tree, path: str, target: Tree, new: str, flags: int) -> None:
+def _rename(source: DirfdTree, path: str, target: DirfdTree, new: str, flags: int) -> None:
     (from_above, from_name), (to_above, to_name) = split(path), split(new)
     names = os.fsencode(from_name), os.fsencode(to_name)
     try:
@@ -36,7 +36,7 @@ def _rename(source: Tree, path: str, target: Tree, new: str, flags: int) -> None
         target.forget()
 
 
-def can_exchange(tree: Tree) -> bool:
+def can_exchange(tree: DirfdTree) -> bool:
     """Say whether a file system lets two things change places; a few, as NFS, do not."""
     names = [f".exchange-{number}" for number in range(2)]
     for name in names:

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corral._lib.dirfd_tree import Tree
+    from corral._lib.dirfd_tree import DirfdTree
     from corral.transactions.workspace import Place
 
 MAX_DELTAS = 1_000_000  # against a layer that takes the host's memory
@@ -60,7 +60,7 @@ class Delta(Record):
     displaced: bool = False  # the directory that it lies in is another by now
 
 
-def facts_of(tree: Tree, path: str, found: os.stat_result) -> Facts:
+def facts_of(tree: DirfdTree, path: str, found: os.stat_result) -> Facts:
     """Return the facts of what lies at a path; TransactionError for a device, which nobody may make."""
     kind = stat.S_IFMT(found.st_mode)
     what = _KINDS.get(kind, "device")
@@ -78,7 +78,7 @@ def facts_of(tree: Tree, path: str, found: os.stat_result) -> Facts:
     )
 
 
-def find(project: Tree, layer: Tree, place: Place) -> list[Delta]:
+def find(project: DirfdTree, layer: DirfdTree, place: Place) -> list[Delta]:
     """Return what a transaction has changed so far."""
     walk = _Overlay(project, layer, place) if place.how == "overlay" else _Copy(project, layer, place)
     found = []
@@ -100,7 +100,7 @@ def _is_file(delta: Delta) -> bool:
 
 
 class _Walk:
-    def __init__(self, project: Tree, layer: Tree, place: Place) -> None:
+    def __init__(self, project: DirfdTree, layer: DirfdTree, place: Place) -> None:
         self.project = project
         self.layer = layer
         self.directories = place.directories
@@ -155,7 +155,7 @@ class _Walk:
 class _Overlay(_Walk):
     """Reads the upper directory of an overlay: what is not in it is as it was."""
 
-    def __init__(self, project: Tree, layer: Tree, place: Place) -> None:
+    def __init__(self, project: DirfdTree, layer: DirfdTree, place: Place) -> None:
         super().__init__(project, layer, place)
         self.begun_ns = place.begun_ns
 
@@ -178,7 +178,7 @@ class _Overlay(_Walk):
             if delta is not None:
                 yield delta.replace(was_there=old is None and self.was_there(path, new), displaced=displaced)
             if new.what == "directory":
-                self.layer.open_up(path, found)
+                self.layer.make_accessible(path, found)
                 is_opaque = hidden or self.layer.attribute(path, _OPAQUE) == b"y"
                 is_hidden = is_opaque and old is not None and old.what == "directory"
                 yield from self.below(path, hidden=is_hidden, displaced=displaced or self.is_another(path, old))
@@ -187,11 +187,11 @@ class _Overlay(_Walk):
         """Say whether something was made from what somebody has deleted in the project since, as far as that can be told."""
         if new.what == "directory":
             # An overlay renames none that was there before.
-            return self.layer.has_attribute(path, _ORIGIN)
+            return self.layer.has_xattr(path, _ORIGIN)
         above = self.project.status(path.rpartition("/")[0])
         if new.what != "file" or new.links > 1 or above is None or above.st_ctime_ns < self.begun_ns:
             return False
-        return self.layer.has_attribute(path, _ORIGIN)
+        return self.layer.has_xattr(path, _ORIGIN)
 
     def hidden(self, at: str, names: list[str], *, displaced: bool) -> Iterator[Delta]:
         """Yield what a directory that stands in another's place leaves out of it."""
@@ -207,7 +207,7 @@ class _Overlay(_Walk):
 class _Copy(_Walk):
     """Compares a copy with the project: what was not touched since it was made is as it was, whatever became of the project."""
 
-    def __init__(self, project: Tree, layer: Tree, place: Place) -> None:
+    def __init__(self, project: DirfdTree, layer: DirfdTree, place: Place) -> None:
         super().__init__(project, layer, place)
         self.copied_ns = place.copied_ns
         self.known = place.inodes()
@@ -228,7 +228,7 @@ class _Copy(_Walk):
             if delta is not None:
                 yield delta.replace(was_there=old is None and path in self.known, displaced=displaced)
             if new.what == "directory":
-                self.layer.open_up(path, found)
+                self.layer.make_accessible(path, found)
                 is_hidden = old is None or old.what != "directory"
                 yield from self.below(path, hidden=is_hidden, displaced=displaced or self.is_another(path, old))
 

@@ -10,19 +10,19 @@ import os
 from _thread import allocate_lock, start_new_thread
 
 from corral.transactions import copying, workspace
-from corral.transactions.pool import Branch
+from corral.transactions.pool import TransactionPool
 from corral.transactions.undo_store import recover
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.containment.plan import Holding
+    from corral.containment.state import ContainmentState
     from corral.runtime.pool import Pool
 
 
 class Spare:
     """A transaction that nobody has begun yet."""
 
-    def __init__(self, branch: Branch, seen: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, branch: TransactionPool, seen: dict[str, tuple[int, int]]) -> None:
         self.branch = branch
         self._seen = seen
 
@@ -34,19 +34,19 @@ class Spare:
 class Workshop:
     """What one sandbox keeps of transactions. Any thread may take one."""
 
-    def __init__(self, holding: Holding, trunk: Pool) -> None:
+    def __init__(self, holding: ContainmentState, trunk: Pool) -> None:
         self._holding = holding
         self._trunk = trunk
         self._lock = allocate_lock()
         self._at_work = allocate_lock()
         self._spare: Spare | None = None
-        self._done: list[Branch] = []
-        self._open: set[Branch] = set()
+        self._done: list[TransactionPool] = []
+        self._open: set[TransactionPool] = set()
         self._made_in = os.getpid()
         self._closed = False
         self._cleaned = False
 
-    def take(self) -> tuple[Branch, str]:
+    def take(self) -> tuple[TransactionPool, str]:
         """Return a transaction that begins now, and why it works on a copy, if so."""
         if self._made_in != os.getpid():
             # Those were the process's that this one is a fork of.
@@ -70,7 +70,7 @@ class Workshop:
         """Say whether a transaction has begun and not ended."""
         return bool(self._open)
 
-    def give_back(self, branch: Branch) -> None:
+    def give_back(self, branch: TransactionPool) -> None:
         """Remove a transaction that is done with, and have the next ready, both while the caller goes on."""
         self._open.discard(branch)
         branch.close()
@@ -83,7 +83,7 @@ class Workshop:
                 # No more threads are to be had: what is left is done when the sandbox is closed.
                 return
 
-    def let_go(self, branch: Branch) -> None:
+    def let_go(self, branch: TransactionPool) -> None:
         """Forget a transaction without removing what it wrote."""
         self._open.discard(branch)
         self._trunk.lift(branch.place.path)
@@ -139,7 +139,7 @@ class Workshop:
             self._trunk.lift(branch.place.path)
             branch.place.remove()
 
-    def _make(self) -> tuple[Branch, str]:
+    def _make(self) -> tuple[TransactionPool, str]:
         """Make a place and its overlay, and say why there is none."""
         config = self._holding.config
         if not self._cleaned:
@@ -156,7 +156,7 @@ class Workshop:
         except BaseException:
             made.remove()
             raise
-        return Branch(self._trunk, made, self._holding.denials), os.strerror(refusal) if refusal else ""
+        return TransactionPool(self._trunk, made, self._holding.denials), os.strerror(refusal) if refusal else ""
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import os
 import stat
 from fcntl import F_RDLCK, F_SETLEASE, fcntl
 
-from corral._lib.dirfd_tree import Tree, split
+from corral._lib.dirfd_tree import DirfdTree, split
 from corral._lib.records import Record, frozen
 from corral.transactions import git_index, rename
 from corral.transactions.copying import change_mode, copy_one, dress
@@ -38,7 +38,9 @@ class Refused(Record):
 class Stage:
     """One application being prepared."""
 
-    def __init__(self, project: Tree, layer: Tree, slots: Tree, *, begun_ns: int, is_protected: Guarded) -> None:
+    def __init__(
+        self, project: DirfdTree, layer: DirfdTree, slots: DirfdTree, *, begun_ns: int, is_protected: Guarded
+    ) -> None:
         self.project = project
         self.layer = layer
         self.slots = slots
@@ -208,7 +210,7 @@ class Stage:
                     )
                 elif stat.S_ISDIR(status.st_mode):
                     mode = self.layer.mode(inner, status)
-                    self.layer.open_up(inner, status)
+                    self.layer.make_accessible(inner, status)
                     os.mkdir(name, 0o700, dir_fd=self.slots.directory(new))
                     pending.append((inner, made, status, mode))
                     directories.append((inner, made, status, mode))
@@ -330,7 +332,7 @@ def _strip(path: str) -> None:
         return
 
 
-def print_of(tree: Tree, path: str) -> str:
+def print_of(tree: DirfdTree, path: str) -> str:
     """Return what tells something from any other: all that it holds is in it, but for bytes, which times and sizes stand for."""
     from _blake2 import blake2b  # noqa: PLC0415  hashlib takes longer to load
 
@@ -349,7 +351,7 @@ def print_of(tree: Tree, path: str) -> str:
         kept = (at[len(path) :], facts.what, facts.mode, facts.size, facts.inode, facts.text)
         hashed.update(repr((*kept, 0 if is_directory else facts.mtime_ns)).encode("utf-8", "surrogateescape") + b"\0")
         if is_directory:
-            tree.open_up(at, status)
+            tree.make_accessible(at, status)
             for name in tree.names(at):
                 inner = tree.status(f"{at}/{name}")
                 if inner is not None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from corral._lib.dirfd_tree import size_of
-from corral._lib.quoting import quoted
+from corral._lib.dirfd_tree import disk_usage
+from corral._lib.quoting import shell_quote
 from corral.guard.evaluate import vet
 from corral.guard.rules.loader import Profile, profile_named
 from corral.model.call import Decision, Violation
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, Self
 
-    from corral.containment.plan import Holding
+    from corral.containment.state import ContainmentState
     from corral.model.call import Call, Verdict
     from corral.model.result import SandboxResult
     from corral.policy.config import SandboxConfig
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
     from corral.transactions.changes import Change
-    from corral.transactions.pool import Branch
+    from corral.transactions.pool import TransactionPool
     from corral.transactions.spares import Workshop
 
 # What is asked about because it cannot be taken back: here it can.
@@ -42,7 +42,7 @@ MAX_NOTED = 20  # changes, conflicts and refusals each that the log keeps
 MAX_NOTED_CHARACTERS = 160  # of each path, so that a line stays a line whatever a command calls its files
 
 
-def judged_as(config: SandboxConfig) -> SandboxConfig:
+def transaction_config(config: SandboxConfig) -> SandboxConfig:
     """Return the config that a transaction's calls are judged by: `workspace`, with what can be taken back allowed."""
     base = profile_named("workspace") if config.profile == "strict" else config.rules
     asked = {name: Decision.ALLOW for name in _TAKEN_BACK if base.effects[name] == Decision.ASK}
@@ -57,24 +57,24 @@ def can_be_tried(box: Sandbox, call: Call) -> bool:
         return False
     machine = box._look()[1]
     asked = vet(call, box.config, machine).decision == Decision.ASK
-    return asked and vet(call, judged_as(box.config), machine).allowed
+    return asked and vet(call, transaction_config(box.config), machine).allowed
 
 
-def leave_waiting(tx: Transaction) -> tuple[dict[str, object], str]:
+def keep_for_review(tx: Transaction) -> tuple[dict[str, object], str]:
     """Keep a transaction's changes for the owner; return what the log says of it, and what the agent is told whose command it was."""
     changes = tx.changes()
     if not changes:
-        return noted(tx.id, "nothing"), "It ran in a transaction, and nothing was changed."
+        return log_fields(tx.id, "nothing"), "It ran in a transaction, and nothing was changed."
     tx.keep()
     look, apply, discard = (
-        f"corral {verb} --root {quoted(tx.root)} {tx.id}" for verb in ("history", "apply", "discard")
+        f"corral {verb} --root {shell_quote(tx.root)} {tx.id}" for verb in ("history", "apply", "discard")
     )
     waits = f"They wait for the owner, who can look ({look}) and answer: {apply}, or {discard}"
     said = f"It ran in a transaction, and the project is as it was. {summary(changes)}. {waits}"
-    return noted(tx.id, "kept", changes), said
+    return log_fields(tx.id, "kept", changes), said
 
 
-def noted(
+def log_fields(
     id_: str, became: str, changes: Sequence[Change] = (), applied: Applied | None = None, *, in_part: bool = False
 ) -> dict[str, object]:
     """Return what the owner's log says of what became of a transaction."""
@@ -102,7 +102,9 @@ def _cut(path: str) -> str:
 class Transaction:
     """Runs calls as a sandbox does, against an overlay of the project. Use it in a `with`, and `apply` what is to stay."""
 
-    def __init__(self, box: Sandbox, branch: Branch, workshop: Workshop, holding: Holding, copied: str) -> None:
+    def __init__(
+        self, box: Sandbox, branch: TransactionPool, workshop: Workshop, holding: ContainmentState, copied: str
+    ) -> None:
         self._box = box
         self._branch = branch
         self._workshop = workshop
@@ -189,7 +191,7 @@ class Transaction:
         self._has_ended = True
         self._workshop.let_go(self._branch)
         facts = {"commands": self._commands, "root": self.root, "changes": changes}
-        self._place.keep(facts | {"bytes": size_of(self._place.layer)})
+        self._place.keep(facts | {"bytes": disk_usage(self._place.layer)})
         self._place.release()
 
     def discard(self) -> None:

@@ -11,8 +11,8 @@ import stat
 from fcntl import LOCK_EX, LOCK_UN, flock
 from time import time
 
-from corral._lib.dirfd_tree import Tree, size_of
-from corral._lib.quoting import quoted
+from corral._lib.dirfd_tree import DirfdTree, disk_usage
+from corral._lib.quoting import shell_quote
 from corral._lib.records import Record, frozen
 from corral.containment.filesystem import scratch
 from corral.containment.kernel.syscalls import call
@@ -65,9 +65,7 @@ class Entry(Record):
 def _path(root: str, environ: Mapping[str, str]) -> str:
     from _blake2 import blake2b  # noqa: PLC0415  hashlib takes longer to load
 
-    return (
-        f"{user_dirs.directory('state', environ)}/transactions/{blake2b(os.fsencode(root), digest_size=16).hexdigest()}"
-    )
+    return f"{user_dirs.user_directory('state', environ)}/transactions/{blake2b(os.fsencode(root), digest_size=16).hexdigest()}"
 
 
 def recover(root: str, environ: Mapping[str, str]) -> None:
@@ -85,11 +83,11 @@ class Book:
         self.path = _path(root, environ)
         try:
             user_dirs.private_directory("state", environ, root)
-            with Tree(root) as project:
+            with DirfdTree(root) as project:
                 self.project = identity(project.descriptor)
             for path in (os.path.dirname(self.path), self.path):
                 os.makedirs(path, 0o700, exist_ok=True)
-                user_dirs.refuse_foreign(path)
+                user_dirs.refuse_writable_by_others(path)
             self._lock = os.open(f"{self.path}/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise TransactionError(f"the history of {root} cannot be opened: {_why(error)}") from error
@@ -125,7 +123,7 @@ class Book:
         return inside
 
     def _shares_mount(self) -> bool:
-        with Tree(self.root) as project, Tree(self.path) as book:
+        with DirfdTree(self.root) as project, DirfdTree(self.path) as book:
             return rename.mount_of(project.descriptor) == rename.mount_of(book.descriptor)
 
     def write(self, id_: str, facts: Mapping[str, Any], operations: list[Operation]) -> None:
@@ -164,13 +162,13 @@ class Book:
         except OSError as error:
             raise TransactionError(
                 f"the project is as it is to be ({data['ends_as']}), but what was there cannot be put away in {self.path}: "
-                f"{_why(error)}. When there is room: corral history --root {quoted(self.root)}"
+                f"{_why(error)}. When there is room: corral history --root {shell_quote(self.root)}"
             ) from error
         return stood
 
     def _do(self, id_: str, data: dict[str, Any], place: str) -> str:
         operations = [Operation.from_list(each) for each in data["operations"]]
-        with Tree(self.root) as project, Tree(place) as slots:
+        with DirfdTree(self.root) as project, DirfdTree(place) as slots:
             if identity(project.descriptor) != data.get("project", self.project):
                 self._forget(id_)
                 return f"{self.root}: another directory has come into its place"
@@ -231,7 +229,7 @@ class Book:
         """Forget what is too old, and of the rest the oldest until it is not too large."""
         size = 0
         for number, entry in enumerate(self._all()):
-            size += size_of(f"{self.path}/{entry.id}")
+            size += disk_usage(f"{self.path}/{entry.id}")
             if number >= MAX_KEPT or (number and size > MAX_KEPT_BYTES) or time() - entry.applied_at > KEPT_SECONDS:
                 self.remove(entry.id)
 
@@ -322,7 +320,7 @@ def _is_directory(path: str) -> bool:
         return False
 
 
-def _print(project: Tree, operation: Operation) -> str:
+def _print(project: DirfdTree, operation: Operation) -> str:
     # What lies in a directory whose times alone are changed is no part of it.
     is_kept = operation.what == "dress" and operation.new is not None and operation.new.what == "directory"
     return "" if is_kept else print_of(project, operation.path)
@@ -330,7 +328,7 @@ def _print(project: Tree, operation: Operation) -> str:
 
 def _sync(place: str) -> None:
     """Have what is staged on the disk before the journal says so."""
-    with Tree(place) as slots:
+    with DirfdTree(place) as slots:
         files: list[str] = []
         pending = [""]
         while pending and len(files) <= MAX_SYNCED_FILES:
@@ -339,7 +337,7 @@ def _sync(place: str) -> None:
                 path = f"{at}/{name}" if at else name
                 found = slots.status(path)
                 if found is not None and stat.S_ISDIR(found.st_mode):
-                    slots.open_up(path, found)
+                    slots.make_accessible(path, found)
                     pending.append(path)
                 elif found is not None and stat.S_ISREG(found.st_mode):
                     files.append(path)

@@ -12,7 +12,7 @@ from errno import ENOTSUP
 from fcntl import LOCK_EX, LOCK_NB, flock
 from time import clock_gettime_ns, monotonic, sleep, time
 
-from corral._lib.dirfd_tree import Tree
+from corral._lib.dirfd_tree import DirfdTree
 from corral.containment.filesystem import persistent_scratch, scratch
 from corral.containment.kernel.overlay import COPY, UPPER, WORK
 from corral.model.errors import ContainmentError, TransactionError
@@ -112,7 +112,7 @@ class Place:
 
 def make(project: str, writable: Iterable[str], environ: Mapping[str, str]) -> Place:
     """Make a place for a transaction over a project."""
-    above = persistent_scratch.place(project, (project, *writable), environ, make=True, kind="transactions")
+    above = persistent_scratch.scratch_path(project, (project, *writable), environ, make=True, kind="transactions")
     if not above:
         raise ContainmentError("a transaction needs a directory of this user's own, outside of what commands can write")
     os.makedirs(above, 0o700, exist_ok=True)
@@ -124,7 +124,7 @@ def make(project: str, writable: Iterable[str], environ: Mapping[str, str]) -> P
     # Only now, or somebody who cleans could take it for one whose process was killed.
     os.rename(unlocked, path)
     place = Place(path, held)
-    with Tree(project) as tree:
+    with DirfdTree(project) as tree:
         place.project = identity(tree.descriptor)
     os.mkdir(f"{path}/{WORK}", 0o700)
     _like(f"{path}/{UPPER}", project)
@@ -211,7 +211,7 @@ def pending(project: str, environ: Mapping[str, str]) -> list[Place]:
 
 def _waiting_paths(project: str, environ: Mapping[str, str]) -> list[str]:
     # In all places: a policy that grants one of them to commands has theirs put into another.
-    above = persistent_scratch.places(project, (project,), environ, make=False, kind="transactions")
+    above = persistent_scratch.scratch_paths(project, (project,), environ, make=False, kind="transactions")
     paths = [f"{each}/{name}" for each in above if os.path.isdir(each) for name in os.listdir(each)]
     return [path for path in paths if set(os.path.basename(path)) <= _HEX and _waits(path)]
 

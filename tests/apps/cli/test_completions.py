@@ -9,7 +9,7 @@ import pytest
 from screen import Screen
 
 from corral.apps.cli.help import VERBS
-from corral.apps.cli.verbs.completions import SHELLS, described, words_of
+from corral.apps.cli.verbs.completions import SHELLS, describe_verb, words_of
 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 HOSTS = ["claude", "codex", "gemini", "cursor", "opencode", "copilot"]
@@ -121,7 +121,7 @@ def test_zsh_completes_a_line(shell: str, typed: str, becomes: str, scripts: Pat
 
 def test_every_verb_is_described_and_nothing_for_hooks_alone() -> None:
     for name in VERBS:
-        verb = described(name)
+        verb = describe_verb(name)
         shown = {option for one in verb.options for option in one.names}
         assert "--help" in shown
         assert not shown & {"--grant", "--directory-file", "--exports", "--call", "--words"}

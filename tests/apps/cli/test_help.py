@@ -105,7 +105,7 @@ def test_a_slip_of_the_pen_is_answered_with_what_was_meant(arguments: list[str],
         ),
         (
             ["check", "--", "ls"],
-            {"corral.sandbox", "corral.apps.cli.approval", "subprocess", "asyncio", "dataclasses", "typing"},
+            {"corral.sandbox", "corral.apps.cli.approver", "subprocess", "asyncio", "dataclasses", "typing"},
         ),
         (
             ["run", "--", "true"],

@@ -11,9 +11,9 @@ from pathlib import Path
 import alone
 import pytest
 
-from corral.apps.cli.next_steps import install_steps, on_path, own_name, with_own_name
+from corral.apps.cli.next_steps import install_steps, on_path, own_command, with_own_command
 from corral.apps.cli.verbs import demo
-from corral.integrations.hooks import locations
+from corral.integrations.hooks import hook_command
 
 REPOSITORY = Path(__file__).parents[3]
 EMPTY = {"PATH": "/nonexistent", "HOME": "/nonexistent"}
@@ -43,12 +43,12 @@ def test_script_outside_of_path_is_named_by_its_quoted_path(
 ) -> None:
     for here in (project, script.parent, script.parents[1]):
         monkeypatch.chdir(here)
-        name = own_name(EMPTY)
+        name = own_command(EMPTY)
         assert run_as_shell(f"{name} --version", here).stdout.startswith("corral ")
 
 
 def test_script_on_path_is_named_by_its_name(script: Path) -> None:
-    assert own_name({"PATH": f"/nonexistent:{script.parent}"}) == "corral"
+    assert own_command({"PATH": f"/nonexistent:{script.parent}"}) == "corral"
 
 
 def test_another_corral_on_path_is_not_this_one(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_another_corral_on_path_is_not_this_one(script: Path, tmp_path: Path, mo
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(script, other / "corral")
-    assert own_name({"PATH": f"{other}:{script.parent}"}) == shlex.quote("Tom's clone/bin/corral")
+    assert own_command({"PATH": f"{other}:{script.parent}"}) == shlex.quote("Tom's clone/bin/corral")
 
 
 def test_module_is_named_by_its_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,9 +66,9 @@ def test_module_is_named_by_its_interpreter(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["/somewhere/corral/__main__.py"])
     monkeypatch.setattr(sys, "executable", str(python))
-    assert own_name(EMPTY) == "'my tools/python' -m corral"
-    assert with_own_name("corral doctor", EMPTY) == "'my tools/python' -m corral doctor"
-    assert with_own_name("pipx install .", EMPTY) == "pipx install ."
+    assert own_command(EMPTY) == "'my tools/python' -m corral"
+    assert with_own_command("corral doctor", EMPTY) == "'my tools/python' -m corral doctor"
+    assert with_own_command("pipx install .", EMPTY) == "pipx install ."
 
 
 def test_directory_and_plain_file_are_no_programs(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_clone_is_installed_elsewhere_first(
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     environ = {"PATH": str(tmp_path), "HOME": "/nonexistent"}
-    if not locations.is_misplaced(environ):
+    if not hook_command.is_misplaced(environ):
         pytest.skip("this corral is installed outside of any project")
     assert install_steps("codex", environ) == steps
 

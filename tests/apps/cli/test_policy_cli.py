@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from machines import run_corral
 
-from corral.apps.cli.verbs.init import kinds_of, owner_text, project_text
-from corral.policy.examples import compiled, outcomes
+from corral.apps.cli.verbs.init import detect_project_types, project_text, user_text
 from corral.policy.loader import load
 from corral.policy.parser import parse
-from corral.policy.project_types import KINDS
+from corral.policy.project_types import PROJECT_TYPES
+from corral.policy.rule_examples import compile_policy, judge_examples
 
 OWNER = """\
 timeout_seconds = 120
@@ -185,7 +185,7 @@ def test_a_file_that_fits_the_project_is_written_and_loads(
     for name in files_there:
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text("")
-    assert [kind.name for kind in kinds_of(str(project))] == wanted
+    assert [kind.name for kind in detect_project_types(str(project))] == wanted
     done = corral("init", "--json", cwd=project)
     assert json.loads(done.stdout) == {"path": f"{project}/corral.toml", "kinds": wanted}
     policy = load(str(project), os.environ)
@@ -215,7 +215,7 @@ def test_it_is_shown_without_being_written(home: Path, project: Path) -> None:
 def test_the_owners_file_is_written_once_and_loads(home: Path, project: Path) -> None:
     (home / "config" / "corral").rmdir()
     assert corral("init", "--user", cwd=project).returncode == 0
-    assert (home / "config" / "corral" / "policy.toml").read_text() == owner_text()
+    assert (home / "config" / "corral" / "policy.toml").read_text() == user_text()
     assert [source.level for source in load(str(project), os.environ).sources] == ["owner"]
     assert corral("init", "--user", cwd=project).returncode == 125
 
@@ -259,17 +259,17 @@ def uncommented(text: str) -> str:
     return "\n".join(line[2:] if re.match(r"# (\[\[|(?!profile)[a-z_]+ = )", line) else line for line in lines)
 
 
-@pytest.mark.parametrize("text", [*(project_text([kind]) for kind in KINDS), project_text([]), owner_text()])
+@pytest.mark.parametrize("text", [*(project_text([kind]) for kind in PROJECT_TYPES), project_text([]), user_text()])
 def test_every_suggestion_is_right_once_it_is_in_force(text: str) -> None:
     parsed = parse(uncommented(text).encode(), "F")
     assert {"timeout_seconds", "environment", "containment.network"} <= {key for key, *_ in parsed["settings"]}
-    compiled(parsed, "F")
-    assert outcomes(parsed)
-    assert all(not outcome.wrong for outcome in outcomes(parsed))
+    compile_policy(parsed, "F")
+    assert judge_examples(parsed)
+    assert all(not outcome.wrong for outcome in judge_examples(parsed))
 
 
 def test_suggested_hosts_are_example_domains() -> None:
-    hosts = {kind.name: re.findall(r'"([^"]+):443"', project_text([kind])) for kind in KINDS}
+    hosts = {kind.name: re.findall(r'"([^"]+):443"', project_text([kind])) for kind in PROJECT_TYPES}
     assert all(host.endswith(".example") for found in hosts.values() for host in found)
     assert hosts["C and C++"] != hosts["Node"] != hosts["Python"]
-    assert "npm config get registry" in project_text([kind for kind in KINDS if kind.name == "Node"])
+    assert "npm config get registry" in project_text([kind for kind in PROJECT_TYPES if kind.name == "Node"])

@@ -16,7 +16,14 @@ from observe import free_port
 from screen import Screen
 
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
-from corral.policy.agent_profiles import Agent, named, names, of_program, of_settings, read
+from corral.policy.agent_profiles import (
+    AgentProfile,
+    agent_for_program,
+    agent_for_settings,
+    agent_names,
+    load_agent,
+    parse_agent,
+)
 
 CORRAL = (sys.executable, "-m", "corral", "run")
 ASKED = b"Grant it for this run? [y]es, [N]o > "
@@ -276,11 +283,11 @@ def test_a_server_that_runs_for_long_is_not_ended_by_the_usual_time(home: Home, 
 
     options = parse(["run", "--agent", "claude", "--", "claude"])
     config = SandboxConfig(str(home.project), containment=Containment(agents=("claude",)))
-    made = run_agent.admitted(options, config, named("claude"))
+    made = run_agent.config_with_grants(options, config, load_agent("claude"))
     assert made is not None
     assert made.timeout_seconds is None
     limited = parse(["run", "--timeout", "5", "--agent", "claude", "--", "claude"])
-    kept = run_agent.admitted(limited, config, named("claude"))
+    kept = run_agent.config_with_grants(limited, config, load_agent("claude"))
     assert kept is not None
     assert kept.timeout_seconds == config.timeout_seconds
 
@@ -288,14 +295,14 @@ def test_a_server_that_runs_for_long_is_not_ended_by_the_usual_time(home: Home, 
 # The profiles.
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", agent_names())
 def test_a_profile_says_what_an_agent_needs(name: str) -> None:
-    agent = named(name)
+    agent = load_agent(name)
     assert agent.title
     assert agent.programs
     assert agent.settings
-    assert all(of_program(f"/opt/x/{program}") == agent for program in agent.programs)
-    assert all(of_settings(f"/home/u/{path}", "/home/u") == agent for path in agent.settings)
+    assert all(agent_for_program(f"/opt/x/{program}") == agent for program in agent.programs)
+    assert all(agent_for_settings(f"/home/u/{path}", "/home/u") == agent for path in agent.settings)
     assert all(any(own.startswith(f"{path}/") for path in agent.settings) for own in agent.session)
     # Nothing that belongs to others.
     assert not {path.split("/")[0] for path in agent.settings} & {".ssh", ".aws", ".gnupg", ".bashrc", ".gitconfig"}
@@ -303,10 +310,10 @@ def test_a_profile_says_what_an_agent_needs(name: str) -> None:
 
 
 def test_what_is_no_agent_is_none() -> None:
-    assert of_program("ls") is None
-    assert of_settings("/home/u/.ssh", "/home/u") is None
+    assert agent_for_program("ls") is None
+    assert agent_for_settings("/home/u/.ssh", "/home/u") is None
     with pytest.raises(PolicyError, match="known: aider, claude"):
-        named("clyde")
+        load_agent("clyde")
 
 
 @pytest.mark.parametrize(
@@ -314,8 +321,8 @@ def test_what_is_no_agent_is_none() -> None:
 )
 def test_a_profile_that_says_something_else_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        read("x", {"title": "x", **data})
-    assert read("x", {"title": "x"}) == Agent("x", "x", ())
+        parse_agent("x", {"title": "x", **data})
+    assert parse_agent("x", {"title": "x"}) == AgentProfile("x", "x", ())
 
 
 def test_no_other_directory_can_be_called_settings(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import corral
-from corral.apps.cli.verbs.status import refusals
+from corral.apps.cli.verbs.status import recent_refusals
 
 
 @pytest.fixture
@@ -161,9 +161,9 @@ def test_a_log_that_could_not_be_begun_is_told_before_the_first_run(
 
 
 def test_a_log_that_is_no_log_tells_nothing(tmp_path: Path) -> None:
-    assert refusals(str(tmp_path / "none"), "/x") == []
+    assert recent_refusals(str(tmp_path / "none"), "/x") == []
     (tmp_path / "log.jsonl").write_bytes(b"\xff\xfe[1]\n{}\nnull\n" + b"[" * 100_000 + b"\n")
-    assert refusals(str(tmp_path), "/x") == []
+    assert recent_refusals(str(tmp_path), "/x") == []
 
 
 def test_a_home_is_no_project(home: dict[str, str], tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from screen import Screen
 
 import corral as package
 from corral._lib.terminal import Terminal
-from corral.apps.cli.prompt import AGENT_VARIABLES
 from corral.apps.cli.render_changes import bounded, diff_lines
+from corral.apps.cli.terminal_prompt import AGENT_VARIABLES
 from corral.audit import ledger
 from corral.transactions import transaction, workspace
 from corral.transactions.apply import Applied
@@ -364,7 +364,7 @@ def entries(project: Path) -> list[dict[str, object]]:
 def test_a_line_about_a_transaction_is_bounded_whatever_files_are_called() -> None:
     path = "\U0001f600" * 1000
     change, left = Change(path, "renamed", "file", path), Refused(path, "it was changed")
-    fields = transaction.noted("id", "conflict", [change] * 500, Applied("id", (), (left,) * 500, (left,) * 500))
+    fields = transaction.log_fields("id", "conflict", [change] * 500, Applied("id", (), (left,) * 500, (left,) * 500))
     assert (fields["changed"], len(json.dumps(fields)) < ledger.MAX_LINE_BYTES * 3 // 4) == (500, True)
 
 

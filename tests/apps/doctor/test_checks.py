@@ -8,11 +8,11 @@ import pytest
 from corral._lib.terminal import Terminal, columns
 from corral.apps.doctor.checks import WITHOUT, Check, examine
 from corral.apps.doctor.facts import Facts, Refusal
-from corral.apps.doctor.probe_sandbox import Inside
+from corral.apps.doctor.probe_sandbox import SandboxProbe
 from corral.apps.doctor.report import report_text
 from corral.containment.layers import LAYERS
 
-INSIDE = Inside(
+INSIDE = SandboxProbe(
     backend="warden",
     enforcement="full",
     status={"NoNewPrivs": "1", "Seccomp": "2", "CapEff": "0", "CapPrm": "0", "CapBnd": "1ffffffffff"},
@@ -274,7 +274,7 @@ def test_a_core_dump_that_a_command_could_leave_is_told() -> None:
 
 
 def test_where_no_sandbox_starts_the_reason_is_told() -> None:
-    report = examine(HEALTHY.replace(inside=Inside("the keeper did not start")))
+    report = examine(HEALTHY.replace(inside=SandboxProbe("the keeper did not start")))
     assert (report.enforcement, report.means) == ("none", "No sandbox could be used: the keeper did not start")
 
 
@@ -282,7 +282,7 @@ BROKEN = (
     HEALTHY,
     refused("user", errno.EPERM, "mount", "pid", "proc", "net", "ipc", "uts", "cgroup", container="docker"),
     refused("mount", errno.EACCES, "pid", settings={"kernel.apparmor_restrict_unprivileged_userns": "1"}, bash=""),
-    HEALTHY.replace(inside=Inside("the keeper did not start"), landlock_abi=1, unusable="a\x1b[2Jb"),
+    HEALTHY.replace(inside=SandboxProbe("the keeper did not start"), landlock_abi=1, unusable="a\x1b[2Jb"),
 )
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import alone
 import pytest
 
-from corral.apps.doctor.hooks import hook_checks
+from corral.apps.doctor.hook_checks import hook_checks
 from corral.integrations.hooks.install import apply, plan_install
-from corral.integrations.hooks.reachability import turned_off
-from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, hooks_in, is_ours, run_by, settings_path
+from corral.integrations.hooks.reachability import disabling_setting
+from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, hooks_in, runs_corral, settings_path, start_words
 
 PROGRAM = "/x/corral/integrations/hooks/program.py"
 JSON_HOSTS = [name for name in HOSTS if HOSTS[name].entries is not None]
@@ -70,8 +70,8 @@ def test_what_a_project_brought_with_it_is_not_run(name: str, home: Path, work: 
     hook: dict[str, Any] = {"command": str(program), "args": [PROGRAM]}
     if name in JSON_HOSTS:
         entries = json.loads(file.read_text())["hooks"].values()
-        hook = next(hook for entry in next(iter(entries)) for hook in hooks_in(entry) if is_ours(hook))
-    subprocess.run(run_by(hook), check=False, timeout=60)
+        hook = next(hook for entry in next(iter(entries)) for hook in hooks_in(entry) if runs_corral(hook))
+    subprocess.run(start_words(hook), check=False, timeout=60)
     assert mark.exists()
 
 
@@ -206,7 +206,7 @@ def test_the_settings_of_an_administrator_are_read(home: Path, work: Path, tmp_p
     (tmp_path / "managed.d").mkdir()
     (tmp_path / "managed.d" / "10-hooks.json").write_text('{"allowManagedHooksOnly": true}')
     host = HOSTS["claude"].replace(managed=(f"{tmp_path}/managed.json", f"{tmp_path}/managed.d/"))
-    off = turned_off(host, str(place_for("claude", home)), str(work), alone.environment(home))
+    off = disabling_setting(host, str(place_for("claude", home)), str(work), alone.environment(home))
     assert off == (f"{tmp_path}/managed.d/10-hooks.json", "allowManagedHooksOnly turns hooks off")
 
 

@@ -15,7 +15,7 @@ from machines import NOTHING, run_corral_without
 from screen import Screen
 
 from corral._lib.terminal import Terminal, columns
-from corral.apps.cli.verbs.demo import CANNOT_CONTAIN_STATUS, Page, flowing, kernel_line
+from corral.apps.cli.verbs.demo import CANNOT_CONTAIN_STATUS, Page, flow_lines, kernel_line
 from corral.apps.evals.demo import ADVERSARIAL, ATTEMPTS, CASES, GUARDED, LIMITS, Case, Outcome, Stage, Trial
 from corral.model.call import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Call, Decision, Finding, Verdict
 from corral.model.result import SandboxResult
@@ -213,6 +213,6 @@ def test_the_page_says_what_went_wrong(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize("width", [10, 24, 60])
 def test_parts_flow_and_none_is_broken(width: int) -> None:
     parts = ["\x1b[1;31m✗\x1b[0m ab", "cd ef", "ghi", "jklmno", "p"]
-    lines = flowing(parts, width)
+    lines = flow_lines(parts, width)
     assert [part for line in lines for part in line.split("   ")] == parts
     assert max(len(line.replace("\x1b[1;31m", "").replace("\x1b[0m", "")) for line in lines) <= width

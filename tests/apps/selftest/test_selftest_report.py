@@ -6,7 +6,7 @@ import pytest
 
 from corral._lib.terminal import Terminal, columns
 from corral.apps.selftest import run_attacks
-from corral.apps.selftest.attacks import Attempt, battery
+from corral.apps.selftest.attacks import Attempt, all_attacks
 from corral.apps.selftest.report import GROUPS, counts, heading, outcome_text, status, summary, to_dict
 from corral.apps.selftest.run_attacks import HELD, NOT_HELD, NOT_SHOWN, NOT_TESTABLE, Outcome, Setting
 from corral.containment.layers import LAYERS
@@ -20,19 +20,19 @@ def outcomes(*results: str) -> list[Outcome]:
 
 
 def test_there_are_attempts_enough_and_each_is_its_own() -> None:
-    names = [attempt.name for attempt in battery()]
-    assert len([attempt for attempt in battery() if "root" not in attempt.needs]) >= 25
+    names = [attempt.name for attempt in all_attacks()]
+    assert len([attempt for attempt in all_attacks() if "root" not in attempt.needs]) >= 25
     assert len(names) == len(set(names))
-    assert {attempt.group for attempt in battery()} == set(GROUPS)
+    assert {attempt.group for attempt in all_attacks()} == set(GROUPS)
 
 
 def test_every_layer_that_can_be_attacked_is() -> None:
-    named = {layer for attempt in battery() for layer in attempt.layers}
+    named = {layer for attempt in all_attacks() for layer in attempt.layers}
     # A user namespace is what the others stand on; control groups are seen in /sys alone, which is not there.
     assert named == set(LAYERS) - {"user", "cgroup"} | {"quarantine"}
 
 
-@pytest.mark.parametrize("attempt", battery(), ids=lambda attempt: attempt.name)
+@pytest.mark.parametrize("attempt", all_attacks(), ids=lambda attempt: attempt.name)
 def test_an_attempt_is_a_program_with_known_needs(attempt: Attempt) -> None:
     ast.parse(attempt.source)
     assert "return" in attempt.program

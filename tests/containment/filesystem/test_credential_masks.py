@@ -14,15 +14,15 @@ from machines import import_path
 from observe import eventually
 
 from corral import Containment, Sandbox
-from corral.containment.filesystem.credential_masks import Masks, matches
-from corral.containment.filesystem.dir_index import NEVER, settled, time_of
+from corral.containment.filesystem.credential_masks import CredentialMasks, matching_paths
+from corral.containment.filesystem.directory_tracker import NO_CTIME, comparable_ctime, ctime_of
 
 # In a mount namespace of its own, where /etc can be written without changing the machine's.
 PROGRAM = """
 import json, os, sys
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
 from corral import Containment, Sandbox, SandboxConfig
-from corral.runtime.testing import unguarded
+from corral.runtime.unguarded import unguarded
 
 LOOK = "cat /etc/gshadow.lock /etc/gshadow.d/key /etc/krb5.keytab /etc/shadow-new 2>&1 | grep -c canary; true"
 
@@ -94,8 +94,8 @@ THREADS_PROGRAM = """
 import json, os, sys, threading, time
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
 from corral import Containment, Sandbox, SandboxConfig
-from corral.containment.filesystem.dir_index import NEVER, settled, time_of
-from corral.runtime.testing import unguarded
+from corral.containment.filesystem.directory_tracker import NEVER, settled, time_of
+from corral.runtime.unguarded import unguarded
 
 LOOK = "read -r go; cat /etc/shadow-new 2>&1 | grep -c canary; true"
 THREADS, ROUNDS = 4, 6
@@ -196,7 +196,7 @@ def test_grant_to_read_may_go_while_the_sandbox_lives(
 
 def test_generation_increases_only_for_new_files(tmp_path: Path) -> None:
     (tmp_path / "shadow").touch()
-    masks = Masks([f"{tmp_path}/shadow*", f"{tmp_path}/keytab"])
+    masks = CredentialMasks([f"{tmp_path}/shadow*", f"{tmp_path}/keytab"])
     assert masks.generation() == 0
     (tmp_path / "other").touch()
     (tmp_path / "shadow").unlink()
@@ -212,12 +212,12 @@ def test_generation_increases_only_for_new_files(tmp_path: Path) -> None:
 def test_no_thread_sees_an_old_generation(tmp_path: Path, switching_often: None) -> None:
     for number in range(500):
         (tmp_path / f"shadow{number}").touch()
-    masks = Masks([f"{tmp_path}/shadow*"])
+    masks = CredentialMasks([f"{tmp_path}/shadow*"])
     before = masks.generation()
     for _ in range(10):
         (tmp_path / "shadow").touch()
         # While the time is young every thread looks by itself.
-        eventually(lambda: settled(time_of(str(tmp_path))) != NEVER)
+        eventually(lambda: comparable_ctime(ctime_of(str(tmp_path))) != NO_CTIME)
         barrier = threading.Barrier(4)
         generations: list[int] = []
 
@@ -236,6 +236,6 @@ def test_no_thread_sees_an_old_generation(tmp_path: Path, switching_often: None)
 
 
 def test_pattern_in_a_directory_that_is_not_there_names_nothing(tmp_path: Path) -> None:
-    assert matches(f"{tmp_path}/missing/x*") == matches(f"{tmp_path}/missing") == []
+    assert matching_paths(f"{tmp_path}/missing/x*") == matching_paths(f"{tmp_path}/missing") == []
     (tmp_path / "link").symlink_to("nowhere")
-    assert matches(f"{tmp_path}/link") == [f"{tmp_path}/link"]
+    assert matching_paths(f"{tmp_path}/link") == [f"{tmp_path}/link"]

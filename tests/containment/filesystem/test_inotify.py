@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.containment.filesystem.inotify import MAX_TOLD, Notices
+from corral.containment.filesystem.inotify import MAX_TOLD, InotifyWatches
 from corral.containment.kernel.syscalls import libc
 
 RENAME_EXCHANGE = 2
@@ -15,8 +15,8 @@ AT_FDCWD = -100
 
 
 @pytest.fixture
-def notices(tmp_path: Path) -> Iterator[Notices]:
-    made = Notices()
+def notices(tmp_path: Path) -> Iterator[InotifyWatches]:
+    made = InotifyWatches()
     made.add(str(tmp_path), removals=True)
     yield made
     made.close()
@@ -68,7 +68,7 @@ CHANGES: list[Callable[[Path], None]] = [come_and_go, come_go_and_come, exchange
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("times", [1, 3])
 def test_every_name_that_stays_is_told(
-    notices: Notices, tmp_path: Path, change: Callable[[Path], None], times: int
+    notices: InotifyWatches, tmp_path: Path, change: Callable[[Path], None], times: int
 ) -> None:
     for _ in range(times):
         change(tmp_path)
@@ -85,7 +85,7 @@ def test_every_name_that_stays_is_told(
         assert notices.changed() is not None
 
 
-def test_the_same_events_in_another_directory_are_told_of_that_one(notices: Notices, tmp_path: Path) -> None:
+def test_the_same_events_in_another_directory_are_told_of_that_one(notices: InotifyWatches, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         notices.add(str(tmp_path / name))
@@ -97,7 +97,7 @@ def test_the_same_events_in_another_directory_are_told_of_that_one(notices: Noti
     assert notices.changed() == ({}, set())
 
 
-def test_what_is_said_again_is_known_whatever_was_said_before(notices: Notices, tmp_path: Path) -> None:
+def test_what_is_said_again_is_known_whatever_was_said_before(notices: InotifyWatches, tmp_path: Path) -> None:
     for number in range(2 * MAX_TOLD):
         (tmp_path / str(number)).touch()
         assert notices.changed() == ({str(tmp_path): {str(number).encode()}}, set())

@@ -75,7 +75,9 @@ def test_what_nobody_has_used_for_a_week_is_removed_and_what_is_in_use_is_not(
     for root in (project, other):
         corral(root, "mkdir -p /tmp/a/b && echo 1 > /tmp/a/b/x && chmod 0 /tmp/a")
     scratch = cache / "corral" / "scratch"
-    old, used = (Path(persistent_scratch.place(str(root), [], os.environ, make=False)) for root in (project, other))
+    old, used = (
+        Path(persistent_scratch.scratch_path(str(root), [], os.environ, make=False)) for root in (project, other)
+    )
     box = open_sandbox(project_root=str(other), containment=Containment(scratch="project"))
     box.run(["true"])
     for path in (old, used, scratch / ".cleaned"):
@@ -99,7 +101,7 @@ def test_a_young_one_is_kept(held: Sandbox, project: Path, tmp_path: Path, cache
 
 
 def place(project: Path, writable: tuple[Path, ...] = (), **environ: str) -> str:
-    return persistent_scratch.place(str(project), [str(project), *map(str, writable)], environ, make=True)
+    return persistent_scratch.scratch_path(str(project), [str(project), *map(str, writable)], environ, make=True)
 
 
 def test_it_never_lies_where_a_command_can_write(project: Path, tmp_path: Path) -> None:
@@ -144,9 +146,9 @@ def test_a_directory_of_another_user_is_not_used(project: Path, tmp_path: Path) 
 
 def test_one_that_is_moved_away_while_it_is_locked_is_made_anew(tmp_path: Path) -> None:
     path = tmp_path / "scratch"
-    first = persistent_scratch.hold(str(path))
+    first = persistent_scratch.acquire(str(path))
     path.rename(tmp_path / "old")
-    second = persistent_scratch.hold(str(path))
+    second = persistent_scratch.acquire(str(path))
     assert path.is_dir()
     assert not os.path.samestat(os.fstat(first), os.fstat(second))
     os.close(first)
@@ -164,7 +166,7 @@ def test_a_home_directory_as_project_has_it_elsewhere(
     assert corral(home, "echo 1 > /tmp/x").returncode == 0
     assert corral(home, "cat /tmp/x").stdout == "1\n"
     assert list(home.iterdir()) == []
-    kept = persistent_scratch.place(str(home), [str(home)], os.environ, make=False)
+    kept = persistent_scratch.scratch_path(str(home), [str(home)], os.environ, make=False)
     assert kept.startswith("/var/tmp/")
     subprocess.run(["rm", "-rf", kept], check=True)
 

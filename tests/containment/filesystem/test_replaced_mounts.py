@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.containment.filesystem.dir_index import NEVER, SETTLED_NS, settled
-from corral.containment.filesystem.replaced_mounts import Kept, identity
+from corral.containment.filesystem.directory_tracker import NO_CTIME, SETTLED_NS, comparable_ctime
+from corral.containment.filesystem.replaced_mounts import MountedPaths, file_identity
 from corral.containment.kernel.syscalls import handle
 
 LOOKS = 3  # after which a directory that does not change is no longer looked into
@@ -46,7 +46,7 @@ def link(path: Path) -> None:
 def test_what_was_changed_is_told_until_it_is_looked_at_anew(
     paths: list[Path], change: Callable[[Path], None], settles: bool
 ) -> None:
-    kept = Kept(str(paths[-1].parent), map(str, paths))
+    kept = MountedPaths(str(paths[-1].parent), map(str, paths))
     for _ in range(LOOKS):
         assert kept.replaced() == ""
         if settles:
@@ -57,12 +57,12 @@ def test_what_was_changed_is_told_until_it_is_looked_at_anew(
         assert kept.replaced() == str(config)
         if settles:
             settle()
-    again = Kept(str(paths[-1].parent), map(str, paths))
+    again = MountedPaths(str(paths[-1].parent), map(str, paths))
     assert again.replaced() == ""
 
 
 def test_a_directory_that_is_another_is_told(paths: list[Path]) -> None:
-    kept = Kept(str(paths[-1].parent), map(str, paths))
+    kept = MountedPaths(str(paths[-1].parent), map(str, paths))
     for _ in range(LOOKS):
         assert kept.replaced() == ""
         settle()
@@ -76,7 +76,7 @@ def test_a_directory_that_is_another_is_told(paths: list[Path]) -> None:
 def test_in_a_directory_that_does_not_change_nothing_is_looked_at(
     paths: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Kept(str(paths[-1].parent), map(str, paths))
+    kept = MountedPaths(str(paths[-1].parent), map(str, paths))
     for _ in range(LOOKS):
         settle()
         kept.replaced()
@@ -108,14 +108,14 @@ def test_one_that_was_made_anew_with_the_same_number_is_another(paths: list[Path
         pytest.skip("this file system knows things by their numbers alone")
     reused = 0
     for _ in range(20):
-        kept = Kept(str(paths[-1].parent), map(str, paths))
-        before = identity(str(path))
+        kept = MountedPaths(str(paths[-1].parent), map(str, paths))
+        before = file_identity(str(path))
         for _ in range(LOOKS if settles else 1):
             assert kept.replaced() == ""
             if settles:
                 settle()
         again(path)
-        reused += identity(str(path)) == before
+        reused += file_identity(str(path)) == before
         assert kept.replaced() == str(path)
         if reused or settles:
             break
@@ -125,19 +125,19 @@ def test_one_that_was_made_anew_with_the_same_number_is_another(paths: list[Path
 def test_a_time_in_whole_seconds_is_young_for_longer() -> None:
     second = 1_000_000_000
     now = time.time_ns()
-    assert settled(now // second * second - second) == NEVER
-    assert settled(now // second * second - 3 * second) != NEVER
-    assert settled(now - SETTLED_NS // 2 | 1) == NEVER
-    assert settled(now - 2 * SETTLED_NS | 1) != NEVER
+    assert comparable_ctime(now // second * second - second) == NO_CTIME
+    assert comparable_ctime(now // second * second - 3 * second) != NO_CTIME
+    assert comparable_ctime(now - SETTLED_NS // 2 | 1) == NO_CTIME
+    assert comparable_ctime(now - 2 * SETTLED_NS | 1) != NO_CTIME
 
 
 def test_what_was_not_there_is_not_kept(tmp_path: Path) -> None:
-    assert Kept(str(tmp_path), [str(tmp_path / "nothing")]).replaced() == ""
+    assert MountedPaths(str(tmp_path), [str(tmp_path / "nothing")]).replaced() == ""
 
 
 def test_a_project_that_cannot_be_looked_at_is_told(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     root = str(paths[-1].parent)
-    kept = Kept(root, map(str, paths))
+    kept = MountedPaths(root, map(str, paths))
 
     def shut(_: str) -> None:
         raise PermissionError
@@ -173,14 +173,14 @@ def test_the_same_file_by_another_link_is_another(
     if is_linked:
         (tmp_path / "snapshot").hardlink_to(path)
         settle()
-    kept = Kept(str(tmp_path), [str(path)])
+    kept = MountedPaths(str(tmp_path), [str(path)])
     for _ in range(LOOKS):
         assert kept.replaced() == ""
         if settles:
             settle()
-    before = identity(str(path))
+    before = file_identity(str(path))
     change(path)
-    assert identity(str(path)) == before
+    assert file_identity(str(path)) == before
     assert kept.replaced() != ""
 
 
@@ -189,7 +189,7 @@ def test_the_project_is_asked_first(tmp_path: Path) -> None:
     root.mkdir()
     granted.parent.mkdir()
     granted.write_text("")
-    kept = Kept(str(root), [str(granted)])
+    kept = MountedPaths(str(root), [str(granted)])
     root.rename(tmp_path / "moved")
     granted.unlink()
     assert kept.replaced() == str(root)

@@ -15,7 +15,7 @@ from observe import eventually
 from corral import Containment, ContainmentError, Sandbox
 from corral.containment.backend import UnusableError
 from corral.containment.filesystem import scratch
-from corral.containment.filesystem.temp_dirs import directory, directory_here, why_unsafe
+from corral.containment.filesystem.temp_dirs import process_temp_dir, safe_temp_dir, why_unsafe
 from corral.containment.processes import bubblewrap_args
 from corral.policy.user_dirs import PROJECT_MARKS
 
@@ -163,9 +163,9 @@ def test_tmpdir_in_any_marked_project_is_not_taken(mark: str, scene: Scene) -> N
     other = scene.above / "other"
     (other / "deep" / "tmp").mkdir(parents=True)
     environ = {"TMPDIR": str(other / "deep" / "tmp")}
-    assert directory((str(scene.project),), environ) == environ["TMPDIR"]
+    assert safe_temp_dir((str(scene.project),), environ) == environ["TMPDIR"]
     (other / mark).touch()
-    assert directory((str(scene.project),), environ) == "/tmp"
+    assert safe_temp_dir((str(scene.project),), environ) == "/tmp"
 
 
 def test_token_in_tmp_is_not_read_by_another_project(
@@ -259,13 +259,13 @@ def test_command_line_is_not_raced_into_the_victim(scene: Scene, open_sandbox: C
 def test_only_tmpdir_is_asked(name: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setenv(name, str(scene.above))
-    assert directory((str(scene.project),), os.environ) == "/tmp"
+    assert safe_temp_dir((str(scene.project),), os.environ) == "/tmp"
 
 
 def test_tmpdir_is_taken_where_it_is_safe(scene: Scene) -> None:
     own = scene.above / "own"
     own.mkdir(mode=0o700)
-    assert directory((str(scene.project),), {"TMPDIR": str(own)}) == os.path.realpath(own)
+    assert safe_temp_dir((str(scene.project),), {"TMPDIR": str(own)}) == os.path.realpath(own)
 
 
 @pytest.mark.parametrize(
@@ -279,13 +279,13 @@ def test_tmpdir_is_taken_where_it_is_safe(scene: Scene) -> None:
     ],
 )
 def test_fallback_is_no_place_that_commands_write(writable: tuple[str, ...], found: str) -> None:
-    assert directory(writable, {"TMPDIR": "/nonexistent"}) == found
+    assert safe_temp_dir(writable, {"TMPDIR": "/nonexistent"}) == found
 
 
 @pytest.mark.parametrize("writable", [("/",), ("/tmp", "/var/tmp"), ("/tmp", "/var")])
 def test_no_safe_place_is_refused_by_name(writable: tuple[str, ...]) -> None:
     with pytest.raises(ContainmentError, match=r"no safe directory.*Set TMPDIR.*/tmp: commands can write.*/var/tmp: "):
-        directory(writable, {})
+        safe_temp_dir(writable, {})
 
 
 @pytest.mark.parametrize(
@@ -309,8 +309,8 @@ def test_rejects_file_or_link_loop_as_tmpdir(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     for name in ("file", "loop", "missing"):
-        assert directory((), {"TMPDIR": str(tmp_path / name)}) == "/tmp"
-    assert directory((), {"TMPDIR": "relative"}) == "/tmp"
+        assert safe_temp_dir((), {"TMPDIR": str(tmp_path / name)}) == "/tmp"
+    assert safe_temp_dir((), {"TMPDIR": "relative"}) == "/tmp"
 
 
 names = st.lists(st.sampled_from(["a", "b", "..", ".", "tmp"]), max_size=5)
@@ -320,7 +320,7 @@ names = st.lists(st.sampled_from(["a", "b", "..", ".", "tmp"]), max_size=5)
 def test_chosen_place_is_never_below_a_root(below: list[str], root: list[str]) -> None:
     place, top = "/".join(["/var/tmp", *below]), os.path.realpath("/".join(["/var/tmp", *root]))
     try:
-        found = directory((top,), {"TMPDIR": place})
+        found = safe_temp_dir((top,), {"TMPDIR": place})
     except ContainmentError:
         assert top == "/"
     else:
@@ -333,4 +333,4 @@ def test_working_directory_is_no_place(project: Path, monkeypatch: pytest.Monkey
     (project / "sub" / "deep").mkdir(parents=True)
     monkeypatch.chdir(project / "sub" / "deep")
     monkeypatch.setenv("TMPDIR", str(project / "sub"))
-    assert directory_here() == "/tmp"
+    assert process_temp_dir() == "/tmp"

@@ -13,7 +13,7 @@ from corral import Containment, Sandbox, SandboxResult
 from corral.containment.filesystem import watcher
 from corral.containment.filesystem.git_repos import is_harmless
 from corral.containment.filesystem.protected import find
-from corral.containment.filesystem.watcher import Watch
+from corral.containment.filesystem.watcher import ProtectedNameWatcher
 
 COMMIT = ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "--allow-empty"]
 
@@ -348,7 +348,7 @@ def test_a_project_on_another_file_system_keeps_them_under_names_that_mean_nothi
 def test_a_fork_of_the_host_looks_for_itself(repository: Path) -> None:
     for number in range(8):
         (repository / "many" / str(number)).mkdir(parents=True)
-    watch = Watch(find(str(repository)), str(repository))
+    watch = ProtectedNameWatcher(find(str(repository)), str(repository))
     for _ in range(4):
         assert watch.look() == ()
     child = os.fork()

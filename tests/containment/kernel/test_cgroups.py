@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from corral._lib.cgroup_paths import homes_of
+from corral._lib.own_cgroups import find_cgroups
 from corral.containment.kernel import cgroups
 
 SEPARATE = """\
@@ -39,7 +39,7 @@ OF_A_CONTAINER = "30 24 0:27 /docker/abc /sys/fs/cgroup/pids ro - cgroup cgroup 
     ],
 )  # fmt: skip
 def test_the_groups_of_a_process(cgroup: str, mountinfo: str, homes: list[tuple[int, set[str], str]]) -> None:
-    assert [(version, set(names), path) for version, names, path in homes_of(cgroup, mountinfo)] == homes
+    assert [(version, set(names), path) for version, names, path in find_cgroups(cgroup, mountinfo)] == homes
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def second(tmp_path: Path) -> Path:
 
 
 def test_beside_the_own_group_is_a_place_where_that_was_delegated(second: Path) -> None:
-    assert cgroups.places_of(str(second)) == [str(second), str(second.parent)]
+    assert cgroups.creatable_places(str(second)) == [str(second), str(second.parent)]
 
 
 @pytest.mark.parametrize(
@@ -64,18 +64,18 @@ def test_beside_the_own_group_is_a_place_where_that_was_delegated(second: Path) 
 )
 def test_who_is_bound_does_not_leave_its_group(name: str, value: str, second: Path) -> None:
     (second / name).write_text(value)
-    assert cgroups.places_of(str(second)) == [str(second)]
+    assert cgroups.creatable_places(str(second)) == [str(second)]
 
 
 def test_a_slice_is_its_managers(second: Path) -> None:
     os.rename(second.parent, second.parent.with_name("a.slice"))
     own = str(second.parent.with_name("a.slice") / "own")
-    assert cgroups.places_of(own) == [own]
+    assert cgroups.creatable_places(own) == [own]
 
 
 def test_the_first_group_is_its_managers(second: Path) -> None:
     (second.parent / "cgroup.type").unlink()
-    assert cgroups.places_of(str(second)) == [str(second)]
+    assert cgroups.creatable_places(str(second)) == [str(second)]
 
 
 def test_a_group_of_the_second_version_is_bound_and_read(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from errno import EAFNOSUPPORT, ENOSYS, EPERM
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import corral
 from corral import Containment, Sandbox, SandboxConfig
 from corral.containment.kernel import seccomp
 from corral.model.errors import PolicyError
@@ -372,7 +374,7 @@ else:
 
 
 def foreign_call(how: str, what: str) -> subprocess.CompletedProcess[str]:
-    source = os.path.dirname(os.path.dirname(os.path.dirname(seccomp.__file__)))
+    source = str(Path(corral.__file__).parents[1])
     return subprocess.run(
         [sys._base_executable, "-S", "-c", FILTERED, source, how, what], capture_output=True, text=True, check=False
     )

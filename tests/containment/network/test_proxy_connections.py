@@ -16,11 +16,11 @@ from observe import eventually
 
 from corral.containment import protocol
 from corral.containment.network.proxy import connection, connection_log
-from corral.containment.network.proxy.connection import Visit
-from corral.containment.network.proxy.connection_log import Entry, Journal
-from corral.containment.network.proxy.context import Desk
+from corral.containment.network.proxy.connection import ClientConnection
+from corral.containment.network.proxy.connection_log import ConnectionLog, LogEntry
+from corral.containment.network.proxy.context import ProxyContext
 from corral.containment.network.proxy.listener import Server
-from corral.containment.network.proxy.relay import BULK_BYTES, Budget, Flow, relay
+from corral.containment.network.proxy.relay import BULK_BYTES, ByteBudget, Flow, relay
 
 PLAN: dict[str, Any] = {
     "granted": (),
@@ -35,9 +35,11 @@ PLAN: dict[str, Any] = {
 @contextmanager
 def visited(**plan: Any) -> Iterator[tuple[socket.socket, int]]:
     """A client whose visit is served, and the journal."""
-    descriptor = connection_log.new()
+    descriptor = connection_log.create_log_file()
     ours, theirs = socket.socketpair()
-    serving = threading.Thread(target=Visit(ours, Desk(PLAN | plan, Journal(descriptor))).serve)
+    serving = threading.Thread(
+        target=ClientConnection(ours, ProxyContext(PLAN | plan, ConnectionLog(descriptor))).serve
+    )
     serving.start()
     try:
         with theirs:
@@ -127,7 +129,7 @@ def test_heads_count_as_bytes_too() -> None:
     with answered() as (port, heard), visited(bytes=5000, **loopback(port)) as (client, descriptor):
         client.sendall(asking(port, pad))
         assert b"limits.network_bytes" in all_said(client)
-        assert [entry.outcome for entry in Journal(descriptor).take()] == ["allowed", "refused"]
+        assert [entry.outcome for entry in ConnectionLog(descriptor).take()] == ["allowed", "refused"]
     assert heard == [b""]
 
 
@@ -137,7 +139,7 @@ def test_what_cannot_be_written_down_is_refused_in_words(monkeypatch: pytest.Mon
     with answered() as (port, heard), visited(**loopback(port)) as (client, descriptor):
         client.sendall(asking(port))
         assert b"more connections than can be written down" in all_said(client)
-        (entry,) = Journal(descriptor).take()
+        (entry,) = ConnectionLog(descriptor).take()
     assert (entry.outcome, entry.detail) == ("refused", "more connections than can be written down")
     assert heard == [b""]
 
@@ -159,7 +161,7 @@ def test_where_no_pipe_is_to_be_had_all_arrives_the_slower_way() -> None:
                 os.pipe()
             hearing.start()
             saying.start()
-            relay((Flow(source, sink, Budget(None)),))
+            relay((Flow(source, sink, ByteBudget(None)),))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         sink.close()
@@ -168,7 +170,7 @@ def test_where_no_pipe_is_to_be_had_all_arrives_the_slower_way() -> None:
     assert b"".join(heard) == data
 
 
-class CrowdedDesk(Desk):
+class CrowdedDesk(ProxyContext):
     """Leaves the proxy without a free descriptor when it has turned a client away, as a thread that was faster does."""
 
     def refuse(self, target: str, detail: str, grant: str = "") -> None:
@@ -195,9 +197,9 @@ def limits() -> Iterator[tuple[int, int]]:
 
 
 def test_proxy_lives_on_when_its_spare_descriptor_is_taken(limits: tuple[int, int]) -> None:
-    descriptor = connection_log.new()
+    descriptor = connection_log.create_log_file()
     ours, theirs = socket.socketpair()
-    server = CountingServer(ours, CrowdedDesk(PLAN, Journal(descriptor)), limits[0])
+    server = CountingServer(ours, CrowdedDesk(PLAN, ConnectionLog(descriptor)), limits[0])
     serving = threading.Thread(target=server.serve)
     serving.start()
     with ours, theirs, socket.create_server(("127.0.0.1", 0)) as listener:
@@ -237,29 +239,29 @@ def test_proxy_lives_on_when_its_spare_descriptor_is_taken(limits: tuple[int, in
 
 
 def test_what_is_written_is_read_once() -> None:
-    descriptor = connection_log.new()
-    writer, host = Journal(os.dup(descriptor)), Journal(descriptor)
+    descriptor = connection_log.create_log_file()
+    writer, host = ConnectionLog(os.dup(descriptor)), ConnectionLog(descriptor)
     writer.write(connection_log.REFUSED, "evil.example:443", detail="it is not granted", grant="evil.example:443")
     writer.write(connection_log.ALLOWED, "index.example:443", address="1.2.3.4", grant="index.example:443")
     assert [entry.replace(at=0.0) for entry in host.take()] == [
-        Entry(0.0, "refused", "evil.example:443", "", "it is not granted", "evil.example:443"),
-        Entry(0.0, "allowed", "index.example:443", "1.2.3.4", "", "index.example:443"),
+        LogEntry(0.0, "refused", "evil.example:443", "", "it is not granted", "evil.example:443"),
+        LogEntry(0.0, "allowed", "index.example:443", "1.2.3.4", "", "index.example:443"),
     ]
     assert host.take() == []
 
 
 @given(st.text(max_size=300))
 def test_a_client_cannot_forge_a_line(text: str) -> None:
-    descriptor = connection_log.new()
+    descriptor = connection_log.create_log_file()
     try:
-        Journal(descriptor).write(connection_log.REFUSED, text, detail=f"{text}\n0\tallowed\tx\t\t\t")
-        (entry,) = Journal(descriptor).take()
+        ConnectionLog(descriptor).write(connection_log.REFUSED, text, detail=f"{text}\n0\tallowed\tx\t\t\t")
+        (entry,) = ConnectionLog(descriptor).take()
     finally:
         os.close(descriptor)
     assert entry.outcome == "refused"
 
 
-def written(book: Journal, names: Iterable[str], outcome: str = connection_log.REFUSED) -> None:
+def written(book: ConnectionLog, names: Iterable[str], outcome: str = connection_log.REFUSED) -> None:
     for name in names:
         book.write(outcome, name)
 
@@ -269,7 +271,7 @@ def test_what_cannot_be_written_down_raises_and_that_it_could_not_is_written_dow
 ) -> None:
     monkeypatch.setattr(connection_log, "MAX_BYTES", 1000)
     monkeypatch.setattr(connection_log, "RESERVED_BYTES", 200)
-    book = Journal(connection_log.new())
+    book = ConnectionLog(connection_log.create_log_file())
     with pytest.raises(connection_log.FullError):
         written(book, (f"{number}.example.org:443" for number in range(100)), connection_log.ALLOWED)
     written(book, ["evil.example:443"])
@@ -281,13 +283,13 @@ def test_what_cannot_be_written_down_raises_and_that_it_could_not_is_written_dow
 def test_what_says_the_same_becomes_one_before_the_file_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_log, "MAX_BYTES", 2000)
     monkeypatch.setattr(connection_log, "RESERVED_BYTES", 200)
-    descriptor = connection_log.new()
-    writer, host = Journal(os.dup(descriptor)), Journal(descriptor)
+    descriptor = connection_log.create_log_file()
+    writer, host = ConnectionLog(os.dup(descriptor)), ConnectionLog(descriptor)
     for _ in range(500):
         written(writer, ["index.example:443"], connection_log.ALLOWED)
         written(writer, ["evil.example:443"])
     assert os.fstat(descriptor).st_size <= 2000
-    counts = {entry.target: entry.count for entry in connection_log.folded(host.take(), 10)}
+    counts = {entry.target: entry.count for entry in connection_log.merge_entries(host.take(), 10)}
     assert counts == {"index.example:443": 500, "evil.example:443": 500}
 
 
@@ -295,7 +297,7 @@ def test_names_without_end_leave_room_for_what_is_let_through(monkeypatch: pytes
     monkeypatch.setattr(connection_log, "MAX_BYTES", 4000)
     monkeypatch.setattr(connection_log, "RESERVED_BYTES", 200)
     monkeypatch.setattr(connection_log, "MAX_KINDS", 20)
-    book = Journal(connection_log.new())
+    book = ConnectionLog(connection_log.create_log_file())
     written(book, (f"{number}.evil.example:443" for number in range(1000)))
     written(book, ["index.example:443"], connection_log.ALLOWED)
     written(book, (f"{number}.more.example:443" for number in range(1000)))
@@ -308,12 +310,12 @@ def test_names_without_end_leave_room_for_what_is_let_through(monkeypatch: pytes
 def test_folding_loses_nothing_it_does_not_count_and_tells_first_where_data_went(
     asked: list[tuple[str, int]], most: int
 ) -> None:
-    entries = [Entry(float(at), outcome, f"{name}.example:1") for at, (outcome, name) in enumerate(asked)]
-    made = connection_log.folded(entries, most)
+    entries = [LogEntry(float(at), outcome, f"{name}.example:1") for at, (outcome, name) in enumerate(asked)]
+    made = connection_log.merge_entries(entries, most)
     for outcome in ("allowed", "refused", "failed"):
         assert sum(e.count for e in made if e.outcome == outcome) == sum(o == outcome for o, _ in asked)
     assert sum(bool(entry.target) for entry in made) <= most
     assert max((entry.at for entry in made), default=0) == max((entry.at for entry in entries), default=0)
     named = [entry.outcome for entry in made if entry.target]
     assert named == sorted(named, key=["allowed", "failed", "refused"].index)
-    assert connection_log.folded(made, most + 3) == made
+    assert connection_log.merge_entries(made, most + 3) == made

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.containment.network.proxy import addresses, connection_log, http_request, socks, tls_hello
-from corral.containment.network.proxy.connection import Visit
-from corral.containment.network.proxy.connection_log import Journal
-from corral.containment.network.proxy.context import Desk
+from corral.containment.network.proxy.connection import ClientConnection
+from corral.containment.network.proxy.connection_log import ConnectionLog
+from corral.containment.network.proxy.context import ProxyContext
 
 # TLS.
 
@@ -129,7 +129,7 @@ def test_no_bytes_crash_the_reader_of_hellos(data: bytes, at: int) -> None:
 # HTTP.
 
 
-def head(*lines: str) -> http_request.Head:
+def head(*lines: str) -> http_request.RequestHead:
     return http_request.parse("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
 
@@ -141,7 +141,7 @@ def test_a_request_is_written_anew_for_its_server() -> None:
     )
     assert http_request.destination(asked) == ("index.example", 80, "/a?b")
     http_request.check_host(asked, "index.example", 80)
-    assert http_request.rewritten(asked, "/a?b", "index.example", [("X-Key", "own")]) == (
+    assert http_request.rewrite_head(asked, "/a?b", "index.example", [("X-Key", "own")]) == (
         b"GET /a?b HTTP/1.1\r\nHost: index.example\r\nAccept: */*\r\nX-Key: own\r\nConnection: close\r\n\r\n"
     )
 
@@ -245,7 +245,9 @@ def test_two_words_on_where_a_request_ends_are_refused(lines: tuple[str, ...]) -
 
 def test_connection_cannot_take_away_the_length() -> None:
     with pytest.raises(http_request.RequestError):
-        http_request.rewritten(head("POST / HTTP/1.1", "Connection: content-length", "Content-Length: 3"), "/", "x", ())
+        http_request.rewrite_head(
+            head("POST / HTTP/1.1", "Connection: content-length", "Content-Length: 3"), "/", "x", ()
+        )
 
 
 CHUNKED = b"5\r\nhello\r\n1a\r\nabcdefghijklmnopqrstuvwxyz\r\n0\r\n\r\n"
@@ -253,7 +255,7 @@ CHUNKED = b"5\r\nhello\r\n1a\r\nabcdefghijklmnopqrstuvwxyz\r\n0\r\n\r\n"
 
 @given(st.lists(st.integers(1, len(CHUNKED)), max_size=6), st.binary(max_size=20))
 def test_a_chunked_body_ends_where_it_says_however_it_comes(cuts: list[int], behind: bytes) -> None:
-    body = http_request.Chunked()
+    body = http_request.ChunkedBody()
     data, passed, at = CHUNKED + behind, b"", 0
     for cut in [*sorted(cuts), len(data)]:
         passed += body.feed(data[at:cut])
@@ -280,12 +282,12 @@ def test_a_chunked_body_ends_where_it_says_however_it_comes(cuts: list[int], beh
 )
 def test_a_chunk_that_not_everybody_reads_alike_is_refused(data: bytes) -> None:
     with pytest.raises(http_request.RequestError):
-        http_request.Chunked().feed(data)
+        http_request.ChunkedBody().feed(data)
 
 
 @given(st.integers(0, 50), st.lists(st.binary(max_size=20), max_size=8))
 def test_a_counted_body_is_exactly_so_long(count: int, parts: list[bytes]) -> None:
-    body = http_request.Counted(count)
+    body = http_request.FixedLengthBody(count)
     passed = b"".join(body.feed(part) for part in parts)
     assert passed == b"".join(parts)[:count]
     assert body.is_whole == (len(b"".join(parts)) >= count)
@@ -320,21 +322,21 @@ OTHERS = {
 
 @pytest.mark.parametrize("data", REQUESTS.values(), ids=REQUESTS)
 def test_a_request_is_known_by_its_first_line_however_it_is_written(data: bytes) -> None:
-    assert http_request.looks_like(data) is True
-    assert [http_request.looks_like(data[:end]) for end in range(1, 4)] == [None] * 3
+    assert http_request.looks_like_request(data) is True
+    assert [http_request.looks_like_request(data[:end]) for end in range(1, 4)] == [None] * 3
 
 
 @pytest.mark.parametrize("data", OTHERS.values(), ids=OTHERS)
 def test_what_is_no_request_is_not_waited_for(data: bytes) -> None:
-    assert http_request.looks_like(data) is False
+    assert http_request.looks_like_request(data) is False
 
 
 @pytest.mark.parametrize("method", ["TRACE", "TRACK", "trace"])
 def test_a_method_that_echoes_is_refused_where_a_credential_is_added(method: str) -> None:
     head = http_request.parse(f"{method} / HTTP/1.1\r\nHost: a.example\r\n\r\n".encode())
     with pytest.raises(http_request.RequestError):
-        http_request.rewritten(head, "/", "a.example", [("X-Key", "secret")])
-    assert http_request.rewritten(head, "/", "a.example", []).startswith(method.encode())
+        http_request.rewrite_head(head, "/", "a.example", [("X-Key", "secret")])
+    assert http_request.rewrite_head(head, "/", "a.example", []).startswith(method.encode())
 
 
 # SOCKS.
@@ -416,14 +418,14 @@ NOT_PUBLIC = [
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
 def test_an_address_that_is_not_of_the_public_internet_is_known(address: str) -> None:
-    assert addresses.what_is(address)
+    assert addresses.special_purpose(address)
 
 
 @pytest.mark.parametrize(
     "address", ["1.1.1.1", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:2800:220:1::1", "2a00:1450:4001::1"]
 )
 def test_an_address_of_the_public_internet_is_let_through(address: str) -> None:
-    assert addresses.what_is(address) == ""
+    assert addresses.special_purpose(address) == ""
 
 
 @given(st.ip_addresses())
@@ -438,7 +440,7 @@ def test_nothing_is_public_here_that_python_calls_private(
         or address.is_reserved
     ):
         # One block of protocol assignments has public parts, which we refuse with the rest.
-        assert addresses.what_is(str(address))
+        assert addresses.special_purpose(str(address))
 
 
 # All of it together.
@@ -450,16 +452,16 @@ def test_no_bytes_crash_a_visit_and_none_is_let_through(begun: bytes, changes: l
     data = begun
     for at, more in changes:
         data = data[:at] + more + data[at:]
-    descriptor = connection_log.new()
+    descriptor = connection_log.create_log_file()
     plan = {"granted": (), "hosts": (), "bytes": None, "connections": None, "certificates": "", "inject": ()}
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(data)
         theirs.shutdown(socket.SHUT_WR)
-        Visit(ours, Desk(plan, Journal(descriptor))).serve()
+        ClientConnection(ours, ProxyContext(plan, ConnectionLog(descriptor))).serve()
         theirs.settimeout(20)
         said = theirs.recv(4096)
-    outcomes = {entry.outcome for entry in Journal(descriptor).take()}
+    outcomes = {entry.outcome for entry in ConnectionLog(descriptor).take()}
     os.close(descriptor)
     assert outcomes <= {"refused"}
     assert b" 200 " not in said

@@ -18,7 +18,7 @@ from observe import children, descriptors, eventually, exist, free_port
 
 import corral
 from corral import Containment, Limits, Sandbox
-from corral.containment.network.proxy.connect import Dial, RefusedError
+from corral.containment.network.proxy.upstream import RefusedError, UpstreamConnector
 
 
 @pytest.fixture(scope="module")
@@ -153,11 +153,11 @@ def test_a_name_is_looked_up_once_and_its_address_is_the_one_used() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         answers = iter([["127.0.0.1"], ["10.0.0.1"]])
-        dial = Dial((f"index.example:{port}", f"127.0.0.1:{port}"), (), lambda *_: next(answers))
+        dial = UpstreamConnector((f"index.example:{port}", f"127.0.0.1:{port}"), (), lambda *_: next(answers))
         sock, address = dial.connect("index.example", port)
         sock.close()
         assert (address, next(answers)) == ("127.0.0.1", ["10.0.0.1"])
-        both = Dial((f"index.example:{port}",), (), lambda *_: ["10.0.0.1", "127.0.0.1"])
+        both = UpstreamConnector((f"index.example:{port}",), (), lambda *_: ["10.0.0.1", "127.0.0.1"])
         with pytest.raises(RefusedError, match="private network"):
             both.connect("index.example", port)
 

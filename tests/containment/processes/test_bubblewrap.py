@@ -19,8 +19,8 @@ from observe import alive, children, descriptors, eventually, exist, unique_seco
 from corral import Containment, Sandbox, SandboxConfig
 from corral.containment.backend import UnusableError, holds_more
 from corral.containment.layers import LAYERS
-from corral.containment.plan import unmet
 from corral.containment.processes import bubblewrap, bubblewrap_args
+from corral.containment.state import unmet_requirement
 
 pytestmark = pytest.mark.real
 
@@ -313,7 +313,7 @@ def test_what_holds_the_command_is_closed_to_it(wrapped: Sandbox) -> None:
 def test_what_is_demanded_and_missing_is_said_with_a_way_out(
     tmp_path: Path, settings: dict[str, Any], status: tuple[str, str, tuple[str, ...]], said: tuple[str, ...]
 ) -> None:
-    told = unmet(SandboxConfig(str(tmp_path), **settings), *status)
+    told = unmet_requirement(SandboxConfig(str(tmp_path), **settings), *status)
     assert [words for words in said if words not in told] == []
 
 

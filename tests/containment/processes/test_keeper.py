@@ -14,7 +14,7 @@ from observe import DEADLINE_SECONDS, alive, children, eventually, unique_second
 
 from corral.containment import protocol
 from corral.runtime.pool import Pool
-from corral.runtime.processes import Warden
+from corral.runtime.processes import WardenClient
 
 NONCE = b"n" * protocol.NONCE_BYTES
 DRAIN_SECONDS = 0.1
@@ -28,13 +28,13 @@ def pool() -> Iterator[Pool]:
 
 
 @pytest.fixture
-def warden(pool: Pool) -> Iterator[Warden]:
+def warden(pool: Pool) -> Iterator[WardenClient]:
     taken = pool.acquire()
     yield taken
     taken.close()
 
 
-def ask(warden: Warden, *argv: str, seconds: float = 0.0, nonce: bytes = NONCE) -> None:
+def ask(warden: WardenClient, *argv: str, seconds: float = 0.0, nonce: bytes = NONCE) -> None:
     """Send a request to run something with its output thrown away; a deadline only when `seconds` is given."""
     deadline = time.monotonic() + seconds if seconds else 0.0
     block = b"PATH=/usr/bin:/bin"
@@ -44,23 +44,23 @@ def ask(warden: Warden, *argv: str, seconds: float = 0.0, nonce: bytes = NONCE) 
     os.close(null)
 
 
-def answer(warden: Warden) -> tuple[int, bytes, int, int, int, int]:
+def answer(warden: WardenClient) -> tuple[int, bytes, int, int, int, int]:
     """Return kind, nonce, flags, status, error and number of killed of the next message."""
     assert select.select([warden.descriptor], [], [], 20)[0]
     return protocol.OUTCOME.unpack(warden.sock.recv(1000))[:6]
 
 
-def test_a_warden_is_ready_and_says_what_holds_its_commands(warden: Warden) -> None:
+def test_a_warden_is_ready_and_says_what_holds_its_commands(warden: WardenClient) -> None:
     assert (warden.backend, warden.enforcement, warden.missing_layers) == ("none", "none", ())
 
 
-def test_a_command_has_one_answer(warden: Warden) -> None:
+def test_a_command_has_one_answer(warden: WardenClient) -> None:
     ask(warden, "/bin/sh", "-c", "exit 3")
     assert answer(warden) == (protocol.ENDED, NONCE, 0, 3 << 8, 0, 0)
     assert select.select([warden.descriptor], [], [], 0)[0] == []
 
 
-def test_who_leaves_children_is_said_to_have_exited_first(warden: Warden) -> None:
+def test_who_leaves_children_is_said_to_have_exited_first(warden: WardenClient) -> None:
     seconds = unique_seconds()
     ask(warden, "/bin/sh", "-c", f"sleep {seconds} & exit 3")
     assert answer(warden) == (protocol.EXITED, NONCE, 0, 3 << 8, 0, 0)
@@ -68,17 +68,17 @@ def test_who_leaves_children_is_said_to_have_exited_first(warden: Warden) -> Non
     assert alive(seconds) == []
 
 
-def test_the_warden_keeps_the_deadline_itself(warden: Warden) -> None:
+def test_the_warden_keeps_the_deadline_itself(warden: WardenClient) -> None:
     ask(warden, "/bin/sleep", unique_seconds(), seconds=0.2)
     assert answer(warden) == (protocol.ENDED, NONCE, protocol.TIMED_OUT, 9, 0, 1)
 
 
-def test_a_deadline_that_has_passed_already_ends_the_command_too(warden: Warden) -> None:
+def test_a_deadline_that_has_passed_already_ends_the_command_too(warden: WardenClient) -> None:
     ask(warden, "/bin/sleep", unique_seconds(), seconds=-1)
     assert answer(warden) == (protocol.ENDED, NONCE, protocol.TIMED_OUT, 9, 0, 1)
 
 
-def test_only_the_commands_own_nonce_kills_it(warden: Warden) -> None:
+def test_only_the_commands_own_nonce_kills_it(warden: WardenClient) -> None:
     ask(warden, "/bin/sleep", "0.3")
     other = b"o" * protocol.NONCE_BYTES
     for message in (b"x", b"x" * 500):
@@ -91,14 +91,14 @@ def test_only_the_commands_own_nonce_kills_it(warden: Warden) -> None:
     assert answer(warden) == (protocol.ENDED, NONCE, 0, 9, 0, 1)
 
 
-def test_what_is_no_request_is_passed_over_while_idle(warden: Warden) -> None:
+def test_what_is_no_request_is_passed_over_while_idle(warden: WardenClient) -> None:
     for message in (protocol.CONTROL.pack(protocol.KILL, NONCE, 0), b"x", b"\0" * 100):
         protocol.send(warden.sock, message, (0, 0))
     ask(warden, "/bin/true")
     assert answer(warden) == (protocol.ENDED, NONCE, 0, 0, 0, 0)
 
 
-def test_a_warden_keeps_no_descriptor_of_a_command(warden: Warden) -> None:
+def test_a_warden_keeps_no_descriptor_of_a_command(warden: WardenClient) -> None:
     # Seen by counting what a command's pipe needs to end: nobody but the dead command held it.
     for _ in range(3):
         reading, writing = os.pipe()
@@ -110,7 +110,7 @@ def test_a_warden_keeps_no_descriptor_of_a_command(warden: Warden) -> None:
         os.close(reading)
 
 
-def test_between_commands_no_directory_is_held(warden: Warden, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_between_commands_no_directory_is_held(warden: WardenClient, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("held")
     head = protocol.REQUEST.pack(protocol.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0, 0, 0)
     null = os.open("/dev/null", os.O_WRONLY)
@@ -123,7 +123,7 @@ def test_between_commands_no_directory_is_held(warden: Warden, tmp_path_factory:
         eventually(lambda: os.readlink(f"/proc/{pid}/cwd") == "/")
 
 
-def test_keeper_and_warden_are_closed_to_others_of_the_same_user(warden: Warden) -> None:
+def test_keeper_and_warden_are_closed_to_others_of_the_same_user(warden: WardenClient) -> None:
     (keeper,) = children(os.getpid())
     (pid,) = children(keeper)
     for process in (keeper, pid):

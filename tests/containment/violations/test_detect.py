@@ -15,13 +15,13 @@ from observe import eventually
 from corral import Sandbox, SandboxConfig, Violation
 from corral.containment.filesystem import view
 from corral.containment.violations import kernel_audit
-from corral.containment.violations.detect import ended_by_filter, from_kernel
+from corral.containment.violations.detect import ended_by_filter, from_audit_records
 from corral.containment.violations.kernel_audit import (
     LANDLOCK_ACCESS,
     LANDLOCK_DOMAIN,
     SECCOMP,
+    AuditListener,
     Denial,
-    Listener,
     parse,
 )
 from corral.model.result import SandboxResult
@@ -71,7 +71,7 @@ def test_what_is_no_record_has_nothing(text: str) -> None:
     assert parse(text) == (0.0, {})
 
 
-class Ears(Listener):
+class Ears(AuditListener):
     """A listener without a kernel."""
 
     def __init__(self) -> None:
@@ -191,8 +191,8 @@ def test_what_the_kernel_says_is_not_inferred(text: str, told: tuple[str, str, s
     ears.hear(record(LANDLOCK_ACCESS, f"domain=a1 {text}"))
     ears.hear(DOMAIN)
     config = SandboxConfig(str(project))
-    seen = view.look(config, {"HOME": "/root", "PATH": "/usr/bin"})
-    (violation,) = from_kernel(ears.take(300, 0.0, expected=False), seen, config)
+    seen = view.build_view(config, {"HOME": "/root", "PATH": "/usr/bin"})
+    (violation,) = from_audit_records(ears.take(300, 0.0, expected=False), seen, config)
     assert (violation.kind, violation.target, violation.grant) == told
     assert not violation.inferred
     assert "\n" not in violation.text
@@ -203,7 +203,7 @@ def test_audit_that_is_off_costs_no_socket(box: Sandbox) -> None:
     on = sock is not None and kernel_audit.is_enabled(sock)
     if sock is not None:
         sock.close()
-    listener = kernel_audit.subscribe()
+    listener = kernel_audit.open_listener()
     assert (listener is not None) == on
     if listener is not None:
         listener.close()
@@ -242,7 +242,7 @@ def test_the_kernels_own_record_is_heard(held: Sandbox, project: Path) -> None:
     sock = kernel_audit.open_socket()
     if sock is None:
         pytest.skip("the records of this machine are not for this root, as in a container")
-    listener = Listener(sock)
+    listener = AuditListener(sock)
     heard: list[dict[str, str]] = []
 
     def has_come() -> bool:
@@ -267,7 +267,7 @@ def test_an_ordinary_user_is_not_refused_but_told_nothing(open_sandbox: Callable
         if pid == 0:
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)
-            os._exit(0 if kernel_audit.subscribe() is None else 1)
+            os._exit(0 if kernel_audit.open_listener() is None else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     else:
-        assert kernel_audit.subscribe() is None
+        assert kernel_audit.open_listener() is None

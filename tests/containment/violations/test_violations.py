@@ -15,7 +15,7 @@ from corral import Containment, Limits, Sandbox, SandboxConfig, SandboxResult, V
 from corral.containment.filesystem import view
 from corral.containment.filesystem.view import View
 from corral.containment.layers import LAYERS
-from corral.containment.violations.detect import MAX_VIOLATIONS, infer
+from corral.containment.violations.detect import MAX_VIOLATIONS, infer_from_output
 
 IS_ROOT = os.geteuid() == 0
 NETWORK = "containment.network = 'on'"
@@ -37,14 +37,14 @@ def place(project: Path, outside: Path, tmp_path: Path) -> Place:
     shown.mkdir()
     (shown / "file").write_text("x")
     config = SandboxConfig(str(project), containment=Containment(read=(str(shown),)))
-    seen = view.look(config, {"HOME": str(home), "PATH": "/usr/bin:/bin"})
+    seen = view.build_view(config, {"HOME": str(home), "PATH": "/usr/bin:/bin"})
     return config, seen, {"P": str(project), "S": str(shown), "H": str(outside), "HOME": str(home)}
 
 
 def told(place: Place, said: str, cwd: str = "", missing: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
     """Return kind, target and grant of what is inferred, with the places by their letters again."""
     config, seen, names = place
-    found = infer(_filled(said, names).encode(), _filled(cwd or "{P}", names), seen, config, missing)
+    found = infer_from_output(_filled(said, names).encode(), _filled(cwd or "{P}", names), seen, config, missing)
     assert all(violation.inferred for violation in found)
     assert all("\n" not in violation.text for violation in found)
     return [(v.kind, _lettered(v.target, names), _lettered(v.grant, names)) for v in found]
@@ -227,9 +227,9 @@ def test_an_ordinary_error_is_no_violation(name: str, place: Place) -> None:
 def test_with_a_network_nothing_is_said_of_it(place: Place) -> None:
     config, seen, _ = place
     granted = config.replace(containment=Containment(network="on"))
-    assert [infer(said.encode(), config.project_root, seen, granted, ()) for said, _ in CUT_OFF.values()] == [()] * len(
-        CUT_OFF
-    )
+    assert [
+        infer_from_output(said.encode(), config.project_root, seen, granted, ()) for said, _ in CUT_OFF.values()
+    ] == [()] * len(CUT_OFF)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,10 @@ def test_a_program_that_complains_of_everything_is_cut_short(place: Place) -> No
 def test_a_project_that_is_read_only_is_opened_by_its_own_setting(place: Place) -> None:
     config, _, names = place
     config = config.replace(containment=Containment(project="read-only"))
-    seen = view.look(config, {"HOME": names["HOME"], "PATH": "/usr/bin"})
-    (violation,) = infer(b"touch: cannot touch 'x': Read-only file system", config.project_root, seen, config, ())
+    seen = view.build_view(config, {"HOME": names["HOME"], "PATH": "/usr/bin"})
+    (violation,) = infer_from_output(
+        b"touch: cannot touch 'x': Read-only file system", config.project_root, seen, config, ()
+    )
     assert (violation.target, violation.grant) == (f"{names['P']}/x", "containment.project = 'read-write'")
 
 
@@ -303,7 +305,7 @@ def test_without_mounts_what_landlock_refuses_is_told(
 def own_view() -> tuple[SandboxConfig, View]:
     """Return the view of a project that is there anyway."""
     config = SandboxConfig(str(Path(__file__).parent), limits=Limits(processes=5))
-    return config, view.look(config, {"HOME": "/root", "PATH": "/usr/bin"})
+    return config, view.build_view(config, {"HOME": "/root", "PATH": "/usr/bin"})
 
 
 @given(st.binary(max_size=400), st.lists(st.sampled_from([*REFUSED, *NOTHING]), max_size=3))
@@ -311,7 +313,7 @@ def test_no_words_break_the_inference(noise: bytes, names: list[str]) -> None:
     config, seen = own_view()
     lines = [(REFUSED[name][0] if name in REFUSED else NOTHING[name]).encode() for name in names]
     for said in (noise, b"\n".join([*lines, noise]), noise.join(lines)):
-        found = infer(said, config.project_root, seen, config, ())
+        found = infer_from_output(said, config.project_root, seen, config, ())
         assert all(violation.inferred and "\n" not in violation.text for violation in found)
         assert len(found) <= MAX_VIOLATIONS + 1
 

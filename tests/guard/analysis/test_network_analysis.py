@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.guard.analysis.network import effect_of, remote_kind
+from corral.guard.analysis.addresses import network_effect, remote_kind
 
 LOCAL = [
     "localhost",
@@ -24,12 +24,12 @@ OTHER = [
 
 @pytest.mark.parametrize("address", LOCAL)
 def test_loopback_is_local(address: str) -> None:
-    assert effect_of(address) == "network-local"
+    assert network_effect(address) == "network-local"
 
 
 @pytest.mark.parametrize("address", OTHER)
 def test_everything_else_is_not(address: str) -> None:
-    assert effect_of(address) == "network"
+    assert network_effect(address) == "network"
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.guard.evaluate import acts_of
+from corral.guard.evaluate import commands_of
 from corral.guard.machine import Machine
-from corral.guard.shell.expansion import ansi_c
+from corral.guard.shell.expansion import decode_ansi_c
 from corral.model.call import Call
 
 MACHINE = Machine("/var/tmp", home="/home/nobody")
@@ -18,7 +18,7 @@ MACHINE = Machine("/var/tmp", home="/home/nobody")
 
 def reduced(text: str) -> list[str | None]:
     """Return the arguments of the last command as the guard sees them; None is one that only running can tell."""
-    acts, _ = acts_of(Call(text, shell=True), MACHINE)
+    acts, _ = commands_of(Call(text, shell=True), MACHINE)
     return [w.text if w.proven else None for w in acts[-1].words[1:]]
 
 
@@ -99,4 +99,4 @@ def test_variables_are_followed_where_they_are_certain(text: str, words: list[st
 
 @given(st.text())
 def test_ansi_c_quotes_are_total(text: str) -> None:
-    assert "\0" not in ansi_c(text)
+    assert "\0" not in decode_ansi_c(text)

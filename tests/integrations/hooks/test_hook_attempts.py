@@ -68,7 +68,7 @@ def test_an_environment_from_the_project_does_not_move_the_owners_files(
     elsewhere = str(tmp_path / "elsewhere")
     unpinned = owner.hook("claude", payload, **{name: elsewhere})
     assert b"not here" not in unpinned.stdout + unpinned.stderr
-    pinned = owner.hook("claude", payload, *user_dirs.pinned(owner.environ), **{name: elsewhere})
+    pinned = owner.hook("claude", payload, *user_dirs.directory_options(owner.environ), **{name: elsewhere})
     assert b"not here" in pinned.stdout + pinned.stderr
     assert not Path(elsewhere).exists() or name == "HOME"
 
@@ -77,7 +77,7 @@ def test_what_runs_instead_has_the_owners_files_where_they_were(owner: Owner, tm
     call = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "echo kept"}}
     payload = json.dumps(call | {"cwd": str(owner.root)}).encode()
     moved = {"XDG_STATE_HOME": str(tmp_path / "elsewhere")}
-    said = owner.hook("claude", payload, *user_dirs.pinned(owner.environ), **moved)
+    said = owner.hook("claude", payload, *user_dirs.directory_options(owner.environ), **moved)
     command = json.loads(said.stdout)["hookSpecificOutput"]["updatedInput"]["command"]
     done = subprocess.run(
         ["bash", "-c", command], cwd=owner.root, env=owner.environ | moved, capture_output=True, check=False
@@ -98,7 +98,7 @@ def test_tmpdir_is_the_one_of_the_installation(own: str, owner: Owner, tmp_path:
     polluted = {"TMPDIR": str(tmp_path / "own-tmp" if not own else owner.root / "tmp")}
     call = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "python3 show.py"}}
     payload = json.dumps(call | {"cwd": str(owner.root)}).encode()
-    said = owner.hook("claude", payload, *user_dirs.pinned(at_installation), **polluted)
+    said = owner.hook("claude", payload, *user_dirs.directory_options(at_installation), **polluted)
     command = json.loads(said.stdout)["hookSpecificOutput"]["updatedInput"]["command"]
     done = subprocess.run(
         ["bash", "-c", command], cwd=owner.root, env=owner.environ | polluted, capture_output=True, check=False

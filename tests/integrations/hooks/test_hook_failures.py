@@ -14,7 +14,7 @@ import pytest
 from hosting import DEADLINE_SECONDS, HOSTS, PACKAGE, PROGRAM, PYTHON, Owner, dependencies, payload, refuses
 
 from corral.integrations.hooks.registry import HOSTS as INSTALLED
-from corral.integrations.hooks.registry import hooks_in, run_by
+from corral.integrations.hooks.registry import hooks_in, start_words
 
 MEGABYTE = 1024 * 1024
 
@@ -310,7 +310,7 @@ def test_the_shell_around_a_hook_refuses_where_the_hook_cannot(host: str, end: s
     entries = INSTALLED[host].entries
     assert entries is not None
     (hook,) = hooks_in(next(iter(entries(words).values())))
-    done = subprocess.run(run_by(hook), input=b"a call", capture_output=True, check=False)
+    done = subprocess.run(start_words(hook), input=b"a call", capture_output=True, check=False)
     assert (done.returncode, said in done.stderr) == (status, True)
     assert done.stderr.startswith(said) or end in ("killed", "crashed", "missing")
     assert done.stdout == (b"a call" if status == 0 else b"")

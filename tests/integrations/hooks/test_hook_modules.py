@@ -58,17 +58,17 @@ OURS = {
     "corral",
     "guard",
     "guard.analysis",
+    "guard.analysis.addresses",
     "guard.analysis.command",
     "guard.analysis.commands",
     "guard.analysis.heuristics",
-    "guard.analysis.network",
-    "guard.analysis.nodes",
     "guard.analysis.option_parser",
     "guard.analysis.redirects",
     "guard.analysis.scope",
     "guard.analysis.side_effects",
     "guard.analysis.slots",
     "guard.analysis.statements",
+    "guard.analysis.syntax_tree",
     "guard.analysis.walker",
     "guard.axes",
     "guard.axes.arguments",
@@ -103,9 +103,9 @@ OURS = {
     "policy.user_dirs",
 }
 WITH_A_POLICY = {
-    "guard.axes.owner_rules",
-    "policy.cache",
+    "guard.axes.user_rules",
     "policy.merge",
+    "policy.policy_cache",
     "policy.settings",
 }
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import alone
 import pytest
 
-from corral.guard.path_zones import place_of
+from corral.guard.path_zones import classify_path
 from corral.integrations.hooks import json_edit
 from corral.integrations.hooks.json_edit import SettingsError, parse
-from corral.integrations.hooks.registry import HOSTS, hooks_in, is_ours, settings_path, words_of
+from corral.integrations.hooks.registry import HOSTS, command_words, hooks_in, runs_corral, settings_path
 
 NAMES = list(HOSTS)
 JSON_HOSTS = [name for name in HOSTS if HOSTS[name].entries is not None]
@@ -51,7 +51,7 @@ def place_for(name: str, home: Path) -> Path:
 def installed(path: Path) -> list[dict[str, object]]:
     data = json.loads(path.read_text(encoding="utf-8-sig"))
     return [
-        hook for entries in data["hooks"].values() for entry in entries for hook in hooks_in(entry) if is_ours(hook)
+        hook for entries in data["hooks"].values() for entry in entries for hook in hooks_in(entry) if runs_corral(hook)
     ]
 
 
@@ -133,7 +133,7 @@ def test_an_older_entry_is_replaced_where_it_stands(old: dict[str, object], home
     path.write_text(json.dumps({"hooks": {"PreToolUse": [*groups, groups[0]]}}, indent=2))
     assert alone.run("install", "claude", "--yes", home=home, cwd=work).returncode == 0
     first, second = json.loads(path.read_text())["hooks"]["PreToolUse"]
-    assert (is_ours(first["hooks"][0]), second) == (True, groups[1])
+    assert (runs_corral(first["hooks"][0]), second) == (True, groups[1])
     assert first["hooks"][0]["command"] == alone.PYTHON
     alone.run("uninstall", "claude", "--yes", home=home, cwd=work)
     assert json.loads(path.read_text())["hooks"]["PreToolUse"] == [groups[1]]
@@ -358,7 +358,7 @@ def test_dependencies_elsewhere_are_named_in_the_command(home: Path, work: Path,
     (hook,) = installed(place_for("codex", home))
     program = str(place / "one/corral/integrations/hooks/program.py")
     words = [alone.PYTHON, "-I", "-S", program, "codex", str(place / "two"), f"--HOME={home}"]
-    assert words_of(hook) == words
+    assert command_words(hook) == words
     assert shlex.split(str(hook["command"]))[-len(words) :] == words
 
 
@@ -461,9 +461,9 @@ def test_a_broken_hook_makes_doctor_fail(home: Path, work: Path) -> None:
 def test_no_agent_may_write_the_file_of_any_host(name: str) -> None:
     host = HOSTS[name]
     for file in (host.project_file, *host.switch_files):
-        assert place_of(f"/work/project/{file}", "/work/project", "/home/user") == "protected"
+        assert classify_path(f"/work/project/{file}", "/work/project", "/home/user") == "protected"
     environ = {"HOME": "/home/user"}
-    assert place_of(settings_path(host, "user", "", environ), "/work/project", "/home/user") == "secret"
+    assert classify_path(settings_path(host, "user", "", environ), "/work/project", "/home/user") == "secret"
 
 
 def test_a_value_is_read_with_its_place() -> None:

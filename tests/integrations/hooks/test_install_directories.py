@@ -7,7 +7,7 @@ from pathlib import Path
 import alone
 import pytest
 
-from corral.integrations.hooks.registry import HOSTS, USER, is_used, settings_path
+from corral.integrations.hooks.registry import HOSTS, USER, is_host_present, settings_path
 
 NAMES = list(HOSTS)
 # What corral keeps for itself, and the directories above that.
@@ -108,11 +108,11 @@ def test_a_link_in_the_place_of_a_directory_stays(home: Path, work: Path, tmp_pa
 def test_a_directory_is_in_use_once_something_is_in_it(name: str, home: Path) -> None:
     host, environ = HOSTS[name], alone.environment(home)
     where = home / ".gemini" if name == "gemini" else Path(os.path.join(home, host.folder))
-    assert not is_used(host, environ)
+    assert not is_host_present(host, environ)
     where.mkdir(parents=True)
-    assert not is_used(host, environ)
+    assert not is_host_present(host, environ)
     (where / "settings").touch()
-    assert is_used(host, environ)
+    assert is_host_present(host, environ)
 
 
 def test_an_empty_directory_is_no_unguarded_host(home: Path, work: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hosting import PACKAGE, PYTHON, Owner, dependencies
 
 from corral import Sandbox
-from corral.policy.pending_calls import pend
+from corral.policy.pending_calls import save_pending_call
 
 SECRET = "what-the-log-says"
 DENY = 'profile = "strict"\n'
@@ -221,7 +221,7 @@ def test_an_approval_runs_its_own_text_once_and_nothing_else(owner: Watched) -> 
     (owner.root / "corral.toml").unlink()
     root, rules = str(owner.root), frozenset({"argv-git-history"})
     text = "git branch -D nothing"
-    names = [pend(text, root, root, owner.environ, asked=rules) for _ in range(3)]
+    names = [save_pending_call(text, root, root, owner.environ, asked=rules) for _ in range(3)]
     other = run(owner, "--grant", names[0], "--shell", "git reset --hard")
     first = run(owner, "--grant", names[1], "--shell", text)
     again = run(owner, "--grant", names[1], "--shell", text)
@@ -229,7 +229,7 @@ def test_an_approval_runs_its_own_text_once_and_nothing_else(owner: Watched) -> 
     more = run(
         owner,
         "--grant",
-        pend("git reset --hard", root, root, owner.environ, asked=rules),
+        save_pending_call("git reset --hard", root, root, owner.environ, asked=rules),
         "--shell",
         "git reset --hard",
     )

@@ -14,7 +14,7 @@ from mcp import Client, MCPError
 from mcp_client_ways import WAYS, Home, Served, connected, drive, eventually, served, told
 from observe import alive, unique_seconds
 
-from corral.integrations.mcp.processes import MAX_RUNNING
+from corral.integrations.mcp.background_jobs import MAX_RUNNING
 from corral.model.result import SandboxResult
 
 

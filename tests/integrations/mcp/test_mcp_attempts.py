@@ -17,7 +17,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from mcp_client_ways import Home, connected, served, told
 
-from corral.policy.trust import digest_of
+from corral.policy.trust import sha256_hex
 
 MARK = "only-the-owner-reads-this"
 LOOSE = '[containment]\nnetwork = "on"\n'
@@ -87,7 +87,7 @@ class Owner(Home):
         """Return what attempts are written with."""
         named = ("top", "home", "project", "state", "config", "cache", "log")
         corral = f"{shlex.quote(sys.executable)} -m corral"
-        return {name: getattr(self, name) for name in named} | {"digest": digest_of(LOOSE.encode()), "corral": corral}
+        return {name: getattr(self, name) for name in named} | {"digest": sha256_hex(LOOSE.encode()), "corral": corral}
 
     def kept(self) -> dict[str, tuple[int, bytes]]:
         """Return all that is the owner's, but for what corral itself appends and caches."""

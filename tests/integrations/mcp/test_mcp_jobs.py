@@ -6,10 +6,19 @@ from mcp_client_ways import drive
 from observe import alive, eventually, unique_seconds
 
 from corral import Sandbox
-from corral.integrations.mcp.processes import IDLE_SECONDS, LOG_BYTES, MAX_KNOWN, READ_BYTES, Job, JobError, Jobs, Log
+from corral.integrations.mcp.background_jobs import (
+    IDLE_SECONDS,
+    LOG_BYTES,
+    MAX_KNOWN,
+    READ_BYTES,
+    Job,
+    JobError,
+    Jobs,
+    OutputBuffer,
+)
 
 
-def read_all(log: Log, *, is_over: bool) -> str:
+def read_all(log: OutputBuffer, *, is_over: bool) -> str:
     text, since = "", 0
     while True:
         more, offset, following = log.read(since, is_over=is_over)
@@ -20,7 +29,7 @@ def read_all(log: Log, *, is_over: bool) -> str:
 
 
 def test_what_is_read_piece_by_piece_is_all_of_it() -> None:
-    log, text = Log(), "é漢🐎" * 10_000
+    log, text = OutputBuffer(), "é漢🐎" * 10_000
     data = text.encode()
     for start in range(0, len(data), 777):
         log.feed(data[start : start + 777])
@@ -29,7 +38,7 @@ def test_what_is_read_piece_by_piece_is_all_of_it() -> None:
 
 
 def test_half_a_character_is_told_only_when_no_more_comes() -> None:
-    log = Log()
+    log = OutputBuffer()
     log.feed("aé".encode()[:-1])
     assert log.read(0, is_over=False) == ("a", 0, 1)
     assert log.read(0, is_over=True) == ("a\ufffd", 0, 2)
@@ -39,7 +48,7 @@ def test_half_a_character_is_told_only_when_no_more_comes() -> None:
 
 
 def test_what_is_no_longer_kept_is_counted_by_the_offset() -> None:
-    log = Log(10)
+    log = OutputBuffer(10)
     log.feed(b"0123456789abcde")
     assert log.read(0, is_over=False) == ("56789abcde", 5, 15)
     assert log.read(12, is_over=False) == ("cde", 12, 15)
@@ -47,7 +56,7 @@ def test_what_is_no_longer_kept_is_counted_by_the_offset() -> None:
 
 
 def test_one_answer_is_bounded() -> None:
-    log = Log()
+    log = OutputBuffer()
     log.feed(b"x" * (2 * LOG_BYTES))
     text, offset, following = log.read(0, is_over=False)
     assert (len(text), offset, following) == (READ_BYTES, LOG_BYTES, LOG_BYTES + READ_BYTES)
@@ -58,14 +67,14 @@ def test_one_answer_is_bounded() -> None:
     [(b"", ""), (b"one\n\n \n", "one"), (b"one\ntwo", "two"), (b"\xff\n", "\ufffd"), (b"\n", "")],
 )
 def test_the_last_line_is_the_last_that_says_something(data: bytes, line: str) -> None:
-    log = Log(4096)
+    log = OutputBuffer(4096)
     log.feed(data)
     assert log.last_line() == line
 
 
 def test_who_waits_for_more_is_woken_by_it() -> None:
     async def body() -> None:
-        log, woken = Log(), 0
+        log, woken = OutputBuffer(), 0
 
         async def wait() -> None:
             nonlocal woken
@@ -86,7 +95,7 @@ def test_a_process_that_nobody_asks_after_is_ended(open_box: Sandbox) -> None:
     async def body() -> None:
         jobs, asked, forgotten = Jobs(), unique_seconds(), unique_seconds()
         made = [
-            Job(await open_box.astart(["sleep", seconds], timeout_seconds=600), Log(), None, "")  # type: ignore[arg-type]
+            Job(await open_box.astart(["sleep", seconds], timeout_seconds=600), OutputBuffer(), None, "")  # type: ignore[arg-type]
             for seconds in (asked, forgotten)
         ]
         for job in made:
@@ -109,7 +118,7 @@ def test_those_that_have_ended_are_forgotten_one_by_one(open_box: Sandbox) -> No
         jobs, made = Jobs(), []
         for _ in range(MAX_KNOWN + 3):
             jobs.make_room()
-            job = Job(await open_box.astart(["true"]), Log(), None, "")  # type: ignore[arg-type]
+            job = Job(await open_box.astart(["true"]), OutputBuffer(), None, "")  # type: ignore[arg-type]
             await job.handle
             jobs.add(job)
             made.append(job)

@@ -18,7 +18,7 @@ from mcp_types import Implementation
 from observe import unique_seconds
 
 from corral.integrations.mcp import schemas
-from corral.integrations.mcp.record_form import SHOWS_RECORD
+from corral.integrations.mcp.structured_content import SHOWS_RECORD
 
 Drive = Callable[[Callable[[Client], Coroutine[Any, Any, None]]], None]
 

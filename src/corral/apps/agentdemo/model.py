@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.apps.agentdemo.advice import PLAN, Turn, refusal_in, turns_after
-from corral.integrations.extras import missing
+from corral.integrations.extras import missing_extra
 
 try:
     from minisweagent.config import builtin_config_dir
@@ -14,7 +14,7 @@ try:
     from minisweagent.models.test_models import DeterministicModel, make_output
     from yaml import safe_load
 except ImportError as error:
-    raise missing("demo", error) from error
+    raise missing_extra("demo", error) from error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

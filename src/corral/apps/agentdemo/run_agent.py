@@ -11,8 +11,8 @@ from corral.apps.agentdemo.model import DETERMINISTIC, open_model
 from corral.apps.agentdemo.trace import Span, spans_of
 from corral.audit import audit_log
 from corral.audit import query as history
-from corral.containment.filesystem.temp_dirs import directory_here
-from corral.integrations.extras import missing
+from corral.containment.filesystem.temp_dirs import process_temp_dir
+from corral.integrations.extras import missing_extra
 from corral.integrations.frameworks._common import ONE_STREAM
 from corral.integrations.frameworks.minisweagent import CorralEnvironment
 from corral.integrations.gates import (
@@ -32,7 +32,7 @@ from corral.integrations.telemetry.otel import instrument, record_ruling, tool_c
 from corral.model.errors import ContainmentError, CorralError
 from corral.model.result import SandboxResult
 from corral.policy.config import SandboxConfig
-from corral.runtime.testing import kept_in
+from corral.runtime.unguarded import state_dirs_in
 from corral.sandbox import Sandbox
 
 try:
@@ -41,7 +41,7 @@ try:
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 except ImportError as error:
-    raise missing("demo", error) from error
+    raise missing_extra("demo", error) from error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class _Agent(DefaultAgent):  # type: ignore[misc]  # as in model.py
 def run_demo(model_name: str, on_step: OnStep, *gates: Pattern) -> Report:
     """Let the agent mend the repository, tell each step as it comes, and leave nothing behind. `gates` replace the owner's pattern."""
     model, settings = open_model(model_name)
-    with tempfile.TemporaryDirectory(prefix="corral-demo-", dir=directory_here()) as place, kept_in(place):
+    with tempfile.TemporaryDirectory(prefix="corral-demo-", dir=process_temp_dir()) as place, state_dirs_in(place):
         root = os.path.join(os.path.realpath(place), "project")
         repository.write(root)
         config = SandboxConfig(root, profile="workspace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from corral._lib.records import Record, frozen
-from corral._lib.terminal import clip, columns, pad, visible
+from corral._lib.terminal import clip, columns, pad, printable
 from corral.integrations.frameworks._common import ONE_STREAM
 
 TYPE_CHECKING = False
@@ -61,7 +61,7 @@ def tree_text(spans: list[Span], terminal: Terminal) -> Iterator[str]:
         room = max(terminal.columns - width - TIME_COLUMNS - 6, MIN_NOTE)
         mark = terminal.paint(style, terminal.sign(sign))
         time = _time(span.milliseconds).rjust(TIME_COLUMNS)
-        note = clip(visible(note), room, terminal.sign("cut"))
+        note = clip(printable(note), room, terminal.sign("cut"))
         yield f"{pad(head, width)} {terminal.paint('dim', time)}  {mark} {note}".rstrip()
 
 
@@ -73,7 +73,7 @@ def _rows(spans: list[Span], parent: str, indent: str, terminal: Terminal) -> It
         is_last = span is below[-1]
         branch, rest = ("", "") if not parent else ("end" if is_last else "tee", "" if is_last else "bar")
         head = indent + (terminal.sign(branch) if branch else "")
-        yield head + visible(span.name), span
+        yield head + printable(span.name), span
         inner = indent + (terminal.sign(rest) if rest else "   " if parent else "")
         yield from _rows(spans, span.id, inner, terminal)
 

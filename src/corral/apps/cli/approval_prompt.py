@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from corral._lib.terminal import visible
+from corral._lib.terminal import printable
 from corral.guard.evaluate import trace
-from corral.model.excerpt import quoted_lines
+from corral.model.call_excerpt import quoted_lines
 from corral.model.render_result import finding_lines, labelled, step_lines
 from corral.policy.approvals import APPROVAL_SECONDS
 
@@ -80,7 +80,7 @@ def _strange(call: Call, terminal: Terminal) -> list[str]:
     if text.isascii():
         return []
     found = list(dict.fromkeys(char for char in text if not char.isascii()))
-    named = [f"{visible(char)} U+{ord(char):04X}" if visible(char) == char else visible(char) for char in found]
+    named = [f"{printable(char)} U+{ord(char):04X}" if printable(char) == char else printable(char) for char in found]
     more = ", …" if len(named) > MAX_STRANGE else ""
     said = f"letters that are not ASCII may look like others: {', '.join(named[:MAX_STRANGE])}{more}"
     return [*labelled("note", said, terminal), ""]

@@ -7,11 +7,11 @@ import os
 import sys
 
 from corral import __version__
-from corral._lib.terminal import PIPE_COLUMNS, terminal_of, visible, wrap
+from corral._lib.terminal import PIPE_COLUMNS, printable, terminal_of, wrap
 from corral._lib.terminal import message as shown
 from corral.apps.cli.help import ABOUT, CALLS, EXIT_CODES, GROUPS, USAGE, VERBS
-from corral.apps.cli.nearest import suggestion
 from corral.apps.cli.next_steps import on_path
+from corral.apps.cli.spelling import suggestion
 from corral.guard.rules.loader import profile_names
 from corral.model.render_result import FAILURE_STATUS
 from corral.policy.config import BACKENDS, DEFAULT_TIMEOUT_SECONDS
@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
             choices = [str(each) for each in action.choices]
             hint = suggestion(str(value), choices) or f"choose one of {', '.join(choices)}"
             what = f"{action.option_strings[0]} cannot be" if action.option_strings else f"{self.prog} has no"
-            self.error(f"{what} {visible(str(value))}; {hint}")
+            self.error(f"{what} {printable(str(value))}; {hint}")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -111,11 +111,11 @@ def _no_verb(ours: list[str]) -> NoReturn:
     if not verb.startswith("-"):
         hint = suggestion(verb, VERBS)
         if not hint and verb.isascii() and on_path(verb, os.environ):
-            hint = f"to run a program: corral run {visible(' '.join(ours))}"
-        parser.error(f"there is no command {visible(verb)}; {hint or 'choose one of ' + ', '.join(VERBS)}")
+            hint = f"to run a program: corral run {printable(' '.join(ours))}"
+        parser.error(f"there is no command {printable(verb)}; {hint or 'choose one of ' + ', '.join(VERBS)}")
     _, loose = parser.parse_known_args(ours)
     if loose:
-        parser.error(f"unknown option {visible(loose[0])}; the options of a command stand after its name")
+        parser.error(f"unknown option {printable(loose[0])}; the options of a command stand after its name")
     parser.error("which command? For example: corral run -- ls")
 
 
@@ -141,15 +141,15 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
         meant = suggestion(loose[0].partition("=")[0], shown) if loose[0].startswith("--") else ""
         if not meant and getattr(options, "shell", None) is not None:
             meant = _whole_text(options, loose, parser)
-        parser.error(f"unknown option {visible(loose[0])}{f'; {meant}' if meant else ''}")
+        parser.error(f"unknown option {printable(loose[0])}{f'; {meant}' if meant else ''}")
     command = options.command
     if options.verb == "grants":
         _check_grants(options, parser)
     if options.verb not in CALLS and getattr(options, "action", None) != "add":
         if loose and options.verb == "batch":
-            parser.error(f"calls are read from stdin: corral batch < {visible(loose[0])}")
+            parser.error(f"calls are read from stdin: corral batch < {printable(loose[0])}")
         if loose:
-            parser.error(f"{options.verb} has no place for {visible(loose[0])}")
+            parser.error(f"{options.verb} has no place for {printable(loose[0])}")
         if command is not None:
             parser.error(f"{options.verb} takes no command")
         if getattr(options, "token_file", None) and not options.http:
@@ -170,7 +170,7 @@ def _check(options: argparse.Namespace, loose: list[str], parser: Parser) -> Non
     if given == 0 and getattr(options, "grant", None) is not None:
         return  # the text lies with the grant
     if loose and batch:
-        parser.error(f"calls are read from stdin: {parser.prog} --jsonl < {visible(loose[0])}")
+        parser.error(f"calls are read from stdin: {parser.prog} --jsonl < {printable(loose[0])}")
     if loose and options.shell is not None:
         parser.error(_whole_text(options, loose, parser))
     if given > 1:
@@ -189,7 +189,7 @@ def _gets_terminal(options: argparse.Namespace) -> bool:
 
 
 def _whole_text(options: argparse.Namespace, loose: list[str], parser: Parser) -> str:
-    whole = visible(" ".join((options.shell, *loose)))
+    whole = printable(" ".join((options.shell, *loose)))
     return f"a shell text is one argument, in quotes, as in: {parser.prog} --shell '{whole}'"
 
 
@@ -204,7 +204,7 @@ def _check_grants(options: argparse.Namespace, parser: Parser) -> None:
     extra = [name for name in ("ids", "all", "shell", "cwd", "profile") if getattr(options, name)]
     for name in extra:
         if name not in given[options.action]:
-            said = f"--{name}" if name != "ids" else visible(options.ids[0])
+            said = f"--{name}" if name != "ids" else printable(options.ids[0])
             parser.error(f"grants {options.action} takes no {said}")
 
 
@@ -360,7 +360,7 @@ def _worker_arguments(parser: Parser) -> None:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{visible(text)} is not a whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"{printable(text)} is not a whole number of at least 1")
     return int(text)
 
 
@@ -381,7 +381,7 @@ def _host(text: str) -> str:
     from corral.integrations.hooks.registry import HOSTS  # noqa: PLC0415  as above
 
     if text not in HOSTS:
-        raise argparse.ArgumentTypeError(f"there is no host {visible(text)}; choose one of {', '.join(HOSTS)}")
+        raise argparse.ArgumentTypeError(f"there is no host {printable(text)}; choose one of {', '.join(HOSTS)}")
     return text
 
 
@@ -413,7 +413,7 @@ def _view_arguments(parser: Parser) -> None:
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not text.isascii() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{visible(text)} is no port")
+        raise argparse.ArgumentTypeError(f"{printable(text)} is no port")
     return int(text)
 
 
@@ -440,7 +440,7 @@ def _wish_arguments(parser: Parser) -> None:
 
 def _number(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{visible(text)} is not a number of entries")
+        raise argparse.ArgumentTypeError(f"{printable(text)} is not a number of entries")
     return int(text)
 
 
@@ -450,7 +450,9 @@ def _moment(text: str) -> str:
     try:
         return moment(text)
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{visible(text)} is no time, such as 2h, today or 2026-11-15T09:30") from None
+        raise argparse.ArgumentTypeError(
+            f"{printable(text)} is no time, such as 2h, today or 2026-11-15T09:30"
+        ) from None
 
 
 def _profile_argument(parser: Parser) -> None:
@@ -492,5 +494,5 @@ def _seconds(text: str) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{visible(text)} is not a number of seconds, such as 5 or 0.5")
+        raise argparse.ArgumentTypeError(f"{printable(text)} is not a number of seconds, such as 5 or 0.5")
     return value or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._lib.quoting import quoted
+from corral._lib.quoting import shell_quote
 from corral.apps.cli.verbs.completions import DIRECTORY, FILE, GRANTS, RULES, options_of
 
 TYPE_CHECKING = False
@@ -122,12 +122,12 @@ def _bash(verbs: Sequence[Verb]) -> str:
         if option.value is not None
     ]
     options = [
-        f"            {verb.name}) _corral_words {quoted(' '.join(n for o in verb.options for n in o.names))} ;;"
+        f"            {verb.name}) _corral_words {shell_quote(' '.join(n for o in verb.options for n in o.names))} ;;"
         for verb in verbs
     ]
     operands = [f"        {verb.name}) {_bash_operands(verb)} ;;" for verb in verbs if verb.operands]
     return BASH % {
-        "verbs": quoted(" ".join([*(verb.name for verb in verbs), "--help", "--version", "--json"])),
+        "verbs": shell_quote(" ".join([*(verb.name for verb in verbs), "--help", "--version", "--json"])),
         "calls": _calls(verbs, "|"),
         "values": "\n".join(values),
         "options": "\n".join(options),
@@ -145,7 +145,7 @@ def _bash_operands(verb: Verb) -> str:
 
 def _bash_value(value: Value) -> str:
     if value.words:
-        return f"_corral_words {quoted(' '.join(value.words))}"
+        return f"_corral_words {shell_quote(' '.join(value.words))}"
     if value.kind in (RULES, GRANTS):
         return f"_corral_asked {value.kind}"
     return {DIRECTORY: "_corral_paths -d", FILE: "_corral_paths -f"}.get(value.kind, ":")
@@ -156,9 +156,9 @@ def _zsh(verbs: Sequence[Verb]) -> str:
     for verb in verbs:
         specs = [spec for option in verb.options for spec in _zsh_option(option)]
         specs += [_zsh_operand(value, last=i == len(verb.operands)) for i, value in enumerate(verb.operands, 1)]
-        cases.append(f"        ({verb.name}) _arguments {' '.join(quoted(spec) for spec in specs)} ;;")
+        cases.append(f"        ({verb.name}) _arguments {' '.join(shell_quote(spec) for spec in specs)} ;;")
     return ZSH % {
-        "verbs": "\n".join(f"        {quoted(f'{verb.name}:{verb.about}')}" for verb in verbs),
+        "verbs": "\n".join(f"        {shell_quote(f'{verb.name}:{verb.about}')}" for verb in verbs),
         "calls": _calls(verbs, "|"),
         "cases": "\n".join(cases),
     }

@@ -6,8 +6,8 @@ import os
 import sys
 import tempfile
 
-from corral._lib.terminal import clip, terminal_of, visible, wrap
-from corral.containment.filesystem.temp_dirs import directory_here
+from corral._lib.terminal import clip, printable, terminal_of, wrap
+from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.model.errors import CorralError
 from corral.model.render_result import json_text
 
@@ -29,7 +29,7 @@ class MissingError(CorralError):
 def main(options: argparse.Namespace) -> int:
     """Run the demo; 0 only if the tests are green in the end and all is as it must be."""
     terminal = terminal_of(sys.stderr, os.environ)
-    with tempfile.TemporaryDirectory(prefix="corral-demo-", dir=directory_here()) as place:
+    with tempfile.TemporaryDirectory(prefix="corral-demo-", dir=process_temp_dir()) as place:
         # mini-swe-agent greets when it is imported, and makes a directory in the user's own config.
         os.environ.update({"MSWEA_SILENT_STARTUP": "1", "MSWEA_GLOBAL_CONFIG_DIR": place})
         try:
@@ -46,7 +46,9 @@ def main(options: argparse.Namespace) -> int:
             if not options.json:
                 print(line, file=sys.stderr, flush=True)
 
-        intro = f"{run_agent.AGENT} with the model {visible(name)} mends a small repository, behind gates and contained"
+        intro = (
+            f"{run_agent.AGENT} with the model {printable(name)} mends a small repository, behind gates and contained"
+        )
         say("\n".join(wrap(intro, terminal.columns, "")) + "\n")
         report = run_agent.run_demo(name, lambda step: say("\n".join(step_text(step, terminal))))
         for line in ending_text(report, terminal):
@@ -59,23 +61,23 @@ def main(options: argparse.Namespace) -> int:
 def step_text(step: Step, terminal: Terminal) -> Iterator[str]:
     """Yield the lines of one step."""
     cut, width = terminal.sign("cut"), terminal.columns
-    first, *more = wrap(visible(step.thought.strip()), width, INDENT)
+    first, *more = wrap(printable(step.thought.strip()), width, INDENT)
     yield terminal.paint("head", f"{step.number:2}  {first[len(INDENT) :]}")
     yield from (terminal.paint("head", line) for line in more)
-    yield INDENT + terminal.paint("mark", clip(f"$ {visible(step.command)}", width - len(INDENT), cut))
+    yield INDENT + terminal.paint("mark", clip(f"$ {printable(step.command)}", width - len(INDENT), cut))
     ruling, result = step.ruling, step.result
     if result.denied:
         axis = f", {min(f.axis for f in ruling.verdict.findings)} axis" if ruling.verdict is not None else ""
         said = f"{terminal.sign('deny')} refused by the {ruling.gate} gate{axis}: {ruling.rule}"
         yield INDENT + terminal.paint("deny", said)
         for label, text in (("why    ", ruling.reason), ("instead", ruling.instead)):
-            first, *more = wrap(visible(text), width, INDENT + " " * 11)
+            first, *more = wrap(printable(text), width, INDENT + " " * 11)
             yield f"{INDENT}  {label}  {first[len(INDENT) + 11 :]}"
             yield from more
     else:
         sign, style = ("allow", "allow") if result.ok else ("stop", "ask")
         last = (result.stdout_text + result.stderr_text).strip().rpartition("\n")[2].strip()
-        said = clip(visible(f"exit {result.exit_code}" + (f": {last}" if last else "")), width - len(INDENT) - 2, cut)
+        said = clip(printable(f"exit {result.exit_code}" + (f": {last}" if last else "")), width - len(INDENT) - 2, cut)
         yield f"{INDENT}{terminal.paint(style, terminal.sign(sign))} {said}"
     yield ""
 
@@ -87,7 +89,7 @@ def ending_text(report: Report, terminal: Terminal) -> Iterator[str]:
     yield terminal.paint("head", "what changed")
     for line in report.diff:
         style = {"+": "allow", "-": "deny"}.get(line[:1], "dim")
-        yield "  " + terminal.paint(style, clip(visible(line), terminal.columns - 2, terminal.sign("cut")))
+        yield "  " + terminal.paint(style, clip(printable(line), terminal.columns - 2, terminal.sign("cut")))
     yield ""
     yield terminal.paint("head", "trace")
     for line in tree_text(list(report.spans), terminal.replace(columns=terminal.columns - 2)):

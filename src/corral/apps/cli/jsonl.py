@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from corral._lib.terminal import visible
+from corral._lib.terminal import printable
 from corral.guard.evaluate import vet
 from corral.model.call import Call
 
@@ -85,7 +85,7 @@ def read_object(line: bytes) -> tuple[str | int, dict[str, Any]]:
     except json.JSONDecodeError as error:
         raise LineError(f"the line is not JSON: {error.msg} at character {error.pos}") from None
     except ValueError as error:
-        raise LineError(f"the line cannot be read: {visible(str(error)[:MAX_QUOTED])}") from None
+        raise LineError(f"the line cannot be read: {printable(str(error)[:MAX_QUOTED])}") from None
     if not isinstance(data, dict):
         raise LineError(f"the line must be an object, not {KINDS[type(data)]}")
     name = data.get("id")

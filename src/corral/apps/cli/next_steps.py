@@ -13,7 +13,7 @@ OWN_PLACE = "~/.corral"  # for an environment that holds only corral
 SOME_CLONE = "CLONE-OF-CORRAL"  # stands for a directory that only the user knows
 
 
-def own_name(environ: Mapping[str, str]) -> str:
+def own_command(environ: Mapping[str, str]) -> str:
     """Return the words that start this program from a shell in the current directory."""
     called = sys.argv[0]
     found = on_path("corral", environ)
@@ -25,19 +25,19 @@ def own_name(environ: Mapping[str, str]) -> str:
     return _quoted(short if "/" in short else f"./{short}")
 
 
-def with_own_name(command: str, environ: Mapping[str, str]) -> str:
+def with_own_command(command: str, environ: Mapping[str, str]) -> str:
     """Return a command line of corral's with the words that start it here."""
     name, blank, rest = command.partition(" ")
-    return f"{own_name(environ)}{blank}{rest}" if name == "corral" else command
+    return f"{own_command(environ)}{blank}{rest}" if name == "corral" else command
 
 
 def install_steps(host: str, environ: Mapping[str, str]) -> list[str]:
     """Return the commands that put the hook into a host. Inside a project corral must be installed elsewhere first."""
-    from corral.integrations.hooks import locations  # noqa: PLC0415  loads the parser's places
+    from corral.integrations.hooks import hook_command  # noqa: PLC0415  loads the parser's places
 
-    if not locations.is_misplaced(environ):
-        return [f"{own_name(environ)} install {host}"]
-    source = locations.clone()
+    if not hook_command.is_misplaced(environ):
+        return [f"{own_command(environ)} install {host}"]
+    source = hook_command.source_clone()
     where = _quoted(_shortest(source)) if source else SOME_CLONE
     # A corral on PATH could be the one in the project, and would hide the new one.
     if not on_path("corral", environ):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._lib.terminal import visible, wrap
+from corral._lib.terminal import printable, wrap
 from corral.transactions.changes import summary
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ def diff_lines(diff: str, terminal: Terminal) -> list[str]:
         # A line that was deleted may begin with two dashes of its own: only before the first hunk is that a head.
         styles = _HEADS if line.startswith("diff ") else _LINES if line.startswith("@@") else styles
         style = next((style for start, style in styles if line.startswith(start)), "")
-        shown = visible(line.replace("\t", TAB))
+        shown = printable(line.replace("\t", TAB))
         lines.append(terminal.paint(style, shown) if style else shown)
     return lines
 
@@ -45,8 +45,8 @@ def change_line(change: Change, terminal: Terminal) -> str:
     """Return one change as a line."""
     sign, style = _SIGNS.get(change.kind, ("~", "ask"))
     folder = "/" if change.what == "directory" else ""
-    path = visible(change.path or ".") + folder
-    told = f"{visible(change.old_path)} {'→' if terminal.unicode else '->'} {path}" if change.old_path else path
+    path = printable(change.path or ".") + folder
+    told = f"{printable(change.old_path)} {'→' if terminal.unicode else '->'} {path}" if change.old_path else path
     more = " (protected: never applied)" if change.protected else ""
     return f"  {terminal.paint(style, sign)} {told}{more}"
 
@@ -59,7 +59,7 @@ def applied_lines(applied: Applied, terminal: Terminal, done: str, then: str) ->
         ("ask", "warn", "left out: ", applied.refused),
     ):
         for each in found:
-            text = f"{terminal.sign(sign)} {head}{visible(each.path)}: {visible(each.why)}"
+            text = f"{terminal.sign(sign)} {head}{printable(each.path)}: {printable(each.why)}"
             lines += [terminal.paint(style, line) for line in wrap(text, terminal.columns, "")]
     if not applied.ok or not applied.changes:
         return [*lines, f"corral: nothing was {done.partition(' ')[0]}"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 
-from corral._lib.quoting import quoted
+from corral._lib.quoting import shell_quote
 from corral.guard.path_zones import inside
 from corral.guard.rules.loader import variable
 from corral.model.errors import PolicyError
@@ -50,12 +50,12 @@ def is_plain(name: str) -> bool:
     return variable(name) is None and not any(word in name for word in CREDENTIAL_WORDS)
 
 
-def kept_names(environ: Mapping[str, str]) -> list[str]:
+def exported_names(environ: Mapping[str, str]) -> list[str]:
     """Return the variables of the host's shell that commands of this session have exported."""
     return [name for name in environ.get(KEPT, "").split(":") if name and is_plain(name)]
 
 
-class Telling:
+class ShellState:
     """Where in its scratch a command leaves what it tells, and what of it the host's shell is told."""
 
     def __init__(self, box: Sandbox, call: Call, *, exports: bool) -> None:
@@ -90,21 +90,21 @@ class Telling:
         if not told.startswith("/") or "\n" in told or "\0" in told or told == self._cwd:
             return []
         sound = os.path.isdir(told) and inside(os.path.realpath(told), self._root)
-        return [f"cd -- {quoted(told)}"] if sound else []
+        return [f"cd -- {shell_quote(told)}"] if sound else []
 
     def _exported(self, environ: Mapping[str, str]) -> list[str]:
         data = self._taken("exports")
         if not data.endswith(b"\0"):
             return []  # the command did not come to its end, or tells more than is read
         now = dict(entry.split("=", 1) for entry in os.fsdecode(data).split("\0") if "=" in entry)
-        kept = kept_names(environ)
+        kept = exported_names(environ)
         changed = {k: v for k, v in now.items() if is_plain(k) and environ.get(k) != v and len(v) <= MAX_VALUE}
         gone = [name for name in kept if name not in now]
         names = sorted({*kept, *changed} - {*gone})[:MAX_EXPORTS]
         if not changed and not gone:
             return []
-        lines = [f"export {name}={quoted(changed[name])}" for name in names if name in changed]
-        return [*lines, *(f"unset {name}" for name in gone), f"export {KEPT}={quoted(':'.join(names))}"]
+        lines = [f"export {name}={shell_quote(changed[name])}" for name in names if name in changed]
+        return [*lines, *(f"unset {name}" for name in gone), f"export {KEPT}={shell_quote(':'.join(names))}"]
 
     def _taken(self, what: str) -> bytes:
         """Return what a file of the command's holds, and remove it; nothing where it is no file, or too long."""

@@ -8,11 +8,11 @@ import tempfile
 
 from corral import __version__
 from corral._lib.records import Record, frozen
-from corral.apps.doctor.probe_sandbox import Inside, look_inside
+from corral.apps.doctor.probe_sandbox import SandboxProbe, probe_sandbox
 from corral.containment import layers
 from corral.containment.filesystem import persistent_scratch
-from corral.containment.filesystem.quarantine import state_directory
-from corral.containment.filesystem.temp_dirs import directory_here
+from corral.containment.filesystem.quarantine import user_state_directory
+from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.containment.kernel import cgroups, landlock
 from corral.containment.kernel.syscalls import MACHINE
 from corral.guard.path_zones import inside
@@ -66,21 +66,21 @@ class Facts(Record):
     scratch: str
     project: str
     unusable: str
-    inside: Inside
+    inside: SandboxProbe
 
 
-def gather(config: SandboxConfig, unusable: str = "") -> Facts:
+def gather_facts(config: SandboxConfig, unusable: str = "") -> Facts:
     """Look at this machine, and start one sandbox. `unusable` is why the project was replaced by an empty one."""
-    with tempfile.TemporaryDirectory(prefix="corral-doctor-", dir=directory_here(config.project_root)) as stage:
+    with tempfile.TemporaryDirectory(prefix="corral-doctor-", dir=process_temp_dir(config.project_root)) as stage:
         tried = layers.attempt(stage)
     refusals = {
         name: None if error is None else Refusal(error.errno or 0, str(error.strerror)) for name, error in tried.items()
     }
-    _, state = state_directory(os.environ)
+    _, state = user_state_directory(os.environ)
     base = _existing(state)
     apart = os.stat(base).st_dev != os.stat(config.project_root).st_dev or inside(state, config.project_root)
     status = _fields("/proc/self/status")
-    scratch = persistent_scratch.place(config.project_root, (config.project_root,), os.environ, make=False)
+    scratch = persistent_scratch.scratch_path(config.project_root, (config.project_root,), os.environ, make=False)
     return Facts(
         corral=__version__,
         kernel=os.uname().release,
@@ -104,7 +104,7 @@ def gather(config: SandboxConfig, unusable: str = "") -> Facts:
         scratch=scratch if os.path.isdir(scratch) else "",
         project=config.project_root,
         unusable=unusable,
-        inside=look_inside(config),
+        inside=probe_sandbox(config),
     )
 
 

@@ -8,9 +8,9 @@ import sys
 import tempfile
 
 from corral._lib.records import Record, frozen
-from corral.containment.filesystem.temp_dirs import directory_here
+from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.model.errors import CorralError
-from corral.runtime.testing import kept_in, unguarded
+from corral.runtime.unguarded import state_dirs_in, unguarded
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
@@ -52,7 +52,7 @@ print(json.dumps({
 
 
 @frozen
-class Inside(Record):
+class SandboxProbe(Record):
     """What held a command, and what it saw; `failure` is why there was none."""
 
     failure: str = ""
@@ -67,21 +67,21 @@ class Inside(Record):
     git: str = ""
 
 
-def look_inside(config: SandboxConfig) -> Inside:
+def probe_sandbox(config: SandboxConfig) -> SandboxProbe:
     """Start a sandbox, and have one command look around in it."""
     python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # there since 3.3
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     own = (python, os.__file__, os.path.dirname(os.__file__), package, f"{package}/__init__.py")
     try:
         with (
-            tempfile.TemporaryDirectory(prefix="corral-doctor-", dir=directory_here(config.project_root)) as place,
-            kept_in(place),
+            tempfile.TemporaryDirectory(prefix="corral-doctor-", dir=process_temp_dir(config.project_root)) as place,
+            state_dirs_in(place),
             Sandbox(unguarded(config, timeout_seconds=TIMEOUT_SECONDS)) as box,
         ):
             result = box.run([python, "-I", "-S", "-", *own], stdin=PROGRAM.encode())
     except (CorralError, OSError) as error:
-        return Inside(str(error))
-    held = Inside("", result.backend, result.enforcement, result.missing_layers)
+        return SandboxProbe(str(error))
+    held = SandboxProbe("", result.backend, result.enforcement, result.missing_layers)
     if not result.ok:
         last = result.stderr_text.strip().rpartition("\n")[2]
         return held.replace(failure=f"a command in it ended with {result.exit_code}: {last}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._lib.terminal import pad, visible, wrap
+from corral._lib.terminal import pad, printable, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def report_text(report: Report, terminal: Terminal) -> str:
     user = "root" if facts.uid == 0 else f"user {facts.uid}"
     where = f", in {facts.container}" if facts.container else ""
     about = f"corral {facts.corral}, Linux {facts.kernel} {facts.machine}, Python {facts.python}, {user}{where}"
-    lines = wrap(visible(about), terminal.columns, "")
+    lines = wrap(printable(about), terminal.columns, "")
     for group, title in GROUPS.items():
         checks = [check for check in report.checks if check.group == group]
         lines += ["", terminal.paint("head", title)] if checks else []
@@ -38,7 +38,7 @@ def report_text(report: Report, terminal: Terminal) -> str:
 def _overall(report: Report, terminal: Terminal) -> Iterator[str]:
     sign, style = SHOWN[OVERALL[report.enforcement]]
     yield f"{terminal.paint(style, f'{terminal.sign(sign)} {report.enforcement}')}"
-    yield from wrap(visible(report.means), terminal.columns, "  ")
+    yield from wrap(printable(report.means), terminal.columns, "  ")
     if report.missing:
         yield from wrap(f"Missing: {', '.join(report.missing)}.", terminal.columns, "  ")
 
@@ -48,19 +48,19 @@ def _check_lines(check: Check, terminal: Terminal) -> Iterator[str]:
     mark = terminal.paint(style, terminal.sign(sign))
     indent = " " * (4 + NAME_COLUMNS)
     if terminal.columns - len(indent) >= MIN_TEXT_COLUMNS:
-        first, *rest = wrap(visible(check.found), terminal.columns, indent)
+        first, *rest = wrap(printable(check.found), terminal.columns, indent)
         yield f"  {mark} {terminal.paint('head', pad(check.name, NAME_COLUMNS))}{first[len(indent) :]}"
         yield from rest
     else:
         indent = " " * 4
         yield f"  {mark} {terminal.paint('head', check.name)}"
-        yield from wrap(visible(check.found), terminal.columns, indent)
+        yield from wrap(printable(check.found), terminal.columns, indent)
     if check.status == "ok" and not check.means:
         return
-    yield from wrap(visible(check.means), terminal.columns, indent)
+    yield from wrap(printable(check.means), terminal.columns, indent)
     for fix in check.fixes:
         if fix.why:
-            yield from wrap(visible(fix.why), terminal.columns, indent)
+            yield from wrap(printable(fix.why), terminal.columns, indent)
         if fix.command:
             yield from (terminal.paint("mark", line) for line in _command_lines(fix.command, terminal.columns, indent))
 
@@ -69,7 +69,7 @@ def _command_lines(command: str, width: int, indent: str) -> list[str]:
     """Return a command over several lines as a shell takes them; what is quoted stays whole, and may run over."""
     line = f"{indent}$"
     lines: list[str] = []
-    for word in _words(visible(command)):
+    for word in _words(printable(command)):
         if len(line) + len(word) + len(" " + CONTINUED) > width and line.strip(" $"):
             lines.append(line + CONTINUED)
             line = f"{indent} "

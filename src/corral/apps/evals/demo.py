@@ -10,10 +10,10 @@ from signal import SIGKILL
 from time import monotonic, sleep
 
 from corral._lib.records import Record, frozen
-from corral.containment.filesystem.temp_dirs import directory_here
+from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.model.call import Call
 from corral.policy.config import Containment, Limits, SandboxConfig
-from corral.runtime.testing import unguarded
+from corral.runtime.unguarded import unguarded
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
@@ -221,7 +221,7 @@ class Stage:
     """A temporary home with a key, a project, a copy of it for runs without corral, and a listener on loopback."""
 
     def __enter__(self) -> Self:
-        self._directory = tempfile.mkdtemp(prefix="corral-demo-", dir=directory_here())
+        self._directory = tempfile.mkdtemp(prefix="corral-demo-", dir=process_temp_dir())
         place = os.path.realpath(self._directory)
         self.home, self.root, self.copy = (os.path.join(place, name) for name in ("home", "project", "copy"))
         self.token = f"corral-demo-{os.urandom(8).hex()}"

@@ -12,7 +12,7 @@ import os
 from hashlib import blake2b
 
 from corral import __version__
-from corral._lib.timestamps import utc
+from corral._lib.timestamps import format_utc
 from corral.apps.evals.outcome import Outcome
 from corral.model.errors import CorralError
 from corral.policy import user_dirs
@@ -47,7 +47,7 @@ class Journal:
 
     def start(self, count: int, at: float) -> None:
         """Note that a run begins, or goes on, with so many tasks."""
-        head = {"event": "start", "schema": SCHEMA, "corral": __version__, "at": utc(at), "tasks": count}
+        head = {"event": "start", "schema": SCHEMA, "corral": __version__, "at": format_utc(at), "tasks": count}
         self._append(head)
 
     def add(self, outcome: Outcome) -> None:
@@ -56,7 +56,7 @@ class Journal:
 
     def finish(self, at: float) -> None:
         """Note that all tasks are done, and their results written: the next run begins anew."""
-        self._append({"event": "end", "at": utc(at)})
+        self._append({"event": "end", "at": format_utc(at)})
 
     def close(self) -> None:
         """Let others write."""
@@ -125,7 +125,7 @@ class Journal:
 def place(folder: str, environ: Mapping[str, str]) -> str:
     """Return where the journal of the run with this --out lies."""
     name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=16).hexdigest()
-    return f"{user_dirs.directory('state', environ)}/evals/{name}.jsonl"
+    return f"{user_dirs.user_directory('state', environ)}/evals/{name}.jsonl"
 
 
 def _opened(path: str, root: str) -> int:
@@ -133,7 +133,7 @@ def _opened(path: str, root: str) -> int:
     try:
         user_dirs.private_directory("state", os.environ, root)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        user_dirs.refuse_foreign(os.path.dirname(path))
+        user_dirs.refuse_writable_by_others(os.path.dirname(path))
         return os.open(path, flags, 0o600)
     except OSError as error:
         raise CorralError(f"{path} cannot be written: {error.strerror}; look at XDG_STATE_HOME") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._lib.terminal import clip, columns, pad, visible, wrap
+from corral._lib.terminal import clip, columns, pad, printable, wrap
 from corral.apps.evals.compare import BROKEN, GONE, MENDED, NEW, OTHER
 from corral.apps.evals.outcome import ERROR, FAILED, PASSED, SKIPPED
 from corral.apps.evals.results import counts, rates
@@ -51,13 +51,13 @@ def outcome_text(outcome: Outcome, terminal: Terminal) -> str:
     """Return one task: its sign, id and place, and everything that is not as expected."""
     sign, style = STYLES[outcome.status]
     head = terminal.paint(style, f"{terminal.sign(sign)} {outcome.status}")
-    where = f"  {visible(outcome.source)}"
+    where = f"  {printable(outcome.source)}"
     room = terminal.columns - columns(f"  {outcome.status} {outcome.id}") - 2
     lines = [
-        f"{head} {terminal.paint('head', visible(outcome.id))}{terminal.paint('dim', clip(where, max(room, 1), terminal.sign('cut')))}"
+        f"{head} {terminal.paint('head', printable(outcome.id))}{terminal.paint('dim', clip(where, max(room, 1), terminal.sign('cut')))}"
     ]
     for words in outcome.words:
-        lines += wrap(visible(words), terminal.columns, "    ")
+        lines += wrap(printable(words), terminal.columns, "    ")
     return "\n".join(lines)
 
 
@@ -84,7 +84,7 @@ def summary_text(outcomes: Sequence[Outcome], seconds: float, terminal: Terminal
 
 def rate_lines(found: Sequence[Rate], terminal: Terminal) -> list[str]:
     """Return a table of the rates: the worst are told by sign and colour."""
-    width = min(max(columns(visible(rate.tag)) for rate in found), MAX_TAG_COLUMNS)
+    width = min(max(columns(printable(rate.tag)) for rate in found), MAX_TAG_COLUMNS)
     digits = max(len(str(rate.tried)) for rate in found)
     lines = []
     for rate in found:
@@ -94,7 +94,7 @@ def rate_lines(found: Sequence[Rate], terminal: Terminal) -> list[str]:
         if not rate.tried:
             sign, style = STYLES[SKIPPED]
         bar = terminal.paint(style, full * filled) + terminal.paint("dim", empty * (RATE_COLUMNS - filled))
-        tag = pad(clip(visible(rate.tag), width, terminal.sign("cut")), width)
+        tag = pad(clip(printable(rate.tag), width, terminal.sign("cut")), width)
         skipped = f"  {rate.skipped} skipped" if rate.skipped else ""
         rated = f"{bar} {rate.share:4.0%}" if rate.tried else " " * (RATE_COLUMNS + 5)
         number = f"{rate.passed:{digits}}/{rate.tried:<{digits}}"
@@ -112,7 +112,7 @@ def comparison_text(comparison: Comparison, terminal: Terminal) -> str:
             head = terminal.paint(style, f"{terminal.sign(sign)} {len(some)} {title}")
             blocks.append([head, *(line for change in some for line in _change_lines(change, terminal))])
     if comparison.tags:
-        width = min(max(columns(visible(tag)) for tag, _, _ in comparison.tags), MAX_TAG_COLUMNS)
+        width = min(max(columns(printable(tag)) for tag, _, _ in comparison.tags), MAX_TAG_COLUMNS)
         rows = [_tag_line(row, width, terminal) for row in comparison.tags]
         blocks.append([terminal.paint("head", "Tags"), *rows])
     same = "1 task" if comparison.same == 1 else f"{comparison.same} tasks"
@@ -123,9 +123,9 @@ def comparison_text(comparison: Comparison, terminal: Terminal) -> str:
 def _change_lines(change: Change, terminal: Terminal) -> list[str]:
     moved = " → " if terminal.unicode else " -> "
     states = moved.join(word for word in (change.before, change.after) if word)
-    lines = [f"  {terminal.paint('head', visible(change.id))}  {terminal.paint('dim', states)}"]
+    lines = [f"  {terminal.paint('head', printable(change.id))}  {terminal.paint('dim', states)}"]
     for words in change.words:
-        lines += wrap(visible(words), terminal.columns, "      ")
+        lines += wrap(printable(words), terminal.columns, "      ")
     return lines
 
 
@@ -133,7 +133,7 @@ def _tag_line(row: tuple[str, float | None, float | None], width: int, terminal:
     tag, before, after = row
     moved = "→" if terminal.unicode else "->"
     style = "allow" if (after or 0.0) >= (before or 0.0) else "deny"
-    name = pad(clip(visible(tag), width, terminal.sign("cut")), width)
+    name = pad(clip(printable(tag), width, terminal.sign("cut")), width)
     return f"  {name}  {_share(before)} {moved} {terminal.paint(style, _share(after))}"
 
 

@@ -12,7 +12,7 @@ from corral._lib.records import Record, frozen
 from corral.apps.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, STATUSES, Outcome
 from corral.apps.output_files import OutputDirectory
 from corral.model.errors import CorralError
-from corral.policy.user_dirs import read_file
+from corral.policy.user_dirs import read_regular_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def read_any(path: str) -> list[Outcome]:
     file_path = os.path.join(path, RESULTS) if os.path.isdir(path) else path
     try:
         # Neither a pipe nor a device, which a command may have put there, can hold this up.
-        data, _ = read_file(file_path, MAX_RESULTS_BYTES, follows=True)
+        data, _ = read_regular_file(file_path, MAX_RESULTS_BYTES, follows=True)
         if len(data) > MAX_RESULTS_BYTES:
             raise CorralError(f"{file_path}: longer than {MAX_RESULTS_BYTES} bytes")
         return [Outcome.from_dict(json.loads(line)) for line in data.decode().split("\n") if line.strip()]

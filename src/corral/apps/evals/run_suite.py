@@ -7,9 +7,9 @@ from time import time
 from corral import __version__
 from corral.apps.evals.run_task import PREFIX, Trials
 from corral.model.errors import CorralError
-from corral.runtime.executor import executor_named, stream
-from corral.runtime.tempdirs import Throwaway
-from corral.runtime.testing import kept_in
+from corral.runtime.executor import executor_named, stream_results
+from corral.runtime.tempdirs import ProcessTempDir
+from corral.runtime.unguarded import state_dirs_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ def evaluate(
     """
     _check_version(journal)
     rest = [task for task in tasks if (task.id, task.digest) not in journal.done]
-    with Throwaway(PREFIX) as place, kept_in(place.path):
+    with ProcessTempDir(PREFIX) as place, state_dirs_in(place.path):
         journal.start(len(tasks), time())
         work = Trials(place.path)
         hired = executor_named(engine).hire(work, workers and min(workers, len(rest) or 1))
-        with stream(work, hired, rest, ordered=False) as outcomes:
+        with stream_results(work, hired, rest, ordered=False) as outcomes:
             for _, outcome in outcomes:
                 journal.add(outcome)
                 journal.done[outcome.id, outcome.digest] = outcome

@@ -15,11 +15,11 @@ from corral.apps.evals.task import entry_of
 from corral.apps.evals.transactions import settle
 from corral.containment.filesystem.scratch import remove
 from corral.model.errors import ContainmentError, CorralError
-from corral.runtime.batch import Runner
-from corral.runtime.tempdirs import Throwaway
-from corral.runtime.testing import kept_in
+from corral.runtime.batch import CallWorker
+from corral.runtime.tempdirs import ProcessTempDir
+from corral.runtime.unguarded import state_dirs_in
 from corral.sandbox import Sandbox
-from corral.transactions.transaction import judged_as
+from corral.transactions.transaction import transaction_config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Away:
     def begin(self) -> Trier:
         """Make a place, and return a worker that removes it."""
         stack = ExitStack()
-        place = stack.enter_context(Throwaway(PREFIX)).path
-        stack.enter_context(kept_in(place))
+        place = stack.enter_context(ProcessTempDir(PREFIX)).path
+        stack.enter_context(state_dirs_in(place))
         return Trier(place, stack)
 
 
@@ -77,7 +77,7 @@ class Trier:
     def __init__(self, place: str, stack: ExitStack | None = None) -> None:
         self._place = place
         self._stack = stack
-        self._runner: Runner | None = None
+        self._runner: CallWorker | None = None
         self._is_cancelled = False
 
     def do_all(self, items: list[Task]) -> list[Outcome]:
@@ -123,8 +123,8 @@ class Trier:
         with ExitStack() as stack:
             box = stack.enter_context(Sandbox(task.config(_root(folder, "files"))))
             tx = stack.enter_context(box.transaction()) if task.transaction else None
-            profile = (judged_as(box.config) if tx else box.config).rules.name
-            self._runner = runner = Runner(tx or box)
+            profile = (transaction_config(box.config) if tx else box.config).rules.name
+            self._runner = runner = CallWorker(tx or box)
             try:
                 for call in task.calls:
                     if self._is_cancelled:

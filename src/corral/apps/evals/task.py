@@ -8,7 +8,7 @@ import json
 from corral._lib.records import Record, frozen
 from corral.model.call import Call
 from corral.policy.config import Containment, Limits, Output, SandboxConfig
-from corral.runtime.batch import Entry
+from corral.runtime.batch import BatchCall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ def config_of(data: Mapping[str, Any], project: str) -> SandboxConfig:
     return SandboxConfig(project, **settings)
 
 
-def entry_of(call: Mapping[str, Any]) -> Entry:
+def entry_of(call: Mapping[str, Any]) -> BatchCall:
     """Return a task's call as it is to run."""
     stdin = call.get("stdin")
-    return Entry(
+    return BatchCall(
         Call(call.get("argv", call.get("shell", "")), "shell" in call, call.get("cwd"), call.get("env")),
         None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
     )

@@ -7,14 +7,14 @@ import os
 import re
 import tomllib
 
-from corral._lib.terminal import visible
+from corral._lib.terminal import printable
 from corral.apps.evals.journal import NAME, place
 from corral.apps.evals.results import RESULTS
 from corral.apps.evals.task import Task
 from corral.apps.evals.validate_tasks import AS_IN, default_problems, problems
 from corral.model.errors import CorralError
-from corral.policy.toml_positions import places
-from corral.policy.user_dirs import read_file
+from corral.policy.toml_positions import key_positions
+from corral.policy.user_dirs import read_regular_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ class Loader:
         """Read one file."""
         try:
             # A command may have left a pipe among the tasks, which a plain open would wait for.
-            data, _ = read_file(path, MAX_FILE_BYTES, follows=True)
+            data, _ = read_regular_file(path, MAX_FILE_BYTES, follows=True)
         except OSError as error:
-            self.wrong.append(f"{visible(path)}: {error.strerror}")
+            self.wrong.append(f"{printable(path)}: {error.strerror}")
             return
         if len(data) > MAX_FILE_BYTES:
             self._fail(path, (1, 1), f"longer than {MAX_FILE_BYTES >> 20} MiB")
@@ -71,7 +71,7 @@ class Loader:
 
     def _fail(self, path: str, place: tuple[int, int], message: str) -> None:
         message = message if path.endswith(".toml") else _with_json(message)
-        self.wrong.append(f"{visible(path)}:{place[0]}:{place[1]}: {visible(message)}")
+        self.wrong.append(f"{printable(path)}:{place[0]}:{place[1]}: {printable(message)}")
 
     def _read_toml(self, path: str, text: str) -> None:
         try:
@@ -82,7 +82,7 @@ class Loader:
             place = end if match is None or match[2] is None else (int(match[2]), int(match[3]))
             self._fail(path, place, f"this is not TOML: {match[1] if match else error}")
             return
-        found = places(text)
+        found = key_positions(text)
 
         def where(at: Path) -> tuple[int, int]:
             while at and at not in found:
@@ -222,7 +222,7 @@ def _files(path: str, loader: Loader) -> list[str]:
         if name.endswith((".toml", ".jsonl", ".ndjson")) and not _is_output(above, name)
     )
     if not found:
-        loader.wrong.append(f"{visible(path)}: there is no .toml or .jsonl file in it")
+        loader.wrong.append(f"{printable(path)}: there is no .toml or .jsonl file in it")
     return found
 
 
@@ -231,7 +231,7 @@ def _is_output(above: str, name: str) -> bool:
     if name not in (NAME, RESULTS):
         return False
     try:
-        data, _ = read_file(os.path.join(above, name), MAX_FIRST_LINE_BYTES)
+        data, _ = read_regular_file(os.path.join(above, name), MAX_FIRST_LINE_BYTES)
         first = json.loads(data.partition(b"\n")[0])
     except (OSError, ValueError, RecursionError):
         return False

@@ -8,7 +8,7 @@ import re
 from corral.apps.evals.outcome import OF_TRANSACTION
 from corral.apps.evals.task import RECORDS, SETTINGS, config_of
 from corral.apps.evals.transactions import DISCARD, KINDS, RENAMED, WAYS
-from corral.containment.filesystem.temp_dirs import directory_here
+from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.containment.layers import LAYERS
 from corral.model.errors import PolicyError
 
@@ -118,7 +118,7 @@ def _settings(data: Mapping[str, Any]) -> Iterator[Problem]:
     if any(set(data.get(name, {})) - {*record._fields} for name, record in RECORDS.items()):
         return
     try:
-        config_of(data, directory_here())
+        config_of(data, process_temp_dir())
     except PolicyError as error:
         # The message begins with the field: limits.memory_bytes must be ...
         field = str(error).partition(" ")[0].split(".")

@@ -53,7 +53,7 @@ class Attempt(Record):
 
 
 @cache
-def battery() -> tuple[Attempt, ...]:
+def all_attacks() -> tuple[Attempt, ...]:
     """Return all attempts, in order."""
     with open(os.path.join(os.path.dirname(__file__), "attacks.toml"), "rb") as file:
         rows = tomllib.load(file)["attempt"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral import __version__
-from corral._lib.terminal import columns, pad, visible, wrap
+from corral._lib.terminal import columns, pad, printable, wrap
 from corral.apps.selftest.run_attacks import HELD, NOT_HELD, NOT_SHOWN, NOT_TESTABLE
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ def heading(setting: Setting, count: int, terminal: Terminal) -> str:
     said = f"{count} attempts on a sandbox as `corral run --profile {setting.profile}` makes it: "
     lines = wrap(f"{said}backend {setting.backend}, enforcement {setting.enforcement}{missing}", terminal.columns, "")
     if setting.refusal:
-        lines += wrap(f"`run` itself refuses here: {visible(setting.refusal)}.", terminal.columns, "")
+        lines += wrap(f"`run` itself refuses here: {printable(setting.refusal)}.", terminal.columns, "")
     return "\n".join(lines)
 
 
@@ -42,7 +42,7 @@ def outcome_text(outcome: Outcome, terminal: Terminal) -> str:
     """Return one outcome: on one line where there is room, else with what was said below it."""
     sign, style = SHOWN[outcome.result]
     mark = terminal.paint(style, pad(f"{terminal.sign(sign)} {outcome.result}", WORD_COLUMNS))
-    name, said = visible(outcome.attempt.name), visible(outcome.said)
+    name, said = printable(outcome.attempt.name), printable(outcome.said)
     layers = ", ".join(outcome.attempt.layers)
     detail = f"{layers}: {said}"
     used = 2 + WORD_COLUMNS + 2

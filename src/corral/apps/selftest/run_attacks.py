@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from signal import Signals
 
 from corral._lib.records import Record, frozen
-from corral.apps.selftest.attacks import battery
-from corral.apps.selftest.targets import PYTHON, Victims, make_project, place_outside, snapshot
-from corral.containment.plan import unmet
+from corral.apps.selftest.attacks import all_attacks
+from corral.apps.selftest.targets import PYTHON, Targets, make_outside_directory, make_project, snapshot
+from corral.containment.state import unmet_requirement
 from corral.policy.config import Containment, Limits
-from corral.runtime.testing import kept_in, unguarded
+from corral.runtime.unguarded import state_dirs_in, unguarded
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
@@ -71,9 +71,9 @@ class Selftest:
 
     def _start(self, config: SandboxConfig) -> None:
         granted = config.containment
-        place = place_outside((config.project_root, *granted.read, *granted.write))
+        place = make_outside_directory((config.project_root, *granted.read, *granted.write))
         self._open.callback(shutil.rmtree, place, ignore_errors=True)
-        self._open.enter_context(kept_in(place))
+        self._open.enter_context(state_dirs_in(place))
         contained = unguarded(config, timeout_seconds=ATTEMPT_SECONDS)
         loose = unguarded(config, timeout_seconds=None, containment=Containment(backend="none"), limits=Limits())
         self._projects = (f"{place}/project", f"{place}/bare-project")
@@ -88,11 +88,11 @@ class Selftest:
             self._open.enter_context(Sandbox(loose.replace(project_root=root)))
             for root in (config.project_root, self._projects[1])
         )
-        self._victims = self._open.enter_context(Victims(place, self._loose))
+        self._victims = self._open.enter_context(Targets(place, self._loose))
         self._network = granted.network
         first = self._held.run([PYTHON, "-I", "-S", "-c", ""])
         status = (first.backend, first.enforcement, first.missing_layers)
-        self.setting = Setting(*status, config.rules.name, unmet(config, *status))
+        self.setting = Setting(*status, config.rules.name, unmet_requirement(config, *status))
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +102,7 @@ class Selftest:
 
     def outcomes(self) -> Iterator[Outcome]:
         """Make the attempts, one after the other."""
-        for attempt in battery():
+        for attempt in all_attacks():
             lacking = next((said for need in attempt.needs if (said := _lacking(need, self._network))), "")
             yield Outcome(attempt, NOT_TESTABLE, lacking) if lacking else self._try(attempt)
 

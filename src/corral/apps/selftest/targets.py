@@ -49,7 +49,7 @@ while True:
 MAX_BASE_BYTES = 70  # the path of a socket has room for 107
 
 
-def place_outside(reachable: Iterable[str]) -> str:
+def make_outside_directory(reachable: Iterable[str]) -> str:
     """Make the throwaway place where no command is meant to reach."""
     known = [os.path.realpath(path) for path in reachable]
     for candidate in (os.environ.get("TMPDIR", ""), *STANDARD, os.path.expanduser("~")):
@@ -66,7 +66,7 @@ def place_outside(reachable: Iterable[str]) -> str:
     )
 
 
-class Victims:
+class Targets:
     """The victims of one selftest, in a place of their own; with its end they are gone."""
 
     def __init__(self, place: str, uncontained: Sandbox) -> None:

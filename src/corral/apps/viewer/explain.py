@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 from corral.audit.render_log import call_of
-from corral.containment.filesystem.persistent_scratch import temporary
+from corral.containment.filesystem.persistent_scratch import project_tmp
 from corral.guard.evaluate import trace, vet
 from corral.guard.machine import Machine
 from corral.guard.rules.loader import effects, profile_names
 from corral.model.errors import CorralError
-from corral.model.render_result import Reasoning
+from corral.model.render_result import Explanation
 from corral.policy.loader import load
-from corral.transactions.transaction import judged_as
+from corral.transactions.transaction import transaction_config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Reader:
             steps = trace(given, config, machine)
         except Exception as error:  # noqa: BLE001  what is judged is hostile, and the page shows more than this call
             return {"said": f"The guard failed on this call ({type(error).__name__})."}
-        reasoning = Reasoning(
+        reasoning = Explanation(
             given, vet(given, config, machine), steps, self._axis_of, config.rules.name, config.project_root
         )
         data = reasoning.to_dict()
@@ -79,5 +79,5 @@ class Reader:
         except CorralError as error:
             return f"The policy cannot be read: {error}"
         if in_transaction:
-            config = judged_as(config)
-        return config, Machine.of(config, temporary(config, self._environ))
+            config = transaction_config(config)
+        return config, Machine.of(config, project_tmp(config, self._environ))

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Opened:
+class SandboxMarker:
     """The mark of a sandbox that has begun. Its lock goes with the process, however that ends."""
 
     def __init__(self, place: str, found: Protected) -> None:
-        self._held = persistent_scratch.hold(place)
+        self._held = persistent_scratch.acquire(place)
         name = os.urandom(8).hex()
-        self._path = f"{place}/{persistent_scratch.OPEN}{name}"
+        self._path = f"{place}/{persistent_scratch.MARKER_PREFIX}{name}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(f"{place}/{name}", flags, 0o600), "wb", closefd=False) as file:
             self._descriptor = file.fileno()
@@ -54,14 +54,14 @@ def _remove_if_empty(place: str, held: int) -> None:
         return
 
 
-def left(place: str) -> Iterator[Protected]:
+def abandoned_markers(place: str) -> Iterator[Protected]:
     """Yield what the killed had found, and forget each once the caller has dealt with it."""
     try:
         names = os.listdir(place)
     except FileNotFoundError:
         return
     for name in names:
-        if name.startswith(persistent_scratch.OPEN):
+        if name.startswith(persistent_scratch.MARKER_PREFIX):
             yield from _left(f"{place}/{name}")
 
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 
-from corral._lib.fork_lock import OwnLock
-from corral.containment.filesystem.dir_index import NEVER, settled, time_of
+from corral._lib.fork_lock import ForkSafeLock
+from corral.containment.filesystem.directory_tracker import NO_CTIME, comparable_ctime, ctime_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def matches(pattern: str) -> list[str]:
+def matching_paths(pattern: str) -> list[str]:
     """Return what is there of a path, or of all paths that begin as one that ends in `*`."""
     if not pattern.endswith("*"):
         return [pattern] if os.path.lexists(pattern) else []
@@ -26,15 +26,15 @@ def matches(pattern: str) -> list[str]:
         return []
 
 
-class Masks:
+class CredentialMasks:
     """Watches for files that match the patterns and appeared after a warden started."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._patterns = tuple(patterns)
-        self._times = dict.fromkeys((os.path.dirname(pattern) for pattern in self._patterns), NEVER)
+        self._times = dict.fromkeys((os.path.dirname(pattern) for pattern in self._patterns), NO_CTIME)
         self._known = self._found()
         self._generation = 0
-        self._looking = OwnLock()
+        self._looking = ForkSafeLock()
 
     def generation(self) -> int:
         """Return a generation number. It increases when a credential appears that running wardens do not mask."""
@@ -50,7 +50,7 @@ class Masks:
         if times == self._times:
             return
         # Settled before the files are listed: a change after that has another time.
-        published = {path: settled(at) for path, at in times.items()}
+        published = {path: comparable_ctime(at) for path, at in times.items()}
         found = self._found()
         if not found <= self._known:
             self._generation += 1
@@ -58,11 +58,11 @@ class Masks:
         self._times = published
 
     def _read_times(self) -> dict[str, int]:
-        return {path: time_of(path) for path in self._times}
+        return {path: ctime_of(path) for path in self._times}
 
     def _found(self) -> set[tuple[str, int, int, int]]:
         found = set()
-        for path in [path for pattern in self._patterns for path in matches(pattern)]:
+        for path in [path for pattern in self._patterns for path in matching_paths(pattern)]:
             try:
                 one = os.lstat(path)
             except OSError:

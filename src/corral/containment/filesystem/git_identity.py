@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.containment.filesystem.protected import lines
+from corral.containment.filesystem.protected import read_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ MAX_INCLUDES = 5  # one in another, against files that include each other
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b"}
 
 
-def git_configuration(home: str, environ: Mapping[str, str]) -> str:
+def identity_config(home: str, environ: Mapping[str, str]) -> str:
     """Return a configuration for commands."""
     known: dict[str, str] = {}
     config = environ.get("XDG_CONFIG_HOME", "")
@@ -31,7 +31,7 @@ def git_configuration(home: str, environ: Mapping[str, str]) -> str:
 
 def _settings(path: str, home: str, depth: int) -> Iterator[tuple[str, str]]:
     section = ""
-    for line in lines(path):
+    for line in read_lines(path):
         text = line.strip()
         if text.startswith("["):
             section, _, text = text[1:].partition("]")

@@ -80,7 +80,7 @@ def is_harmless(text: str) -> bool:
     return True
 
 
-def named_paths(directory: str) -> Iterator[str]:
+def configured_paths(directory: str) -> Iterator[str]:
     """Yield the paths that a repository's configuration refers to for what to run: hooks, and further configuration."""
     text = _read(f"{directory}/config") or ""
     top = os.path.dirname(directory) if os.path.basename(directory) == GIT else directory
@@ -93,7 +93,7 @@ def named_paths(directory: str) -> Iterator[str]:
             yield os.path.join(directory, value)
 
 
-def target_of(pointer: str) -> str:
+def gitdir_target(pointer: str) -> str:
     """Return the git directory that a `.git` file names, or nothing."""
     word, _, target = (_read(pointer) or "").partition(": ")
     if word != "gitdir" or "\n" in target.rstrip("\n"):
@@ -101,7 +101,7 @@ def target_of(pointer: str) -> str:
     return _without_links(os.path.dirname(pointer), target.rstrip("\n"))
 
 
-def suspects(directory: str, repositories: Collection[str], samples: Samples) -> list[str]:
+def risky_entries(directory: str, repositories: Collection[str], samples: SampleHooks) -> list[str]:
     """Return the names in a git directory that could make git run something, or hide what does."""
     found = [name for name in ("config", "config.worktree") if not _is_harmless_file(f"{directory}/{name}")]
     if os.path.lexists(f"{directory}/commondir") and not _belongs(directory, repositories):
@@ -165,7 +165,7 @@ def _read(path: str, limit: int = MAX_CONFIG_BYTES) -> str | None:
     return text if len(text) <= limit else None
 
 
-class Samples:
+class SampleHooks:
     """The samples of hooks that git puts into every new repository; git runs none of them."""
 
     def __init__(self, programs: Collection[str]) -> None:

@@ -19,7 +19,7 @@ _READ_BYTES = 1 << 16
 MAX_TOLD, MAX_TOLD_BYTES = 64, 1 << 12  # of what the kernel says again and again
 
 
-class Notices:
+class InotifyWatches:
     """The directories that the kernel watches for one sandbox."""
 
     def __init__(self) -> None:

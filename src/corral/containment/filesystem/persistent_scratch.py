@@ -24,17 +24,17 @@ REMOVE_SECONDS = 0.5  # for removing it; what is left is removed by the next
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MARK = ".cleaned"
 _OLD = ".old-"
-OPEN = "open-"  # of the marks that sandboxes leave beside /tmp and home until they end
+MARKER_PREFIX = "open-"  # of the marks that sandboxes leave beside /tmp and home until they end
 
 
-def place(
+def scratch_path(
     project: str, writable: Iterable[str], environ: Mapping[str, str], *, make: bool, kind: str = "scratch"
 ) -> str:
     """Return the path of a project's scratch, or nothing where none is safe; what lies above it is made if asked for."""
-    return next(places(project, writable, environ, make=make, kind=kind), "")
+    return next(scratch_paths(project, writable, environ, make=make, kind=kind), "")
 
 
-def places(
+def scratch_paths(
     project: str, writable: Iterable[str], environ: Mapping[str, str], *, make: bool, kind: str = "scratch"
 ) -> Iterator[str]:
     """Yield all of them, the one that is used first; who may write more has had another."""
@@ -55,12 +55,12 @@ def places(
             yield "/".join((real, *below, name))
 
 
-def temporary(config: SandboxConfig, environ: Mapping[str, str]) -> str:
+def project_tmp(config: SandboxConfig, environ: Mapping[str, str]) -> str:
     """Return where the /tmp of a project's commands lies, or nothing while there is none that lasts."""
     containment = config.containment
     if containment.scratch != "project" or containment.backend in ("none", "bubblewrap"):
         return ""
-    found = place(config.project_root, (config.project_root, *containment.write), environ, make=False)
+    found = scratch_path(config.project_root, (config.project_root, *containment.write), environ, make=False)
     own = f"{found}/tmp"  # noqa: S108  in the owner's cache
     return own if found and os.path.isdir(own) else ""
 
@@ -84,7 +84,7 @@ def _is_ours(base: str, below: tuple[str, ...], *, make: bool) -> bool:
             return False
         for name in below:
             if make:
-                scratch.make_one(name, at)
+                scratch.make_directory(name, at)
             inner = os.open(name, _DIRECTORY, dir_fd=at)
             os.close(at)
             at = inner
@@ -99,10 +99,10 @@ def _is_ours(base: str, below: tuple[str, ...], *, make: bool) -> bool:
     return True
 
 
-def hold(path: str) -> int:
+def acquire(path: str) -> int:
     """Make the directory if need be, and return a descriptor while which is open nobody removes it."""
     while True:
-        scratch.make_one(path)
+        scratch.make_directory(path)
         descriptor = os.open(path, _DIRECTORY)
         flock(descriptor, LOCK_SH)
         if _is_at(path, descriptor):
@@ -150,7 +150,7 @@ def _remove_if_old(above: str, name: str, give_up_at: float) -> None:
         flock(descriptor, LOCK_EX | LOCK_NB)
         if time() - os.fstat(descriptor).st_mtime < KEPT_SECONDS or not _is_at(path, descriptor):
             return
-        if any(inner.startswith(OPEN) for inner in os.listdir(descriptor)):
+        if any(inner.startswith(MARKER_PREFIX) for inner in os.listdir(descriptor)):
             # What a sandbox that was killed has planted is still to be looked for.
             return
         # Out of the way at once: who comes now makes another.

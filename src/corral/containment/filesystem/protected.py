@@ -9,9 +9,9 @@ import os
 import stat
 
 from corral._lib.records import Record, frozen
-from corral._lib.symlinks import follow
-from corral.containment.filesystem.dir_index import NEVER, settled
-from corral.containment.filesystem.git_repos import BARE, GIT, LOGS, MODULES, is_repository, named_paths
+from corral._lib.symlink_chain import resolve_links
+from corral.containment.filesystem.directory_tracker import NO_CTIME, comparable_ctime
+from corral.containment.filesystem.git_repos import BARE, GIT, LOGS, MODULES, configured_paths, is_repository
 from corral.guard.path_zones import inside
 from corral.guard.rules.loader import places
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_TEXT_BYTES = 1 << 16  # against a file that is no pointer and no configuration
 
 
-class Role:
+class DirectoryRole:
     """What a directory means: which names in it are protected, which of its directories mean more, and whether all are walked."""
 
     __slots__ = ("names", "noted", "special", "walked")
@@ -54,7 +54,7 @@ def _is_same(one: str, other: str) -> bool:
         return False
 
 
-def _roles() -> dict[str, Role]:
+def _roles() -> dict[str, DirectoryRole]:
     """Return the roles by name: the empty one is any directory's, the others are a pattern's directories."""
     names: dict[str, set[str]] = {"": set()}
     special: dict[str, dict[str, str]] = {"": {}}
@@ -71,13 +71,13 @@ def _roles() -> dict[str, Role]:
             names[at].add(last)
     special[GIT] |= {"modules": MODULES, "worktrees": MODULES, "logs": LOGS}
     # A directory that only looks like a repository may hold anything in these.
-    roles = {name: Role(names[""], special[""], walked=True) for name in (MODULES, LOGS)}
+    roles = {name: DirectoryRole(names[""], special[""], walked=True) for name in (MODULES, LOGS)}
     for at, own in names.items():
         if at == GIT:
-            roles[at] = Role(own, special[at], walked=False)
+            roles[at] = DirectoryRole(own, special[at], walked=False)
         else:
-            roles[at] = Role(names[""] | own, special[""] | special[at], walked=True)
-    roles[BARE] = Role(names[""] | names[GIT], special[""] | special[GIT], walked=True)
+            roles[at] = DirectoryRole(names[""] | own, special[""] | special[at], walked=True)
+    roles[BARE] = DirectoryRole(names[""] | names[GIT], special[""] | special[GIT], walked=True)
     return roles
 
 
@@ -118,12 +118,12 @@ class _Finder:
                 self.repository(path)
             try:
                 # Before it is listed: what comes while it is being listed counts as a change.
-                changed = settled(os.lstat(path).st_ctime_ns)
+                changed = comparable_ctime(os.lstat(path).st_ctime_ns)
                 with os.scandir(path) as entries:
                     listed = list(entries)
             except OSError:
                 # It is tried again after each command.
-                self.directories.append((path, role, number, NEVER))
+                self.directories.append((path, role, number, NO_CTIME))
                 continue
             if role == "" and is_repository(path, listed):
                 role = BARE
@@ -141,7 +141,7 @@ class _Finder:
                 if inner is not None:
                     pending.append((entry.path, inner, entry.inode()))
 
-    def meets(self, directory: str, entry: os.DirEntry[str], role: Role) -> str | None:
+    def meets(self, directory: str, entry: os.DirEntry[str], role: DirectoryRole) -> str | None:
         """Note what an entry protects, and return the role to walk into it by."""
         name = role.known(entry.name, directory)
         is_directory = entry.is_dir(follow_symlinks=False)
@@ -161,7 +161,7 @@ class _Finder:
         self.repositories.append(directory)
         if os.path.lexists(f"{directory}/gitdir"):
             self.keep(f"{directory}/gitdir")
-        for path in named_paths(directory):
+        for path in configured_paths(directory):
             self.refer(path)
 
     def keep(self, path: str) -> None:
@@ -172,7 +172,7 @@ class _Finder:
 
     def refer(self, path: str) -> None:
         """Note what a path leads to, with every link on the way, as far as it lies in the project."""
-        links, final = follow(path)
+        links, final = resolve_links(path)
         found = [*links, final] if os.path.lexists(final) else links
         if inside(final, self.root) and final not in found:
             while not os.path.lexists(os.path.dirname(final)):
@@ -216,14 +216,14 @@ def common_directory(root: str) -> str | None:
     if _first_line(f"{directory}/gitdir") == f"{root}/.git":
         common = os.path.realpath(os.path.join(directory, _first_line(f"{directory}/commondir") or "."))
         return common if directory.startswith(f"{common}/worktrees/") else None
-    for line in lines(f"{directory}/config"):
+    for line in read_lines(f"{directory}/config"):
         name, _, value = line.strip().partition(" = ")
         if name == "worktree" and os.path.realpath(os.path.join(directory, value)) == root:
             return directory
     return None
 
 
-def lines(path: str) -> list[str]:
+def read_lines(path: str) -> list[str]:
     """Return the lines of a small regular file; none where there is none."""
     try:
         # A command may have put a named pipe there, and no host is to wait for its other end.
@@ -241,4 +241,4 @@ def lines(path: str) -> list[str]:
 
 
 def _first_line(path: str) -> str:
-    return next(iter(lines(path)), "")
+    return next(iter(read_lines(path)), "")

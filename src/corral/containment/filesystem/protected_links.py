@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from corral._lib.fork_lock import OwnLock
-from corral.containment.filesystem.quarantine import INSTEAD, move_away, open_directory
+from corral._lib.fork_lock import ForkSafeLock
+from corral.containment.filesystem.quarantine import INSTEAD, move_to_quarantine, open_directory_nofollow
 from corral.model.call import Violation
 
 TYPE_CHECKING = False
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Links:
+class ProtectedLinks:
     """The protected links of one sandbox, with what they said before the first command."""
 
     def __init__(self, paths: Iterable[str], root: str) -> None:
         self._texts = {path: os.readlink(path) for path in paths if os.path.islink(path)}
         self._root = root
-        self._lock = OwnLock()
+        self._lock = ForkSafeLock()
 
     def look(self) -> tuple[Violation, ...]:
         """Put back what was changed, and return a violation for each."""
@@ -31,12 +31,12 @@ class Links:
         directory, _, name = path.rpartition("/")
         moved = ""
         if os.path.lexists(path):
-            violation = move_away(path, self._root)
+            violation = move_to_quarantine(path, self._root)
             if os.path.lexists(path):
                 return violation
             moved = f"; {violation.detail}"
         try:
-            above = open_directory(directory)
+            above = open_directory_nofollow(directory)
             try:
                 os.symlink(self._texts[path], name, dir_fd=above)
             finally:

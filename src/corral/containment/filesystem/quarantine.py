@@ -15,7 +15,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 INSTEAD = "It would run outside the sandbox; ask the owner to put it there."
 
 
-def move_away(path: str, root: str) -> Violation:
+def move_to_quarantine(path: str, root: str) -> Violation:
     """Move what lies at a path into quarantine, and return the violation that says so."""
     try:
         place = _move(path, root)
@@ -26,7 +26,7 @@ def move_away(path: str, root: str) -> Violation:
 
 def _move(path: str, root: str) -> str:
     above, _, name = path.rpartition("/")
-    source = open_directory(above)
+    source = open_directory_nofollow(above)
     try:
         for base, last in (*_owners_place(name, root), (root, f"{name.lstrip('.')}.planted")):
             try:
@@ -42,14 +42,14 @@ def _move(path: str, root: str) -> str:
 
 def _owners_place(name: str, root: str) -> list[tuple[str, str]]:
     # Where the project is the home directory, a command could have made the way there a link.
-    written, real = state_directory(os.environ)
+    written, real = user_state_directory(os.environ)
     return [] if inside(written, root) or inside(real, root) else [(real, name)]
 
 
 def _move_below(base: str, source: int, name: str, last: str) -> str:
     os.makedirs(base, 0o700, exist_ok=True)
     own = os.urandom(8).hex()
-    quarantine = _enter("corral-quarantine", open_directory(base))
+    quarantine = _enter("corral-quarantine", open_directory_nofollow(base))
     try:
         target = _enter(own, os.dup(quarantine))
         try:
@@ -101,7 +101,7 @@ def _enter(name: str, at: int) -> int:
         os.close(at)
 
 
-def open_directory(path: str, flags: int = os.O_RDONLY) -> int:
+def open_directory_nofollow(path: str, flags: int = os.O_RDONLY) -> int:
     """Open a directory, refusing links on the whole way: a command of another warden may be swapping directories meanwhile."""
     at = os.open("/", _DIRECTORY)
     *above, last = path.strip("/").split("/")
@@ -114,7 +114,7 @@ def open_directory(path: str, flags: int = os.O_RDONLY) -> int:
     return at
 
 
-def state_directory(environ: Mapping[str, str]) -> tuple[str, str]:
+def user_state_directory(environ: Mapping[str, str]) -> tuple[str, str]:
     """Return where the owner's programs keep what lasts, as it is written and where that is."""
     own = environ.get("XDG_STATE_HOME", "")
     written = own if own.startswith("/") else f"{environ.get('HOME') or '/nonexistent'}/.local/state"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from stat import S_ISDIR
 
-from corral.containment.filesystem.dir_index import NEVER, settled, time_of
+from corral.containment.filesystem.directory_tracker import NO_CTIME, comparable_ctime, ctime_of
 from corral.containment.kernel.syscalls import handle
 
 TYPE_CHECKING = False
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def identity(path: str) -> tuple[int, int]:
+def file_identity(path: str) -> tuple[int, int]:
     """Return what a thing is known by while it is there. Of the thing itself: a link in its place is another."""
     found = os.lstat(path)
     return found.st_dev, found.st_ino
@@ -24,7 +24,7 @@ def _has_names(found: os.stat_result) -> bool:
     return found.st_nlink > 1 and not S_ISDIR(found.st_mode)
 
 
-class Kept:
+class MountedPaths:
     """The project and what is protected in it, and what was there. In a directory that is kept and has not changed, nothing was replaced."""
 
     def __init__(self, root: str, paths: Iterable[str] = ()) -> None:
@@ -42,8 +42,8 @@ class Kept:
         self._handles = {path: handle(path) for path in known}
         # When each had last changed as it, and what is kept in it, was looked at: at all, and long enough ago that a change
         # after the look would have had another time.
-        self._seen = dict.fromkeys(known, NEVER)
-        self._settled = dict.fromkeys(known, NEVER)
+        self._seen = dict.fromkeys(known, NO_CTIME)
+        self._settled = dict.fromkeys(known, NO_CTIME)
 
     def replaced(self) -> str:
         """Return one that is another by now, or gone; or nothing."""
@@ -82,11 +82,11 @@ class Kept:
             self._seen[path] = at
         # Only now that all in them was found to be the same.
         for path, at in quiet:
-            self._settled[path] = settled(at)
+            self._settled[path] = comparable_ctime(at)
         return ""
 
     def _is_unchanged(self, directory: str, quiet: list[tuple[str, int]]) -> bool:
-        at = time_of(directory)
+        at = ctime_of(directory)
         if at and self._settled.get(directory) == at:
             return True
         if at and self._seen.get(directory) == at:

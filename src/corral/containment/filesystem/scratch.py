@@ -37,7 +37,7 @@ def make(path: str, files: Mapping[str, bytes]) -> dict[str, tuple[int, int]]:
     return {path: (status.st_dev, status.st_ino) for path, status in zip(opened, found, strict=True)}
 
 
-def make_one(path: str, above: int | None = None) -> None:
+def make_directory(path: str, above: int | None = None) -> None:
     """Make a directory, unless something is there."""
     try:
         os.mkdir(path, 0o700, dir_fd=above)
@@ -47,17 +47,17 @@ def make_one(path: str, above: int | None = None) -> None:
 
 def _made(name: str, above: int | None, mode: int) -> int:
     """Open a directory without following a link, made where it is missing, and give it a mode."""
-    make_one(name, above)
+    make_directory(name, above)
     descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
     os.chmod(f"/proc/self/fd/{descriptor}", mode)
     return descriptor
 
 
-def private(writable: Iterable[str], environ: Mapping[str, str]) -> str:
+def new_scratch_path(writable: Iterable[str], environ: Mapping[str, str]) -> str:
     """Return a path for a directory of one sandbox alone, where nothing that commands can write leads."""
-    from corral.containment.filesystem.temp_dirs import directory  # noqa: PLC0415  only hosts choose
+    from corral.containment.filesystem.temp_dirs import safe_temp_dir  # noqa: PLC0415  only hosts choose
 
-    return f"{directory(writable, environ)}/corral-{os.getuid()}-{os.urandom(8).hex()}"
+    return f"{safe_temp_dir(writable, environ)}/corral-{os.getuid()}-{os.urandom(8).hex()}"
 
 
 def remove(path: str, give_up_at: float = _FOREVER) -> None:
@@ -114,9 +114,9 @@ def _move_up(entry: str, inner: int, top: int, moved: int) -> int:
                 raise
 
 
-def _open_up(name: str, directory: int) -> None:
+def _open_up(name: str, safe_temp_dir: int) -> None:
     """Give the owner all rights to a directory. Not by its name: a process that is still dying may make that a link."""
-    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=safe_temp_dir)
     try:
         os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
     finally:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STANDARD = ("/tmp", "/var/tmp")  # noqa: S108  each is checked before it is used
 
 
-def directory(writable: Iterable[str], environ: Mapping[str, str]) -> str:
+def safe_temp_dir(writable: Iterable[str], environ: Mapping[str, str]) -> str:
     """Return the real path of TMPDIR, /tmp or /var/tmp, the first that is safe. `writable` is what commands can write."""
     roots = [os.path.realpath(root) for root in writable]
     refused = []
@@ -36,18 +36,18 @@ def directory(writable: Iterable[str], environ: Mapping[str, str]) -> str:
     )
 
 
-def directory_here(*projects: str) -> str:
+def process_temp_dir(*projects: str) -> str:
     """Return the directory to use in this process, whose commands run in these projects or around the working directory."""
     try:
         here = os.getcwd()
     except FileNotFoundError:
         here = "/"
-    return directory((*projects, *projects_around(here)), os.environ)
+    return safe_temp_dir((*projects, *projects_around(here)), os.environ)
 
 
-def make(prefix: str, *projects: str) -> str:
+def make_temp_dir(prefix: str, *projects: str) -> str:
     """Make a directory of this user's alone, with a name that nobody can guess."""
-    path = f"{directory_here(*projects)}/{prefix}{os.urandom(8).hex()}"
+    path = f"{process_temp_dir(*projects)}/{prefix}{os.urandom(8).hex()}"
     os.mkdir(path, 0o700)
     return path
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 
-from corral._lib.symlinks import follow
-from corral.containment.filesystem.protected import lines
+from corral._lib.symlink_chain import resolve_links
+from corral.containment.filesystem.protected import read_lines
 from corral.guard.path_zones import inside
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ def _prefix(directory: str, home: str, project: str) -> str:
 
 
 def _interpreter(prefix: str) -> list[str]:
-    settings = (line.partition("=") for line in lines(f"{prefix}/pyvenv.cfg"))
+    settings = (line.partition("=") for line in read_lines(f"{prefix}/pyvenv.cfg"))
     return [home for name, _, value in settings if name.strip() == "home" and (home := value.strip()).startswith("/")]
 
 
@@ -85,7 +85,7 @@ def _holds_python(directory: str) -> bool:
 def _resolve(path: str, project: str, *, is_file: bool = False) -> str:
     """Return the directory that a path means, or nothing where only the project says so."""
     # A link .venv/bin/x to ~/.ssh/id, left by a command, would show ~/.ssh to those of the next sandbox.
-    links, real = follow(path)
+    links, real = resolve_links(path)
     directory = os.path.dirname(real) if is_file else real
     by_project = any(inside(place, project) for place in (os.path.normpath(path), *links))
     return directory if not by_project or inside(directory, project) or _holds_python(directory) else ""

@@ -9,15 +9,15 @@ import os
 import sys
 
 from corral._lib.records import Record, frozen
-from corral._lib.symlinks import follow
+from corral._lib.symlink_chain import resolve_links
 from corral.containment.filesystem import git_identity as identity
 from corral.containment.filesystem import protected, toolchains
-from corral.containment.filesystem.credential_masks import matches
+from corral.containment.filesystem.credential_masks import matching_paths
 from corral.guard.path_zones import inside
 from corral.guard.rules.loader import places
 from corral.model.errors import ContainmentError
 from corral.policy import path_grants
-from corral.policy.installation import DEFAULT_HOME, own_links, own_paths
+from corral.policy.installation import DEFAULT_HOME, installation_links, installation_paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,17 +66,17 @@ class View(Record):
     hidden: tuple[str, ...]  # patterns of credentials in what they cannot
 
 
-def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
+def build_view(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     """Decide what a command will see."""
     project = config.project_root
     owner_home = os.path.realpath(environ.get("HOME") or DEFAULT_HOME)
-    given, granted = path_grants.resolve(config.containment)
-    own = own_paths()
+    given, granted = path_grants.resolve_grants(config.containment)
+    own = installation_paths()
     for path in given:
-        path_grants.refuse_reading(path, owner_home)
+        path_grants.refuse_read_grant(path, owner_home)
     for path in granted:
-        path_grants.refuse_writing(path, owner_home, project, (*own, *own_links()))
-    settings = path_grants.own_settings(config.containment, owner_home)
+        path_grants.refuse_write_grant(path, owner_home, project, (*own, *installation_links()))
+    settings = path_grants.agent_settings(config.containment, owner_home)
     common = [c for c in [protected.common_directory(project)] if c is not None and not inside(c, project)]
     programs = [entry for entry in environ.get("PATH", "").split(":") if entry.startswith("/")]
     venvs = [f"{project}/{name}/bin" for name in (".venv", "venv", "env") if os.path.isdir(f"{project}/{name}/bin")]
@@ -102,17 +102,17 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     writable = tuple(sorted(target for target, (_, how) in binds.items() if how == "rw"))
 
     # A link in the project by which a grant is named is as good as the grant: replaced, it would grant something else.
-    links = [link for path in (*config.containment.read, *config.containment.write) for link in follow(path)[0]]
+    links = [link for path in (*config.containment.read, *config.containment.write) for link in resolve_links(path)[0]]
     readonly = [
         path
-        for path in (*found.readonly, *own, *own_links(), *links, *settings.kept)
+        for path in (*found.readonly, *own, *installation_links(), *links, *settings.kept)
         if path not in binds and _is_shown_writable(path, binds)
     ]
     # A home in /opt lies in what is shown, and no mount of ours hides it.
     secrets = _secrets(owner_home if project == owner_home or toolchains.is_system(owner_home) else None)
     # What commands cannot change is looked for anew by each warden.
     hidden = [pattern for pattern in secrets if not _is_shown_writable(pattern, binds)]
-    masks = sorted({path for pattern in secrets if pattern not in hidden for path in matches(pattern)})
+    masks = sorted({path for pattern in secrets if pattern not in hidden for path in matching_paths(pattern)})
     steps: list[Step] = [("directory", path, "", "") for path in _EMPTY_DIRECTORIES]
     aliases = (("/var/run", "/run"), ("/var/tmp", "/tmp"))  # noqa: S108  as above
     # Not where the project or the home directory lies below one: a mount point cannot be reached through a link.
@@ -144,7 +144,7 @@ def look(config: SandboxConfig, environ: Mapping[str, str]) -> View:
         readable,
         writable,
         found,
-        identity.git_configuration(owner_home, environ),
+        identity.identity_config(owner_home, environ),
         tuple(path for path in programs if not inside(path, project)),
         tuple(shared),
         tuple(masks),

@@ -10,21 +10,21 @@ import os
 import stat
 from errno import ENAMETOOLONG
 
-from corral._lib.fork_lock import OwnLock
-from corral.containment.filesystem.dir_index import NEVER, Directories, settled, time_of
+from corral._lib.fork_lock import ForkSafeLock
+from corral.containment.filesystem.directory_tracker import NO_CTIME, DirectoryTracker, comparable_ctime, ctime_of
 from corral.containment.filesystem.git_repos import (
     BARE,
     GIT,
     LOGS,
     MODULES,
-    Samples,
+    SampleHooks,
+    gitdir_target,
     is_repository,
     is_written_by_git,
-    suspects,
-    target_of,
+    risky_entries,
 )
 from corral.containment.filesystem.protected import ROLES
-from corral.containment.filesystem.quarantine import move_away, open_directory
+from corral.containment.filesystem.quarantine import move_to_quarantine, open_directory_nofollow
 from corral.model.call import Violation
 
 TYPE_CHECKING = False
@@ -40,7 +40,7 @@ _TOO_DEEP = "it lies too deep to be looked through"
 _REMOVE = "Remove it."
 
 
-class Watch:
+class ProtectedNameWatcher:
     """The protected names that may appear in one sandbox."""
 
     def __init__(self, found: Protected, root: str, programs: Collection[str] = ()) -> None:
@@ -50,13 +50,13 @@ class Watch:
         self._absent = found.absent
         self._owners = frozenset(found.repositories)
         self._repositories = set(found.repositories)
-        self._directories = Directories(found.directories)
+        self._directories = DirectoryTracker(found.directories)
         self._links = frozenset(_links_of(found))
         self._judged: dict[str, int] = {}  # files of repositories that commands made, and when each was last changed
         self._pointers: list[str] = []
-        self._samples = Samples(programs)
+        self._samples = SampleHooks(programs)
         self._found: list[Violation] = []
-        self._lock = OwnLock()
+        self._lock = ForkSafeLock()
         self._used_in = os.getpid()
 
     def look(self) -> tuple[Violation, ...]:
@@ -89,14 +89,14 @@ class Watch:
         return (*found[:MAX_VIOLATIONS], more)
 
     def _quarantine(self, path: str) -> None:
-        self._found.append(move_away(path, self._root))
+        self._found.append(move_to_quarantine(path, self._root))
 
     def _search(self, path: str) -> list[str]:
         """Look through a directory, and return those in it that are new."""
         role = self._directories.roles.get(path)
         if role is None:
             return []
-        changed = time_of(path)
+        changed = ctime_of(path)
         if os.path.islink(path):
             self._directories.forget(path)
             self._directories.forget_below(path)
@@ -196,7 +196,7 @@ class Watch:
     def _judge(self, directory: str) -> None:
         """Move away what could make git run something in a repository that a command made."""
         try:
-            found = suspects(directory, self._repositories, self._samples)
+            found = risky_entries(directory, self._repositories, self._samples)
         except FileNotFoundError:
             return
         except OSError:
@@ -209,15 +209,15 @@ class Watch:
             self._note(f"{directory}/{name}")
 
     def _note(self, path: str) -> None:
-        changed = time_of(path)
+        changed = ctime_of(path)
         if changed:
-            self._judged[path] = settled(changed)
+            self._judged[path] = comparable_ctime(changed)
         else:
             self._judged.pop(path, None)
 
     def _judge_again(self) -> None:
         """Judge what has changed without a name appearing; pointers last, when all repositories are known."""
-        again = [path for path, known in self._judged.items() if time_of(path) != known]
+        again = [path for path, known in self._judged.items() if ctime_of(path) != known]
         for path in again:
             if os.path.basename(path) == GIT:
                 self._pointers.append(path)
@@ -225,7 +225,7 @@ class Watch:
                 self._judge(os.path.dirname(path))
         pointers, self._pointers = self._pointers, []
         for path in pointers:
-            if os.path.lexists(path) and target_of(path) not in self._repositories:
+            if os.path.lexists(path) and gitdir_target(path) not in self._repositories:
                 self._quarantine(path)
             self._note(path)
 
@@ -233,7 +233,7 @@ class Watch:
 def _links_of(found: Protected) -> Iterator[str]:
     """Yield the owner's own links among what git writes. In a directory that has changed since nobody can tell whose they are."""
     for path, role, _, changed in found.directories:
-        if role not in (GIT, BARE, LOGS) or changed not in (NEVER, time_of(path)):
+        if role not in (GIT, BARE, LOGS) or changed not in (NO_CTIME, ctime_of(path)):
             continue
         try:
             with os.scandir(path) as entries:
@@ -267,7 +267,7 @@ def _list(path: str) -> list[os.DirEntry[str]]:
 def _make_listable(path: str) -> None:
     """Give the owner of a directory the right to list it, which a command has taken away to hide what lies there."""
     try:
-        descriptor = open_directory(path, os.O_PATH)
+        descriptor = open_directory_nofollow(path, os.O_PATH)
     except OSError:
         return
     try:

@@ -20,7 +20,7 @@ _JOIN_SESSION_KEYRING = 1
 FILE_CAPABILITIES = (0, 1, 3, 4)
 
 
-def leave_keyring() -> None:
+def join_empty_keyring() -> None:
     """Begin an empty session keyring; the host's would be readable."""
     try:
         syscall("keyctl", _JOIN_SESSION_KEYRING, None, 0, 0, 0)
@@ -29,7 +29,7 @@ def leave_keyring() -> None:
         return
 
 
-def forbid_core_dumps() -> None:
+def disable_core_dumps() -> None:
     """Let no process below leave a core: a piped core_pattern would run a program outside."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -56,7 +56,7 @@ def drop(kept: tuple[int, ...]) -> None:
     _capset(mask, mask, mask)
 
 
-def gain_nothing() -> None:
+def set_no_new_privs() -> None:
     """Let no program below gain rights by being executed: no setuid, no file capabilities."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
 

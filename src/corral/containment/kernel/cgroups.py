@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 
-from corral._lib.cgroup_paths import MEMORY_BOUND_FILES, own_groups, read_text
+from corral._lib.own_cgroups import MEMORY_BOUND_FILES, own_groups, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from corral._lib.cgroup_paths import Home
+    from corral._lib.own_cgroups import Home
 
     Place = tuple[int, str]  # version and directory
 
@@ -50,10 +50,10 @@ def _places(controller: str, homes: Iterable[Home]) -> Iterator[Place]:
         if version == 1 and in_first in counted:
             yield 1, home
         elif version == 2:
-            yield from ((2, place) for place in places_of(home) if _counts(place, in_second))
+            yield from ((2, place) for place in creatable_places(home) if _counts(place, in_second))
 
 
-def places_of(own: str) -> list[str]:
+def creatable_places(own: str) -> list[str]:
     """Return where version 2 lets this process's groups be made: in its own, or beside it.
 
     A group that holds processes gives no share to groups below, unless it is the kernel's first. Beside is another's to

@@ -26,8 +26,8 @@ def confine(plan: dict[str, Any], layers: Collection[str], keeper: int) -> None:
     if "mount" in layers:
         mounts.enter(plan["steps"], plan["scratch"], plan["known"], own_proc="proc" in layers)
         _recognise(*plan["project"])
-    capabilities.leave_keyring()
-    capabilities.forbid_core_dumps()
+    capabilities.join_empty_keyring()
+    capabilities.disable_core_dumps()
     give_up(plan, layers)
     if "seccomp" in layers:
         seccomp.install(program(plan, layers, (os.getpid(),) if "pid" in layers else (os.getpid(), keeper)))
@@ -35,7 +35,7 @@ def confine(plan: dict[str, Any], layers: Collection[str], keeper: int) -> None:
 
 def give_up(plan: dict[str, Any], layers: Collection[str]) -> None:
     """Give up, in the tree that is there now, every right that is not for commands."""
-    capabilities.gain_nothing()
+    capabilities.set_no_new_privs()
     if "landlock" in layers:
         # After the last mount: a rule binds to what lies there when it is made.
         rules = plan["rules"] if "mount" in layers else plan["rules_without_mounts"]

@@ -6,7 +6,7 @@ import os
 import stat
 from _struct import pack
 
-from corral.containment.kernel.syscalls import open_known, syscall
+from corral.containment.kernel.syscalls import open_verified, syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def confine(
 
 def _allow(ruleset: int, path: str, rights: int, known: Mapping[str, Sequence[int]] | None) -> None:
     # In a tree that bubblewrap has made, its filter refuses openat2 already.
-    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC) if known is None else open_known(path, known)
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC) if known is None else open_verified(path, known)
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             rights &= _OF_FILES

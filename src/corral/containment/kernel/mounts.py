@@ -11,7 +11,7 @@ import stat
 from _struct import pack
 from errno import EEXIST
 
-from corral.containment.kernel.syscalls import call, open_known, syscall
+from corral.containment.kernel.syscalls import call, open_verified, syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _enter_memory(stage: str, known: Mapping[str, Sequence[int]]) -> None:
         syscall("fsconfig", context, _FSCONFIG_SET_STRING, key, value, 0)
     syscall("fsconfig", context, _FSCONFIG_CMD_CREATE, None, None, 0)
     mount = syscall("fsmount", context, _FSMOUNT_CLOEXEC, _CLEAN)
-    place = open_known(stage, known)
+    place = open_verified(stage, known)
     _move(mount, place)
     os.fchdir(mount)
     for descriptor in (context, mount, place):
@@ -101,7 +101,7 @@ def _clones(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> dict[s
 
 def _clone_outside(source: str, how: str, known: Mapping[str, Sequence[int]]) -> int:
     # Opened first, because open_tree itself follows links on the way.
-    opened = open_known(source, known)
+    opened = open_verified(source, known)
     flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
     clone = syscall("open_tree", opened, b"", flags)
     os.close(opened)

@@ -30,7 +30,7 @@ def unshare(*names: str) -> None:
         call("unshare", flags)
 
 
-def write_all_ids(pid: int) -> None:
+def map_all_ids(pid: int) -> None:
     """Map every id of this user namespace to itself in that of a process, which must be a child namespace."""
     for name in ("uid_map", "gid_map"):
         with open(f"/proc/self/{name}", "rb", buffering=0) as file:
@@ -39,7 +39,7 @@ def write_all_ids(pid: int) -> None:
         _write(f"/proc/{pid}/{name}", lines)
 
 
-def write_own_id(uid: int, gid: int) -> None:
+def map_own_id(uid: int, gid: int) -> None:
     """Map one user and one group to themselves in the user namespace just entered."""
     _write("/proc/self/setgroups", b"deny")
     _write("/proc/self/uid_map", b"%d %d 1\n" % (uid, uid))

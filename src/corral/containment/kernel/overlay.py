@@ -74,7 +74,7 @@ class Overlays:
         return f"{place}/{MERGED}", *self._roots[place]
 
 
-def steps_over(steps: Iterable[Step], project: str, source: str) -> list[Step]:
+def replace_project_source(steps: Iterable[Step], project: str, source: str) -> list[Step]:
     """Return a tree's steps with something else in the project's place, and nothing besides that commands could change for good."""
     return [_over(step, project, source) for step in steps]
 

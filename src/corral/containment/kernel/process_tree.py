@@ -21,7 +21,7 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Make every descendant whose parent dies a child of this process."""
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -36,12 +36,12 @@ def show() -> None:
     prctl(_PR_SET_DUMPABLE, 1)
 
 
-def signal_when_parent_dies(number: int) -> None:
+def set_parent_death_signal(number: int) -> None:
     """Ask for a signal when the parent dies. The kernel means the thread that forked: the parent must have no other."""
     prctl(_PR_SET_PDEATHSIG, number)
 
 
-def interrupt_nobody() -> None:
+def use_batch_scheduling() -> None:
     """Have this process and all it starts wait for their turn when they are woken, as batch jobs do."""
     # A warden is woken while its command starts, and would stop it for that. Another policy than the usual is the owner's word.
     if os.sched_getscheduler(0) == os.SCHED_OTHER:
@@ -126,7 +126,7 @@ def is_stopped(pid: int) -> bool:
     return _state_and_parent(pid)[0] == b"T"
 
 
-def kill_below(pid: int) -> int:
+def kill_descendants_of(pid: int) -> int:
     """Send SIGKILL to every living descendant of another process in one pass; return how many there were."""
     living = [child for child in descendants(pid) if _state_and_parent(child)[0] not in b"ZX"]
     for child in living:
@@ -151,7 +151,7 @@ def kill_namespace(*, listed: bool) -> set[int]:
     return living
 
 
-def end_descendants(seconds: float) -> None:
+def kill_and_reap_descendants(seconds: float) -> None:
     """Kill and collect until nobody is left, or for so long."""
     give_up_at = monotonic() + seconds
     while monotonic() < give_up_at:

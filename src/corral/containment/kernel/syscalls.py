@@ -78,7 +78,7 @@ def prctl(option: int, value: int = 0, third: int = 0) -> int:
     return call("prctl", option, value, third, 0, 0)
 
 
-def open_known(path: str, known: Mapping[str, Sequence[int]]) -> int:
+def open_verified(path: str, known: Mapping[str, Sequence[int]]) -> int:
     """Open a path as a reference, without following any link in it. `known` has the device and inode that some must have."""
     how = pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS)
     try:

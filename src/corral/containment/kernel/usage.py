@@ -97,7 +97,7 @@ class Meter:
             return 0
         threads = sum(int(fields[_THREADS]) for pid in pids if (fields := _stat(pid)))
         if self.counts_by_user:
-            return protocol.AS_MANY_PROCESSES_AS_MAY_BE if threads >= self.limits["processes"] else 0
+            return protocol.PROCESS_LIMIT_REACHED if threads >= self.limits["processes"] else 0
         return protocol.TOO_MANY_PROCESSES if self._exceeds("processes", threads) else 0
 
     def _cpu(self, pids: list[int], collected: float, *, is_first: bool) -> float:

@@ -10,8 +10,14 @@ from _thread import allocate_lock
 
 from corral.containment import protocol
 from corral.containment.network.proxy import HOST, PORT
-from corral.containment.network.proxy.connection_log import OTHERS, REFUSED, Journal, folded, new
-from corral.containment.violations.visibility import granted
+from corral.containment.network.proxy.connection_log import (
+    OMITTED,
+    REFUSED,
+    ConnectionLog,
+    create_log_file,
+    merge_entries,
+)
+from corral.containment.violations.visibility import grantable_violation
 from corral.model.call import Connection, Violation
 from corral.model.errors import ContainmentError
 
@@ -19,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.containment.network.proxy.connection_log import Entry
+    from corral.containment.network.proxy.connection_log import LogEntry
     from corral.policy.config import SandboxConfig
 
 MAX_KEPT = 10_000  # connections of commands that still run, before those that are alike become one
@@ -53,14 +59,14 @@ def variables() -> dict[str, str]:
     return {**_VARIABLES, **{name.lower(): value for name, value in _VARIABLES.items()}, **_TOOLS}
 
 
-class Traffic:
+class ProxyClient:
     """What goes through one sandbox's proxy."""
 
     def __init__(self, config: SandboxConfig) -> None:
         self._config = config
         self._descriptor = -1
-        self._journal: Journal | None = None
-        self._seen: list[Entry] = []
+        self._journal: ConnectionLog | None = None
+        self._seen: list[LogEntry] = []
         self._lock = allocate_lock()
         self._used_in = os.getpid()
 
@@ -73,8 +79,8 @@ class Traffic:
             # A fork: what is in the file is for the process that it was forked from, of which a thread may hold the lock.
             self._used_in, self._seen, self._lock = os.getpid(), [], allocate_lock()
         self.close()
-        self._descriptor = new()
-        self._journal = Journal(self._descriptor)
+        self._descriptor = create_log_file()
+        self._journal = ConnectionLog(self._descriptor)
         return settings, os.dup(self._descriptor)
 
     def close(self) -> None:
@@ -106,9 +112,9 @@ class Traffic:
         with self._lock:
             if self._journal is not None:
                 seen = self._seen + self._journal.take()
-                self._seen = seen if len(seen) <= MAX_KEPT else folded(seen, MAX_KEPT // 2)
+                self._seen = seen if len(seen) <= MAX_KEPT else merge_entries(seen, MAX_KEPT // 2)
 
-    def _since(self, began_at: float) -> list[Entry]:
+    def _since(self, began_at: float) -> list[LogEntry]:
         self._drain()
         # Clocks of the two processes are one, but it is written with six digits.
         return [entry for entry in self._seen if entry.at >= began_at - 0.000_001]
@@ -117,23 +123,23 @@ class Traffic:
         """Return what was connected to since then, or asked for, each kind once."""
         return tuple(
             Connection(entry.target, entry.outcome, entry.address, entry.detail, entry.grant, entry.count)
-            for entry in folded(self._since(began_at), MAX_TOLD)
+            for entry in merge_entries(self._since(began_at), MAX_TOLD)
         )
 
     def violations(self, began_at: float) -> tuple[Violation, ...]:
         """Return what was refused since then, with the grant that would allow it."""
         refused = [entry for entry in self._since(began_at) if entry.outcome == REFUSED]
-        return tuple(_violation(entry) for entry in folded(refused, MAX_VIOLATIONS))
+        return tuple(_violation(entry) for entry in merge_entries(refused, MAX_VIOLATIONS))
 
 
-def _violation(entry: Entry) -> Violation:
+def _violation(entry: LogEntry) -> Violation:
     instead = "Use what is in the project, or a destination that is granted"
-    if entry.detail == OTHERS:
+    if entry.detail == OMITTED:
         return Violation("network", "", f"{entry.count} others were refused", f"{instead}.")
     if not entry.grant:
         return Violation("network", entry.target, entry.detail, f"{instead}.")
     grant = entry.grant if entry.grant.startswith("limits.") else f'containment.network = ["{entry.grant}"]'
-    return granted("network", entry.target, entry.detail, instead, grant, inferred=False)
+    return grantable_violation("network", entry.target, entry.detail, instead, grant, inferred=False)
 
 
 def _expanded(text: str, environ: Mapping[str, str]) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BACKLOG = 1024  # clients that come while the proxy starts, or all at once
 
 
-class Outlet:
+class ProxyProcess:
     """The proxy's process, as its keeper knows it."""
 
     def __init__(self, descriptors: Sequence[int]) -> None:
@@ -36,10 +36,10 @@ class Outlet:
 
     def listen(self) -> None:
         """Give the proxy a listening socket of the network that this process is in."""
-        hand_over(self.way)
+        send_listener(self.way)
 
 
-def hand_over(way: socket) -> None:
+def send_listener(way: socket) -> None:
     """Listen on this network's loopback, and let the proxy at the other end of the way accept."""
     listener = socket(AF_INET, SOCK_STREAM)
     try:
@@ -53,7 +53,7 @@ def hand_over(way: socket) -> None:
 
 def _become(way: int, settings: int, book: int, keeper: int) -> None:
     try:
-        process_tree.signal_when_parent_dies(9)
+        process_tree.set_parent_death_signal(9)
         if os.getppid() == keeper:
             from corral.containment.network.proxy.listener import run  # noqa: PLC0415  only this process needs it
 

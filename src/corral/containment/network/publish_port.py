@@ -14,9 +14,9 @@ from time import sleep
 
 from corral.containment.backend import UnusableError
 from corral.containment.kernel import capabilities, landlock, process_tree
-from corral.containment.kernel.enforce_limits import close_all_but
+from corral.containment.kernel.limit_monitor import close_all_but
 from corral.containment.network.proxy import PORT
-from corral.containment.network.proxy.relay import Budget, Flow, relay
+from corral.containment.network.proxy.relay import ByteBudget, Flow, relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ PAUSE_SECONDS = 0.05
 STACK_BYTES = 256 * 1024
 
 
-class Inlet:
+class PortPublisher:
     """The process that accepts, as its keeper knows it."""
 
     def __init__(self, ports: Sequence[int]) -> None:
@@ -59,8 +59,8 @@ class Inlet:
 def _run(listeners: Sequence[socket], keeper: int) -> NoReturn:
     try:
         close_all_but(*(listener.fileno() for listener in listeners))
-        process_tree.signal_when_parent_dies(9)
-        capabilities.gain_nothing()
+        process_tree.set_parent_death_signal(9)
+        capabilities.set_no_new_privs()
         capabilities.drop(())
         if landlock.version():
             # No file at all, not even its own in /proc: whatever is left to load has been.
@@ -96,7 +96,7 @@ def _hand_on(client: socket, port: int) -> None:
         with client, socket(AF_INET, SOCK_STREAM) as server:
             server.settimeout(CONNECT_SECONDS)
             server.connect((HOST, port))
-            relay((Flow(client, server, Budget(None)), Flow(server, client, Budget(None))))
+            relay((Flow(client, server, ByteBudget(None)), Flow(server, client, ByteBudget(None))))
     except OSError:
         # Nobody listens inside, or one of the two has hung up.
         return

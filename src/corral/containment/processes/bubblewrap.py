@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from typing import Any, NoReturn
 
-    from corral.containment.kernel.enforce_limits import Bounds
+    from corral.containment.kernel.limit_monitor import LimitMonitor
 
 OLDEST = (0, 8, 0)  # that the tests have run with
 _PLACES = (
@@ -106,7 +106,7 @@ class Bubblewrap:
         ours: socket,
         lives: int,
         layers: frozenset[str],
-        bounds: Bounds,
+        bounds: LimitMonitor,
         *,
         facts: dict[str, Any],
         count: Callable[[int], None],
@@ -160,8 +160,8 @@ class Bubblewrap:
         try:
             os.read(wait, 1)
             # Inherited by all that follows; inside, the filter refuses the first.
-            capabilities.leave_keyring()
-            capabilities.forbid_core_dumps()
+            capabilities.join_empty_keyring()
+            capabilities.disable_core_dumps()
             high = {number: fcntl(given, F_DUPFD_CLOEXEC, _FIRST_FREE) for number, given in passed.items()}
             for number, descriptor in high.items():
                 os.dup2(descriptor, number)
@@ -204,7 +204,7 @@ def _run(argv: tuple[str, ...], *, nested: bool = False) -> tuple[int, str]:
             if nested:
                 uid, gid = os.geteuid(), os.getegid()
                 namespaces.unshare("user")
-                namespaces.write_own_id(uid, gid)
+                namespaces.map_own_id(uid, gid)
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.execve(argv[0], argv, {})  # noqa: S606  found in the system's directories

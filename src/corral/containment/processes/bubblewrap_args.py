@@ -10,8 +10,8 @@ import os
 import stat
 
 from corral.containment.backend import UnusableError
-from corral.containment.filesystem.credential_masks import matches
-from corral.containment.kernel.syscalls import open_known
+from corral.containment.filesystem.credential_masks import matching_paths
+from corral.containment.kernel.syscalls import open_verified
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def expected(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> list[
     for what, target, source, how in steps:
         if what == "bind" and how != "node" and target not in covered and not _inside(target, _DEVICES):
             try:
-                opened = open_known(source, known)
+                opened = open_verified(source, known)
             except FileNotFoundError:
                 # The tool says so itself, where it is needed.
                 continue
@@ -80,7 +80,7 @@ def prepare(steps: Sequence[Step], scratch: str, known: Mapping[str, Sequence[in
 def _made_directory(path: str, scratch: str, known: Mapping[str, Sequence[int]], mode: int = 0o777) -> int:
     """Open a directory in scratch, from the nearest one whose inode is known, and make what is missing on the way."""
     base = max((top for top in (scratch, *known) if _inside(path, top)), key=len)
-    at = open_known(base, known)
+    at = open_verified(base, known)
     for name in path[len(base) :].strip("/").split("/") if path != base else ():
         above = at
         try:
@@ -169,7 +169,7 @@ class _Tree:
         if what == "mask":
             return self.mask(target, place)
         if what == "hide":
-            found = matches(target)
+            found = matching_paths(target)
             return [word for path in found for word in self.mask(path, self.outside(path))]
         if what in ("pin", "readonly"):
             place = self.source(target)

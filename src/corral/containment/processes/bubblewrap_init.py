@@ -11,8 +11,8 @@ from _socket import socket
 
 from corral.containment import protocol
 from corral.containment.kernel.cgroups import Counter
-from corral.containment.kernel.enforce_limits import Bounds, close_all_but
-from corral.containment.network.proxy_process import hand_over
+from corral.containment.kernel.limit_monitor import LimitMonitor, close_all_but
+from corral.containment.network.proxy_process import send_listener
 from corral.containment.processes import warden
 
 SOCK, LIVES, PLAN, METER = 3, 4, 5, 6  # the descriptors that the keeper leaves this program
@@ -35,11 +35,11 @@ def main() -> None:
         plan = protocol.unpack_plan(protocol.read_body(PLAN))
         os.close(PLAN)
         counters = {name: Counter(number, word) for number, name, word in plan["counters"]}
-        bounds = Bounds(counters, plan["limits"], socket(fileno=METER) if plan["is_metered"] else None)
+        bounds = LimitMonitor(counters, plan["limits"], socket(fileno=METER) if plan["is_metered"] else None)
         kept = (SOCK, LIVES, *bounds.descriptors())
         if plan["has_outlet"]:
             # Before it is looked at what holds: it is the tool that made this network, and not for the command to listen first.
-            hand_over(socket(fileno=OUTLET))
+            send_listener(socket(fileno=OUTLET))
         close_all_but(*kept)
         for descriptor in kept:
             os.set_inheritable(descriptor, False)
@@ -66,7 +66,7 @@ def main() -> None:
         os._exit(0)
 
 
-def identities() -> dict[str, str]:
+def namespace_ids() -> dict[str, str]:
     """Return which namespaces this process is in, by layer."""
     return {layer: os.readlink(f"/proc/self/ns/{name}") for layer, name in NAMESPACES.items() if _has(name)}
 
@@ -77,7 +77,7 @@ def _has(name: str) -> bool:
 
 def _lacking(layers: frozenset[str], outside: dict[str, str]) -> list[str]:
     """Return the layers of which there is no sign in this process, by what the host's own looked like."""
-    own = identities()
+    own = namespace_ids()
     found = {layer for layer in NAMESPACES if layer in own and own[layer] != outside.get(layer)}
     found -= {"pid"} if os.getpid() != 1 else set()
     found -= {"mount"} if not os.statvfs("/").f_flag & os.ST_RDONLY else set()

@@ -7,7 +7,7 @@ import os
 from stat import S_IMODE
 
 from corral.containment.filesystem import scratch
-from corral.containment.filesystem.dir_index import NEVER, settled
+from corral.containment.filesystem.directory_tracker import NO_CTIME, comparable_ctime
 from corral.containment.kernel.syscalls import libc
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ _buffer = (ctypes.c_int * 64)()
 _shmctl, _msgctl, _semctl = libc.shmctl, libc.msgctl, libc.semctl
 
 
-class Leftovers:
+class IpcObjects:
     """What commands of this namespace may leave; `shared_memory` is a descriptor of its directory."""
 
     def __init__(self, shared_memory: int) -> None:
@@ -32,7 +32,7 @@ class Leftovers:
         # A project or grant that lies there is mounted there, and is nobody's leftover.
         self._kept = os.listdir(shared_memory)
         self._mode = os.fstat(shared_memory).st_mode
-        self._changed = NEVER
+        self._changed = NO_CTIME
 
     def clear(self) -> None:
         """Remove all of it."""
@@ -53,7 +53,7 @@ class Leftovers:
             if name.startswith("user."):
                 os.removexattr(self._shared_memory, name)
         self._remove_files()
-        self._changed = settled(os.fstat(self._shared_memory).st_ctime_ns)
+        self._changed = comparable_ctime(os.fstat(self._shared_memory).st_ctime_ns)
 
     def _remove_files(self) -> None:
         moved = 0

@@ -13,15 +13,15 @@ from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 from errno import EIO, ELOOP, EOPNOTSUPP
 from time import monotonic, sleep
 
-from corral._lib.cgroup_paths import own_memory_bound
+from corral._lib.own_cgroups import own_memory_limit
 from corral.containment import backend, layers, protocol
 from corral.containment.filesystem import persistent_scratch, scratch
 from corral.containment.kernel import cgroups, namespaces, overlay, process_tree
-from corral.containment.kernel.enforce_limits import Bounds, close_all_but
+from corral.containment.kernel.limit_monitor import LimitMonitor, close_all_but
 from corral.containment.kernel.limits import rlimits
 from corral.containment.kernel.usage import Meter, is_needed
 from corral.containment.processes import warden
-from corral.containment.processes.bubblewrap_init import identities
+from corral.containment.processes.bubblewrap_init import namespace_ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from corral.containment.backend import Start
-    from corral.containment.network.proxy_process import Outlet
-    from corral.containment.network.publish_port import Inlet
+    from corral.containment.network.proxy_process import ProxyProcess
+    from corral.containment.network.publish_port import PortPublisher
     from corral.containment.processes.bubblewrap import Bubblewrap
 
 CTL, HOST = 3, 4  # the descriptors the host leaves this program
@@ -47,8 +47,8 @@ def main() -> None:
     os.chdir("/")
     if not os.path.exists("/proc/self/stat"):
         raise FileNotFoundError("/proc is not mounted; without it what a command leaves behind cannot be found")
-    process_tree.adopt_orphans()
-    process_tree.interrupt_nobody()
+    process_tree.become_subreaper()
+    process_tree.use_batch_scheduling()
     ctl = socket(fileno=CTL)
     _, (descriptor, *lent) = protocol.receive(ctl)
     plan = {"limits": {}, "places": ()} | protocol.unpack_plan(protocol.read_body(descriptor))
@@ -91,20 +91,20 @@ def _give_back(plan: dict[str, Any]) -> None:
         scratch.remove(plan["scratch"])
 
 
-def _outlet(lent: list[int]) -> Outlet:
-    from corral.containment.network.proxy_process import Outlet  # noqa: PLC0415  few need it, and all would wait for it
+def _outlet(lent: list[int]) -> ProxyProcess:
+    from corral.containment.network.proxy_process import ProxyProcess  # noqa: PLC0415  few need it, and all would wait for it
 
-    return Outlet(lent)
+    return ProxyProcess(lent)
 
 
-def _inlet(ports: list[int]) -> Inlet:
-    from corral.containment.network.publish_port import Inlet  # noqa: PLC0415  as above
+def _inlet(ports: list[int]) -> PortPublisher:
+    from corral.containment.network.publish_port import PortPublisher  # noqa: PLC0415  as above
 
-    return Inlet(ports)
+    return PortPublisher(ports)
 
 
 def _enter(
-    ctl: socket, plan: dict[str, Any], outlet: Outlet | None = None, inlet: Inlet | None = None
+    ctl: socket, plan: dict[str, Any], outlet: ProxyProcess | None = None, inlet: PortPublisher | None = None
 ) -> tuple[str, str, tuple[str, ...]]:
     """Enter the namespaces that all wardens share; return backend, enforcement and what is missing."""
     wanted = plan["layers"]
@@ -113,9 +113,9 @@ def _enter(
         _choose_bounds(plan, trial.places(), own_pids=False)
         return "none", "none", ()
     if plan["scratch_lasts"]:
-        plan["held_scratch"] = persistent_scratch.hold(plan["scratch"])
+        plan["held_scratch"] = persistent_scratch.acquire(plan["scratch"])
     plan["known"] = scratch.make(plan["scratch"], plan["home_files"])
-    plan["outside"] = identities()
+    plan["outside"] = namespace_ids()
     available = layers.probe(plan["scratch"])
     held = _choose_backend(plan, available)
     _choose_bounds(plan, trial.places(), own_pids="pid" in held)
@@ -130,7 +130,7 @@ def _enter(
         namespaces.unshare("user")
         plan["full_map"] = plan["full_map"] and _ask_for_all_ids(ctl)
         if not plan["full_map"]:
-            namespaces.write_own_id(uid, gid)
+            namespaces.map_own_id(uid, gid)
     if "net" in wanted and "net" not in missing:
         namespaces.unshare("net")
         namespaces.raise_loopback()
@@ -179,7 +179,7 @@ def _choose_bounds(plan: dict[str, Any], groups: dict[str, cgroups.Place], *, ow
     plan["rlimits"] = rlimits(plan)
     plan["is_metered"] = is_needed(plan)
     if isinstance(bounds.get("memory_bytes"), float):
-        bounds["memory_bytes"] = int(bounds["memory_bytes"] * own_memory_bound())
+        bounds["memory_bytes"] = int(bounds["memory_bytes"] * own_memory_limit())
 
 
 def _ask_for_all_ids(ctl: socket) -> bool:
@@ -196,7 +196,7 @@ class _Keeper:
         plan: dict[str, Any],
         status: tuple[str, str, tuple[str, ...]],
         helpers: list[int],
-        outlet: Outlet | None = None,
+        outlet: ProxyProcess | None = None,
     ) -> None:
         self.helpers = helpers  # children that are no command's
         self.outlet = outlet
@@ -231,15 +231,15 @@ class _Keeper:
                     return False
                 if message[0] == protocol.NEW:
                     self.make_warden(os.fsdecode(message[1:]))
-                elif message[0] in (protocol.LAY, protocol.LIFT):
+                elif message[0] in (protocol.MOUNT_OVERLAY, protocol.UNMOUNT_OVERLAY):
                     number = self.change_overlay(message[0], os.fsdecode(message[1:]))
                     protocol.send(self.ctl, protocol.COUNT.pack(message[0], number))
                 elif message[0] == protocol.SWEEP:
                     killed = self.sweep(protocol.unpack_count(message, protocol.SWEEP))
                     protocol.send(self.ctl, protocol.COUNT.pack(protocol.SWEEP, killed))
-                elif message[0] == protocol.HITS:
-                    hits = self.hits.pop(protocol.unpack_count(message, protocol.HITS), 0)
-                    protocol.send(self.ctl, protocol.COUNT.pack(protocol.HITS, hits))
+                elif message[0] == protocol.LIMIT_HITS:
+                    hits = self.hits.pop(protocol.unpack_count(message, protocol.LIMIT_HITS), 0)
+                    protocol.send(self.ctl, protocol.COUNT.pack(protocol.LIMIT_HITS, hits))
             elif descriptor in self.meters:
                 self.measure(descriptor)
             elif descriptor in self.wardens:
@@ -266,7 +266,7 @@ class _Keeper:
         if "mount" not in self.layers:
             return EOPNOTSUPP
         try:
-            self.overlays.lay(place) if what == protocol.LAY else self.overlays.lift(place)
+            self.overlays.lay(place) if what == protocol.MOUNT_OVERLAY else self.overlays.lift(place)
         except OSError as error:
             return error.errno or EIO
         return 0
@@ -280,7 +280,7 @@ class _Keeper:
         path = self.plan["project"][0]
         source, *known = self.overlays.root_of(place)
         return self.plan | {
-            "steps": overlay.steps_over(self.plan["steps"], path, source),
+            "steps": overlay.replace_project_source(self.plan["steps"], path, source),
             "project": (path, *known),
             "places": (*self.plan["places"], place),
             "idle_seconds": 0.0,
@@ -319,7 +319,7 @@ class _Keeper:
     def start_bounded(self, ours: socket, group: cgroups.Group | None, plan: dict[str, Any]) -> tuple[int, int, int]:
         """Start a warden in its group, and answer its questions from now on."""
         meter, asks = socketpair(AF_UNIX, SOCK_SEQPACKET) if self.plan["is_metered"] else (None, None)
-        bounds = Bounds(group.counters() if group else {}, self.plan["limits"], asks)
+        bounds = LimitMonitor(group.counters() if group else {}, self.plan["limits"], asks)
         try:
             pid, pidfd, child = self.start(ours, bounds, group, plan)
         finally:
@@ -332,7 +332,7 @@ class _Keeper:
         return pid, pidfd, child
 
     def fork(
-        self, ours: socket, bounds: Bounds, group: cgroups.Group | None, plan: dict[str, Any]
+        self, ours: socket, bounds: LimitMonitor, group: cgroups.Group | None, plan: dict[str, Any]
     ) -> tuple[int, int, int]:
         """Fork a warden, and let it begin when it is this process's child and in its group."""
         bounds.wait, go = os.pipe()
@@ -374,7 +374,7 @@ class _Keeper:
         return number, descriptors[0]
 
     def start_by_tool(
-        self, tool: Bubblewrap, ours: socket, bounds: Bounds, group: cgroups.Group | None, plan: dict[str, Any]
+        self, tool: Bubblewrap, ours: socket, bounds: LimitMonitor, group: cgroups.Group | None, plan: dict[str, Any]
     ) -> tuple[int, int, int]:
         """Let bubblewrap start a warden."""
 
@@ -398,7 +398,7 @@ class _Keeper:
         """Return the way to the proxy for a warden that the tool gives a network of its own, else -1."""
         return self.outlet.way.fileno() if self.outlet and not self.plan["nested"] else -1
 
-    def run_warden(self, ours: socket, keeper: int, bounds: Bounds, plan: dict[str, Any]) -> NoReturn:
+    def run_warden(self, ours: socket, keeper: int, bounds: LimitMonitor, plan: dict[str, Any]) -> NoReturn:
         """Be a warden, and end as one: nothing of the keeper's stack may run on in a fork."""
         try:
             close_all_but(ours.fileno(), self.ours_lives, *bounds.descriptors())
@@ -472,7 +472,7 @@ class _Keeper:
         """End every warden and everything below."""
         for pidfd in self.wardens:
             process_tree.kill(pidfd)
-        process_tree.end_descendants(SWEEP_SECONDS)
+        process_tree.kill_and_reap_descendants(SWEEP_SECONDS)
         for group in self.groups.values():
             group.remove()
         _give_back(self.plan)
@@ -485,7 +485,7 @@ def _step_between(tell: socket, run: Callable[[], NoReturn], *, own_user: bool) 
             uid, gid = os.geteuid(), os.getegid()
             process_tree.show()
             namespaces.unshare("user")
-            namespaces.write_own_id(uid, gid)
+            namespaces.map_own_id(uid, gid)
         namespaces.unshare("pid")
         pid = os.fork()
         if pid == 0:

@@ -45,7 +45,7 @@ _FAILURE_BYTES = 64
 _fork_exec: Callable[..., int] = fork_exec
 
 
-class Starter:
+class CommandStarter:
     """Starts the commands of one warden, which blocks what it waits for and lets a command have nothing blocked."""
 
     def __init__(self) -> None:

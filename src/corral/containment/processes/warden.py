@@ -26,18 +26,18 @@ from time import monotonic, sleep
 from corral.containment import protocol
 from corral.containment.kernel import limits, process_tree
 from corral.containment.kernel.confine import confine
-from corral.containment.kernel.enforce_limits import OomScore
+from corral.containment.kernel.limit_monitor import OomScore
 from corral.containment.kernel.syscalls import libc
-from corral.containment.processes.held_output import HOLD_SECONDS, LOOK_SECONDS, Pipes
-from corral.containment.processes.ipc_cleanup import Leftovers
-from corral.containment.processes.spawn_command import AWAITED, Starter, set_rlimits, set_up_terminal
+from corral.containment.processes.ipc_cleanup import IpcObjects
+from corral.containment.processes.output_pipes import HOLD_SECONDS, LOOK_SECONDS, OutputPipes
+from corral.containment.processes.spawn_command import AWAITED, CommandStarter, set_rlimits, set_up_terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
     from typing import Any, NoReturn
 
-    from corral.containment.kernel.enforce_limits import Bounds
+    from corral.containment.kernel.limit_monitor import LimitMonitor
 
 SETTLE_SECONDS = 0.02  # what a background child that has closed its output has to end by itself
 KILL_PASS_SECONDS = 0.01  # between two passes: a process that forks faster than one pass loses to the next
@@ -68,7 +68,7 @@ def serve(
     sock: socket,
     plan: dict[str, Any],
     layers: frozenset[str],
-    bounds: Bounds,
+    bounds: LimitMonitor,
     *,
     status: tuple[str, str, tuple[str, ...]],
     keeper: int,
@@ -80,13 +80,13 @@ def serve(
     if owns_pids and os.getsid(0) != os.getpid():
         # Its commands are groups of this session, not of the keeper's.
         os.setsid()
-    process_tree.adopt_orphans()
+    process_tree.become_subreaper()
     signal(SIGINT, SIG_DFL)
     # The first process of a pid namespace gets no signal from inside that it has not asked for; the host sends SIGKILL.
     signal(SIGTERM, SIG_DFL if owns_pids else _hang_up)
-    starter = Starter()
+    starter = CommandStarter()
     try:
-        process_tree.signal_when_parent_dies(SIGKILL if owns_pids else SIGTERM)
+        process_tree.set_parent_death_signal(SIGKILL if owns_pids else SIGTERM)
         if _is_at_end(keeper_lives):
             return
         os.close(keeper_lives)
@@ -110,7 +110,7 @@ def serve(
     finally:
         if not owns_pids:
             signal(SIGTERM, SIG_IGN)
-            process_tree.end_descendants(KILL_SECONDS)
+            process_tree.kill_and_reap_descendants(KILL_SECONDS)
 
 
 def _is_at_end(pipe: int) -> bool:
@@ -121,7 +121,7 @@ def _is_at_end(pipe: int) -> bool:
 
 class _Warden:
     def __init__(
-        self, sock: socket, starter: Starter, layers: frozenset[str], bounds: Bounds, oom_score: OomScore
+        self, sock: socket, starter: CommandStarter, layers: frozenset[str], bounds: LimitMonitor, oom_score: OomScore
     ) -> None:
         self.sock = sock
         self.bounds = bounds
@@ -134,12 +134,12 @@ class _Warden:
         self.block = self.body = b""
         self.env: list[bytes] = []
         self.words: tuple[bytes, bytes, list[bytes]] = (b"", b"", [])
-        self.pipes = Pipes()
+        self.pipes = OutputPipes()
         self.null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         self.shared_memory = -1
         if {"mount", "ipc"} <= layers:
             self.shared_memory = os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: S108
-        self.leftovers = Leftovers(self.shared_memory) if self.shared_memory >= 0 else None
+        self.leftovers = IpcObjects(self.shared_memory) if self.shared_memory >= 0 else None
         self.holds_directory = False
         self.idle_seconds = 0.0  # 0 for ever
 
@@ -167,7 +167,7 @@ class _Warden:
         run.answer()
         # Most often the host waits behind this process for the same processor.
         os.sched_yield()
-        if run.request_flags & protocol.HOLDS_OUTPUT:
+        if run.request_flags & protocol.WARDEN_MAKES_PIPES:
             self.pipes.renew()
         self.oom_score.before_a_start()
         if self.leftovers is not None:
@@ -176,7 +176,7 @@ class _Warden:
         if not self.holds_directory:
             self.holds_directory = True
             self.wake_after(HOLD_DIRECTORY_SECONDS)
-        return not run.flags & protocol.SPENT
+        return not run.flags & protocol.UNKILLABLE_LEFT
 
     def _let_go(self) -> None:
         """Let go, after a while without a command, of its directory; after a longer one, of everything."""
@@ -262,7 +262,7 @@ class _Run:
         if self.request_flags & protocol.ON_TERMINAL:
             self._start_on_terminal()
             return
-        pipes = self.warden.pipes if self.request_flags & protocol.HOLDS_OUTPUT else None
+        pipes = self.warden.pipes if self.request_flags & protocol.WARDEN_MAKES_PIPES else None
         try:
             if pipes is not None:
                 pipes.make()
@@ -306,7 +306,7 @@ class _Run:
         while True:
             if give_up_at:
                 if now >= give_up_at:
-                    self.flags |= protocol.SPENT
+                    self.flags |= protocol.UNKILLABLE_LEFT
                     return
                 self._kill()
                 seconds = KILL_PASS_SECONDS
@@ -379,7 +379,7 @@ class _Run:
         memory_bytes, broken = self.warden.bounds.ask(protocol.ASK.pack(self.nonce, *used))
         self.peak_bytes = max(self.peak_bytes, memory_bytes)
         self.flags |= broken
-        return bool(broken & ~protocol.AS_MANY_PROCESSES_AS_MAY_BE)
+        return bool(broken & ~protocol.PROCESS_LIMIT_REACHED)
 
     def _kill(self) -> None:
         if self.warden.owns_pids:

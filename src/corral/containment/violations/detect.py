@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 
-from corral._lib import netnames
-from corral._lib.netnames import Grants
+from corral._lib import network_grants
+from corral._lib.network_grants import Grants
 from corral.containment.violations import error_patterns
-from corral.containment.violations.visibility import Sight, granted
+from corral.containment.violations.visibility import CommandView, grantable_violation
 from corral.model.call import Violation
 from corral.policy.config import Limits
 
@@ -44,7 +44,9 @@ def limit_hit(kind: str, field: str, limits: Limits, *, inferred: bool) -> Viola
     return Violation(kind, detail=f"{name} is {value}{share}", instead=instead, inferred=inferred, grant=name)
 
 
-def infer(said: bytes, cwd: str, view: View, config: SandboxConfig, missing: tuple[str, ...]) -> tuple[Violation, ...]:
+def infer_from_output(
+    said: bytes, cwd: str, view: View, config: SandboxConfig, missing: tuple[str, ...]
+) -> tuple[Violation, ...]:
     """Return what containment stopped, by the messages of the last lines."""
     found: dict[tuple[str, str], Violation] = {}
     for text, (kind, field) in _LIMITS.items():
@@ -55,7 +57,7 @@ def infer(said: bytes, cwd: str, view: View, config: SandboxConfig, missing: tup
     # Most of what programs print on stderr is no refusal, and is not taken apart.
     low = said.lower()
     if any(text in low for text in error_patterns.TRIGGERS):
-        reader = _Reader(Sight(view, config, missing), cwd)
+        reader = _Reader(CommandView(view, config, missing), cwd)
         for line in said.decode("utf-8", "replace").splitlines()[-MAX_LINES:]:
             for violation in reader.read(line[:MAX_LINE_CHARACTERS]):
                 found.setdefault(_told_once(violation), violation)
@@ -77,7 +79,7 @@ def _without_the_vaguer(found: Iterable[Violation]) -> list[Violation]:
 
 
 class _Reader:
-    def __init__(self, sight: Sight, cwd: str) -> None:
+    def __init__(self, sight: CommandView, cwd: str) -> None:
         self.sight = sight
         self.cwd = cwd
 
@@ -108,7 +110,9 @@ class _Reader:
     def _closed(self, call: str) -> Iterator[Violation]:
         why, needs_root = error_patterns.CALLS[call]
         if call == "ptrace" and not self.sight.config.containment.ptrace:
-            yield granted("call", call, why, "Do without a debugger", "containment.ptrace = true", inferred=True)
+            yield grantable_violation(
+                "call", call, why, "Do without a debugger", "containment.ptrace = true", inferred=True
+            )
         elif not needs_root or os.geteuid() == 0:
             yield Violation("call", call, why, _NEVER, inferred=True)
 
@@ -133,7 +137,7 @@ class _Reader:
         if error_patterns.READ_ONLY.search(line) and not any(word.startswith("/") for word in words):
             # As tar says it of a member, and perl of nothing: the kernel has refused, and nobody says where.
             detail, instead = "something that is read-only for commands", "Write inside the project or /tmp"
-            yield granted("write-outside", "", detail, instead, "containment.write", inferred=True)
+            yield grantable_violation("write-outside", "", detail, instead, "containment.write", inferred=True)
 
     def _places(self, word: str) -> Iterator[str]:
         """Return where a word of a message can lie: programs name files from their own directory, git from the project's."""
@@ -160,16 +164,16 @@ def unreachable(host: str, config: SandboxConfig, *, inferred: bool) -> Violatio
         )
         if _is_granted(host, config):
             return Violation("network", host, detail, f"{instead}.", inferred=inferred)
-        return granted("network", host, detail, instead, "containment.network", inferred=inferred)
+        return grantable_violation("network", host, detail, instead, "containment.network", inferred=inferred)
     instead = "Use what is in the project or on the sandbox's own loopback"
-    return granted("network", host, detail, instead, "containment.network = 'on'", inferred=inferred)
+    return grantable_violation("network", host, detail, instead, "containment.network = 'on'", inferred=inferred)
 
 
 def _is_granted(text: str, config: SandboxConfig) -> bool:
     name, _, number = text.rpartition(":") if text.count(":") == 1 else (text, "", "")
     try:
-        port = netnames.port(number) if number else None
-        return Grants(config.containment.destinations).covers(netnames.host(name), port)
+        port = network_grants.parse_port(number) if number else None
+        return Grants(config.containment.destinations).covers(network_grants.parse_host(name), port)
     except ValueError:
         return False
 
@@ -177,9 +181,9 @@ def _is_granted(text: str, config: SandboxConfig) -> bool:
 _WRITES = ("fs.write", "fs.make", "fs.remove", "fs.truncate", "fs.refer")
 
 
-def from_kernel(denials: Iterable[Denial], view: View, config: SandboxConfig) -> tuple[Violation, ...]:
+def from_audit_records(denials: Iterable[Denial], view: View, config: SandboxConfig) -> tuple[Violation, ...]:
     """Return violations for what the kernel's audit records name; these are not inferred."""
-    sight = Sight(view, config, ())
+    sight = CommandView(view, config, ())
     found: dict[tuple[str, str], Violation] = {}
     for denial in denials:
         first = denial.blockers[0] if denial.blockers else ""

@@ -10,7 +10,7 @@ from _socket import SO_RCVBUF, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_RAW, SOL_SOCKET
 from _struct import Struct
 from select import POLLIN, poll
 
-from corral._lib.fork_lock import OwnLock
+from corral._lib.fork_lock import ForkSafeLock
 from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
@@ -92,14 +92,14 @@ def _target(fields: Mapping[str, str]) -> str:
     return fields.get("dev", "")
 
 
-class Listener:
+class AuditListener:
     """The kernel's records, by the process that entered the domain which refused."""
 
     def __init__(self, sock: socket) -> None:
         self._sock = sock
         self._poller = poll()
         self._poller.register(sock.fileno(), POLLIN)
-        self._lock = OwnLock()  # two threads may not even poll at once
+        self._lock = ForkSafeLock()  # two threads may not even poll at once
         self._entered: dict[str, int] = {}  # domain to the process that made it
         self._waiting: dict[str, list[Denial]] = {}  # by domain: the record that names its process comes second
         self.kills: list[tuple[float, dict[str, str]]] = []
@@ -193,7 +193,7 @@ def is_enabled(sock: socket) -> bool:
     return False
 
 
-def subscribe() -> Listener | None:
+def open_listener() -> AuditListener | None:
     """Return a listener where it would hear something: audit is on, and this user may read its records."""
     sock = open_socket()
     if sock is None:
@@ -202,4 +202,4 @@ def subscribe() -> Listener | None:
         sock.close()
         return None
     sock.setsockopt(SOL_SOCKET, SO_RCVBUF, _BUFFER_BYTES)
-    return Listener(sock)
+    return AuditListener(sock)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 
-from corral.containment.filesystem.credential_masks import matches
+from corral.containment.filesystem.credential_masks import matching_paths
 from corral.guard.path_zones import inside
 from corral.model.call import Violation
 from corral.model.errors import PolicyError
 from corral.policy import path_grants
-from corral.policy.installation import own_links, own_paths
+from corral.policy.installation import installation_links, installation_paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def _existing(path: str) -> str:
     return path
 
 
-def granted(kind: str, target: str, detail: str, instead: str, grant: str, *, inferred: bool) -> Violation:
+def grantable_violation(kind: str, target: str, detail: str, instead: str, grant: str, *, inferred: bool) -> Violation:
     """Return a violation that a setting of the owner's would allow."""
     return Violation(kind, target, detail, f"{instead}; the owner grants more: {grant}.", inferred, grant)
 
 
-class Sight:
+class CommandView:
     """A command's view, to be asked."""
 
     def __init__(self, view: View, config: SandboxConfig, missing: tuple[str, ...]) -> None:
@@ -93,7 +93,7 @@ class Sight:
 
     def _is_masked(self, path: str) -> bool:
         masks = [step[1] for step in self.view.steps if step[0] == "mask"]
-        masks += [found for pattern in self.view.hidden for found in matches(pattern)]
+        masks += [found for pattern in self.view.hidden for found in matching_paths(pattern)]
         return any(inside(path, mask) for mask in masks)
 
     def absent(self, path: str) -> Violation | None:
@@ -140,9 +140,9 @@ class Sight:
         real = os.path.realpath(place)
         try:
             if to_write:
-                own = (*own_paths(), *own_links())
-                path_grants.refuse_writing(real, self.view.home, self.config.project_root, own)
-            path_grants.refuse_reading(real, self.view.home)
+                own = (*installation_paths(), *installation_links())
+                path_grants.refuse_write_grant(real, self.view.home, self.config.project_root, own)
+            path_grants.refuse_read_grant(real, self.view.home)
         except PolicyError:
             return False
         return real != "/"
@@ -150,7 +150,7 @@ class Sight:
     def _unwritable(self, path: str, *, grantable: bool, inferred: bool) -> Violation:
         if inside(path, self.config.project_root):
             detail, grant = "the project is read-only for commands", "containment.project = 'read-write'"
-            return granted("write-outside", path, detail, "Write to /tmp", grant, inferred=inferred)
+            return grantable_violation("write-outside", path, detail, "Write to /tmp", grant, inferred=inferred)
         place = _existing(path)
         detail, instead = "it is read-only for commands", "Write inside the project or /tmp"
         if not grantable:
@@ -158,14 +158,14 @@ class Sight:
         if not grantable or not self._may_be_granted(place, to_write=True):
             return Violation("write-outside", path, detail, f"{instead}; there is no grant for it.", inferred)
         grant = f"containment.write = [{place!r}]"
-        return granted("write-outside", path, detail, instead, grant, inferred=inferred)
+        return grantable_violation("write-outside", path, detail, instead, grant, inferred=inferred)
 
     def _unseen(self, path: str, detail: str, place: str, *, inferred: bool) -> Violation:
         instead = "Work inside the project"
         if not self._may_be_granted(place, to_write=False):
             return Violation("hidden", path, detail, f"{instead}; there is no grant for it.", inferred)
         grant = f"containment.read = [{place!r}]"
-        return granted("hidden", path, detail, instead, grant, inferred=inferred)
+        return grantable_violation("hidden", path, detail, instead, grant, inferred=inferred)
 
 
 def _is_read_only(path: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import NUMBER
+from corral.guard.shell.expansion import NUMBER_HOLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 
-class Act:
+class Command:
     """One command, and its effects as (key or verb, word, detail)."""
 
     __slots__ = ("cwds", "depth", "effects", "name", "output", "real", "row", "verbs", "words")
@@ -31,7 +31,7 @@ class Act:
         self.effects: list[tuple[str, Word, str]] = []
 
 
-def known_output(acts: list[Act]) -> str | None:
+def known_output(acts: list[Command]) -> str | None:
     """Return what a single command prints, when that is certain; a hole stands for what is not."""
     if len(acts) != 1:
         return None
@@ -42,7 +42,7 @@ def known_output(acts: list[Act]) -> str | None:
     if act.row is not None and words and words[0].text in act.row.get("hooks", ()) and all(w.proven for w in words):
         return ":"  # settings of its own making, which nobody else gets a say in
     if act.name == "nproc" or (act.name == "id" and [w.text for w in words] in (["-u"], ["-g"])):
-        return NUMBER
+        return NUMBER_HOLE
     if act.name in ("which", "command") and words and words[-1].proven and "/" not in words[-1].text:
         named = len(words) == 1 if act.name == "which" else [w.text for w in words[:-1]] == ["-v"]
         return f"{HOLE}/{words[-1].text}" if named else None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from corral.guard.analysis import side_effects
-from corral.guard.analysis.command import Act
-from corral.guard.analysis.option_parser import Reader
+from corral.guard.analysis.command import Command
+from corral.guard.analysis.option_parser import OptionParser
 from corral.guard.analysis.scope import TAINT
 from corral.guard.path_zones import inside, is_secret_variable
 from corral.guard.rules.loader import row as row_of
 from corral.guard.rules.loader import variable as variable_slots
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import NUMBER, Word
+from corral.guard.shell.expansion import NUMBER_HOLE, Word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _BY_NAME = frozenset(
 _GUESS: Row = {"id": "unknown", "style": "guess", "options": {}, "operands": (("reads", "any", "*", "", (), ()),)}
 
 
-def assign(walker: Walker, frame: Frame, act: Act, name: str, value: Value, word: Word) -> None:
+def assign_variable(walker: Walker, frame: Frame, act: Command, name: str, value: Value, word: Word) -> None:
     """Set a variable, and judge the ones that change what later commands mean or load."""
     if value is not None and len(value) > MAX_VALUE:
         value = None
@@ -84,7 +84,9 @@ def assign(walker: Walker, frame: Frame, act: Act, name: str, value: Value, word
         act.effects.append(("code-loaded", word.part(f"{name}={text}"), ""))
     elif kind in ("shell", "code"):
         act.effects.append(("code-option", word.part(f"{name}={text}"), ""))
-    reader = Reader(walker, frame, act, {"id": f"variable-{name}", "style": "none", "options": {}, "operands": ()})
+    reader = OptionParser(
+        walker, frame, act, {"id": f"variable-{name}", "style": "none", "options": {}, "operands": ()}
+    )
     for slot in slots:
         if effect == "loads":
             slot = ("reads", *slot[1:])
@@ -98,16 +100,16 @@ def assign(walker: Walker, frame: Frame, act: Act, name: str, value: Value, word
                 reader.fill(slot, word.part(part))
 
 
-def assign_dynamic(walker: Walker, frame: Frame, act: Act, word: Word) -> None:
+def assign_from_word(walker: Walker, frame: Frame, act: Command, word: Word) -> None:
     """Judge an assignment that a declaration makes of an expanded word."""
     name, equals, value = word.text.partition("=")
     if HOLE in name:
         frame.scope.variables = dict.fromkeys([*frame.scope.variables, HOLE])  # any variable may be set
     elif equals:
-        assign(walker, frame, act, name.rstrip("+"), value if HOLE not in value else None, word.part(value))
+        assign_variable(walker, frame, act, name.rstrip("+"), value if HOLE not in value else None, word.part(value))
 
 
-def judge_words(
+def judge_simple_command(
     walker: Walker,
     frame: Frame,
     words: list[Word],
@@ -116,21 +118,21 @@ def judge_words(
     whole: Word,
 ) -> None:
     """Record one simple command: its assignments, its redirects, and what its words do."""
-    act = Act("", words or [whole], frame.depth, frame.scope.cwds)
+    act = Command("", words or [whole], frame.depth, frame.scope.cwds)
     act.effects += [(verb, word, "") for verb, word in targets]
     walker.acts.append(act)
     if not words:
         for name, value, word in assignments:
-            assign(walker, frame, act, name, value, word)
+            assign_variable(walker, frame, act, name, value, word)
         return
     if frame.stdin is not None and len(words) == 1 and words[0].text == "cat" and not targets:
         act.output = frame.stdin  # `cat <<E` prints what it is given
     saved: dict[str, Any] = {}
     for name, value, word in assignments:
         saved.setdefault(name, frame.scope.variables.get(name, saved))
-        assign(walker, frame, act, name, value, word)
+        assign_variable(walker, frame, act, name, value, word)
     before = frame.scope.cwds
-    command(walker, frame, words, act, direct=True)
+    judge_command(walker, frame, words, act, direct=True)
     if targets and before is not None and frame.scope.cwds != before:
         frame.scope.unmoved = before  # a redirect that fails keeps `cd` from running
     for name, value in saved.items():  # a prefix lasts for its command only
@@ -140,15 +142,17 @@ def judge_words(
             frame.scope.variables[name] = value
 
 
-def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = None, *, direct: bool = False) -> None:
+def judge_command(
+    walker: Walker, frame: Frame, words: list[Word], act: Command | None = None, *, direct: bool = False
+) -> None:
     """Judge a command given as words, however it came about."""
     if act is None:
-        act = Act("", words, frame.depth, frame.scope.cwds)
+        act = Command("", words, frame.depth, frame.scope.cwds)
         walker.acts.append(act)
     first = words[0]
     if not first.proven:
         base = first.text.rpartition("/")[2]
-        if first.glob or not base or HOLE in base or NUMBER in base:
+        if first.glob or not base or HOLE in base or NUMBER_HOLE in base:
             act.effects.append(("name-unproven", first, ""))
             return
         # The directory is unknown, the name is not: "$VENV/bin/python" is a python somewhere.
@@ -176,8 +180,8 @@ def command(walker: Walker, frame: Frame, words: list[Word], act: Act | None = N
         if any(walker.machine.absolute(script, cwd) in walker.written for cwd in frame.scope.cwds or ()):
             act.effects.append(("run-written", first.part(script), ""))
     before = frame.scope.cwds
-    Reader(walker, frame, act, _GUESS if is_own else row).read(words if base != "trap" else _trapped(words))
-    side_effects.after(walker, frame, act, words, before)
+    OptionParser(walker, frame, act, _GUESS if is_own else row).read(words if base != "trap" else _trapped(words))
+    side_effects.note_side_effects(walker, frame, act, words, before)
 
 
 def _trapped(words: list[Word]) -> list[Word]:
@@ -206,7 +210,7 @@ def _is_system(walker: Walker, path: str) -> bool:
     return path.startswith(_SYSTEM_PATH) and not inside(path, walker.machine.root)
 
 
-def _program(walker: Walker, frame: Frame, act: Act, first: Word, base: str) -> str:
+def _program(walker: Walker, frame: Frame, act: Command, first: Word, base: str) -> str:
     """Return the name that decides for a program given by its path: what a link or a copy made in this call really is."""
     for cwd in frame.scope.cwds or ():
         absolute = walker.machine.absolute(first.text, cwd)
@@ -251,7 +255,7 @@ def _is_own(walker: Walker, frame: Frame, first: Word, row: Row) -> bool:
     return True
 
 
-def _shadowed(walker: Walker, frame: Frame, act: Act, first: Word) -> None:
+def _shadowed(walker: Walker, frame: Frame, act: Command, first: Word) -> None:
     for folder in walker.machine.path:
         if walker.machine.exists(first.text, folder):
             act.effects.append(("runs", first.part(f"{folder}/{first.text}"), ""))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from corral.guard.analysis.network import is_address
-from corral.guard.path_zones import inside, is_credentials, protected
+from corral.guard.analysis.addresses import is_address
+from corral.guard.path_zones import inside, is_credential_file, protected
 from corral.guard.rules.loader import row as row_of
 from corral.guard.shell.braces import HOLE
 
@@ -43,7 +43,7 @@ _ONLY_START = frozenset({"session", "clipboard"})
 _SUBJECTS = _ONLY_START | {"container", None}
 
 
-def judge(slots: Slots, word: Word) -> None:
+def judge_undescribed_word(slots: Slots, word: Word) -> None:
     """Record what an undescribed word may mean to the program that gets it."""
     unknown = slots.row["id"] == "unknown"
     for part in candidates(word, slots.walker, slots.act.cwds):
@@ -56,19 +56,19 @@ def judge(slots: Slots, word: Word) -> None:
         _command(slots, word, unknown=unknown)
 
 
-def tool(slots: Slots, script: Word) -> None:
+def judge_script_arguments(slots: Slots, script: Word) -> None:
     """Judge the words behind a script that is a program with a row of its own: `php artisan …`, `python manage.py …`."""
     row = row_of(script.text.rpartition("/")[2]) if slots.rest and script.proven else None
     if row is not None and "group" not in row and "interpreter" not in row and "copies" not in row:
         slots.walker.command(slots.frame.enter(), [script, *slots.rest])
 
 
-def is_own(text: str) -> bool:
+def is_project_path(text: str) -> bool:
     """Say whether what is to be installed lies in the project: only what it declares is then fetched."""
     return text == "." or text.startswith(("./", ".["))
 
 
-def launched(slots: Slots, name: Word) -> None:
+def judge_launched_name(slots: Slots, name: Word) -> None:
     """Judge the name that a launcher is given: several words that it splits itself, or what it would fetch to run."""
     text = name.text
     if any(blank in text for blank in _BLANKS) and HOLE not in text:
@@ -234,6 +234,6 @@ def candidates(word: Word, walker: Walker, cwds: tuple[str, ...] | None) -> list
             and any(walker.machine.exists(part, c) for c in cwds or ())
         ):
             made.append(word)
-        elif (name := part.rpartition(":")[2])[:1] == "." and is_credentials(name):
+        elif (name := part.rpartition(":")[2])[:1] == "." and is_credential_file(name):
             made.append(word.part(name))  # `git show HEAD:.env`, whether the file is there or not
     return made

@@ -19,7 +19,7 @@ UNPUSHED = ":unpushed"  # the one condition of a slot that the machine answers
 _GUESSED: Slot = ("reads", "any", "", "", (), ())
 
 
-class Reader(Slots):
+class OptionParser(Slots):
     """Reads the words of one command by one row."""
 
     __slots__ = ()
@@ -277,7 +277,7 @@ class Reader(Slots):
             if row is None:
                 self._operands_by(((*_GUESSED[:2], "*", *_GUESSED[3:]),), words)  # a subcommand nobody described
                 return
-        inner = Reader(
+        inner = OptionParser(
             self.walker, self.frame, self.act, {**row, "config": row.get("config") or self.row.get("config", {})}
         )
         inner.seen = self.seen

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from corral.guard.analysis.network import effect_of
-from corral.guard.analysis.nodes import children
+from corral.guard.analysis.addresses import network_effect
 from corral.guard.analysis.scope import TAINT
+from corral.guard.analysis.syntax_tree import children
 from corral.guard.shell.braces import HOLE
 from corral.guard.shell.expansion import Word
 
@@ -58,7 +58,7 @@ def _connection(word: Word) -> list[Target]:
     if HOLE in host:
         return [("network-unproven", word)]
     address = f"{scheme}://{host}:{port if port.isdigit() else '0'}"
-    return [(effect_of(address), word.part(address))]
+    return [(network_effect(address), word.part(address))]
 
 
 def _heredoc(walker: Walker, body: bytes, quoted: bool, frame: Frame, node: Node) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral._lib.lazy_regex import pattern
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import NUMBER, PLAIN, Expander, Word
+from corral.guard.shell.expansion import NUMBER_HOLE, PLAIN_VARIABLES, Expander, Word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 UNSET = object()
 MAX_CWDS = 4  # working directories that are followed side by side
 _INHERITED = frozenset(
-    {"HOME", "PWD", "IFS", "TMPDIR"} | {name for name in PLAIN if name.isidentifier()}
+    {"HOME", "PWD", "IFS", "TMPDIR"} | {name for name in PLAIN_VARIABLES if name.isidentifier()}
 )  # names that have a value before anything is set
 MAX_DEPTH = 20  # of wrappers, nested shells, substitutions and function calls: env env env … ends in a refusal
 
@@ -28,7 +28,7 @@ MAX_DEPTH = 20  # of wrappers, nested shells, substitutions and function calls: 
 TAINT = pattern(r"\w\[[^\]]*(?:\$\(|`)")
 
 
-class PastLimit(Exception):
+class LimitExceeded(Exception):
     """A bound of the walk was reached; the message says which."""
 
 
@@ -175,8 +175,8 @@ class Frame(Expander):
             if isinstance(value, list) and name not in ("@", "*"):
                 return value[0] if value else ""
             return value
-        if name in PLAIN:
-            return NUMBER
+        if name in PLAIN_VARIABLES:
+            return NUMBER_HOLE
         if name == "PWD":
             return scope.cwds[0] if scope.cwds and len(scope.cwds) == 1 else None
         if name == "HOME":
@@ -219,10 +219,10 @@ class Frame(Expander):
     def check_depth(self) -> None:
         """Refuse to go deeper than MAX_DEPTH."""
         if self.depth + 1 > MAX_DEPTH:
-            raise PastLimit(f"more than {MAX_DEPTH} commands inside one another")
+            raise LimitExceeded(f"more than {MAX_DEPTH} commands inside one another")
 
 
-def fresh(scope: Scope) -> Scope:
+def new_shell_scope(scope: Scope) -> Scope:
     """Return the scope of a new shell: what it inherits is its place and the environment, of which nothing is certain."""
     new = Scope(scope.cwds)
     new.variables = {name: None for name, value in scope.variables.items() if name in _INHERITED}

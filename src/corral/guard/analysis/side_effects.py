@@ -6,7 +6,7 @@ from corral.guard.shell.braces import HOLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.guard.analysis.command import Act
+    from corral.guard.analysis.command import Command
     from corral.guard.analysis.scope import Frame
     from corral.guard.analysis.walker import Walker
     from corral.guard.shell.expansion import Word
@@ -28,7 +28,9 @@ _CD_OPTIONS = frozenset("PLe@n-")
 _PATHS = frozenset({"reads", "writes", "deletes", "runs"})
 
 
-def after(walker: Walker, frame: Frame, act: Act, words: list[Word], before: tuple[str, ...] | None) -> None:
+def note_side_effects(
+    walker: Walker, frame: Frame, act: Command, words: list[Word], before: tuple[str, ...] | None
+) -> None:
     """Note what one command changes for the next; `before` are the working directories it ran in."""
     name = act.real
     for variable in _IMPLICIT.get(name, ()):
@@ -63,7 +65,7 @@ def _split(words: list[Word]) -> tuple[list[Word], str]:
     return operands, letters
 
 
-def _moved(walker: Walker, frame: Frame, act: Act, words: list[Word], before: tuple[str, ...] | None) -> None:
+def _moved(walker: Walker, frame: Frame, act: Command, words: list[Word], before: tuple[str, ...] | None) -> None:
     scope = frame.scope
     scope.variables.pop("PWD", None)
     operands, letters = _split(words)
@@ -84,7 +86,7 @@ def _moved(walker: Walker, frame: Frame, act: Act, words: list[Word], before: tu
         scope.unmoved = before
 
 
-def _mode(act: Act, words: list[Word]) -> None:
+def _mode(act: Command, words: list[Word]) -> None:
     """Report what changes how the rest of the text is read."""
     option = False
     for word in words[1:]:
@@ -127,7 +129,7 @@ def _renamed(walker: Walker, frame: Frame, words: list[Word]) -> None:
                 return
 
 
-def _linked(walker: Walker, act: Act, words: list[Word]) -> None:
+def _linked(walker: Walker, act: Command, words: list[Word]) -> None:
     operands, letters = _split(words)
     if "s" not in letters or not operands:
         return
@@ -139,7 +141,7 @@ def _linked(walker: Walker, act: Act, words: list[Word]) -> None:
         walker.links.update(f"{path}/{source.text.rstrip('/').rpartition('/')[2]}" for source in sources)
 
 
-def through_links(walker: Walker) -> None:
+def distrust_new_links(walker: Walker) -> None:
     """Make every path unproven that leads through a link which the call itself makes."""
     for act in walker.acts:
         if act.real in ("ln", "gln"):

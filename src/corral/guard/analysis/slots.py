@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from corral.guard.analysis import heuristics, network
-from corral.guard.analysis.scope import fresh
-from corral.guard.path_zones import is_standard
+from corral.guard.analysis import addresses, heuristics
+from corral.guard.analysis.scope import new_shell_scope
+from corral.guard.path_zones import is_standard_device
 from corral.guard.rules.loader import row as row_of
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import SUBSTITUTED, Word
+from corral.guard.shell.expansion import PROCESS_SUBSTITUTION, Word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from corral.guard.analysis.command import Act
+    from corral.guard.analysis.command import Command
     from corral.guard.analysis.scope import Frame
     from corral.guard.analysis.walker import Walker
 
@@ -58,7 +58,7 @@ class Slots:
         "walker",
     )
 
-    def __init__(self, walker: Walker, frame: Frame, act: Act, row: Row) -> None:
+    def __init__(self, walker: Walker, frame: Frame, act: Command, row: Row) -> None:
         self.walker = walker
         self.frame = frame
         self.act = act
@@ -79,9 +79,9 @@ class Slots:
         self.act.effects.append((key, word, detail))
 
     def _language(self, name: str, effect: str, word: Word) -> None:
-        from corral.guard.analysis.languages import read  # noqa: PLC0415  most programs take no text in one
+        from corral.guard.analysis.embedded_languages import judge_text  # noqa: PLC0415  most programs take no text in one
 
-        read(name, self, effect, word)
+        judge_text(name, self, effect, word)
 
     def fill(self, slot: Slot, word: Word) -> None:
         """Judge what a word does in its slot."""
@@ -120,7 +120,9 @@ class Slots:
         if effect not in ("reads", "writes", "deletes"):
             if effect in PURE:
                 self.emit(
-                    "fetch" if effect == "installs" and heuristics.is_own(word.text) else PURE[effect], word, label
+                    "fetch" if effect == "installs" and heuristics.is_project_path(word.text) else PURE[effect],
+                    word,
+                    label,
                 )
             effect = "reads"
         self.emit(effect, word, label)
@@ -130,14 +132,14 @@ class Slots:
     def _address(self, word: Word) -> Word:
         """Return the path of an address that means a file; record any other, which a program may fetch."""
         if word.text.startswith("file:"):
-            return word.part(network.file_path(word.text))
-        if network.is_address(word.text):
+            return word.part(addresses.file_path(word.text))
+        if addresses.is_address(word.text):
             self.emit("network-maybe", word)
         return word
 
     def any(self, effect: str, word: Word, label: str = "") -> None:
         """Judge a word that nobody described: if it looks like a path it may be read or written."""
-        heuristics.judge(self, word)
+        heuristics.judge_undescribed_word(self, word)
 
     def _chdir(self, word: Word) -> None:
         scope = self.frame.scope
@@ -191,7 +193,7 @@ class Slots:
                 self.frame.scope.forget()
             if HOLE in word.text and word.text.strip(HOLE) == "":
                 return
-        scope = self.frame.scope if row["id"] in _SAME_SHELL else fresh(self.frame.scope)
+        scope = self.frame.scope if row["id"] in _SAME_SHELL else new_shell_scope(self.frame.scope)
         if self.rest and all(w.proven for w in self.rest):
             scope.args = [w.text for w in self.rest[1:]]  # bash -c TEXT NAME ARGUMENT…
         # A hole becomes a variable nobody set: what stands around it is judged, itself it stays unknown.
@@ -207,7 +209,7 @@ class Slots:
             self.code_from_stdin(word)
             return
         # A process substitution, or another open file: what is printed there is run.
-        if word.text == SUBSTITUTED or (is_standard(word.text) and word.text != "/dev/null"):
+        if word.text == PROCESS_SUBSTITUTION or (is_standard_device(word.text) and word.text != "/dev/null"):
             self.emit("code-stdin", word)
             return
         if "://" in word.text or word.text.startswith(("npm:", "jsr:", "data:")):  # fetched and run
@@ -220,7 +222,7 @@ class Slots:
         if self.row["id"] in _SAME_SHELL:
             self.frame.scope.forget()  # it may have set anything
         self._run_written(word, "")
-        heuristics.tool(self, word)
+        heuristics.judge_script_arguments(self, word)
 
     def _run_written(self, word: Word, *suffixes: str) -> None:
         """Report code that this call has written itself: a file, one that a glob becomes, or one below a directory."""
@@ -377,13 +379,13 @@ class Slots:
         if word.text.startswith("file:"):
             self.emit("reads", self._address(word))
             return
-        unknown = HOLE in network.host_of(word.text)
-        key = "network-unproven" if unknown else network.effect_of(word.text)
+        unknown = HOLE in addresses.host_of(word.text)
+        key = "network-unproven" if unknown else addresses.network_effect(word.text)
         self.emit(key if effect else "network-maybe", word, label)
 
     def remote(self, effect: str, word: Word, label: str = "") -> None:
         """Record a git remote or rsync place: a name, an address, or a path."""
-        kind = network.remote_kind(word.text)
+        kind = addresses.remote_kind(word.text)
         if kind == "path":
             self.emit("reads", self._address(word))
         elif kind == "ext":
@@ -393,7 +395,7 @@ class Slots:
 
     def hostpath(self, effect: str, word: Word, label: str = "") -> None:
         """Record host:path, or a plain path."""
-        kind = network.remote_kind(word.text)
+        kind = addresses.remote_kind(word.text)
         if kind in {"path", "name"}:
             self.path(effect or "reads", word)
         else:
@@ -420,7 +422,7 @@ class Slots:
                     break
         words = [self._unmarked(w) for w in words]
         if words:
-            heuristics.launched(self, words[0])
+            heuristics.judge_launched_name(self, words[0])
         if self.row.get("appends"):
             words.append(Word(HOLE, words[-1].end if words else 0, multi=True))
         if words:

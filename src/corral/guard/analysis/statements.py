@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from corral._lib.lazy_regex import pattern
-from corral.guard.analysis.command import Act
-from corral.guard.analysis.commands import assign, assign_dynamic
-from corral.guard.analysis.nodes import background_below, changed_below, children
+from corral.guard.analysis.command import Command
+from corral.guard.analysis.commands import assign_from_word, assign_variable
 from corral.guard.analysis.scope import TAINT
+from corral.guard.analysis.syntax_tree import background_below, changed_below, children
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import NUMBER, Word
+from corral.guard.shell.expansion import NUMBER_HOLE, Word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ def assigned(walker: Walker, node: Node, frame: Frame) -> tuple[str, Value, Word
 
 
 def assignment(walker: Walker, node: Node, frame: Frame) -> None:
-    act = Act("", [frame.word_at(node)], frame.depth, frame.scope.cwds)
+    act = Command("", [frame.word_at(node)], frame.depth, frame.scope.cwds)
     name, value, word = assigned(walker, node, frame)
     walker.acts.append(act)
-    assign(walker, frame, act, name, value, word)
+    assign_variable(walker, frame, act, name, value, word)
 
 
 def assignments(walker: Walker, node: Node, frame: Frame) -> None:
@@ -145,7 +145,7 @@ def assignments(walker: Walker, node: Node, frame: Frame) -> None:
 def declaration(walker: Walker, node: Node, frame: Frame) -> None:
     nodes = children(node, frame)
     keyword = nodes[0].type
-    act = Act(keyword, [frame.word_at(node)], frame.depth, frame.scope.cwds)
+    act = Command(keyword, [frame.word_at(node)], frame.depth, frame.scope.cwds)
     walker.acts.append(act)
     flags = ""
     local = frame.scope.locals is not None and keyword in ("local", "declare", "typeset")
@@ -179,12 +179,12 @@ def declaration(walker: Walker, node: Node, frame: Frame) -> None:
                     bare.append(word.text)
                 elif not word.proven or "=" in word.text or "[" in word.text:
                     act.effects.append(("word-unproven", word, ""))
-                    assign_dynamic(walker, frame, act, word)
+                    assign_from_word(walker, frame, act, word)
     odd = "".join(flag for flag in "nilucr" if flag in flags) or ("r" if keyword == "readonly" else "")
     if odd.strip("r"):  # a reference, a number, or another case
         made = [(name, None, word) for name, _, word in made]
     for name, value, word in made:
-        assign(walker, frame, act, name, value, word)
+        assign_variable(walker, frame, act, name, value, word)
     if odd:
         for name in bare + [name for name, _, _ in made]:
             frame.scope.attributes[name] = frame.scope.attributes.get(name, "") + odd
@@ -248,7 +248,9 @@ def arithmetic(walker: Walker, node: Node, frame: Frame) -> None:
         name = match.group(1) or match.group(2)
         if name in variables:  # perhaps: behind `&&` it keeps its value
             old = variables[name]
-            variables[name] = NUMBER if isinstance(old, str) and (old.isdigit() or old in ("", NUMBER)) else None
+            variables[name] = (
+                NUMBER_HOLE if isinstance(old, str) and (old.isdigit() or old in ("", NUMBER_HOLE)) else None
+            )
 
 
 def conditional(walker: Walker, node: Node, frame: Frame) -> None:
@@ -335,11 +337,11 @@ def iteration(walker: Walker, node: Node, frame: Frame) -> None:
     if not constant or nodes[0].type == "select":
         _forget(walker, body, frame)
         values = [Word(HOLE)]
-    act = Act("", [frame.word_at(node)], frame.depth, frame.scope.cwds)
+    act = Command("", [frame.word_at(node)], frame.depth, frame.scope.cwds)
     walker.acts.append(act)
     walker.rounds.append([])
     for value in values:
-        assign(walker, frame, act, name, None if HOLE in value.text else value.text, value)
+        assign_variable(walker, frame, act, name, None if HOLE in value.text else value.text, value)
         walker.block(body, frame)
         if walker.rounds[-1]:
             frame.merge([frame.scope.copy(), *(s.copy() for s in walker.rounds[-1])])

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from corral._lib.lazy_regex import pattern
 from corral.guard.analysis import commands, redirects, side_effects, statements
-from corral.guard.analysis.command import Act, known_output
-from corral.guard.analysis.nodes import children, first_error, leaves_the_shell, prints_plainly, tainted_below
-from corral.guard.analysis.scope import UNSET, Frame, PastLimit, Scope, fresh
+from corral.guard.analysis.command import Command, known_output
+from corral.guard.analysis.scope import UNSET, Frame, LimitExceeded, Scope, new_shell_scope
 from corral.guard.analysis.statements import TOKENS
+from corral.guard.analysis.syntax_tree import children, first_error, leaves_the_shell, prints_plainly, tainted_below
 from corral.guard.shell.braces import HOLE
 from corral.guard.shell.expansion import Word
 from corral.guard.shell.parser import Script
@@ -78,7 +78,7 @@ class Walker:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.acts: list[Act] = []
+        self.acts: list[Command] = []
         self.level = 0
         self.tainted = False  # a literal holds text that arithmetic or a subscript would evaluate
         self.walked: set[int] = set()
@@ -95,7 +95,7 @@ class Walker:
         """Count work, and stop when it is too much to judge in a second."""
         self.work += work
         if self.work > MAX_WORK:
-            raise PastLimit("more work than the guard does for one call")
+            raise LimitExceeded("more work than the guard does for one call")
 
     def leave(self, name: str, scope: Scope) -> None:
         """Keep what is known where `return`, `break` or `continue` leaves a function or a loop."""
@@ -106,12 +106,12 @@ class Walker:
     def report(self, key: str, word: Word, detail: str, depth: int = 0) -> None:
         """Record an effect that belongs to the script itself rather than to a command."""
         if len(self.acts) >= MAX_COMMANDS and key != "limit":
-            raise PastLimit(f"more than {MAX_COMMANDS} commands")
-        act = Act("", [word], depth, None)
+            raise LimitExceeded(f"more than {MAX_COMMANDS} commands")
+        act = Command("", [word], depth, None)
         act.effects.append((key, word, detail))
         self.acts.append(act)
 
-    def assign(self, frame: Frame, act: Act, name: str, value: Value, word: Word) -> None:
+    def assign(self, frame: Frame, act: Command, name: str, value: Value, word: Word) -> None:
         """Set a variable for a command that was given its name, and judge what that changes; a program's own die with it."""
         setter = act.row["id"] if act.row else ""
         name, subscript, _ = name.partition("[")
@@ -121,20 +121,20 @@ class Walker:
             frame.scope.undefine(name)
         if HOLE in name:
             frame.scope.variables = dict.fromkeys([*frame.scope.variables, HOLE])
-        commands.assign(self, frame, act, name, None if subscript else value, word)
+        commands.assign_variable(self, frame, act, name, None if subscript else value, word)
 
     def command(self, frame: Frame, words: list[Word]) -> None:
         """Judge a command that a program may run."""
         frame.scope = frame.scope.copy()
-        commands.command(self, frame, words)
+        commands.judge_command(self, frame, words)
 
-    def wrapped(self, frame: Frame, act: Act, words: list[Word]) -> None:
+    def wrapped(self, frame: Frame, act: Command, words: list[Word]) -> None:
         """Judge a command that another one runs; only `command` and `builtin` run it in this shell, and `time` perhaps."""
         if act.name in ("command", "builtin"):
-            commands.command(self, frame, words)
+            commands.judge_command(self, frame, words)
             return
         scope, frame.scope = frame.scope, frame.scope.copy()
-        commands.command(self, frame, words, direct=act.name in ("time", "coproc"))
+        commands.judge_command(self, frame, words, direct=act.name in ("time", "coproc"))
         if act.name == "time":
             scope.merge([scope.copy(), frame.scope])
 
@@ -146,7 +146,7 @@ class Walker:
         """Walk the text of a whole call."""
         self.script(script, Frame(self, script, scope, 0))
         if self.links:
-            side_effects.through_links(self)
+            side_effects.distrust_new_links(self)
 
     def script(self, script: Script, frame: Frame) -> None:
         """Walk one parsed text."""
@@ -178,7 +178,11 @@ class Walker:
         if script.heredocs and not exact:
             script.fixed = span
         inner = Frame(
-            self, script, scope or fresh(frame.scope), frame.depth + 1, stdin if stdin is not None else frame.stdin
+            self,
+            script,
+            scope or new_shell_scope(frame.scope),
+            frame.depth + 1,
+            stdin if stdin is not None else frame.stdin,
         )
         self.script(script, inner)
 
@@ -212,7 +216,7 @@ class Walker:
         if self.work > MAX_WORK:
             self.spend(0)
         if self.level > MAX_NESTING:
-            raise PastLimit(f"more than {MAX_NESTING} statements inside one another")
+            raise LimitExceeded(f"more than {MAX_NESTING} statements inside one another")
         try:
             if node.type in _BODY_CARRIERS:
                 handler(self, node, frame, targets, extra)
@@ -233,7 +237,7 @@ class Walker:
             self.report("unparsed", word, "")
         targets = list(targets)
         if targets:
-            act = Act("", [frame.word_at(node)], frame.depth, frame.scope.cwds)
+            act = Command("", [frame.word_at(node)], frame.depth, frame.scope.cwds)
             act.effects += [(verb, word, "") for verb, word in targets]
             self.acts.append(act)
             self._note_written(targets, frame)
@@ -425,7 +429,7 @@ class Walker:
                 and b"\n" in frame.script.source[last : child.start_byte].replace(b"\\\n", b"")
             ):
                 # `a=1 b=2` alone on a line: the grammar takes the next line's command for the one they are prefixes of.
-                commands.judge_words(self, frame, [], assignments, (), frame.word_at(node))
+                commands.judge_simple_command(self, frame, [], assignments, (), frame.word_at(node))
                 assignments = []
             if kind == "variable_assignment":
                 assignments.append(statements.assigned(self, child, frame))
@@ -457,8 +461,8 @@ class Walker:
         words += dashes
         words += extra
         if len(self.acts) >= MAX_COMMANDS:
-            raise PastLimit(f"more than {MAX_COMMANDS} commands")
-        commands.judge_words(self, frame, words, assignments, targets, frame.word_at(node))
+            raise LimitExceeded(f"more than {MAX_COMMANDS} commands")
+        commands.judge_simple_command(self, frame, words, assignments, targets, frame.word_at(node))
         self._note_written(targets, frame)
         frame.stdin = stdin
 

@@ -7,7 +7,7 @@ from corral.model.call import Axis, Decision, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.guard.analysis.command import Act
+    from corral.guard.analysis.command import Command
     from corral.guard.shell.expansion import Word
     from corral.policy.config import SandboxConfig
 
@@ -18,7 +18,7 @@ _BY_NAME = _NETWORK | {"install"}  # what destinations that are granted by name 
 _INTERPRETED = frozenset({"code", "code-stdin"})
 
 
-def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
+def judge(acts: list[Command], config: SandboxConfig) -> list[Finding]:
     """Return a finding for every effect on the argv axis that the profile does not allow."""
     decisions = config.rules.effects
     found = []
@@ -27,12 +27,12 @@ def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
         refusing: dict[str, list[Word]] = {}
         for key, word, detail in act.effects:
             if by_name and key in _BY_NAME:
-                from corral.guard.axes import network  # noqa: PLC0415  most owners name none
+                from corral.guard.axes import granted_destinations  # noqa: PLC0415  most owners name none
 
-                refused = network.judge(key, act, word, detail, config)
+                refused = granted_destinations.judge(key, act, word, detail, config)
                 if refused is None:
                     continue
-                if refused.rule.endswith(network.ELSEWHERE):
+                if refused.rule.endswith(granted_destinations.ELSEWHERE):
                     found.append(refused)  # each names a destination, and the grant for it
                     continue
                 refusing.setdefault(key, []).append(word)
@@ -50,17 +50,17 @@ def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
     return found
 
 
-def by_name(key: str, act: Act, word: Word, detail: str, config: SandboxConfig) -> Decision | None:
+def by_name(key: str, act: Command, word: Word, detail: str, config: SandboxConfig) -> Decision | None:
     """Return what destinations that are granted by name decide on one effect; None where they decide nothing."""
     if key not in _BY_NAME or not config.containment.destinations or config.rules.effects["network"] == Decision.ALLOW:
         return None
-    from corral.guard.axes import network  # noqa: PLC0415  most owners name none
+    from corral.guard.axes import granted_destinations  # noqa: PLC0415  most owners name none
 
-    refused = network.judge(key, act, word, detail, config)
+    refused = granted_destinations.judge(key, act, word, detail, config)
     return Decision.ALLOW if refused is None else refused.decision
 
 
-def _blocked(act: Act, config: SandboxConfig) -> bool:
+def _blocked(act: Command, config: SandboxConfig) -> bool:
     """Say whether the owner counts this program among the interpreters; a program that is none is always judged."""
     if act.row is None or not act.row.get("interpreter"):
         return True
@@ -70,7 +70,7 @@ def _blocked(act: Act, config: SandboxConfig) -> bool:
     return any(name in names for name in spellings)
 
 
-def _owner_listed(act: Act, config: SandboxConfig) -> list[Finding]:
+def _owner_listed(act: Command, config: SandboxConfig) -> list[Finding]:
     """Judge an interpreter that only the owner's list knows: any argument that begins with -c or -e is code."""
     if act.name.rpartition("/")[2] not in (config.interpreter_block or ()):
         return []

@@ -10,11 +10,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from corral.guard.analysis.command import Act
+    from corral.guard.analysis.command import Command
     from corral.policy.config import SandboxConfig
 
 
-def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
+def judge(acts: list[Command], config: SandboxConfig) -> list[Finding]:
     """Return a finding for every act whose name is on the denylist."""
     denylist = config.denylist or ()
     groups = config.rules.groups

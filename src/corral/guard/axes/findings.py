@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.guard.analysis.command import Act
+    from corral.guard.analysis.command import Command
     from corral.guard.shell.expansion import Word
 
 MAX_QUOTED = 80  # characters of the offending part that a reason repeats
@@ -24,7 +24,7 @@ def shown(text: str) -> str:
     return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…"
 
 
-def merged(key: str, decision: Decision, act: Act, words: Sequence[Word]) -> Finding:
+def merged(key: str, decision: Decision, act: Command, words: Sequence[Word]) -> Finding:
     """Return one finding for all words by which one command has the same effect."""
     named = [
         word for word in words if word.text != "--" and all(word is not verb for verb in (act.words[0], *act.verbs))
@@ -40,7 +40,7 @@ def _unnamed(data: dict[str, str]) -> str:
 
 
 def finding(
-    key: str, decision: Decision, act: Act, word: Word, detail: str = "", *, text: str = "", reason: str = ""
+    key: str, decision: Decision, act: Command, word: Word, detail: str = "", *, text: str = "", reason: str = ""
 ) -> Finding:
     """Return the finding for one effect of one command."""
     data = EFFECTS[key]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from corral.guard.axes.findings import finding, shown
-from corral.guard.path_zones import inside, is_credentials, is_program, is_standard, place_of
+from corral.guard.path_zones import classify_path, inside, is_credential_file, is_program, is_standard_device
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import NUMBER
+from corral.guard.shell.expansion import NUMBER_HOLE
 from corral.model.call import Axis, Call, Decision, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.guard.analysis.command import Act
+    from corral.guard.analysis.command import Command
     from corral.guard.machine import Machine
     from corral.guard.shell.expansion import Word
     from corral.policy.config import SandboxConfig
@@ -35,7 +35,7 @@ _KEYS: dict[str, tuple[dict[str, str], str]] = {
 _HARMLESS_ENDS = frozenset({"inside", "protected", "manifest", "env", "scratch", "system", "ancestor"})  # of a link
 
 
-def judge(acts: list[Act], config: SandboxConfig, machine: Machine) -> list[Finding]:
+def judge(acts: list[Command], config: SandboxConfig, machine: Machine) -> list[Finding]:
     """Return a finding for every path that leads where the profile does not allow it."""
     decisions = config.rules.effects
     found: list[Finding] = []
@@ -52,8 +52,8 @@ def judge(acts: list[Act], config: SandboxConfig, machine: Machine) -> list[Find
 def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) -> list[str]:
     """Return the effects of one path, for every place it may be."""
     text = word.text
-    if NUMBER in text:
-        text = text.replace(NUMBER, "0")
+    if NUMBER_HOLE in text:
+        text = text.replace(NUMBER_HOLE, "0")
     if text.startswith("~"):  # not expanded by a shell, but by many a program
         head, slash, rest = text.partition("/")
         text = (machine.home if head == "~" else f"/home/{head[1:]}") + slash + rest
@@ -72,20 +72,20 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
         text += "?"  # something in the directory, not the directory itself
     if text:
         for cwd in cwds or ("/",):
-            made += place_keys(verb, text, cwd, machine)
+            made += path_effects(verb, text, cwd, machine)
             if word.glob and not unproven:
                 for link in machine.matches(word.text, cwd):
-                    made += place_keys(verb, link, cwd, machine)
+                    made += path_effects(verb, link, cwd, machine)
     if unproven:
         made.append("unproven")
-    elif word.glob and verb == "reads" and "read-inside" in made and is_credentials(word.text.rpartition("/")[2]):
+    elif word.glob and verb == "reads" and "read-inside" in made and is_credential_file(word.text.rpartition("/")[2]):
         made.append("read-env")
     return made
 
 
-def place_keys(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
+def path_effects(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
     """Return the effects of one plain path."""
-    if is_standard(text):  # before it is resolved: /dev/stdout is a link to wherever this process prints
+    if is_standard_device(text):  # before it is resolved: /dev/stdout is a link to wherever this process prints
         return []
     if verb == "deletes" and text.rpartition("/")[2] not in ("", ".", ".."):
         # What is deleted is a link itself, not what it leads to.
@@ -97,7 +97,7 @@ def place_keys(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
         return []
     if verb == "runs" and is_program(path):
         return ["run-system"]
-    place = place_of(path, machine.root, machine.home)
+    place = classify_path(path, machine.root, machine.home)
     if verb == "runs":
         key = _RUN.get(place, "run-outside")
         if key == "run-outside" and place == "outside" and not machine.exists(path, cwd):
@@ -125,7 +125,7 @@ def cwd_finding(call: Call, machine: Machine, decisions: Mapping[str, Decision])
     if call.cwd is None:
         return None
     path = machine.resolve(call.cwd, machine.root)
-    place = place_of(path, machine.root, machine.home)
+    place = classify_path(path, machine.root, machine.home)
     if inside(path, machine.root) or (place == "scratch" and decisions["write-scratch"] == Decision.ALLOW):
         return None
     reason = f"The working directory {shown(call.cwd)} is outside project root."

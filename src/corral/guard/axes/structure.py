@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from re import Match
 
-    from corral.guard.analysis.command import Act
+    from corral.guard.analysis.command import Command
     from corral.policy.config import SandboxConfig
 
 MAX_ARGUMENTS = 10_000  # against a call that takes longer than a second to judge
@@ -22,7 +22,7 @@ _METACHARACTERS = pattern(r"[;|&<>`\n]|\$[({]")
 _DECEPTIVE = pattern("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 
 
-def judge(acts: list[Act], config: SandboxConfig) -> list[Finding]:
+def judge(acts: list[Command], config: SandboxConfig) -> list[Finding]:
     """Return a finding for every part that cannot be parsed or proven and that the profile does not allow."""
     decisions = config.rules.effects
     return [

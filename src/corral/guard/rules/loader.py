@@ -188,11 +188,11 @@ def profile_named(name: str) -> Profile:
     """Return a built-in profile."""
     if name not in _PROFILES:
         data = _BOOK["profiles"][name]
-        _PROFILES[name] = profile_from_dict(name, data)
+        _PROFILES[name] = parse_profile(name, data)
     return _PROFILES[name]
 
 
-def profile_from_dict(name: str, data: Mapping[str, Any]) -> Profile:
+def parse_profile(name: str, data: Mapping[str, Any]) -> Profile:
     """Make a profile of plain data such as profiles.toml holds; a missing effect is refused, an unknown one is an error."""
 
     def decisions(field: str, known: Mapping[str, Any]) -> dict[str, Decision]:

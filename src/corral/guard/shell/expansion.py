@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     Fragment = tuple[str, int]
     Value = str | list[str] | None
 
-NUMBER = "\1"  # a hole that can only be a number or a plain word: it changes no path (a call that holds this byte itself is refused)
-SUBSTITUTED = f"/dev/fd/{NUMBER}"  # the name of a process substitution
+NUMBER_HOLE = "\1"  # a hole that can only be a number or a plain word: it changes no path (a call that holds this byte itself is refused)
+PROCESS_SUBSTITUTION = f"/dev/fd/{NUMBER_HOLE}"  # the name of a process substitution
 _SPECIAL = frozenset("\\~*?[]{}$`'\"")
 _BLANKS = " \t\n"  # what IFS is unless it is set
 _DEFAULT = pattern(r"(?s)\$\{(\w+)(?:\[.*\])?:?=")
@@ -29,7 +29,7 @@ _BLANK_RUN = pattern(r"[ \t\n]+")
 _BLANK_SET = frozenset(_BLANKS)
 _HIDDEN = pattern(r"(?<!\\)(?:\\\\)*(?:\$\(|`)")
 # Variables whose value, where nothing assigned another, is a plain number or word that changes no path and names no command.
-PLAIN = frozenset(
+PLAIN_VARIABLES = frozenset(
     [
         "?",
         "$",
@@ -105,10 +105,10 @@ class Word:
     @property
     def proven(self) -> bool:
         """Whether the text is exactly what the command would get."""
-        return HOLE not in self.text and NUMBER not in self.text and not self.glob
+        return HOLE not in self.text and NUMBER_HOLE not in self.text and not self.glob
 
 
-def ansi_c(text: str) -> str:
+def decode_ansi_c(text: str) -> str:
     """Decode the inside of $'…' as bash does."""
 
     def one(match: Match[str]) -> str:
@@ -241,7 +241,7 @@ class Expander:
                 self._collect(child, out, quoted)
                 last = child.end_byte
         elif kind == "ansi_c_string":
-            out.append((ansi_c(script.cut(node.start_byte + 2, node.end_byte - 1)), QUOTED))
+            out.append((decode_ansi_c(script.cut(node.start_byte + 2, node.end_byte - 1)), QUOTED))
         elif kind == "translated_string":
             for child in node.children:
                 if child.type == "string":
@@ -263,10 +263,10 @@ class Expander:
             self._value(self.substitute(node), out, quoted)
         elif kind == "process_substitution":
             self.substitute(node)
-            out.append((SUBSTITUTED, QUOTED))
+            out.append((PROCESS_SUBSTITUTION, QUOTED))
         elif kind == "arithmetic_expansion":
             self.arithmetic(node)
-            out.append((NUMBER, QUOTED))
+            out.append((NUMBER_HOLE, QUOTED))
         elif kind == "brace_expression":
             out.append((script.cut(node.start_byte, node.end_byte), LITERAL))
         elif kind == "$":
@@ -347,7 +347,7 @@ class Expander:
             return self._value(self.lookup(script.cut(children[1].start_byte, children[1].end_byte)), out, quoted)
         text = script.cut(node.start_byte, node.end_byte)
         if text.startswith("${#") and len(children) == 4:
-            out.append((NUMBER, QUOTED))
+            out.append((NUMBER_HOLE, QUOTED))
             return None
         if len(children) == 3 and children[1].type == "subscript":
             parts = children[1].children

@@ -15,7 +15,7 @@ else:
     ModuleType = type(sys)
 
 
-DEPENDENCIES = ("tree_sitter", "tree_sitter_bash")
+GRAMMAR_PACKAGES = ("tree_sitter", "tree_sitter_bash")
 
 
 def _extension(package: str, stem: str) -> ModuleType:

@@ -58,7 +58,7 @@ def _parser() -> Any:
         return _PARSERS.parser
 
 
-def try_first(trial: Callable[[Any, bytes], bool]) -> None:
+def set_parse_trial(trial: Callable[[Any, bytes], bool]) -> None:
     """Let `trial` say of every long text whether the parser can be trusted with it. Without one, all are parsed."""
     _TRIALS[:] = [trial]
 

@@ -9,14 +9,14 @@ import asyncio
 import json
 import os
 
-from corral.integrations.extras import missing
-from corral.integrations.hooks.locations import command
+from corral.integrations.extras import missing_extra
+from corral.integrations.hooks.hook_command import command
 from corral.runtime import processes
 
 try:
     from claude_agent_sdk import HookMatcher
 except ImportError as error:
-    raise missing("claude", error) from error
+    raise missing_extra("claude", error) from error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class PreToolUse:
         environ = dict(os.environ)
         if self._root is not None:
             environ["CLAUDE_PROJECT_DIR"] = self._root
-        status, said, why = processes.answer(
+        status, said, why = processes.run_program(
             command("claude", environ), json.dumps(payload).encode(), environ, HOOK_SECONDS
         )
         if status not in (0, 2):

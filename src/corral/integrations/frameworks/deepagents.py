@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.integrations.extras import missing
+from corral.integrations.extras import missing_extra
 from corral.integrations.frameworks._common import Gathered, open_box, run_merged
 from corral.integrations.frameworks._files import CommandFiles, now
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, TIMED_OUT_EXIT_CODE
@@ -12,7 +12,7 @@ try:
     from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse
     from deepagents.backends.sandbox import BaseSandbox
 except ImportError as error:
-    raise missing("deepagents", error) from error
+    raise missing_extra("deepagents", error) from error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from errno import EACCES
 
 from corral.containment.filesystem.scratch import remove
-from corral.containment.filesystem.temp_dirs import make
+from corral.containment.filesystem.temp_dirs import make_temp_dir
 from corral.guard.path_zones import inside
-from corral.integrations.extras import missing
+from corral.integrations.extras import missing_extra
 from corral.integrations.frameworks._common import Gathered, open_box
 from corral.integrations.frameworks._files import CommandFiles, TooLarge
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
@@ -31,7 +31,7 @@ try:
         sandboxenv,
     )
 except ImportError as error:
-    raise missing("inspect", error) from error
+    raise missing_extra("inspect", error) from error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class CorralSandboxEnvironment(SandboxEnvironment):
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = make("corral-sample-")
+        self.directory = make_temp_dir("corral-sample-")
         try:
             # Inspect sets the time of every command.
             self.box = open_box(self.directory, timeout_seconds=None)

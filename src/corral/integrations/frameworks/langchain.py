@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
 
-from corral._lib.quoting import quoted
-from corral.integrations.extras import missing
+from corral._lib.quoting import shell_quote
+from corral.integrations.extras import missing_extra
 from corral.integrations.frameworks._common import open_box
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
 
 try:
     from langchain.agents.middleware._execution import BaseExecutionPolicy  # it is exported nowhere else
 except ImportError as error:
-    raise missing("langchain", error) from error
+    raise missing_extra("langchain", error) from error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class JudgedInput:
         if text.strip() and not MARKER.fullmatch(text):
             verdict = self._box.check(text, shell=True)
             if not verdict.allowed:
-                reason = quoted(f"corral refused this. {verdict.reason}")
+                reason = shell_quote(f"corral refused this. {verdict.reason}")
                 return self._send(REFUSED.format(reason=reason, code=NOT_EXECUTABLE_EXIT_CODE))
         return self._send(text)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 
-from corral.integrations.extras import missing
+from corral.integrations.extras import missing_extra
 from corral.integrations.frameworks._common import open_box, run_merged
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
 from corral.model.errors import ContainmentError
@@ -18,7 +18,7 @@ try:
     from minisweagent.utils.serialize import recursive_merge
     from pydantic import BaseModel
 except ImportError as error:
-    raise missing("minisweagent", error) from error
+    raise missing_extra("minisweagent", error) from error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from corral.integrations.extras import missing
+from corral.integrations.extras import missing_extra
 from corral.integrations.frameworks._common import open_box
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, Decision
 
 try:
     from agents import ShellCallOutcome, ShellCommandOutput, ShellResult
 except ImportError as error:
-    raise missing("openai-agents", error) from error
+    raise missing_extra("openai-agents", error) from error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

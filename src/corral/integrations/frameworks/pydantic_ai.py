@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from stat import S_ISDIR
 
-from corral.containment.filesystem.temp_dirs import make
+from corral.containment.filesystem.temp_dirs import make_temp_dir
 from corral.guard.path_zones import inside
-from corral.integrations.extras import missing
+from corral.integrations.extras import missing_extra
 from corral.integrations.frameworks._common import Gathered, open_box
 from corral.integrations.frameworks._files import CommandFiles
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
@@ -30,7 +30,7 @@ try:
         WorkspaceUnavailableError,
     )
 except ImportError as error:
-    raise missing("pydantic-ai", error) from error
+    raise missing_extra("pydantic-ai", error) from error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class CorralWorkspaceBackend(WorkspaceBackend, SupportsCommands, SupportsFilesys
     def _opened(self) -> Sandbox:
         # No await in here: of operations that come first together, one makes the directory.
         if self._root is None:
-            self._root = make("corral-workspace-")
+            self._root = make_temp_dir("corral-workspace-")
         if not os.path.isdir(self._root):
             raise WorkspaceUnavailableError(f"the workspace's directory {self._root} does not exist")
         if self._box is None:

@@ -10,7 +10,7 @@ import logging
 import os
 import secrets
 
-from corral.integrations.extras import missing
+from corral.integrations.extras import missing_extra
 from corral.integrations.frameworks._common import Gathered, arun_merged, open_box
 from corral.integrations.frameworks._files import CommandFiles
 from corral.integrations.frameworks.swerex_session import BashSession
@@ -39,7 +39,7 @@ try:
         WriteFileResponse,
     )
 except ImportError as error:
-    raise missing("swerex", error) from error
+    raise missing_extra("swerex", error) from error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ import secrets
 from threading import Condition, Thread
 from time import monotonic
 
-from corral.integrations.extras import missing
+from corral.integrations.extras import missing_extra
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
 
 try:
     from swerex.exceptions import BashIncorrectSyntaxError, CommandTimeoutError, SessionNotInitializedError
     from swerex.runtime.abstract import BashObservation
 except ImportError as error:
-    raise missing("swerex", error) from error
+    raise missing_extra("swerex", error) from error
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

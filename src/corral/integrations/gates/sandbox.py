@@ -16,7 +16,7 @@ from corral.integrations.gates.sandbox_gate import SandboxGate
 from corral.model.call import DENIED_EXIT_CODE, Call, Decision, Verdict
 from corral.model.result import SandboxResult
 from corral.runtime.handle import Finished
-from corral.runtime.outcome import facts_of
+from corral.runtime.outcome import call_fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class GatedSandbox:
         call = _command(passage.call)
         root = self.config.project_root
         cwd = root if call.cwd is None else os.path.join(root, str(call.cwd))
-        facts = facts_of(call, ruling.verdict or Verdict(), cwd, os.urandom(ID_BYTES), self._clock())
+        facts = call_fields(call, ruling.verdict or Verdict(), cwd, os.urandom(ID_BYTES), self._clock())
         result = SandboxResult(**facts, exit_code=DENIED_EXIT_CODE, denied=True, reason=ruling.message)
         passage.result_id = result.id
         if self.box.on_result is not None:

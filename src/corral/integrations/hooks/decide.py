@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-from corral._lib.quoting import joined, quoted
+from corral._lib.quoting import shell_join, shell_quote
 from corral.audit import audit_log
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
-from corral.integrations.hooks.protocol import READ, SHELL, Answer, Asked
+from corral.integrations.hooks.protocol import READ, SHELL, Answer, ToolCall
 from corral.model.call import Call, Decision
 from corral.model.errors import AuditError, PolicyError
 from corral.policy import user_dirs
@@ -33,7 +33,7 @@ _TYPED = "The host types this text into a running shell session, outside the san
 _UNCONTAINED = "This host cannot run it contained, where it would be allowed."
 
 
-def judge(asked: Asked, name: str, environ: Mapping[str, str], paths: Sequence[str]) -> Answer:
+def judge(asked: ToolCall, name: str, environ: Mapping[str, str], paths: Sequence[str]) -> Answer:
     """Return the answer to one call; `paths` is where corral's dependencies lie, if not beside it."""
     asked.root = root_of(asked, environ)
     try:
@@ -50,7 +50,7 @@ def judge(asked: Asked, name: str, environ: Mapping[str, str], paths: Sequence[s
             answer if asked.kind == READ and answer.decision == "allow" else _recorded(answer, config, log.note, told)
         )
     except PolicyError as error:
-        leave_line(name, error, environ)
+        log_unjudged(name, error, environ)
         return Answer("deny", f"corral's policy cannot be used: {error}. Until that is mended, every call is refused.")
 
 
@@ -64,7 +64,7 @@ def _recorded(answer: Answer, config: SandboxConfig, write: Callable[..., None],
     return answer
 
 
-def leave_line(name: str, error: object, environ: Mapping[str, str]) -> None:
+def log_unjudged(name: str, error: object, environ: Mapping[str, str]) -> None:
     """Leave an audit line of a call that could not be judged, if that can be done; it is refused in any case."""
     try:
         audit_log.Log(event="hook", host=name, environ=environ).note({"decision": "deny", "error": str(error)})
@@ -72,7 +72,7 @@ def leave_line(name: str, error: object, environ: Mapping[str, str]) -> None:
         return
 
 
-def root_of(asked: Asked, environ: Mapping[str, str]) -> str:
+def root_of(asked: ToolCall, environ: Mapping[str, str]) -> str:
     """Return the project: what the host names, or a directory above that looks like one, never all of a home."""
     if asked.root.startswith("/") and os.path.isdir(asked.root):
         return os.path.realpath(asked.root)
@@ -94,13 +94,13 @@ def _has(directory: str, name: str) -> bool:
 
 
 def _judge_shell(
-    asked: Asked, config: SandboxConfig, log: audit_log.Log, environ: Mapping[str, str], paths: Sequence[str]
+    asked: ToolCall, config: SandboxConfig, log: audit_log.Log, environ: Mapping[str, str], paths: Sequence[str]
 ) -> Answer:
     cwd = os.path.realpath(asked.cwd)
     if steering := tuple(name for name in _STEERING if name in environ):
-        from corral.integrations.hooks.host_shell import why_steered  # noqa: PLC0415  where none is set, it is not needed
+        from corral.integrations.hooks.shell_variables import why_unsafe  # noqa: PLC0415  where none is set, it is not needed
 
-        if why := why_steered(steering, environ, asked.root, cwd):
+        if why := why_unsafe(steering, environ, asked.root, cwd):
             told = {"cwd": cwd, "decision": "deny", "reason": why}
             answer = Answer("deny", f"corral refuses this: {why}, and it would run outside the sandbox. {_UNSET}")
             return _recorded(answer, config, log.note, told)
@@ -129,40 +129,44 @@ def _judge_shell(
     return _recorded(answer, config, log.verdict, call, verdict, decision=decision, reason=answer.reason, id_=id_)
 
 
-def _is_approved(asked: Asked, call: Call, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str]) -> bool:
+def _is_approved(
+    asked: ToolCall, call: Call, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str]
+) -> bool:
     """Say whether a person approved this very call for the project; `corral run` looks again. Never where it is not held."""
-    from corral.policy.approvals import find  # noqa: PLC0415  most calls are not asked about
+    from corral.policy.approvals import find_approval  # noqa: PLC0415  most calls are not asked about
 
-    return asked.rewrites and find(call, verdict, config, environ) is not None
+    return asked.rewrites and find_approval(call, verdict, config, environ) is not None
 
 
-def _can_be_tried(asked: Asked, call: Call, config: SandboxConfig, machine: Machine) -> bool:
+def _can_be_tried(asked: ToolCall, call: Call, config: SandboxConfig, machine: Machine) -> bool:
     """Say whether a call is asked about only because it cannot be taken back, and the owner lets such calls be tried."""
     if config.containment.destructive != "try" or not asked.rewrites or asked.is_typed:
         return False
-    from corral.transactions.transaction import judged_as  # noqa: PLC0415  most calls are not asked about
+    from corral.transactions.transaction import transaction_config  # noqa: PLC0415  most calls are not asked about
 
-    return vet(call, judged_as(config), machine).allowed
+    return vet(call, transaction_config(config), machine).allowed
 
 
 def _machine(text: str, config: SandboxConfig, environ: Mapping[str, str]) -> Machine:
     """Return the machine as `corral run` will see it."""
     if "tmp" not in text.lower():
         return Machine.of(config)
-    from corral.containment.filesystem.persistent_scratch import temporary  # noqa: PLC0415  only what names it can reach it
+    from corral.containment.filesystem.persistent_scratch import project_tmp  # noqa: PLC0415  only what names it can reach it
 
     return Machine.of(
-        config, temporary(config.replace(containment=config.containment.replace(scratch="project")), environ)
+        config, project_tmp(config.replace(containment=config.containment.replace(scratch="project")), environ)
     )
 
 
-def _asking(asked: Asked, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str], why: str = "") -> Answer:
+def _asking(
+    asked: ToolCall, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str], why: str = ""
+) -> Answer:
     """Let the host ask if a person answers there; else refuse, with what the user could set."""
-    from corral.integrations.hooks.host_questions import is_answered, why_nobody  # noqa: PLC0415  most calls are not asked about
+    from corral.integrations.hooks.host_questions import is_answered, why_not_asked  # noqa: PLC0415  most calls are not asked about
 
     if is_answered(asked, config):
         return Answer("ask", _told("corral asks about this", verdict, why))
-    why = f"{why} {why_nobody(asked, environ)}".strip()
+    why = f"{why} {why_not_asked(asked, environ)}".strip()
     if keys := ", ".join(dict.fromkeys(_setting(finding) for finding in verdict.findings)):
         why = f"{why}\nThe user can allow it in the policy: {keys}."
     return Answer("deny", _told("corral refuses this", verdict, why))
@@ -187,7 +191,7 @@ def _told(head: str, verdict: Verdict, why: str = "") -> str:
 
 
 def rewritten(
-    asked: Asked,
+    asked: ToolCall,
     cwd: str,
     environ: Mapping[str, str],
     paths: Sequence[str],
@@ -204,17 +208,17 @@ def rewritten(
     words += ["run", "--root", asked.root, "--cwd", cwd, "--timeout", "0", "--call", id_]
     is_long = len(asked.text) > MAX_WRITTEN_OUT
     if rules or is_long:
-        from corral.policy.pending_calls import pend  # noqa: PLC0415  most calls leave nothing
+        from corral.policy.pending_calls import save_pending_call  # noqa: PLC0415  most calls leave nothing
 
-        words += ["--grant", pend(asked.text, asked.root, cwd, environ, asked=rules)]
+        words += ["--grant", save_pending_call(asked.text, asked.root, cwd, environ, asked=rules)]
     text = [] if is_long else ["--shell", asked.text]
     words += ["--try"] if in_transaction else []
     # What the shell of a transaction was left with belongs to a project that is not this one.
     if not asked.keeps or in_transaction:
-        return joined([*words, *text])
-    file = f"{user_dirs.directory('state', environ)}/pending/{os.urandom(8).hex()}.sh"
+        return shell_join([*words, *text])
+    file = f"{user_dirs.user_directory('state', environ)}/pending/{os.urandom(8).hex()}.sh"
     words += ["--directory-file", file, *(["--exports"] if asked.keeps == "exports" else [])]
-    run, file = joined([*words, *text]), quoted(file)
+    run, file = shell_join([*words, *text]), shell_quote(file)
     # Nothing is looked for by PATH, which may name the project's own programs first: this shell is not contained.
     emptied = f"{_REMOVE} -f {file}" if os.access(_REMOVE, os.X_OK) else f": >|{file}"
     # The status is put back last, without leaving the variable behind.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from corral._lib.terminal import visible
-from corral.guard.axes.paths import place_keys
+from corral._lib.terminal import printable
+from corral.guard.axes.paths import path_effects
 from corral.guard.machine import Machine
-from corral.guard.path_zones import inside, is_credentials
+from corral.guard.path_zones import inside, is_credential_file
 from corral.guard.rules.loader import effects, places
-from corral.integrations.hooks.protocol import WILD, WRITE, Answer, Asked
+from corral.integrations.hooks.protocol import GLOB_CHARACTERS, WRITE, Answer, ToolCall
 from corral.model.call import Decision
 from corral.policy import user_dirs
 
@@ -29,7 +29,7 @@ MAX_SHOWN = 200  # characters of a path that a reason repeats
 _READS_JUDGED = frozenset({"read-secret", "read-env", "read-device"})
 
 
-def judge_files(asked: Asked, config: SandboxConfig, environ: Mapping[str, str]) -> Answer:
+def judge_files(asked: ToolCall, config: SandboxConfig, environ: Mapping[str, str]) -> Answer:
     """Return the strictest answer to any of the paths."""
     machine = Machine.of(config)
     for path in asked.paths if asked.are_patterns else ():
@@ -59,7 +59,7 @@ def _meant(path: str, cwd: str, home: str) -> list[str]:
 def _leaves(pattern: str, cwd: str, machine: Machine) -> bool:
     """Say whether a pattern may match what lies neither in the project nor in what the owner lets be read."""
     parts = pattern.split("/")
-    plain = next((n for n, part in enumerate(parts) if any(sign in part for sign in WILD)), len(parts))
+    plain = next((n for n, part in enumerate(parts) if any(sign in part for sign in GLOB_CHARACTERS)), len(parts))
     rest = "/".join(parts[plain:])
     if ".." in rest or any(f"{sign}/" in rest for sign in "{,(|"):  # alternatives may lead anywhere
         return True
@@ -70,12 +70,12 @@ def _leaves(pattern: str, cwd: str, machine: Machine) -> bool:
     )
 
 
-def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, environ: Mapping[str, str]) -> Answer:
+def _judge(path: str, asked: ToolCall, config: SandboxConfig, machine: Machine, environ: Mapping[str, str]) -> Answer:
     if "\0" in path:
         return Answer("deny", "corral refuses this: a path with a NUL byte is none.")
     real = os.path.realpath(os.path.join(asked.cwd, path))
     writes = asked.kind == WRITE
-    kept = [user_dirs.directory(kind, environ) for kind in ("config", "state", "cache")]
+    kept = [user_dirs.user_directory(kind, environ) for kind in ("config", "state", "cache")]
     if any(inside(real, folder) or inside(folder, real.rstrip("/")) for folder in kept):
         return Answer(
             "deny", f"corral refuses this: {_shown(path)} holds what corral keeps for the owner. Ask the owner."
@@ -91,7 +91,7 @@ def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, env
     if not writes and _is_own(real, machine.home):
         return Answer("allow")
     decisions = config.rules.effects
-    keys = place_keys("writes" if writes else "reads", path, asked.cwd, machine)
+    keys = path_effects("writes" if writes else "reads", path, asked.cwd, machine)
     judged = [key for key in keys if (writes or key in _READS_JUDGED) and decisions[key] is not Decision.ALLOW]
     if not judged:
         return Answer("allow")
@@ -99,17 +99,17 @@ def _judge(path: str, asked: Asked, config: SandboxConfig, machine: Machine, env
     data = effects()[key]
     why = f"{data['reason'].format(name='The tool', text=_shown(path), detail='')} {data['instead']} [path-{key}]"
     if decisions[key] is Decision.ASK:
-        from corral.integrations.hooks.host_questions import is_answered, why_nobody  # noqa: PLC0415  seldom asked about
+        from corral.integrations.hooks.host_questions import is_answered, why_not_asked  # noqa: PLC0415  seldom asked about
 
         if is_answered(asked, config):
             return Answer("ask", f"corral asks about this: {why}")
-        why = f"{why}\n{why_nobody(asked, environ)} The user can allow it in the policy: effects.{key}."
+        why = f"{why}\n{why_not_asked(asked, environ)} The user can allow it in the policy: effects.{key}."
     return Answer("deny", f"corral refuses this: {why}")
 
 
 def _shown(path: str) -> str:
     """Return a path as a person may be shown it, who is asked: it forges no line, and drives no terminal."""
-    return visible(path if len(path) <= MAX_SHOWN else f"{path[:MAX_SHOWN]}…")
+    return printable(path if len(path) <= MAX_SHOWN else f"{path[:MAX_SHOWN]}…")
 
 
 def _holds_credentials(real: str, machine: Machine) -> bool:
@@ -128,13 +128,13 @@ def _holds_credentials(real: str, machine: Machine) -> bool:
 
 def _own_program() -> list[str]:
     """Return where corral, its interpreter and its dependencies lie, which is the next hook's code."""
-    from corral.policy.installation import own_paths  # noqa: PLC0415  reading does not need it
+    from corral.policy.installation import installation_paths  # noqa: PLC0415  reading does not need it
 
-    return own_paths()
+    return installation_paths()
 
 
 def _is_own(path: str, home: str) -> bool:
     """Say whether a path is one of the host's own notes, and holds no credentials."""
     name = path.rpartition("/")[2]
     below = path[len(home) + 1 :] if inside(path, home) else ""
-    return below.startswith(_OWN) and name not in _OWN_SECRETS and not is_credentials(name)
+    return below.startswith(_OWN) and name not in _OWN_SECRETS and not is_credential_file(name)

@@ -13,17 +13,17 @@ from hashlib import sha256
 from corral._lib.records import Record, frozen
 from corral.guard.path_zones import inside
 from corral.integrations.hooks import json_edit
+from corral.integrations.hooks.hook_command import command, package
 from corral.integrations.hooks.json_edit import SettingsError
-from corral.integrations.hooks.locations import command, package
 from corral.integrations.hooks.registry import (
     PLUGIN_LINE,
     PROJECT,
     USER,
     Host,
+    command_words,
     hooks_in,
-    is_ours,
+    runs_corral,
     settings_path,
-    words_of,
 )
 from corral.policy import user_dirs
 
@@ -117,7 +117,7 @@ def installed_hooks(host: Host, path: str) -> list[tuple[str, dict[str, Any], di
         for event, entries in (hooks.items() if isinstance(hooks, dict) else ())
         for entry in (entries if isinstance(entries, list) else ())
         for hook in hooks_in(entry)
-        if is_ours(hook)
+        if runs_corral(hook)
     ]
 
 
@@ -138,7 +138,7 @@ def read_settings(path: str) -> bytes | None:
     """Return what a file holds; None where there is none."""
     try:
         # A project may have put a pipe there that nobody writes to.
-        data, _ = user_dirs.read_file(path, MAX_BYTES, follows=True)
+        data, _ = user_dirs.read_regular_file(path, MAX_BYTES, follows=True)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -169,7 +169,7 @@ def _list_of(text: str, path: str, host: Host, event: str) -> json_edit.Node | N
 def _with(text: str, path: str, host: Host, event: str, entry: dict[str, Any]) -> str:
     """Put an entry in: where one that is wholly ours stands, else at the end. Every other of ours goes."""
     found = _list_of(text, path, host, event)
-    own = [child.node for child in found.children if all(map(is_ours, hooks_in(child.node.value)))] if found else []
+    own = [child.node for child in found.children if all(map(runs_corral, hooks_in(child.node.value)))] if found else []
     if own:
         if own[0].value != entry:
             text = json_edit.with_value(text, own[0], entry)
@@ -206,7 +206,7 @@ def _cut(text: str, entries: json_edit.Node, but: object) -> str | None:
             spared = True
             continue
         hooks = hooks_in(child.node.value)
-        ours = [index for index, hook in enumerate(hooks) if is_ours(hook)]
+        ours = [index for index, hook in enumerate(hooks) if runs_corral(hook)]
         if ours and len(ours) == len(hooks):
             return json_edit.without_child(text, entries, at)
         group = child.node.at("hooks")
@@ -265,7 +265,7 @@ def _plugin_words(text: str) -> list[str]:
             except ValueError:
                 return []
             hook = {"command": words[0], "args": words[1:]} if isinstance(words, list) and words else {}
-            return words_of(hook) if is_ours(hook) else []
+            return command_words(hook) if runs_corral(hook) else []
     return []
 
 
@@ -334,7 +334,7 @@ def _remove_empty(folders: list[str]) -> None:
 
 
 def _files(path: str, environ: Mapping[str, str]) -> tuple[str, str]:
-    base = f"{user_dirs.directory('state', environ)}/install"
+    base = f"{user_dirs.user_directory('state', environ)}/install"
     name = sha256(os.fsencode(path)).hexdigest()[:16]
     return f"{base}/{name}.json", f"{base}/{name}.before"
 

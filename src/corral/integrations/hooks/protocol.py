@@ -28,7 +28,7 @@ _OTHERS = {
     "toolInput": "Grok",
     "preToolUse": "Cline",
 }
-WILD = "*?[{(!"  # signs by which a part of a path is a pattern
+GLOB_CHARACTERS = "*?[{(!"  # signs by which a part of a path is a pattern
 _SHELLS = frozenset({
     "bash", "shell", "sh", "execute", "execute_command", "run_command", "run_in_terminal", "run_shell_command", "run_terminal_cmd",
     "local_shell", "exec_command", "shell_command", "terminal", "powershell", "pwsh",
@@ -45,7 +45,7 @@ class BadPayload(Exception):
     """The host sent something that is no call of its protocol."""
 
 
-class Asked:
+class ToolCall:
     """One call of a host's tool, shell text or files, and what the host can make of an answer.
 
     `asks` is who answers a question: NOBODY, PERSON or UNKNOWN. `keeps` is what its shell keeps for the next command: nothing,
@@ -118,12 +118,12 @@ def _calm(text: str) -> str:
     """Return a reason that drives no terminal: a host may show it to the person whom it asks."""
     if text.isascii() and text.replace("\n", " ").isprintable():
         return text
-    from corral._lib.terminal import visible  # noqa: PLC0415  most reasons are plain
+    from corral._lib.terminal import printable  # noqa: PLC0415  most reasons are plain
 
-    return "\n".join(map(visible, text.split("\n")))
+    return "\n".join(map(printable, text.split("\n")))
 
 
-class Said:
+class HookOutput:
     """What the hook prints, and its exit code."""
 
     __slots__ = ("status", "stderr", "stdout")
@@ -200,7 +200,7 @@ def object_at(payload: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def files_in(given: Mapping[str, Any], keys: tuple[str, ...], *, needed: bool) -> tuple[str, ...]:
+def paths_at(given: Mapping[str, Any], keys: tuple[str, ...], *, needed: bool) -> tuple[str, ...]:
     """Return the paths that stand at any of these keys, since versions of a host differ; a tool that writes needs one."""
     found: list[str] = []
     for key in keys:
@@ -216,13 +216,15 @@ def files_in(given: Mapping[str, Any], keys: tuple[str, ...], *, needed: bool) -
     return tuple(found)
 
 
-def searched(given: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, ...]:
+def searched_directories(given: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, ...]:
     """Return the directories that a search for names looks in: those at the keys, and the one that the pattern itself names."""
-    folders = files_in(given, keys, needed=False)
+    folders = paths_at(given, keys, needed=False)
     found: list[str] = []
-    for pattern in files_in(given, ("pattern", "glob_pattern"), needed=False):
+    for pattern in paths_at(given, ("pattern", "glob_pattern"), needed=False):
         parts = pattern.split("/")
-        plain = next((n for n, part in enumerate(parts) if any(sign in part for sign in WILD)), len(parts) - 1)
+        plain = next(
+            (n for n, part in enumerate(parts) if any(sign in part for sign in GLOB_CHARACTERS)), len(parts) - 1
+        )
         rest = "/".join(parts[plain:])
         if ".." in rest or any(f"{sign}/" in rest for sign in "{,(|"):  # alternatives may lead anywhere
             found.append("/")
@@ -242,21 +244,21 @@ def patched_files(patch: str) -> tuple[str, ...]:
     return files
 
 
-def below(folder: object, cwd: str) -> str:
+def resolve_directory(folder: object, cwd: str) -> str:
     """Return the directory that a tool's own argument names, or the working directory."""
     if not isinstance(folder, str) or not folder:
         return cwd
     return folder if folder.startswith("/") else f"{cwd}/{folder}"
 
 
-def refuse_others(payload: Mapping[str, Any], own: tuple[str, ...] = ()) -> None:
+def refuse_other_hosts(payload: Mapping[str, Any], own: tuple[str, ...] = ()) -> None:
     """Raise for the envelope of another host: some load hooks that were written for their neighbours."""
     for key, host in _OTHERS.items():
         if key in payload and key not in own:
             raise BadPayload(f"it is a call of {host}, which this hook does not speak; see: corral install --help")
 
 
-def other_tool(tool: str) -> None:
+def refuse_unknown_shell(tool: str) -> None:
     """Let the call of a tool pass that is not corral's to judge; raise for one that runs commands under another name."""
     if tool.lower() in _SHELLS:
         raise BadPayload(f"{tool} runs commands, and is not known here")

@@ -11,10 +11,10 @@ import re
 
 from corral.guard.path_zones import inside
 from corral.integrations.hooks import json_edit
+from corral.integrations.hooks.hook_command import command
 from corral.integrations.hooks.install import MAX_BYTES, plugin_text, read_settings
 from corral.integrations.hooks.json_edit import SettingsError
-from corral.integrations.hooks.locations import command
-from corral.integrations.hooks.registry import Host, directory, hooks_in
+from corral.integrations.hooks.registry import Host, hooks_in, settings_directory
 from corral.policy import user_dirs
 
 TYPE_CHECKING = False
@@ -68,14 +68,14 @@ def missing_events(host: Host, installed: list[Installed], environ: Mapping[str,
     return [event for event in host.entries(command(host.name, environ)) if event not in found]
 
 
-def turned_off(host: Host, path: str, root: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
+def disabling_setting(host: Host, path: str, root: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the file that keeps a host from running this hook, and what it says; None where there is none."""
-    own = f"{directory(host, environ)}/{'settings.json' if host.name != 'gemini' else host.file}"
+    own = f"{settings_directory(host, environ)}/{'settings.json' if host.name != 'gemini' else host.file}"
     managed = [environ.get(host.managed_variable, "")] if host.managed_variable else []
     places = [own, path, *(f"{root}/{name}" for name in host.switch_files), *managed, *_managed(host)]
     for place in dict.fromkeys(filter(None, places)) if host.switch else ():
         try:
-            data, _ = user_dirs.read_file(place, MAX_BYTES, follows=True)
+            data, _ = user_dirs.read_regular_file(place, MAX_BYTES, follows=True)
             value = json_edit.parse(json_edit.decode(data, place), place, comments=True).value if data else {}
         except (FileNotFoundError, NotADirectoryError):
             continue

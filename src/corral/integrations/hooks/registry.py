@@ -186,10 +186,10 @@ def settings_path(host: Host, level: str, root: str, environ: Mapping[str, str])
     """Return the file that the hook is written to."""
     if level == PROJECT:
         return f"{root}/{host.project_file}"
-    return f"{directory(host, environ)}/{host.file}"
+    return f"{settings_directory(host, environ)}/{host.file}"
 
 
-def directory(host: Host, environ: Mapping[str, str]) -> str:
+def settings_directory(host: Host, environ: Mapping[str, str]) -> str:
     """Return the directory of a host's own settings."""
     moved = environ.get(host.variable, "") if host.variable else ""
     if moved.startswith("/"):
@@ -201,16 +201,16 @@ def directory(host: Host, environ: Mapping[str, str]) -> str:
     return f"{home}/{host.folder}".rstrip("/")
 
 
-def is_used(host: Host, environ: Mapping[str, str]) -> bool:
+def is_host_present(host: Host, environ: Mapping[str, str]) -> bool:
     """Say whether the host seems to be installed: its directory is there, and something is in it."""
-    where = directory(host, environ)
+    where = settings_directory(host, environ)
     try:
         return bool(os.listdir(f"{where}/.gemini" if host.name == "gemini" else where))
     except OSError:
         return False
 
 
-def words_of(hook: object) -> list[str]:
+def command_words(hook: object) -> list[str]:
     """Return the words of the command that an entry runs, without the shell around them; none where it runs none."""
     if not isinstance(hook, dict):
         return []
@@ -226,16 +226,18 @@ def words_of(hook: object) -> list[str]:
         return command.split()
 
 
-def run_by(hook: dict[str, Any]) -> list[str]:
+def start_words(hook: dict[str, Any]) -> list[str]:
     """Return how the host starts an entry's command: directly, or by a shell."""
     return (
-        words_of(hook) if isinstance(hook.get("args"), list) else ["/bin/sh", "-c", hook.get("bash") or hook["command"]]
+        command_words(hook)
+        if isinstance(hook.get("args"), list)
+        else ["/bin/sh", "-c", hook.get("bash") or hook["command"]]
     )
 
 
-def is_ours(hook: object) -> bool:
+def runs_corral(hook: object) -> bool:
     """Say whether an entry runs corral, in this or an older form."""
-    words = words_of(hook)
+    words = command_words(hook)
     if any(word.endswith(PROGRAM) for word in words):
         return True
     return any(word.rpartition("/")[2] == "corral" and words[at + 1 :][:1] == ["hook"] for at, word in enumerate(words))

@@ -14,7 +14,7 @@ from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum
     signal,
 )
 
-from corral.integrations.hooks.protocol import Answer, Asked, BadPayload, Said, loads
+from corral.integrations.hooks.protocol import Answer, BadPayload, HookOutput, ToolCall, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,15 +41,15 @@ def main(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     if name not in HOSTS:
         words = f"there is no host {name!r}" if name else "no host is named"
-        return _printed(Said("", f"corral: {words}; known: {', '.join(HOSTS)}\n", REFUSED_STATUS))
+        return _printed(HookOutput("", f"corral: {words}; known: {', '.join(HOSTS)}\n", REFUSED_STATUS))
     try:
         signal(SIGALRM, _time_is_up)
         pthread_sigmask(SIG_UNBLOCK, (SIGALRM,))  # a host may start its hooks with signals blocked
         setitimer(ITIMER_REAL, OWN_SECONDS)
         if pins := [word for word in arguments if word.startswith("--")]:
-            from corral.policy.user_dirs import pin  # noqa: PLC0415  only an installed hook has some
+            from corral.policy.user_dirs import apply_directory_options  # noqa: PLC0415  only an installed hook has some
 
-            pin(pins, os.environ)
+            apply_directory_options(pins, os.environ)
         said = _answered(_host(name), name, arguments[1:])
         setitimer(ITIMER_REAL, 0)
     except BaseException as error:  # noqa: BLE001  whatever it is, nobody has judged the call
@@ -63,26 +63,26 @@ def _host(name: str) -> ModuleType:
     return sys.modules[module]
 
 
-def _answered(host: ModuleType, name: str, paths: list[str]) -> Said:
-    asked: Asked | None = None
+def _answered(host: ModuleType, name: str, paths: list[str]) -> HookOutput:
+    asked: ToolCall | None = None
     try:
         asked = host.read(loads(_payload()), os.environ)
         answer = Answer("allow") if asked is None else _judged(asked, name, paths)
     except BadPayload as error:
-        from corral._lib.terminal import visible  # noqa: PLC0415  most payloads are good
+        from corral._lib.terminal import printable  # noqa: PLC0415  most payloads are good
 
         _leave_line(name, error)
-        why = visible(str(error))
+        why = printable(str(error))
         answer = Answer("deny", f"corral could not read the call: {why}. Nothing was judged, so it is refused.")
-    said: Said = host.render(answer, asked)
+    said: HookOutput = host.render(answer, asked)
     return said
 
 
-def _judged(asked: Asked, name: str, paths: list[str]) -> Answer:
-    from corral.guard.shell.parser import try_first  # noqa: PLC0415
+def _judged(asked: ToolCall, name: str, paths: list[str]) -> Answer:
+    from corral.guard.shell.parser import set_parse_trial  # noqa: PLC0415
     from corral.integrations.hooks.decide import judge  # noqa: PLC0415  not for the calls of other tools
 
-    try_first(_parses)
+    set_parse_trial(_parses)
     try:
         return judge(asked, name, os.environ, paths)
     except _TooLong:
@@ -96,9 +96,9 @@ def _parses(parser: object, source: bytes) -> bool:
 
 
 def _leave_line(name: str, error: object) -> None:
-    from corral.integrations.hooks.decide import leave_line  # noqa: PLC0415  as above
+    from corral.integrations.hooks.decide import log_unjudged  # noqa: PLC0415  as above
 
-    leave_line(name, error, os.environ)
+    log_unjudged(name, error, os.environ)
 
 
 def _payload() -> bytes:
@@ -113,7 +113,7 @@ def _payload() -> bytes:
     return b"".join(parts)
 
 
-def _refusal(name: str, error: BaseException) -> Said:
+def _refusal(name: str, error: BaseException) -> HookOutput:
     """Return the refusal of a call on which corral itself failed, and leave a line in the log if that can be done soon."""
     signal(SIGALRM, SIG_IGN)
     reason = f"corral failed on this call ({type(error).__name__}: {error}), so it is refused. Run: corral doctor"
@@ -132,13 +132,13 @@ def _refusal(name: str, error: BaseException) -> Said:
     except BaseException:  # noqa: BLE001, S110  the refusal counts, not the line; the alarm comes once
         pass
     try:
-        said: Said = _host(name).render(answer, None)
+        said: HookOutput = _host(name).render(answer, None)
     except BaseException:  # noqa: BLE001  every host takes this for a refusal
-        return Said("", f"{answer.reason}\n", REFUSED_STATUS)
+        return HookOutput("", f"{answer.reason}\n", REFUSED_STATUS)
     return said
 
 
-def _printed(said: Said) -> int:
+def _printed(said: HookOutput) -> int:
     """Print an answer and return the exit code; an answer that cannot be heard must not be taken for silence, which allows."""
     heard = _write(1, said.stdout)
     _write(2, said.stderr)

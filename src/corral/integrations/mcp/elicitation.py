@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral._lib.terminal import visible
+from corral._lib.terminal import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class Questions:
                 del self._open[next(iter(self._open))]
             self._open[call, verdict] = os.urandom(4).hex()
         words = call.argv if isinstance(call.argv, str) else " ".join(_quoted(str(word)) for word in call.argv)
-        why = [f"- {visible(finding.reason)}" for finding in verdict.findings if finding.decision == verdict.decision]
+        why = [f"- {printable(finding.reason)}" for finding in verdict.findings if finding.decision == verdict.decision]
         lines = (
             "An agent wants to run a command that needs your word:",
-            f"  {visible(words)}",
-            f"in {visible(str(call.cwd or 'the project'))}, because:",
+            f"  {printable(words)}",
+            f"in {printable(str(call.cwd or 'the project'))}, because:",
             *dict.fromkeys(why),
             *(() if words.isascii() else (NOT_ASCII,)),
             f"(question {self._open[call, verdict]})",

@@ -17,11 +17,11 @@ from mcp.server.mcpserver.resolve import Elicit, ElicitationResult, ListRoots, R
 from mcp_types import ListRootsResult
 from pydantic import BaseModel, Field
 
-from corral._lib.terminal import clip, visible
+from corral._lib.terminal import clip, printable
 from corral.audit.audit_log import Log as AuditLog
-from corral.integrations.mcp.context import Desk, Place, agreed
+from corral.integrations.mcp.background_jobs import OutputBuffer
 from corral.integrations.mcp.elicitation import CHANGED, NOBODY, SAID_NO, TOO_LONG
-from corral.integrations.mcp.processes import Log
+from corral.integrations.mcp.server_state import Project, ServerState, approved_call
 from corral.integrations.telemetry.otel import tool_call
 from corral.model.call import Call, Decision
 from corral.model.errors import CorralError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 KEEP_ALIVE_SECONDS = 5.0  # clients give up on a call that says nothing for about a minute
 LAST_LINE_COLUMNS = 200
-Ask = Context[Desk, Any]
+ToolContext = Context[ServerState, Any]
 
 
 class Answer(BaseModel):
@@ -45,22 +45,26 @@ class Answer(BaseModel):
     answer: Literal["once", "no"] = Field(description="once: run this command now; no: do not")
 
 
-def desk_of(ctx: Ask) -> Desk:
+def state_of(ctx: ToolContext) -> ServerState:
     """Return what all calls share."""
     return ctx.request_context.lifespan_context
 
 
-async def client_roots(ctx: Ask) -> ListRoots | None:
+async def client_roots(ctx: ToolContext) -> ListRoots | None:
     """Ask the client for its roots, if it has any to tell."""
     capabilities = ctx.client_capabilities
     return ListRoots() if capabilities is not None and capabilities.roots is not None else None
 
 
 async def place_of(
-    ctx: Ask, roots: Annotated[ListRootsResult | None, Resolve(client_roots)], argv: list[str], shell: str, cwd: str
-) -> Place:
+    ctx: ToolContext,
+    roots: Annotated[ListRootsResult | None, Resolve(client_roots)],
+    argv: list[str],
+    shell: str,
+    cwd: str,
+) -> Project:
     """Return where a call is to run."""
-    desk = desk_of(ctx)
+    desk = state_of(ctx)
     try:
         uris = [] if roots is None else [str(root.uri) for root in roots.roots]
         return await desk.place(desk.root_for(uris, cwd))
@@ -76,7 +80,7 @@ def call_of(argv: list[str], shell: str, cwd: str) -> Call:
 
 
 async def permission(
-    ctx: Ask, place: Annotated[Place, Resolve(place_of)], argv: list[str], shell: str, cwd: str
+    ctx: ToolContext, place: Annotated[Project, Resolve(place_of)], argv: list[str], shell: str, cwd: str
 ) -> Elicit[Answer] | str:
     """Ask a person where the guard says ask; else return why nobody was, or nothing where there was no need."""
     call = call_of(argv, shell, cwd)
@@ -87,12 +91,12 @@ async def permission(
     asking = capabilities.elicitation if capabilities is not None else None
     if asking is None or (asking.form is None and asking.url is not None):
         return NOBODY
-    text = desk_of(ctx).questions.text(call, verdict)
+    text = state_of(ctx).questions.text(call, verdict)
     return Elicit(text, Answer) if text else TOO_LONG
 
 
 async def permission_or_trial(
-    ctx: Ask, place: Annotated[Place, Resolve(place_of)], argv: list[str], shell: str, cwd: str
+    ctx: ToolContext, place: Annotated[Project, Resolve(place_of)], argv: list[str], shell: str, cwd: str
 ) -> Elicit[Answer] | str:
     """Ask nobody where a call is tried; else as `permission` does."""
     if place.can_be_tried(call_of(argv, shell, cwd)):
@@ -100,18 +104,25 @@ async def permission_or_trial(
     return await permission(ctx, place, argv, shell, cwd)
 
 
-Where = Annotated[Place, Resolve(place_of)]
+Where = Annotated[Project, Resolve(place_of)]
 Said = Annotated[ElicitationResult[Answer], Resolve(permission_or_trial)]
 
 
 async def start(
-    ctx: Ask, place: Place, said: ElicitationResult[Answer], call: Call, *, tool: str, limit: float | None, log: Log
+    ctx: ToolContext,
+    place: Project,
+    said: ElicitationResult[Answer],
+    call: Call,
+    *,
+    tool: str,
+    limit: float | None,
+    log: OutputBuffer,
 ) -> "tuple[Handle, str]":
     """Start a call, with a person's word where one was given; and return what is to be added to a refusal."""
     verdict, note = _settled(ctx, place, said, call)
-    if verdict is not None and await desk_of(ctx).place(place.root) is not place:
+    if verdict is not None and await state_of(ctx).place(place.root) is not place:
         verdict, note = None, CHANGED
-    token = agreed.set((call, verdict) if verdict is not None else None)
+    token = approved_call.set((call, verdict) if verdict is not None else None)
     try:
         with tool_call(name=tool):
             handle = await place.box.astart(
@@ -122,14 +133,14 @@ async def start(
                 on_output=lambda _, data: log.feed(data),
             )
     except CorralError as error:
-        raise _failed(desk_of(ctx), call, error, place) from error
+        raise _failed(state_of(ctx), call, error, place) from error
     finally:
-        agreed.reset(token)
+        approved_call.reset(token)
     return handle, note
 
 
-async def begun(
-    ctx: Ask, place: Place, call: Call, *, tool: str, limit: float | None, log: Log
+async def start_in_transaction(
+    ctx: ToolContext, place: Project, call: Call, *, tool: str, limit: float | None, log: OutputBuffer
 ) -> "tuple[Transaction, Handle]":
     """Begin a transaction, and start a call in it."""
     try:
@@ -147,27 +158,31 @@ async def begun(
             tx.discard()
             raise
     except CorralError as error:
-        raise _failed(desk_of(ctx), call, error, place) from error
+        raise _failed(state_of(ctx), call, error, place) from error
     return tx, handle
 
 
-async def tried(ctx: Ask, place: Place, call: Call, *, limit: float | None, log: Log) -> "tuple[SandboxResult, str]":
+async def run_in_transaction(
+    ctx: ToolContext, place: Project, call: Call, *, limit: float | None, log: OutputBuffer
+) -> "tuple[SandboxResult, str]":
     """Run a call in a transaction, and return its result and what became of its changes."""
-    tx, handle = await begun(ctx, place, call, tool="run_command", limit=limit, log=log)
+    tx, handle = await start_in_transaction(ctx, place, call, tool="run_command", limit=limit, log=log)
     try:
         async with tx:
             try:
-                await while_alive(ctx, lambda: handle, log, total=limit)
+                await wait_with_progress(ctx, lambda: handle, log, total=limit)
                 result = await handle
             finally:
-                await end(handle)
+                await kill_and_wait(handle)
             said = "" if result.denied else await anyio.to_thread.run_sync(place.leave_waiting, tx)
             return result, said
     except CorralError as error:
-        raise _failed(desk_of(ctx), call, error, place) from error
+        raise _failed(state_of(ctx), call, error, place) from error
 
 
-def _settled(ctx: Ask, place: Place, said: ElicitationResult[Answer], call: Call) -> "tuple[Verdict | None, str]":
+def _settled(
+    ctx: ToolContext, place: Project, said: ElicitationResult[Answer], call: Call
+) -> "tuple[Verdict | None, str]":
     """Return what a person agreed to, or what to add to the refusal of a call that wanted asking."""
     verdict = place.box.check(call.argv, shell=call.shell, cwd=call.cwd)
     if verdict.decision != Decision.ASK:
@@ -176,13 +191,13 @@ def _settled(ctx: Ask, place: Place, said: ElicitationResult[Answer], call: Call
         return verdict, ""
     if isinstance(said, AcceptedElicitation) and not isinstance(said.data, Answer):
         return None, str(said.data)
-    is_what_was_asked = desk_of(ctx).questions.close(call, verdict)
+    is_what_was_asked = state_of(ctx).questions.close(call, verdict)
     if not isinstance(said, AcceptedElicitation) or said.data.answer != "once":
         return None, SAID_NO
     return (verdict, "") if is_what_was_asked else (None, CHANGED)
 
 
-def _failed(desk: Desk, call: Call, error: CorralError, place: Place | None = None) -> ToolError:
+def _failed(desk: ServerState, call: Call, error: CorralError, place: Project | None = None) -> ToolError:
     """Write that corral itself failed, and return what the client is told of it."""
     # Where the log is what failed, the client hears of it.
     with suppress(CorralError):
@@ -193,7 +208,7 @@ def _failed(desk: Desk, call: Call, error: CorralError, place: Place | None = No
     return ToolError(str(error))
 
 
-async def end(handle: "Handle") -> None:
+async def kill_and_wait(handle: "Handle") -> None:
     """End what a call that was cancelled left running, and wait until it is gone."""
     if handle.result is None:
         handle.kill()
@@ -202,8 +217,13 @@ async def end(handle: "Handle") -> None:
             await handle
 
 
-async def while_alive(
-    ctx: Ask, wait: "Callable[[], Awaitable[object]]", log: Log, *, total: float | None, seconds: float = inf
+async def wait_with_progress(
+    ctx: ToolContext,
+    wait: "Callable[[], Awaitable[object]]",
+    log: OutputBuffer,
+    *,
+    total: float | None,
+    seconds: float = inf,
 ) -> None:
     """Wait, no longer than so long, and tell the client every few seconds that the call goes on and what was printed last."""
     began_at = monotonic()
@@ -214,5 +234,5 @@ async def while_alive(
         passed = monotonic() - began_at
         if passed >= seconds:
             return
-        line = clip(visible(log.last_line().strip()), LAST_LINE_COLUMNS, "…")
+        line = clip(printable(log.last_line().strip()), LAST_LINE_COLUMNS, "…")
         await ctx.report_progress(round(passed, 1), total, line or "running, nothing printed yet")

@@ -7,7 +7,7 @@ import json
 
 from mcp_types import CallToolResult, TextContent
 
-from corral._lib.netnames import masked
+from corral._lib.network_grants import mask_injection
 from corral.model.call import Decision
 
 TYPE_CHECKING = False
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from corral.integrations.mcp.processes import Job
+    from corral.integrations.mcp.background_jobs import Job
     from corral.model.call import Finding, Verdict
     from corral.model.result import SandboxResult
     from corral.policy.loader import Policy
@@ -123,7 +123,7 @@ def policy_data(found: Policy) -> dict[str, Any]:
         for name, record in (("containment", config.containment), ("limits", config.limits), ("output", config.output))
     }
     # Whoever reads this is the one that must not know.
-    groups["containment"]["inject"] = [masked(text) for text in config.containment.inject]
+    groups["containment"]["inject"] = [mask_injection(text) for text in config.containment.inject]
     return carried(
         {
             "project_root": config.project_root,
@@ -144,10 +144,12 @@ def policy_data(found: Policy) -> dict[str, Any]:
 
 def _setting_data(setting: Setting) -> dict[str, Any]:
     data = {name: getattr(setting, name) for name in ("key", "value", "path", "line", "in_force")}
-    return data | ({"value": [masked(text) for text in data["value"]]} if setting.key == "containment.inject" else {})
+    return data | (
+        {"value": [mask_injection(text) for text in data["value"]]} if setting.key == "containment.inject" else {}
+    )
 
 
-def answer(data: dict[str, Any], text: str) -> CallToolResult:
+def tool_result(data: dict[str, Any], text: str) -> CallToolResult:
     """Return a tool's result: a short text for the model, and the whole record as structured content."""
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=data)
 

@@ -17,7 +17,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.responses import PlainTextResponse
 
 from corral.guard.path_zones import inside
-from corral.integrations.mcp.context import Desk
+from corral.integrations.mcp.server_state import ServerState
 from corral.integrations.mcp.tools import make_server
 from corral.model.errors import PolicyError
 
@@ -37,7 +37,7 @@ LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 def serve_stdio(root: str, environ: Mapping[str, str], *, profile: str | None) -> None:
     """Serve the client that started this process, until it hangs up."""
-    desk = Desk(root, environ, profile=profile)
+    desk = ServerState(root, environ, profile=profile)
     _look(desk)
     if sys.stdin.isatty():
         print(
@@ -54,7 +54,7 @@ def serve_http(
     root: str, environ: Mapping[str, str], address: str, *, profile: str | None, token_file: str | None
 ) -> None:
     """Serve clients on this machine that know the token."""
-    desk = Desk(root, environ, profile=profile, sweeps=True)
+    desk = ServerState(root, environ, profile=profile, sweeps=True)
     _look(desk)
     host, port = local_address(address)
     token = secrets.token_urlsafe(TOKEN_BYTES) if token_file is None else read_token(token_file, desk.bound)
@@ -130,7 +130,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise PolicyError(f"--http cannot listen on {host}:{port}: {error.strerror}") from None
 
 
-def _look(desk: Desk) -> None:
+def _look(desk: ServerState) -> None:
     """Read the policy once before anybody calls, so that what is wrong with it shows where the server is started."""
     if desk.bound != "/":
         desk.load(desk.bound)
@@ -139,7 +139,7 @@ def _look(desk: Desk) -> None:
 class Gate:
     """Lets a request through that names this server, comes from no other web page, and has the token; ends what a session leaves."""
 
-    def __init__(self, app: ASGIApp, token: str, names: list[str], desk: Desk) -> None:
+    def __init__(self, app: ASGIApp, token: str, names: list[str], desk: ServerState) -> None:
         self._app = app
         self._expected = f"bearer {token}".encode()
         self._hosts = frozenset(name.encode() for name in names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._lib.terminal import visible
+from corral._lib.terminal import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _why(data: dict[str, Any]) -> str:
     for finding in decisive[:MAX_REASONS]:
         said += "".join(f" {text}" for text in (finding["reason"], finding["instead"]) if text not in said)
     more = len(decisive) - MAX_REASONS
-    return visible(said.strip()) + (f" (and {more} more)" if more > 0 else "")
+    return printable(said.strip()) + (f" (and {more} more)" if more > 0 else "")
 
 
 def _state(data: dict[str, Any]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _joined(output: str, notes: Iterator[str]) -> str:
 
 
 def _note(text: str) -> str:
-    return f"[corral: {visible(text)}]"
+    return f"[corral: {printable(text)}]"
 
 
 def _closed(text: str) -> str:
@@ -105,5 +105,5 @@ def _printed(text: str) -> str:
 
 def _line(text: str) -> str:
     # Clients print this text on terminals, which escape sequences and NULs in it would drive.
-    shown = "\t".join(visible(cell) for cell in text.split("\t"))
+    shown = "\t".join(printable(cell) for cell in text.split("\t"))
     return f"\\{shown}" if "".join(shown.split()).casefold().startswith(_OWN_LINES) else shown

@@ -15,12 +15,23 @@ from mcp_types import CallToolResult, ToolAnnotations
 from pydantic import Field
 
 from corral import __version__
-from corral._lib.terminal import clip, visible
+from corral._lib.terminal import clip, printable
 from corral.integrations.mcp import schemas
-from corral.integrations.mcp.context import MAX_SECONDS, Desk
-from corral.integrations.mcp.processes import Job, Log
-from corral.integrations.mcp.record_form import choose_record_form
-from corral.integrations.mcp.run_call import Ask, Said, Where, begun, call_of, desk_of, end, start, tried, while_alive
+from corral.integrations.mcp.background_jobs import Job, OutputBuffer
+from corral.integrations.mcp.run_call import (
+    Said,
+    ToolContext,
+    Where,
+    call_of,
+    kill_and_wait,
+    run_in_transaction,
+    start,
+    start_in_transaction,
+    state_of,
+    wait_with_progress,
+)
+from corral.integrations.mcp.server_state import MAX_SECONDS, ServerState
+from corral.integrations.mcp.structured_content import choose_record_form
 from corral.integrations.mcp.summary import process_text, result_text, verdict_text
 from corral.integrations.telemetry.otel import record_verdict
 from corral.model.errors import CorralError
@@ -65,7 +76,7 @@ ProcessId = Annotated[str, Field(description="What start_process gave.", max_len
 
 
 async def run_command(
-    ctx: Ask,
+    ctx: ToolContext,
     *,
     place: Where,
     said: Said,
@@ -78,22 +89,22 @@ async def run_command(
 
     A refused command is a result with denied=true, the reason and what to do instead.
     """
-    log = Log(LAST_LINE_BYTES)
+    log = OutputBuffer(LAST_LINE_BYTES)
     limit = place.seconds(timeout_seconds, place.policy.config.timeout_seconds)
     call = call_of(argv, shell, cwd)
     if place.can_be_tried(call):
-        result, told = await tried(ctx, place, call, limit=limit, log=log)
+        result, told = await run_in_transaction(ctx, place, call, limit=limit, log=log)
         data = schemas.result_data(result)
         return _ran(data | {"hint": f"{told} {data['hint']}".strip()})
     handle, note = await start(ctx, place, said, call, tool="run_command", limit=limit, log=log)
     try:
         # Its own time limit ends it; ours would lose the result.
-        await while_alive(ctx, lambda: handle, log, total=limit)
+        await wait_with_progress(ctx, lambda: handle, log, total=limit)
         result = await handle
     except CorralError as error:
         raise ToolError(str(error)) from error
     finally:
-        await end(handle)
+        await kill_and_wait(handle)
     return _ran(schemas.result_data(result, note))
 
 
@@ -110,11 +121,11 @@ async def check_command(
     except CorralError as error:
         raise ToolError(str(error)) from error
     data = schemas.verdict_data(verdict, told)
-    return schemas.answer(data, verdict_text(data))
+    return schemas.tool_result(data, verdict_text(data))
 
 
 async def start_process(
-    ctx: Ask,
+    ctx: ToolContext,
     *,
     place: Where,
     said: Said,
@@ -127,17 +138,17 @@ async def start_process(
 
     It ends by itself, by stop_process, by its time limit, or with the session.
     """
-    desk = desk_of(ctx)
+    desk = state_of(ctx)
     call = call_of(argv, shell, cwd)
     try:
         desk.jobs.make_room()
     except CorralError as error:
         raise ToolError(str(error)) from error
-    log = Log()
+    log = OutputBuffer()
     limit = place.seconds(timeout_seconds, None)
     tx, note = None, ""
     if place.can_be_tried(call):
-        tx, handle = await begun(ctx, place, call, tool="start_process", limit=limit, log=log)
+        tx, handle = await start_in_transaction(ctx, place, call, tool="start_process", limit=limit, log=log)
     else:
         handle, note = await start(ctx, place, said, call, tool="start_process", limit=limit, log=log)
     if handle.result is not None:
@@ -150,7 +161,7 @@ async def start_process(
 
 
 async def read_output(
-    ctx: Ask,
+    ctx: ToolContext,
     process_id: ProcessId,
     since: Annotated[int, Field(description="next_offset of the answer before; 0 for all.", ge=0)] = 0,
     wait_seconds: Annotated[
@@ -159,13 +170,13 @@ async def read_output(
 ) -> CallToolResult:
     """Return what a background process printed since an offset, and how it ended if it has."""
     job = _job(ctx, process_id)
-    await while_alive(ctx, lambda: job.news(since), job.log, total=wait_seconds, seconds=wait_seconds)
+    await wait_with_progress(ctx, lambda: job.news(since), job.log, total=wait_seconds, seconds=wait_seconds)
     await job.settle()
     return _process(schemas.process_data(job, min(since, job.log.total)))
 
 
 async def stop_process(
-    ctx: Ask,
+    ctx: ToolContext,
     process_id: ProcessId,
     grace_seconds: Annotated[
         float,
@@ -177,18 +188,18 @@ async def stop_process(
     """End a background process with everything it started, and return how it ended and the last it printed."""
     job = _job(ctx, process_id)
     try:
-        await desk_of(ctx).jobs.stop(job, grace_seconds)
+        await state_of(ctx).jobs.stop(job, grace_seconds)
     except CorralError as error:
         raise ToolError(str(error)) from error
     return _process(schemas.process_data(job, max(job.log.total - LAST_LINE_BYTES, 0)))
 
 
 def _ran(data: dict[str, Any]) -> CallToolResult:
-    return schemas.answer(data, result_text(data))
+    return schemas.tool_result(data, result_text(data))
 
 
 def _process(data: dict[str, Any]) -> CallToolResult:
-    return schemas.answer(data, process_text(data))
+    return schemas.tool_result(data, process_text(data))
 
 
 class StrictTool(Tool):
@@ -199,14 +210,14 @@ class StrictTool(Tool):
         known = self.parameters["properties"]
         unknown = [name for name in arguments if name not in known]
         if unknown:
-            names = ", ".join(f"'{clip(visible(name), MAX_NAME_COLUMNS, '…')}'" for name in unknown[:MAX_NAMES])
+            names = ", ".join(f"'{clip(printable(name), MAX_NAME_COLUMNS, '…')}'" for name in unknown[:MAX_NAMES])
             more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
             noun = "argument" if len(unknown) == 1 else "arguments"
             raise ToolError(f"{self.name} has no {noun} {names}{more}; its arguments are {', '.join(known)}")
         return await super().run(arguments, context, convert_result)
 
 
-def make_server(desk: Desk) -> MCPServer[Desk]:
+def make_server(desk: ServerState) -> MCPServer[ServerState]:
     """Return a server that works with a desk."""
     runs = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
     looks = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
@@ -227,7 +238,7 @@ def make_server(desk: Desk) -> MCPServer[Desk]:
         tools.append(tool)
 
     @asynccontextmanager
-    async def life(_: MCPServer[Desk]) -> "AsyncIterator[Desk]":
+    async def life(_: MCPServer[ServerState]) -> "AsyncIterator[ServerState]":
         async with desk.open():
             yield desk
 
@@ -250,8 +261,8 @@ def make_server(desk: Desk) -> MCPServer[Desk]:
     return server
 
 
-def _job(ctx: Ask, process_id: str) -> Job:
+def _job(ctx: ToolContext, process_id: str) -> Job:
     try:
-        return desk_of(ctx).jobs.find(process_id)
+        return state_of(ctx).jobs.find(process_id)
     except CorralError as error:
         raise ToolError(str(error)) from error

@@ -17,9 +17,9 @@ try:
     from opentelemetry import metrics, trace
     from opentelemetry.trace import SpanKind, Status, StatusCode
 except ImportError as error:
-    from corral.integrations.extras import missing
+    from corral.integrations.extras import missing_extra
 
-    raise missing("otel", error) from error
+    raise missing_extra("otel", error) from error
 
 import corral
 from corral.integrations.telemetry import labels

@@ -6,10 +6,10 @@ import os
 import sys
 
 from corral.apps.cli.verbs.try_ import TAKE_BACK, note, refuse_agents, told
-from corral.containment.plan import Holding
+from corral.containment.state import ContainmentState
 from corral.policy.loader import load
 from corral.transactions.apply import Look, apply
-from corral.transactions.transaction import noted
+from corral.transactions.transaction import log_fields
 from corral.transactions.workspace import waiting
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ def main(options: argparse.Namespace) -> int:
     refuse_agents("what an agent's command changed is the owner's to apply")
     config = load(options.root, os.environ).config
     place = waiting(config.project_root, os.environ, options.id)
-    holding = Holding(config)
+    holding = ContainmentState(config)
     facts = place.facts()
     try:
         with Look(config.project_root, place, holding.kept(), holding.programs()) as look:
@@ -32,7 +32,7 @@ def main(options: argparse.Namespace) -> int:
     finally:
         place.release()
     became = "applied" if applied.ok else "conflict"
-    note(config, noted(place.id, became, applied.changes, applied, in_part=applied.ok and bool(options.paths)))
+    note(config, log_fields(place.id, became, applied.changes, applied, in_part=applied.ok and bool(options.paths)))
     status = told(applied, "applied", TAKE_BACK, as_json=options.json)
     if not applied.ok and not options.json:
         here = f"corral apply {place.id} PATH…"

@@ -7,8 +7,8 @@ import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
 from time import monotonic
 
-from corral._lib.terminal import visible
-from corral.apps.cli.approval import Asking
+from corral._lib.terminal import printable
+from corral.apps.cli.approver import Approver
 from corral.apps.cli.jsonl import KINDS, MAX_QUOTED, LineError, call_in, lines_of, read_object
 from corral.apps.cli.progress import StatusLine
 from corral.apps.cli.verbs.check import config_of, machine_of
@@ -16,8 +16,8 @@ from corral.apps.cli.verbs.run import Record
 from corral.audit.audit_log import Log
 from corral.model.render_result import json_text
 from corral.policy.config import MAX_SECONDS
-from corral.runtime.batch import KEYS, Entry, Here
-from corral.runtime.executor import executor_named, stream
+from corral.runtime.batch import KEYS, BatchCall, LocalWork
+from corral.runtime.executor import executor_named, stream_results
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from corral.model.result import SandboxResult
     from corral.runtime.executor import Work, Worker
 
-    Item = tuple[object, Entry | str]
+    Item = tuple[object, BatchCall | str]
 
 OUTCOMES = ("succeeded", "failed", "refused", "timed out", "not valid")
 
@@ -42,15 +42,15 @@ def main(options: argparse.Namespace) -> int:
     config = config_of(options)
     record = Record(Log(config, event="batch"), required=config.audit.required)
     record.check()
-    asking = Asking(config, machine_of, may_ask=False)
+    asking = Approver(config, machine_of, may_ask=False)
     is_here = options.engine == "local"
     with Sandbox(config, on_ask=asking.answer, on_result=record.result if is_here else None) as box:
-        work = Answering(Here(box))
+        work = Answering(LocalWork(box))
         workers = executor_named(options.engine).hire(work, options.workers)
         # Not sys.stdin, and never closed: whoever still waits for a line there would hold up the end of the process.
         source = open(0, "rb", closefd=False)  # noqa: SIM115
         items = _items(source, options.idempotent)
-        with Progress() as progress, stream(work, workers, items, ordered=options.ordered) as answers:
+        with Progress() as progress, stream_results(work, workers, items, ordered=options.ordered) as answers:
             progress.begin()
             for place, (name, result) in answers:
                 if isinstance(result, str):
@@ -128,12 +128,12 @@ def _items(source: IO[bytes], idempotent: bool) -> Iterator[Item]:
             yield error.id, str(error)
 
 
-def read_entry(line: bytes, *, idempotent: bool) -> tuple[str | int, Entry]:
+def read_entry(line: bytes, *, idempotent: bool) -> tuple[str | int, BatchCall]:
     """Return a line's id, and its call with what it runs on; LineError also where a key is unknown."""
     name, data = read_object(line)
     for key in data:
         if key not in ("id", *KEYS):
-            raise LineError(f"the key {visible(key)[:MAX_QUOTED]} is unknown; a line has id, {', '.join(KEYS)}", name)
+            raise LineError(f"the key {printable(key)[:MAX_QUOTED]} is unknown; a line has id, {', '.join(KEYS)}", name)
     call = call_in(name, data)
     env, stdin, seconds = data.get("env"), data.get("stdin"), data.get("timeout_seconds")
     if env is not None and not (isinstance(env, dict) and all(isinstance(value, str) for value in env.values())):
@@ -148,7 +148,7 @@ def read_entry(line: bytes, *, idempotent: bool) -> tuple[str | int, Entry]:
     if not isinstance(repeats, bool):
         raise LineError(f"idempotent must be true or false, not {KINDS[type(repeats)]}", name)
     given = None if stdin is None else stdin.encode("utf-8", "surrogatepass")
-    return name, Entry(call.replace(env=env), given, seconds, repeats)
+    return name, BatchCall(call.replace(env=env), given, seconds, repeats)
 
 
 class Answering:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from corral._lib.terminal import terminal_of, visible
+from corral._lib.terminal import printable, terminal_of
 from corral.audit.audit_log import Log
-from corral.containment.filesystem.persistent_scratch import temporary
+from corral.containment.filesystem.persistent_scratch import project_tmp
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.model.call import Call
@@ -36,7 +36,7 @@ def main(options: argparse.Namespace) -> int:
         Log(config, event="check").verdict(call, verdict)
     except AuditError as error:
         # Nothing runs on this answer alone.
-        print(f"corral: {visible(str(error))}", file=sys.stderr)
+        print(f"corral: {printable(str(error))}", file=sys.stderr)
     if options.json:
         print(json_text(verdict.to_dict()))
     else:
@@ -74,7 +74,7 @@ def _timeout(options: argparse.Namespace, config: SandboxConfig, said: set[str])
 
 def machine_of(config: SandboxConfig) -> Machine:
     """Return the machine as the commands of the project see it."""
-    return Machine.of(config, temporary(config, os.environ))
+    return Machine.of(config, project_tmp(config, os.environ))
 
 
 def call_of(options: argparse.Namespace) -> Call:

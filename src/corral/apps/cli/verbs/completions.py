@@ -60,22 +60,22 @@ def main(options: argparse.Namespace) -> int:
     shell = options.shell or os.path.basename(os.environ.get("SHELL", ""))
     if shell not in SHELLS:
         raise PolicyError(f"for which shell? Give one of {', '.join(SHELLS)}")
-    print(script(shell, [described(name) for name in VERBS]), end="")
+    print(script(shell, [describe_verb(name) for name in VERBS]), end="")
     return 0
 
 
 def words_of(kind: str) -> list[str]:
     """Return the words of a kind that only corral knows."""
     if kind == GRANTS:
-        from corral.policy.approvals import listed  # noqa: PLC0415
+        from corral.policy.approvals import list_approvals  # noqa: PLC0415
 
-        return [approval.id for approval in listed(os.environ)]
+        return [approval.id for approval in list_approvals(os.environ)]
     from corral.apps.rule_pages import rule_ids  # noqa: PLC0415
 
     return [name for name in rule_ids() if name.replace("-", "").isalnum() and name.islower()]
 
 
-def described(name: str) -> Verb:
+def describe_verb(name: str) -> Verb:
     """Return what can be completed after a verb."""
     options, operands = [], []
     for action in verb_parser(name)._actions:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-from corral._lib.terminal import clip, columns, pad, terminal_of, visible, wrap
-from corral.apps.cli.next_steps import install_steps, own_name
+from corral._lib.terminal import clip, columns, pad, printable, terminal_of, wrap
+from corral.apps.cli.next_steps import install_steps, own_command
 from corral.apps.evals.demo import CASES, TIMEOUT_SECONDS, Outcome, Trial, run_demo
+from corral.model.call_excerpt import one_line
 from corral.model.errors import ContainmentError
-from corral.model.excerpt import one_line
 from corral.model.render_result import json_text
 
 TYPE_CHECKING = False
@@ -94,7 +94,7 @@ class Page:
         if not (is_first and outcome.word == "denied"):
             self._short.append(line)
             return
-        self._lines = [line, *wrap(visible(outcome.result.reason), self._width - LABEL_COLUMNS, "  ")]
+        self._lines = [line, *wrap(printable(outcome.result.reason), self._width - LABEL_COLUMNS, "  ")]
 
     def _head_kernel(self) -> None:
         title, alone, contained = HEADS
@@ -102,7 +102,7 @@ class Page:
         self._say(f"\n{self._terminal.paint('head', KERNEL)}\n{self._terminal.paint('dim', heads)}")
 
     def _end_group(self) -> None:
-        lines = [*self._lines, *flowing(self._short, self._width - LABEL_COLUMNS)]
+        lines = [*self._lines, *flow_lines(self._short, self._width - LABEL_COLUMNS)]
         label = self._terminal.paint("mark", pad(self._group, LABEL_COLUMNS - 2))
         for number, line in enumerate(lines):
             self._say(f"  {label if number == 0 else ' ' * (LABEL_COLUMNS - 2)}{line}")
@@ -114,7 +114,7 @@ class Page:
         terminal = self._terminal
         if why_not:
             self._say(f"\n{terminal.paint('ask', f'{KERNEL}, but not on this machine')}")
-            self._say("\n".join(wrap(visible(why_not), self._width, "  ")))
+            self._say("\n".join(wrap(printable(why_not), self._width, "  ")))
             self._say("  corral doctor shows every layer and what would bring a missing one.")
         style = "deny" if right < tried else "ask" if why_not else "allow"
         left_out = f" {len(CASES) - tried} could not be tried." if why_not else ""
@@ -151,7 +151,7 @@ def kernel_line(outcome: Outcome | Trial, terminal: Terminal) -> str:
         title, alone, detail = "run for a minute", nothing, f"the limit is {TIMEOUT_SECONDS:g} s"
     else:
         title, alone, detail = f"print {result.stdout_bytes:,} bytes", nothing, f"{len(result.stdout):,} bytes are kept"
-    ours = f"{outcome.word}: {visible(detail)}"
+    ours = f"{outcome.word}: {printable(detail)}"
     room = max(terminal.columns - 4 - TITLE_COLUMNS - ALONE_COLUMNS, 8)
     style = "allow" if outcome.as_expected else "deny"
     ours = terminal.paint(style, clip(ours, room, terminal.sign("cut")))
@@ -168,7 +168,7 @@ def wanted_text(outcome: Outcome | Trial) -> str:
     return f"denied by {case.group}" if case.expected == "denied" else case.expected
 
 
-def flowing(parts: list[str], width: int) -> list[str]:
+def flow_lines(parts: list[str], width: int) -> list[str]:
     """Return lines of parts, as many on each as fit; no part is broken."""
     lines: list[str] = []
     used = 0
@@ -192,7 +192,7 @@ def _plain(text: str) -> str:
 
 def next_steps(environ: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """Return what to do next, each with commands that work in the current directory."""
-    program = own_name(environ)
+    program = own_command(environ)
     return [
         ("run one command contained", [f"{program} run ls -la"]),
         ("let corral check every command of Claude Code", install_steps("claude", environ)),

@@ -8,7 +8,7 @@ import sys
 from corral.apps.cli.verbs.try_ import note, refuse_inside
 from corral.model.render_result import json_text
 from corral.policy.loader import load
-from corral.transactions.transaction import noted
+from corral.transactions.transaction import log_fields
 from corral.transactions.workspace import pending, waiting
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ def main(options: argparse.Namespace) -> int:
     places = pending(root, os.environ) if options.all and not options.id else [waiting(root, os.environ, options.id)]
     for place in places:
         place.remove()
-        note(config, noted(place.id, "discarded"))
+        note(config, log_fields(place.id, "discarded"))
     if options.json:
         found = [{"id": place.id, "outcome": "discarded"} for place in places]
         print(json_text(found if options.all else found[0]))

@@ -8,11 +8,11 @@ import tempfile
 
 from corral._lib.terminal import terminal_of
 from corral.apps.doctor.checks import Check, examine
-from corral.apps.doctor.facts import gather
-from corral.apps.doctor.hooks import hook_checks
+from corral.apps.doctor.facts import gather_facts
+from corral.apps.doctor.hook_checks import hook_checks
 from corral.apps.doctor.report import report_text
 from corral.audit.audit_log import Log, directory
-from corral.containment.filesystem.temp_dirs import directory_here
+from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.model.errors import PolicyError
 from corral.model.render_result import json_text
 from corral.policy.config import Containment, SandboxConfig
@@ -58,6 +58,6 @@ def _facts(options: argparse.Namespace) -> Facts:
         config = SandboxConfig(options.root, containment=containment)
     except PolicyError as error:
         # As in a container that starts in the root directory: the machine can be examined anyway.
-        with tempfile.TemporaryDirectory(prefix="corral-doctor-", dir=directory_here()) as place:
-            return gather(SandboxConfig(place, containment=containment), str(error))
-    return gather(config)
+        with tempfile.TemporaryDirectory(prefix="corral-doctor-", dir=process_temp_dir()) as place:
+            return gather_facts(SandboxConfig(place, containment=containment), str(error))
+    return gather_facts(config)

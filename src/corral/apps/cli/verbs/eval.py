@@ -7,7 +7,7 @@ import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
 from time import monotonic, time
 
-from corral._lib.terminal import message, terminal_of, visible
+from corral._lib.terminal import message, printable, terminal_of
 from corral.apps.cli.progress import StatusLine
 from corral.apps.evals.compare import compare
 from corral.apps.evals.journal import NAME, Journal
@@ -15,7 +15,7 @@ from corral.apps.evals.render_report import comparison_text, outcome_text, progr
 from corral.apps.evals.results import forget, read, summary, write
 from corral.apps.evals.run_suite import evaluate
 from corral.apps.evals.task_loader import FIXTURES, TaskError, load
-from corral.integrations.hooks.locations import project_of
+from corral.integrations.hooks.hook_command import project_of
 from corral.model.errors import CorralError
 from corral.model.render_result import FAILURE_STATUS, json_text
 
@@ -64,14 +64,14 @@ def _run(tasks: list[Task], options: argparse.Namespace) -> int:
         forget(options.out)
         if os.path.lexists(old := os.path.join(options.out, NAME)):
             progress.say(
-                f"corral: {visible(old)} is ignored, because a command could have written it. "
+                f"corral: {printable(old)} is ignored, because a command could have written it. "
                 "corral keeps its journals in ~/.local/state/corral now. Remove the file."
             )
         keys = [(task.id, task.digest) for task in tasks]
         known = [journal.done[key] for key in keys if key in journal.done]
         if known:
             progress.say(
-                f"corral: continuing the run in {visible(options.out)}: {len(known)} of {len(tasks)} tasks are done"
+                f"corral: continuing the run in {printable(options.out)}: {len(known)} of {len(tasks)} tasks are done"
             )
         progress.begin(known)
         try:

@@ -9,7 +9,7 @@ from corral._lib.terminal import terminal_of
 from corral.apps.cli.verbs.check import call_of, config_of, machine_of
 from corral.guard.evaluate import trace, vet
 from corral.guard.rules.loader import effects
-from corral.model.render_result import CHECK_STATUS, Reasoning, explain_text, json_text
+from corral.model.render_result import CHECK_STATUS, Explanation, explain_text, json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ def main(options: argparse.Namespace) -> int:
     axis_of = {key: str(row["axis"]) for key, row in effects().items()}
     machine = machine_of(config)
     verdict = vet(call, config, machine)
-    reasoning = Reasoning(call, verdict, trace(call, config, machine), axis_of, config.rules.name, config.project_root)
+    reasoning = Explanation(
+        call, verdict, trace(call, config, machine), axis_of, config.rules.name, config.project_root
+    )
     if options.json:
         print(json_text(reasoning.to_dict()))
     else:

@@ -6,15 +6,15 @@ import os
 import sys
 from time import time
 
-from corral._lib.terminal import terminal_of, visible
-from corral.apps.cli.approval import Asking
+from corral._lib.terminal import printable, terminal_of
 from corral.apps.cli.approval_prompt import kept_text
+from corral.apps.cli.approver import Approver
 from corral.apps.cli.verbs.check import call_of, config_of, machine_of
 from corral.audit.audit_log import Log
 from corral.guard.evaluate import vet
 from corral.model.call import Call, Decision
+from corral.model.call_excerpt import one_line
 from corral.model.errors import AuditError, PolicyError
-from corral.model.excerpt import one_line
 from corral.model.render_result import CHECK_STATUS, json_text, labelled, verdict_text
 from corral.policy import approvals
 
@@ -36,7 +36,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    known = approvals.listed(os.environ)
+    known = approvals.list_approvals(os.environ)
     if options.json:
         print(json_text([approval.to_dict() for approval in known]))
         return 0
@@ -67,7 +67,7 @@ def _left(seconds: float) -> str:
 
 
 def _revoke(options: argparse.Namespace) -> int:
-    known = approvals.listed(os.environ)
+    known = approvals.list_approvals(os.environ)
     gone = known if options.all else [found for start in options.ids for found in _named(start, known)]
     if not options.all and not options.ids:
         raise PolicyError("which one? Give an id as `corral grants` lists it, or --all")
@@ -85,7 +85,7 @@ def _named(start: str, known: list[Approval]) -> list[Approval]:
     found = [approval for approval in known if len(start) >= MIN_ID and approval.key.startswith(start.lower())]
     if len(found) != 1:
         many = "more than one approval begins" if found else "there is no approval that begins"
-        raise PolicyError(f"{many} with {visible(start)}; corral grants lists them")
+        raise PolicyError(f"{many} with {printable(start)}; corral grants lists them")
     return found
 
 
@@ -98,11 +98,11 @@ def _add(options: argparse.Namespace) -> int:
         why = "it runs without being asked about" if verdict.allowed else "what is denied cannot be approved"
         print(f"corral: nothing to approve: {why}", file=sys.stderr)
         return CHECK_STATUS[verdict.decision]
-    asking = Asking(config, machine_of, may_ask=True, runs=False)
+    asking = Approver(config, machine_of, may_ask=True, runs=False)
     if not asking.answer(call, verdict):
-        print(f"corral: not approved: {visible(asking.why_not) or 'the answer was no'}", file=sys.stderr)
+        print(f"corral: not approved: {printable(asking.why_not) or 'the answer was no'}", file=sys.stderr)
         return DECLINED_STATUS
-    made = approvals.find(call, verdict, config, os.environ)
+    made = approvals.find_approval(call, verdict, config, os.environ)
     if made is None:
         raise PolicyError("the approval could not be kept")
     if options.json:
@@ -119,4 +119,4 @@ def _note(gone: Approval) -> None:
         Log(event="grant").note({**fields, "reason": "The approval was revoked; it is asked about again."})
     except AuditError as error:
         # Nothing is loosened by it.
-        print(f"corral: {visible(str(error))}", file=sys.stderr)
+        print(f"corral: {printable(str(error))}", file=sys.stderr)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from corral._lib.terminal import clip, terminal_of, visible
-from corral._lib.timestamps import utc
+from corral._lib.terminal import clip, printable, terminal_of
+from corral._lib.timestamps import format_utc
 from corral.apps.cli.render_changes import change_line, diff_lines
 from corral.apps.cli.verbs.try_ import refuse_inside
 from corral.model.errors import TransactionError
@@ -76,10 +76,10 @@ def _waiting(place: Place) -> dict[str, object]:
 
 
 def _diff(root: str, place: Place) -> str:
-    from corral.containment.plan import Holding  # noqa: PLC0415  to list them it is not needed
+    from corral.containment.state import ContainmentState  # noqa: PLC0415  to list them it is not needed
     from corral.policy.loader import load  # noqa: PLC0415  as above
 
-    holding = Holding(load(root, os.environ).config)
+    holding = ContainmentState(load(root, os.environ).config)
     with Look(root, place, holding.kept(), holding.programs()) as look:
         return look.diff()
 
@@ -87,9 +87,9 @@ def _diff(root: str, place: Place) -> str:
 def _lines(entry: dict[str, object], terminal: Terminal, *, verbose: bool) -> list[str]:
     state, commands = str(entry["state"]), entry["commands"]
     changes = [Change(**change) for change in entry["changes"]]  # type: ignore[attr-defined]  # as it was written
-    words = visible("; ".join(commands)) if isinstance(commands, list) else ""
+    words = printable("; ".join(commands)) if isinstance(commands, list) else ""
     told = summary(changes)
-    when = utc(float(str(entry["applied_at"])))[:19].replace("T", " ")
+    when = format_utc(float(str(entry["applied_at"])))[:19].replace("T", " ")
     lines = [f"{terminal.paint(STYLES[state], f'{state:8}')} {entry['id']!s:17}  {when}  {told}"]
     lines.append(terminal.paint("dim", clip(f"         {words}", terminal.columns, terminal.sign("cut"))))
     return lines + ([change_line(change, terminal) for change in changes] if verbose else [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.guard.shell.grammar import DEPENDENCIES
+from corral.guard.shell.grammar import GRAMMAR_PACKAGES
 from corral.integrations.hooks import respond
 
 
@@ -21,7 +21,7 @@ def _dependencies() -> list[str]:
     )
     found = [
         folder
-        for name in DEPENDENCIES
+        for name in GRAMMAR_PACKAGES
         for folder in sys.path
         if folder.startswith("/") and os.path.isdir(f"{folder}/{name}")
     ]

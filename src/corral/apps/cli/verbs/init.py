@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import sys
 
-from corral._lib.terminal import visible
+from corral._lib.terminal import printable
 from corral.model.errors import PolicyError
 from corral.model.render_result import json_text
 from corral.policy import user_dirs
 from corral.policy.config import DEFAULT_TIMEOUT_SECONDS, checked_root
-from corral.policy.examples import compiled
-from corral.policy.loader import owner_file, project_file
+from corral.policy.loader import project_policy_path, user_policy_path
 from corral.policy.parser import parse
-from corral.policy.project_types import KINDS
+from corral.policy.project_types import PROJECT_TYPES
+from corral.policy.rule_examples import compile_policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
 
-    from corral.policy.project_types import Kind, Publishing
+    from corral.policy.project_types import ProjectType, Publishing
 
 MAX_ENTRIES = 1000  # of each directory that is looked at
 _SKIPPED = ("node_modules", "vendor", "target", "build", "dist", "venv")
@@ -77,13 +77,13 @@ _RULE = """
 def main(options: argparse.Namespace) -> int:
     """Write the file, or show what it would be."""
     if options.user:
-        path, kinds, text = owner_file(os.environ), [], owner_text()
+        path, kinds, text = user_policy_path(os.environ), [], user_text()
     else:
         root = checked_root(options.root)
-        path, kinds = project_file(root), kinds_of(root)
+        path, kinds = project_policy_path(root), detect_project_types(root)
         text = project_text(kinds)
     # It must load and its examples hold, or it is not written.
-    compiled(parse(text.encode(), path), path)
+    compile_policy(parse(text.encode(), path), path)
     if options.shown:
         print(text, end="")
         return 0
@@ -94,7 +94,7 @@ def main(options: argparse.Namespace) -> int:
     if options.json:
         print(json_text({"path": path, "kinds": [kind.name for kind in kinds]}))
     else:
-        print(visible(f"Wrote {path}{f', for {found}' if found else ''}."), file=sys.stderr)
+        print(printable(f"Wrote {path}{f', for {found}' if found else ''}."), file=sys.stderr)
         print(
             "Every line is a suggestion and commented out. Edit the file, then run: corral policy show",
             file=sys.stderr,
@@ -119,14 +119,14 @@ def _write(path: str, text: str) -> None:
         raise PolicyError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def kinds_of(root: str) -> list[Kind]:
+def detect_project_types(root: str) -> list[ProjectType]:
     """Return the kinds of project that a directory and those in it are."""
     names = _names(root)
     for entry in sorted(names):
         inner = f"{root}/{entry}"
         if not entry.startswith(".") and entry not in _SKIPPED and os.path.isdir(inner) and not os.path.islink(inner):
             names = names | _names(inner)
-    return [kind for kind in KINDS if any(_is_there(mark, names) for mark in kind.marks)]
+    return [kind for kind in PROJECT_TYPES if any(_is_there(mark, names) for mark in kind.marks)]
 
 
 def _names(directory: str) -> set[str]:
@@ -140,7 +140,7 @@ def _is_there(mark: str, names: set[str]) -> bool:
     return any(name.endswith(mark[1:]) for name in names) if mark.startswith("*") else mark in names
 
 
-def project_text(kinds: list[Kind]) -> str:
+def project_text(kinds: list[ProjectType]) -> str:
     """Return a corral.toml for a project of these kinds."""
     found = ", ".join(kind.name for kind in kinds) or "no kind that is known"
     seconds = max((kind.seconds for kind in kinds), default=600)
@@ -151,10 +151,10 @@ def project_text(kinds: list[Kind]) -> str:
     return "".join(parts)
 
 
-def owner_text() -> str:
+def user_text() -> str:
     """Return a policy.toml for the owner."""
     parts = [_OWNER_HEAD, _PROFILE.format(mark="", profile="workspace"), _times(600), _variables(())]
-    return "".join([*parts, _network(()), _caches(KINDS), _RULES, _PUSH])
+    return "".join([*parts, _network(()), _caches(PROJECT_TYPES), _RULES, _PUSH])
 
 
 def _times(seconds: int) -> str:
@@ -164,19 +164,19 @@ def _times(seconds: int) -> str:
     )
 
 
-def _variables(kinds: Iterable[Kind]) -> str:
+def _variables(kinds: Iterable[ProjectType]) -> str:
     names = [name for kind in kinds for name in kind.variables] or ["CI"]
     return f"\n# Variables that commands see besides PATH, HOME, LANG and their like.\n# environment = {_list(names)}\n"
 
 
-def _network(kinds: Iterable[Kind]) -> str:
+def _network(kinds: Iterable[ProjectType]) -> str:
     known = [kind for kind in kinds if kind.index]
     hosts = [f"{kind.index}:443" for kind in known] or ["host.example:443"]
     ways = "".join(f"\n# {kind.name}: {kind.index_found_by} names the host to write here." for kind in known)
     return _NETWORK.format(hosts=_list(hosts), found_by=ways)
 
 
-def _caches(kinds: Iterable[Kind]) -> str:
+def _caches(kinds: Iterable[ProjectType]) -> str:
     paths = [path for kind in kinds for path in kind.caches]
     if not paths:
         return ""

@@ -6,13 +6,13 @@ import os
 import sys
 import tempfile
 
-from corral._lib.terminal import terminal_of, visible, wrap
-from corral.apps.doctor.hooks import FAIL, prove
-from corral.containment.filesystem.temp_dirs import directory_here
+from corral._lib.terminal import printable, terminal_of, wrap
+from corral.apps.doctor.hook_checks import FAIL, prove_hooks
+from corral.containment.filesystem.temp_dirs import process_temp_dir
+from corral.integrations.hooks.hook_command import project_of, refuse_writable, temporary_location
 from corral.integrations.hooks.install import apply, plan_install
 from corral.integrations.hooks.json_edit import SettingsError
-from corral.integrations.hooks.locations import is_temporary, project_of, refuse_writable
-from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, is_used
+from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, is_host_present
 from corral.model.errors import PolicyError
 from corral.model.render_result import FAILURE_STATUS, json_text
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from corral._lib.terminal import Terminal
-    from corral.apps.doctor.hooks import HookCheck
+    from corral.apps.doctor.hook_checks import HookCheck
     from corral.integrations.hooks.install import Change
     from corral.integrations.hooks.registry import Host
 
@@ -63,7 +63,7 @@ def _name_hosts() -> int:
     terminal = terminal_of(sys.stderr, os.environ)
     print("Which host? For example: corral install claude", file=sys.stderr)
     for host in HOSTS.values():
-        seen = "installed" if is_used(host, os.environ) else ""
+        seen = "installed" if is_host_present(host, os.environ) else ""
         print(f"  {terminal.paint('head', f'{host.name:9}')} {host.title:13} {seen}".rstrip(), file=sys.stderr)
     return FAILURE_STATUS
 
@@ -111,14 +111,14 @@ def difference(change: Change, terminal: Terminal) -> Iterator[str]:
     styles = {"+": "allow", "-": "deny", "@": "mark"}
     for line in unified_diff(before, after, old, new, lineterm=""):
         style = "head" if line.startswith(("---", "+++")) else styles.get(line[:1])
-        yield terminal.paint(style, visible(line)) if style else visible(line)
+        yield terminal.paint(style, printable(line)) if style else printable(line)
 
 
 def _proven(host: Host, path: str, root: str) -> tuple[HookCheck, ...]:
     if root:
-        return tuple(prove(host, path, root, os.environ))
-    with tempfile.TemporaryDirectory(prefix="corral-canary-", dir=directory_here()) as empty:
-        return tuple(prove(host, path, os.path.realpath(empty), os.environ))
+        return tuple(prove_hooks(host, path, root, os.environ))
+    with tempfile.TemporaryDirectory(prefix="corral-canary-", dir=process_temp_dir()) as empty:
+        return tuple(prove_hooks(host, path, os.path.realpath(empty), os.environ))
 
 
 def _facts(change: Change, options: argparse.Namespace, checks: tuple[HookCheck, ...]) -> dict[str, object]:
@@ -147,8 +147,10 @@ def _told(change: Change, kept: str, checks: tuple[HookCheck, ...], terminal: Te
     for check in checks:
         yield from _row("failed" if check in failed else "proven", f"{check.found} {check.means}".strip(), terminal)
     notes = [host.note, host.project_note if change.level == PROJECT else ""]
-    if is_temporary():
-        notes.append(f"{is_temporary()} is in a temporary directory: once that is emptied, commands run unjudged.")
+    if temporary_location():
+        notes.append(
+            f"{temporary_location()} is in a temporary directory: once that is emptied, commands run unjudged."
+        )
     for note in filter(None, notes):
         yield from _row("note", note, terminal)
     yield from _row(
@@ -158,5 +160,5 @@ def _told(change: Change, kept: str, checks: tuple[HookCheck, ...], terminal: Te
 
 def _row(name: str, text: str, terminal: Terminal) -> list[str]:
     indent = " " * 11
-    first, *rest = wrap(visible(text), terminal.columns, indent)
+    first, *rest = wrap(printable(text), terminal.columns, indent)
     return [f"  {terminal.paint('head', f'{name:8}')} {first.lstrip()}", *rest]

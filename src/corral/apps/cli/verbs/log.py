@@ -6,8 +6,8 @@ import os
 import sys
 from datetime import UTC, datetime
 
-from corral._lib.terminal import terminal_of, visible
-from corral._lib.timestamps import utc
+from corral._lib.terminal import printable, terminal_of
+from corral._lib.timestamps import format_utc
 from corral.audit import query
 from corral.audit.audit_log import directory
 from corral.audit.query import Wish
@@ -36,10 +36,10 @@ def main(options: argparse.Namespace) -> int:
         return _verify(place, options)
     if options.action == "show":
         return _show(place, options)
-    return _list(place, wish_of(options), options)
+    return _list(place, filter_of(options), options)
 
 
-def wish_of(options: argparse.Namespace) -> Wish:
+def filter_of(options: argparse.Namespace) -> Wish:
     """Return which entries the command line asks for."""
     return Wish(
         since=options.since or "",
@@ -59,11 +59,11 @@ def moment(text: str) -> str:
     now = datetime.now().astimezone()
     units = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
     if text[-1:] in units and text[:-1].isdecimal():
-        return utc(now.timestamp() - int(text[:-1]) * units[text[-1]])
+        return format_utc(now.timestamp() - int(text[:-1]) * units[text[-1]])
     if text in ("today", "yesterday"):
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        return utc(midnight.timestamp() - (86400 if text == "yesterday" else 0))
-    return utc(datetime.fromisoformat(text).astimezone(UTC).timestamp())
+        return format_utc(midnight.timestamp() - (86400 if text == "yesterday" else 0))
+    return format_utc(datetime.fromisoformat(text).astimezone(UTC).timestamp())
 
 
 def local(entry: dict[str, Any]) -> str:
@@ -80,7 +80,7 @@ def _list(place: str, wish: Wish, options: argparse.Namespace) -> int:
     table = Table(found, terminal, local)
     _print(found, table, options)
     if not found and not options.follow:
-        print(f"corral: nothing in {visible(place)} fits", file=sys.stderr)
+        print(f"corral: nothing in {printable(place)} fits", file=sys.stderr)
     if options.follow:
         after = found[-1]["seq"] if found else 0
         for entry in query.follow(place, wish, after=after):
@@ -102,7 +102,7 @@ def _show(place: str, options: argparse.Namespace) -> int:
     found = query.known_by(place, start)
     if len({entry.get("call") or entry.get("id") for entry in found}) != 1:
         what = "no entry" if not found else "more than one entry"
-        print(f"corral: {what} has an id that begins with {visible(start)!r}; see corral log", file=sys.stderr)
+        print(f"corral: {what} has an id that begins with {printable(start)!r}; see corral log", file=sys.stderr)
         return FAILURE_STATUS
     if options.json:
         print("\n".join(map(json_text, found)))
@@ -122,7 +122,7 @@ def _today(entry: dict[str, Any], terminal: Terminal) -> list[str]:
     try:
         config = load(str(entry.get("root")), os.environ).config
     except CorralError as error:
-        return [f"{head}\n    nothing: {visible(str(error))}"]
+        return [f"{head}\n    nothing: {printable(str(error))}"]
     return [f"{head}\n{verdict_text(call, vet(call, config, Machine.of(config)), terminal)}"]
 
 
@@ -133,7 +133,7 @@ def _verify(place: str, options: argparse.Namespace) -> int:
         return DAMAGED_STATUS if report.problems else 0
     terminal = terminal_of(sys.stdout, os.environ)
     for problem in report.problems[: query.MAX_PROBLEMS]:
-        print(f"{terminal.paint('deny', terminal.sign('deny'))} {visible(place)}/{visible(problem)}")
+        print(f"{terminal.paint('deny', terminal.sign('deny'))} {printable(place)}/{printable(problem)}")
     more = len(report.problems) - query.MAX_PROBLEMS
     if more > 0:
         print(f"and {more} more")

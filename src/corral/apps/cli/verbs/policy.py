@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import sys
 
-from corral._lib.terminal import terminal_of, visible
+from corral._lib.terminal import printable, terminal_of
 from corral.model.render_result import json_text
 from corral.policy.config import checked_root
-from corral.policy.examples import outcomes
 from corral.policy.json_schema import schema
-from corral.policy.loader import load, owner_file, project_file, read
+from corral.policy.loader import load, project_policy_path, read_policy_file, user_policy_path
 from corral.policy.parser import parse
-from corral.policy.render_policy import lines, to_dict
+from corral.policy.render_policy import policy_lines, to_dict
+from corral.policy.rule_examples import judge_examples
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
     from corral._lib.terminal import Terminal
-    from corral.policy.examples import Outcome
+    from corral.policy.rule_examples import ExampleResult
 
 FAILED_STATUS = 1
 
@@ -34,7 +34,7 @@ def _show(options: argparse.Namespace) -> int:
     if options.json:
         print(json_text(to_dict(policy)))
     else:
-        print("\n".join(lines(policy, terminal_of(sys.stdout, os.environ))))
+        print("\n".join(policy_lines(policy, terminal_of(sys.stdout, os.environ))))
     return 0
 
 
@@ -42,11 +42,11 @@ def _test(options: argparse.Namespace) -> int:
     """Judge every example of both files; all are told, and one that does not hold fails."""
     root = checked_root(options.root)
     terminal = terminal_of(sys.stdout, os.environ)
-    told: list[tuple[str, Outcome]] = []
-    for level, path in (("owner", owner_file(os.environ)), ("project", project_file(root))):
-        data = read(path, root, level)
+    told: list[tuple[str, ExampleResult]] = []
+    for level, path in (("owner", user_policy_path(os.environ)), ("project", project_policy_path(root))):
+        data = read_policy_file(path, root, level)
         if data is not None:
-            told += [(path, outcome) for outcome in outcomes(parse(data, path))]
+            told += [(path, outcome) for outcome in judge_examples(parse(data, path))]
     if options.json:
         print(json_text([_facts(path, outcome) for path, outcome in told]))
     for path, outcome in [] if options.json else told:
@@ -61,7 +61,7 @@ def _test(options: argparse.Namespace) -> int:
     return FAILED_STATUS if wrong else 0
 
 
-def _facts(path: str, outcome: Outcome) -> dict[str, object]:
+def _facts(path: str, outcome: ExampleResult) -> dict[str, object]:
     return {
         "path": path,
         "line": outcome.line,
@@ -74,12 +74,12 @@ def _facts(path: str, outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _lines(path: str, outcome: Outcome, terminal: Terminal) -> list[str]:
-    place = terminal.paint("dim", f"{visible(path)}:{outcome.line}:{outcome.column}")
+def _lines(path: str, outcome: ExampleResult, terminal: Terminal) -> list[str]:
+    place = terminal.paint("dim", f"{printable(path)}:{outcome.line}:{outcome.column}")
     if not outcome.wrong:
         sign = terminal.paint("allow", terminal.sign("allow"))
-        return [f"{sign} {place} {outcome.decision!s:5} {visible(outcome.text)}"]
-    return [f"{terminal.paint('deny', terminal.sign('deny'))} {place} {visible(outcome.wrong)}"]
+        return [f"{sign} {place} {outcome.decision!s:5} {printable(outcome.text)}"]
+    return [f"{terminal.paint('deny', terminal.sign('deny'))} {place} {printable(outcome.wrong)}"]
 
 
 def _schema(_: argparse.Namespace) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from corral._lib.terminal import terminal_of, visible
-from corral.apps.cli.nearest import MAX_MATCHES, slips
+from corral._lib.terminal import printable, terminal_of
+from corral.apps.cli.spelling import MAX_MATCHES, edit_distance
 from corral.apps.rule_pages import page_of, rule_ids
 from corral.model.call import Axis
 from corral.model.render_result import FAILURE_STATUS, QUESTION, json_text, labelled
@@ -24,13 +24,13 @@ def main(options: argparse.Namespace) -> int:
     """Print what was asked for; an unknown id is an error that names its neighbours."""
     if options.id is None:
         ids = sorted({*rule_ids(), *_owners(options.root)})
-        print(json_text(ids) if options.json else "\n".join(map(visible, ids)))
+        print(json_text(ids) if options.json else "\n".join(map(printable, ids)))
         return 0
     if options.id.startswith("policy-"):
         return _owner_pages(options)
     page = page_of(options.id)
     if page is None:
-        print(f"corral: there is no rule {visible(options.id)}", file=sys.stderr)
+        print(f"corral: there is no rule {printable(options.id)}", file=sys.stderr)
         for match in _neighbours(options.id):
             print(f"  did you mean {match}?", file=sys.stderr)
         print("Try: corral rule, which lists all", file=sys.stderr)
@@ -57,9 +57,9 @@ def _owner_pages(options: argparse.Namespace) -> int:
     known = _owners(options.root)
     rules = known.get(options.id)
     if rules is None:
-        print(f"corral: no policy file that holds here has a rule {visible(options.id)}", file=sys.stderr)
+        print(f"corral: no policy file that holds here has a rule {printable(options.id)}", file=sys.stderr)
         for match in known:
-            print(f"  there is {visible(match)}", file=sys.stderr)
+            print(f"  there is {printable(match)}", file=sys.stderr)
         return FAILURE_STATUS
     if options.json:
         print(json_text(rules))
@@ -68,7 +68,7 @@ def _owner_pages(options: argparse.Namespace) -> int:
     for rule in rules:
         words = " ".join(rule["command"])
         behind = "and nothing behind it" if rule["exact"] else "whatever stands behind it"
-        print(terminal.paint("head", visible(rule["id"])))
+        print(terminal.paint("head", printable(rule["id"])))
         lines = labelled("what", f"a rule of a policy file: {rule['decision']} {words}, {behind}", terminal)
         lines += labelled("where", f"{rule['path']}:{rule['line']}", terminal)
         lines += labelled("why", rule["reason"], terminal) if rule["reason"] else []
@@ -83,11 +83,13 @@ def _neighbours(rule: str) -> list[str]:
     axis, _, rest = rule.partition("-")
     command = rest.rpartition("-")[0] if axis == "argv" else ""
     known_ids = [known.replace("COMMAND", command) if command else known for known in rule_ids()]
-    distances = {known: min(slips(rule, known), slips(rule, known.partition("-")[2])) for known in known_ids}
+    distances = {
+        known: min(edit_distance(rule, known), edit_distance(rule, known.partition("-")[2])) for known in known_ids
+    }
     least = min(distances.values())
     if least > max(len(rest or rule) // 3, 1):
         return []
-    return sorted(known for known, slips in distances.items() if slips == least)[:MAX_MATCHES]
+    return sorted(known for known, edit_distance in distances.items() if edit_distance == least)[:MAX_MATCHES]
 
 
 def page_lines(page: Page, terminal: Terminal) -> list[str]:

@@ -6,16 +6,16 @@ import os
 import sys
 from signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal
 
-from corral._lib.terminal import terminal_of, visible
+from corral._lib.terminal import printable, terminal_of
 from corral.apps.cli import terminal_session
-from corral.apps.cli.approval import Asking
-from corral.apps.cli.shell_state import Telling, kept_names
+from corral.apps.cli.approver import Approver
+from corral.apps.cli.shell_state import ShellState, exported_names
 from corral.apps.cli.verbs.check import call_of, config_of, machine_of
 from corral.audit.audit_log import Log
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, Call
 from corral.model.errors import AuditError, CorralError, PolicyError
-from corral.model.render_result import denial_text, json_text, process_status, timeout_text, violation_text
-from corral.policy.pending_calls import take
+from corral.model.render_result import denial_text, exit_status, json_text, timeout_text, violation_text
+from corral.policy.pending_calls import take_pending_call
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from corral.model.call import Verdict
     from corral.model.result import SandboxResult
     from corral.policy.config import SandboxConfig
-    from corral.policy.pending_calls import Pending
+    from corral.policy.pending_calls import PendingCall
     from corral.transactions.transaction import Transaction
 
 
@@ -42,11 +42,11 @@ def main(options: argparse.Namespace) -> int:
     pending = _taken(options, config)
     call = call_of(options) if pending is None else Call(pending.text, shell=True, cwd=options.cwd)  # noqa: S604  a record
     if options.exports:
-        config = config.replace(env_allowlist={*config.env_allowlist, *kept_names(os.environ)})
+        config = config.replace(env_allowlist={*config.env_allowlist, *exported_names(os.environ)})
     record = Record(Log(config, call=options.call), required=config.audit.required)
     record.check()
     # What a hook let through was asked about by its host, or by nobody: in the host's terminal an agent may have the keys.
-    asking = Asking(judged, machine_of, may_ask=options.ask and not options.call and pending is None)
+    asking = Approver(judged, machine_of, may_ask=options.ask and not options.call and pending is None)
     with Sandbox(
         config=config, on_ask=asking.answer if pending is None else _approval(pending), on_result=record.result
     ) as box:
@@ -70,7 +70,7 @@ def main(options: argparse.Namespace) -> int:
         sys.stderr.buffer.write(result.stderr)
     if not options.json:
         tell_violations(result)
-    return process_status(result)
+    return exit_status(result)
 
 
 def tell_violations(result: SandboxResult) -> None:
@@ -93,7 +93,7 @@ def _granted(options: argparse.Namespace, config: SandboxConfig) -> SandboxConfi
     from corral.apps.cli import run_agent  # noqa: PLC0415  most runs have what the policy gives them
 
     agent = run_agent.agent_of(options, config)
-    granted = run_agent.admitted(options, config, agent)
+    granted = run_agent.config_with_grants(options, config, agent)
     if granted is None or agent is None:
         return granted
     own = run_agent.variables_of(agent, os.environ)
@@ -101,13 +101,13 @@ def _granted(options: argparse.Namespace, config: SandboxConfig) -> SandboxConfi
     return granted.replace(env_allowlist={*granted.env_allowlist, *own})
 
 
-def _denied(call: Call, result: SandboxResult, asking: Asking) -> str:
+def _denied(call: Call, result: SandboxResult, asking: Approver) -> str:
     if asking.was_asked:
         # All else was on the screen a moment ago.
-        why = "the answer was no" if result.reason == result.verdict.reason else visible(result.reason)
+        why = "the answer was no" if result.reason == result.verdict.reason else printable(result.reason)
         return f"corral: not run: {why}"
     said = denial_text(call, result, terminal_of(sys.stderr, os.environ))
-    return f"{said}\ncorral: nobody was asked: {visible(asking.why_not)}" if asking.why_not else said
+    return f"{said}\ncorral: nobody was asked: {printable(asking.why_not)}" if asking.why_not else said
 
 
 class Record:
@@ -138,12 +138,12 @@ class Record:
             print(f"corral: {error}; the policy accepts that", file=sys.stderr)
 
 
-def _taken(options: argparse.Namespace, config: SandboxConfig) -> Pending | None:
+def _taken(options: argparse.Namespace, config: SandboxConfig) -> PendingCall | None:
     """Return the call that a hook left under the id it put into a rewritten command; it is there once."""
     if options.grant is None:
         return None
     cwd = options.cwd or config.project_root
-    pending = take(options.grant, config.project_root, cwd, os.environ)
+    pending = take_pending_call(options.grant, config.project_root, cwd, os.environ)
     if pending is None or options.command is not None or options.shell not in (None, pending.text):
         raise PolicyError(
             "no approval waits for this very call in this project; it may be too old. Ask for the call again"
@@ -151,13 +151,13 @@ def _taken(options: argparse.Namespace, config: SandboxConfig) -> Pending | None
     return pending
 
 
-def _approval(pending: Pending) -> Callable[[Call, Verdict], bool]:
+def _approval(pending: PendingCall) -> Callable[[Call, Verdict], bool]:
     """Say yes for the person whom the host has asked, but only to what they were told of."""
     return lambda _, verdict: {finding.rule for finding in verdict.findings} <= pending.asked
 
 
-def _driven(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[SandboxResult, Telling | None]:
-    telling = None if options.directory_file is None else Telling(box, call, exports=options.exports)
+def _driven(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[SandboxResult, ShellState | None]:
+    telling = None if options.directory_file is None else ShellState(box, call, exports=options.exports)
     on_terminal = not options.json and terminal_session.is_wanted(options.tty)
     result = terminal_session.drive(box, call) if on_terminal else drive(box, call, live=not options.json)
     return result, telling
@@ -166,7 +166,7 @@ def _driven(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[Sand
 def _tried(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[SandboxResult, None]:
     """Run in a transaction whose changes wait for the owner, as a hook wants it for what cannot be taken back."""
     from corral.apps.cli.verbs.try_ import note  # noqa: PLC0415  most calls change the project itself
-    from corral.transactions.transaction import leave_waiting  # noqa: PLC0415  as above
+    from corral.transactions.transaction import keep_for_review  # noqa: PLC0415  as above
     from corral.transactions.workspace import refuse_more  # noqa: PLC0415  as above
 
     refuse_more(box.config.project_root, os.environ)
@@ -174,9 +174,9 @@ def _tried(box: Sandbox, call: Call, options: argparse.Namespace) -> tuple[Sandb
         on_terminal = not options.json and terminal_session.is_wanted(options.tty)
         result = terminal_session.drive(tx, call) if on_terminal else drive(tx, call, live=not options.json)
         if not result.denied:
-            fields, said = leave_waiting(tx)
+            fields, said = keep_for_review(tx)
             note(box.config, fields)
-            print(f"corral: {visible(said)}", file=sys.stderr)
+            print(f"corral: {printable(said)}", file=sys.stderr)
     return result, None
 
 

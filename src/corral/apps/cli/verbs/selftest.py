@@ -7,7 +7,7 @@ import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
 
 from corral._lib.terminal import terminal_of
-from corral.apps.selftest.attacks import battery
+from corral.apps.selftest.attacks import all_attacks
 from corral.apps.selftest.report import GROUPS, heading, outcome_text, status, summary, to_dict
 from corral.apps.selftest.run_attacks import Outcome, Selftest
 from corral.model.render_result import json_text
@@ -30,7 +30,7 @@ def main(options: argparse.Namespace) -> int:
     outcomes: list[Outcome] = []
     with Selftest(config) as test:
         if not options.json:
-            print(heading(test.setting, len(battery()), terminal), flush=True)
+            print(heading(test.setting, len(all_attacks()), terminal), flush=True)
         for outcome in test.outcomes():
             if not options.json:
                 if not outcomes or outcomes[-1].attempt.group != outcome.attempt.group:

@@ -10,12 +10,12 @@ import sys
 
 from corral import __version__
 from corral._lib.records import Record, frozen
-from corral._lib.terminal import clip, pad, terminal_of, visible, wrap
-from corral.apps.cli.next_steps import install_steps, with_own_name
+from corral._lib.terminal import clip, pad, printable, terminal_of, wrap
+from corral.apps.cli.next_steps import install_steps, with_own_command
 from corral.audit import audit_log
 from corral.containment import layers
-from corral.containment.filesystem.temp_dirs import make
-from corral.containment.plan import unmet
+from corral.containment.filesystem.temp_dirs import make_temp_dir
+from corral.containment.state import unmet_requirement
 from corral.model.errors import CorralError, PolicyError
 from corral.model.render_result import FAILURE_STATUS, json_text
 from corral.policy import approvals, user_dirs
@@ -67,8 +67,8 @@ def main(options: argparse.Namespace) -> int:
         *_hook_lines(root, os.environ),
         *_approval_lines(root),
     ]
-    lines = [line.replace(command=with_own_name(line.command, os.environ)) for line in lines]
-    refused = refusals(audit_log.directory(os.environ), root)
+    lines = [line.replace(command=with_own_command(line.command, os.environ)) for line in lines]
+    refused = recent_refusals(audit_log.directory(os.environ), root)
     if options.json:
         facts = {"version": __version__, "root": root, "profile": policy.config.rules.name if policy else None}
         print(json_text({**facts, "checks": [line.to_dict() for line in lines], "refused": refused}))
@@ -80,7 +80,7 @@ def main(options: argparse.Namespace) -> int:
 def _project_lines(root: str) -> Iterator[Line]:
     for kind in ("config", "state", "cache"):
         try:
-            user_dirs.refuse_inside(user_dirs.directory(kind, os.environ), root)
+            user_dirs.refuse_inside_project(user_dirs.user_directory(kind, os.environ), root)
         except PolicyError:
             place = "Your home directory" if root == os.path.realpath(os.environ.get("HOME") or "/") else root
             text = f"{place} cannot be a project, because it contains corral's own files. Change to a project, or pass --root"
@@ -118,7 +118,7 @@ def _kernel_lines(policy: Policy | None) -> Iterator[Line]:
         return
     enforcement, missing = _probed(config.containment.network)
     what = "every layer holds" if enforcement == "full" else f"missing {', '.join(missing)}"
-    demand = unmet(config, "warden" if enforcement != "none" else "none", enforcement, missing)
+    demand = unmet_requirement(config, "warden" if enforcement != "none" else "none", enforcement, missing)
     runs = ", so nothing runs" if demand else ""
     status = OK if enforcement == "full" else FAIL if demand else WARN
     yield Line("kernel", status, f"{enforcement}: {what}{runs}", "" if status == OK else "corral doctor")
@@ -133,7 +133,7 @@ def _log_lines(policy: Policy | None) -> Iterator[Line]:
 
 
 def _probed(network: object) -> tuple[str, tuple[str, ...]]:
-    stage = make("corral-probe-")
+    stage = make_temp_dir("corral-probe-")
     try:
         return layers.downgrade(layers.wanted(network), layers.probe(stage))
     finally:
@@ -141,7 +141,7 @@ def _probed(network: object) -> tuple[str, tuple[str, ...]]:
 
 
 def _hook_lines(root: str, environ: Mapping[str, str]) -> Iterator[Line]:
-    from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, is_used, settings_path  # noqa: PLC0415  loads re
+    from corral.integrations.hooks.registry import HOSTS, PROJECT, USER, is_host_present, settings_path  # noqa: PLC0415  loads re
 
     hooked, bare = 0, []
     for host in HOSTS.values():
@@ -156,7 +156,7 @@ def _hook_lines(root: str, environ: Mapping[str, str]) -> Iterator[Line]:
             status = FAIL if problem else OK
             text = f"{host.title}, {where}: {_short(path, root)}{f': {problem}' if problem else ''}"
             yield Line("hooks", status, text, _install(host.name, environ) if problem else "")
-        if not found and is_used(host, environ):
+        if not found and is_host_present(host, environ):
             bare.append(host)
     for host in bare:
         yield Line("hooks", WARN, f"{host.title} is installed but not guarded", _install(host.name, environ))
@@ -174,7 +174,7 @@ def _hook(host: Any, path: str) -> str | None:
         return None
     from corral.integrations.hooks.install import installed_hooks  # noqa: PLC0415
     from corral.integrations.hooks.json_edit import SettingsError  # noqa: PLC0415
-    from corral.integrations.hooks.registry import words_of  # noqa: PLC0415
+    from corral.integrations.hooks.registry import command_words  # noqa: PLC0415
 
     try:
         hooks = installed_hooks(host, path)
@@ -182,14 +182,14 @@ def _hook(host: Any, path: str) -> str | None:
         return str(error)
     if not hooks:
         return None
-    programs = [word for _, _, hook in hooks for word in words_of(hook)[:1]]
+    programs = [word for _, _, hook in hooks for word in command_words(hook)[:1]]
     gone = [program for program in programs if program.startswith("/") and not os.access(program, os.X_OK)]
     return f"its interpreter {gone[0]} is gone, so nothing is judged" if gone else ""
 
 
 def _approval_lines(root: str) -> Iterator[Line]:
     try:
-        here = [approval for approval in approvals.listed(os.environ) if approval.root == root]
+        here = [approval for approval in approvals.list_approvals(os.environ) if approval.root == root]
     except CorralError as error:
         yield Line("approved", FAIL, str(error))
         return
@@ -204,7 +204,7 @@ def _approval_lines(root: str) -> Iterator[Line]:
         )
 
 
-def refusals(place: str, root: str) -> list[dict[str, str]]:
+def recent_refusals(place: str, root: str) -> list[dict[str, str]]:
     """Return the last calls in a project that were refused, the newest last; as far as the end of the log tells."""
     try:
         with open(f"{place}/log.jsonl", "rb") as file:
@@ -248,7 +248,7 @@ def _short(path: str, root: str) -> str:
 
 def _text(root: str, lines: list[Line], refused: list[dict[str, str]], terminal: Terminal) -> Iterator[str]:
     dot = terminal.sign("dot")
-    yield terminal.paint("head", f"corral {__version__}") + f" {dot} {clip_left(visible(root), terminal)}"
+    yield terminal.paint("head", f"corral {__version__}") + f" {dot} {clip_left(printable(root), terminal)}"
     yield ""
     last = ""
     for line in lines:
@@ -265,7 +265,7 @@ def _text(root: str, lines: list[Line], refused: list[dict[str, str]], terminal:
         if refused
         else ["corral demo", "corral doctor", "corral --help"]
     )
-    more = f"More: {f' {dot} '.join(with_own_name(each, os.environ) for each in nexts)}"
+    more = f"More: {f' {dot} '.join(with_own_command(each, os.environ) for each in nexts)}"
     yield from (terminal.paint("dim", line) for line in wrap(more, terminal.columns, "  "))
 
 
@@ -280,7 +280,7 @@ def _line_text(line: Line, label: str, terminal: Terminal) -> Iterator[str]:
     indent = " " * (4 + LABEL_COLUMNS)
     style = {WARN: "ask"}.get(line.status, line.status)
     sign = terminal.paint(style, terminal.sign(line.status))
-    first, *rest = wrap(visible(line.text), terminal.columns, indent)
+    first, *rest = wrap(printable(line.text), terminal.columns, indent)
     yield f"  {sign} {terminal.paint('dim', pad(label, LABEL_COLUMNS))}{first[len(indent) :]}"
     yield from rest
     if line.command:
@@ -303,8 +303,8 @@ def _when(at: str) -> str:
 def _refusal_text(call: dict[str, str], terminal: Terminal) -> Iterator[str]:
     at = _when(call["at"])
     cut = terminal.sign("cut")
-    by = f" {terminal.sign('dot')} {visible(call['host'])}" if call["host"] else ""
+    by = f" {terminal.sign('dot')} {printable(call['host'])}" if call["host"] else ""
     yield f"  {terminal.paint('deny', terminal.sign('deny'))} {terminal.paint('dim', at + by)}"
-    yield f"    {clip(visible(call['command'] or '(no call)'), terminal.columns - 4, cut)}"
+    yield f"    {clip(printable(call['command'] or '(no call)'), terminal.columns - 4, cut)}"
     why = f"{call['rule']}: {call['why']}" if call["rule"] else call["why"]
-    yield f"    {terminal.paint('dim', clip(visible(why), terminal.columns - 4, cut))}"
+    yield f"    {terminal.paint('dim', clip(printable(why), terminal.columns - 4, cut))}"

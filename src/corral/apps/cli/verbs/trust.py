@@ -6,15 +6,15 @@ import os
 import stat
 import sys
 
-from corral._lib.terminal import terminal_of, visible
-from corral.apps.cli.prompt import Person, why_nobody
+from corral._lib.terminal import printable, terminal_of
+from corral.apps.cli.terminal_prompt import TerminalPrompt, why_nobody
 from corral.audit.audit_log import Log
 from corral.model.errors import PolicyError
 from corral.model.render_result import json_text
 from corral.policy.config import checked_root
-from corral.policy.loader import load, project_file, read
+from corral.policy.loader import load, project_policy_path, read_policy_file
 from corral.policy.render_policy import setting_text
-from corral.policy.trust import digest_of, is_trusted, trust, trusted
+from corral.policy.trust import is_trusted, sha256_hex, trust, trusted_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ def main(options: argparse.Namespace) -> int:
     if options.list:
         return _list(options)
     root = checked_root(options.root)
-    path = project_file(root)
-    data = read(path, root, "project")
+    path = project_policy_path(root)
+    data = read_policy_file(path, root, "project")
     if data is None:
         raise PolicyError(f"there is no {path}; corral init writes one")
-    digest = digest_of(data)
+    digest = sha256_hex(data)
     if is_trusted(path, digest, os.environ, root):
         return _said(options, path, digest, "trusted", f"{path} is trusted already, as it is.")
     policy = load(root, os.environ)
@@ -98,7 +98,7 @@ def _controlling_terminal() -> int:
 
 
 def _agreed(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...]) -> bool:
-    with Person() as person:
+    with TerminalPrompt() as person:
         terminal = terminal_of(person, os.environ)
         person.tell("\n".join(_shown(path, data, digest, waiting, terminal)))
         question = terminal.paint("head", "Trust exactly these bytes, until they change? [y]es, [N]o")
@@ -108,8 +108,8 @@ def _agreed(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...]) -
 
 def _shown(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...], terminal: Terminal) -> list[str]:
     bar = terminal.paint("dim", f"  {terminal.sign('bar')}")
-    lines = ["", terminal.paint("head", visible(path)), ""]
-    lines += [f"{bar}{visible(line)}" for line in data.decode().split("\n")]
+    lines = ["", terminal.paint("head", printable(path)), ""]
+    lines += [f"{bar}{printable(line)}" for line in data.decode().split("\n")]
     lines += ["", terminal.paint("ask", "Trusted, it would loosen what holds here:"), ""]
     lines += [f"  line {setting.line}: {setting_text(setting)}" for setting in waiting]
     return [*lines, "", terminal.paint("dim", f"sha256 {digest}"), "", ""]
@@ -119,14 +119,14 @@ def _said(options: argparse.Namespace, path: str, digest: str, state: str, text:
     if options.json:
         print(json_text({"path": path, "digest": digest, "state": state}))
     else:
-        print(visible(text), file=sys.stderr)
+        print(printable(text), file=sys.stderr)
     return 0
 
 
 def _list(options: argparse.Namespace) -> int:
-    entries = trusted(os.environ)
+    entries = trusted_files(os.environ)
     if options.json:
         print(json_text([{"path": path, "digest": digest} for digest, path in entries]))
     for digest, path in [] if options.json else entries:
-        print(f"{digest[:12]}  {visible(path)}")
+        print(f"{digest[:12]}  {printable(path)}")
     return 0

@@ -8,20 +8,20 @@ from __future__ import annotations
 import os
 import sys
 
-from corral._lib.quoting import quoted
-from corral._lib.terminal import calm, terminal_of, visible
+from corral._lib.quoting import shell_quote
+from corral._lib.terminal import printable, terminal_of, terminal_reset
 from corral.apps.cli import terminal_session
-from corral.apps.cli.approval import Asking
-from corral.apps.cli.prompt import Person, why_nobody, why_not_ours, why_not_outside
+from corral.apps.cli.approver import Approver
 from corral.apps.cli.render_changes import MAX_LINES, applied_lines, bounded, diff_lines
+from corral.apps.cli.terminal_prompt import TerminalPrompt, agent_shell_reason, inside_sandbox_reason, why_nobody
 from corral.apps.cli.verbs.check import call_of, config_of, machine_of
 from corral.apps.cli.verbs.run import Record, drive, tell_violations
 from corral.audit.audit_log import Log
 from corral.model.errors import AuditError, CorralError, TransactionError
-from corral.model.render_result import FAILURE_STATUS, denial_text, json_text, process_status, timeout_text
+from corral.model.render_result import FAILURE_STATUS, denial_text, exit_status, json_text, timeout_text
 from corral.sandbox import Sandbox
 from corral.transactions.changes import summary
-from corral.transactions.transaction import noted
+from corral.transactions.transaction import log_fields
 from corral.transactions.workspace import refuse_more
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ def main(options: argparse.Namespace) -> int:
     record.check()
     if not options.yes and (options.json or why_nobody(os.environ)):
         refuse_more(config.project_root, os.environ)
-    asking = Asking(config, machine_of, may_ask=not options.json)
+    asking = Approver(config, machine_of, may_ask=not options.json)
     with Sandbox(config=config, on_ask=asking.answer, on_result=record.result) as box:
         try:
             with box.transaction() as tx:
@@ -61,7 +61,7 @@ def main(options: argparse.Namespace) -> int:
 
 def refuse_inside() -> None:
     """Raise inside a sandbox: what a command may do to the project is not its own to decide."""
-    why = why_not_outside()
+    why = inside_sandbox_reason()
     if why:
         raise TransactionError(f"transactions are the owner's to begin, apply and undo, and {why}")
 
@@ -69,7 +69,7 @@ def refuse_inside() -> None:
 def refuse_agents(why: str) -> None:
     """Raise inside a sandbox, and in the shell of an agent: whose command it was has no say in what becomes of it."""
     refuse_inside()
-    if agent := why_not_ours(os.environ):
+    if agent := agent_shell_reason(os.environ):
         raise TransactionError(f"{why}, and {agent}")
 
 
@@ -105,7 +105,7 @@ class Trial:
     def noted(self) -> dict[str, object]:
         """Return what the owner's log says of it."""
         changes = self.changes if self.applied is None or not self.applied.ok else self.applied.changes
-        return noted(self.tx.id, self.outcome, changes, self.applied)
+        return log_fields(self.tx.id, self.outcome, changes, self.applied)
 
     def to_dict(self) -> dict[str, object]:
         """Return it as JSON-ready data."""
@@ -133,7 +133,7 @@ def _tried(tx: Transaction, call: Call, config: SandboxConfig, options: argparse
         print(json_text(trial.to_dict()))
     elif not result.denied:
         _say(trial, _why_kept(trial, options), shows=options.yes or bool(why_nobody(os.environ)))
-    return FAILURE_STATUS if trial.outcome == "conflict" else process_status(result)
+    return FAILURE_STATUS if trial.outcome == "conflict" else exit_status(result)
 
 
 def _tell(call: Call, result: SandboxResult, config: SandboxConfig) -> None:
@@ -156,10 +156,10 @@ def _answer(trial: Trial, options: argparse.Namespace) -> str:
     if options.json or why_nobody(os.environ):
         return "kept"
     whole = False
-    with Person() as person:
+    with TerminalPrompt() as person:
         terminal = terminal_of(person, os.environ)
         # The command has written to this terminal: it may have left it hiding what comes.
-        person.tell(calm(os.environ))
+        person.tell(terminal_reset(os.environ))
         while True:
             lines, is_whole = bounded(diff_lines(diff, terminal), 1 << 62 if whole else MAX_LINES, terminal)
             ended = "" if result.ok else f", and the command ended with {result.exit_code}"
@@ -181,7 +181,7 @@ def note(config: SandboxConfig, fields: Mapping[str, object]) -> None:
     except AuditError as error:
         if config.audit.required:
             raise
-        print(f"corral: {visible(str(error))}", file=sys.stderr)
+        print(f"corral: {printable(str(error))}", file=sys.stderr)
 
 
 def _why_kept(trial: Trial, options: argparse.Namespace) -> str:
@@ -209,7 +209,7 @@ def _say(trial: Trial, why: str, *, shows: bool) -> None:
     elif trial.outcome == "discarded":
         print("corral: discarded; the project is as it was", file=sys.stderr)
     if trial.outcome in ("kept", "conflict"):
-        root = "" if os.getcwd() == trial.tx.root else f" --root {quoted(trial.tx.root)}"
-        apply, discard = (visible(f"corral {verb}{root} {trial.tx.id}") for verb in ("apply", "discard"))
+        root = "" if os.getcwd() == trial.tx.root else f" --root {shell_quote(trial.tx.root)}"
+        apply, discard = (printable(f"corral {verb}{root} {trial.tx.id}") for verb in ("apply", "discard"))
         waits = f"nothing was applied{why}. The changes wait" if trial.outcome == "kept" else "the changes wait"
         print(f"corral: {waits} for 7 days: {apply}, or {discard}", file=sys.stderr)

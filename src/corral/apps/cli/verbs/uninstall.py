@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral._lib.terminal import terminal_of, visible
+from corral._lib.terminal import printable, terminal_of
 from corral.apps.cli.verbs.install import DECLINED_STATUS, decided, place
 from corral.integrations.hooks.install import apply, installed_hooks, plan_uninstall
 from corral.integrations.hooks.json_edit import SettingsError
@@ -56,11 +56,11 @@ def _uninstall(host: Host, level: str, root: str, options: argparse.Namespace) -
         print(json_text(facts))
     elif done:
         terminal = terminal_of(sys.stderr, os.environ)
-        path = visible(change.path)
+        path = printable(change.path)
         gone = f"{path} is removed." if change.after is None else f"corral's hook is removed from {path}."
         print(f"{terminal.paint('allow', terminal.sign('allow'))} {gone}", file=sys.stderr)
     elif not change.is_needed:
         other = PROJECT if level == USER else USER
         hint = f"; --{other} has one" if _is_installed(host, other, root) else ""
-        print(f"There is no hook of corral in {visible(change.path)}{hint}.", file=sys.stderr)
+        print(f"There is no hook of corral in {printable(change.path)}{hint}.", file=sys.stderr)
     return 0 if done or not change.is_needed or options.dry_run else DECLINED_STATUS

@@ -7,9 +7,9 @@ import sys
 from signal import SIGHUP, SIGTERM, default_int_handler, signal
 from threading import Event
 
-from corral._lib.terminal import visible
+from corral._lib.terminal import printable
 from corral.apps.cli.progress import StatusLine
-from corral.apps.cli.verbs.log import wish_of
+from corral.apps.cli.verbs.log import filter_of
 from corral.apps.viewer import page, write
 from corral.apps.viewer.explain import Reader
 from corral.apps.viewer.feed import Feed
@@ -33,7 +33,7 @@ def main(options: argparse.Namespace) -> int:
     root = os.path.realpath(options.root)
     source = source_of(
         options.sources,
-        log=lambda: LogSource(directory(os.environ), wish_of(options), last=options.number),
+        log=lambda: LogSource(directory(os.environ), filter_of(options), last=options.number),
         root=root,
     )
     spans = read(options.spans) if options.spans else None
@@ -53,7 +53,7 @@ def _write(source: Source, root: str, spans: Spans | None, options: argparse.Nam
     count = len(feed)
     if options.json:
         print(json_text({"path": options.out, "calls": count, "bytes": size}))
-    print(f"corral: {count} calls are in {visible(options.out)}, {size} bytes", file=sys.stderr)
+    print(f"corral: {count} calls are in {printable(options.out)}, {size} bytes", file=sys.stderr)
     return 0
 
 
@@ -78,6 +78,6 @@ def _follow(feed: Feed, source: Source, stop: Event) -> None:
     try:
         fill(feed, source, stop)
     except CorralError as error:
-        print(f"corral: {visible(str(error))}; what is shown stays", file=sys.stderr)
+        print(f"corral: {printable(str(error))}; what is shown stays", file=sys.stderr)
         feed.loaded()
         stop.wait()

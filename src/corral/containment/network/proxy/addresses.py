@@ -58,7 +58,7 @@ def canonical(address: str) -> str:
     return inet_ntop(AF_INET6 if ":" in plain else AF_INET, packed(plain))
 
 
-def what_is(address: str) -> str:
+def special_purpose(address: str) -> str:
     """Return what an address is for, where it is not of the public internet; else nothing."""
     number = packed(address)
     if len(number) == 4:

@@ -5,17 +5,24 @@ from __future__ import annotations
 from select import POLLIN, poll
 from time import monotonic
 
-from corral._lib import netnames
+from corral._lib import network_grants
 from corral.containment.network.proxy import http_request, socks, tls_hello
-from corral.containment.network.proxy.connect import RefusedError, UnreachableError
 from corral.containment.network.proxy.connection_log import FullError
-from corral.containment.network.proxy.relay import CHUNK_BYTES, IDLE_SECONDS, Flow, SpentError, Waste, relay
+from corral.containment.network.proxy.relay import (
+    CHUNK_BYTES,
+    IDLE_SECONDS,
+    ByteBudgetError,
+    DiscardedInput,
+    Flow,
+    relay,
+)
+from corral.containment.network.proxy.upstream import RefusedError, UnreachableError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from socket import socket
 
-    from corral.containment.network.proxy.context import Desk
+    from corral.containment.network.proxy.context import ProxyContext
 
 # For what a client has to say before anything is let through, and as long again inside a tunnel.
 HANDSHAKE_SECONDS = 30.0
@@ -25,10 +32,10 @@ _NOT_TLS = "a port for TLS, and it does not begin with a TLS hello"
 _SPENT, _SHARE = "the sandbox has used up its share of bytes", "limits.network_bytes"
 
 
-class Visit:
+class ClientConnection:
     """A client that has come."""
 
-    def __init__(self, client: socket, desk: Desk) -> None:
+    def __init__(self, client: socket, desk: ProxyContext) -> None:
         self.client = client
         self.desk = desk
         self.upstream: socket | None = None
@@ -49,7 +56,7 @@ class Visit:
         except (http_request.RequestError, socks.SocksError, tls_hello.HelloError) as error:
             self.desk.refuse(self.target, str(error))
             self._say(400, f"refused: {error}", reply=getattr(error, "reply", b""))
-        except SpentError:
+        except ByteBudgetError:
             self.desk.refuse(self.target, _SPENT, _SHARE)
             self._say(403, f"{self.target} is not let through: {_SPENT}", _SHARE)
         except FullError as error:
@@ -99,7 +106,7 @@ class Visit:
         self.client.sendall(_CONNECTED)
         self._tunnel(name, port)
 
-    def _destination(self, head: http_request.Head) -> tuple[str, int, str]:
+    def _destination(self, head: http_request.RequestHead) -> tuple[str, int, str]:
         self.target = head.target
         try:
             return http_request.destination(head)
@@ -109,14 +116,14 @@ class Visit:
     def _authority(self, text: str) -> tuple[str, int]:
         self.target = text
         try:
-            return netnames.authority(text)
+            return network_grants.parse_authority(text)
         except ValueError as error:
             raise http_request.RequestError(str(error)) from None
 
     def _open(self, text: str, port: int) -> str:
         self.target = f"{text}:{port}"
         name, self.upstream = self.desk.open(text, port)
-        self.target = netnames.written(name, port)
+        self.target = network_grants.format_destination(name, port)
         return name
 
     def _tunnel(self, name: str, port: int) -> None:
@@ -124,7 +131,7 @@ class Visit:
         self._speaks = ""
         self._wait(HANDSHAKE_SECONDS)
         assert self.upstream is not None  # noqa: S101  opened before
-        if port in netnames.TLS_PORTS:
+        if port in network_grants.TLS_PORTS:
             if self._peek() != tls_hello.HANDSHAKE:
                 raise RefusedError(self._noted(_NOT_TLS))
             self._check_hello(name, port)
@@ -151,7 +158,7 @@ class Visit:
             if self._buffer:
                 if self._buffer[0] == tls_hello.HANDSHAKE:
                     return "tls"
-                is_request = http_request.looks_like(self._buffer)
+                is_request = http_request.looks_like_request(self._buffer)
                 if is_request is not None:
                     return "http" if is_request else "other"
             ready = {number for number, _ in poller.poll(IDLE_SECONDS * 1000)}
@@ -170,11 +177,12 @@ class Visit:
     def _check_hello(self, name: str, port: int) -> None:
         while (asked := tls_hello.server_name(self._buffer)) is None:
             self._more()
-        if asked == ("" if netnames.is_address(name) else name):
+        if asked == ("" if network_grants.is_address(name) else name):
             return
-        whom = netnames.written(asked, port) if asked else "no server by name"
+        whom = network_grants.format_destination(asked, port) if asked else "no server by name"
         raise RefusedError(
-            self._noted(f"its TLS hello asks for {whom}"), netnames.written(asked, port) if asked else ""
+            self._noted(f"its TLS hello asks for {whom}"),
+            network_grants.format_destination(asked, port) if asked else "",
         )
 
     def _noted(self, detail: str) -> str:
@@ -190,16 +198,16 @@ class Visit:
         http_request.check_host(head, name, port)
         self._forward(head, head.target, name, port)
 
-    def _forward(self, head: http_request.Head, path: str, name: str, port: int) -> None:
+    def _forward(self, head: http_request.RequestHead, path: str, name: str, port: int) -> None:
         """Send one request, and hand back what is answered until the server hangs up."""
         added = self.desk.added(name, port)
         body = http_request.framing(head)
-        is_default = port == http_request.HTTP_PORT or port in netnames.TLS_PORTS
-        place = netnames.written(name, port)
-        made = http_request.rewritten(head, path, place.rpartition(":")[0] if is_default else place, added)
+        is_default = port == http_request.HTTP_PORT or port in network_grants.TLS_PORTS
+        place = network_grants.format_destination(name, port)
+        made = http_request.rewrite_head(head, path, place.rpartition(":")[0] if is_default else place, added)
         assert self.upstream is not None  # noqa: S101  opened before
         upstream = self.upstream
-        if port in netnames.TLS_PORTS:
+        if port in network_grants.TLS_PORTS:
             # Plain inside, where nobody listens but the sandbox itself; never plain on the way.
             self.upstream = upstream = self.desk.over_tls(upstream, name, port)
         if any(value.lower() == "100-continue" for value in head.values("expect")) and not body.is_whole:
@@ -209,8 +217,8 @@ class Visit:
         upstream.settimeout(IDLE_SECONDS)
         upstream.sendall(made)
         self._send_body(body, upstream)
-        answer = Flow(upstream, self.client, self.desk.budget, is_tls=port in netnames.TLS_PORTS)
-        relay((answer, Waste(self.client)))
+        answer = Flow(upstream, self.client, self.desk.budget, is_tls=port in network_grants.TLS_PORTS)
+        relay((answer, DiscardedInput(self.client)))
 
     def _send_body(self, body: http_request.Body, upstream: socket) -> None:
         while not body.is_whole:

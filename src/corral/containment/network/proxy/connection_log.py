@@ -24,12 +24,12 @@ MAX_WORD = 200  # characters of what a client asked for
 ALLOWED, REFUSED, FAILED = "allowed", "refused", "failed"
 # Where data went comes first: whoever asks for a thousand names must not hide by that the one that answered.
 _RANKS = {ALLOWED: 0, FAILED: 1, REFUSED: 2}
-OTHERS = "others, of which there were too many to tell"
+OMITTED = "others, of which there were too many to tell"
 _FIELDS = 7
 
 
 @frozen
-class Entry(Record):
+class LogEntry(Record):
     """One connection: to where, what was said to it and why, and the grant by which it was, or would be, allowed."""
 
     at: float
@@ -45,7 +45,7 @@ class FullError(OSError):
     """Nothing more can be written down."""
 
 
-def new() -> int:
+def create_log_file() -> int:
     """Return a new file, without a name, which both sides append to."""
     descriptor = os.memfd_create("corral-connections", os.MFD_CLOEXEC)
     return _appending(descriptor)
@@ -58,7 +58,7 @@ def _appending(descriptor: int) -> int:
     return descriptor
 
 
-class Journal:
+class ConnectionLog:
     """The file, from either side. The lock is the process's, so that threads need one of their own."""
 
     def __init__(self, descriptor: int) -> None:
@@ -68,7 +68,7 @@ class Journal:
 
     def write(self, outcome: str, target: str, *, address: str = "", detail: str = "", grant: str = "") -> None:
         """Write a line, or raise FullError."""
-        line = _line(Entry(time(), outcome, target, address, detail, grant))
+        line = _line(LogEntry(time(), outcome, target, address, detail, grant))
         with self._lock:
             lockf(self._descriptor, LOCK_EX)
             try:
@@ -89,12 +89,12 @@ class Journal:
         size = self._size()
         if self._folded <= size < 2 * self._folded:
             return
-        made = b"".join(map(_line, folded(_entries(os.pread(self._descriptor, size, 0)), MAX_KINDS)))
+        made = b"".join(map(_line, merge_entries(_entries(os.pread(self._descriptor, size, 0)), MAX_KINDS)))
         os.ftruncate(self._descriptor, 0)
         os.write(self._descriptor, made)
         self._folded = len(made)
 
-    def take(self) -> list[Entry]:
+    def take(self) -> list[LogEntry]:
         """Return what was written since the last time, and forget it."""
         with self._lock:
             lockf(self._descriptor, LOCK_EX)
@@ -109,19 +109,19 @@ class Journal:
         return _entries(data)
 
 
-def folded(entries: Iterable[Entry], most: int) -> list[Entry]:
+def merge_entries(entries: Iterable[LogEntry], most: int) -> list[LogEntry]:
     """Return entries that say the same as one, and those beyond so many kinds as one for each outcome."""
-    kinds: dict[tuple[str, ...], Entry] = {}
+    kinds: dict[tuple[str, ...], LogEntry] = {}
     for entry in entries:
         _add(kinds, (entry.outcome, entry.target, entry.address, entry.detail, entry.grant), entry)
     listed = sorted(kinds.values(), key=lambda entry: _RANKS.get(entry.outcome, 0))
-    others: dict[tuple[str, ...], Entry] = {}
+    others: dict[tuple[str, ...], LogEntry] = {}
     for entry in listed[most:]:
-        _add(others, (entry.outcome,), Entry(entry.at, entry.outcome, "", detail=OTHERS, count=entry.count))
+        _add(others, (entry.outcome,), LogEntry(entry.at, entry.outcome, "", detail=OMITTED, count=entry.count))
     return [*listed[:most], *others.values()]
 
 
-def _add(kinds: dict[tuple[str, ...], Entry], key: tuple[str, ...], entry: Entry) -> None:
+def _add(kinds: dict[tuple[str, ...], LogEntry], key: tuple[str, ...], entry: LogEntry) -> None:
     known = kinds.get(key)
     if known is None:
         kinds[key] = entry
@@ -129,22 +129,22 @@ def _add(kinds: dict[tuple[str, ...], Entry], key: tuple[str, ...], entry: Entry
         kinds[key] = known.replace(at=max(known.at, entry.at), count=known.count + entry.count)
 
 
-def _entries(data: bytes) -> list[Entry]:
+def _entries(data: bytes) -> list[LogEntry]:
     return [entry for line in data.decode("ascii", "replace").splitlines() if (entry := _entry(line)) is not None]
 
 
-def _entry(line: str) -> Entry | None:
+def _entry(line: str) -> LogEntry | None:
     words = line.split("\t")
     if len(words) != _FIELDS:
         return None
     try:
         outcome, target, address, detail, grant = words[2:]
-        return Entry(float(words[0]), outcome, target, address, detail, grant, int(words[1]))
+        return LogEntry(float(words[0]), outcome, target, address, detail, grant, int(words[1]))
     except ValueError:
         return None
 
 
-def _line(entry: Entry) -> bytes:
+def _line(entry: LogEntry) -> bytes:
     words = [_plain(word) for word in (entry.outcome, entry.target, entry.address, entry.detail, entry.grant)]
     return "\t".join([f"{entry.at:.6f}", str(entry.count), *words]).encode("ascii") + b"\n"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from corral._lib import netnames
+from corral._lib import network_grants
 from corral.containment.network.proxy import connection_log
-from corral.containment.network.proxy.connect import Dial, RefusedError, UnreachableError
-from corral.containment.network.proxy.relay import Budget
+from corral.containment.network.proxy.relay import ByteBudget
+from corral.containment.network.proxy.upstream import RefusedError, UnreachableError, UpstreamConnector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from ssl import SSLContext
     from typing import Any
 
-    from corral.containment.network.proxy.connect import Resolve
-    from corral.containment.network.proxy.connection_log import Journal
+    from corral.containment.network.proxy.connection_log import ConnectionLog
+    from corral.containment.network.proxy.upstream import Resolve
 
 
-class Desk:
+class ProxyContext:
     """The settings of one proxy, and its journal."""
 
-    def __init__(self, plan: Mapping[str, Any], book: Journal, resolve: Resolve | None = None) -> None:
+    def __init__(self, plan: Mapping[str, Any], book: ConnectionLog, resolve: Resolve | None = None) -> None:
         given = () if resolve is None else (resolve,)
-        self._dial = Dial(plan["granted"], plan["hosts"], *given)
+        self._dial = UpstreamConnector(plan["granted"], plan["hosts"], *given)
         self._book = book
-        self.budget = Budget(plan["bytes"])
+        self.budget = ByteBudget(plan["bytes"])
         self.connections: int | None = plan["connections"]
         self._certificates: str = plan["certificates"]
         self._context: SSLContext | None = None
@@ -40,7 +40,7 @@ class Desk:
         self.budget.take(0)
         try:
             name, grant = self._dial.authorise(text, port)
-            target = netnames.written(name, port)
+            target = network_grants.format_destination(name, port)
         except RefusedError as error:
             self.refuse(error.grant or f"{text}:{port}", error.detail, error.grant)
             raise
@@ -69,7 +69,7 @@ class Desk:
 
     def added(self, name: str, port: int) -> list[tuple[str, str]]:
         """Return the headers that the owner adds for a host."""
-        return self._added.get(netnames.written(name, port), [])
+        return self._added.get(network_grants.format_destination(name, port), [])
 
     def over_tls(self, sock: socket, name: str, port: int) -> socket:
         """Speak TLS to a server in the client's place, and see that it is the one; UnreachableError where it is not."""
@@ -82,5 +82,5 @@ class Desk:
         except OSError as error:
             why = getattr(error, "verify_message", "") or getattr(error, "reason", "") or error.strerror or str(error)
             detail = f"TLS with the server failed: {why}"
-            self._book.write(connection_log.FAILED, netnames.written(name, port), detail=detail)
+            self._book.write(connection_log.FAILED, network_grants.format_destination(name, port), detail=detail)
             raise UnreachableError(detail) from None

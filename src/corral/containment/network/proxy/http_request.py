@@ -5,7 +5,7 @@ What two readers could understand in two ways is refused, so that no second requ
 
 from __future__ import annotations
 
-from corral._lib import netnames
+from corral._lib import network_grants
 from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ class RequestError(ValueError):
 
 
 @frozen
-class Head(Record):
+class RequestHead(Record):
     """The head of a request."""
 
     method: str
@@ -57,7 +57,7 @@ class Head(Record):
         return [value for key, value in self.headers if key.lower() == name]
 
 
-def parse(data: bytes) -> Head:
+def parse(data: bytes) -> RequestHead:
     """Return the head that ends with an empty line."""
     lines = data.removesuffix(b"\r\n\r\n").split(b"\r\n")
     if len(lines) - 1 > MAX_HEADERS:
@@ -69,7 +69,7 @@ def parse(data: bytes) -> Head:
     if not method or not _TOKEN.issuperset(method) or not target or not _TARGET.issuperset(target):
         raise RequestError("not a request of HTTP/1.1")
     headers = tuple(_header(line) for line in lines[1:])
-    return Head(method.decode(), target.decode(), version.decode(), headers)
+    return RequestHead(method.decode(), target.decode(), version.decode(), headers)
 
 
 def _header(line: bytes) -> tuple[str, str]:
@@ -80,7 +80,7 @@ def _header(line: bytes) -> tuple[str, str]:
     return name.decode("ascii"), value.strip(b" \t").decode("latin-1")
 
 
-def destination(head: Head) -> tuple[str, int, str]:
+def destination(head: RequestHead) -> tuple[str, int, str]:
     """Return host, port and path of a request to a proxy, whose target is a whole address; ValueError where it is none."""
     scheme, found, rest = head.target.partition("://")
     if not found or scheme.lower() != "http":
@@ -88,25 +88,27 @@ def destination(head: Head) -> tuple[str, int, str]:
     place, slash, path = rest.partition("/")
     if "?" in place or "#" in head.target or "\\" in head.target:
         raise RequestError("an address that not everybody reads alike")
-    name, number = netnames.authority(place, HTTP_PORT)
+    name, number = network_grants.parse_authority(place, HTTP_PORT)
     return name, number, slash + path or "/"
 
 
-def check_host(head: Head, name: str, number: int) -> None:
+def check_host(head: RequestHead, name: str, number: int) -> None:
     """Refuse a request whose Host is not the one it goes to."""
     given = head.values("host")
     if len(given) > 1 or (not given and head.version == "HTTP/1.1"):
         raise RequestError("it must name its host once")
     for value in given:
         try:
-            asked = netnames.authority(value, number)
+            asked = network_grants.parse_authority(value, number)
         except ValueError as error:
             raise RequestError(str(error)) from None
         if asked != (name, number):
-            raise RequestError(f"it goes to {netnames.written(name, number)}, and its Host says {value[:80]!r}")
+            raise RequestError(
+                f"it goes to {network_grants.format_destination(name, number)}, and its Host says {value[:80]!r}"
+            )
 
 
-def framing(head: Head) -> Body:
+def framing(head: RequestHead) -> Body:
     """Return what finds the end of the request's body."""
     lengths, codings = head.values("content-length"), head.values("transfer-encoding")
     if (lengths and codings) or len(lengths) > 1 or len(codings) > 1:
@@ -114,14 +116,14 @@ def framing(head: Head) -> Body:
     if codings:
         if codings[0].lower() != "chunked" or head.version != "HTTP/1.1":
             raise RequestError("a transfer coding that is not known")
-        return Chunked()
+        return ChunkedBody()
     text = lengths[0] if lengths else "0"
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise RequestError("a length that is no number")
-    return Counted(int(text))
+    return FixedLengthBody(int(text))
 
 
-def rewritten(head: Head, path: str, place: str, added: Sequence[tuple[str, str]]) -> bytes:
+def rewrite_head(head: RequestHead, path: str, place: str, added: Sequence[tuple[str, str]]) -> bytes:
     """Return the head as the server gets it: one request, after which the connection is closed."""
     if added and head.method.upper() in _ECHOES:
         raise RequestError("its answer would tell the credentials that are added to it")
@@ -138,7 +140,7 @@ def rewritten(head: Head, path: str, place: str, added: Sequence[tuple[str, str]
     return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1")
 
 
-class Counted:
+class FixedLengthBody:
     """A body of so many bytes."""
 
     def __init__(self, count: int) -> None:
@@ -156,7 +158,7 @@ class Counted:
         return taken
 
 
-class Chunked:
+class ChunkedBody:
     """A body in chunks, each with its length in front; what is passed on is exactly what was understood."""
 
     def __init__(self) -> None:
@@ -208,10 +210,10 @@ class Chunked:
             raise RequestError("a chunk that has no end")
 
 
-Body = Counted | Chunked
+Body = FixedLengthBody | ChunkedBody
 
 
-def looks_like(data: bytes) -> bool | None:
+def looks_like_request(data: bytes) -> bool | None:
     """Say whether a client's first line is an HTTP request, to whoever reads most leniently; None while it could become one."""
     # By its end, not by a list of methods: servers take any, and skip empty lines and blanks in front of it.
     line, is_whole, _ = data.lstrip(_BLANKS).partition(b"\n")

@@ -16,10 +16,10 @@ from time import sleep
 
 from corral.containment import protocol
 from corral.containment.kernel import capabilities, landlock, process_tree
-from corral.containment.kernel.enforce_limits import close_all_but
-from corral.containment.network.proxy.connection import Visit
-from corral.containment.network.proxy.connection_log import Journal
-from corral.containment.network.proxy.context import Desk
+from corral.containment.kernel.limit_monitor import close_all_but
+from corral.containment.network.proxy.connection import ClientConnection
+from corral.containment.network.proxy.connection_log import ConnectionLog
+from corral.containment.network.proxy.context import ProxyContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run(way: int, settings: int, book: int) -> NoReturn:
         close_all_but(way, settings, book)
         plan = protocol.unpack_plan(protocol.read_body(settings))
         os.close(settings)
-        desk = Desk(plan, Journal(book))
+        desk = ProxyContext(plan, ConnectionLog(book))
         descriptors = _raised_limit(desk.connections)
         _give_up_rights()
         stack_size(STACK_BYTES)
@@ -62,8 +62,8 @@ def _raised_limit(connections: int | None) -> int:
 
 
 def _give_up_rights() -> None:
-    capabilities.forbid_core_dumps()
-    capabilities.gain_nothing()
+    capabilities.disable_core_dumps()
+    capabilities.set_no_new_privs()
     if landlock.version():
         landlock.confine((("/", "read"),), deny_tcp=False)
     capabilities.drop(())
@@ -73,7 +73,7 @@ def _give_up_rights() -> None:
 class Server:
     """Accepts clients, so many at a time."""
 
-    def __init__(self, way: socket, desk: Desk, descriptors: int) -> None:
+    def __init__(self, way: socket, desk: ProxyContext, descriptors: int) -> None:
         self._way = way
         self._descriptors = descriptors
         # Given up for a moment to take in, and turn away, who comes when there is no other; -1 where another thread took it.
@@ -166,7 +166,7 @@ class Server:
 
     def _visit(self, client: socket) -> None:
         try:
-            Visit(client, self._desk).serve()
+            ClientConnection(client, self._desk).serve()
         finally:
             self._leave()
 

@@ -26,11 +26,11 @@ _F_SETPIPE_SZ = 1031
 _SPLICE_MOVE_NONBLOCK = 1 | 2
 
 
-class SpentError(Exception):
+class ByteBudgetError(Exception):
     """The sandbox has moved as many bytes as it may."""
 
 
-class Budget:
+class ByteBudget:
     """The bytes that all connections together may still move."""
 
     def __init__(self, count: int | None) -> None:
@@ -44,7 +44,7 @@ class Budget:
         with self._lock:
             self._left -= count
             if self._left < 0:
-                raise SpentError
+                raise ByteBudgetError
 
 
 class Flow:
@@ -52,7 +52,7 @@ class Flow:
 
     is_needed = True  # the relay goes on until it has ended
 
-    def __init__(self, source: socket, sink: socket, budget: Budget, *, is_tls: bool = False) -> None:
+    def __init__(self, source: socket, sink: socket, budget: ByteBudget, *, is_tls: bool = False) -> None:
         self.source = source
         self.sink = sink
         self.is_done = False
@@ -134,7 +134,7 @@ class Flow:
         self._pipe = ()
 
 
-class Waste:
+class DiscardedInput:
     """What a client says behind its one request. It is for nobody, and read all the same: so its hanging up is noticed."""
 
     is_needed = is_done = holds = False
@@ -163,7 +163,7 @@ def _widen(pipe: int) -> None:
         return
 
 
-def relay(flows: Sequence[Flow | Waste]) -> None:
+def relay(flows: Sequence[Flow | DiscardedInput]) -> None:
     """Move until every direction that is needed has ended; TimeoutError when nothing moves any more."""
     sockets = {sock.fileno(): sock for flow in flows for sock in (flow.source, flow.sink)}
     for sock in sockets.values():
@@ -192,7 +192,7 @@ def relay(flows: Sequence[Flow | Waste]) -> None:
             flow.close()
 
 
-def _wanted(flows: Sequence[Flow | Waste], sockets: dict[int, socket]) -> dict[int, int]:
+def _wanted(flows: Sequence[Flow | DiscardedInput], sockets: dict[int, socket]) -> dict[int, int]:
     events = dict.fromkeys(sockets, 0)
     for flow in flows:
         if flow.is_done:

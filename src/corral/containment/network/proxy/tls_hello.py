@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._lib import netnames
+from corral._lib import network_grants
 
 MAX_BYTES = 64 * 1024  # of a hello; post-quantum keys make two thousand, nobody makes this many
 HANDSHAKE = 0x16
@@ -111,6 +111,6 @@ def _named(extension: bytes) -> str:
     if kind != 0 or names.data or fields.data:
         raise HelloError("its TLS hello names more than one server")
     try:
-        return netnames.host(name.decode("ascii"))
+        return network_grants.parse_host(name.decode("ascii"))
     except ValueError:
         raise HelloError("its TLS hello names a server in a form that is not usual") from None

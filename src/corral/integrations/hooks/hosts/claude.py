@@ -12,14 +12,14 @@ from corral.integrations.hooks.protocol import (
     SHELL,
     WRITE,
     Answer,
-    Asked,
     BadPayload,
-    Said,
-    files_in,
+    HookOutput,
+    ToolCall,
     object_at,
-    other_tool,
-    refuse_others,
-    searched,
+    paths_at,
+    refuse_other_hosts,
+    refuse_unknown_shell,
+    searched_directories,
     text_at,
 )
 
@@ -44,9 +44,9 @@ _READS = {"Read": "file_path", "NotebookRead": "notebook_path", "Grep": "path", 
 TOOLS = (*_SHELLS, "PowerShell", *_WRITES, *_READS)
 
 
-def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
+def read(payload: dict[str, Any], environ: Mapping[str, str]) -> ToolCall | None:
     """Return what is asked, or None where it is nothing that corral judges."""
-    refuse_others(payload)
+    refuse_other_hosts(payload)
     event = text_at(payload, "hook_event_name")
     if event[:1].islower() or event == "BeforeTool":
         raise BadPayload(f"{event} is an event of another host")
@@ -54,7 +54,7 @@ def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
         return None
     tool = text_at(payload, "tool_name")
     if tool not in TOOLS:
-        other_tool(tool)
+        refuse_unknown_shell(tool)
         return None
     given = object_at(payload, "tool_input")
     cwd = text_at(payload, "cwd")
@@ -65,16 +65,18 @@ def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
         # Its shell goes on where the last command left it, but not where one went on in the background.
         keeps = "" if given.get("run_in_background") or tool != "Bash" else "directory"
         text = text_at(payload, "tool_input", "command")
-        return Asked(SHELL, cwd, root, text=text, given=given, rewrites=True, asks=asks, keeps=keeps)
+        return ToolCall(SHELL, cwd, root, text=text, given=given, rewrites=True, asks=asks, keeps=keeps)
     if tool == "PowerShell":
         raise BadPayload("PowerShell is not read by corral")
     if tool == "Glob":
-        return Asked(READ, cwd, root, paths=searched(given, ("path",)))
+        return ToolCall(READ, cwd, root, paths=searched_directories(given, ("path",)))
     if tool in _READS:
-        return Asked(READ, cwd, root, paths=files_in(given, (_READS[tool],), needed=False))
-    paths = files_in(given, (_WRITES[tool],), needed=True)
+        return ToolCall(READ, cwd, root, paths=paths_at(given, (_READS[tool],), needed=False))
+    paths = paths_at(given, (_WRITES[tool],), needed=True)
     return (
-        None if all(_is_own_note(path, environ) for path in paths) else Asked(WRITE, cwd, root, paths=paths, asks=asks)
+        None
+        if all(_is_own_note(path, environ) for path in paths)
+        else ToolCall(WRITE, cwd, root, paths=paths, asks=asks)
     )
 
 
@@ -88,14 +90,14 @@ def _is_own_note(path: str, environ: Mapping[str, str]) -> bool:
     return real.startswith(f"{own}/plans/") or (real.startswith(f"{own}/projects/") and "/memory/" in real)
 
 
-def render(answer: Answer, asked: Asked | None) -> Said:
+def render(answer: Answer, asked: ToolCall | None) -> HookOutput:
     """Return the answer in the host's protocol."""
     if answer.decision == "allow" and not answer.command:
-        return Said()
+        return HookOutput()
     body: dict[str, object] = {"hookEventName": "PreToolUse", "permissionDecision": answer.decision}
     if answer.reason:
         body["permissionDecisionReason"] = answer.reason
     if answer.command and asked is not None:
         body["updatedInput"] = {**asked.given, "command": answer.command}
     said = dumps({"hookSpecificOutput": body}) + "\n"
-    return Said(said, f"{answer.reason}\n", 2) if answer.decision == "deny" else Said(said)
+    return HookOutput(said, f"{answer.reason}\n", 2) if answer.decision == "deny" else HookOutput(said)

@@ -7,13 +7,13 @@ from corral.integrations.hooks.protocol import (
     SHELL,
     WRITE,
     Answer,
-    Asked,
     BadPayload,
-    Said,
+    HookOutput,
+    ToolCall,
     object_at,
-    other_tool,
     patched_files,
-    refuse_others,
+    refuse_other_hosts,
+    refuse_unknown_shell,
     text_at,
 )
 
@@ -26,9 +26,9 @@ _SHELLS = frozenset((place, name) for place in ("", "/bin", "/usr/bin") for name
 TOOLS = ("Bash", "apply_patch", "Write", "Edit")
 
 
-def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
+def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> ToolCall | None:
     """Return what is asked, or None where it is nothing that corral judges."""
-    refuse_others(payload, ("turn_id",))
+    refuse_other_hosts(payload, ("turn_id",))
     event = text_at(payload, "hook_event_name")
     if event[:1].islower() or event == "BeforeTool":
         raise BadPayload(f"{event} is an event of another host")
@@ -36,7 +36,7 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
         return None
     tool = text_at(payload, "tool_name")
     if tool not in TOOLS:
-        other_tool(tool)
+        refuse_unknown_shell(tool)
         return None
     cwd = text_at(payload, "cwd")
     text = text_at(payload, "tool_input", "command")
@@ -45,18 +45,18 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
         # No version seen so far tells; one that does must not start a program of the project in place of a shell.
         if not isinstance(shell, str) or shell.rpartition("/")[::2] not in _SHELLS:
             raise BadPayload(f"{str(shell)[:200]} is no shell of the system's")
-        return Asked(SHELL, cwd, text=text, given=object_at(payload, "tool_input"), rewrites=True)
-    return Asked(WRITE, cwd, paths=patched_files(text))
+        return ToolCall(SHELL, cwd, text=text, given=object_at(payload, "tool_input"), rewrites=True)
+    return ToolCall(WRITE, cwd, paths=patched_files(text))
 
 
-def render(answer: Answer, asked: Asked | None) -> Said:
+def render(answer: Answer, asked: ToolCall | None) -> HookOutput:
     """Return the answer in the host's protocol."""
     if answer.decision == "allow" and not answer.command:
-        return Said()
+        return HookOutput()
     body: dict[str, object] = {"hookEventName": "PreToolUse", "permissionDecision": answer.decision}
     if answer.decision == "allow" and asked is not None:
         body["updatedInput"] = {**asked.given, "command": answer.command}
-        return Said(dumps({"hookSpecificOutput": body}) + "\n")
+        return HookOutput(dumps({"hookSpecificOutput": body}) + "\n")
     body["permissionDecision"] = "deny"
     body["permissionDecisionReason"] = answer.reason
-    return Said(dumps({"hookSpecificOutput": body}) + "\n", f"{answer.reason}\n", 2)
+    return HookOutput(dumps({"hookSpecificOutput": body}) + "\n", f"{answer.reason}\n", 2)

@@ -14,14 +14,14 @@ from corral.integrations.hooks.protocol import (
     UNKNOWN,
     WRITE,
     Answer,
-    Asked,
     BadPayload,
-    Said,
-    files_in,
+    HookOutput,
+    ToolCall,
     object_at,
-    other_tool,
-    refuse_others,
-    searched,
+    paths_at,
+    refuse_other_hosts,
+    refuse_unknown_shell,
+    searched_directories,
     text_at,
 )
 
@@ -36,9 +36,9 @@ _PATHS = ("file_path", "path", "target_file")
 TOOLS = ("Shell", *_WRITES, *_READS)
 
 
-def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
+def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> ToolCall | None:
     """Return what is asked, or None where it is nothing that corral judges."""
-    refuse_others(payload, ("conversation_id", "workspace_roots", "cursor_version"))
+    refuse_other_hosts(payload, ("conversation_id", "workspace_roots", "cursor_version"))
     event = text_at(payload, "hook_event_name")
     if event in ("PreToolUse", "BeforeTool"):
         raise BadPayload(f"{event} is an event of another host")
@@ -47,7 +47,7 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
     roots = payload.get("workspace_roots")
     root = roots[0] if isinstance(roots, list) and roots and isinstance(roots[0], str) else ""
     if event == "beforeShellExecution":
-        return Asked(
+        return ToolCall(
             SHELL,
             _folder(payload.get("cwd"), root),
             root,
@@ -56,20 +56,20 @@ def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
             host="cursor",
         )
     if event == "beforeReadFile":
-        return Asked(READ, _folder(None, root), root, paths=files_in(payload, _PATHS, needed=False))
+        return ToolCall(READ, _folder(None, root), root, paths=paths_at(payload, _PATHS, needed=False))
     tool = text_at(payload, "tool_name")
     if tool not in TOOLS:
-        other_tool(tool)
+        refuse_unknown_shell(tool)
         return None
     given = object_at(payload, "tool_input")
     if tool == "Shell":
         # Of this event only allow and deny are honoured.
         cwd = _folder(given.get("cwd") or given.get("working_directory"), root)
-        return Asked(SHELL, cwd, root, text=text_at(payload, "tool_input", "command"))
+        return ToolCall(SHELL, cwd, root, text=text_at(payload, "tool_input", "command"))
     if tool == "Glob":
-        return Asked(READ, _folder(None, root), root, paths=searched(given, _PATHS))
+        return ToolCall(READ, _folder(None, root), root, paths=searched_directories(given, _PATHS))
     kind = WRITE if tool in _WRITES else READ
-    return Asked(kind, _folder(None, root), root, paths=files_in(given, _PATHS, needed=kind == WRITE))
+    return ToolCall(kind, _folder(None, root), root, paths=paths_at(given, _PATHS, needed=kind == WRITE))
 
 
 def _folder(given: object, root: str) -> str:
@@ -80,10 +80,10 @@ def _folder(given: object, root: str) -> str:
     return folder
 
 
-def render(answer: Answer, _asked: Asked | None) -> Said:
+def render(answer: Answer, _asked: ToolCall | None) -> HookOutput:
     """Return the answer in the host's protocol."""
     if answer.decision == "allow":
-        return Said("{}\n")
+        return HookOutput("{}\n")
     reason = answer.reason
     said = dumps({"permission": answer.decision, "user_message": reason, "agent_message": reason}) + "\n"
-    return Said(said, f"{reason}\n", 2) if answer.decision == "deny" else Said(said)
+    return HookOutput(said, f"{reason}\n", 2) if answer.decision == "deny" else HookOutput(said)

@@ -8,15 +8,15 @@ from corral.integrations.hooks.protocol import (
     SHELL,
     WRITE,
     Answer,
-    Asked,
     BadPayload,
-    Said,
-    below,
-    files_in,
+    HookOutput,
+    ToolCall,
     object_at,
-    other_tool,
-    refuse_others,
-    searched,
+    paths_at,
+    refuse_other_hosts,
+    refuse_unknown_shell,
+    resolve_directory,
+    searched_directories,
     text_at,
 )
 
@@ -37,9 +37,9 @@ _READS: dict[str, tuple[str, ...]] = {
 TOOLS = ("run_shell_command", *_WRITES, *_READS)
 
 
-def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
+def read(payload: dict[str, Any], environ: Mapping[str, str]) -> ToolCall | None:
     """Return what is asked, or None where it is nothing that corral judges."""
-    refuse_others(payload)
+    refuse_other_hosts(payload)
     event = text_at(payload, "hook_event_name")
     if event in ("PreToolUse", "preToolUse", "beforeShellExecution"):
         raise BadPayload(f"{event} is an event of another host")
@@ -47,27 +47,27 @@ def read(payload: dict[str, Any], environ: Mapping[str, str]) -> Asked | None:
         return None
     tool = text_at(payload, "tool_name")
     if tool not in TOOLS:
-        other_tool(tool)
+        refuse_unknown_shell(tool)
         return None
     given = object_at(payload, "tool_input")
     cwd = text_at(payload, "cwd")
     root = environ.get("GEMINI_PROJECT_DIR", "")
     if tool == "run_shell_command":
-        folder = below(given.get("dir_path") or given.get("directory"), root or cwd)
+        folder = resolve_directory(given.get("dir_path") or given.get("directory"), root or cwd)
         text = text_at(payload, "tool_input", "command")
-        return Asked(SHELL, folder, root, text=text, given=given, rewrites=True, base=cwd)
+        return ToolCall(SHELL, folder, root, text=text, given=given, rewrites=True, base=cwd)
     if tool in _WRITES:
-        return Asked(WRITE, cwd, root, paths=files_in(given, ("file_path",), needed=True))
+        return ToolCall(WRITE, cwd, root, paths=paths_at(given, ("file_path",), needed=True))
     keys = _READS[tool]
-    paths = searched(given, keys) if tool == "glob" else files_in(given, keys, needed=False)
-    return Asked(READ, cwd, root, paths=paths, are_patterns=tool == "read_many_files")
+    paths = searched_directories(given, keys) if tool == "glob" else paths_at(given, keys, needed=False)
+    return ToolCall(READ, cwd, root, paths=paths, are_patterns=tool == "read_many_files")
 
 
-def render(answer: Answer, asked: Asked | None) -> Said:
+def render(answer: Answer, asked: ToolCall | None) -> HookOutput:
     """Return the answer in the host's protocol."""
     if answer.decision == "allow":
         if not answer.command or asked is None:
-            return Said()
+            return HookOutput()
         changed = {**asked.given, "command": answer.command}
-        return Said(dumps({"decision": "allow", "hookSpecificOutput": {"tool_input": changed}}) + "\n")
-    return Said(dumps({"decision": "deny", "reason": answer.reason}) + "\n", f"{answer.reason}\n", 2)
+        return HookOutput(dumps({"decision": "allow", "hookSpecificOutput": {"tool_input": changed}}) + "\n")
+    return HookOutput(dumps({"decision": "deny", "reason": answer.reason}) + "\n", f"{answer.reason}\n", 2)

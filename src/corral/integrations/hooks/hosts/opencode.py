@@ -8,15 +8,15 @@ from corral.integrations.hooks.protocol import (
     SHELL,
     WRITE,
     Answer,
-    Asked,
-    Said,
-    below,
-    files_in,
+    HookOutput,
+    ToolCall,
     object_at,
-    other_tool,
     patched_files,
-    refuse_others,
-    searched,
+    paths_at,
+    refuse_other_hosts,
+    refuse_unknown_shell,
+    resolve_directory,
+    searched_directories,
     text_at,
 )
 
@@ -30,30 +30,32 @@ _READS: dict[str, tuple[str, ...]] = {"read": ("filePath",), "grep": ("path",), 
 TOOLS = ("bash", *_WRITES, "patch", "apply_patch", *_READS)
 
 
-def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> Asked | None:
+def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> ToolCall | None:
     """Return what is asked, or None where it is nothing that corral judges."""
-    refuse_others(payload)
+    refuse_other_hosts(payload)
     tool = text_at(payload, "tool_name")
     if tool not in TOOLS:
-        other_tool(tool)
+        refuse_unknown_shell(tool)
         return None
     cwd = text_at(payload, "cwd")
     given = object_at(payload, "tool_input")
     if tool == "bash":
         # Its permission.ask is declared, and never called: nobody can be asked.
-        folder = below(given.get("workdir"), cwd)
+        folder = resolve_directory(given.get("workdir"), cwd)
         text = text_at(payload, "tool_input", "command")
-        return Asked(SHELL, folder, text=text, given=given, rewrites=True, base=cwd)
+        return ToolCall(SHELL, folder, text=text, given=given, rewrites=True, base=cwd)
     if tool in ("patch", "apply_patch"):
-        return Asked(WRITE, cwd, paths=patched_files(text_at(payload, "tool_input", "patchText")))
+        return ToolCall(WRITE, cwd, paths=patched_files(text_at(payload, "tool_input", "patchText")))
     if tool in _WRITES:
-        return Asked(WRITE, cwd, paths=files_in(given, ("filePath",), needed=True))
+        return ToolCall(WRITE, cwd, paths=paths_at(given, ("filePath",), needed=True))
     keys = _READS[tool]
-    return Asked(READ, cwd, paths=searched(given, keys) if tool == "glob" else files_in(given, keys, needed=False))
+    return ToolCall(
+        READ, cwd, paths=searched_directories(given, keys) if tool == "glob" else paths_at(given, keys, needed=False)
+    )
 
 
-def render(answer: Answer, _asked: Asked | None) -> Said:
+def render(answer: Answer, _asked: ToolCall | None) -> HookOutput:
     """Return the answer in the protocol of the plugin."""
     if answer.decision == "allow":
-        return Said(dumps({"decision": "allow", "command": answer.command}) + "\n" if answer.command else "")
-    return Said(dumps({"decision": "deny", "reason": answer.reason}) + "\n", f"{answer.reason}\n", 2)
+        return HookOutput(dumps({"decision": "allow", "command": answer.command}) + "\n" if answer.command else "")
+    return HookOutput(dumps({"decision": "deny", "reason": answer.reason}) + "\n", f"{answer.reason}\n", 2)

@@ -1,0 +1,217 @@
+"""Installed hooks proven: the very command in a host's file is given a call that must be refused and one that must not be.
+
+A hook that cannot be started lets every command of the agent run, so silence is never taken for health.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from corral._lib.records import Record, frozen
+from corral.apps.doctor.checks import Check
+from corral.apps.doctor.remedies import Fix
+from corral.audit import hook_trials
+from corral.guard.path_zones import inside
+from corral.integrations.hooks.install import installed_hooks
+from corral.integrations.hooks.json_edit import SettingsError
+from corral.integrations.hooks.reachability import disabling_setting, missing_events, why_unreached
+from corral.integrations.hooks.registry import (
+    HOSTS,
+    PROJECT,
+    USER,
+    Host,
+    command_words,
+    is_host_present,
+    settings_directory,
+    settings_path,
+    start_words,
+)
+from corral.runtime import processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from corral.integrations.hooks.reachability import Installed
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+REFUSED = "sudo reboot"  # judged, never run
+ALLOWED = "ls"
+CANARY = "a trial by corral itself"  # for those who read the log; what marks a trial is its ticket
+_UNJUDGED = "The host runs every command unjudged."
+_FOUND_FIRST = "What a host started from here runs by its name, git or a shell, may be what a command has put there."
+SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
+REFUSED_STATUS = 2
+OPEN_SANDBOX = "danger-full-access"  # Codex's word for leaving containment to others
+
+
+@frozen
+class HookCheck(Record):
+    """One host's hook at one place: whether it holds, what was seen, what that means and the command that fixes it."""
+
+    host: str
+    path: str
+    status: str
+    found: str
+    means: str = ""
+    command: str = ""
+
+
+def hook_checks(environ: Mapping[str, str], root: str) -> tuple[Check, ...]:
+    """Prove every hook of ours in the owner's settings and in the project's; name the hosts that have none."""
+    checks = tuple(_told(check) for host in HOSTS.values() for check in _checks(host, root, environ))
+    return (*checks, *_search_path(environ, root)) if checks else ()
+
+
+def _search_path(environ: Mapping[str, str], root: str) -> Iterator[Check]:
+    """Name what of the project a host would look for programs in."""
+    for entry in dict.fromkeys(environ.get("PATH", "").split(":")):
+        if inside(os.path.realpath(os.path.join(root, entry)), root):
+            found = f"{entry or 'the working directory'} is on the PATH, and in the project"
+            yield Check("hooks", "PATH", WARN, found, _FOUND_FIRST, (Fix("Start the host from a shell without it."),))
+
+
+def _told(check: HookCheck) -> Check:
+    fixes = (Fix("", check.command),) if check.command else ()
+    return Check("hooks", check.host, check.status, f"{check.found}: {check.path}", check.means, fixes)
+
+
+def prove_hooks(host: Host, path: str, root: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
+    """Prove every hook of ours in one file of a host: that the host comes to ask it, and that it answers."""
+    installed = installed_hooks(host, path)
+    again = f"corral install {host.name}" + (" --project" if path == f"{root}/{host.project_file}" else "")
+    off = disabling_setting(host, path, root, environ) if installed else None
+    for one in installed:
+        if off is not None:
+            yield HookCheck(host.name, off[0], FAIL, off[1], _UNJUDGED)
+            continue
+        why, is_open = why_unreached(host, path, one, root, environ)
+        if not is_open:
+            yield _tried(host, path, one, root, environ, again=again)
+        if why:
+            means = _UNJUDGED if is_open else "What these tools do is not judged."
+            yield HookCheck(host.name, path, FAIL if is_open else WARN, why, means, again)
+    for event in missing_events(host, installed, environ) if installed else ():
+        yield HookCheck(host.name, path, FAIL, f"{host.title} has no hook at {event}", _UNJUDGED, again)
+
+
+def _tried(
+    host: Host, path: str, installed: Installed, root: str, environ: Mapping[str, str], *, again: str
+) -> HookCheck:
+    event, _, hook = installed
+    for program in command_words(hook)[:1]:
+        if program.startswith("/") and not os.access(program, os.X_OK):
+            return HookCheck(host.name, path, FAIL, f"its interpreter {program} is gone", _UNJUDGED, again)
+    answers = []
+    calls = probe_calls(host.name, event, root)
+    with hook_trials.ticket(environ) as marked:
+        given = {**_environment(environ, host, root), **marked}
+        for payload in calls.values():
+            try:
+                answers.append(processes.run_program(start_words(hook), json.dumps(payload).encode(), given, SECONDS))
+            except OSError as error:
+                found = f"it cannot be run: {error.strerror or error}"
+                return HookCheck(host.name, path, FAIL, found, _UNJUDGED, again)
+    return HookCheck(host.name, path, *_judged(list(calls), answers, again, contains=host.rewrites))
+
+
+def _judged(
+    calls: list[str], answers: list[tuple[int, bytes, bytes]], again: str, *, contains: bool
+) -> tuple[str, str, str, str]:
+    """Return the status, what was found, what it means and what fixes it."""
+    (refused, _, why), (allowed, said, complaint) = answers
+    if refused != REFUSED_STATUS or not why.strip():
+        told = why.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        found = f"it did not refuse {calls[0]}: exit code {refused}" + (f", {told}" if told else "")
+        return FAIL, found, _UNJUDGED, again
+    if allowed != 0:
+        told = complaint.decode("utf-8", "replace").strip()
+        return FAIL, f"it refuses even {calls[1]}: {told}", "The agent can run nothing until this is fixed.", ""
+    if contains and b"__main__.py" not in said:
+        return FAIL, f"it does not make {calls[1]} run contained", "What it allows runs outside the sandbox.", again
+    held = f"runs {calls[1]} contained" if contains else f"allows {calls[1]}"
+    return OK, f"refuses {calls[0]}, {held}", "", ""
+
+
+def probe_calls(host: str, event: str, root: str) -> dict[str, dict[str, Any]]:
+    """Return a call that must be refused and one that must not, as the host sends them, each with its name."""
+    if host == "cursor" and event != "beforeShellExecution":
+        common = {"conversation_id": "canary", "hook_event_name": event, "workspace_roots": [root]}
+        secret, plain = "~/.ssh/id_ed25519", f"{root}/notes.txt"
+        if event == "beforeReadFile":
+            return {
+                f"reading {secret}": {**common, "file_path": secret},
+                "reading notes.txt": {**common, "file_path": plain},
+            }
+        tools = {"writing .envrc": f"{root}/.envrc", "writing notes.txt": plain}
+        return {
+            name: {**common, "tool_name": "Write", "tool_input": {"file_path": path}} for name, path in tools.items()
+        }
+    return {f"`{text}`": _shell_call(host, event, f"{text}  # {CANARY}", root) for text in (REFUSED, ALLOWED)}
+
+
+def _shell_call(host: str, event: str, text: str, root: str) -> dict[str, Any]:
+    if host == "copilot":
+        given = json.dumps({"command": text})
+        return {"sessionId": "canary", "timestamp": 0, "cwd": root, "toolName": "bash", "toolArgs": given}
+    if host == "opencode":
+        return {"tool_name": "bash", "tool_input": {"command": text}, "cwd": root, "session_id": "canary"}
+    if host == "cursor":
+        common = {"conversation_id": "canary", "hook_event_name": event, "workspace_roots": [root]}
+        return {**common, "command": text, "cwd": ""}
+    tool = {"gemini": "run_shell_command"}.get(host, "Bash")
+    about = {"hook_event_name": event, "tool_name": tool, "tool_input": {"command": text}}
+    return {"session_id": "canary", "transcript_path": "", "cwd": root, **about}
+
+
+def _environment(environ: Mapping[str, str], host: Host, root: str) -> dict[str, str]:
+    named = {"claude": "CLAUDE_PROJECT_DIR", "gemini": "GEMINI_PROJECT_DIR"}.get(host.name)
+    return {**environ, named: root} if named else dict(environ)
+
+
+def _checks(host: Host, root: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
+    found = False
+    # One and the same where the home directory is the project.
+    for path in dict.fromkeys(settings_path(host, level, root, environ) for level in (USER, PROJECT)):
+        try:
+            proofs = list(prove_hooks(host, path, root, environ))
+        except SettingsError as error:
+            proofs = [HookCheck(host.name, path, FAIL, str(error), "Neither corral nor the host can read it.")]
+        found = found or bool(proofs)
+        yield from proofs
+        if proofs and host.name == "codex":
+            yield from _codex(path, environ)
+    if not found and is_host_present(host, environ):
+        path = settings_path(host, USER, root, environ)
+        yield HookCheck(host.name, path, WARN, f"{host.title} has no hook", _UNJUDGED, f"corral install {host.name}")
+
+
+def _codex(path: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
+    """Look in Codex's own settings: it runs only hooks that it was told to trust, and may wrap commands in a sandbox."""
+    from tomllib import TOMLDecodeError, load  # noqa: PLC0415  only for this host
+
+    place = f"{settings_directory(HOSTS['codex'], environ)}/config.toml"
+    try:
+        with open(place, "rb") as file:
+            config = load(file)
+    except (OSError, TOMLDecodeError):
+        config = {}
+    known = _table(_table(config, "hooks"), "state").items()
+    real = (f"{path}:", f"{os.path.realpath(path)}:")
+    is_open = config.get("sandbox_mode") == OPEN_SANDBOX
+    if not any(isinstance(entry, dict) and entry.get("trusted_hash") and key.startswith(real) for key, entry in known):
+        means = "Codex runs a hook only after you have trusted it. Start codex, type /hooks and trust corral's."
+        status = FAIL if is_open else WARN  # then nothing holds its commands at all
+        yield HookCheck("codex", path, status, f"{place} does not say that it is trusted", means, "codex")
+    elif not is_open:
+        means = (
+            f"corral's cannot start inside it, and commands fail. Set sandbox_mode = {json.dumps(OPEN_SANDBOX)} there."
+        )
+        yield HookCheck("codex", path, WARN, f"{place} leaves Codex's own sandbox on", means)
+
+
+def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
+    found = config.get(name)
+    return found if isinstance(found, dict) else {}

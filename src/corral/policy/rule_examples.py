@@ -1,0 +1,112 @@
+"""Judges the examples that rules carry, under the profile and the rules of their own file. A wrong one is a PolicyError.
+
+Nothing of the machine counts: the same bytes give the same answer everywhere.
+"""
+
+from __future__ import annotations
+
+from corral._lib.records import Record, frozen
+from corral.guard.axes import user_rules
+from corral.guard.evaluate import commands_of, vet
+from corral.guard.machine import Machine
+from corral.guard.rules.loader import Profile, default_denylist
+from corral.model.call import Call, Decision
+from corral.policy.config import SandboxConfig
+from corral.policy.merge import rule_of, table_of
+from corral.policy.parser import at_place
+from corral.policy.settings import DECISIONS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from corral.model.call import Verdict
+
+_ROOT = "/nonexistent/project"  # of examples; they name what lies in any project
+
+
+@frozen
+class ExampleResult(Record):
+    """One example, and what became of it; `wrong` says why it is not what the rule says, or nothing."""
+
+    words: str
+    line: int
+    column: int
+    text: str
+    wanted: Decision
+    decision: Decision
+    wrong: str = ""
+
+
+def compile_policy(parsed: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return what is kept of a file: its settings, and its rules with the effects that they lift. Every example holds."""
+    file = rules_of(parsed)
+    for outcome in judge_examples(parsed):
+        if outcome.wrong:
+            raise at_place(path, (outcome.line, outcome.column), outcome.wrong)
+    rules = []
+    for raw, rule in zip(parsed["rules"], file, strict=True):
+        kept = {name: raw[name] for name in ("words", "decision", "line", "column")}
+        kept |= {name: raw[name] for name in ("reason", "instead", "exact") if raw.get(name)}
+        rules.append({**kept, "lifts": rule.lifts})
+    return {"settings": parsed["settings"], "rules": rules}
+
+
+def judge_examples(parsed: dict[str, Any]) -> Iterator[ExampleResult]:
+    """Judge every example of every rule of a file."""
+    file = rules_of(parsed)
+    config = config_of(parsed)
+    for raw, rule in zip(parsed["rules"], file, strict=True):
+        for name in DECISIONS:
+            for text in raw.get(name, ()):
+                wanted = Decision[name.upper()]
+                verdict = vet(_call(text), config, Machine(_ROOT))
+                speaks = wanted is rule.decision
+                wrong = _wrong(text, wanted, verdict) or (_silent(text, rule, file) if speaks else "")
+                yield ExampleResult(
+                    " ".join(rule.words), raw["line"], raw["column"], text, wanted, verdict.decision, wrong
+                )
+
+
+def _wrong(text: str, wanted: Decision, verdict: Verdict) -> str:
+    if verdict.decision is wanted:
+        return ""
+    why = f": {verdict.reason}" if verdict.reason else ""
+    return f"the example {text!r} should give {wanted}, and gives {verdict.decision}{why}"
+
+
+def _silent(text: str, rule: Any, file: tuple[Any, ...]) -> str:
+    """Say that an example is not decided by its own rule, which then does nothing for it."""
+    acts, _ = commands_of(_call(text), Machine(_ROOT))
+    if any(match.rule is rule for act in acts for match in user_rules.matches(act, file)):
+        return ""
+    return f"the example {text!r} gives {rule.decision}, but not by this rule: it does not begin with {' '.join(rule.words)!r}"
+
+
+def rules_of(parsed: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the rules of a file, each with the effects of what its examples allow."""
+    made = []
+    for raw in parsed["rules"]:
+        rule = rule_of(raw, "this file")
+        if rule.decision is Decision.ALLOW:
+            lifts: set[str] = set()
+            for text in raw.get("allow", ()):
+                lifts |= user_rules.liftable_effects(commands_of(_call(text), Machine(_ROOT))[0], rule)
+            rule = rule.replace(lifts=tuple(sorted(lifts)))
+        made.append(rule)
+    return tuple(made)
+
+
+def config_of(parsed: dict[str, Any]) -> SandboxConfig:
+    """Return the config under which the rules of one file are judged."""
+    settings = {key: value for key, value, _, _ in parsed["settings"]}
+    table = table_of(settings.get("profile"), settings)
+    rules = rules_of(parsed)
+    profile = Profile(table.name, table.effects, table.groups, table.needs_containment, (rules,) if rules else ())
+    listed = default_denylist(profile) | set(settings.get("denylist", ()))
+    return SandboxConfig("/usr", profile=profile, denylist=listed)
+
+
+def _call(text: str) -> Call:
+    return Call(text, shell=True)  # noqa: S604  judged, not run

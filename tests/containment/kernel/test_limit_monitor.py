@@ -1,0 +1,350 @@
+"""Bounds hold for a command and all below it, for root and for an ordinary user; the result names the one that was hit.
+
+What takes without end runs only where it is held.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from attempt import attempt, run_attack
+from observe import alive, children, eventually, unique_seconds
+
+from corral import Containment, Limits, Sandbox, SandboxResult, Violation
+from corral.containment import protocol
+from corral.containment.kernel import cgroups
+from corral.containment.kernel import usage as meter
+from corral.containment.kernel.limit_monitor import LimitMonitor
+
+MB = 1_000_000
+IN_NAMESPACES = ("unshare", "--user", "--map-current-user", "--keep-caps", "--mount", "sh", "-c")
+FORKS = """
+children = []
+try:
+    for _ in range(facts['tries']):
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(30)
+            os._exit(0)
+        children.append(pid)
+finally:
+    if len(children) < facts['tries']:
+        # Who looks from time to time is to see it.
+        time.sleep(facts.get('stays', 0))
+    for pid in children:
+        os.kill(pid, 9)
+return True
+"""
+EATERS = {
+    "one process": "kept = bytearray(facts['bytes'] * 8)\ntime.sleep(20)",
+    "many that are small": """
+for _ in range(40):
+    if os.fork() == 0:
+        kept = b'x' * (facts['bytes'] // 10)
+        time.sleep(20)
+        os._exit(0)
+os.wait()  # until one of them is ended, or all are
+""",
+    "many that hide": """
+for _ in range(40):
+    if os.fork() == 0:
+        libc.prctl(4, 0, 0, 0, 0)
+        kept = b'x' * (facts['bytes'] // 10)
+        time.sleep(20)
+        os._exit(0)
+os.wait()  # until one of them is ended, or all are
+""",
+    "shared pages": """
+kept = mmap.mmap(-1, facts['bytes'] * 8)
+for at in range(0, len(kept), 4096):
+    kept[at] = 1
+time.sleep(20)
+""",
+    "a file in shared memory": """
+with open('/dev/shm/kept', 'wb') as file:
+    for _ in range(64):
+        file.write(bytes(facts['bytes'] // 8))
+        file.flush()
+time.sleep(20)
+""",
+}
+SPINNERS = {
+    "several processes": """
+for _ in range(4):
+    if os.fork() == 0:
+        while True:
+            pass
+time.sleep(20)
+""",
+    "daemons": """
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        while True:
+            pass
+time.sleep(20)
+""",
+    "children that nobody waits for": """
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+while True:
+    if os.fork() == 0:
+        until = time.process_time() + 0.7
+        while time.process_time() < until:
+            pass
+        os._exit(0)
+    try:
+        os.wait()
+    except ChildProcessError:
+        pass
+""",
+}
+FILL = """
+place = facts['place'] or os.environ['HOME']
+with open(place + '/filled', 'wb') as file:
+    for _ in range(facts['megabytes']):
+        file.write(bytes(1_000_000))
+        file.flush()
+        time.sleep(0.005)
+return True
+"""
+HOPPER = """
+for _ in range(3):
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            try:
+                if os.fork():
+                    os._exit(0)
+            except OSError:
+                pass
+subprocess.run(['sleep', facts['seconds']])
+"""
+
+
+def counted(controller: str) -> bool:
+    """Say whether commands are counted by control group here, where the kernel itself tells of a hit."""
+    return controller in cgroups.find([controller])
+
+
+def on_disk(place: Path) -> bool:
+    """Say whether files there are written to a disk at all."""
+    return os.stat(place).st_dev not in meter._devices_in_memory()
+
+
+@pytest.fixture
+def bounded(open_sandbox: Callable[..., Sandbox]) -> Callable[..., Sandbox]:
+    """A maker of contained sandboxes with limits."""
+    return lambda **limits: open_sandbox(limits=Limits(**limits))
+
+
+def said(kind: str, field: str, value: object, *, inferred: bool = False) -> tuple[Violation, ...]:
+    instead = f"Use less, or in smaller parts; the owner sets limits.{field}."
+    return (Violation(kind, "", f"limits.{field} is {value}", instead, inferred, f"limits.{field}"),)
+
+
+def run_held(box: Sandbox, body: str, **facts: object) -> SandboxResult:
+    """Run the body of an attack where it is held; nothing of it is left, and the next command works."""
+    result = run_attack(box, body, **facts)
+    assert result.enforcement == "full"
+    assert box.run("ls /proc > /tmp/l; grep -c '^[0-9]' /tmp/l", shell=True).stdout == b"2\n"
+    return result
+
+
+def test_processes_are_counted_for_one_command(bounded: Callable[..., Sandbox], loose: Sandbox) -> None:
+    box = bounded(processes=12)
+    assert attempt(loose, FORKS, tries=30) == "succeeded"
+    for _ in range(2):
+        assert attempt(box, FORKS, tries=9) == "succeeded"
+        assert attempt(box, FORKS, tries=30).startswith("held:")
+
+
+def test_who_starts_too_many_is_told_so_by_who_counts(bounded: Callable[..., Sandbox]) -> None:
+    box = bounded(processes=12)
+    result = run_held(box, FORKS, tries=30, stays=0 if counted("pids") else 2)
+    assert result.violations == said("process-limit", "processes", 12, inferred=not counted("pids"))
+    assert run_held(box, FORKS, tries=5).violations == ()
+
+
+def test_endless_forks_are_contained_and_gone(bounded: Callable[..., Sandbox]) -> None:
+    box = bounded(processes=40)
+    result = box.run("f() { f | f & }; f 2>/dev/null; sleep 2", shell=True, timeout_seconds=15)
+    assert result.violations == said("process-limit", "processes", 40, inferred=not counted("pids"))
+    assert box.run("ls /proc > /tmp/l; grep -c '^[0-9]' /tmp/l", shell=True).stdout == b"2\n"
+
+
+def test_wardens_are_counted_apart(bounded: Callable[..., Sandbox]) -> None:
+    box = bounded(processes=12)
+    with box.start("for i in 1 2 3 4 5 6 7 8; do sleep 30 & done; wait", shell=True):
+        assert attempt(box, FORKS, tries=9) == "succeeded"
+
+
+def test_daemons_that_never_stop_forking_are_gone_under_a_bound_too(bounded: Callable[..., Sandbox]) -> None:
+    box, seconds = bounded(processes=20), unique_seconds()
+    result = run_attack(box, HOPPER, timeout_seconds=2, seconds=seconds)
+    assert result.timed_out
+    assert alive(seconds) == []
+    assert run_held(box, "return True").ok
+
+
+@pytest.mark.parametrize("how", [pytest.param(body, id=name) for name, body in EATERS.items()])
+def test_memory_is_bounded_for_all_processes_together(how: str, bounded: Callable[..., Sandbox]) -> None:
+    box = bounded(memory_bytes=100 * MB)
+    result = run_held(box, how, bytes=100 * MB)
+    # Without a control group the kernel refuses one process too much, and nobody but the program says so.
+    refused = "MemoryError" in result.stderr_text
+    assert refused <= (not counted("memory") and how == EATERS["one process"])
+    assert result.violations == said("memory-limit", "memory_bytes", 100 * MB, inferred=refused)
+
+
+def test_one_who_shares_pages_with_many_is_not_counted_often(bounded: Callable[..., Sandbox]) -> None:
+    body = "kept = b'x' * 40_000_000\nfor _ in range(8):\n    if os.fork() == 0:\n        time.sleep(2)\n        os._exit(0)\nfor _ in range(8):\n    os.wait()\nreturn True"
+    result = run_held(bounded(memory_bytes=100 * MB), body)
+    assert (result.stdout, result.violations) == (b"succeeded\n", ())
+
+
+def test_a_command_that_lowers_its_score_may_cost_the_warden_and_the_bound_is_still_named(
+    bounded: Callable[..., Sandbox],
+) -> None:
+    lowered = "with open('/proc/self/oom_score_adj', 'w') as file:\n    file.write('0')\n"
+    result = run_held(bounded(memory_bytes=100 * MB), lowered + EATERS["many that are small"], bytes=40 * MB)
+    assert result.violations[0].kind == "memory-limit"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("how", [pytest.param(body, id=name) for name, body in SPINNERS.items()])
+def test_processor_time_is_bounded_for_all_processes_together(how: str, bounded: Callable[..., Sandbox]) -> None:
+    box = bounded(cpu_seconds=2)
+    result = run_held(box, how)
+    assert (result.violations, result.signal) == (said("cpu-limit", "cpu_seconds", 2), 9)
+    # What one command used is not the next one's.
+    assert run_held(box, "until = time.process_time() + 0.5\nwhile time.process_time() < until: pass\nreturn True").ok
+
+
+@pytest.mark.parametrize("place", ["", "/tmp", "/dev/shm", "."])
+def test_what_is_written_is_bounded_wherever_it_goes(
+    place: str, bounded: Callable[..., Sandbox], loose: Sandbox, project: Path
+) -> None:
+    box = bounded(disk_bytes=20 * MB)
+    result = run_held(box, FILL, place=place, megabytes=600)
+    assert result.violations == said("disk-limit", "disk_bytes", 20 * MB)
+    assert run_held(box, FILL, place=place, megabytes=5).violations == ()
+    assert attempt(loose, FILL, place=".", megabytes=30) == "succeeded"
+    assert (project / "filled").stat().st_size == 30 * MB
+
+
+def test_who_ends_before_anybody_looks_is_still_told(bounded: Callable[..., Sandbox], project: Path) -> None:
+    if not on_disk(project):
+        pytest.skip("what is written in memory alone is counted only while the command runs")
+    result = bounded(disk_bytes=1 * MB).run(["dd", "if=/dev/zero", "of=big", "bs=1M", "count=8"])
+    assert (result.ok, result.violations) == (True, said("disk-limit", "disk_bytes", 1 * MB))
+
+
+RESERVE = "with open('reserved', 'wb') as file:\n    return not libc.fallocate(file.fileno(), facts['mode'], ctypes.c_long(0), ctypes.c_long(100_000))"
+RESERVE_BY_REQUEST = "with open('reserved', 'wb') as file:\n    fcntl.ioctl(file, 0x40305828, struct.pack('=hhxxxxqqIi16x', 0, 0, 0, 100_000, 0, 0))\n    return True"
+
+
+@pytest.mark.parametrize(("body", "mode"), [(RESERVE, 0), (RESERVE, 1), (RESERVE, 16), (RESERVE_BY_REQUEST, 0)])
+def test_no_disk_is_taken_without_writing(
+    body: str, mode: int, held: Sandbox, loose: Sandbox, open_sandbox: Callable[..., Sandbox]
+) -> None:
+    if attempt(loose, body, mode=mode) != "succeeded":
+        pytest.skip("this file system reserves nothing")
+    assert attempt(held, body, mode=mode).startswith("held:")
+    assert attempt(open_sandbox(limits=Limits(free_disk_bytes=None)), body, mode=mode) == "succeeded"
+    assert attempt(held, "with open('f', 'wb') as file:\n    os.posix_fallocate(file.fileno(), 0, 100_000)\n    return True") == "succeeded"  # fmt: skip
+
+
+def test_a_disk_is_not_filled_to_the_end_although_nothing_was_asked_for(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nfrom corral import *\n"
+        "with Sandbox(SandboxConfig(sys.argv[1], profile='workspace', containment=Containment(accept_partial=True))) as box:\n"
+        "    result = box.run('for i in $(seq 200); do head -c 1000000 /dev/zero >> big; sleep 0.01; done', shell=True)\n"
+        "    print([v.kind for v in result.violations], box.run(['true']).ok)\n"
+    )
+    # The disk is the test's own: it exists in a namespace, and in memory.
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    script = 'mount -t tmpfs -o size=100m tmpfs "$1" && shift && "$@"; df --output=avail -B 1000000 . | tail -1'
+    done = subprocess.run(
+        [*IN_NAMESPACES, script, "sh", str(disk), sys.executable, str(program), str(disk)],
+        env=dict(os.environ) | {"TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("['disk-full'] True\n"), done.stdout + done.stderr
+
+
+RAISE = {
+    "its own soft and hard": "resource.setrlimit(resource.RLIMIT_NOFILE, (5000, 5000))\nreturn True",
+    "by prlimit": "resource.prlimit(0, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\nreturn True",
+    "of the warden": "resource.prlimit(1, resource.RLIMIT_NOFILE, (5000, 5000))\nreturn True",
+}
+
+
+@pytest.mark.parametrize("how", RAISE)
+def test_no_bound_is_raised_from_inside(how: str, bounded: Callable[..., Sandbox]) -> None:
+    for limits in ({"open_files": 300, "file_size_bytes": MB}, {"open_files": 100, "file_size_bytes": MB}):
+        assert attempt(bounded(**limits), RAISE[how]).startswith("held:")
+    assert attempt(bounded(open_files=6000), RAISE["its own soft and hard"]) == "succeeded"
+
+
+def test_without_containment_bounds_hold_too(open_sandbox: Callable[..., Sandbox]) -> None:
+    box = open_sandbox(containment=Containment(backend="none"), limits=Limits(processes=12, cpu_seconds=1))
+    result = run_attack(box, "for _ in range(5):\n    os.fork()\ntime.sleep(5)")
+    assert result.violations == said("process-limit", "processes", 12)
+    result = run_attack(box, "while True: pass")
+    assert result.violations == said("cpu-limit", "cpu_seconds", 1)
+
+
+def test_what_a_command_used_is_told(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
+    body = "with open('big', 'wb') as file:\n    file.write(bytes(5_000_000))\nfor _ in range(3):\n    if os.fork() == 0:\n        kept = b'x' * 40_000_000\n        time.sleep(2)\n        os._exit(0)\nfor _ in range(3):\n    os.wait()\nreturn True"
+    usage = run_attack(open_sandbox(), body).usage
+    assert usage.written_bytes >= 5_000_000 or not on_disk(project)
+    assert usage.peak_memory_bytes >= (120_000_000 if counted("memory") else 40_000_000)
+
+
+def groups_of(keeper: int) -> list[str]:
+    """Return the control groups that a keeper has made."""
+    places = {place for _, place in cgroups.find(["pids", "memory", "cpu"]).values()}
+    return [name for place in places for name in os.listdir(place) if name.startswith(f"{cgroups._prefix()}{keeper}-")]
+
+
+def test_no_control_group_is_left(open_sandbox: Callable[..., Sandbox]) -> None:
+    box = open_sandbox()
+    box.run(["true"])
+    (keeper,) = children(os.getpid())
+    assert len(groups_of(keeper)) == len(cgroups.find(["pids", "memory"]))
+    box.close()
+    assert groups_of(keeper) == []
+
+
+def test_groups_of_a_keeper_that_was_killed_are_removed_by_the_next(open_sandbox: Callable[..., Sandbox]) -> None:
+    box, other = open_sandbox(), open_sandbox()
+    box.run(["true"])
+    (keeper,) = children(os.getpid())
+    (warden,) = children(keeper)
+    assert len(groups_of(keeper)) == len(cgroups.find(["pids", "memory"]))
+    os.kill(keeper, 9)
+    # From here on any sandbox of this machine may do what the next one must.
+    eventually(lambda: not os.path.exists(f"/proc/{warden}"))
+    other.run(["true"])
+    assert groups_of(keeper) == []
+    assert box.run(["true"]).ok
+
+
+def test_every_hit_is_told_once_however_little_time_a_command_took(tmp_path: Path) -> None:
+    # The kernel counts no time of children that nobody waits for.
+    (tmp_path / "events").write_text("max 0\n")
+    descriptor = os.open(tmp_path / "events", os.O_RDONLY)
+    bounds = LimitMonitor({"pids": cgroups.Counter(descriptor, b"max")}, {"processes": 4096}, None)
+    assert bounds.hits(0.0, 0) == 0
+    (tmp_path / "events").write_text("max 3\n")
+    assert [bounds.hits(0.0, 0), bounds.hits(0.0, 0)] == [protocol.TOO_MANY_PROCESSES, 0]
+    os.close(descriptor)

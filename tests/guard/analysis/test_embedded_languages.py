@@ -1,0 +1,54 @@
+"""The languages inside arguments: sed scripts that only look like paths first, then what runs, reads and writes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.guard.analysis.embedded_languages import SedSyntaxError, parse_sed
+
+HARMLESS = [
+    "p", "/^def/p", "60,75p;135,150p", "s/a/b/", "s/a/b/g;s/c/d/2p", "s|/etc|/usr|g", "$d", "1,/x/d", "/a/,/b/{s/x/y/;p}", "2q", "a hello", "a\\\nhello\\\nworld", "i\\  text", "/x/c new",
+    "y/abc/xyz/", "s/\\//|/", "s/[/]/x/", ":a;N;$!ba;s/\\n/ /g", "1~2p", "/x/I,+3d", "\\,x,d", "s,a,b,", "n;d", "/e/p", "s/e/w/", "# e id\np", "=", "5!d", "s/a/w\\n/", "$!N", "/w x/d",
+]  # fmt: skip
+ACTIVE = {
+    "1e id": [("runs", "id")],
+    "e": [("runs", "")],
+    "s/a/b/e": [("runs", "")],
+    "s/a/b/ge": [("runs", "")],
+    "w out": [("writes", "out")],
+    "/x/w ../out": [("writes", "../out")],
+    "s/a/b/w out": [("writes", "out")],
+    "r in": [("reads", "in")],
+    ":x e id": [("runs", "id")],
+    "b x\te id": [("runs", "id")],
+    "p;R /etc/passwd": [("reads", "/etc/passwd")],
+    "p\n1e id": [("runs", "id")],
+    "{e id": [("runs", "id")],
+    "w /dev/stdout": [],
+}
+
+
+@pytest.mark.parametrize("script", HARMLESS)
+def test_a_harmless_script_does_nothing(script: str) -> None:
+    assert parse_sed(script) == []
+
+
+@pytest.mark.parametrize(("script", "found"), ACTIVE.items())
+def test_what_a_script_runs_reads_and_writes(script: str, found: list[tuple[str, str]]) -> None:
+    assert parse_sed(script) == found
+
+
+@pytest.mark.parametrize("script", ["s/a", "s", "k", "s/a/b/q", "/x"])
+def test_what_is_no_sed_is_unreadable(script: str) -> None:
+    with pytest.raises(SedSyntaxError):
+        parse_sed(script)
+
+
+@given(st.text(alphabet="sywerpqdain/;{}\n\\ 1,$!#[]^x"))
+def test_the_reader_is_total(script: str) -> None:
+    try:
+        parse_sed(script)
+    except SedSyntaxError:
+        return
