@@ -299,7 +299,7 @@ def test_a_span_of_the_same_tool_is_enriched_and_not_doubled(open_box: Sandbox, 
     assert process.parent is not None
     assert process.parent.span_id == host.get_span_context().span_id
     assert told.points("gen_ai.execute_tool.duration") == []
-    assert len(told.points("corral.runtime.call_arguments")) == 1
+    assert len(told.points("corral.calls")) == 1
 
 
 @pytest.mark.parametrize(
@@ -478,7 +478,7 @@ def test_runs_are_counted_and_their_duration_is_that_of_the_span(box: Sandbox, t
             "function",
         )
     tool = ("gen_ai.tool.name", "run_command")
-    assert told.counts("corral.runtime.call_arguments") == {
+    assert told.counts("corral.calls") == {
         (("corral.decision", "allow"), ("corral.enforcement", result.enforcement), tool): 1,
         (("corral.decision", "deny"), ("corral.enforcement", "none"), ("error.type", "denied"), tool): 1,
     }
@@ -493,7 +493,7 @@ def test_a_span_that_is_not_sampled_costs_no_attributes_and_is_counted(open_box:
     instrument(open_box, unsampled, told.meters)
     assert open_box.run(["true"]).ok
     assert exporter.get_finished_spans() == ()
-    assert len(told.points("corral.runtime.call_arguments")) == 1
+    assert len(told.points("corral.calls")) == 1
 
 
 def test_a_span_processor_that_fails_loses_no_result(

@@ -112,7 +112,7 @@ def test_spans_and_metrics_arrive(open_box: Sandbox, receiver: Receiver) -> None
     assert attributes["corral.result.id"].string_value == result.id
     assert attributes["corral.decision"].string_value == "allow"
     assert {pair.key: pair.value.int_value for pair in process.attributes}["process.exit.code"] == 3
-    assert set(receiver.metrics) == {"gen_ai.execute_tool.duration", "corral.runtime.call_arguments"}
+    assert set(receiver.metrics) == {"gen_ai.execute_tool.duration", "corral.calls"}
 
 
 def test_a_collector_that_is_gone_costs_no_result(open_box: Sandbox, receiver: Receiver) -> None:

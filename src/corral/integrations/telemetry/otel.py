@@ -135,7 +135,7 @@ class Instrumentation:
             "How long tools ran.",
             explicit_bucket_boundaries_advisory=DURATION_BUCKETS,
         )
-        self.calls = meter.create_counter("corral.runtime.call_arguments", "{call}", "Calls by decision.")
+        self.calls = meter.create_counter("corral.calls", "{call}", "Calls by decision.")
         self.findings = meter.create_counter("corral.findings", "{finding}", "Findings of the guard by rule.")
         self.violations = meter.create_counter("corral.violations", "{violation}", "Violations by kind.")
         self.tool_name = tool_name
