@@ -217,7 +217,7 @@ def run_demo(model_name: str, on_step: OnStep, *gates: Pattern) -> Report:
             environment = _Watched(box, told, on_step)
             attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": AGENT}
             attributes["gen_ai.request.model"] = model_name
-            with tracers.get_tracer("corral.apps.evals.demo").start_as_current_span(
+            with tracers.get_tracer("corral.demo").start_as_current_span(
                 f"invoke_agent {AGENT}", attributes=attributes
             ):
                 ended = _ended(_Agent(model, environment, **settings), model_name)
