@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         def hire(self, work: Work, count: int | None) -> Sequence[Worker]: ...
 
 
-EXECUTORS = {"local": "corral.runtime.executor:Threads", "ray": "corral.integrations.ray:Ray"}
+EXECUTORS = {"local": "corral.runtime.executor:ThreadExecutor", "ray": "corral.integrations.ray:Ray"}
 MAX_TRIES = 3  # of an item whose worker is lost each time: it may be the item that does it
 # After which the reader looks by itself: to wake it for each of many short items takes a tenth of their time.
 LOOK_SECONDS = 0.002
