@@ -13,7 +13,7 @@ import pytest
 from corral.apps.cli.verbs.status import recent_refusals
 from corral.apps.doctor.hook_checks import CANARY, REFUSED, hook_checks, probe_calls
 from corral.audit import audit_log, hook_trials, query
-from corral.audit.query import Wish
+from corral.audit.query import LogFilter
 from corral.integrations.hooks.install import apply, installed_hooks, plan_install
 from corral.integrations.hooks.registry import HOSTS, USER, settings_path, start_words
 
@@ -65,7 +65,7 @@ def asked(home: Path, work: Path, **environ: str) -> None:
 
 
 def entries(home: Path, **wish: Any) -> list[dict[str, Any]]:
-    return query.entries(log_of(home), Wish(**wish))
+    return query.entries(log_of(home), LogFilter(**wish))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,8 +77,8 @@ def test_what_doctor_tries_is_marked_and_left_out(name: str, home: Path, work: P
     assert found
     assert {entry.get("trial") for entry in found} == {True}
     assert entries(home) == []
-    assert list(query.walk(log_of(home), Wish())) == []
-    assert next(query.follow(log_of(home), Wish(), after=0)) is None
+    assert list(query.walk(log_of(home), LogFilter())) == []
+    assert next(query.follow(log_of(home), LogFilter(), after=0)) is None
     assert recent_refusals(log_of(home), str(work)) == []
     assert list(tickets(home).iterdir()) == []
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from corral.audit.ledger import LOG, Ledger, older_files
-from corral.audit.query import Wish, command_of, entries, follow, known_by, verify
+from corral.audit.query import LogFilter, command_of, entries, follow, known_by, verify
 
 ENTRIES: list[dict[str, Any]] = [
     {"id": "a1", "event": "hook", "host": "claude", "root": "/w/app", "shell": "git status", "decision": "allow"},
@@ -59,35 +59,35 @@ def ids(found: list[dict[str, Any]]) -> list[str]:
 @pytest.mark.parametrize(
     ("wish", "expected"),
     [
-        pytest.param(Wish(), "a1 b2 c3 d4 e5 f6", id="all"),
-        pytest.param(Wish(decision="deny"), "c3 e5 f6", id="a verdict"),
-        pytest.param(Wish(rule="name-sudo"), "c3", id="a rule"),
-        pytest.param(Wish(rule="argv"), "d4", id="an axis"),
-        pytest.param(Wish(rule="name-su"), "", id="half a word is no rule"),
-        pytest.param(Wish(project="/w/app"), "a1 b2 d4 f6", id="a project, and not one whose name begins like it"),
-        pytest.param(Wish(text="ls"), "c3", id="a part of the command, in any case"),
-        pytest.param(Wish(text=".envrc"), "f6", id="a file"),
-        pytest.param(Wish(host="codex", decision="deny"), "c3 e5 f6", id="a host and a verdict"),
-        pytest.param(Wish(event="check"), "d4", id="an event"),
-        pytest.param(Wish(since="9999"), "", id="the future"),
-        pytest.param(Wish(until="2000"), "", id="the past"),
-        pytest.param(Wish(since="2000", until="9999"), "a1 b2 c3 d4 e5 f6", id="between"),
+        pytest.param(LogFilter(), "a1 b2 c3 d4 e5 f6", id="all"),
+        pytest.param(LogFilter(decision="deny"), "c3 e5 f6", id="a verdict"),
+        pytest.param(LogFilter(rule="name-sudo"), "c3", id="a rule"),
+        pytest.param(LogFilter(rule="argv"), "d4", id="an axis"),
+        pytest.param(LogFilter(rule="name-su"), "", id="half a word is no rule"),
+        pytest.param(LogFilter(project="/w/app"), "a1 b2 d4 f6", id="a project, and not one whose name begins like it"),
+        pytest.param(LogFilter(text="ls"), "c3", id="a part of the command, in any case"),
+        pytest.param(LogFilter(text=".envrc"), "f6", id="a file"),
+        pytest.param(LogFilter(host="codex", decision="deny"), "c3 e5 f6", id="a host and a verdict"),
+        pytest.param(LogFilter(event="check"), "d4", id="an event"),
+        pytest.param(LogFilter(since="9999"), "", id="the future"),
+        pytest.param(LogFilter(until="2000"), "", id="the past"),
+        pytest.param(LogFilter(since="2000", until="9999"), "a1 b2 c3 d4 e5 f6", id="between"),
     ],
 )
-def test_entries_that_fit_come_the_newest_last(filled: str, wish: Wish, expected: str) -> None:
+def test_entries_that_fit_come_the_newest_last(filled: str, wish: LogFilter, expected: str) -> None:
     assert ids(entries(filled, wish)) == expected.split()
     assert ids(entries(filled, wish, last=2)) == expected.split()[-2:]
 
 
 def test_a_time_within_the_log_divides_it(filled: str) -> None:
-    found = entries(filled, Wish())
+    found = entries(filled, LogFilter())
     moments = sorted({entry["at"] for entry in found})
-    assert entries(filled, Wish(since=moments[-1])) == [e for e in found if e["at"] == moments[-1]]
-    assert entries(filled, Wish(until=moments[0])) == [e for e in found if e["at"] == moments[0]]
+    assert entries(filled, LogFilter(since=moments[-1])) == [e for e in found if e["at"] == moments[-1]]
+    assert entries(filled, LogFilter(until=moments[0])) == [e for e in found if e["at"] == moments[0]]
 
 
 def test_a_log_that_is_not_there_has_no_entries(tmp_path: Path) -> None:
-    assert entries(str(tmp_path / "nowhere"), Wish()) == []
+    assert entries(str(tmp_path / "nowhere"), LogFilter()) == []
     assert known_by(str(tmp_path / "nowhere"), "a1") == []
 
 
@@ -101,7 +101,7 @@ def test_lines_that_cannot_be_read_are_left_out(place: str) -> None:
     log.append('"id": "one"')
     with Path(place, LOG).open("ab") as file:
         file.write(b'[1]\n"x"\n{"seq": "2"}\nnonsense\n{"seq": 3}\n{"torn')
-    assert [entry["seq"] for entry in entries(place, Wish())] == [1, 3]
+    assert [entry["seq"] for entry in entries(place, LogFilter())] == [1, 3]
 
 
 def test_the_call_of_an_entry_is_one_text() -> None:
@@ -122,7 +122,7 @@ def test_new_entries_are_followed_through_rotations_none_twice_none_missing(plac
     writer = threading.Thread(target=write)
     seen: list[int] = []
     writer.start()
-    for entry in follow(place, Wish(), after=5):
+    for entry in follow(place, LogFilter(), after=5):
         if entry is not None:
             seen.append(entry["number"])
         if len(seen) == 395 or (entry is None and not writer.is_alive() and seen[-1:] == [399]):
@@ -135,7 +135,7 @@ def test_new_entries_are_followed_through_rotations_none_twice_none_missing(plac
 
 def test_following_waits_for_a_log_that_is_made_later(tmp_path: Path) -> None:
     place = tmp_path / "later"
-    stream = follow(str(place), Wish(decision="deny"), after=0)
+    stream = follow(str(place), LogFilter(decision="deny"), after=0)
     assert next(stream) is None
     place.mkdir(0o700)
     log = Ledger(str(place))

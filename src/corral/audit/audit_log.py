@@ -1,6 +1,6 @@
-"""What the owner's log says of each call, verdict and result: one line each, bounded, without secrets and without output.
+"""Writes one line of the audit log for each call, verdict and result: bounded, without secrets and without output.
 
-It lies where no command can reach it. Who cannot write it raises; what was to be told has not been told then.
+The log lies where no command can reach it. If a line cannot be written, `AuditError` is raised.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from corral.policy.config import SandboxConfig
 
 ID_BYTES = 16
-MAX_TEXT = 4096  # characters of a call; the rest is counted, and known by its hash
-MAX_WORD = 1024  # characters of a path, a reason or another text beside it
+MAX_TEXT = 4096  # characters of a call; the line has the length and the hash of a longer one
+MAX_WORD = 1024  # characters of any other text
 MAX_ITEMS = 20  # findings or violations of one call
-MAX_CONNECTIONS = 50  # of one call, each kind once
-MAX_READ = 256 * 1024  # characters of a call that are read at all: the guard refuses what is longer
+MAX_CONNECTIONS = 50  # of one call
+MAX_READ = 256 * 1024  # characters of a call that are searched for secrets; the guard refuses longer calls
 _NUMBERS = ("exit_code", "signal", "timed_out", "denied", "truncated", "stdout_bytes", "stderr_bytes", "killed")
 _PLAIN = ("backend", "enforcement", "started_at", "network")
 
 
 def directory(environ: Mapping[str, str]) -> str:
-    """Return where the log lies; it need not exist."""
+    """Return the directory of the log. It need not exist."""
     return f"{user_dirs.user_directory('state', environ)}/audit"
 
 
 def new_id() -> str:
-    """Return an id that nobody else has."""
+    """Return a new unique id."""
     return os.urandom(ID_BYTES).hex()
 
 
 class Log:
-    """The owner's log, as one project's calls are written to it. `Log(config).result` is a sandbox's `on_result`."""
+    """Writes calls of one project to the audit log. Pass `Log(config).result` to a sandbox as `on_result`."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class Log:
         self._profile = "" if config is None else config.rules.name
         self._event = event
         self._host = host
-        self._call = call  # what ties a hook's verdict to the run of what it allowed
+        self._call = call  # ties a hook's verdict to the run that it allowed
         self._environ = os.environ if environ is None else environ
         self._secrets: tuple[tuple[str, str], ...] | None = None
 
     def check(self) -> None:
-        """Raise where nothing could be written now."""
+        """Raise AuditError if the log cannot be written now."""
         self._ledger().check()
 
     def obstacle(self) -> str:
-        """Return why nothing could be written now, or nothing. Unlike `check` it makes no directory."""
+        """Return why the log cannot be written now, or an empty text. Unlike `check` it makes no directory."""
         place = above = directory(self._environ)
         if not os.path.lexists(place):
             while not os.path.lexists(above):
@@ -83,10 +83,10 @@ class Log:
         return ""
 
     def result(self, result: SandboxResult) -> None:
-        """Write what became of a call."""
+        """Write the outcome of a call."""
         fields = self._called(result.argv, shell=result.shell, cwd=result.cwd)
         verdict = result.verdict
-        # A call that is allowed may be refused still, for its working directory or its environment.
+        # An allowed call may still be refused for its working directory or its environment.
         decision = "deny" if result.denied and verdict.allowed else str(verdict.decision)
         fields |= {"decision": decision, "findings": self._findings(verdict.findings)}
         if result.reason:
@@ -108,7 +108,7 @@ class Log:
     def verdict(
         self, call: Call, verdict: Verdict, *, decision: Decision | None = None, reason: str = "", id_: str = ""
     ) -> None:
-        """Write what was said of a call; `decision` where another one was given than the guard's."""
+        """Write the verdict of a call; `decision` replaces the guard's own."""
         fields = self._called(call.argv, shell=call.shell, cwd=self._cwd(call.cwd))
         given = verdict.decision if decision is None else decision
         fields |= {"decision": str(given), "findings": self._findings(verdict.findings)}
@@ -117,12 +117,12 @@ class Log:
         self._append(id_ or new_id(), fields)
 
     def failure(self, call: Call, error: object) -> None:
-        """Write that a call was not run because corral itself failed."""
+        """Write that corral itself failed, so that a call did not run."""
         fields = self._called(call.argv, shell=call.shell, cwd=self._cwd(call.cwd))
         self._append(new_id(), fields | {"decision": "deny", "error": self._text(str(error))})
 
     def note(self, fields: Mapping[str, object]) -> None:
-        """Write what is no call: files that a host would write, something that was trusted or granted."""
+        """Write an entry without a command: files that a host would write, a trusted file, a grant."""
         self._append(new_id(), {name: self._plain(value) for name, value in fields.items()})
 
     def _cwd(self, cwd: object) -> str:
@@ -135,7 +135,7 @@ class Log:
         if self._call:
             entry["call"] = self._call
         if self._event == "hook" and "CORRAL_TRIAL" in self._environ:
-            from corral.audit.hook_trials import is_trial  # noqa: PLC0415  a call of an agent needs it not
+            from corral.audit.hook_trials import is_trial  # noqa: PLC0415  only trials need it
 
             if is_trial(self._environ):
                 entry["trial"] = True
@@ -177,10 +177,10 @@ class Log:
     def _clean(self, text: str) -> str:
         secrets, plain = self._known(), text[:MAX_READ]
         if may_hold_secret(plain, secrets):
-            from corral.audit.redact import redact  # noqa: PLC0415  most texts need it not
+            from corral.audit.redact import redact  # noqa: PLC0415  most texts contain no secret
 
             plain = redact(plain, secrets)
-        # Where it was cut, half a secret may stand that has no shape any more.
+        # At the cut there may be half a secret, which has no known shape.
         return plain if len(text) <= MAX_READ else plain[:-MAX_WORD]
 
     def _clean_words(self, words: list[str]) -> list[str]:
@@ -227,7 +227,7 @@ def _cut(length: int, text: str) -> dict[str, object]:
 
 
 def _bounded(words: list[str]) -> tuple[list[str], int]:
-    """Return the words that are read, and the length of all: negative where not all are."""
+    """Return the words to search for secrets, and the length of all words; the length is negative if words are left out."""
     length = sum(map(len, words))
     if length <= MAX_READ and len(words) <= MAX_TEXT:
         return words, length

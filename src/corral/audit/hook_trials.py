@@ -1,7 +1,7 @@
-"""Marks the calls that corral itself tries, when it proves an installed hook, so that they do not pass for an agent's.
+"""Marks the calls by which corral itself tries an installed hook, so that the log does not count them as an agent's.
 
-A trial carries the name of a file that exists only while it runs, in the user's state directory. An agent can imitate the text of a trial
-and set the variable, but it can neither read nor write there, so its refusals cannot hide among the trials.
+A trial names a file in the user's state directory that exists only while the trial runs. An agent can copy the text of a trial and set
+the variable, but it can neither read nor write that directory. So it cannot hide its refusals among the trials.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 VARIABLE = "CORRAL_TRIAL"
-STALE_SECONDS = 3600.0  # a doctor that was killed leaves its ticket behind
+STALE_SECONDS = 3600.0  # a killed doctor leaves its ticket behind
 _NAME_BYTES = 16
 
 
 def is_trial(environ: Mapping[str, str]) -> bool:
-    """Say whether the environment names a ticket that the user has made and not yet taken back."""
+    """Return whether the environment names an existing ticket of the user."""
     name = environ.get(VARIABLE, "")
     if len(name) != 2 * _NAME_BYTES or not set(name) <= set("0123456789abcdef"):
         return False
@@ -39,7 +39,7 @@ def is_trial(environ: Mapping[str, str]) -> bool:
 
 @contextmanager
 def ticket(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Give the variables that mark what is tried within; none where the user's state cannot be written."""
+    """Yield the variables that mark a trial, or none if the user's state directory cannot be written."""
     try:
         user_dirs.private_directory("state", environ)
         os.makedirs(_directory(environ), 0o700, exist_ok=True)

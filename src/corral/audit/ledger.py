@@ -1,7 +1,7 @@
-"""Lines in one directory, each with the hash of the one before: appended by many at once, whole after any kill, rotated by size.
+"""An append-only file of JSON lines, each with the hash of the previous line. Many processes append at once; a kill loses no line.
 
-`log.jsonl` holds the newest lines and `log-*.jsonl` older ones. `head` says what the last line is, and is the lock. A line is
-one write; who is killed before that leaves nothing, who is killed in it a torn end, which the next one drops.
+`log.jsonl` has the newest lines and `log-*.jsonl` older ones. `head` records the last line, and is the lock. A line is one write. A process
+that is killed during the write leaves a torn end, which the next writer removes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from corral.policy.trust import sha256_hex
 SCHEMA = "corral.audit/1"
 LOG, HEAD = "log.jsonl", "head"
 FILE_BYTES = 16 * 1024 * 1024
-FILES = 8  # the newest of them; older lines are dropped, and `head` says up to which
-MAX_LINE_BYTES = 256 * 1024  # what a reader takes for a line; audit's own bounds are well below
-NOTHING = "0" * 64  # what comes before the first line
-LOCK_SECONDS = 5.0  # an append takes a tenth of a millisecond, so whoever holds it longer is stopped or not one of us
+FILES = 8  # kept files; older ones are removed, and `head` records the last removed line
+MAX_LINE_BYTES = 256 * 1024  # a longer line is not read; the limits of audit_log.py are well below
+NOTHING = "0" * 64  # `prev` of the first line
+LOCK_SECONDS = 5.0  # an append takes 0.1 ms, so a longer holder is stopped or is not corral
 LOCK_TRIES = 100
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-# A lock on a file is a process's, not a thread's, and any close of the file gives it back: one thread at a time has `head`
-# open. Not flock, whose module takes a fifth of a millisecond to load.
+# lockf() locks belong to the process, and closing any descriptor of the file releases them. So only one thread at a time opens `head`.
+# flock() would not need this, but its module takes 0.2 ms to load.
 _turn = allocate_lock()
 
 
 def _forget_turn() -> None:
-    global _turn  # noqa: PLW0603  in a fork, who held it is not there
+    global _turn  # noqa: PLW0603  after fork() the thread that held it does not exist
     _turn = allocate_lock()
 
 
@@ -39,11 +39,11 @@ os.register_at_fork(after_in_child=_forget_turn)
 
 
 class Link:
-    """The place of a line in the chain."""
+    """Position of a line in the chain: its number, its hash and the hash of the previous line."""
 
     __slots__ = ("hash", "prev", "seq")
 
-    # Written out, as for the head: what `frozen` makes is compiled when the first is made, and a hook makes but one.
+    # No `frozen` record: that compiles a constructor at the first use, and a hook uses this class once.
     def __init__(self, seq: int, prev: str, hash_: str) -> None:
         self.seq = seq
         self.prev = prev
@@ -51,7 +51,7 @@ class Link:
 
 
 class Head:
-    """What was written last: its number and hash, the size of `log.jsonl` then, and the last line that was dropped."""
+    """Number and hash of the last line, the size of `log.jsonl` after it, and the last removed line."""
 
     __slots__ = ("dropped", "dropped_hash", "hash", "seq", "size")
 
@@ -65,16 +65,16 @@ class Head:
         self.dropped_hash = dropped_hash
 
     def to_bytes(self) -> bytes:
-        """Return it as a line of always the same length, so that no part of an older one is left behind it."""
+        """Return the head as text of constant length, so that it overwrites the old one completely."""
         return f"{self.seq:020d} {self.hash} {self.size:020d} {self.dropped:020d} {self.dropped_hash}\n".encode()
 
     def at(self, seq: int, hash_: str, size: int) -> Head:
-        """Return it for another last line."""
+        """Return a copy for another last line."""
         return Head(seq, hash_, size, self.dropped, self.dropped_hash)
 
 
 def head_of(data: bytes) -> Head | None:
-    """Read what `head` holds; None where it is damaged."""
+    """Parse the content of `head`. Return None if it is damaged."""
     words = data.decode("ascii", "replace").split()
     if len(words) != 5 or not all(words[i].isdecimal() for i in (0, 2, 3)) or len(data) != len(Head().to_bytes()):
         return None
@@ -82,7 +82,7 @@ def head_of(data: bytes) -> Head | None:
 
 
 def link_of(line: bytes) -> Link | None:
-    """Read the place of a line in the chain; None where it is no whole line."""
+    """Parse the position of a line in the chain. Return None if the line is incomplete."""
     rest, _, ending = line.rpartition(b', "hash": "')
     above, _, prev = rest.rpartition(b', "prev": "')
     seq = above.rpartition(b', "seq": ')[2]
@@ -92,17 +92,17 @@ def link_of(line: bytes) -> Link | None:
 
 
 def is_genuine(line: bytes, link: Link) -> bool:
-    """Say whether a line is as it was written: its hash is that of everything before it."""
+    """Return whether the hash of a line matches its text."""
     return sha256_hex(line.rpartition(b', "hash": "')[0]) == link.hash
 
 
 def older_files(place: str) -> list[str]:
-    """Return the names of the files that were rotated, the oldest first."""
+    """Return the names of the rotated files, oldest first."""
     return sorted(name for name in os.listdir(place) if name.startswith("log-") and name.endswith(".jsonl"))
 
 
 def read_head(place: str) -> Head | None:
-    """Return what `head` says now; None where it is missing or damaged."""
+    """Return the current head, or None if it is missing or damaged."""
     try:
         with _turn, open(f"{place}/{HEAD}", "rb") as file:
             return head_of(file.read(4096))
@@ -111,7 +111,7 @@ def read_head(place: str) -> Head | None:
 
 
 class Ledger:
-    """The lines in one directory, which exists and is the owner's alone."""
+    """The log files in one directory, which must exist and be private to the user."""
 
     __slots__ = ("_file_bytes", "_files", "_place")
 
@@ -121,7 +121,7 @@ class Ledger:
         self._files = files
 
     def append(self, body: str) -> Link:
-        """Append an object, given as the inside of its JSON text. Once this returns, no kill takes the line away."""
+        """Append a JSON object, given as text without its braces. After the return, a kill cannot lose the line."""
         try:
             with _turn:
                 held = self._open(HEAD)
@@ -134,7 +134,7 @@ class Ledger:
             raise AuditError(f"the audit log in {self._place} cannot be written: {error.strerror}") from None
 
     def check(self) -> None:
-        """Raise where nothing could be appended now."""
+        """Raise AuditError if nothing can be appended now."""
         try:
             with _turn:
                 for name in (HEAD, LOG):
@@ -151,7 +151,9 @@ class Ledger:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.geteuid(), 0) or found.st_mode & 0o022:
             os.close(descriptor)
-            raise AuditError(f"{path} belongs to another user, can be written by others, or is no file; remove it")
+            raise AuditError(
+                f"{path} belongs to another user, can be written by others, or is not a regular file; remove it"
+            )
         return descriptor
 
     def _append(self, held: int, body: str) -> Link:
@@ -160,9 +162,9 @@ class Ledger:
         try:
             size, glue = os.fstat(log).st_size, b""
             if size != head.size:
-                head, glue = _mended(log, size, head)
+                head, glue = _repaired(log, size, head)
                 size = head.size
-                # Before the next line: a kill after it must not meet a head of another file again.
+                # Write the head before the next line, so that a kill in between leaves a consistent pair.
                 os.pwrite(held, head.to_bytes(), 0)
             line, link = _line(body, head)
             if size and size + len(line) > self._file_bytes:
@@ -184,8 +186,7 @@ class Ledger:
         data = os.pread(held, 4096, 0)
         head = head_of(data)
         if head is None:
-            # No kill does this: it is written before the first line, and in one piece. The next line names none before it,
-            # so that it shows for ever.
+            # A kill cannot cause this, because `head` is one write before the first line. Start a new chain, so that `verify` reports the damage.
             head = Head(self._last_seq())
             os.ftruncate(held, 0)
             os.pwrite(held, head.to_bytes(), 0)
@@ -206,7 +207,7 @@ class Ledger:
         return 0
 
     def _rotated(self, held: int, head: Head) -> Head:
-        """Put the newest lines among the older files, and drop the oldest of these."""
+        """Rename `log.jsonl` to an older file, and remove the oldest ones."""
         place = self._place
         os.rename(f"{place}/{LOG}", f"{place}/log-{head.seq:012d}-{head.hash[:8]}.jsonl")
         older = older_files(place)
@@ -217,7 +218,7 @@ class Ledger:
                 first = link_of(file.readline(MAX_LINE_BYTES))
             if first is not None:
                 head = Head(head.seq, head.hash, 0, first.seq - 1, first.prev)
-        # Before anything is removed, since a file too many is no gap; and before the new file has a line.
+        # Update `head` before removing files: one file too many is no gap, one too few is.
         os.pwrite(held, head.to_bytes(), 0)
         for name in surplus:
             os.unlink(f"{place}/{name}")
@@ -232,10 +233,10 @@ def _lock(held: int, place: str) -> None:
         except (BlockingIOError, PermissionError):
             now = monotonic()
             ends_at, tries = ends_at or now + LOCK_SECONDS, tries + 1
-            # By both: on a machine that stood still for a while nobody has tried yet.
+            # Check both, because a suspended machine lets time pass without a try.
             if now > ends_at and tries > LOCK_TRIES:
                 message = (
-                    f"the audit log in {place} is held by another process, which may be stopped; end or continue it"
+                    f"the audit log in {place} is locked by another process, which may be stopped; end or continue it"
                 )
                 raise AuditError(message) from None
             sleep(0.0005)
@@ -243,10 +244,10 @@ def _lock(held: int, place: str) -> None:
             return
 
 
-def _mended(log: int, size: int, head: Head) -> tuple[Head, bytes]:
-    """Return where to go on in a file that is not as `head` says, and what must stand before the next line."""
+def _repaired(log: int, size: int, head: Head) -> tuple[Head, bytes]:
+    """Repair a log whose size differs from `head`. Return the new head and the bytes to write before the next line."""
     if size > head.size:
-        # Somebody was killed after a write, or in it: whole lines count, a torn end was never acknowledged.
+        # A writer was killed during or after its write. Keep complete lines; a torn end was never acknowledged.
         start = max(head.size, size - 2 * MAX_LINE_BYTES)
         tail = os.pread(log, size - start, start)
         whole = tail.rfind(b"\n") + 1
@@ -256,7 +257,7 @@ def _mended(log: int, size: int, head: Head) -> tuple[Head, bytes]:
         last = link_of(tail[:whole].rpartition(b"\n")[0].rpartition(b"\n")[2] + b"\n")
         if last is not None and last.seq > head.seq:
             head = head.at(last.seq, last.hash, size)
-    # In a file that became shorter, or holds no line, the chain goes on from what was there, and the gap shows.
+    # If the file became shorter, continue the chain from `head`, so that `verify` reports the gap.
     ends_well = not size or os.pread(log, 1, size - 1) == b"\n"
     return head.at(head.seq, head.hash, size), b"" if ends_well else b"\n"
 
@@ -268,7 +269,7 @@ def _line(body: str, head: Head) -> tuple[bytes, Link]:
 
 
 def _write(log: int, data: bytes, size: int) -> None:
-    """Write all of it with one call, or nothing."""
+    """Write all bytes with one system call, or none."""
     try:
         written = os.write(log, data)
         if written != len(data):

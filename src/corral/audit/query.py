@@ -1,6 +1,6 @@
-"""The owner's log, read: its entries in order, those that fit a wish, new ones as they come, and whether it is whole.
+"""Reads the audit log: filters entries, follows new ones, and verifies the hash chain. Never writes.
 
-Reads and never writes; a line that cannot be read is left out here and named by `verify`.
+Entries that cannot be parsed are left out; `verify` names them.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     Entry = dict[str, Any]
 
 POLL_SECONDS = 0.2
-MAX_PROBLEMS = 20  # told one by one; the rest is counted
-_TRIES = 20  # to open all files while others are rotated
+MAX_PROBLEMS = 20  # named one by one; the rest is counted
+_TRIES = 20  # to open all files while the log is being rotated
 
 
 @frozen
-class Wish(Record):
-    """Which entries are wanted; what is empty asks for nothing."""
+class LogFilter(Record):
+    """Selects entries. An empty field matches everything."""
 
     since: str = ""  # as `corral._lib.timestamps.format_utc` writes it
     until: str = ""
@@ -40,10 +40,10 @@ class Wish(Record):
     text: str = ""
     host: str = ""
     event: str = ""
-    trials: bool = False  # those of corral itself too, which are no calls of an agent
+    trials: bool = False  # include the calls by which corral tries hooks
 
     def fits(self, entry: Entry) -> bool:
-        """Say whether an entry is wanted."""
+        """Return whether an entry matches."""
         at, root = str(entry.get("at", "")), str(entry.get("root", ""))
         rules = [str(finding.get("rule", "")) for finding in entry.get("findings", ())]
         return (
@@ -61,7 +61,7 @@ class Wish(Record):
 
 @frozen
 class Report(Record):
-    """What a look at the whole chain found. `problems` is empty where nothing was removed, changed or added."""
+    """Outcome of `verify`. `problems` is empty if no line was removed, changed or added."""
 
     lines: int = 0
     first: int = 0
@@ -72,7 +72,7 @@ class Report(Record):
 
 
 def command_of(entry: Entry) -> str:
-    """Return the call of an entry as one text: shell text, words, or the files that were to be written, or were changed."""
+    """Return the call of an entry as one text: shell text, words, or file names."""
     if "shell" in entry:
         return str(entry["shell"])
     changed = [change.get("path", "") for change in entry.get("changes", ()) if isinstance(change, dict)]
@@ -80,7 +80,7 @@ def command_of(entry: Entry) -> str:
 
 
 def entry_of(line: bytes) -> Entry | None:
-    """Return what a line says; None where it is no entry."""
+    """Parse a line. Return None if it is no entry."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -88,8 +88,8 @@ def entry_of(line: bytes) -> Entry | None:
     return entry if isinstance(entry, dict) and isinstance(entry.get("seq"), int) else None
 
 
-def entries(place: str, wish: Wish, *, last: int = 0) -> list[Entry]:
-    """Return the entries that are wanted, the newest last; only so many of them, or all."""
+def entries(place: str, wish: LogFilter, *, last: int = 0) -> list[Entry]:
+    """Return the matching entries, newest last: the last `last` of them, or all if it is 0."""
     files = _opened(place)
     try:
         return _newest(files, wish, last)[::-1]
@@ -98,7 +98,7 @@ def entries(place: str, wish: Wish, *, last: int = 0) -> list[Entry]:
             file.close()
 
 
-def _newest(files: list[BufferedReader], wish: Wish, last: int) -> list[Entry]:
+def _newest(files: list[BufferedReader], wish: LogFilter, last: int) -> list[Entry]:
     found: list[Entry] = []
     for file in reversed(files):
         lines = file.read().splitlines(keepends=True)
@@ -115,8 +115,8 @@ def _newest(files: list[BufferedReader], wish: Wish, last: int) -> list[Entry]:
     return found
 
 
-def walk(place: str, wish: Wish) -> Iterator[Entry]:
-    """Yield the entries that are wanted, the newest last, one by one: takes no more memory for a longer log."""
+def walk(place: str, wish: LogFilter) -> Iterator[Entry]:
+    """Yield the matching entries, newest last, in constant memory."""
     files = _opened(place)
     try:
         for file in files:
@@ -127,13 +127,15 @@ def walk(place: str, wish: Wish) -> Iterator[Entry]:
 
 
 def known_by(place: str, start: str) -> list[Entry]:
-    """Return the entries whose id, or whose call's id, begins like this."""
+    """Return the entries whose id, or whose call's id, begins with `start`."""
     ids = ("id", "call")
-    return [e for e in entries(place, Wish(trials=True)) if any(str(e.get(name, "")).startswith(start) for name in ids)]
+    return [
+        e for e in entries(place, LogFilter(trials=True)) if any(str(e.get(name, "")).startswith(start) for name in ids)
+    ]
 
 
-def follow(place: str, wish: Wish, *, after: int) -> Iterator[Entry | None]:
-    """Yield the entries that are wanted as they come, and None when there is nothing new; through rotations, without end."""
+def follow(place: str, wish: LogFilter, *, after: int) -> Iterator[Entry | None]:
+    """Yield new matching entries for ever, and None when there is nothing new. Handles rotation."""
     reader = _Reader(place, after)
     try:
         while True:
@@ -147,7 +149,7 @@ def follow(place: str, wish: Wish, *, after: int) -> Iterator[Entry | None]:
 
 
 class _Reader:
-    """What was appended since the last look."""
+    """Reads the lines that were appended since the last call."""
 
     def __init__(self, place: str, after: int) -> None:
         self._place = place
@@ -158,7 +160,7 @@ class _Reader:
     def news(self) -> list[Entry]:
         news = self._read()
         if not news and self._was_rotated():
-            # What was written between the last look and the rotation is in the file that is open still.
+            # Lines written just before the rotation are in the file that is still open.
             news = self._read()
             self._open()
             news += self._read()
@@ -196,11 +198,11 @@ class _Reader:
 
 
 def verify(place: str) -> Report:
-    """Look at every line of the log, and at what `head` says of it."""
+    """Check every line of the log against the chain and against `head`."""
     try:
         if _is_absent(place):
             return Report()
-        os.listdir(place)  # what stands there instead of a directory, or is closed, is no empty log
+        os.listdir(place)  # raises if it is not a readable directory
         before = read_head(place)
         files = _opened(place)
         after = read_head(place)
@@ -218,7 +220,7 @@ def _is_absent(place: str) -> bool:
 
 
 class _Chain:
-    """One walk along the chain."""
+    """Walks along the chain and collects problems."""
 
     def __init__(self, before: Head | None, after: Head | None) -> None:
         self.head = before
@@ -228,14 +230,14 @@ class _Chain:
         self.lines = 0
         self.first: Link | None = None
         self.last: Link | None = None
-        self.said = False  # whether the line that `head` names was met
+        self.said = False  # whether the line that `head` names was found
 
     def walked(self, files: list[BufferedReader]) -> Report:
         for number, file in enumerate(files):
             with file:
                 for position, line in enumerate(file, 1):
                     if not line.endswith(b"\n") and number == len(files) - 1:
-                        break  # being written, or torn by a kill: nobody was told that it is there
+                        break  # being written, or torn by a kill; never acknowledged
                     self._line(f"{os.path.basename(str(file.name))}:{position}", line)
         self._ending()
         first, last = self.first, self.last
@@ -252,7 +254,7 @@ class _Chain:
         self.lines += 1
         link = link_of(line)
         if link is None:
-            self.problems.append(f"{where}: this is no whole line of the log")
+            self.problems.append(f"{where}: this line is incomplete")
             return
         if not is_genuine(line, link):
             self.problems.append(f"{where}: line {link.seq} was changed: its hash is not that of its text")
@@ -267,13 +269,13 @@ class _Chain:
     def _gap(self, link: Link) -> str:
         seq, hash_ = (self.dropped, self.dropped_hash) if self.last is None else (self.last.seq, self.last.hash)
         if self.last is None and link.seq <= self.dropped:
-            return ""  # a file that was to be dropped, and is still there
+            return ""  # a file that a killed writer did not remove
         if link.seq > 1 and link.prev == NOTHING:
             return f"`head` was missing or damaged when line {link.seq} was written; lines before it may be missing"
         if link.seq > seq + 1:
             return f"{_numbers(seq + 1, link.seq - 1)} missing before this one"
         if link.seq <= seq:
-            return f"line {link.seq} stands here after line {seq}"
+            return f"line {link.seq} comes after line {seq}"
         return "" if link.prev == hash_ else f"line {link.seq} does not follow the one before it, which was changed"
 
     def _ending(self) -> None:
@@ -285,7 +287,7 @@ class _Chain:
             start = (last.seq if last else self.dropped) + 1
             self.problems.append(f"{LOG}: {_numbers(start, head.seq)} missing at the end")
         elif head.seq and not self.said:
-            self.problems.append(f"head: line {head.seq} is not the one that was written")
+            self.problems.append(f"head: line {head.seq} differs from the line that was written")
 
 
 def _numbers(first: int, last: int) -> str:
@@ -293,13 +295,13 @@ def _numbers(first: int, last: int) -> str:
 
 
 def _opened(place: str, *, after: int = 0) -> list[BufferedReader]:
-    """Open the files of the log that hold lines after this one, the oldest first, as they are at one moment."""
+    """Open the files that contain lines after `after`, oldest first, as one consistent snapshot."""
     for _ in range(_TRIES):
         files: list[BufferedReader] = []
         try:
             present = older_files(place)
             older = [name for name in present if not name[4:16].isdecimal() or int(name[4:16]) > after]
-            files += [open(f"{place}/{name}", "rb") for name in older]  # noqa: SIM115  whoever reads them closes them
+            files += [open(f"{place}/{name}", "rb") for name in older]  # noqa: SIM115  the caller closes them
             if os.path.exists(f"{place}/{LOG}"):
                 files.append(open(f"{place}/{LOG}", "rb"))  # noqa: SIM115
             if older_files(place)[-1:] == present[-1:]:

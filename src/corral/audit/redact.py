@@ -1,6 +1,6 @@
-"""Takes secrets out of text: by their shape, by the name they are given to, by the values of the owner's variables. Pure.
+"""Removes secrets from text: by their shape, by the name beside them, and by the values of the user's variables. Pure.
 
-By plain searches, each linear: the text is an agent's, and regular expressions would take longer than a hook may.
+Uses plain linear searches. An agent chooses the text, and could make regular expressions exceed the time limit of a hook.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    Span = tuple[int, int, str]  # from, to, and what it was
+    Span = tuple[int, int, str]  # start, end, kind of secret
 
-MAX_SPANS = 5000  # of one text; with more, nothing of it is kept: against text that is made to take long
-MAX_NAME = 64  # characters looked at on either side of a word that names a secret
-MAX_DEPTH = 3  # of shell text in shell text
-MAX_BLANKS = 4  # around the sign between a name and its value
-MAX_CUTS = 100  # of one text; corral's own reasons have a few
+MAX_SPANS = 5000  # of one text; with more, the whole text is removed. Against text made to take long
+MAX_NAME = 64  # characters examined on either side of a word such as `token`
+MAX_DEPTH = 3  # nested shell texts
+MAX_BLANKS = 4  # around `=` or `:`
+MAX_CUTS = 100  # of one text
 
-# How a name of a secret ends, or what it holds, without its - and _; and its last word, where it has more than one.
+# Endings and parts of names of secrets, without - and _, and last words of names with several words.
 _ENDS = (
     "password", "passwd", "passphrase", "secret", "secrets", "token", "credential", "credentials", "apikey", "accesskey", "secretkey", "privatekey",
     "signingkey", "encryptionkey", "accountkey", "authkey", "masterkey",
 )  # fmt: skip
 _HOLDS = ("password", "passwd", "passphrase", "secret", "token", "credential", "apikey", "accesskey", "privatekey")
 _LAST = ("pass", "pwd", "pat", "auth")
-_ABOUT = (  # the end of a name that is about a secret and is none: PASSWORD_FILE, --token-url, tokenizer, max_tokens
+_ABOUT = (  # endings of names that do not hold the secret itself: PASSWORD_FILE, --token-url, tokenizer, max_tokens
     "file", "path", "dir", "stdin", "sock", "name", "names", "url", "uri", "endpoint", "len", "length", "count", "limit", "type", "ttl", "expiry", "expires",
     "env", "policy", "helper", "prompt", "manager", "store", "ring", "id", "version", "size", "budget", "usage", "tokens", "izer", "ize", "ized", "izers",
 )  # fmt: skip
 _HEADERS = ("authorization", "proxyauthorization", "cookie", "setcookie")
 _SCHEMES = ("bearer", "basic", "token", "digest", "negotiate", "apikey", "bot")
-_REGISTRIES = ("docker", "podman", "helm", "skopeo")  # of these only `login` does
-# Programs that take a secret by an option: as the next word, or in the same one.
+_REGISTRIES = ("docker", "podman", "helm", "skopeo")  # only their `login` takes a secret
+# Programs that take a secret in an option: as the next word, or in the same word.
 _PROGRAMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sshpass": (("-p",), ("-p",)),
     **dict.fromkeys(("mysql", "mysqldump", "mysqladmin", "mariadb", "mariadb-dump", "7z", "7za", "7zz", "unrar", "rar"), ((), ("-p",))),
@@ -45,19 +45,19 @@ _PROGRAMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     **dict.fromkeys(_REGISTRIES, (("-p",), ())),
 }  # fmt: skip
 _CLIENTS = ("curl", "wget", "http", "https", "xh")
-_USERS = ("-u", "--user", "--proxy-user", "-U", "-a", "--auth")  # of these: name:password
+_USERS = ("-u", "--user", "--proxy-user", "-U", "-a", "--auth")  # these take name:password
 _NOTHING = ("", "none", "null", "nil", "true", "false", "xxx", "***", "...")
 _LOWER = {ord(letter): letter.lower() for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
 def redact(text: str, secrets: Sequence[tuple[str, str]] = ()) -> str:
-    """Return a text, which may be shell text, without its secrets."""
+    """Return text (possibly shell text) without secrets."""
     words = Words(text)
     return _replaced(text, [*_spans(text, secrets, words), *_option_spans(words)])
 
 
 def redact_words(words: Sequence[str], secrets: Sequence[tuple[str, str]] = ()) -> list[str]:
-    """Return the words of a call without their secrets."""
+    """Return the words of a call without secrets."""
     # A word with blanks may be shell text: sh -c 'tool --password x'.
     spans = [[*_spans(word, secrets, Words(word, is_word=True)), *_option_spans(Words(word))] for word in words]
     for number, start, end in _after_options(words):
@@ -66,14 +66,14 @@ def redact_words(words: Sequence[str], secrets: Sequence[tuple[str, str]] = ()) 
 
 
 def _option_spans(words: Words, depth: int = MAX_DEPTH) -> Iterator[Span]:
-    """Find what follows options in shell text, in quoted parts of it too, which may be shell text once more."""
+    """Find secrets after options in shell text, and in its quoted parts, which may be shell text again."""
     text = words.text
     if "-" not in text or not any(blank in text for blank in " \t\n"):
         return
     bounds = words.spans()
     for number, start, end in _after_options([text[start:end] for start, end in bounds]):
         first, last = bounds[number]
-        # What an operator stands before is no option's: --with-token < file.
+        # A word after an operator is no value of the option: --with-token < file.
         if number == 0 or not text[bounds[number - 1][1] : first].strip(" \t\\\n"):
             yield first + start, first + end, ""
     for start, end in words.quoted() if depth else ():
@@ -125,7 +125,7 @@ def _values(text: str, secrets: Iterable[tuple[str, str]]) -> Iterator[Span]:
 
 
 def _cut_values(text: str, name: str, value: str, end: int) -> Iterator[Span]:
-    """Find the beginning of a value, where a reason that repeats a part of a call was cut."""
+    """Find the beginning of a value at a place where the text was cut."""
     at = text.find(value[:MIN_VALUE], max(end - len(value), 0), end)
     while at >= 0:
         if value.startswith(text[at:end]):
@@ -144,7 +144,7 @@ def _shapes(text: str) -> Iterator[Span]:
                     end += 1
                 is_cut = text.startswith(CUT, end) and end - first >= MIN_VALUE
                 fits = is_cut or (end - first >= least and (not needed or any(c in needed for c in text[first:end])))
-                # `task-`, `disk-`: three letters stand at the end of many words.
+                # `task-` and `disk-` end in `sk-` too.
                 if fits and not (head == "sk-" and at and text[at - 1].isalnum()):
                     yield at, end, kind
                 at = text.find(head, end)
@@ -185,7 +185,7 @@ def _bearers(text: str, lower: str, words: Words) -> Iterator[Span]:
 
 
 def _named(text: str, lower: str, words: Words) -> Iterator[Span]:
-    """Find the values that stand beside a name: NAME=value, "name": "value", Name: value."""
+    """Find values beside a name: NAME=value, "name": "value", Name: value."""
     for stem in STEMS:
         at = lower.find(stem)
         while at >= 0:
@@ -206,7 +206,7 @@ def _name_around(lower: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _names_secret(name: str, *, exactly: bool) -> bool:
-    """Say whether a name, in small letters, is a secret's; not `exactly`, also one that has more words behind it."""
+    """Return whether a lower-case name is that of a secret. Unless `exactly`, further words may follow."""
     *above, last = name.strip("-.").replace("-", "_").replace(".", "_").split("_")
     joined = "".join((*above, last))
     if last == "pass" or (above and last in _LAST and not (exactly and last == "auth")) or joined.endswith(_ENDS):
@@ -258,7 +258,7 @@ def _past_blanks(text: str, at: int) -> int:
 
 
 def _says_nothing(value: str) -> bool:
-    """Say whether a value is none yet: empty, a variable, a substitution, a placeholder, or taken out before."""
+    """Return whether a value is no secret: empty, a variable, a substitution, a placeholder, or already removed."""
     plain = value.strip("\\\"'").lower()
     if plain in _NOTHING or plain.startswith(("[redacted", "<", "{", "%", "`")):
         return True
@@ -273,10 +273,10 @@ def _is_unlike_prose(value: str) -> bool:
 
 
 def _after_options(words: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """Find what an option says is a secret: the number of a word, and from where to where in it."""
+    """Find secrets that options introduce. Yield the number of a word, and start and end in it."""
     program = ""
     for number, word in enumerate(words):
-        option = word.strip("'\"").removesuffix("\\\n")  # a line that goes on is glued to its last word
+        option = word.strip("'\"").removesuffix("\\\n")  # a line continuation is part of the last word
         base = option.rpartition("/")[2]
         if base in _PROGRAMS or base in _CLIENTS:
             program = base
@@ -291,12 +291,12 @@ def _after_options(words: Sequence[str]) -> Iterator[tuple[int, int, int]]:
             yield number + 1, start, len(following.rstrip("'\"") if start else following)
         elif option not in _PROGRAMS.get(program, ((), ()))[0]:
             continue
-        # `sshpass -p x ssh -p 22`: the next one is another program's.
+        # In `sshpass -p x ssh -p 22` the second -p belongs to ssh.
         program = "" if program in _PROGRAMS else program
 
 
 def _within_option(program: str, option: str) -> int:
-    """Return where in an option itself a secret begins, or 0."""
+    """Return the start of a secret inside an option word, or 0."""
     if program in _CLIENTS and option.startswith(("-u", "-U", "--user=", "--proxy-user=", "--auth=")):
         return option.find(":") + 1
     for head in _PROGRAMS.get(program, ((), ()))[1]:
@@ -306,7 +306,7 @@ def _within_option(program: str, option: str) -> int:
 
 
 def _in_following(program: str, option: str, following: str, words: Sequence[str]) -> int:
-    """Return where in the word after an option a secret begins, or -1."""
+    """Return the start of a secret in the word after an option, or -1."""
     if following.startswith("-") or "=" in option or _says_nothing(following):
         return -1
     if program in _CLIENTS and option in _USERS:

@@ -1,4 +1,4 @@
-"""Entries of the audit log as text for people: a row each, or all that one says. Pure; foreign text cannot drive a terminal."""
+"""Renders entries of the audit log for people: one row each, or one entry in full. Pure. Escapes control characters."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 ID_CHARACTERS = 8
 RULE_COLUMNS = 22
 PROJECT_COLUMNS = 14
-MIN_COMMAND_COLUMNS = 24  # with less room, the command stands on a line of its own
+MIN_COMMAND_COLUMNS = 24  # with less room, the command has its own line
 _GAP = "  "
 
 
 class Table:
-    """Rows whose columns fit what is shown: the day and the project only where there are several of them."""
+    """Rows with fitting columns. Day and project appear only if there are several."""
 
     def __init__(self, entries: Sequence[Entry], terminal: Terminal, local: Any) -> None:
         self._terminal = terminal
@@ -53,7 +53,7 @@ class Table:
         room = terminal.columns - used
         if room >= MIN_COMMAND_COLUMNS:
             return [_GAP.join([*cells, _shown(entry, room, cut)]).rstrip()]
-        # Without room for a rule beside it, the id, by which an entry can be shown again, has a line with the rule.
+        # Keep the id even on a narrow terminal, because `corral log show` needs it.
         least = RULE_COLUMNS // 2
         front, used = _GAP.join(cells[:3]), 19 - self._time_from + ID_CHARACTERS + len("? allow") + 3 * len(_GAP)
         if terminal.columns - used >= least:
@@ -69,7 +69,7 @@ def _project(entry: Entry) -> str:
 
 
 def _shown(entry: Entry, width: int, cut: str) -> str:
-    """Return the call on one line, its words quoted where they need it; or the files, or why there is no call."""
+    """Return the call on one line, or the files, or the error."""
     if "shell" in entry or "argv" in entry:
         argv = str(entry["shell"]) if "shell" in entry else tuple(map(str, entry["argv"]))
         return one_line(Call(argv, "shell" in entry), width, cut)
@@ -85,7 +85,7 @@ def _decision(entry: Entry) -> Decision:
 
 
 def _why(entry: Entry) -> str:
-    """Return in a word or two why, or what became of it: the strictest rule, how the command ended, or who asked."""
+    """Return the strictest rule, the outcome, or the host, in a word or two."""
     result = entry.get("result") or {}
     findings = sorted(entry.get("findings", ()), key=lambda f: str(f.get("decision")) != entry.get("decision"))
     if findings and (result.get("denied", True) or not result):
@@ -100,12 +100,12 @@ def _why(entry: Entry) -> str:
 
 
 def _became(entry: Entry) -> str:
-    """Return what became of a transaction."""
+    """Return the outcome of a transaction."""
     return f"{entry.get('reason', '')}{' in part' if entry.get('in_part') else ''}"
 
 
 def call_of(entry: Entry) -> Call | None:
-    """Return the call of an entry as it can be judged again; None where it was cut, had secrets, or is none."""
+    """Return the call of an entry to judge it again. Return None if it was cut, had secrets, or is no call."""
     if "cut" in entry or ("shell" not in entry and "argv" not in entry) or "[redacted" in command_of(entry):
         return None
     argv = str(entry["shell"]) if "shell" in entry else tuple(map(str, entry["argv"]))
@@ -114,7 +114,7 @@ def call_of(entry: Entry) -> Call | None:
 
 
 def entry_lines(entry: Entry, terminal: Terminal, local: Any) -> list[str]:
-    """Return all that an entry says."""
+    """Return one entry in full."""
     decision = _decision(entry)
     head = f"{decision_label(decision, terminal)}  {clip(printable(command_of(entry)), terminal.columns - 9, terminal.sign('cut'))}"
     lines = [head.rstrip(), terminal.paint("dim", f"{local(entry)}  {printable(str(entry.get('id', '')))}"), ""]

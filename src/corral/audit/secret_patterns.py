@@ -1,4 +1,4 @@
-"""What secrets look like, whether a text may hold one at all, and which variables do. Pure; `redact` is loaded only where one may be."""
+"""Shapes of secrets, names of variables that hold them, and a quick test whether a text may contain one. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-MIN_VALUE = 6  # characters of a variable's value: a shorter one, such as `true`, stands in many texts by chance
-CUT = "…"  # stands where a text was cut, and a secret perhaps with it
-MIN_TOKEN = 15  # characters, at least, of a token that is known by its shape, or of a part of it between slashes
+MIN_VALUE = 6  # characters of a variable's value; shorter ones, such as `true`, appear in many texts by chance
+CUT = "…"  # marks the place where a text was cut, perhaps in a secret
+MIN_TOKEN = 15  # characters of the shortest known token, or of a part of it between slashes
 _DIGITS = "0123456789"
 _UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HEX = _DIGITS + "abcdefABCDEF"
 _WORD = _DIGITS + _UPPER + _UPPER.lower()
 _WIDE = _WORD + "_-"
-# What it is, how it begins, which characters follow, at least how many, and of which one at least must be among them.
+# Kind, prefixes, allowed characters after the prefix, their minimum number, and characters of which one must be present.
 SHAPES: tuple[tuple[str, tuple[str, ...], str, int, str], ...] = (
     ("aws", ("AKIA", "ASIA", "ABIA", "ACCA"), _UPPER + _DIGITS, 16, ""),
     ("github", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"), _WORD + "_", 20, ""),
@@ -22,7 +22,7 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str, int, str], ...] = (
     ("slack", ("xoxb-", "xoxp-", "xoxa-", "xoxr-", "xoxs-", "xoxc-", "xoxd-", "xoxe-", "xoxe.", "xapp-"), _WIDE + ".%", 10, ""),
     ("slack", ("hooks.slack.com/services/", "hooks.slack.com/workflows/"), _WORD + "/", 16, ""),
     ("discord", ("discord.com/api/webhooks/", "discordapp.com/api/webhooks/"), _WIDE + "/", 24, ""),
-    ("api-key", ("sk-",), _WIDE, 20, _DIGITS),  # OpenAI, Anthropic and those who do as they do
+    ("api-key", ("sk-",), _WIDE, 20, _DIGITS),  # OpenAI, Anthropic and others
     ("google", ("AIza",), _WIDE, 30, ""),
     ("google", ("ya29.", "GOCSPX-", "1//0"), _WIDE + ".", 20, ""),
     ("npm", ("npm_",), _WORD, 30, ""),
@@ -41,7 +41,7 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str, int, str], ...] = (
     ("atlassian", ("ATATT3", "ATCTT3", "ATBB"), _WIDE + "=", 20, _DIGITS),
     ("tailscale", ("tskey-",), _WIDE, 15, _DIGITS),
 )  # fmt: skip
-# Words in the names of secrets. `redact` looks for these, so what has none of them has no value beside a name.
+# Parts of names of secrets. Without one of these there is no named secret.
 STEMS = ("pass", "pwd", "secret", "token", "credential", "key", "auth", "cookie", "_pat")
 _SIGNS = (*STEMS, "bearer", "://", "webhooks", "-----", "-p", "-a", "-w", "-u")
 _NOT_VARIABLES = ("_SOCK", "_FILE", "_PATH", "_DIR", "_ASKPASS")
@@ -51,7 +51,7 @@ _VARIABLES = (
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return name and value of the variables that hold credentials, the longest value first."""
+    """Return name and value of the variables that hold credentials, longest value first."""
     found = []
     for name in environ:
         upper = name.upper()
@@ -63,7 +63,7 @@ def secrets_of(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def may_hold_secret(text: str, secrets: Iterable[tuple[str, str]]) -> bool:
-    """Say whether a text must be looked at: it has a sign of a secret, a known value, or something that begins like a token."""
+    """Return whether a text may contain a secret: a telling word, a known value, or the prefix of a token."""
     lower = text.lower()
     if CUT in text or any(sign in lower for sign in _SIGNS) or any(value in text for _, value in secrets):
         return True

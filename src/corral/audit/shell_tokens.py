@@ -1,4 +1,4 @@
-"""Where words and quoted parts of shell text begin and end, roughly. For taking secrets out; never for judging a call."""
+"""Splits shell text roughly into words and quoted parts, to remove secrets. Never used to judge a call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _QUOTES = frozenset("'\"")
 
 
 class Words:
-    """A text's words. With `is_word` the text is one word of a call, in which a quote is a character like any other."""
+    """Words of a text. With `is_word` the text is one word of a call, and quotes are ordinary characters."""
 
     __slots__ = ("_quoted", "_spans", "is_word", "text")
 
@@ -18,13 +18,13 @@ class Words:
         self._spans: list[tuple[int, int]] | None = None
 
     def spans(self) -> list[tuple[int, int]]:
-        """Return where each word begins and ends, its quotes included."""
+        """Return start and end of each word, including its quotes."""
         if self._spans is None:
             self._spans = [(0, len(self.text))] if self.is_word else self._scan()
         return self._spans
 
     def quoted(self) -> list[tuple[int, int]]:
-        """Return where each quoted part begins and ends, without its quotes."""
+        """Return start and end of each quoted part, without its quotes."""
         self.spans()
         return self._quoted
 
@@ -37,7 +37,7 @@ class Words:
                     spans.append((start, at))
                     start = -1
             elif start < 0 and text.startswith("\\\n", at):
-                at += 1  # between words a line that goes on is a blank
+                at += 1  # between words a line continuation is a blank
             else:
                 start = at if start < 0 else start
                 if char == "\\":
@@ -51,21 +51,21 @@ class Words:
         return [*spans, (start, len(text))] if start >= 0 else spans
 
     def run_end(self, at: int, stops: str = "") -> int:
-        """Return where the run of plain characters from `at` ends."""
+        """Return the end of the run of plain characters from `at`."""
         text = self.text
         while at < len(text) and text[at] not in _BREAKS and text[at] not in _QUOTES and text[at] not in stops:
             at += 1
         return at
 
     def line_end(self, at: int) -> int:
-        """Return where the line or the quoted part that holds `at` ends."""
+        """Return the end of the line or quoted part around `at`."""
         text = self.text
         while at < len(text) and text[at] not in "\r\n'\"":
             at += 1
         return at - 1 if at < len(text) and text[at - 1] == "\\" else at
 
     def value_end(self, at: int) -> int:
-        """Return where the value that begins at `at` ends: a word of the shell, or what stands within quotes around it."""
+        """Return the end of the value that begins at `at`: a shell word, or quoted text."""
         text = self.text
         if not self.is_word and not _holding(self.quoted(), at):
             word = _holding(self.spans(), at)

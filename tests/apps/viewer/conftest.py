@@ -19,7 +19,7 @@ from corral.apps.viewer.feed import Feed
 from corral.apps.viewer.http_server import Server, fill
 from corral.apps.viewer.sources import LogSource
 from corral.audit.audit_log import Log, directory
-from corral.audit.query import Wish
+from corral.audit.query import LogFilter
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def serve(home: dict[str, str], project: Path) -> Iterator[Callable[..., Server]
     made: list[tuple[Server, Thread]] = []
 
     def start(source: Any = None, **options: Any) -> Server:
-        source = source or LogSource(directory(home), Wish())
+        source = source or LogSource(directory(home), LogFilter())
         feed = Feed()
         about = page.meta(name=source.name, kind=source.kind, live=True)
         server = Server(feed, about, Reader(home, root=str(project)), **options).start()

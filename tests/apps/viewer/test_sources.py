@@ -18,7 +18,7 @@ from corral.apps.viewer.http_server import fill
 from corral.apps.viewer.sources import EvalSource, LogSource, ResultSource, source_of
 from corral.audit import ledger
 from corral.audit.audit_log import Log, directory
-from corral.audit.query import Wish
+from corral.audit.query import LogFilter
 from corral.model.call import Call, Verdict
 from corral.model.errors import CorralError
 from corral.policy.config import SandboxConfig
@@ -54,7 +54,7 @@ def test_the_log_is_read_to_its_end_and_on_through_a_rotation(
     home: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted(home, project, "a", "b")
-    feed, end = followed(LogSource(directory(home), Wish()))
+    feed, end = followed(LogSource(directory(home), LogFilter()))
     try:
         eventually(lambda: [call["shell"] for call in calls(feed)] == ["a", "b"])
         monkeypatch.setattr(ledger, "FILE_BYTES", 1)
@@ -67,9 +67,9 @@ def test_the_log_is_read_to_its_end_and_on_through_a_rotation(
 def test_of_the_log_only_what_is_wished_for_is_taken(home: dict[str, str], project: Path) -> None:
     noted(home, project, "one", "two", "three")
     for source, expected in (
-        (LogSource(directory(home), Wish(text="t")), ["two", "three"]),
-        (LogSource(directory(home), Wish(), last=2), ["two", "three"]),
-        (LogSource(directory(home), Wish(decision="deny")), []),
+        (LogSource(directory(home), LogFilter(text="t")), ["two", "three"]),
+        (LogSource(directory(home), LogFilter(), last=2), ["two", "three"]),
+        (LogSource(directory(home), LogFilter(decision="deny")), []),
     ):
         feed = Feed()
         fill(feed, source)
@@ -77,7 +77,7 @@ def test_of_the_log_only_what_is_wished_for_is_taken(home: dict[str, str], proje
 
 
 def test_a_log_that_is_not_there_yet_is_empty(home: dict[str, str], project: Path) -> None:
-    feed, end = followed(LogSource(directory(home), Wish()))
+    feed, end = followed(LogSource(directory(home), LogFilter()))
     try:
         eventually(lambda: feed.is_loaded)
         noted(home, project, "first")

@@ -41,11 +41,11 @@ class LogSource:
 
     kind = "log"
 
-    def __init__(self, place: str, wish: query.Wish, *, last: int = 0) -> None:
+    def __init__(self, place: str, wish: query.LogFilter, *, last: int = 0) -> None:
         self.name = place
         self._news = self._entries(wish, last)
 
-    def _entries(self, wish: query.Wish, last: int) -> Generator[query.Entry | None]:
+    def _entries(self, wish: query.LogFilter, last: int) -> Generator[query.Entry | None]:
         known = iter(query.entries(self.name, wish, last=last)) if last else query.walk(self.name, wish)
         seq = 0
         for entry in known:

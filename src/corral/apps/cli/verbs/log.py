@@ -10,7 +10,7 @@ from corral._lib.terminal import printable, terminal_of
 from corral._lib.timestamps import format_utc
 from corral.audit import query
 from corral.audit.audit_log import directory
-from corral.audit.query import Wish
+from corral.audit.query import LogFilter
 from corral.audit.render_log import Table, call_of, entry_lines
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
@@ -39,9 +39,9 @@ def main(options: argparse.Namespace) -> int:
     return _list(place, filter_of(options), options)
 
 
-def filter_of(options: argparse.Namespace) -> Wish:
+def filter_of(options: argparse.Namespace) -> LogFilter:
     """Return which entries the command line asks for."""
-    return Wish(
+    return LogFilter(
         since=options.since or "",
         until=options.until or "",
         decision=options.decision,
@@ -74,7 +74,7 @@ def local(entry: dict[str, Any]) -> str:
         return "????-??-?? ??:??:??"
 
 
-def _list(place: str, wish: Wish, options: argparse.Namespace) -> int:
+def _list(place: str, wish: LogFilter, options: argparse.Namespace) -> int:
     found = query.entries(place, wish, last=options.number)
     terminal = terminal_of(sys.stdout, os.environ)
     table = Table(found, terminal, local)

@@ -212,14 +212,14 @@ def recent_refusals(place: str, root: str) -> list[dict[str, str]]:
             lines = file.read().splitlines()
     except OSError:
         return []
-    from corral.audit.query import Wish, command_of, entry_of  # noqa: PLC0415  only where there is a log
+    from corral.audit.query import LogFilter, command_of, entry_of  # noqa: PLC0415  only where there is a log
 
     found: list[dict[str, str]] = []
     for line in reversed(lines):
         entry = entry_of(line)
         if entry is None or entry.get("root") != root or entry.get("event") == "check" or not _is_refused(entry):
             continue
-        if not Wish().fits(entry):
+        if not LogFilter().fits(entry):
             continue
         rules = [str(finding.get("rule", "")) for finding in entry.get("findings", ())]
         told = {name: str(entry.get(name, "")) for name in ("at", "id", "host")}
