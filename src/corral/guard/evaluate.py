@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from corral.guard.analysis.command import Command
-from corral.guard.analysis.commands import assign_variable, judge_command
+from corral.guard.analysis.command import Command, assign_variable, judge_command
 from corral.guard.analysis.scope import Frame, LimitExceeded, Scope
 from corral.guard.analysis.walker import Walker
 from corral.guard.axes import arguments, executable, paths, structure
@@ -72,7 +71,7 @@ def commands_of(call: Call, machine: Machine) -> tuple[list[Command], bool]:
     try:
         if call.env:
             act = Command("", [Word("env")], 0, scope.cwds)
-            walker.acts.append(act)
+            walker.commands.append(act)
             for name, value in call.env.items():
                 assign_variable(walker, frame, act, name, value, Word(f"{name}={value}"))
         if call.shell:
@@ -85,8 +84,8 @@ def commands_of(call: Call, machine: Machine) -> tuple[list[Command], bool]:
             judge_command(walker, frame, words)
     except LimitExceeded as limit:
         walker.report("limit", Word(str(text)[:80]), str(limit))
-        return walker.acts, False
-    return walker.acts, True
+        return walker.commands, False
+    return walker.commands, True
 
 
 def _plain(walker: Walker, words: list[Word]) -> None:

@@ -1,1 +1,1 @@
-"""What really runs: scripts, wrappers and options followed down to single commands and their effects. Depth-bounded, and runs nothing."""
+"""Finds out what a call would run: follows scripts, wrappers and options down to single commands and their effects. Runs nothing."""

@@ -1,4 +1,4 @@
-"""Which network a word reaches: this machine's own loopback, or anything else. Pure text, and strict about what is local."""
+"""Classifies network addresses by their text alone: this machine's loopback, or another machine. In doubt, another machine."""
 
 from __future__ import annotations
 
@@ -24,31 +24,30 @@ def host_of(text: str) -> str:
 
 
 def destination(text: str) -> tuple[str, int | None] | None:
-    """Return the host of an address, and its port where it is known; None where it names none that could be known.
+    """Return the host of an address and its port if known, or None if the text names no host.
 
-    ValueError where not every program reads the same host in it.
+    Raises ValueError if programs may disagree about the host.
     """
-    from corral._lib import network_grants  # noqa: PLC0415  for owners who name some
+    from corral._lib import network_grants  # noqa: PLC0415  only for users who grant hosts
 
     scheme, found, rest = text.partition("://")
     authority = _PATH_BEGINS.split(rest if found else text, maxsplit=1)[0]
     if text.startswith("-") or HOLE in authority or not authority:
         return None
     if not all(33 <= ord(letter) < 127 and letter not in "\\%" for letter in authority):
-        raise ValueError("an address that not everybody reads alike")
+        raise ValueError("an address that programs may read in different ways")
     place = authority.rpartition("@")[2]
     default = _PORTS.get(scheme.lower().rpartition("+")[2]) if found else None
     name, colon, after = place.partition(":")
     if not found and colon and not place.startswith("[") and not after.isdigit():
-        # As git and scp write it, host:path.
-        return network_grants.parse_host(name), _PORTS["ssh"]
+        return network_grants.parse_host(name), _PORTS["ssh"]  # host:path, as git and scp write it
     if default is None and not _HAS_PORT.search(place):
         return network_grants.parse_host(place), None
     return network_grants.parse_authority(place, default)
 
 
 def is_address(text: str) -> bool:
-    """Say whether a word names a place on another machine: an address with a scheme, or user@host.domain."""
+    """Return whether a word is an address on another machine: with a scheme, or user@host.domain."""
     scheme, found, rest = text.partition("://")
     if found:
         return scheme.rpartition("=")[2].lower() not in ("file", "") and network_effect(rest) == "network"
@@ -61,19 +60,17 @@ def file_path(text: str) -> str:
 
 
 def network_effect(text: str) -> str:
-    """Return the effect of talking to an address."""
+    """Return the effect of a connection to an address, or to any of a list of servers."""
     if "," in _PATH_BEGINS.split(text.partition("://")[2] or text, maxsplit=1)[0]:
-        parts = [
-            network_effect(part) for part in text.split(",") if part
-        ]  # a list of servers: any of them may be asked
-        return "network" if "network" in parts else "network-local"
+        effects = [network_effect(part) for part in text.split(",") if part]
+        return "network" if "network" in effects else "network-local"
     host = host_of(text)
     local = host in _LOCAL or (_LOOPBACK.fullmatch(host) is not None)
     return "network-local" if local and "\\" not in text else "network"
 
 
 def remote_kind(text: str) -> str:
-    """Say what a remote is: `ext` (runs a command), `path`, `local`, `url`, or a `name`."""
+    """Return the kind of a git remote: `ext` (runs a command), `path`, `local`, `url`, or `name`."""
     if text.startswith(("ext::", "fd::")):
         return "ext"
     if "://" in text:

@@ -1,21 +1,41 @@
-"""One command that a call could run, and what it does."""
+"""Judges simple commands: finds the program that a name stands for, applies assignments, and records the effects."""
 
 from __future__ import annotations
 
+from corral.guard.analysis import side_effects
+from corral.guard.analysis.option_parser import OptionParser
+from corral.guard.analysis.rows import UNKNOWN_ROW, Slot, slots_of
+from corral.guard.analysis.scope import TAINT
+from corral.guard.analysis.slots import fill
+from corral.guard.path_zones import inside, is_secret_variable
+from corral.guard.rules.loader import row as row_of
+from corral.guard.rules.loader import variable as variable_slots
 from corral.guard.shell.braces import HOLE
-from corral.guard.shell.expansion import NUMBER_HOLE
+from corral.guard.shell.expansion import NUMBER_HOLE, Word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from corral.guard.shell.expansion import Word
+    from corral.guard.analysis.rows import Row
+    from corral.guard.analysis.scope import Frame
+    from corral.guard.analysis.walker import Walker
+    from corral.guard.shell.expansion import Value
 
-    Row = dict[str, Any]
+MAX_VALUE = 16 * 1024  # characters or elements of a variable, against x+=$x forty times
+_SYSTEM_PATHS = ("/usr/", "/bin", "/sbin", "/lib", "/opt/", "/snap/")
+_HARMLESS_COMMANDS = frozenset({"true", "false", ":", "cat", "less", "more"})  # as a pager or an editor
+# Package managers put programs into these directories, and their programs are what their names say.
+_INSTALLED = frozenset({
+    "bin", ".bin", "sbin", "Scripts", "node_modules", "vendor", "venv", ".venv", "env", ".tox", ".nox", "site-packages",
+})  # fmt: skip
+# Programs that do what the name they are called by says.
+_MULTI_CALL = frozenset({"busybox", "coreutils", "rustup", "toybox", "uutils"})
 
 
 class Command:
-    """One command, and its effects as (key or verb, word, detail)."""
+    """One command that a call could run, and its effects as (key or verb, word, detail)."""
 
     __slots__ = ("cwds", "depth", "effects", "name", "output", "real", "row", "verbs", "words")
 
@@ -24,41 +44,247 @@ class Command:
         self.words = words
         self.depth = depth
         self.cwds = cwds
-        self.output: str | None = None  # what it prints, where that is certain
-        self.real = ""  # the base name that decides, behind links and copies
+        self.output: str | None = None  # the text that it prints, if that is certain
+        self.real = ""  # the base name of the program behind links and copies
         self.row: Row | None = None
         self.verbs: list[Word] = []  # its subcommands: `remote` and `add` of `git remote add`
         self.effects: list[tuple[str, Word, str]] = []
 
+    def emit(self, key: str, word: Word, detail: str = "") -> None:
+        """Record an effect."""
+        self.effects.append((key, word, detail))
 
-def known_output(acts: list[Command]) -> str | None:
-    """Return what a single command prints, when that is certain; a hole stands for what is not."""
-    if len(acts) != 1:
+
+def known_output(commands: list[Command]) -> str | None:
+    """Return the output of a single command if it is certain; a hole stands for an unknown part."""
+    if len(commands) != 1:
         return None
-    act = acts[0]
-    words = act.words[1:]
-    if act.output is not None:
-        return act.output.rstrip("\n")
-    if act.row is not None and words and words[0].text in act.row.get("hooks", ()) and all(w.proven for w in words):
-        return ":"  # settings of its own making, which nobody else gets a say in
-    if act.name == "nproc" or (act.name == "id" and [w.text for w in words] in (["-u"], ["-g"])):
-        return NUMBER_HOLE
-    if act.name in ("which", "command") and words and words[-1].proven and "/" not in words[-1].text:
-        named = len(words) == 1 if act.name == "which" else [w.text for w in words[:-1]] == ["-v"]
-        return f"{HOLE}/{words[-1].text}" if named else None
-    if act.name not in ("echo", "printf", "pwd"):
-        return None
-    if act.name == "pwd":
-        return act.cwds[0] if act.cwds and len(act.cwds) == 1 and not words else None
-    if act.effects or not all(w.proven for w in words):
-        return None
+    command = commands[0]
+    name, words = command.name, command.words[1:]
+    if command.output is not None:
+        return command.output.rstrip("\n")
+    is_proven = all(w.proven for w in words)
     texts = [w.text for w in words]
-    if act.name == "echo":
+    if command.row is not None and texts and texts[0] in command.row.get("hooks", ()) and is_proven:
+        return ":"  # the program's own shell settings, which the call cannot influence
+    if name == "nproc" or (name == "id" and texts in (["-u"], ["-g"])):
+        return NUMBER_HOLE
+    if name in ("which", "command") and words and words[-1].proven and "/" not in texts[-1]:
+        named = len(words) == 1 if name == "which" else texts[:-1] == ["-v"]
+        return f"{HOLE}/{texts[-1]}" if named else None
+    if name == "pwd":
+        return command.cwds[0] if command.cwds and len(command.cwds) == 1 and not words else None
+    if name not in ("echo", "printf") or command.effects or not is_proven:
+        return None
+    if name == "echo":
         while texts and texts[0][:1] == "-" and texts[0][1:] and not texts[0][1:].strip("neE"):
             texts.pop(0)
         return None if any("\\" in t for t in texts) else " ".join(texts)
     if len(texts) == 1 and "%" not in texts[0] and "\\" not in texts[0] and texts[0][:1] != "-":
         return texts[0]
-    if len(texts) == 2 and texts[0] in ("%s", "%s\\n"):
-        return texts[1]
-    return None
+    return texts[1] if len(texts) == 2 and texts[0] in ("%s", "%s\\n") else None
+
+
+def assign_variable(walker: Walker, frame: Frame, command: Command, name: str, value: Value, word: Word) -> None:
+    """Set a variable, and judge it if it changes what later commands mean or load."""
+    if value is not None and len(value) > MAX_VALUE:
+        value = None
+    walker.spend(5)
+    attributes = frame.scope.attributes.get(name)
+    if attributes is not None:
+        if "i" in attributes and walker.tainted:
+            command.emit("code-unproven", word)
+        value = None
+    frame.scope.variables[name] = value
+    text = value if isinstance(value, str) else HOLE
+    if isinstance(value, str) and "[" in value and TAINT.search(value):
+        walker.tainted = True
+    if name == "PATH":
+        for part in text.split(":"):
+            if not _is_system(walker, part):
+                command.emit("shadow", word, f": {part.replace(HOLE, '…') or 'an empty entry'} comes into PATH")
+    elif name in ("BASH_CMDS", "BASH_ALIASES"):
+        command.emit("shadow", word, f": {name} changes what names mean")
+    elif name == "HISTFILE" and text:
+        command.emit("writes", word.part(text))
+    if text and HOLE not in text and is_secret_variable(name):
+        command.emit("secret-inline", word.part(name))
+    slots = slots_of(variable_slots(name) or ())
+    if not slots or not text:
+        return
+    loads, kind = slots[0].effect == "loads", slots[0].kind
+    if kind == "shell" and text in _HARMLESS_COMMANDS:
+        return
+    if loads:
+        command.emit("code-loaded", word.part(f"{name}={text}"))
+    elif kind in ("shell", "code"):
+        command.emit("code-option", word.part(f"{name}={text}"))
+    row: Row = {"id": f"variable-{name}", "style": "none", "options": {}, "operands": ()}
+    parser = OptionParser(walker, frame, command, row)
+    for slot in slots:
+        if slot.kind == "code":
+            continue
+        if loads:
+            slot = Slot._make(("reads", *slot[1:]))
+        for part in text.split(":") if loads and slot.kind != "args" else [text]:
+            if part:
+                fill(parser, slot, word.part(part))
+
+
+def assign_from_word(walker: Walker, frame: Frame, command: Command, word: Word) -> None:
+    """Judge an assignment that a declaration makes of an expanded word."""
+    name, equals, value = word.text.partition("=")
+    if HOLE in name:
+        frame.scope.variables = dict.fromkeys([*frame.scope.variables, HOLE])  # any variable may be set
+    elif equals:
+        assign_variable(
+            walker, frame, command, name.rstrip("+"), value if HOLE not in value else None, word.part(value)
+        )
+
+
+def judge_simple_command(
+    walker: Walker,
+    frame: Frame,
+    words: list[Word],
+    assignments: Iterable[tuple[str, Value, Word]],
+    targets: Sequence[tuple[str, Word]],
+    whole: Word,
+) -> None:
+    """Record one simple command: its assignments, its redirects, and what its words do."""
+    scope = frame.scope
+    command = Command("", words or [whole], frame.depth, scope.cwds)
+    command.effects += [(verb, word, "") for verb, word in targets]
+    walker.commands.append(command)
+    saved: dict[str, Any] = {}
+    for name, value, word in assignments:
+        saved.setdefault(name, scope.variables.get(name, saved))
+        assign_variable(walker, frame, command, name, value, word)
+    if not words:
+        return
+    if frame.stdin is not None and len(words) == 1 and words[0].text == "cat" and not targets:
+        command.output = frame.stdin  # `cat <<E` prints its input
+    before = scope.cwds
+    judge_command(walker, frame, words, command, direct=True)
+    if targets and before is not None and frame.scope.cwds != before:
+        frame.scope.cwds_if_cd_failed = before  # if a redirect fails, bash does not run `cd`
+    for name, value in saved.items():  # bash drops an assignment before a command when the command ends
+        if value is saved:
+            frame.scope.variables.pop(name, None)
+        else:
+            frame.scope.variables[name] = value
+
+
+def judge_command(
+    walker: Walker, frame: Frame, words: list[Word], command: Command | None = None, *, direct: bool = False
+) -> None:
+    """Judge a command given as words. `direct` commands run in this shell and may be functions."""
+    if command is None:
+        command = Command("", words, frame.depth, frame.scope.cwds)
+        walker.commands.append(command)
+    first = words[0]
+    if not first.proven:
+        base = first.text.rpartition("/")[2]
+        if first.glob or not base or HOLE in base or NUMBER_HOLE in base:
+            command.emit("name-unproven", first)
+            return
+        # Only the directory is unknown: "$VENV/bin/python" is a python somewhere.
+    name = command.name = first.text.replace(HOLE, "…")
+    if direct and name in frame.scope.functions:
+        walker.call_function(name, words, frame)
+        if name not in frame.scope.maybe_undefined:
+            return
+    called = base = name.rpartition("/")[2]
+    if base in ("set", "shift"):
+        _set_positional_parameters(frame, base, words[1:])
+    if "/" in name:
+        command.emit("runs", first)
+        base = _program_name(walker, frame, command, first, base)
+    else:
+        for folder in walker.machine.path:
+            if walker.machine.exists(first.text, folder):
+                command.emit("runs", first.part(f"{folder}/{first.text}"))
+                break
+    command.real = base
+    row = row_of(base)
+    is_own = row is not None and base == called and "/" in name and _is_project_program(walker, frame, first, row)
+    if row is None or (is_own and "group" not in row):
+        row = UNKNOWN_ROW
+    command.row = row  # the name axis refuses a name of the network group even if the program is the project's own
+    for script in row.get("scripts", ()):
+        if any(walker.machine.absolute(script, cwd) in walker.written for cwd in frame.scope.cwds or ()):
+            command.emit("run-written", first.part(script))
+    before = frame.scope.cwds
+    parser = OptionParser(walker, frame, command, UNKNOWN_ROW if is_own else row)
+    parser.parse(words if base != "trap" else _without_signals(words))
+    side_effects.note_side_effects(walker, frame, command, words, before)
+
+
+def _without_signals(words: list[Word]) -> list[Word]:
+    """Return the words of `trap` up to its command; the signals behind it may contain a meaningless `-`."""
+    at = next((i for i, w in enumerate(words) if i and (w.text == "-" or w.text[:1] != "-")), len(words))
+    return words[: at + 1]
+
+
+def _set_positional_parameters(frame: Frame, name: str, words: list[Word]) -> None:
+    """Follow `shift`, `shift N` and `set -- …`; other options of `set` keep the parameters."""
+    args = frame.scope.args
+    texts = [w.text for w in words]
+    if name == "shift":
+        count = int(texts[0]) if texts and texts[0].isdigit() else 1
+        known = args is not None and (not texts or texts[0].isdigit())
+        frame.scope.args = args[count:] if known and args is not None else None
+    elif "--" in texts:
+        rest = words[texts.index("--") + 1 :]
+        frame.scope.args = None if any(w.multi or w.glob for w in rest) else [w.text for w in rest]
+    elif not all(t.startswith(("-", "+")) or t == "pipefail" for t in texts):
+        frame.scope.args = None
+
+
+def _is_system(walker: Walker, path: str) -> bool:
+    # A project may be in /opt or /usr/src, where commands can write to it.
+    return path.startswith(_SYSTEM_PATHS) and not inside(path, walker.machine.root)
+
+
+def _program_name(walker: Walker, frame: Frame, command: Command, first: Word, base: str) -> str:
+    """Return the name of the program behind a path, through links, and copies that this call makes."""
+    for cwd in frame.scope.cwds or ():
+        absolute = walker.machine.absolute(first.text, cwd)
+        if absolute in walker.copies:
+            return walker.copies[absolute]
+        if absolute in walker.written or HOLE in walker.written:
+            command.emit("run-written", first)
+        if not _is_system(walker, absolute):
+            real = walker.machine.resolve(first.text, cwd).rpartition("/")[2]
+            if real != base and row_of(real) is not None and not (real in _MULTI_CALL and row_of(base) is not None):
+                return real
+    return base
+
+
+def _is_project_program(walker: Walker, frame: Frame, first: Word, row: Row) -> bool:
+    """Return whether a path leads to a program of the project that only shares its name with a known one (`support/mkdocs`).
+
+    The guard judges it as any script of the project, if it exists and this call does not write to its path or above. A program
+    that a profile refuses by name keeps that name: it may be a copy from an earlier call, and the kernel does not keep `tools/rm`
+    from deleting the project.
+    """
+    base = first.text.rpartition("/")[2]
+    if (
+        not first.proven
+        or HOLE in walker.written
+        or row.get("group", "network") != "network"
+        or "interpreter" in row
+        or base in row.get("wrappers", ())
+    ):
+        return False
+    machine = walker.machine
+    changed = walker.written | {machine.resolve(path, "/") for path in walker.written}
+    for cwd in frame.scope.cwds or ("",):
+        path, named = machine.resolve(first.text, cwd), machine.absolute(first.text, cwd)
+        if (
+            not machine.exists(first.text, cwd)
+            or not inside(path, machine.root)
+            or not _INSTALLED.isdisjoint(path.split("/"))
+            or any(inside(place, written) for place in (path, named) for written in changed)
+        ):
+            return False
+    return True

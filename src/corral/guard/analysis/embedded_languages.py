@@ -1,95 +1,74 @@
-"""Readers of the small languages that hide in arguments. Each returns what its text runs, reads and writes, and refuses what it cannot read."""
+"""Interprets texts in small languages that programs take as arguments: sed, jq, SQL, filter graphs. Finds the danger in them."""
 
 from __future__ import annotations
 
 from corral._lib.lazy_regex import pattern
 from corral.guard.shell.expansion import NUMBER_HOLE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from corral.guard.shell.expansion import Word
-
-    Reader = Any
-
-_JQ_LOADS = pattern(r"\b(?:import|include|modulemeta)\b|(?<![.\w])(?:load\w*|eval)\s*\(|\binput_line_number\b")
-# What reaches out of languages that otherwise only compute.
+# The effect of a text that does more than compute in its language, and the pattern that finds such a text.
 _REACHES = {
-    "m4": pattern(r"syscmd|include|sinclude|undivert|mkstemp|maketemp"),
-    "sbt": pattern(r"(?:^|;)\s*(?:eval|set|apply|alias|console\w*|shell|!)(?:\s|$)|^!|;\s*!"),
-    "goflags": pattern(r"-(?:extld|extldflags|toolexec|linkmode)\b"),
-    "duckdb": pattern(
-        r"(?im)^\s*\.(?!tables|schema|mode|header|databases|indexes|timer|help|print|quit|exit|show)\w"
-        r"|\b(?:copy|attach|install|load|export|import|read_\w+|glob|parquet_scan|getenv)\b|://|from\s+'",
+    "jq": (
+        "code-loaded",
+        pattern(r"\b(?:import|include|modulemeta)\b|(?<![.\w])(?:load\w*|eval)\s*\(|\binput_line_number\b"),
+    ),
+    "m4": ("code-option", pattern(r"syscmd|include|sinclude|undivert|mkstemp|maketemp")),
+    "sbt": ("code-option", pattern(r"(?:^|;)\s*(?:eval|set|apply|alias|console\w*|shell|!)(?:\s|$)|^!|;\s*!")),
+    "goflags": ("code-option", pattern(r"-(?:extld|extldflags|toolexec|linkmode)\b")),
+    "duckdb": (
+        "code-option",
+        pattern(
+            r"(?im)^\s*\.(?!tables|schema|mode|header|databases|indexes|timer|help|print|quit|exit|show)\w"
+            r"|\b(?:copy|attach|install|load|export|import|read_\w+|glob|parquet_scan|getenv)\b|://|from\s+'",
+        ),
+    ),
+    # A dot command that does more than show something, or SQL that opens a file.
+    "sqlite": (
+        "code-option",
+        pattern(
+            r"\A\.(?!(?:tables|schema|fullschema|dump|mode|headers?|databases|index(?:es)?|indices|stats|timer|echo|bail|nullvalue"
+            r"|separator|help|version|print|quit|exit|eqp|explain|changes|width|show|dbinfo|lint)\b)"
+            r"|(?i:\b(?:edit|load_extension|readfile|writefile|fts3_tokenizer|zipfile|fsdir)\b\W*\(|\battach\b"
+            r"|\bvacuum\b[^;]*\binto\b)"
+        ),
     ),
 }
-# The parts of a filter graph of ffmpeg, or of the address of an input, that open files or load a library.
+# Parts of an ffmpeg filter graph or input address that load a library or open a file.
 _FILTER_LOADS = pattern(r"\b(?:ladspa|frei0r\w*|lv2|libplacebo|openvino|dnn_\w+)=")
 _FILTER_PATHS = pattern(r"(?:^|[=:,|'\s])((?:\.\.?|~)?/[^:,;|'\[\]\s]*|\.\./?[^:,;|'\[\]\s]*)")
 _MAGICK_RUNS = frozenset({"msl", "ephemeral", "pipe", "delegate", "url", "https", "http", "ftp"})
-# The dot commands of sqlite3 that only show something; any other may run, open or write.
-_SQLITE_SHOWS = pattern(
-    r"\.(?:tables|schema|fullschema|dump|mode|headers?|databases|index(?:es)?|indices|stats|timer|echo|bail|nullvalue"
-    r"|separator|help|version|print|quit|exit|eqp|explain|changes|width|show|dbinfo|lint)\b"
-)
-_SQLITE_REACHES = pattern(
-    r"(?i)\b(?:edit|load_extension|readfile|writefile|fts3_tokenizer|zipfile|fsdir)\b\W*\(|\battach\b|\bvacuum\b[^;]*\binto\b"
-)
+_STANDARD_OUTPUTS = ("/dev/stdout", "/dev/stderr")
 
 
 class SedSyntaxError(ValueError):
-    """The text does not follow its language."""
+    """The text is not a sed script that this parser understands."""
 
 
-def judge_text(language: str, reader: Reader, effect: str, word: Word) -> None:
-    """Judge a word in one of the languages, by calling back the reader of its command."""
-    if "\0" in word.text:
-        reader.emit("word-unproven", word)
-        return
-    if language == "jq":
-        if _JQ_LOADS.search(word.text):
-            reader.emit("code-loaded", word)
-        return
+def interpret(language: str, effect: str, text: str) -> list[tuple[str, str, str]]:
+    """Return what a text does as (kind of slot, effect, text); without a kind the effect is final. Raises SedSyntaxError."""
     if language in _REACHES:
-        if _REACHES[language].search(word.text):
-            reader.emit("code-option", word)
-        return
-    if language == "sqlite":
-        text = word.text
-        if (text.startswith(".") and not _SQLITE_SHOWS.match(text)) or _SQLITE_REACHES.search(text):
-            reader.emit("code-option", word)
-        return
-    if language in ("filtergraph", "ffinput"):
-        if language == "ffinput":
-            reader.fill(("reads", "hostpath", "", "", (), ()), word)
-        if _FILTER_LOADS.search(word.text):
-            reader.emit("code-loaded", word)
-        for found in _FILTER_PATHS.finditer(word.text):
-            reader.path("reads", word.part(found[1]))
-        return
-    if language == "magick":
-        coder, _, path = word.text.rpartition(":")
-        if word.text.startswith("|") or path.startswith("|") or coder.lower() in _MAGICK_RUNS:
-            reader.emit("code-option", word)
-        reader.any("reads", word.part(path.removeprefix("@") if coder.isalnum() else word.text))
-        return
+        key, dangerous = _REACHES[language]
+        return [("", key, text)] if dangerous.search(text) else []
     if language == "tex":
-        if word.text.startswith(("\\", "&", "*")):
-            reader.code(effect, word)
-        else:
-            reader.script("runs", word)
-        return
-    try:
-        for verb, text in parse_sed(word.text.replace(NUMBER_HOLE, "1")):
+        return [("code", effect, text) if text.startswith(("\\", "&", "*")) else ("script", "runs", text)]
+    found: list[tuple[str, str, str]] = []
+    if language == "magick":
+        coder, _, path = text.rpartition(":")
+        if text.startswith("|") or path.startswith("|") or coder.lower() in _MAGICK_RUNS:
+            found.append(("", "code-option", text))
+        found.append(("any", "reads", path.removeprefix("@") if coder.isalnum() else text))
+    elif language in ("filtergraph", "ffinput"):
+        if language == "ffinput":
+            found.append(("hostpath", "reads", text))
+        if _FILTER_LOADS.search(text):
+            found.append(("", "code-loaded", text))
+        found += [("path", "reads", path[1]) for path in _FILTER_PATHS.finditer(text)]
+    else:
+        for verb, name in parse_sed(text.replace(NUMBER_HOLE, "1")):
             if verb == "runs":
-                reader.emit("code-option", word.part(text))
-                if text:
-                    reader.walker.nested(text, word, reader.frame)
+                found += [("", "code-option", name)] + ([("nested", "", name)] if name else [])
             else:
-                reader.path(verb, word.part(text))
-    except SedSyntaxError:
-        reader.emit("unparsed", word, f": not a sed script that {reader.row['id']} is known to read")
+                found.append(("path", verb, name))
+    return found
 
 
 def parse_sed(text: str) -> list[tuple[str, str]]:
@@ -102,11 +81,9 @@ def parse_sed(text: str) -> list[tuple[str, str]]:
             at += 1
             continue
         if text[at] == "#":
-            at = _line(text, at)
+            at = _line_end(text, at)
             continue
-        at = _addresses(text, at)
-        while at < size and text[at] in " \t!":
-            at += 1
+        at = _skip(text, _skip_addresses(text, at), " \t!")
         if at >= size:
             break
         command = text[at]
@@ -117,41 +94,58 @@ def parse_sed(text: str) -> list[tuple[str, str]]:
             while at < size and (text[at].isdigit() or text[at] == " "):
                 at += 1
         elif command in ":btTv":
-            while at < size and text[at] in " \t":
-                at += 1
+            at = _skip(text, at, " \t")
             while at < size and text[at] not in "\n;} \t":  # a blank ends a label, and a command may follow
                 at += 1
         elif command in "aic":
-            while True:
-                end = _line(text, at)
-                continued = text[at:end].endswith("\\")
+            is_continued = True
+            while is_continued and at < size:
+                end = _line_end(text, at)
+                is_continued = text[at:end].endswith("\\")
                 at = end + 1
-                if not continued or at >= size:
-                    break
-        elif command in "rRwW":
-            end = _line(text, at)
+        elif command in "rRwWe":
+            end = _line_end(text, at)
             name = text[at:end].strip()
-            if name not in ("/dev/stdout", "/dev/stderr", "/dev/stdin"):
+            if command == "e":
+                found.append(("runs", name))
+            elif name not in (*_STANDARD_OUTPUTS, "/dev/stdin"):
                 found.append(("reads" if command in "rR" else "writes", name))
             at = end
-        elif command == "e":
-            end = _line(text, at)
-            found.append(("runs", text[at:end].strip()))
-            at = end
         elif command in "sy":
-            at = _substitute(text, at, command, found)
+            at = _skip_substitution(text, at, command, found)
         else:
             raise SedSyntaxError(command)
     return found
 
 
-def _line(text: str, at: int) -> int:
+def _line_end(text: str, at: int) -> int:
     end = text.find("\n", at)
     return len(text) if end < 0 else end
 
 
-def _delimited(text: str, at: int, mark: str) -> int:
-    """Return the offset behind the next unescaped mark; a mark inside brackets counts too, as GNU sed does for none but regexes."""
+def _skip(text: str, at: int, chars: str) -> int:
+    while at < len(text) and text[at] in chars:
+        at += 1
+    return at
+
+
+def _skip_addresses(text: str, at: int) -> int:
+    while at < len(text):
+        char = text[at]
+        if char.isdigit() or char in "$,+~ \t":
+            at += 1
+        elif char == "/":
+            at = _skip(text, _skip_regex(text, at + 1, "/"), "IM")
+        elif char == "\\" and at + 1 < len(text):
+            at = _skip(text, _skip_regex(text, at + 2, text[at + 1]), "IM")
+        else:
+            break
+    return at
+
+
+def _skip_regex(text: str, start: int, mark: str) -> int:
+    """Return the offset behind the mark that ends a regex; a mark inside brackets does not, unless no other follows."""
+    at = start
     bracket = False
     while at < len(text):
         char = text[at]
@@ -167,10 +161,11 @@ def _delimited(text: str, at: int, mark: str) -> int:
         if char == mark and not bracket:
             return at + 1
         at += 1
-    raise SedSyntaxError(mark)
+    return _skip_plain(text, start, mark)
 
 
-def _plain(text: str, at: int, mark: str) -> int:
+def _skip_plain(text: str, at: int, mark: str) -> int:
+    """Return the offset behind the next unescaped mark."""
     while at < len(text):
         if text[at] == "\\":
             at += 2
@@ -181,39 +176,13 @@ def _plain(text: str, at: int, mark: str) -> int:
     raise SedSyntaxError(mark)
 
 
-def _addresses(text: str, at: int) -> int:
-    while at < len(text):
-        char = text[at]
-        if char.isdigit() or char in "$,+~ \t":
-            at += 1
-        elif char == "/":
-            at = _flags(text, _either(text, at + 1, "/"))
-        elif char == "\\" and at + 1 < len(text):
-            at = _flags(text, _either(text, at + 2, text[at + 1]))
-        else:
-            break
-    return at
-
-
-def _either(text: str, at: int, mark: str) -> int:
-    try:
-        return _delimited(text, at, mark)
-    except SedSyntaxError:
-        return _plain(text, at, mark)
-
-
-def _flags(text: str, at: int) -> int:
-    while at < len(text) and text[at] in "IM":
-        at += 1
-    return at
-
-
-def _substitute(text: str, at: int, command: str, found: list[tuple[str, str]]) -> int:
+def _skip_substitution(text: str, at: int, command: str, found: list[tuple[str, str]]) -> int:
+    """Return the offset behind the arguments of `s` or `y`, and add what the flags run and write to `found`."""
     mark = text[at : at + 1]
     if not mark or mark in "\n\\":
         raise SedSyntaxError(command)
-    middle = _either(text, at + 1, mark) if command == "s" else _plain(text, at + 1, mark)
-    at = _plain(text, middle, mark)
+    middle = _skip_regex(text, at + 1, mark) if command == "s" else _skip_plain(text, at + 1, mark)
+    at = _skip_plain(text, middle, mark)
     if command == "y":
         return at
     while at < len(text) and text[at] not in "\n;}# \t":
@@ -222,9 +191,9 @@ def _substitute(text: str, at: int, command: str, found: list[tuple[str, str]]) 
         if flag == "e":
             found.append(("runs", ""))
         elif flag == "w":
-            end = _line(text, at)
+            end = _line_end(text, at)
             name = text[at:end].strip()
-            if name not in ("/dev/stdout", "/dev/stderr"):
+            if name not in _STANDARD_OUTPUTS:
                 found.append(("writes", name))
             return end
         elif not (flag.isdigit() or flag in "gpiImM"):

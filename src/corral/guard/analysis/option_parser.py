@@ -1,36 +1,73 @@
-"""Read the words of a command by its row: styles of options, clusters, abbreviations, subcommands, operands. Rows are data; this is their only reader.
+"""Parses the words of a command by its row: option styles, clusters, abbreviations, subcommands, operands. No other module reads rows so.
 
-An unknown option is taken as a flag, an unknown command as one that may read its path-like arguments.
+An option that the row does not list counts as a flag. A command without a row may read each of its arguments that looks like a path.
 """
 
 from __future__ import annotations
 
-from corral.guard.analysis.slots import PURE, Slots
+from corral.guard.analysis.rows import EFFECT_OF_VERB, GUESSED, GUESSED_OPERANDS, Slot, slots_of
+from corral.guard.analysis.slots import fill, judge_nested_command, judge_shell_text
 from corral.guard.path_zones import may_become_protected
 from corral.guard.shell.braces import HOLE
 from corral.guard.shell.expansion import Word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.guard.analysis.slots import Row, Slot
+    from collections.abc import Iterable
+    from typing import Any
+
+    from corral.guard.analysis.command import Command
+    from corral.guard.analysis.rows import Row
+    from corral.guard.analysis.scope import Frame
+    from corral.guard.analysis.walker import Walker
+
+_UNPUSHED = ":unpushed"  # the one condition of a slot that only the machine can answer
+# git subcommands that keep the current commit checked out, or only add one to it.
+_KEEPS_COMMIT = frozenset({
+    "add", "blame", "branch", "cat-file", "commit", "config", "diff", "log", "ls-files", "mv", "rev-parse", "rm", "shortlog",
+    "show", "status", "tag", "version",
+})  # fmt: skip
+_OTHER_REPOSITORY = (HOLE, "GIT_DIR", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_WORK_TREE")
 
 
-UNPUSHED = ":unpushed"  # the one condition of a slot that the machine answers
-_GUESSED: Slot = ("reads", "any", "", "", (), ())
+class OptionParser:
+    """Parses the words of one command by one row, and records the effects."""
 
+    __slots__ = (
+        "command", "deferred", "frame", "guesses", "operand_effects", "operands", "paths", "placeholders", "rest", "row",
+        "saved_cwds", "seen", "target", "walker",
+    )  # fmt: skip
 
-class OptionParser(Slots):
-    """Reads the words of one command by one row."""
+    def __init__(self, walker: Walker, frame: Frame, command: Command, row: Row) -> None:
+        self.walker: Walker = walker
+        self.frame = frame
+        self.command = command
+        self.row = row
+        self.seen: set[str] = set()
+        self.target: Word | None = None  # the directory that an option names for all operands
+        self.operands: list[Word] = []
+        self.paths: list[Word] = []  # the operands that are paths
+        self.operand_effects: list[str] = []
+        self.saved_cwds: list[tuple[str, ...] | None] = []  # of the shell, while a program works elsewhere (env -C)
+        self.rest: list[Word] = []  # the words behind an option that ends the options
+        self.deferred: list[tuple[Slot, Word]] = []  # slots that depend on options that may still come
+        self.guesses = 0  # undescribed words that were judged as commands
+        self.placeholders: tuple[str, ...] = ("{}",)
 
-    __slots__ = ()
+    def for_row(self, row: Row) -> OptionParser:
+        """Return a parser of the same command by another row."""
+        return OptionParser(self.walker, self.frame, self.command, row)
 
-    def read(self, words: list[Word]) -> None:
-        """Read all words behind the name."""
+    def emit(self, key: str, word: Word, detail: str = "") -> None:
+        """Record an effect."""
+        self.command.effects.append((key, word, detail))
+
+    def parse(self, words: list[Word]) -> None:
+        """Parse all words behind the name."""
         row = self.row
-        self.deferred += [(slot, words[0]) for slot in row.get("effects", ())]
+        self.deferred += [(slot, words[0]) for slot in slots_of(row.get("effects", ()))]
         style = row["style"]
         rest = words[1:]
-        style = row["style"]
         if style not in ("gnu", "posix", "longdash", "tar"):
             for word in rest:
                 self._may_be_option(word)
@@ -42,17 +79,16 @@ class OptionParser(Slots):
             self._operands(rest)
         else:
             if style == "tar" and rest and rest[0].proven and rest[0].text and not rest[0].text.startswith("-"):
-                rest = self._bundle(rest[0], rest[1:])
+                rest = self._unbundle(rest[0], rest[1:])
             self._options(rest, permute=style != "posix", long_dash=style == "longdash")
         self._finish(words)
 
     def _options(self, words: list[Word], *, permute: bool, long_dash: bool) -> None:
         options = self.row["options"]
+        sub = self.row.get("sub")
         operands: list[Word] = []
         index = 0
-        size = len(words)
-        sub = self.row.get("sub")
-        while index < size:
+        while 0 <= index < len(words):
             word = words[index]
             text = word.text
             index += 1
@@ -63,16 +99,14 @@ class OptionParser(Slots):
                 self.seen.add(text)
                 operands += words[index:]
                 break
-            if len(text) < 2 or text[0] != "-":
-                if text[:1] == "+" and text[:2] in options:
-                    index, done = self._cluster(text, word, words, index)
-                    if done:
-                        break
-                    continue
-                if sub is not None and text[:1] == "+":
-                    if "/" in text:
-                        self.emit("code-loaded", word)
-                    continue  # a toolchain, as in `cargo +nightly build`
+            if len(text) > 1 and text[0] == "-" and (text[1] == "-" or long_dash):
+                index = self._long_option(word, words, index, long_dash=long_dash)
+            elif (len(text) > 1 and text[0] == "-") or (text[:1] == "+" and text[:2] in options):
+                index = self._cluster(word, words, index)
+            elif sub is not None and text[:1] == "+":  # a toolchain, as in `cargo +nightly build`
+                if "/" in text:
+                    self.emit("code-loaded", word)
+            else:
                 operands.append(word)
                 if text in options:
                     self._option(text, None, word, words, index)
@@ -83,175 +117,158 @@ class OptionParser(Slots):
                 if not permute or self._takes_rest():
                     operands += words[index:]
                     break
-                continue
-            if text[1] == "-" or long_dash:
-                name, equals, value = text.partition("=")
-                slots = options.get(name)
-                if equals and long_dash and len(prefix := self._prefix(text)) > len(name) + 1:
-                    slots = None  # `-fuse-ld=./x` is described apart from `-fuse-ld=gold`
-                if slots is None and not long_dash:
-                    name = self._abbreviated(name)
-                    slots = options.get(name)
-                if slots is None and long_dash:
-                    prefix = self._prefix(text)
-                    if prefix:
-                        index = self._option(prefix, text[len(prefix) :], word, words, index)
-                        if index < 0:
-                            break
-                        continue
-                if slots is None:
-                    self.seen.add(name)
-                    if equals:
-                        self.fill(_GUESSED, word.part(value))
-                    elif ":" in text:
-                        self.fill(_GUESSED, word.part(text.partition(":")[2]))  # `--inject:../x`
-                    elif long_dash and len(text) > 2:
-                        self.fill(_GUESSED, word.part(text[2:]))
-                    continue
-                index = self._option(name, value if equals else None, word, words, index)
-                if index < 0:
-                    break
-                continue
-            index, done = self._cluster(text, word, words, index)
-            if done:
-                break
         self._operands(operands)
 
-    def _bundle(self, letters: Word, words: list[Word]) -> list[Word]:
-        """Return the options of `tar cfI out prog`, whose values follow in the order of the letters, as options with a dash each."""
+    def _long_option(self, word: Word, words: list[Word], index: int, *, long_dash: bool) -> int:
+        """Judge `--name=value`, or an option with one dash that is no cluster; return the next index, or -1 as `_option` does."""
+        options = self.row["options"]
+        text = word.text
+        name, equals, value = text.partition("=")
+        slots = options.get(name)
+        if long_dash:
+            prefix = self._prefix(text) if equals or slots is None else ""
+            if prefix and (slots is None or len(prefix) > len(name) + 1):
+                return self._option(prefix, text[len(prefix) :], word, words, index)  # `-fuse-ld=./x`
+        elif slots is None:
+            name = self._unabbreviate(name)
+            slots = options.get(name)
+        if slots is not None:
+            return self._option(name, value if equals else None, word, words, index)
+        self.seen.add(name)
+        if equals:
+            fill(self, GUESSED, word.part(value))
+        elif ":" in text:
+            fill(self, GUESSED, word.part(text.partition(":")[2]))  # `--inject:../x`
+        elif long_dash and len(text) > 2:
+            fill(self, GUESSED, word.part(text[2:]))
+        return index
+
+    def _unbundle(self, letters: Word, words: list[Word]) -> list[Word]:
+        """Return the words of `tar cfI out prog` with a dash before each letter and each value behind its letter."""
         made: list[Word] = []
         taken = 0
         for letter in letters.text:
-            slots = self.row["options"].get(f"-{letter}", ())
             made.append(letters.part(f"-{letter}"))
-            if slots and slots[0][1] not in ("", "operands") and slots[0][2] != "?" and taken < len(words):
+            slot = self._first_slot(f"-{letter}")
+            if slot is not None and slot.kind not in ("", "operands") and slot.many != "?" and taken < len(words):
                 made.append(words[taken])
                 taken += 1
         return made + words[taken:]
 
-    def _takes_rest(self) -> bool:
-        """Say whether the first operand is a command or a script, behind which options are not ours."""
-        slots = self.row["operands"]
-        return bool(slots) and slots[0][1] in ("argv", "script") and slots[0][2] != "*"
+    def _first_slot(self, option: str) -> Slot | None:
+        slots = self.row["options"].get(option)
+        return Slot._make(slots[0]) if slots else None
 
-    def _cluster(self, text: str, word: Word, words: list[Word], index: int) -> tuple[int, bool]:
+    def _takes_rest(self) -> bool:
+        """Return whether the first operand is a command or a script, which gets all further options."""
+        slots = slots_of(self.row["operands"][:1])
+        return bool(slots) and slots[0].kind in ("argv", "script") and slots[0].many != "*"
+
+    def _cluster(self, word: Word, words: list[Word], index: int) -> int:
+        """Judge short options in one word; return the next index, or -1 as `_option` does."""
         options = self.row["options"]
-        if text in options:  # a whole spelling with one dash, such as `-exec`
-            after = self._option(text, None, word, words, index)
-            return (len(words), True) if after < 0 else (after, False)
-        at = 1
-        while at < len(text):
+        text = word.text
+        if text in options:  # a whole name with one dash, such as `-exec`
+            return self._option(text, None, word, words, index)
+        for at in range(1, len(text)):
             name = text[0] + text[at]  # `+eo pipefail` is a cluster too
-            slots = options.get(name)
-            at += 1
-            if slots is None:
+            if name not in options:
                 self.seen.add(name)
-                if at == 2 and len(text) > 2 and not text[1].isdigit():
-                    # Unknown letter first: the rest may be its value (-IPATH).
-                    self.fill(_GUESSED, word.part(text[2:]))
+                if at == 1 and len(text) > 2 and not text[1].isdigit():
+                    fill(self, GUESSED, word.part(text[2:]))  # the rest may be the value of an unknown option (-IPATH)
                 continue
-            if not slots or not slots[0][1]:
+            slot = self._first_slot(name)
+            if slot is None or not slot.kind:
                 self._option(name, None, word, words, index)
                 continue
-            attached = text[at:]
-            if slots[0][2] == "?":
-                if attached:
-                    self._option(name, attached, word, words, index)
-                else:
-                    self._option(name, "", word, words, index)
-                return index, False
-            after = self._option(name, attached or None, word, words, index)
-            return (len(words), True) if after < 0 else (after, False)
-        return index, False
+            attached = text[at + 1 :]
+            if slot.many == "?":
+                self._option(name, attached, word, words, index)
+                return index
+            return self._option(name, attached or None, word, words, index)
+        return index
 
-    def _abbreviated(self, name: str) -> str:
+    def _unabbreviate(self, name: str) -> str:
         longs = self.row.get("longs")
         if not longs or len(name) < 3:
             return name
         found = [o for o in longs if o.startswith(name)]
-        if len(found) > 1:  # ambiguous to us: take the one that does most
-            found.sort(key=lambda o: not self.row["options"][o])
-        return found[0] if found else name
+        # Of several options that fit, take one that has an effect.
+        return min(found, key=lambda o: not self.row["options"][o], default=name)
 
     def _prefix(self, text: str) -> str:
-        """Return the longest option that a word with one dash begins with and that takes an attached value."""
+        """Return the longest option that a word begins with and that takes an attached value."""
         options = self.row["options"]
-        longest = max(map(len, options), default=0)
-        for end in range(min(len(text) - 1, longest), 1, -1):
+        for end in range(min(len(text) - 1, max(map(len, options), default=0)), 1, -1):
             slots = options.get(text[:end])
-            if slots and slots[0][1]:
+            if slots and Slot._make(slots[0]).kind:
                 return text[:end]
         return ""
 
     def _option(self, name: str, value: str | None, word: Word, words: list[Word], index: int) -> int:
-        """Fill an option's slots; return the next index, or -1 when what follows belongs to the code or command it was given."""
+        """Fill an option's slots; return the next index, or -1 if the words behind belong to the code or command of the option."""
         self.seen.add(name)
-        stop = 0
-        for position, slot in enumerate(self.row["options"][name]):
-            effect, kind, many, label, unless, when = slot
+        is_last = False
+        for position, slot in enumerate(slots_of(self.row["options"][name])):
+            kind = slot.kind
             if not kind:
-                if unless or when:
+                if slot.unless or slot.when:
                     self.deferred.append((slot, word))
                 else:
-                    self.emit(PURE[effect], word.part(name), label)
+                    self.emit(EFFECT_OF_VERB[slot.effect], word.part(name), slot.label)
                 continue
             if kind in ("argv", "argv;"):
                 rest = ([word.part(value)] if value else []) + words[index:]
-                used = self._command(rest, until=kind == "argv;")
+                used = judge_nested_command(self, rest, until_semicolon=kind == "argv;")
                 return index + used if kind == "argv;" else -1
             if kind == "operands":
-                self.operand_effects.append(effect)
+                self.operand_effects.append(slot.effect)
                 continue
             if kind == "stdin":
-                self.code_from_stdin(word)
+                fill(self, slot, word)
                 continue
-            if many == "stop":
-                stop = -1
+            if slot.many == "stop":
+                is_last = True
                 self.rest = words[index:] if value is not None and position == 0 else words[index + 1 :]
             if position == 0 and value is not None:
-                if value or many != "?":
+                if value or slot.many != "?":
                     self._fill_option(slot, word.part(value))
-            elif many == "?":
-                pass
-            elif index < len(words):
+            elif slot.many != "?" and index < len(words):
                 if words[index].multi:
                     self._may_be_option(words[index])  # it may become several words
                 self._fill_option(slot, words[index])
                 index += 1
-        return stop or index
+        return -1 if is_last else index
 
     def _may_be_option(self, word: Word) -> None:
-        """Report a word that is only known when it runs, where it may become an option that matters."""
+        """Report a word that may become an option with an effect at run time."""
         if HOLE in word.text and (word.multi or word.text[0] == HOLE) and self.row.get("risky"):
             self.emit("word-unproven", word)
 
     def _fill_option(self, slot: Slot, word: Word) -> None:
-        if slot[3] == "target":
+        if slot.label == "target":
             self.target = word
-        if slot[4] or slot[5]:
+        if slot.unless or slot.when:
             self.deferred.append((slot, word))
         else:
-            self.fill(slot, word)
+            fill(self, slot, word)
 
     def _find(self, words: list[Word]) -> None:
         index = 0
         operands: list[Word] = []
         while index < len(words):
             text = words[index].text
-            if (text[:1] == "-" and text not in ("-H", "-L", "-P") and len(text) > 1) or text in ("(", ")", "!", ","):
-                break
             if text not in ("-H", "-L", "-P"):
+                if (text[:1] == "-" and len(text) > 1) or text in ("(", ")", "!", ","):
+                    break
                 operands.append(words[index])
             index += 1
         self._operands(operands or [Word(".", words[0].start if words else 0)])
-        options = self.row["options"]
-        while index < len(words):
+        while 0 <= index < len(words):
             word = words[index]
             index += 1
-            if word.text in options:
+            if word.text in self.row["options"]:
                 index = self._option(word.text, None, word, words, index)
-                if index < 0:
-                    break
             elif not word.proven and HOLE in word.text:
                 self.emit("word-unproven", word)
 
@@ -262,8 +279,8 @@ class OptionParser(Slots):
             slots = self.row["options"].get(key + "=") if equals else None
             if slots is None:
                 operands.append(word)
-            for slot in slots or ():
-                self.fill(slot, word.part(value))
+            for slot in slots_of(slots or ()):
+                fill(self, slot, word.part(value))
         self._operands(operands)
 
     def _subcommand(self, table: dict[str, Row], words: list[Word]) -> None:
@@ -271,121 +288,142 @@ class OptionParser(Slots):
         if not name.proven:
             self.emit("name-unproven", name)
             return
-        row = table.get(name.text)
+        row = table.get(name.text, table.get(""))
         if row is None:
-            row = table.get("")
-            if row is None:
-                self._operands_by(((*_GUESSED[:2], "*", *_GUESSED[3:]),), words)  # a subcommand nobody described
-                return
-        inner = OptionParser(
-            self.walker, self.frame, self.act, {**row, "config": row.get("config") or self.row.get("config", {})}
-        )
+            self._operands_by(GUESSED_OPERANDS, words)
+            return
+        inner = self.for_row({**row, "config": row.get("config") or self.row.get("config", {})})
         inner.seen = self.seen
-        self.act.verbs.append(name)
-        inner.read(words)
+        self.command.verbs.append(name)
+        inner.parse(words)
 
     def _operands(self, words: list[Word]) -> None:
         self.operands = words
         self._operands_by(self.row["operands"], words)
 
-    def _operands_by(self, slots: tuple[Slot, ...], words: list[Word]) -> None:
+    def _operands_by(self, raw: Iterable[Any], words: list[Word]) -> None:
         index = 0
-        slots = tuple(s for s in slots if self._applies(s))
+        slots = [slot for slot in slots_of(raw) if self._applies(slot)]
         for position, slot in enumerate(slots):
-            kind, many = slot[1], slot[2]
-            if kind == "argv":
+            if slot.kind == "argv":
                 if index < len(words):
-                    self._command(words[index:], until=False)
+                    judge_nested_command(self, words[index:])
                 return
-            if kind == "assign":
+            if slot.kind == "assign":
                 while index < len(words) and "=" in words[index].text and not words[index].text.startswith("-"):
-                    name, _, value = words[index].text.partition("=")
-                    self.walker.assign(self.frame, self.act, name, value, words[index].part(value))
+                    fill(self, slot, words[index])
                     index += 1
-                continue
-            if kind == "shell" and many == "*":  # eval: its operands are joined
+            elif slot.kind == "shell" and slot.many == "*":  # eval joins its operands
                 if words[index:]:
                     joined = words[index].part(" ".join(w.text for w in words[index:]))
                     joined.end = words[-1].end
-                    self.fill((slot[0], "shell", "", slot[3], (), ()), joined)
+                    judge_shell_text(self, slot.effect, joined, slot.label)
                     if self.row.get("quotes") and len(words) - index > 1 and " " not in words[index].text:
-                        self._command(words[index:], until=False)
+                        judge_nested_command(self, words[index:])
                 return
-            if many == "*":
-                after = len(slots) - position - 1  # `cp SOURCE* TARGET`: what follows takes its words from the end
-                stop = max(index, len(words) - after)
+            elif slot.many == "*":
+                stop = max(
+                    index, len(words) - (len(slots) - position - 1)
+                )  # `cp SOURCE* TARGET`: later slots take the last words
                 for word in words[index:stop]:
-                    self.fill(slot, word)
+                    fill(self, slot, word)
                 index = stop
             elif index < len(words):
                 self.rest = words[index + 1 :]
-                self.fill(slot, words[index])
+                fill(self, slot, words[index])
                 index += 1
 
     def _finish(self, words: list[Word]) -> None:
+        """Judge the effects that depend on all words."""
+        row = self.row
         for effect in self.operand_effects:
             for word in self.paths:
-                self.emit(effect, self._found(word) if self.row["style"] == "find" else word)
+                self.emit(effect, self._found(word) if row["style"] == "find" else word)
                 if effect == "writes":
-                    self.walker.note_written(word, self.act.cwds)
-        if self.row.get("copies") and self.operands:
+                    self.walker.note_written(word, self.command.cwds)
+        if row.get("copies") and self.operands:
             self._copied()
         elif self.target is not None:
             self._configured(self.target)
         deferred = self.deferred
-        if not self.operands and "bare" in self.row:
-            deferred = deferred + [(slot, words[0]) for slot in self.row["bare"]]
+        if not self.operands and "bare" in row:
+            deferred = deferred + [(slot, words[0]) for slot in slots_of(row["bare"])]
         for slot, word in deferred:
-            if self._applies(slot) and not (UNPUSHED in slot[4] and self._unpushed(word)):
-                self.fill(slot, word)
-        if self.left:
-            self.frame.scope.cwds = self.left[0]
+            if self._applies(slot) and not (_UNPUSHED in slot.unless and self._is_unpushed(word)):
+                fill(self, slot, word)
+        if self.saved_cwds:
+            self.frame.scope.cwds = self.saved_cwds[0]
+
+    def _found(self, start: Word) -> Word:
+        """Return the files that `find` may find below a starting point; with a test, not the point itself."""
+        if self.seen <= {"-delete", "-depth", "-print"}:
+            return start
+        return Word(f"{start.text}/?", start.start, start.end, glob=True, argument=start.argument)
 
     def _configured(self, file: Word) -> None:
         """Record that `git config -f FILE` writes the file if it sets or removes a key; a key alone is only read."""
-        slots = [slot for slot in self.row["operands"] if slot[1] == "setting" and self._applies(slot)]
+        is_config = any(slot.kind == "setting" and self._applies(slot) for slot in slots_of(self.row["operands"]))
         verb = self.operands[0].text if self.operands else ""
         is_set = verb == "edit" or (len(self.operands) > 1 and verb not in ("get", "list"))
-        if slots and (is_set or self.seen.intersection(("--unset", "--unset-all"))):
+        if is_config and (is_set or self.seen.intersection(("--unset", "--unset-all"))):
             self.emit("writes", file)
-            self.walker.note_written(file, self.act.cwds)
+            self.walker.note_written(file, self.command.cwds)
 
-    def _unpushed(self, word: Word) -> bool:
-        from corral.guard.analysis.machine_facts import unpushed  # noqa: PLC0415  only for a command that would replace commits
-
-        return unpushed(self, word)
+    def _is_unpushed(self, word: Word) -> bool:
+        """Return whether no remote has the commits that git would replace: one, or as many as `HEAD~3` names."""
+        count = _commit_count(word.text)
+        scope = self.frame.scope
+        # A program that runs git (`env`, another shell) may give it other variables, and so another repository.
+        if not count or not scope.cwds or self.frame.depth or "--git-dir" in self.seen:
+            return False
+        if any(name in scope.variables for name in _OTHER_REPOSITORY):
+            return False
+        # An earlier command of the same call may check out another commit, or push this one.
+        for command in self.walker.commands:
+            verb = command.verbs[0].text if command.verbs else ""
+            if command is not self.command and (
+                any(key.startswith("network") for key, _, _ in command.effects)
+                or (command.row is not None and command.row["id"] == "git" and verb not in _KEEPS_COMMIT)
+            ):
+                return False
+        return all(self.walker.machine.is_unpushed(cwd, str(count)) for cwd in scope.cwds)
 
     def _copied(self) -> None:
-        """Judge what a copy or a link puts into a directory, whose name does not say what is written there."""
+        """Judge the files that a copy or a link puts into a directory: the directory's name does not show what is written."""
         *sources, target = self.operands
         if self.target is not None:
             sources, target = self.operands, self.target
         elif not sources:
             sources, target = [target], target.part(".")  # `ln x/y` makes y
-        machine = self.walker.machine
+        machine, copies, cwds = self.walker.machine, self.walker.copies, self.command.cwds
         for source in sources:
-            self._note_copy(source, target)
+            base = source.text.rpartition("/")[2]
+            for cwd in cwds or ():  # running the copy or link counts as running the original
+                path = machine.absolute(target.text, cwd)
+                copies[path] = copies[f"{path}/{base}"] = base
             if source.text != target.text:
-                self.emit("reads", source)  # what is moved is read under its new name
+                self.emit("reads", source)  # a moved file can be read under its new name
             name = source.text.rstrip("/").rpartition("/")[2]
             if not name or name in (".", ".."):
                 continue
-            put = Word(f"{target.text.rstrip('/')}/{name}", target.start, target.end, glob=source.glob or target.glob)
-            put.argument = target.argument
-            self.walker.note_written(put, self.act.cwds)
+            put = target.part(f"{target.text.rstrip('/')}/{name}")
+            put.glob, put.multi = source.glob or target.glob, False
+            self.walker.note_written(put, cwds)
             folder = target.text.endswith(("/", ".")) or len(sources) > 1 or may_become_protected(target.text)
-            if folder or any(machine.is_directory(machine.absolute(target.text, c)) for c in self.act.cwds or ()):
+            if folder or any(machine.is_directory(machine.absolute(target.text, c)) for c in cwds or ()):
                 self.emit("writes", put)
 
-    def _note_copy(self, source: Word, target: Word) -> None:
-        """Remember that a file is a copy of another or a link to it, so that running it is running that one."""
-        machine = self.walker.machine
-        name = source.text.rpartition("/")[2]
-        for cwd in self.act.cwds or ():
-            path = machine.absolute(target.text, cwd)
-            self.walker.copies[path] = self.walker.copies[f"{path}/{name}"] = name
-
     def _applies(self, slot: Slot) -> bool:
-        """Say whether the options that were seen leave a slot in force."""
-        unless, when = slot[4], slot[5]
-        return not (unless and self.seen.intersection(unless)) and (not when or bool(self.seen.intersection(when)))
+        """Return whether the given options leave a slot in force."""
+        return self.seen.isdisjoint(slot.unless) and not (slot.when and self.seen.isdisjoint(slot.when))
+
+
+def _commit_count(text: str) -> int:
+    """Return how many commits an option (1) or a revision such as `HEAD~3` or `@^^` replaces; 0 if unknown."""
+    if text.startswith("--"):
+        return 1
+    steps = text.removeprefix("HEAD").removeprefix("@")
+    if steps and steps.strip("^") == "":
+        return len(steps)
+    count = steps[1:] or "1"
+    return int(count) if steps[:1] == "~" and count.isdigit() else int(steps == "^1")

@@ -1,4 +1,4 @@
-"""What is known at one point of a script: variables, functions, the possible working directories; and the frame that is walked in it."""
+"""Tracks the state of the shell at one point of a script: variables, functions, possible working directories."""
 
 from __future__ import annotations
 
@@ -12,87 +12,88 @@ if TYPE_CHECKING:
 
     from corral.guard.analysis.walker import Walker
     from corral.guard.shell.expansion import Value
-    from corral.guard.shell.parser import Script
+    from corral.guard.shell.parser import Node, Script
 
-    Node = Any
 
 UNSET = object()
 MAX_CWDS = 4  # working directories that are followed side by side
-_INHERITED = frozenset(
-    {"HOME", "PWD", "IFS", "TMPDIR"} | {name for name in PLAIN_VARIABLES if name.isidentifier()}
-)  # names that have a value before anything is set
-MAX_DEPTH = 20  # of wrappers, nested shells, substitutions and function calls: env env env … ends in a refusal
-
-
-# A text that arithmetic would evaluate a second time: a subscript that holds a command.
+MAX_DEPTH = 20  # of wrappers, nested shells, substitutions and function calls, against `env env env …`
+# A subscript that contains a command. Arithmetic evaluates it a second time and so runs the command.
 TAINT = pattern(r"\w\[[^\]]*(?:\$\(|`)")
+# corral sets TMPDIR to this value. The real PATH may differ, but the user chose it.
+_DEFAULTS = {"TMPDIR": "/tmp", "PATH": "/usr/local/bin:/usr/bin:/bin", "IFS": " \t\n"}  # noqa: S108
+# Variables that have a value before the script sets one.
+_INHERITED = frozenset({"HOME", "PWD", "IFS", "TMPDIR"} | {name for name in PLAIN_VARIABLES if name.isidentifier()})
 
 
 class LimitExceeded(Exception):
-    """A bound of the walk was reached; the message says which."""
+    """The walk reached one of its limits; the message names it."""
 
 
 class Scope:
-    """What is known at one point of the script. `cwds` are the possible working directories, None when unknown."""
+    """State of the shell at one point of the script. `cwds` are the possible working directories, None if unknown."""
 
-    __slots__ = ("args", "attributes", "cwds", "functions", "locals", "made", "uncertain", "unmoved", "variables")
+    __slots__ = (
+        "args", "attributes", "created_dirs", "cwds", "cwds_if_cd_failed", "functions", "locals", "maybe_undefined", "variables",
+    )  # fmt: skip
 
     def __init__(self, cwds: tuple[str, ...] | None) -> None:
         self.variables: dict[str, Value] = {}
         self.functions: dict[str, tuple[tuple[Script, Node], ...]] = {}
         self.cwds = cwds
         self.args: list[str] | None = None
-        self.locals: dict[str, Any] | None = None  # what each local variable hides, UNSET where that was nothing
-        self.attributes: dict[str, str] = {}  # names whose values are changed when they are set: declare -l -u -i -n -r
-        self.uncertain: frozenset[str] = frozenset()  # functions that may be undefined: the command itself runs then
-        self.made: frozenset[str] = frozenset()  # directories that exist because this call made them
-        self.unmoved: tuple[str, ...] = ()  # where the shell still is if the last `cd` failed
+        self.locals: dict[str, Any] | None = None  # the value that each local variable hides, UNSET if it hides none
+        self.attributes: dict[str, str] = {}  # flags of `declare` (-l -u -i -n -r) that change values when they are set
+        self.maybe_undefined: frozenset[str] = frozenset()  # functions; if undefined, the program of that name runs
+        self.created_dirs: frozenset[str] = frozenset()  # directories that this call creates
+        self.cwds_if_cd_failed: tuple[str, ...] = ()
 
     def copy(self) -> Scope:
-        """Return a scope that can change on its own."""
+        """Return an independent copy."""
         new = Scope(self.cwds)
         new.variables = self.variables.copy()
         new.functions = self.functions.copy() if self.functions else {}
         new.args = self.args
         new.locals = None if self.locals is None else self.locals.copy()
         new.attributes = self.attributes.copy() if self.attributes else {}
-        new.uncertain, new.made, new.unmoved = self.uncertain, self.made, self.unmoved
+        new.maybe_undefined, new.created_dirs = self.maybe_undefined, self.created_dirs
+        new.cwds_if_cd_failed = self.cwds_if_cd_failed
         return new
 
     def forget(self) -> None:
-        """Drop everything: code that nobody has seen ran in this shell."""
+        """Drop all knowledge, because code that the guard has not seen ran in this shell."""
         self.variables = dict.fromkeys([*self.variables, *_INHERITED])
         self.functions = {}
         self.cwds = None
         self.args = None
 
     def hide(self, name: str) -> None:
-        """Keep what a local variable hides until its function ends."""
+        """Save the value that a local variable hides until its function ends."""
         if self.locals is not None:
             self.locals.setdefault(name, self.variables.get(name, UNSET))
 
     def undefine(self, name: str) -> None:
-        """Note that a function may be gone; with a hole in the name any of them."""
+        """Note that a function may be undefined now; a name with a hole may be any function."""
         gone = self.functions.keys() if HOLE in name else {name} & self.functions.keys()
-        self.uncertain |= frozenset(gone)
+        self.maybe_undefined |= frozenset(gone)
 
     def merge(self, branches: list[Scope]) -> None:
-        """Become what is true after any one of the branches."""
+        """Become the state after any one of the branches: what they disagree on is unknown."""
         first, *others = branches
-        names = {name for b in branches for name in b.variables}
-        for name in names:
+        for name in {name for b in branches for name in b.variables}:
             values = [b.variables.get(name, False) for b in branches]
-            same = all(v == values[0] for v in values)
-            first.variables[name] = values[0] if same and values[0] is not False else None  # type: ignore[assignment]
-        uncertain = frozenset().union(*(b.uncertain for b in branches))
-        made = first.made
+            same = values[0] is not False and all(v == values[0] for v in values)
+            first.variables[name] = values[0] if same else None  # type: ignore[assignment]
+        maybe_undefined = frozenset().union(*(b.maybe_undefined for b in branches))
         if any(b.functions for b in branches):
             defined = [frozenset(b.functions) for b in branches]
-            uncertain |= frozenset().union(*defined) - frozenset(defined[0]).intersection(*defined)
+            maybe_undefined |= frozenset().union(*defined) - frozenset(defined[0]).intersection(*defined)
+        created_dirs, cwds = first.created_dirs, first.cwds
         for other in others:
-            made &= other.made
+            created_dirs &= other.created_dirs
+            cwds = None if cwds is None or other.cwds is None else tuple(dict.fromkeys(cwds + other.cwds))
             first.attributes |= other.attributes
-            first.unmoved += other.unmoved
+            first.cwds_if_cd_failed += other.cwds_if_cd_failed
             if other.args != first.args:
                 first.args = None
             if other.locals is not None and first.locals is not None and other.locals != first.locals:
@@ -101,17 +102,21 @@ class Scope:
             for name, bodies in other.functions.items():
                 known = first.functions.get(name, ())
                 first.functions[name] = known + tuple(b for b in bodies if b not in known)
-        cwds = first.cwds
-        for other in others:
-            cwds = None if cwds is None or other.cwds is None else tuple(dict.fromkeys(cwds + other.cwds))
         self.variables, self.functions, self.args = first.variables, first.functions, first.args
-        self.locals, self.attributes, self.unmoved = first.locals, first.attributes, first.unmoved
-        self.uncertain, self.made = uncertain, made
+        self.locals, self.attributes, self.cwds_if_cd_failed = first.locals, first.attributes, first.cwds_if_cd_failed
+        self.maybe_undefined, self.created_dirs = maybe_undefined, created_dirs
         self.cwds = cwds if cwds is None or len(cwds) <= MAX_CWDS else None
 
 
+def new_shell_scope(scope: Scope) -> Scope:
+    """Return the scope of a new shell, which inherits the directory, and an environment whose values are not certain."""
+    new = Scope(scope.cwds)
+    new.variables = {name: None for name in scope.variables if name in _INHERITED}
+    return new
+
+
 class Frame(Expander):
-    """One script being walked in one scope."""
+    """A script that is being walked in a scope."""
 
     __slots__ = ("depth", "scope", "stdin", "walker")
 
@@ -120,33 +125,43 @@ class Frame(Expander):
         self.walker = walker
         self.scope = scope
         self.depth = depth
-        self.stdin = stdin  # the text that commands here read, where it is known
+        self.stdin = stdin  # the text that commands read here, if it is known
 
-    def fork(self, stdin: str | None = None) -> Frame:
+    def fork(self) -> Frame:
         """Return a frame for a subshell or a branch."""
         self.walker.spend(len(self.scope.variables) // 8 + 1)
-        return Frame(self.walker, self.script, self.scope.copy(), self.depth, self.stdin if stdin is None else stdin)
+        return Frame(self.walker, self.script, self.scope.copy(), self.depth, self.stdin)
+
+    def enter(self) -> Frame:
+        """Return a frame one level deeper, in the same scope."""
+        self.check_depth()
+        return Frame(self.walker, self.script, self.scope, self.depth + 1, self.stdin)
+
+    def check_depth(self) -> None:
+        """Raise LimitExceeded if one more level is too deep."""
+        if self.depth + 1 > MAX_DEPTH:
+            raise LimitExceeded(f"more than {MAX_DEPTH} commands inside one another")
 
     def merge(self, branches: list[Scope]) -> None:
-        """Go on with what is true after any one of the branches."""
+        """Continue with the state after any one of the branches."""
         self.spend_merge(branches)
         self.scope.merge(branches)
 
     def spend_merge(self, branches: list[Scope]) -> None:
-        """Count what merging these costs."""
+        """Count the work of merging these branches."""
         self.walker.spend(len(branches) * max(len(b.variables) for b in branches) // 3)
 
-    def settle(self) -> None:
-        """Go on after a `cd` whose success nobody asked about: it may have moved nowhere."""
+    def allow_failed_cd(self) -> None:
+        """Continue after a `cd` whose exit status the script ignores: the directory may not have changed."""
         scope = self.scope
-        if scope.unmoved:
+        if scope.cwds_if_cd_failed:
             if scope.cwds is not None:
-                both = tuple(dict.fromkeys(scope.cwds + scope.unmoved))
+                both = tuple(dict.fromkeys(scope.cwds + scope.cwds_if_cd_failed))
                 scope.cwds = both if len(both) <= MAX_CWDS else None
-            scope.unmoved = ()
+            scope.cwds_if_cd_failed = ()
 
     def words(self, node: Node) -> list[Word]:
-        """Return the words that a node becomes, and see whether one holds what arithmetic would evaluate."""
+        """Return the words that a node becomes, and note text that arithmetic would run."""
         made = super().words(node)
         self.walker.spend(len(made) * 2)
         for word in made:
@@ -155,13 +170,13 @@ class Frame(Expander):
         return made
 
     def text(self, node: Node) -> str:
-        """Return the text that a node becomes, and see whether it holds what arithmetic would evaluate."""
+        """Return the text that a node becomes, and note text that arithmetic would run."""
         made = super().text(node)
         if "[" in made and TAINT.search(made):
             self.walker.tainted = True
         return made
 
-    def defaulted(self, name: str) -> None:
+    def set_default(self, name: str) -> None:
         self.scope.variables[name] = None
 
     def home(self) -> str:
@@ -181,12 +196,8 @@ class Frame(Expander):
             return scope.cwds[0] if scope.cwds and len(scope.cwds) == 1 else None
         if name == "HOME":
             return self.walker.machine.home
-        if name == "TMPDIR":
-            return "/tmp"  # noqa: S108  the value corral gives it
-        if name == "PATH":
-            return "/usr/local/bin:/usr/bin:/bin"  # whatever it is, its owner chose it
-        if name == "IFS":
-            return " \t\n"
+        if name in _DEFAULTS:
+            return _DEFAULTS[name]
         if name in ("@", "*"):
             return list(scope.args) if scope.args is not None else None
         if name.isdigit() and scope.args is not None and name != "0":
@@ -195,7 +206,6 @@ class Frame(Expander):
         return None
 
     def array(self, name: str) -> Value:
-        """Return the value of a variable with all elements of an array."""
         return self.scope.variables.get(name)
 
     def substitute(self, node: Node) -> Value:
@@ -204,26 +214,10 @@ class Frame(Expander):
     def arithmetic(self, node: Node) -> None:
         self.walker.arithmetic(node, self)
 
-    def hidden(self, node: Node, text: str) -> None:
-        self.walker.report("unparsed", self.word_at(node), "")
+    def report(self, key: str, node: Node) -> None:
+        self.walker.report(key, self.word_at(node))
 
     def word_at(self, node: Node) -> Word:
-        """Return a word that only says where a node stands."""
-        return Word(self.script.cut(node.start_byte, node.end_byte), *self.script.span(node.start_byte, node.end_byte))
-
-    def enter(self) -> Frame:
-        """Return a frame one level deeper, in the same scope."""
-        self.check_depth()
-        return Frame(self.walker, self.script, self.scope, self.depth + 1, self.stdin)
-
-    def check_depth(self) -> None:
-        """Refuse to go deeper than MAX_DEPTH."""
-        if self.depth + 1 > MAX_DEPTH:
-            raise LimitExceeded(f"more than {MAX_DEPTH} commands inside one another")
-
-
-def new_shell_scope(scope: Scope) -> Scope:
-    """Return the scope of a new shell: what it inherits is its place and the environment, of which nothing is certain."""
-    new = Scope(scope.cwds)
-    new.variables = {name: None for name, value in scope.variables.items() if name in _INHERITED}
-    return new
+        """Return a word that shows where a node stands."""
+        script = self.script
+        return Word(script.text_of(node), *script.span(node.start_byte, node.end_byte))

@@ -1,4 +1,4 @@
-"""What a command changes for those behind it: the working directory, directories and links it makes, names it sets unasked."""
+"""Applies what a command changes for the commands behind it: working directory, new directories and links, implicit variables."""
 
 from __future__ import annotations
 
@@ -11,44 +11,37 @@ if TYPE_CHECKING:
     from corral.guard.analysis.walker import Walker
     from corral.guard.shell.expansion import Word
 
-_IMPLICIT = {
-    "read": ("REPLY",),
-    "mapfile": ("MAPFILE",),
-    "readarray": ("MAPFILE",),
-    "getopts": ("OPTARG", "OPTIND"),
-    "cd": ("OLDPWD", "DIRSTACK"),
-    "pushd": ("OLDPWD", "DIRSTACK"),
-    "popd": ("OLDPWD", "DIRSTACK"),
-    "select": ("REPLY",),
-}
-_MODES = frozenset(
-    {"posix", "keyword", "histexpand", "lastpipe", "cdable_vars", "expand_aliases", "xpg_echo", "autocd", "cdspell"}
-)
-_CD_OPTIONS = frozenset("PLe@n-")
-_PATHS = frozenset({"reads", "writes", "deletes", "runs"})
+_IMPLICIT_VARIABLES = {
+    "read": ("REPLY",), "mapfile": ("MAPFILE",), "readarray": ("MAPFILE",), "getopts": ("OPTARG", "OPTIND"), "select": ("REPLY",),
+    "cd": ("OLDPWD", "DIRSTACK"), "pushd": ("OLDPWD", "DIRSTACK"), "popd": ("OLDPWD", "DIRSTACK"),
+}  # fmt: skip
+# Shell options that change how bash reads the rest of the script.
+_MODES = frozenset({
+    "posix", "keyword", "histexpand", "lastpipe", "cdable_vars", "expand_aliases", "xpg_echo", "autocd", "cdspell",
+})  # fmt: skip
 
 
 def note_side_effects(
-    walker: Walker, frame: Frame, act: Command, words: list[Word], before: tuple[str, ...] | None
+    walker: Walker, frame: Frame, command: Command, words: list[Word], before: tuple[str, ...] | None
 ) -> None:
-    """Note what one command changes for the next; `before` are the working directories it ran in."""
-    name = act.real
-    for variable in _IMPLICIT.get(name, ()):
+    """Apply what one command changes for the next; `before` are the working directories it ran in."""
+    name = command.real
+    for variable in _IMPLICIT_VARIABLES.get(name, ()):
         frame.scope.variables[variable] = None
     if name in ("return", "break", "continue"):
         walker.leave(name, frame.scope)
     elif name in ("cd", "pushd", "popd", "chdir"):
-        _moved(walker, frame, act, words, before)
+        _change_directory(walker, frame, command, words, before)
     elif name in ("set", "shopt"):
-        _mode(act, words)
+        _report_modes(command, words)
     elif name == "mkdir":
-        _made(walker, frame, words)
+        _note_new_directories(walker, frame, words)
     elif name in ("mv", "gmv"):
-        _renamed(walker, frame, words)
+        _note_moves(walker, frame, words)
     elif name in ("ln", "gln"):
-        _linked(walker, act, words)
-    if any(effect == "deletes" for effect, _, _ in act.effects):
-        walker.vanished = True
+        _note_new_links(walker, command, words)
+    if any(effect == "deletes" for effect, _, _ in command.effects):
+        walker.has_deleted = True
 
 
 def _split(words: list[Word]) -> tuple[list[Word], str]:
@@ -65,11 +58,13 @@ def _split(words: list[Word]) -> tuple[list[Word], str]:
     return operands, letters
 
 
-def _moved(walker: Walker, frame: Frame, act: Command, words: list[Word], before: tuple[str, ...] | None) -> None:
+def _change_directory(
+    walker: Walker, frame: Frame, command: Command, words: list[Word], before: tuple[str, ...] | None
+) -> None:
     scope = frame.scope
     scope.variables.pop("PWD", None)
     operands, letters = _split(words)
-    if act.real != "cd" and "n" in letters:
+    if command.real != "cd" and "n" in letters:
         scope.cwds = before
         return
     if scope.cwds is None or before is None or not operands:
@@ -79,27 +74,28 @@ def _moved(walker: Walker, frame: Frame, act: Command, words: list[Word], before
         scope.cwds = None
         return
     machine = walker.machine
-    exists = not walker.vanished and all(
-        path in scope.made or machine.is_directory(path) for path in (machine.absolute(text, cwd) for cwd in before)
+    exists = not walker.has_deleted and all(
+        path in scope.created_dirs or machine.is_directory(path)
+        for path in (machine.absolute(text, cwd) for cwd in before)
     )
-    if not exists or len(operands) > 1 or not _CD_OPTIONS.issuperset(letters):
-        scope.unmoved = before
+    if not exists or len(operands) > 1 or letters.strip("PLe@n-"):
+        scope.cwds_if_cd_failed = before
 
 
-def _mode(act: Command, words: list[Word]) -> None:
-    """Report what changes how the rest of the text is read."""
-    option = False
+def _report_modes(command: Command, words: list[Word]) -> None:
+    """Report options of `set` and `shopt` that change how bash reads the rest of the script."""
+    follows_o = False
     for word in words[1:]:
         text = word.text
-        if text in ("--", "-") and act.real == "set":
+        if text in ("--", "-") and command.real == "set":
             return
-        short = act.real == "set" and text[:1] == "-" and ("k" in text or "H" in text)
-        if text in _MODES or short or (HOLE in text and (option or act.real == "shopt")):
-            act.effects.append(("unparsed", word, ": it changes what the rest means"))
-        option = text[:1] in ("-", "+") and text[-1:] == "o"
+        short = command.real == "set" and text[:1] == "-" and ("k" in text or "H" in text)
+        if text in _MODES or short or (HOLE in text and (follows_o or command.real == "shopt")):
+            command.emit("unparsed", word, ": it changes the meaning of the rest")
+        follows_o = text[:1] in ("-", "+") and text[-1:] == "o"
 
 
-def _made(walker: Walker, frame: Frame, words: list[Word]) -> None:
+def _note_new_directories(walker: Walker, frame: Frame, words: list[Word]) -> None:
     scope, machine = frame.scope, walker.machine
     if scope.cwds is None or len(scope.cwds) != 1:
         return
@@ -107,34 +103,32 @@ def _made(walker: Walker, frame: Frame, words: list[Word]) -> None:
     for word in operands:
         if not word.proven:
             continue
-        path = machine.absolute(word.text, scope.cwds[0])
-        parents = []
-        at = path
-        while at not in scope.made and not machine.is_directory(at) and at != "/":
-            parents.append(at)
+        at = machine.absolute(word.text, scope.cwds[0])
+        missing = []
+        while at not in scope.created_dirs and not machine.is_directory(at) and at != "/":
+            missing.append(at)
             at = at.rpartition("/")[0] or "/"
-        if (len(parents) <= 1 or "p" in letters) and not any(machine.exists(p, "/") for p in parents):
-            scope.made |= frozenset(parents)
+        if (len(missing) <= 1 or "p" in letters) and not any(machine.exists(path, "/") for path in missing):
+            scope.created_dirs |= frozenset(missing)
 
 
-def _renamed(walker: Walker, frame: Frame, words: list[Word]) -> None:
-    walker.vanished = True
-    operands, _ = _split(words)
+def _note_moves(walker: Walker, frame: Frame, words: list[Word]) -> None:
+    walker.has_deleted = True
     scope = frame.scope
-    for word in operands:
+    for word in _split(words)[0]:
         for cwd in scope.cwds or ():
             path = walker.machine.absolute(word.text, cwd)
             if cwd == path or cwd.startswith(path + "/"):
-                scope.cwds = None  # the directory itself was moved: `..` is another one now
+                scope.cwds = None  # the working directory itself moves, so `..` leads elsewhere
                 return
 
 
-def _linked(walker: Walker, act: Command, words: list[Word]) -> None:
+def _note_new_links(walker: Walker, command: Command, words: list[Word]) -> None:
     operands, letters = _split(words)
     if "s" not in letters or not operands:
         return
     *sources, target = operands if len(operands) > 1 else [operands[0], operands[0].part(".")]
-    for cwd in act.cwds or ():
+    for cwd in command.cwds or ():
         path = walker.machine.absolute(target.text, cwd)
         if not walker.machine.is_directory(path):
             walker.links.add(path)
@@ -142,16 +136,18 @@ def _linked(walker: Walker, act: Command, words: list[Word]) -> None:
 
 
 def distrust_new_links(walker: Walker) -> None:
-    """Make every path unproven that leads through a link which the call itself makes."""
-    for act in walker.acts:
-        if act.real in ("ln", "gln"):
+    """Add an unknown path for every path that goes through a link that the call itself makes."""
+    for command in walker.commands:
+        if command.real in ("ln", "gln"):
             continue
-        for verb, word, _ in list(act.effects):
-            if verb in _PATHS and any(_passes(walker, word.text, cwd) for cwd in act.cwds or ()):
-                act.effects.append(("reads", word.part(f"{HOLE}/{word.text}"), ""))
+        for verb, word, _ in list(command.effects):
+            if verb in ("reads", "writes", "deletes", "runs") and any(
+                _passes_new_link(walker, word.text, cwd) for cwd in command.cwds or ()
+            ):
+                command.emit("reads", word.part(f"{HOLE}/{word.text}"))
 
 
-def _passes(walker: Walker, text: str, cwd: str) -> bool:
+def _passes_new_link(walker: Walker, text: str, cwd: str) -> bool:
     at = "/" if text.startswith("/") else cwd
     for part in text.split("/"):
         at = walker.machine.absolute(part or ".", at)

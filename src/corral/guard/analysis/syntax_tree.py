@@ -1,4 +1,4 @@
-"""Questions about the grammar's nodes that need no walk: children and the gaps between them, errors, what a loop changes."""
+"""Answers questions about syntax tree nodes that need no walk: gaps between children, errors, what a loop changes."""
 
 from __future__ import annotations
 
@@ -8,44 +8,24 @@ from corral.guard.shell.expansion import Word, decode_ansi_c
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Iterator
 
     from corral.guard.analysis.scope import Frame
-    from corral.guard.shell.parser import Script
+    from corral.guard.shell.parser import Node, Script
 
-    Node = Any
 
-_LOOP_SETTERS = frozenset(
-    [
-        "read",
-        "mapfile",
-        "readarray",
-        "getopts",
-        "printf",
-        "let",
-        "unset",
-        "eval",
-        "source",
-        ".",
-        "declare",
-        "typeset",
-        "local",
-        "export",
-        "readonly",
-        "set",
-        "shift",
-        "wait",
-    ]
-)
-_MOVERS = frozenset({"cd", "pushd", "popd"})
-
+_LOOP_SETTERS = frozenset({
+    "read", "mapfile", "readarray", "getopts", "printf", "let", "unset", "eval", "source", ".", "declare", "typeset", "local",
+    "export", "readonly", "set", "shift", "wait",
+})  # fmt: skip
 _QUOTES = pattern(r"\\(.)|['\"]")
 
 
 def children(node: Node, frame: Frame, *, joins: bool = False, dashes: list[Word] | None = None) -> list[Node]:
-    """Return a node's children; text between them that is not blank is something the grammar dropped, and is reported.
+    """Return a node's children. Report text between them that is not blank, because the grammar dropped it.
 
-    A bare line continuation joins two words that the grammar splits: only a caller that `joins` them may pass it by.
+    The grammar splits a word at a bare line continuation. A caller that joins such words sets `joins`, and no report is made.
+    The grammar drops a lone `-` before a redirect; a caller that passes `dashes` gets it there instead of a report.
     """
     nodes: list[Node] = node.children
     source = frame.script.source
@@ -57,44 +37,53 @@ def children(node: Node, frame: Frame, *, joins: bool = False, dashes: list[Word
             if gap.strip(b" \t\n") and (gap.replace(b"\\\n", b"").strip(b" \t\n") or (gap == b"\\\n" and not joins)):
                 at = Word(gap.decode("utf-8", "replace"), *frame.script.span(last, start))
                 if dashes is not None and gap.strip(b" \t") == b"-" and child.type == "file_redirect":
-                    dashes.append(at.part("-"))  # the grammar drops a lone `-` before a redirect
+                    dashes.append(at.part("-"))
                 else:
                     frame.walker.report("unparsed", at, "")
         last = child.end_byte
     return nodes
 
 
+def _subtree(node: Node) -> Iterator[Node]:
+    """Yield a node and all nodes below it, in no particular order."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        yield current
+        stack.extend(current.children)
+
+
 def prints_plainly(node: Node, script: Script) -> bool:
-    """Say whether a substitution is one plain command whose output goes nowhere else."""
+    """Return whether a substitution is one plain command whose output is not redirected."""
     inner = [c for c in node.children if c.type not in ("$(", "`", "<(", ")", ";", "comment")]
     if len(inner) == 1 and inner[0].type == "redirected_statement":
         inner = list(inner[0].children)
     if not inner or inner[0].type != "command":
         return False
     redirects = inner[1:] + [c for c in inner[0].children if c.type.endswith("_redirect")]
-    texts = [script.cut(r.start_byte, r.end_byte).replace(" ", "") for r in redirects]
+    texts = [script.text_of(r).replace(" ", "") for r in redirects]
     return all(t == "2>/dev/null" or (t[:1] == "<" and t[1:2] not in ("&", ">")) for t in texts)
 
 
 def tainted_below(node: Node, script: Script) -> bool:
-    """Say whether a literal below a node holds a subscript with a command in it, which arithmetic would evaluate."""
-    stack = [node]
-    while stack:
-        current = stack.pop()
+    """Return whether a literal below a node contains a subscript with a command in it, which arithmetic would run."""
+    for current in _subtree(node):
         kind = current.type
         if kind in ("raw_string", "ansi_c_string", "word", "string", "concatenation"):
-            text = script.cut(current.start_byte, current.end_byte)
+            text = script.text_of(current)
             if kind == "ansi_c_string":
                 text = decode_ansi_c(text[2:-1])
-            elif kind != "raw_string":  # of these only what a backslash or a quote keeps from being run at once
+            elif (
+                kind != "raw_string"
+            ):  # without a backslash or a quote bash runs the command at once, and it is judged there
                 text = _QUOTES.sub(r"\1", text) if "\\" in text or "'" in text else ""
             if "[" in text and TAINT.search(text):
                 return True
-        stack.extend(current.children)
     return False
 
 
 def first_error(root: Node) -> Node:
+    """Return the first node that the grammar could not parse, or the root."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -104,25 +93,10 @@ def first_error(root: Node) -> Node:
     return root
 
 
-def names_below(node: Node) -> set[str]:
-    names: set[str] = set()
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current.type in ("variable_name", "word") and current.text is not None:
-            names.add(current.text.decode("utf-8", "replace"))
-        stack.extend(current.children)
-    return names
-
-
-def _sets(node: Node, script: Script) -> bool:
-    return "=" in script.cut(node.start_byte, node.end_byte)
-
-
 def changed_below(
     node: Node, script: Script, functions: dict[str, tuple[tuple[Script, Node], ...]]
 ) -> tuple[set[str], bool, bool]:
-    """Return the variables a loop may change, whether it may change directory, and whether it may change anything at all."""
+    """Return the variables that a loop may change, whether it may change directory, and whether it may change any variable."""
     names: set[str] = set()
     moves = everything = False
     stack = [(node, script)]
@@ -131,44 +105,43 @@ def changed_below(
         current, script = stack.pop()
         kind = current.type
         if kind == "variable_assignment" and current.children:
-            names.add(script.cut(current.children[0].start_byte, current.children[0].end_byte).partition("[")[0])
+            names.add(script.text_of(current.children[0]).partition("[")[0])
         elif kind == "command_name":
-            text = script.cut(current.start_byte, current.end_byte)
-            if text in ("builtin", "command", "time"):  # what they run is a word further on
+            text = script.text_of(current)
+            if text in ("builtin", "command", "time"):  # they may run any command that is named further on
                 moves = everything = True
             if text in functions and text not in called:
                 called.add(text)
                 stack += [(body, owner) for owner, body in functions[text]]
-            moves = moves or text in _MOVERS
+            moves = moves or text in ("cd", "pushd", "popd")
             everything = everything or text in _LOOP_SETTERS or not text.replace("_", "").replace("-", "").isalnum()
         elif kind == "for_statement":
-            names |= {script.cut(c.start_byte, c.end_byte) for c in current.children if c.type == "variable_name"}
+            names |= {script.text_of(c) for c in current.children if c.type == "variable_name"}
         elif (
-            kind in ("compound_statement", "arithmetic_expansion")
-            and current.children
-            and current.children[0].type in ("((", "$((")
-        ) or kind in ("declaration_command", "unset_command", "expansion"):
-            names |= names_below(current) if kind != "expansion" or _sets(current, script) else set()
+            kind in ("declaration_command", "unset_command")
+            or (kind == "expansion" and "=" in script.text_of(current))
+            or (
+                kind in ("compound_statement", "arithmetic_expansion")
+                and current.children
+                and current.children[0].type in ("((", "$((")
+            )
+        ):
+            found = (n for n in _subtree(current) if n.type in ("variable_name", "word") and n.text is not None)
+            names |= {n.text.decode("utf-8", "replace") for n in found}
         stack += [(child, script) for child in current.children]
     return names, moves, everything
 
 
 def leaves_the_shell(node: Node, script: Script) -> bool:
-    """Say whether a statement ends with `exit` or `return`, so that nothing follows it."""
+    """Return whether a statement ends with `exit` or `return`, so that the statements behind it do not run."""
     while node.type in ("compound_statement", "redirected_statement"):
         inner = [c for c in node.children if c.type not in ("{", "}", ";", "comment", "file_redirect")]
         if not inner or node.children[0].type == "((":
             return False
         node = inner[-1]
-    return node.type == "command" and script.cut(node.start_byte, node.end_byte).split()[:1] in (["exit"], ["return"])
+    return node.type == "command" and script.text_of(node).split()[:1] in (["exit"], ["return"])
 
 
 def background_below(node: Node) -> bool:
-    """Say whether anything below a node is started in the background."""
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current.type == "&":
-            return True
-        stack.extend(current.children)
-    return False
+    """Return whether a command below a node runs in the background."""
+    return any(current.type == "&" for current in _subtree(node))

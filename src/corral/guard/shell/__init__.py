@@ -1,1 +1,1 @@
-"""Shell text to a tree, and the tree to words."""
+"""Parses shell text into a syntax tree and expands the tree's nodes into words."""

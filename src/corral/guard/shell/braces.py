@@ -1,4 +1,4 @@
-"""Brace expansion as bash does it, before anything else: {a,b}, {1..9}, nested. Bounded: past its limits a word is unknown."""
+"""Brace expansion as bash does it, before all other expansions: {a,b}, {1..9}, nested. A word past the limits becomes a hole."""
 
 from __future__ import annotations
 
@@ -10,40 +10,37 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     Fragment = tuple[str, int]
 
-HOLE = "\0"
-# Unquoted source text, quoted text, text of an unquoted expansion, a field boundary.
+HOLE = "\0"  # stands in the text of a word for a part that is only known at run time; no argument can contain NUL
+# Kinds of fragments: unquoted source text, quoted text, text of an unquoted expansion, a field boundary.
 LITERAL, QUOTED, EXPANDED, SPLIT = range(4)
 MAX_BRACES = 64  # in one word, against time that grows with their square
 MAX_FIELDS = 256  # against a brace expansion that makes millions of words
 _RANGE = pattern(r"(-?\d+|[A-Za-z])\.\.(-?\d+|[A-Za-z])(?:\.\.(-?\d+))?")
+_UNKNOWN: list[list[Fragment]] = [[(HOLE, EXPANDED)]]
 
 
 def expand_braces(fragments: list[Fragment]) -> list[list[Fragment]]:
-    """Expand the first brace group and then the rest, as bash does before anything else; bounded by MAX_FIELDS."""
+    """Return the fragments of each word that the braces in one word make, at most MAX_FIELDS of them."""
     if sum(text.count("{") for text, kind in fragments if kind == LITERAL) > MAX_BRACES:
-        return [[(HOLE, EXPANDED)]]
+        return _UNKNOWN
     chars: list[Fragment] = []
     for text, kind in fragments:
-        if kind == LITERAL:
-            chars.extend((c, LITERAL) for c in text)
-        else:
-            chars.append((text, kind))
+        chars += [(c, LITERAL) for c in text] if kind == LITERAL else [(text, kind)]
     done: list[list[Fragment]] = []
     work = [chars]
     while work and len(done) + len(work) <= MAX_FIELDS:
         current = work.pop(0)
         group = _first_group(current)
         if group is None:
-            done.append(_joined(current))
+            done.append(_join_literals(current))
             continue
         open_at, close_at, branches = group
         work[:0] = [current[:open_at] + branch + current[close_at + 1 :] for branch in branches]
-    if work:
-        return [[(HOLE, EXPANDED)]]
-    return done
+    return _UNKNOWN if work else done
 
 
 def _first_group(chars: list[Fragment]) -> tuple[int, int, list[list[Fragment]]] | None:
+    """Return where the first brace group opens and closes, and its alternatives."""
     for start, char in enumerate(chars):
         if char != ("{", LITERAL):
             continue
@@ -56,8 +53,7 @@ def _first_group(chars: list[Fragment]) -> tuple[int, int, list[list[Fragment]]]
                 depth -= 1
                 if depth == 0:
                     if commas:
-                        edges = [start, *commas, at]
-                        return start, at, [chars[a + 1 : b] for a, b in pairwise(edges)]
+                        return start, at, [chars[a + 1 : b] for a, b in pairwise([start, *commas, at])]
                     branches = _sequence("".join(t for t, k in chars[start + 1 : at] if k == LITERAL))
                     if branches is not None:
                         return start, at, branches
@@ -68,31 +64,29 @@ def _first_group(chars: list[Fragment]) -> tuple[int, int, list[list[Fragment]]]
 
 
 def _sequence(text: str) -> list[list[Fragment]] | None:
+    """Return the values of `first..last..step`, or None for any other text."""
     match = _RANGE.fullmatch(text)
     if match is None:
         return None
     first, last, step = match.groups()
-    if first.lstrip("-").isdigit() != last.lstrip("-").isdigit() or len(first + last) > 12:
-        return [[(HOLE, EXPANDED)]]
     digits = first.lstrip("-").isdigit()
+    if digits != last.lstrip("-").isdigit() or len(first + last) > 12:
+        return _UNKNOWN
     low, high = (int(first), int(last)) if digits else (ord(first), ord(last))
     stride = abs(int(step or 1)) or 1
     if abs(high - low) // stride > MAX_FIELDS:
-        return [[(HOLE, EXPANDED)]]
-    width = (
-        max(len(first), len(last))
-        if (digits and (first.lstrip("-") + "x")[0] == "0") or (last.lstrip("-") + "x")[0] == "0"
-        else 0
-    )
-    values = range(low, high + (1 if high >= low else -1), stride if high >= low else -stride)
+        return _UNKNOWN
+    has_leading_zero = "0" in (first.lstrip("-")[0], last.lstrip("-")[0])
+    width = max(len(first), len(last)) if has_leading_zero else 0
+    values = range(low, high + 1, stride) if high >= low else range(low, high - 1, -stride)
     return [[(str(v).zfill(width) if digits else chr(v), LITERAL)] for v in values]
 
 
-def _joined(chars: list[Fragment]) -> list[Fragment]:
-    out: list[Fragment] = []
+def _join_literals(chars: list[Fragment]) -> list[Fragment]:
+    joined: list[Fragment] = []
     for text, kind in chars:
-        if out and kind == LITERAL and out[-1][1] == LITERAL:
-            out[-1] = (out[-1][0] + text, LITERAL)
+        if joined and kind == LITERAL == joined[-1][1]:
+            joined[-1] = (joined[-1][0] + text, LITERAL)
         else:
-            out.append((text, kind))
-    return out
+            joined.append((text, kind))
+    return joined

@@ -1,6 +1,7 @@
-"""Words as bash makes them: quotes, escapes, braces, tilde, constant variables. What only running can tell becomes a hole.
+"""Expands syntax tree nodes into words as bash does: quotes, escapes, braces, tilde, variables whose value is known.
 
-A hole is a NUL in the text of a word, which no argument can hold. Never guesses: a word without a hole is exactly what bash would pass.
+A hole (a NUL in the text of a word) stands for a part that is only known at run time. The expansion never guesses: bash passes a
+word without a hole exactly as it stands here.
 """
 
 from __future__ import annotations
@@ -10,74 +11,45 @@ from corral.guard.shell.braces import EXPANDED, HOLE, LITERAL, MAX_FIELDS, QUOTE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from re import Match
-    from typing import Any
 
-    from corral.guard.shell.parser import Script
+    from corral.guard.shell.parser import Node, Script
 
-    Node = Any
     Fragment = tuple[str, int]
     Value = str | list[str] | None
 
-NUMBER_HOLE = "\1"  # a hole that can only be a number or a plain word: it changes no path (a call that holds this byte itself is refused)
-PROCESS_SUBSTITUTION = f"/dev/fd/{NUMBER_HOLE}"  # the name of a process substitution
-_SPECIAL = frozenset("\\~*?[]{}$`'\"")
-_BLANKS = " \t\n"  # what IFS is unless it is set
-_DEFAULT = pattern(r"(?s)\$\{(\w+)(?:\[.*\])?:?=")
-_ESCAPED = pattern(r"(?s)\\(.|\n)")
-_BLANK_RUN = pattern(r"[ \t\n]+")
-_BLANK_SET = frozenset(_BLANKS)
-_HIDDEN = pattern(r"(?<!\\)(?:\\\\)*(?:\$\(|`)")
-# Variables whose value, where nothing assigned another, is a plain number or word that changes no path and names no command.
-PLAIN_VARIABLES = frozenset(
-    [
-        "?",
-        "$",
-        "!",
-        "#",
-        "-",
-        "RANDOM",
-        "SECONDS",
-        "LINENO",
-        "UID",
-        "EUID",
-        "PPID",
-        "BASHPID",
-        "EPOCHSECONDS",
-        "SHLVL",
-        "COLUMNS",
-        "LINES",
-        "HOSTNAME",
-        "OSTYPE",
-        "MACHTYPE",
-        "HOSTTYPE",
-    ]
+NUMBER_HOLE = (
+    "\1"  # a hole for a number or plain word, which changes no path. A call that contains this byte is refused.
 )
-_ANSI = {
-    "a": "\a",
-    "b": "\b",
-    "e": "\x1b",
-    "E": "\x1b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-    "\\": "\\",
-    "'": "'",
-    '"': '"',
-    "?": "?",
-}
+PROCESS_SUBSTITUTION = f"/dev/fd/{NUMBER_HOLE}"  # the name that bash passes for <(…)
+# Variables that have a number or plain word as value unless the script assigns another; it changes no path and names no command.
+PLAIN_VARIABLES = frozenset({
+    "?", "$", "!", "#", "-", "RANDOM", "SECONDS", "LINENO", "UID", "EUID", "PPID", "BASHPID", "EPOCHSECONDS", "SHLVL",
+    "COLUMNS", "LINES", "HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE",
+})  # fmt: skip
+_SPECIAL = frozenset("\\~*?[]{}$`'\"")
+_BLANKS = " \t\n"  # the default value of IFS
+_BLANK_SET = frozenset(_BLANKS)
+_BLANK_RUN = pattern(r"[ \t\n]+")
+_ASSIGNED_DEFAULT = pattern(r"(?s)\$\{(\w+)(?:\[.*\])?:?=")
+_ESCAPED = pattern(r"(?s)\\(.|\n)")
+_DOUBLE_QUOTE_ESCAPE = pattern(r"\\([\\\"$`\n])")
+_SUBSTITUTION = pattern(r"(?<!\\)(?:\\\\)*(?:\$\(|`)")
+_ANSI = dict(zip("abeEfnrtv\\'\"?", "\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
 _ANSI_ESCAPE = pattern(
     r"(?s)\\(?:([abeEfnrtv\\'\"?])|x([0-9a-fA-F]{1,2}|\{[0-9a-fA-F]*\}?)|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.))"
 )
-
-
 _STRIPPERS = {"%": str.removesuffix, "%%": str.removesuffix, "#": str.removeprefix, "##": str.removeprefix}
+_LEAVES = ("word", "number", "variable_name", "special_character", "extglob_pattern", "regex", "test_operator")
 
 
 class Word:
-    """One argument: `text` with holes, where it stands, whether it can become several (`multi`) or match files (`glob`)."""
+    """One argument of a command.
+
+    `text` may contain holes. `multi` words may become several arguments, `glob` words may match files. `argument` is the index in
+    the argv of the call.
+    """
 
     __slots__ = ("argument", "end", "glob", "multi", "start", "text")
 
@@ -99,19 +71,19 @@ class Word:
         self.argument = argument
 
     def part(self, text: str) -> Word:
-        """Return a word for a part of this one, at the same place."""
+        """Return a word with another text at the same place."""
         return Word(text, self.start, self.end, glob=self.glob, multi=self.multi, argument=self.argument)
 
     @property
     def proven(self) -> bool:
-        """Whether the text is exactly what the command would get."""
+        """True if the command gets exactly this text."""
         return HOLE not in self.text and NUMBER_HOLE not in self.text and not self.glob
 
 
 def decode_ansi_c(text: str) -> str:
-    """Decode the inside of $'…' as bash does."""
+    """Decode the content of $'…' as bash does."""
 
-    def one(match: Match[str]) -> str:
+    def decode(match: Match[str]) -> str:
         simple, hexa, short, long, octal, control = match.groups()
         if simple:
             return _ANSI[simple]
@@ -124,44 +96,29 @@ def decode_ansi_c(text: str) -> str:
         code = int(hexa or short or long, 16)
         return chr(code) if code < 0x110000 else "\ufffd"
 
-    return _ANSI_ESCAPE.sub(one, text).split("\0")[0]
+    return _ANSI_ESCAPE.sub(decode, text).split("\0")[0]
+
+
+def begins_translated_string(node: Node) -> bool:
+    """Return whether a lone `$` belongs to the string behind it, as in $"…": the grammar splits them."""
+    after = node.next_sibling
+    return after is not None and after.type == "string" and after.start_byte == node.end_byte
 
 
 class Expander:
-    """Reduces the nodes of one script to words. The walk supplies variables, and judges every substitution it is handed."""
+    """Expands the nodes of one script into words. A subclass supplies variables and judges every substitution."""
 
     __slots__ = ("script",)
+    lookup: Callable[[str], Value]  # returns the value of a variable, or None if it is not known
+    array: Callable[[str], Value]  # returns all elements of an array, or None if they are not known
+    substitute: Callable[[Node], Value]  # judges the commands of a substitution; returns its output if that is known
+    report: Callable[[str, Node], None]  # records an effect, such as `unparsed` for text that the grammar does not show
+    arithmetic: Callable[[Node], None]  # judges an arithmetic expression
+    set_default: Callable[[str], None]  # notes that ${name:=value} may set a variable
+    home: Callable[[], str]  # returns the home directory that `~` stands for
 
     def __init__(self, script: Script) -> None:
         self.script = script
-
-    def lookup(self, name: str) -> Value:
-        """Return the value of a variable, or None when it is not known."""
-        raise NotImplementedError
-
-    def array(self, name: str) -> Value:
-        """Return the value of a variable with all its elements, or None when it is not known."""
-        raise NotImplementedError
-
-    def substitute(self, node: Node) -> Value:
-        """Judge the commands of a substitution; return its output if that is known."""
-        raise NotImplementedError
-
-    def hidden(self, node: Node, text: str) -> None:
-        """Report text that bash evaluates and the grammar does not show."""
-        raise NotImplementedError
-
-    def arithmetic(self, node: Node) -> None:
-        """Judge what arithmetic evaluates."""
-        raise NotImplementedError
-
-    def defaulted(self, name: str) -> None:
-        """Note that ${name:=value} may have set a variable."""
-        raise NotImplementedError
-
-    def home(self) -> str:
-        """Return the home directory that `~` stands for."""
-        raise NotImplementedError
 
     def words(self, node: Node) -> list[Word]:
         """Return the words that a node becomes: none, one, or several."""
@@ -176,17 +133,25 @@ class Expander:
             return [Word(script.cut(start + 1, end - 1), *script.span(start, end))]
         fragments: list[Fragment] = []
         self._collect(node, fragments, False)
-        return self._assemble(fragments, *script.span(start, end))
+        start, end = script.span(start, end)
+        if not any(kind == LITERAL and "{" in text for text, kind in fragments):
+            return self._fields(fragments, start, end)
+        made: list[Word] = []
+        for branch in expand_braces(fragments):
+            made += self._fields(branch, start, end)
+            if len(made) > MAX_FIELDS:
+                return [Word(HOLE, start, end, multi=True)]
+        return made
 
     def text(self, node: Node) -> str:
-        """Return what a node becomes where no splitting happens (assignments, here-strings): one text, with holes."""
+        """Return the text that a node becomes where bash does not split it: in assignments and here-strings."""
         fragments: list[Fragment] = []
         self._collect(node, fragments, True)
         joined = "".join(t for t, _ in fragments)
         return self._tilde(joined) if node.type in ("word", "concatenation") and joined.startswith("~") else joined
 
     def scan(self, node: Node, active: bool = False) -> None:
-        """Visit every substitution below a node whose own value is not needed; where `active`, single quotes quote nothing."""
+        """Visit every substitution below a node whose own value is not needed. Where `active`, single quotes do not quote."""
         stack = [(node, active)]
         while stack:
             node, active = stack.pop()
@@ -205,40 +170,30 @@ class Expander:
                 self._leaf(node)
 
     def _leaf(self, node: Node) -> str:
-        """Return a leaf's text; one that swallowed a substitution is a deviation of the grammar."""
-        text = self.script.cut(node.start_byte, node.end_byte)
-        if ("`" in text or "$(" in text) and node.type not in ("`", "$(", "$((") and _HIDDEN.search(text):
-            self.hidden(node, text)
+        """Return the text of a leaf; report one that contains a substitution, which the grammar should have parsed."""
+        text = self.script.text_of(node)
+        if ("`" in text or "$(" in text) and node.type not in ("`", "$(", "$((") and _SUBSTITUTION.search(text):
+            self.report("unparsed", node)
         return text
 
     def _collect(self, node: Node, out: list[Fragment], quoted: bool) -> None:
+        """Append the fragments that a node becomes."""
         kind = node.type
         script = self.script
-        if kind in (
-            "word",
-            "number",
-            "variable_name",
-            "special_character",
-            "extglob_pattern",
-            "regex",
-            "test_operator",
-        ):
+        if kind in _LEAVES:
             self._unquoted(self._leaf(node), out, quoted)
         elif kind == "raw_string":
             out.append((script.cut(node.start_byte + 1, node.end_byte - 1), QUOTED))
         elif kind == "string":
             self._string(node, out)
-        elif kind in {"concatenation", "command_name"}:
+        elif kind in ("concatenation", "command_name"):
             last = node.start_byte
             for child in node.children:
-                if child.type == "$" and self.translates(child):
-                    last = child.end_byte
-                    continue
-                if child.start_byte > last:  # a line continuation inside the word
-                    gap = script.cut(last, child.start_byte)
-                    if gap.replace("\\\n", ""):
-                        self.hidden(node, gap)
-                self._collect(child, out, quoted)
+                if child.type != "$" or not begins_translated_string(child):
+                    # Only line continuations can be between two children.
+                    if child.start_byte > last and script.cut(last, child.start_byte).replace("\\\n", ""):
+                        self.report("unparsed", node)
+                    self._collect(child, out, quoted)
                 last = child.end_byte
         elif kind == "ansi_c_string":
             out.append((decode_ansi_c(script.cut(node.start_byte + 2, node.end_byte - 1)), QUOTED))
@@ -247,16 +202,16 @@ class Expander:
                 if child.type == "string":
                     self._string(child, out)
         elif kind == "simple_expansion":
-            lead = script.cut(node.start_byte, node.end_byte)
+            lead = script.text_of(node)
             space = lead[: len(lead) - len(lead.lstrip())]
-            if space:  # inside a string the grammar counts the blanks before `$` as part of the expansion
+            if space:  # in a string the grammar counts the blanks before `$` as part of the expansion
                 out.append((space, QUOTED))
             name = script.cut(node.children[-1].start_byte, node.end_byte)
             value = self.lookup(name)
             if name == "@" and not value:
                 out.append((HOLE, EXPANDED))  # any number of words, even inside quotes
             else:
-                self._value(self._joined(value) if name == "*" and quoted else value, out, quoted)
+                self._value(self._join(value) if name == "*" and quoted else value, out, quoted)
         elif kind == "expansion":
             self._expansion(node, out, quoted)
         elif kind == "command_substitution":
@@ -268,25 +223,19 @@ class Expander:
             self.arithmetic(node)
             out.append((NUMBER_HOLE, QUOTED))
         elif kind == "brace_expression":
-            out.append((script.cut(node.start_byte, node.end_byte), LITERAL))
+            out.append((script.text_of(node), LITERAL))
         elif kind == "$":
             out.append(("$", QUOTED))
         else:
-            self.hidden(node, script.cut(node.start_byte, node.end_byte))
+            self.report("unparsed", node)
             self.scan(node)
             out.append((HOLE, EXPANDED))
-
-    def translates(self, node: Node) -> bool:
-        """Say whether a lone `$` belongs to the string right behind it, as in $"…": the grammar splits them."""
-        after = node.next_sibling
-        return after is not None and after.type == "string" and after.start_byte == node.end_byte
 
     def _unquoted(self, text: str, out: list[Fragment], quoted: bool) -> None:
         if "\\" not in text:
             out.append((text, QUOTED if quoted and text[:1] != "~" else LITERAL))
             return
-        pieces = _ESCAPED.split(text)
-        for index, piece in enumerate(pieces):
+        for index, piece in enumerate(_ESCAPED.split(text)):
             if index % 2:
                 if piece != "\n":
                     out.append((piece, QUOTED))
@@ -294,35 +243,36 @@ class Expander:
                 out.append((piece, LITERAL))
 
     def _string(self, node: Node, out: list[Fragment]) -> None:
-        script = self.script
         out.append(("", QUOTED))
         last = node.start_byte + 1
         for child in node.children[1:-1]:
             kind = child.type
             if kind == "string_content":
                 self._leaf(child)
-                continue
-            if kind not in ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"):
-                if child.child_count or kind == "ERROR":
-                    self.scan(child)
-                continue
-            if child.start_byte > last:
-                out.append((_dequote(script.cut(last, child.start_byte)), QUOTED))
-            self._collect(child, out, True)
-            last = child.end_byte
-        end = node.end_byte - 1
-        if end > last:
-            out.append((_dequote(script.cut(last, end)), QUOTED))
+            elif kind in ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"):
+                self._quoted_text(last, child.start_byte, out)
+                self._collect(child, out, True)
+                last = child.end_byte
+            elif child.child_count or kind == "ERROR":
+                self.scan(child)
+        self._quoted_text(last, node.end_byte - 1, out)
 
-    def _joined(self, value: Value) -> Value:
-        """Return the elements of an array as one text, as "$*" is; by what they are joined, IFS says."""
+    def _quoted_text(self, start: int, end: int, out: list[Fragment]) -> None:
+        if end > start:
+            text = self.script.cut(start, end)
+            if "\\" in text:
+                text = _DOUBLE_QUOTE_ESCAPE.sub(lambda m: "" if m.group(1) == "\n" else m.group(1), text)
+            out.append((text, QUOTED))
+
+    def _join(self, value: Value) -> Value:
+        """Return the elements of an array as one text, as "$*" does; another IFS joins them otherwise."""
         if not isinstance(value, list):
             return value
         return " ".join(value) if self.lookup("IFS") == _BLANKS else None
 
     def _value(self, value: Value, out: list[Fragment], quoted: bool) -> None:
         kind = QUOTED if quoted else EXPANDED
-        if value is None or (not quoted and self.lookup("IFS") != _BLANKS):  # where it is split, only running can tell
+        if value is None or (not quoted and self.lookup("IFS") != _BLANKS):  # another IFS splits it otherwise
             out.append((HOLE, kind))
         elif isinstance(value, str):
             out.append((value, kind))
@@ -333,37 +283,35 @@ class Expander:
                 out.append((item, kind))
 
     def _expansion_hazards(self, node: Node) -> None:
-        text = self.script.cut(node.start_byte, node.end_byte)
-        if text.endswith("@P}"):  # prompt expansion runs what the value holds
-            self.hidden(node, text)
-        match = _DEFAULT.match(text)
+        text = self.script.text_of(node)
+        if text.endswith("@P}"):  # prompt expansion runs the commands in the value
+            self.report("unparsed", node)
+        match = _ASSIGNED_DEFAULT.match(text)
         if match is not None and not self.lookup(match.group(1)):
-            self.defaulted(match.group(1))
+            self.set_default(match.group(1))
 
     def _expansion(self, node: Node, out: list[Fragment], quoted: bool) -> None:
-        script = self.script
+        text_of = self.script.text_of
         children = node.children
         if len(children) == 3 and children[1].type in ("variable_name", "special_variable_name"):
-            return self._value(self.lookup(script.cut(children[1].start_byte, children[1].end_byte)), out, quoted)
-        text = script.cut(node.start_byte, node.end_byte)
+            return self._value(self.lookup(text_of(children[1])), out, quoted)
+        text = text_of(node)
         if text.startswith("${#") and len(children) == 4:
             out.append((NUMBER_HOLE, QUOTED))
             return None
         if len(children) == 3 and children[1].type == "subscript":
             parts = children[1].children
-            index = script.cut(parts[2].start_byte, parts[2].end_byte) if len(parts) == 4 else ""
+            index = text_of(parts[2]) if len(parts) == 4 else ""
             if index not in ("@", "*") and not index.isdigit():
                 self.arithmetic(children[1])
-            value = self.array(script.cut(parts[0].start_byte, parts[0].end_byte)) if parts else None
+            value = self.array(text_of(parts[0])) if parts else None
             if isinstance(value, list) and index in ("@", "*"):
-                return self._value(self._joined(value) if index == "*" and quoted else value, out, quoted)
+                return self._value(self._join(value) if index == "*" and quoted else value, out, quoted)
             if isinstance(value, list) and index.isdigit() and int(index) < len(value):
                 return self._value(value[int(index)], out, quoted)
         name = next((c for c in children if c.type == "variable_name"), None)
-        operator = (
-            children[2].type if len(children) > 3 and name is not None and children[1].type == "variable_name" else ""
-        )
-        known = self.lookup(script.cut(name.start_byte, name.end_byte)) if name is not None else None
+        operator = children[2].type if len(children) > 3 and children[1].type == "variable_name" else ""
+        known = self.lookup(text_of(name)) if name is not None else None
         self._expansion_hazards(node)
         for child in children[2:]:
             self.scan(child, quoted)
@@ -372,7 +320,7 @@ class Expander:
         if operator in (":-", ":=") and known == "" and len(children) == 5 and not (quoted and "'" in text):
             return self._collect(children[3], out, quoted)
         if operator in _STRIPPERS and isinstance(known, str) and HOLE not in known and len(children) == 5:
-            ending = script.cut(children[3].start_byte, children[3].end_byte)
+            ending = text_of(children[3])
             if _SPECIAL.isdisjoint(ending):
                 return self._value(_STRIPPERS[operator](known, ending), out, quoted)
         several = "[@]" in text or text.startswith(("${@", "${!"))  # any number of words, even inside quotes
@@ -386,17 +334,8 @@ class Expander:
             return HOLE + slash + rest
         return f"/home/{head[1:]}{slash}{rest}"
 
-    def _assemble(self, fragments: list[Fragment], start: int, end: int) -> list[Word]:
-        if any(kind == LITERAL and "{" in text for text, kind in fragments):
-            made: list[Word] = []
-            for branch in expand_braces(fragments):
-                made += self._fields(branch, start, end)
-                if len(made) > MAX_FIELDS:
-                    return [Word(HOLE, start, end, multi=True)]
-            return made
-        return self._fields(fragments, start, end)
-
     def _fields(self, fragments: list[Fragment], start: int, end: int) -> list[Word]:
+        """Split fragments into words where bash does."""
         words: list[Word] = []
         text, glob, multi, begun = "", False, False, False
         for index, (piece, kind) in enumerate(fragments):
@@ -404,25 +343,23 @@ class Expander:
                 words.append(Word(text, start, end, glob=glob, multi=multi))
                 text, glob, multi, begun = "", False, False, False
                 continue
+            if kind == QUOTED:
+                text += piece
+                begun = True
+                continue
+            if "*" in piece or "?" in piece or "[" in piece:
+                glob = True
             if kind == LITERAL:
                 if index == 0 and piece.startswith("~"):
                     text = self._tilde(piece)
                 elif index == 0 and "=~" in piece and piece.partition("=")[0].isidentifier():
-                    name, _, value = piece.partition("=")  # as in an assignment, even where the word is none
+                    name, _, value = piece.partition("=")  # bash expands `~` here although the word is no assignment
                     text = f"{name}={self._tilde(value) if value.startswith('~') else value}"
                 else:
                     text += piece
-                if "*" in piece or "?" in piece or "[" in piece:
-                    glob = True
                 begun = begun or bool(piece)
-            elif kind == QUOTED:
-                text += piece
-                begun = True
             else:
-                if HOLE in piece:
-                    multi = True
-                if "*" in piece or "?" in piece or "[" in piece:
-                    glob = True
+                multi = multi or HOLE in piece
                 parts = _BLANK_RUN.split(piece) if not _BLANK_SET.isdisjoint(piece) else [piece]
                 text += parts[0]
                 begun = begun or bool(parts[0])
@@ -433,12 +370,3 @@ class Expander:
         if begun:
             words.append(Word(text, start, end, glob=glob, multi=multi))
         return words
-
-
-_DQ_ESCAPE = pattern(r"\\([\\\"$`\n])")
-
-
-def _dequote(text: str) -> str:
-    if "\\" not in text:
-        return text
-    return _DQ_ESCAPE.sub(lambda m: "" if m.group(1) == "\n" else m.group(1), text)

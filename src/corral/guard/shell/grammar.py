@@ -1,9 +1,9 @@
-"""Load tree-sitter and its bash grammar without the import of their packages. The only module that knows where they lie."""
+"""Loads tree-sitter and its bash grammar without importing their packages. No other module knows where their files are."""
 
 from __future__ import annotations
 
 import sys
-from _frozen_importlib import ModuleSpec, module_from_spec  # `importlib.util` loads contextlib
+from _frozen_importlib import ModuleSpec, module_from_spec  # `importlib.util` would load contextlib
 from _frozen_importlib_external import ExtensionFileLoader
 from _imp import extension_suffixes
 
@@ -14,26 +14,31 @@ if TYPE_CHECKING:
 else:
     ModuleType = type(sys)
 
-
 GRAMMAR_PACKAGES = ("tree_sitter", "tree_sitter_bash")
 
 
-def _extension(package: str, stem: str) -> ModuleType:
-    """Load package/stem.*.so as `package.stem`, without running the package's `__init__`."""
-    name = f"{package}.{stem}"
+def make_parser() -> Any:
+    """Return a tree-sitter parser for bash."""
+    tree_sitter, grammar = map(_load_binding, GRAMMAR_PACKAGES)
+    return tree_sitter.Parser(tree_sitter.Language(grammar.language()))
+
+
+def _load_binding(package: str) -> ModuleType:
+    """Load package/_binding.*.so without running the package's `__init__`."""
+    name = f"{package}._binding"
     if name in sys.modules:
         return sys.modules[name]
     for folder in sys.path:
         if not folder.startswith("/"):
-            continue  # the working directory is the agent's to write
+            continue  # an agent can write to the working directory
         for suffix in extension_suffixes():
-            path = f"{folder}/{package}/{stem}{suffix}"
+            path = f"{folder}/{package}/_binding{suffix}"
             try:
                 with open(path, "rb"):
                     pass
             except OSError:
                 continue
-            with _Unneeded():
+            with _StandIns():
                 loader = ExtensionFileLoader(name, path)
                 module = module_from_spec(ModuleSpec(name, loader, origin=path))
                 loader.exec_module(module)
@@ -41,10 +46,10 @@ def _extension(package: str, stem: str) -> ModuleType:
     raise ModuleNotFoundError(f"corral needs {package}; install it with: pip install tree-sitter tree-sitter-bash")
 
 
-class _Unneeded:
-    """Stands in for `re` and `enum` while tree-sitter is loaded, which asks them for what queries and logging need.
+class _StandIns:
+    """Replaces `re` and `enum` while tree-sitter is loaded. tree-sitter needs them only for queries and logging.
 
-    Where they are loaded already it does nothing, so only a program as short as a hook has a binding without these two.
+    Does nothing in a process that has loaded one of them, so only a program as short as a hook gets a binding without them.
     """
 
     def __enter__(self) -> None:
@@ -52,7 +57,7 @@ class _Unneeded:
         if len(self._names) == 2:
             for name in self._names:
                 stand_in: Any = ModuleType(name)
-                stand_in.compile = _not_loaded
+                stand_in.compile = _refuse_query
                 stand_in.IntEnum = lambda name, members: type(name, (int,), dict(members))
                 sys.modules[name] = stand_in
 
@@ -62,12 +67,5 @@ class _Unneeded:
                 del sys.modules[name]
 
 
-def _not_loaded(*_: object) -> Any:
-    raise NotImplementedError("queries of tree-sitter are not to be had in this process")
-
-
-def make_parser() -> Any:
-    """Return a parser of bash."""
-    tree_sitter = _extension("tree_sitter", "_binding")
-    grammar = _extension("tree_sitter_bash", "_binding")
-    return tree_sitter.Parser(tree_sitter.Language(grammar.language()))
+def _refuse_query(*_: object) -> Any:
+    raise NotImplementedError("tree-sitter queries are not available in this process")
