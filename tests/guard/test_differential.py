@@ -1,4 +1,4 @@
-"""What bash really runs is among what the guard judged: generated scripts are run in bash with every program replaced by a recorder."""
+"""Differential test: bash runs generated scripts with a recorder in place of every program. The guard must have judged each command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real
 if TYPE_CHECKING:
     from corral.guard.shell.expansion import Word
 
-# Names that begin with `t` succeed and with `f` fail, so that both sides of every condition are taken.
+# Names that begin with `t` succeed and names that begin with `f` fail, so that tests reach both sides of a condition.
 RECORDER = """
 command_not_found_handle() {
   printf '%s\\0' "$@" >> "$RECORDS/$BASHPID"; printf '\\1\\0' >> "$RECORDS/$BASHPID"
@@ -44,7 +44,7 @@ def sandpit(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def recorded(script: str, sandpit: str) -> list[list[str]]:
     """Run a script in bash and return every argv that it would have started."""
-    for folder in ("work", "records"):  # one file a process: bash writes a record that holds a newline in two pieces
+    for folder in ("work", "records"):  # one file per process: bash writes a record with a newline in two pieces
         shutil.rmtree(f"{sandpit}/{folder}", ignore_errors=True)
         os.mkdir(f"{sandpit}/{folder}")
     env = {
@@ -70,14 +70,14 @@ def recorded(script: str, sandpit: str) -> list[list[str]]:
     runs: list[list[str]] = []
     for name in os.listdir(f"{sandpit}/records"):
         with open(f"{sandpit}/records/{name}", newline="") as file:
-            # What a process that outlives the script has not finished writing is no record yet.
+            # A process that outlives the script may not have written its last record completely.
             *records, _ = file.read().split("\1\0")
         runs += [record.split("\0")[:-1] for record in records]
     return runs
 
 
 def pattern(words: list[Word]) -> re.Pattern[str]:
-    """Return a pattern for the argvs that an act stands for: holes are anything, unquoted ones any number of words."""
+    """Return a pattern for the argvs that a command stands for: a hole is any text, an unquoted hole any number of words."""
     pieces = []
     for word in words:
         if word.multi or word.glob:
@@ -93,12 +93,12 @@ def pattern(words: list[Word]) -> re.Pattern[str]:
 
 
 def unjudged(script: str, sandpit: str) -> list[list[str]]:
-    """Return what bash ran that the guard did not judge, unless the guard refuses the script anyway."""
+    """Return the commands that bash ran and the guard did not judge; none if the guard refuses the script anyway."""
     machine = Machine(f"{sandpit}/work", home="/home/nobody")
-    acts, complete = commands_of(Call(script, shell=True), machine)
-    if not complete or any(key in REFUSING for act in acts for key, _, _ in act.effects):
+    commands, complete = commands_of(Call(script, shell=True), machine)
+    if not complete or any(key in REFUSING for command in commands for key, _, _ in command.effects):
         return []
-    patterns = [pattern(act.words) for act in acts if act.name]
+    patterns = [pattern(command.words) for command in commands if command.name]
     return [
         argv
         for argv in recorded(script, sandpit)
@@ -208,14 +208,14 @@ def statements(draw: st.DrawFn, depth: int = 3) -> str:
     suppress_health_check=list(HealthCheck),
 )
 @given(script=statements())
-def test_bash_runs_nothing_that_was_not_judged(sandpit: str, script: str) -> None:
+def test_bash_runs_only_judged_commands(sandpit: str, script: str) -> None:
     assert unjudged(script, sandpit) == []
 
 
 DEVIATIONS = {
     "a here-document that a joined line ends": "ta <<EOF\nE\\\nOF\ntb x\nEOF",
     "a background command keeps its changes": "x=ta; x=tb & wait; $x y",
-    "what a wrapper is given stays there": "x=ta; env x=tb tc; $x y",
+    "an assignment for a wrapper ends with it": "x=ta; env x=tb tc; $x y",
     "a name that arithmetic only mentions": "x=ta; ((1 || x)); $x y",
     "a redirect inside [ ]": "[ a > out ]; ta",
     "a list inside [ ]": "[ a || ta x ]",
@@ -227,7 +227,7 @@ DEVIATIONS = {
     "a function in place of echo": "echo() { ((1)); }; $(echo ta) tb x",
     "a default that is assigned": "x=; : ${x:=ta}; $x y",
     "an element that is set by name": "x=ta; printf -v 'x[0]' tb; $x y",
-    "a name that read sets unasked": "REPLY=ta; read <<< tb; $REPLY x",
+    "a name that read sets implicitly": "REPLY=ta; read <<< tb; $REPLY x",
     "a match": "BASH_REMATCH=ta; [[ tb =~ tb ]]; $BASH_REMATCH x",
     "an attribute that changes values": "declare -l x; x=TA; $x y",
     "a constant that stays": "readonly x=ta; declare x=tb; $x y",
@@ -244,7 +244,7 @@ DEVIATIONS = {
     "another IFS": "IFS=X; x=taXy; $x",
     "an integer attribute": "declare -i x; x='a[$(ta)]'",
     "arithmetic on an argument": "f() { (($1)); }; f 'a[$(ta)]'",
-    "arithmetic on what is read": "read -r x <<< 'a[$(ta)]'; ((x))",
+    "arithmetic on text from read": "read -r x <<< 'a[$(ta)]'; ((x))",
     "a comparison between tabs": "[[ 'a[$(ta)]'\t-eq\t0 ]]",
     "a comparison of an ANSI-C string": "[[ $'a[\\x24(ta)]' -eq 0 ]]",
     "a mode that changes prefixes": "x=ta; set -o posix; x=tb : ; $x y",
@@ -300,9 +300,9 @@ DEVIATIONS = {
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, id=name) for name, s in DEVIATIONS.items()])
-def test_a_deviation_of_the_grammar_is_judged_or_refused(sandpit: str, script: str) -> None:
+def test_grammar_deviation_is_judged_or_refused(sandpit: str, script: str) -> None:
     assert unjudged(script, sandpit) == []
 
 
-def test_the_recorder_sees_what_bash_runs(sandpit: str) -> None:
+def test_recorder_records_every_command(sandpit: str) -> None:
     assert sorted(recorded("ta 'x y' | tb $(tc)", sandpit)) == [["ta", "x y"], ["tb", "out"], ["tc"]]

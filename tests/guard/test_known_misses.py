@@ -1,4 +1,4 @@
-"""What the guard is known to get wrong. Each is marked to fail loudly when it starts to pass, so that the list stays true."""
+"""Known mistakes of the guard. A case that starts to pass fails the run, so the list stays true."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORKSPACE = SandboxConfig(project_root="/usr/share", profile="workspace")
 
 ALLOWED_BUT_DANGEROUS = {
     "a program that no row knows and that runs its argument": "frobnicate --exec id",
-    "a project script that does what the guard would refuse": "./deploy.sh",
+    "a project script with commands that the guard would refuse": "./deploy.sh",
     "a test command of zip inside a cluster": "zip -9TT 'sh -c id' a.zip b",
     "an expression in the name of a tag of exiftool": "exiftool '-title<${make;system(1)}' a.jpg",
     "several outputs in one word of ffmpeg": "ffmpeg -i a.mp4 -f tee 'b.mp4|../c.mp4'",
@@ -30,13 +30,13 @@ REFUSED_BUT_HARMLESS = {
 }
 
 
-@pytest.mark.xfail(reason="a known hole of strict", strict=True)
+@pytest.mark.xfail(reason="known: strict allows it", strict=True)
 @pytest.mark.parametrize("text", [pytest.param(t, id=name) for name, t in ALLOWED_BUT_DANGEROUS.items()])
-def test_a_known_hole(text: str) -> None:
+def test_known_danger_is_refused(text: str) -> None:
     assert not vet(Call(text, shell=True), STRICT).allowed
 
 
-@pytest.mark.xfail(reason="a known false refusal of workspace", strict=True)
+@pytest.mark.xfail(reason="known: workspace refuses it", strict=True)
 @pytest.mark.parametrize("text", [pytest.param(t, id=name) for name, t in REFUSED_BUT_HARMLESS.items()])
-def test_a_known_false_refusal(text: str) -> None:
+def test_known_harmless_call_is_allowed(text: str) -> None:
     assert vet(Call(text, shell=True), WORKSPACE).allowed

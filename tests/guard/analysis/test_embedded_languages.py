@@ -1,4 +1,4 @@
-"""The languages inside arguments: sed scripts that only look like paths first, then what runs, reads and writes."""
+"""The sed parser: harmless scripts first, then scripts that run, read and write, then syntax errors."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ ACTIVE = {
 
 
 @pytest.mark.parametrize("script", HARMLESS)
-def test_a_harmless_script_does_nothing(script: str) -> None:
+def test_harmless_sed_script_has_no_effect(script: str) -> None:
     assert parse_sed(script) == []
 
 
 @pytest.mark.parametrize(("script", "found"), ACTIVE.items())
-def test_what_a_script_runs_reads_and_writes(script: str, found: list[tuple[str, str]]) -> None:
+def test_sed_script_effects_are_found(script: str, found: list[tuple[str, str]]) -> None:
     assert parse_sed(script) == found
 
 
 @pytest.mark.parametrize("script", ["s/a", "s", "k", "s/a/b/q", "/x"])
-def test_what_is_no_sed_is_unreadable(script: str) -> None:
+def test_invalid_sed_script_is_a_syntax_error(script: str) -> None:
     with pytest.raises(SedSyntaxError):
         parse_sed(script)
 
 
 @given(st.text(alphabet="sywerpqdain/;{}\n\\ 1,$!#[]^x"))
-def test_the_reader_is_total(script: str) -> None:
+def test_sed_parser_accepts_any_text(script: str) -> None:
     try:
         parse_sed(script)
     except SedSyntaxError:

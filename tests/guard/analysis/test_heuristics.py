@@ -1,4 +1,4 @@
-"""Words of programs that no row knows: which of them are taken for a command, and which only name something."""
+"""Arguments of programs without a row: which count as a command, and which only name something."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.model.call import Call
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROOT = "/usr/share"  # neither scratch nor a home, wherever the tests run
+ROOT = "/usr/share"  # neither a scratch directory nor a home on any machine
 STRICT = SandboxConfig(project_root=ROOT)
 WORKSPACE = SandboxConfig(project_root=ROOT, profile="workspace")
 
@@ -95,16 +95,16 @@ COMMANDS = {
 
 @pytest.mark.parametrize("command", ONLY_WORDS)
 @pytest.mark.parametrize("config", [STRICT, WORKSPACE], ids=["strict", "workspace"])
-def test_a_word_that_only_names_something_is_allowed(command: str, config: SandboxConfig) -> None:
+def test_word_that_only_names_something_is_allowed(command: str, config: SandboxConfig) -> None:
     assert vet(Call(command, shell=True), config).findings == ()
 
 
 @pytest.mark.parametrize(("command", "rule"), COMMANDS.items(), ids=list(COMMANDS))
-def test_a_word_that_is_followed_as_a_command_is_one(command: str, rule: str) -> None:
+def test_word_with_arguments_of_a_command_is_judged(command: str, rule: str) -> None:
     assert rule in {f.rule for f in vet(Call(command, shell=True), STRICT).findings}
 
 
-def test_many_names_of_commands_in_one_call_are_refused() -> None:
+def test_many_command_names_in_one_call_are_denied() -> None:
     names = " ".join(["sudo"] * 100)
     assert vet(Call(f"newtool {names} ls", shell=True), STRICT).decision is Decision.DENY
 
@@ -127,7 +127,7 @@ def project(tmp_path: Path) -> SandboxConfig:
     "command",
     ["support/mkdocs gh-deploy", "./support/mkdocs gh-deploy", "./mkdocs gh-deploy", "support/terraform plan"],
 )
-def test_a_program_of_the_project_is_no_known_one(project: SandboxConfig, command: str) -> None:
+def test_project_program_is_not_the_known_program(project: SandboxConfig, command: str) -> None:
     assert vet(Call(command, shell=True), project).findings == ()
 
 
@@ -145,18 +145,16 @@ def test_a_program_of_the_project_is_no_known_one(project: SandboxConfig, comman
         "support/git push": "argv-git-network",
     }.items(),
 )
-def test_an_installed_or_refused_program_stays_what_it_is_called(
-    project: SandboxConfig, command: str, rule: str
-) -> None:
+def test_installed_or_refused_program_is_judged_by_name(project: SandboxConfig, command: str, rule: str) -> None:
     assert rule in {f.rule for f in vet(Call(command, shell=True), project).findings}
 
 
-def test_a_program_of_the_project_has_no_refused_name(project: SandboxConfig) -> None:
+def test_project_program_with_a_refused_name_is_denied(project: SandboxConfig) -> None:
     strict = SandboxConfig(project_root=project.project_root)
     assert {f.rule for f in vet(Call("support/terraform plan", shell=True), strict).findings} == {"name-terraform"}
 
 
-# Each makes a copy or a link of a known program in the project, and calls it.
+# Each copies or links a known program into the project and then runs it.
 MADE = [
     "cp /usr/bin/git support/g && support/g reset --hard",
     "ln -s /usr/bin/git support/g2 && support/g2 reset --hard",
@@ -174,13 +172,13 @@ MADE = [
 
 
 @pytest.mark.parametrize("command", MADE)
-def test_a_copy_that_the_call_itself_makes_is_what_it_copies(project: SandboxConfig, command: str) -> None:
+def test_copy_made_in_the_same_call_counts_as_the_original(project: SandboxConfig, command: str) -> None:
     made = command.partition(" && ")[0]
     assert vet(Call(made, shell=True), project).decision is Decision.ALLOW
     assert vet(Call(command, shell=True), project).decision is not Decision.ALLOW
 
 
 @pytest.mark.parametrize("command", ["nowhere/git reset --hard", "./nowhere/corral trust", "support/npm publish"])
-def test_a_program_that_is_not_there_is_what_it_is_called(project: SandboxConfig, command: str) -> None:
+def test_missing_program_is_judged_by_name(project: SandboxConfig, command: str) -> None:
     for config in (project, SandboxConfig(project_root=project.project_root)):
         assert vet(Call(command, shell=True), config).decision is not Decision.ALLOW

@@ -1,4 +1,4 @@
-"""Words as bash makes them, compared with what bash itself makes."""
+"""Expansion into words, compared with the expansion of bash itself."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from corral.model.call import Call
 MACHINE = Machine("/var/tmp", home="/home/nobody")
 
 
-def reduced(text: str) -> list[str | None]:
-    """Return the arguments of the last command as the guard sees them; None is one that only running can tell."""
-    acts, _ = commands_of(Call(text, shell=True), MACHINE)
-    return [w.text if w.proven else None for w in acts[-1].words[1:]]
+def last_arguments(text: str) -> list[str | None]:
+    """Return the arguments of the last command as the guard expands them; None stands for an unknown argument."""
+    commands, _ = commands_of(Call(text, shell=True), MACHINE)
+    return [w.text if w.proven else None for w in commands[-1].words[1:]]
 
 
 CONSTANT = [
@@ -29,12 +29,12 @@ CONSTANT = [
 
 
 @pytest.mark.parametrize("text", CONSTANT)
-def test_a_constant_word_is_what_bash_makes_of_it(text: str) -> None:
+def test_constant_word_expands_as_in_bash(text: str) -> None:
     made = subprocess.run(
         ["/bin/bash", "--norc", "-c", f"printf '%s\\0' {text}"],
         capture_output=True, env={"HOME": "/home/nobody", "LC_ALL": "C.UTF-8"}, check=True,
     )  # fmt: skip
-    assert reduced(f"cmd {text}") == made.stdout.decode().split("\0")[:-1]
+    assert last_arguments(f"cmd {text}") == made.stdout.decode().split("\0")[:-1]
 
 
 VARIABLES = {
@@ -93,10 +93,10 @@ VARIABLES = {
 
 
 @pytest.mark.parametrize(("text", "words"), VARIABLES.items())
-def test_variables_are_followed_where_they_are_certain(text: str, words: list[str | None]) -> None:
-    assert reduced(text) == words
+def test_variable_expands_only_to_a_certain_value(text: str, words: list[str | None]) -> None:
+    assert last_arguments(text) == words
 
 
 @given(st.text())
-def test_ansi_c_quotes_are_total(text: str) -> None:
+def test_ansi_c_decoder_accepts_any_text(text: str) -> None:
     assert "\0" not in decode_ansi_c(text)

@@ -1,4 +1,4 @@
-"""Here-documents cut out of shell text: where they begin and end, what is expanded in them, and what only looks like one."""
+"""Extraction of here-documents from shell text: near misses, bodies, errors, and the substitutions in a body."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from corral.guard.shell.heredoc import HeredocError, extract, substitutions
         "echo ${x:-<<E}",
     ],
 )
-def test_what_only_looks_like_one_is_left_alone(text: str) -> None:
+def test_text_that_looks_like_a_heredoc_is_unchanged(text: str) -> None:
     assert extract(text.encode())[1] == {}
 
 
@@ -32,19 +32,19 @@ def test_what_only_looks_like_one_is_left_alone(text: str) -> None:
     [
         pytest.param("cat <<E\na\nE\n", [("a\n", False)], id="plain"),
         pytest.param("cat <<'E'\na\nE", [("a\n", True)], id="quoted, no newline at the end"),
-        pytest.param('cat <<"E F"\na\nE F\n', [("a\n", True)], id="a delimiter with a blank"),
+        pytest.param('cat <<"E F"\na\nE F\n', [("a\n", True)], id="delimiter with a blank"),
         pytest.param("cat <<\\E\na\nE\n", [("a\n", True)], id="escaped"),
         pytest.param("cat <<-E\n\ta\n\tE\n", [("a\n", False)], id="tabs stripped"),
         pytest.param("cat << E\nE\n", [("", False)], id="empty, with a blank"),
         pytest.param("cat <<A <<B\n1\nA\n2\nB\n", [("1\n", False), ("2\n", False)], id="two on one line"),
         pytest.param("cat <<A; cat <<B\n1\nA\n2\nB\n", [("1\n", False), ("2\n", False)], id="two in a list"),
         pytest.param('x="$(cat <<E\na "b\nE\n)"', [('a "b\n', False)], id="inside a substitution inside quotes"),
-        pytest.param("cat <<E | sh\nE E\nE\n", [("E E\n", False)], id="a body line that begins like the delimiter"),
+        pytest.param("cat <<E | sh\nE E\nE\n", [("E E\n", False)], id="body line that begins like the delimiter"),
         pytest.param("cat <<E\nnever ended", [("never ended\n", False)], id="to the end of the text"),
         pytest.param("cat 3<<E\nx\nE\n", [("x\n", False)], id="with a descriptor"),
     ],
 )
-def test_bodies_are_found(text: str, bodies: list[tuple[str, bool]]) -> None:
+def test_body_is_extracted(text: str, bodies: list[tuple[str, bool]]) -> None:
     source, found = extract(text.encode())
     assert [(h.body.decode(), h.quoted) for h in found.values()] == bodies
     assert len(source) == len(text.encode())
@@ -55,7 +55,7 @@ def test_bodies_are_found(text: str, bodies: list[tuple[str, bool]]) -> None:
 @pytest.mark.parametrize(
     "text", ["$(cat <<E\nnever", "cat <<E", "cat <<\nE\n", "cat <<$x\n$x\n", "cat <<'E\nE\n", "$(cat <<E\nE )\n"]
 )
-def test_what_ends_nowhere_is_an_error(text: str) -> None:
+def test_heredoc_without_an_end_is_an_error(text: str) -> None:
     with pytest.raises(HeredocError):
         extract(text.encode())
 
@@ -71,18 +71,18 @@ def test_what_ends_nowhere_is_an_error(text: str) -> None:
         ("$(echo ')' x)", ["echo ')' x"]),
     ],
 )
-def test_substitutions_in_a_body(body: str, commands: list[str]) -> None:
+def test_substitutions_in_a_body_are_found(body: str, commands: list[str]) -> None:
     assert [c.decode() for c in substitutions(body.encode())] == commands
 
 
 @pytest.mark.parametrize("body", ["$(a", "`a", '$(echo "'])
-def test_an_open_substitution_is_an_error(body: str) -> None:
+def test_open_substitution_is_an_error(body: str) -> None:
     with pytest.raises(HeredocError):
         substitutions(body.encode())
 
 
 @given(st.binary() | st.text(alphabet="<E\n'\"\\$(){}`# x-").map(str.encode))
-def test_the_length_never_changes(source: bytes) -> None:
+def test_extraction_keeps_the_length(source: bytes) -> None:
     try:
         out, _ = extract(source)
     except HeredocError:

@@ -1,1 +1,1 @@
-"""Finds out what a call would run: follows scripts, wrappers and options down to single commands and their effects. Runs nothing."""
+"""Finds every command that a call could run, through scripts, wrappers and options, and the effects of each. Runs nothing."""

@@ -30,12 +30,12 @@ _HARMLESS_COMMANDS = frozenset({"true", "false", ":", "cat", "less", "more"})  #
 _INSTALLED = frozenset({
     "bin", ".bin", "sbin", "Scripts", "node_modules", "vendor", "venv", ".venv", "env", ".tox", ".nox", "site-packages",
 })  # fmt: skip
-# Programs that do what the name they are called by says.
+# Programs that behave as the program whose name they are called by.
 _MULTI_CALL = frozenset({"busybox", "coreutils", "rustup", "toybox", "uutils"})
 
 
 class Command:
-    """One command that a call could run, and its effects as (key or verb, word, detail)."""
+    """A command that a call could run, and its effects as (key or verb, word, detail)."""
 
     __slots__ = ("cwds", "depth", "effects", "name", "output", "real", "row", "verbs", "words")
 

@@ -44,7 +44,7 @@ class SedSyntaxError(ValueError):
 
 
 def interpret(language: str, effect: str, text: str) -> list[tuple[str, str, str]]:
-    """Return what a text does as (kind of slot, effect, text); without a kind the effect is final. Raises SedSyntaxError."""
+    """Return the effects of a text as (kind of slot, effect, text); without a kind the effect is final. Raises SedSyntaxError."""
     if language in _REACHES:
         key, dangerous = _REACHES[language]
         return [("", key, text)] if dangerous.search(text) else []
@@ -72,7 +72,7 @@ def interpret(language: str, effect: str, text: str) -> list[tuple[str, str, str
 
 
 def parse_sed(text: str) -> list[tuple[str, str]]:
-    """Return what a sed script runs, reads and writes."""
+    """Return the commands that a sed script runs (`runs`) and the files that it reads and writes."""
     found: list[tuple[str, str]] = []
     at = 0
     size = len(text)
@@ -177,7 +177,7 @@ def _skip_plain(text: str, at: int, mark: str) -> int:
 
 
 def _skip_substitution(text: str, at: int, command: str, found: list[tuple[str, str]]) -> int:
-    """Return the offset behind the arguments of `s` or `y`, and add what the flags run and write to `found`."""
+    """Return the offset behind the arguments of `s` or `y`, and add the effects of the flags to `found`."""
     mark = text[at : at + 1]
     if not mark or mark in "\n\\":
         raise SedSyntaxError(command)

@@ -66,7 +66,7 @@ def judge_script_arguments(parser: OptionParser, script: Word) -> None:
 
 
 def is_project_path(text: str) -> bool:
-    """Return whether a package to install is the project itself, which fetches only what the project declares."""
+    """Return whether a package to install is the project itself, which fetches only declared dependencies."""
     return text == "." or text.startswith(("./", ".["))
 
 

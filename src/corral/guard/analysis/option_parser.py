@@ -193,7 +193,7 @@ class OptionParser:
         if not longs or len(name) < 3:
             return name
         found = [o for o in longs if o.startswith(name)]
-        # Of several options that fit, take one that has an effect.
+        # Prefer an option with an effect if several fit.
         return min(found, key=lambda o: not self.row["options"][o], default=name)
 
     def _prefix(self, text: str) -> str:
@@ -389,7 +389,7 @@ class OptionParser:
         return all(self.walker.machine.is_unpushed(cwd, str(count)) for cwd in scope.cwds)
 
     def _copied(self) -> None:
-        """Judge the files that a copy or a link puts into a directory: the directory's name does not show what is written."""
+        """Judge the files that a copy or a link puts into a directory: the name of the directory alone does not show them."""
         *sources, target = self.operands
         if self.target is not None:
             sources, target = self.operands, self.target

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
     class Slot(NamedTuple):
-        """One slot of an option or operand."""
+        """A slot of an option or operand."""
 
         effect: str  # a verb, such as `reads`
         kind: str  # of the word that fills the slot; without one, the option itself has the effect

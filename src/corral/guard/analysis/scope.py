@@ -78,7 +78,7 @@ class Scope:
         self.maybe_undefined |= frozenset(gone)
 
     def merge(self, branches: list[Scope]) -> None:
-        """Become the state after any one of the branches: what they disagree on is unknown."""
+        """Become the state after any one of the branches. A value on which they disagree is unknown."""
         first, *others = branches
         for name in {name for b in branches for name in b.variables}:
             values = [b.variables.get(name, False) for b in branches]

@@ -1,4 +1,4 @@
-"""Applies what a command changes for the commands behind it: working directory, new directories and links, implicit variables."""
+"""Applies the changes that a command makes for later commands: working directory, new directories and links, implicit variables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MODES = frozenset({
 def note_side_effects(
     walker: Walker, frame: Frame, command: Command, words: list[Word], before: tuple[str, ...] | None
 ) -> None:
-    """Apply what one command changes for the next; `before` are the working directories it ran in."""
+    """Apply the changes of one command; `before` are the working directories it ran in."""
     name = command.real
     for variable in _IMPLICIT_VARIABLES.get(name, ()):
         frame.scope.variables[variable] = None

@@ -1,4 +1,4 @@
-"""Judges what a word does in its slot: one function for each kind of slot. Finds danger; proves nothing safe."""
+"""Judges the words that fill slots: one function for each kind of slot. Finds danger; proves nothing safe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAME_SHELL = frozenset({"eval", "source", "."})
 
 
 def fill(parser: OptionParser, slot: Slot, word: Word) -> None:
-    """Judge what a word does in its slot."""
+    """Judge a word in its slot."""
     kind = slot.kind
     if kind in ("text", "ref"):
         return
@@ -292,7 +292,7 @@ def _arithmetic(parser: OptionParser, effect: str, word: Word, label: str) -> No
 
 
 def _placeholder(parser: OptionParser, effect: str, word: Word, label: str) -> None:
-    """Remember a string that the program replaces with what it finds, as `{}`."""
+    """Remember a string that the program replaces with an input item, as `{}`."""
     if word.text:
         parser.placeholders = (*parser.placeholders, word.text)
 

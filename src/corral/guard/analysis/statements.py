@@ -1,4 +1,4 @@
-"""Walks assignments, declarations, compound statements and redirects. What branches or rounds of a loop disagree on is unknown."""
+"""Walks assignments, declarations, compound statements and redirects. A value on which branches or rounds of a loop disagree is unknown."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def function(walker: Walker, node: Node, frame: Frame) -> None:
 
 
 def redirect(walker: Walker, node: Node, frame: Frame) -> tuple[list[Target], list[Word]]:
-    """Return what a redirect opens, and the words behind its target, which are arguments of the command."""
+    """Return the files and connections that a redirect opens, and the words behind it, which are arguments of the command."""
     script = frame.script
     nodes = children(node, frame)
     operator, start, rest = "", node.end_byte, []

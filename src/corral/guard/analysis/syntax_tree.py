@@ -1,4 +1,4 @@
-"""Answers questions about syntax tree nodes that need no walk: gaps between children, errors, what a loop changes."""
+"""Answers questions about syntax tree nodes that need no walk: gaps between children, errors, variables that a loop changes."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Walker:
         self.written: set[str] = set()
         self.copies: dict[str, str] = {}  # paths that the call copies or links, and the name of the original
         self.links: set[str] = set()  # made by this call, so the guard cannot resolve them
-        self.has_deleted = False  # a file was deleted or renamed, so one that exists now may be gone
+        self.has_deleted = False  # a file was deleted or renamed, so an existing file may be gone
         self.function_exits: list[
             list[Scope]
         ] = []  # for each function that is being walked, the state at each `return`

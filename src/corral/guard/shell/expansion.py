@@ -45,7 +45,7 @@ _LEAVES = ("word", "number", "variable_name", "special_character", "extglob_patt
 
 
 class Word:
-    """One argument of a command.
+    """An argument of a command.
 
     `text` may contain holes. `multi` words may become several arguments, `glob` words may match files. `argument` is the index in
     the argv of the call.
@@ -170,7 +170,7 @@ class Expander:
                 self._leaf(node)
 
     def _leaf(self, node: Node) -> str:
-        """Return the text of a leaf; report one that contains a substitution, which the grammar should have parsed."""
+        """Return the text of a leaf; report a substitution in it, which the grammar should have parsed."""
         text = self.script.text_of(node)
         if ("`" in text or "$(" in text) and node.type not in ("`", "$(", "$((") and _SUBSTITUTION.search(text):
             self.report("unparsed", node)

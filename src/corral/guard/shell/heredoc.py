@@ -23,7 +23,7 @@ _COMMAND_STATES = ("cmd", "paren", "tick")  # states in which a command may begi
 
 @frozen
 class Heredoc(Record):
-    """One here-document: its text, and whether its delimiter was quoted (then bash expands nothing in it)."""
+    """A here-document: its text, and whether its delimiter was quoted (then bash expands nothing in it)."""
 
     body: bytes
     quoted: bool
@@ -184,7 +184,7 @@ def _read_line(source: bytes, at: int) -> tuple[bytes, int, bool]:
 
 
 def substitutions(body: bytes) -> list[bytes]:
-    """Return the text of every command substitution in an unquoted body. Raises HeredocError for one that is not closed."""
+    """Return the text of every command substitution in an unquoted body. Raises HeredocError if a substitution is not closed."""
     commands: list[bytes] = []
     at = 0
     while True:

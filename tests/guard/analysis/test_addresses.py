@@ -1,4 +1,4 @@
-"""What is this machine's own network, and what is not."""
+"""Classification of addresses: loopback, other machines, and git remotes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_loopback_is_local(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", OTHER)
-def test_everything_else_is_not(address: str) -> None:
+def test_other_addresses_are_not_local(address: str) -> None:
     assert network_effect(address) == "network"
 
 
@@ -39,5 +39,5 @@ def test_everything_else_is_not(address: str) -> None:
         ("ext::sh -c id", "ext"), ("http://localhost/x", "local"), ("ssh://h/x", "url"), ("a/b", "path"),
     ],
 )  # fmt: skip
-def test_a_remote_is_told_apart(text: str, kind: str) -> None:
+def test_remote_kind(text: str, kind: str) -> None:
     assert remote_kind(text) == kind
