@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from corral.guard.analysis.walker import Walker
     from corral.guard.shell.expansion import Value
 
+    Assignment = tuple[str, Value, Word]
+
 MAX_VALUE = 16 * 1024  # characters or elements of a variable, against x+=$x forty times
 _SYSTEM_PATHS = ("/usr/", "/bin", "/sbin", "/lib", "/opt/", "/snap/")
 _HARMLESS_COMMANDS = frozenset({"true", "false", ":", "cat", "less", "more"})  # as a pager or an editor
@@ -137,24 +139,17 @@ def assign_from_word(walker: Walker, frame: Frame, command: Command, word: Word)
     if HOLE in name:
         frame.scope.variables = dict.fromkeys([*frame.scope.variables, HOLE])  # any variable may be set
     elif equals:
-        assign_variable(
-            walker, frame, command, name.rstrip("+"), value if HOLE not in value else None, word.part(value)
-        )
+        known = None if HOLE in value else value
+        assign_variable(walker, frame, command, name.rstrip("+"), known, word.part(value))
 
 
 def judge_simple_command(
-    walker: Walker,
-    frame: Frame,
-    words: list[Word],
-    assignments: Iterable[tuple[str, Value, Word]],
-    targets: Sequence[tuple[str, Word]],
-    whole: Word,
+    frame: Frame, words: list[Word], assignments: Iterable[Assignment], targets: Sequence[tuple[str, Word]], whole: Word
 ) -> None:
     """Record one simple command: its assignments, its redirects, and what its words do."""
-    scope = frame.scope
-    command = Command("", words or [whole], frame.depth, scope.cwds)
+    walker, scope = frame.walker, frame.scope
+    command = walker.add_command(frame, words or [whole])
     command.effects += [(verb, word, "") for verb, word in targets]
-    walker.commands.append(command)
     saved: dict[str, Any] = {}
     for name, value, word in assignments:
         saved.setdefault(name, scope.variables.get(name, saved))
@@ -178,9 +173,7 @@ def judge_command(
     walker: Walker, frame: Frame, words: list[Word], command: Command | None = None, *, direct: bool = False
 ) -> None:
     """Judge a command given as words. `direct` commands run in this shell and may be functions."""
-    if command is None:
-        command = Command("", words, frame.depth, frame.scope.cwds)
-        walker.commands.append(command)
+    command = command or walker.add_command(frame, words)
     first = words[0]
     if not first.proven:
         base = first.text.rpartition("/")[2]
@@ -216,7 +209,7 @@ def judge_command(
     before = frame.scope.cwds
     parser = OptionParser(walker, frame, command, UNKNOWN_ROW if is_own else row)
     parser.parse(words if base != "trap" else _without_signals(words))
-    side_effects.note_side_effects(walker, frame, command, words, before)
+    side_effects.note_side_effects(frame, command, before)
 
 
 def _without_signals(words: list[Word]) -> list[Word]:

@@ -5,31 +5,22 @@ from __future__ import annotations
 from corral._lib.lazy_regex import pattern
 from corral.guard.shell.expansion import NUMBER_HOLE
 
-# The effect of a text that does more than compute in its language, and the pattern that finds such a text.
+# Patterns that find text with more than computation in its language.
 _REACHES = {
-    "jq": (
-        "code-loaded",
-        pattern(r"\b(?:import|include|modulemeta)\b|(?<![.\w])(?:load\w*|eval)\s*\(|\binput_line_number\b"),
-    ),
-    "m4": ("code-option", pattern(r"syscmd|include|sinclude|undivert|mkstemp|maketemp")),
-    "sbt": ("code-option", pattern(r"(?:^|;)\s*(?:eval|set|apply|alias|console\w*|shell|!)(?:\s|$)|^!|;\s*!")),
-    "goflags": ("code-option", pattern(r"-(?:extld|extldflags|toolexec|linkmode)\b")),
-    "duckdb": (
-        "code-option",
-        pattern(
-            r"(?im)^\s*\.(?!tables|schema|mode|header|databases|indexes|timer|help|print|quit|exit|show)\w"
-            r"|\b(?:copy|attach|install|load|export|import|read_\w+|glob|parquet_scan|getenv)\b|://|from\s+'",
-        ),
+    "jq": pattern(r"\b(?:import|include|modulemeta)\b|(?<![.\w])(?:load\w*|eval)\s*\(|\binput_line_number\b"),
+    "m4": pattern(r"syscmd|include|sinclude|undivert|mkstemp|maketemp"),
+    "sbt": pattern(r"(?:^|;)\s*(?:eval|set|apply|alias|console\w*|shell|!)(?:\s|$)|^!|;\s*!"),
+    "goflags": pattern(r"-(?:extld|extldflags|toolexec|linkmode)\b"),
+    "duckdb": pattern(
+        r"(?im)^\s*\.(?!tables|schema|mode|header|databases|indexes|timer|help|print|quit|exit|show)\w"
+        r"|\b(?:copy|attach|install|load|export|import|read_\w+|glob|parquet_scan|getenv)\b|://|from\s+'",
     ),
     # A dot command that does more than show something, or SQL that opens a file.
-    "sqlite": (
-        "code-option",
-        pattern(
-            r"\A\.(?!(?:tables|schema|fullschema|dump|mode|headers?|databases|index(?:es)?|indices|stats|timer|echo|bail|nullvalue"
-            r"|separator|help|version|print|quit|exit|eqp|explain|changes|width|show|dbinfo|lint)\b)"
-            r"|(?i:\b(?:edit|load_extension|readfile|writefile|fts3_tokenizer|zipfile|fsdir)\b\W*\(|\battach\b"
-            r"|\bvacuum\b[^;]*\binto\b)"
-        ),
+    "sqlite": pattern(
+        r"\A\.(?!(?:tables|schema|fullschema|dump|mode|headers?|databases|index(?:es)?|indices|stats|timer|echo|bail|nullvalue"
+        r"|separator|help|version|print|quit|exit|eqp|explain|changes|width|show|dbinfo|lint)\b)"
+        r"|(?i:\b(?:edit|load_extension|readfile|writefile|fts3_tokenizer|zipfile|fsdir)\b\W*\(|\battach\b"
+        r"|\bvacuum\b[^;]*\binto\b)"
     ),
 }
 # Parts of an ffmpeg filter graph or input address that load a library or open a file.
@@ -46,8 +37,8 @@ class SedSyntaxError(ValueError):
 def interpret(language: str, effect: str, text: str) -> list[tuple[str, str, str]]:
     """Return the effects of a text as (kind of slot, effect, text); without a kind the effect is final. Raises SedSyntaxError."""
     if language in _REACHES:
-        key, dangerous = _REACHES[language]
-        return [("", key, text)] if dangerous.search(text) else []
+        key = "code-loaded" if language == "jq" else "code-option"
+        return [("", key, text)] if _REACHES[language].search(text) else []
     if language == "tex":
         return [("code", effect, text) if text.startswith(("\\", "&", "*")) else ("script", "runs", text)]
     found: list[tuple[str, str, str]] = []
@@ -135,44 +126,32 @@ def _skip_addresses(text: str, at: int) -> int:
         if char.isdigit() or char in "$,+~ \t":
             at += 1
         elif char == "/":
-            at = _skip(text, _skip_regex(text, at + 1, "/"), "IM")
+            at = _skip(text, _skip_to(text, at + 1, "/", is_regex=True), "IM")
         elif char == "\\" and at + 1 < len(text):
-            at = _skip(text, _skip_regex(text, at + 2, text[at + 1]), "IM")
+            at = _skip(text, _skip_to(text, at + 2, text[at + 1], is_regex=True), "IM")
         else:
             break
     return at
 
 
-def _skip_regex(text: str, start: int, mark: str) -> int:
-    """Return the offset behind the mark that ends a regex; a mark inside brackets does not, unless no other follows."""
+def _skip_to(text: str, start: int, mark: str, *, is_regex: bool) -> int:
+    """Return the offset behind the next unescaped mark. In a regex a mark inside brackets counts only if no other follows."""
     at = start
     bracket = False
     while at < len(text):
         char = text[at]
         if char == "\\":
             at += 2
-            continue
-        if char == "[" and not bracket:
+        elif char == "[" and is_regex and not bracket:
             bracket = True
             at += 2 if text[at + 1 : at + 2] == "]" else 3 if text[at + 1 : at + 3] == "^]" else 1
-            continue
-        if char == "]":
-            bracket = False
-        if char == mark and not bracket:
-            return at + 1
-        at += 1
-    return _skip_plain(text, start, mark)
-
-
-def _skip_plain(text: str, at: int, mark: str) -> int:
-    """Return the offset behind the next unescaped mark."""
-    while at < len(text):
-        if text[at] == "\\":
-            at += 2
-        elif text[at] == mark:
-            return at + 1
         else:
             at += 1
+            bracket = bracket and char != "]"
+            if char == mark and not bracket:
+                return at
+    if is_regex:
+        return _skip_to(text, start, mark, is_regex=False)
     raise SedSyntaxError(mark)
 
 
@@ -181,8 +160,8 @@ def _skip_substitution(text: str, at: int, command: str, found: list[tuple[str, 
     mark = text[at : at + 1]
     if not mark or mark in "\n\\":
         raise SedSyntaxError(command)
-    middle = _skip_regex(text, at + 1, mark) if command == "s" else _skip_plain(text, at + 1, mark)
-    at = _skip_plain(text, middle, mark)
+    middle = _skip_to(text, at + 1, mark, is_regex=command == "s")
+    at = _skip_to(text, middle, mark, is_regex=False)
     if command == "y":
         return at
     while at < len(text) and text[at] not in "\n;}# \t":

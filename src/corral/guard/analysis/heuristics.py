@@ -166,10 +166,8 @@ def _unknown_program_may_run(row: Row, words: list[Word], at: int | None) -> boo
     text, before, behind = words[at].text, words[at - 1].text, [word.text for word in words[at + 1 :]]
     if text[0] == "/" or before == "--":
         return True
-    is_start = row.get("group") in _SESSION_GROUPS and not any(
-        slot.kind == "argv" for slot in slots_of(row["operands"])
-    )
-    if not behind or is_start:
+    runs_operands = any(slot.kind == "argv" for slot in slots_of(row["operands"]))
+    if not behind or (row.get("group") in _SESSION_GROUPS and not runs_operands):
         return False  # `tool completion bash`, `tool baseline init`, `tool --provider codex`
     if before[:1] == "-" and before[:2] != "--":
         return True  # `tool -v rm x`: a letter is usually a flag
@@ -184,14 +182,11 @@ def _unknown_program_may_run(row: Row, words: list[Word], at: int | None) -> boo
 
 def _fits(row: Row, behind: list[str]) -> bool:
     """Return whether words look like arguments of a command: an option or subcommand of it, a path, an address, a command."""
-    if not behind:
-        return False
-    first = behind[0]
+    first = behind[0] if behind else ""
     if first[:1] == "-":
         return _lists_option(row, first)
-    return (
-        HOLE in first or first in row.get("sub", {}) or any(c in first for c in "/.:~") or _dangerous(first) is not None
-    )
+    is_plain = HOLE not in first and first not in row.get("sub", {}) and not any(c in first for c in "/.:~")
+    return bool(behind) and (not is_plain or _dangerous(first) is not None)
 
 
 def _lists_option(row: Row, text: str) -> bool:

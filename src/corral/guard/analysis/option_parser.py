@@ -34,7 +34,7 @@ class OptionParser:
     """Parses the words of one command by one row, and records the effects."""
 
     __slots__ = (
-        "command", "deferred", "frame", "guesses", "operand_effects", "operands", "paths", "placeholders", "rest", "row",
+        "command", "deferred", "emit", "frame", "guesses", "operand_effects", "operands", "paths", "placeholders", "rest", "row",
         "saved_cwds", "seen", "target", "walker",
     )  # fmt: skip
 
@@ -42,6 +42,7 @@ class OptionParser:
         self.walker: Walker = walker
         self.frame = frame
         self.command = command
+        self.emit = command.emit
         self.row = row
         self.seen: set[str] = set()
         self.target: Word | None = None  # the directory that an option names for all operands
@@ -57,10 +58,6 @@ class OptionParser:
     def for_row(self, row: Row) -> OptionParser:
         """Return a parser of the same command by another row."""
         return OptionParser(self.walker, self.frame, self.command, row)
-
-    def emit(self, key: str, word: Word, detail: str = "") -> None:
-        """Record an effect."""
-        self.command.effects.append((key, word, detail))
 
     def parse(self, words: list[Word]) -> None:
         """Parse all words behind the name."""
@@ -322,9 +319,8 @@ class OptionParser:
                         judge_nested_command(self, words[index:])
                 return
             elif slot.many == "*":
-                stop = max(
-                    index, len(words) - (len(slots) - position - 1)
-                )  # `cp SOURCE* TARGET`: later slots take the last words
+                later = len(slots) - position - 1  # `cp SOURCE* TARGET`: later slots take the last words
+                stop = max(index, len(words) - later)
                 for word in words[index:stop]:
                     fill(self, slot, word)
                 index = stop

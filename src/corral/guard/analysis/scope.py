@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from corral.guard.shell.expansion import Value
     from corral.guard.shell.parser import Node, Script
 
+    Functions = dict[str, tuple[tuple[Script, Node], ...]]  # the bodies that a name may have
+
 
 UNSET = object()
 MAX_CWDS = 4  # working directories that are followed side by side
@@ -39,7 +41,7 @@ class Scope:
 
     def __init__(self, cwds: tuple[str, ...] | None) -> None:
         self.variables: dict[str, Value] = {}
-        self.functions: dict[str, tuple[tuple[Script, Node], ...]] = {}
+        self.functions: Functions = {}
         self.cwds = cwds
         self.args: list[str] | None = None
         self.locals: dict[str, Any] | None = None  # the value that each local variable hides, UNSET if it hides none
@@ -144,12 +146,8 @@ class Frame(Expander):
 
     def merge(self, branches: list[Scope]) -> None:
         """Continue with the state after any one of the branches."""
-        self.spend_merge(branches)
-        self.scope.merge(branches)
-
-    def spend_merge(self, branches: list[Scope]) -> None:
-        """Count the work of merging these branches."""
         self.walker.spend(len(branches) * max(len(b.variables) for b in branches) // 3)
+        self.scope.merge(branches)
 
     def allow_failed_cd(self) -> None:
         """Continue after a `cd` whose exit status the script ignores: the directory may not have changed."""

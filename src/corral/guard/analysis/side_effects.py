@@ -21,25 +21,23 @@ _MODES = frozenset({
 })  # fmt: skip
 
 
-def note_side_effects(
-    walker: Walker, frame: Frame, command: Command, words: list[Word], before: tuple[str, ...] | None
-) -> None:
+def note_side_effects(frame: Frame, command: Command, before: tuple[str, ...] | None) -> None:
     """Apply the changes of one command; `before` are the working directories it ran in."""
-    name = command.real
+    walker, name = frame.walker, command.real
     for variable in _IMPLICIT_VARIABLES.get(name, ()):
         frame.scope.variables[variable] = None
     if name in ("return", "break", "continue"):
         walker.leave(name, frame.scope)
     elif name in ("cd", "pushd", "popd", "chdir"):
-        _change_directory(walker, frame, command, words, before)
+        _change_directory(frame, command, before)
     elif name in ("set", "shopt"):
-        _report_modes(command, words)
+        _report_modes(command)
     elif name == "mkdir":
-        _note_new_directories(walker, frame, words)
+        _note_new_directories(frame, command)
     elif name in ("mv", "gmv"):
-        _note_moves(walker, frame, words)
+        _note_moves(frame, command)
     elif name in ("ln", "gln"):
-        _note_new_links(walker, command, words)
+        _note_new_links(walker, command)
     if any(effect == "deletes" for effect, _, _ in command.effects):
         walker.has_deleted = True
 
@@ -58,12 +56,10 @@ def _split(words: list[Word]) -> tuple[list[Word], str]:
     return operands, letters
 
 
-def _change_directory(
-    walker: Walker, frame: Frame, command: Command, words: list[Word], before: tuple[str, ...] | None
-) -> None:
-    scope = frame.scope
+def _change_directory(frame: Frame, command: Command, before: tuple[str, ...] | None) -> None:
+    scope, machine = frame.scope, frame.walker.machine
     scope.variables.pop("PWD", None)
-    operands, letters = _split(words)
+    operands, letters = _split(command.words)
     if command.real != "cd" and "n" in letters:
         scope.cwds = before
         return
@@ -73,19 +69,16 @@ def _change_directory(
     if "CDPATH" in scope.variables and not text.startswith(("/", "./", "../")):
         scope.cwds = None
         return
-    machine = walker.machine
-    exists = not walker.has_deleted and all(
-        path in scope.created_dirs or machine.is_directory(path)
-        for path in (machine.absolute(text, cwd) for cwd in before)
-    )
+    paths = [machine.absolute(text, cwd) for cwd in before]
+    exists = not frame.walker.has_deleted and all(p in scope.created_dirs or machine.is_directory(p) for p in paths)
     if not exists or len(operands) > 1 or letters.strip("PLe@n-"):
         scope.cwds_if_cd_failed = before
 
 
-def _report_modes(command: Command, words: list[Word]) -> None:
+def _report_modes(command: Command) -> None:
     """Report options of `set` and `shopt` that change how bash reads the rest of the script."""
     follows_o = False
-    for word in words[1:]:
+    for word in command.words[1:]:
         text = word.text
         if text in ("--", "-") and command.real == "set":
             return
@@ -95,11 +88,11 @@ def _report_modes(command: Command, words: list[Word]) -> None:
         follows_o = text[:1] in ("-", "+") and text[-1:] == "o"
 
 
-def _note_new_directories(walker: Walker, frame: Frame, words: list[Word]) -> None:
-    scope, machine = frame.scope, walker.machine
+def _note_new_directories(frame: Frame, command: Command) -> None:
+    scope, machine = frame.scope, frame.walker.machine
     if scope.cwds is None or len(scope.cwds) != 1:
         return
-    operands, letters = _split(words)
+    operands, letters = _split(command.words)
     for word in operands:
         if not word.proven:
             continue
@@ -112,10 +105,10 @@ def _note_new_directories(walker: Walker, frame: Frame, words: list[Word]) -> No
             scope.created_dirs |= frozenset(missing)
 
 
-def _note_moves(walker: Walker, frame: Frame, words: list[Word]) -> None:
+def _note_moves(frame: Frame, command: Command) -> None:
+    scope, walker = frame.scope, frame.walker
     walker.has_deleted = True
-    scope = frame.scope
-    for word in _split(words)[0]:
+    for word in _split(command.words)[0]:
         for cwd in scope.cwds or ():
             path = walker.machine.absolute(word.text, cwd)
             if cwd == path or cwd.startswith(path + "/"):
@@ -123,8 +116,8 @@ def _note_moves(walker: Walker, frame: Frame, words: list[Word]) -> None:
                 return
 
 
-def _note_new_links(walker: Walker, command: Command, words: list[Word]) -> None:
-    operands, letters = _split(words)
+def _note_new_links(walker: Walker, command: Command) -> None:
+    operands, letters = _split(command.words)
     if "s" not in letters or not operands:
         return
     *sources, target = operands if len(operands) > 1 else [operands[0], operands[0].part(".")]
@@ -141,9 +134,8 @@ def distrust_new_links(walker: Walker) -> None:
         if command.real in ("ln", "gln"):
             continue
         for verb, word, _ in list(command.effects):
-            if verb in ("reads", "writes", "deletes", "runs") and any(
-                _passes_new_link(walker, word.text, cwd) for cwd in command.cwds or ()
-            ):
+            is_path = verb in ("reads", "writes", "deletes", "runs")
+            if is_path and any(_passes_new_link(walker, word.text, cwd) for cwd in command.cwds or ()):
                 command.emit("reads", word.part(f"{HOLE}/{word.text}"))
 
 

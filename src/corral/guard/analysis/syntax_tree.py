@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corral.guard.analysis.scope import Frame
+    from corral.guard.analysis.scope import Frame, Functions
     from corral.guard.shell.parser import Node, Script
 
 
@@ -73,9 +73,8 @@ def tainted_below(node: Node, script: Script) -> bool:
             text = script.text_of(current)
             if kind == "ansi_c_string":
                 text = decode_ansi_c(text[2:-1])
-            elif (
-                kind != "raw_string"
-            ):  # without a backslash or a quote bash runs the command at once, and it is judged there
+            elif kind != "raw_string":
+                # Without a backslash or a quote bash runs the command at once, and it is judged there.
                 text = _QUOTES.sub(r"\1", text) if "\\" in text or "'" in text else ""
             if "[" in text and TAINT.search(text):
                 return True
@@ -93,9 +92,7 @@ def first_error(root: Node) -> Node:
     return root
 
 
-def changed_below(
-    node: Node, script: Script, functions: dict[str, tuple[tuple[Script, Node], ...]]
-) -> tuple[set[str], bool, bool]:
+def changed_below(node: Node, script: Script, functions: Functions) -> tuple[set[str], bool, bool]:
     """Return the variables that a loop may change, whether it may change directory, and whether it may change any variable."""
     names: set[str] = set()
     moves = everything = False

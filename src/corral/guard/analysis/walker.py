@@ -55,10 +55,8 @@ class Walker:
         self.copies: dict[str, str] = {}  # paths that the call copies or links, and the name of the original
         self.links: set[str] = set()  # made by this call, so the guard cannot resolve them
         self.has_deleted = False  # a file was deleted or renamed, so an existing file may be gone
-        self.function_exits: list[
-            list[Scope]
-        ] = []  # for each function that is being walked, the state at each `return`
-        self.loop_exits: list[list[Scope]] = []  # for each loop, the state at each `break` and `continue`
+        self.function_exits: list[list[Scope]] = []  # the states at each `return`, for each function on the stack
+        self.loop_exits: list[list[Scope]] = []  # the states at each `break` and `continue`, for each loop
         self.work = 0
 
     def spend(self, work: int) -> None:
@@ -144,9 +142,7 @@ class Walker:
             self.tainted = True
         self.block(root, frame)
         for owner, body in [pair for bodies in frame.scope.functions.values() for pair in bodies if pair[0] is script]:
-            if (
-                body.id not in self.walked
-            ):  # a trap or an exporting child may call a function that the script never calls
+            if body.id not in self.walked:  # a trap or a child process may call it
                 self._body(Frame(self, owner, frame.scope.copy(), frame.depth + 1), body)
         if len(script.used_heredocs) < len(script.heredocs):
             self.report("unparsed", whole, ": text that only looks like a here-document")
@@ -320,25 +316,24 @@ class Walker:
         scope = frame.scope
         ends: list[Scope] = [scope.copy()] if name in scope.maybe_undefined else []
         bodies = scope.functions[name]
-        for body in bodies:
+        for owner, body in bodies:
             frame.check_depth()
             inner = scope if len(bodies) == 1 else scope.copy()
-            self._call(body, words, frame, inner)
+            self._call(Frame(self, owner, inner, frame.depth + 1, frame.stdin), body, words)
             ends.append(inner.copy())
         if len(ends) > 1:
             frame.merge(ends)
 
-    def _call(self, function: tuple[Script, Node], words: list[Word], frame: Frame, scope: Scope) -> None:
-        owner, body = function
+    def _call(self, frame: Frame, body: Node, words: list[Word]) -> None:
+        scope = frame.scope
         saved_args, saved_locals = scope.args, scope.locals
         scope.args = None if any(w.multi or w.glob for w in words[1:]) else [w.text for w in words[1:]]
         scope.locals = {}
         self.function_exits.append([])
-        self._body(Frame(self, owner, scope, frame.depth + 1, frame.stdin), body)
+        self._body(frame, body)
         exits = self.function_exits.pop()
         if exits:
-            frame.spend_merge([scope, *exits])
-            scope.merge([scope.copy(), *exits])
+            frame.merge([scope.copy(), *exits])
         for local, old in (scope.locals or {}).items():
             if old is UNSET:
                 scope.variables.pop(local, None)
@@ -390,7 +385,7 @@ class Walker:
             gap = script.source[last : child.start_byte]
             if assignments and not words and kind != "variable_assignment" and b"\n" in gap.replace(b"\\\n", b""):
                 # `a=1 b=2` alone on a line: the grammar wrongly attaches the assignments to the command on the next line.
-                judge_simple_command(self, frame, [], assignments, (), frame.word_at(node))
+                judge_simple_command(frame, [], assignments, (), frame.word_at(node))
                 assignments = []
             if kind == "$" and begins_translated_string(child):
                 continue
@@ -419,7 +414,7 @@ class Walker:
         words += dashes
         words += extra
         self._check_count()
-        judge_simple_command(self, frame, words, assignments, targets, frame.word_at(node))
+        judge_simple_command(frame, words, assignments, targets, frame.word_at(node))
         self._note_written_targets(targets, frame)
         frame.stdin = stdin
 

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     Fragment = tuple[str, int]
     Value = str | list[str] | None
 
-NUMBER_HOLE = (
-    "\1"  # a hole for a number or plain word, which changes no path. A call that contains this byte is refused.
-)
+# A hole for a number or plain word, which changes no path. The guard refuses a call that contains this byte.
+NUMBER_HOLE = "\1"
 PROCESS_SUBSTITUTION = f"/dev/fd/{NUMBER_HOLE}"  # the name that bash passes for <(…)
 # Variables that have a number or plain word as value unless the script assigns another; it changes no path and names no command.
 PLAIN_VARIABLES = frozenset({

@@ -11,6 +11,12 @@ from __future__ import annotations
 from corral._lib.lazy_regex import pattern
 from corral._lib.records import Record, frozen
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Pending = tuple[
+        int, bytes, bool, bool
+    ]  # offset of the operator, delimiter, whether it is quoted, whether tabs are stripped
+
 MAX_PENDING = 16  # here-documents on one line, against time that grows with their square
 _STOPS = pattern(rb"[\\'\"`$(){}#<\n]")
 _DELIMITER = pattern(rb"""(?s)(?:'[^']*'|"[^"]*"|\\.?|[^ \t\n;&|<>()'"\\$`])*""")
@@ -37,7 +43,7 @@ def extract(source: bytes) -> tuple[bytes, dict[int, Heredoc]]:
     """Return the text without its here-documents, and the here-documents by the offset of their operator."""
     out = bytearray(source)
     found: dict[int, Heredoc] = {}
-    pending: list[tuple[int, bytes, bool, bool]] = []
+    pending: list[Pending] = []
     stack = ["cmd"]
     at = 0
     while True:
@@ -118,7 +124,7 @@ def _quote_end(source: bytes, at: int, *, ansi: bool) -> int:
         at = end + 1
 
 
-def _take_operator(source: bytes, out: bytearray, at: int, pending: list[tuple[int, bytes, bool, bool]]) -> int:
+def _take_operator(source: bytes, out: bytearray, at: int, pending: list[Pending]) -> int:
     """Read `<<WORD` at `at`, replace it with a plain redirect in `out`, and return the offset behind it."""
     start = at
     at += 2
@@ -143,13 +149,7 @@ def _take_operator(source: bytes, out: bytearray, at: int, pending: list[tuple[i
 
 
 def _take_bodies(
-    source: bytes,
-    out: bytearray,
-    at: int,
-    pending: list[tuple[int, bytes, bool, bool]],
-    found: dict[int, Heredoc],
-    *,
-    to_the_end: bool,
+    source: bytes, out: bytearray, at: int, pending: list[Pending], found: dict[int, Heredoc], *, to_the_end: bool
 ) -> int:
     """Read the bodies of the pending here-documents, blank them in `out`, and return the offset behind them."""
     for start, delimiter, quoted, tabs in pending:

@@ -33,10 +33,11 @@ _REWRITES = (
     (pattern(rb"(\$\{\w+(?:\[[@*]\])?:)\$(\w)"), rb"\1 \2"),  # ${x:$i:1}
     (pattern(rb"(\$\{\w+(?:\[[@*]\])?:[ \w]*:)\$(\w)"), rb"\1 \2"),
     (pattern(rb"([\w.*+\])])\$(?=\))"), rb"\1%"),  # $(grep foo$)
+    # x=$(cmd) 2>/dev/null
     (
         pattern(rb"(?m)(^[ \t]*\w+=(?:\$\([^()\n]*\)|[\w./-]*)) 2>/dev/null(?=[ \t]*(?:$|\|\||&&|;))"),
         rb"\1            ",
-    ),  # x=$(cmd) 2>/dev/null
+    ),
 )
 # An extended glob such as !(a|b) may match any name, so a star replaces it. Only in text without quotes, where the pattern cannot
 # match quoted text by mistake.
@@ -132,12 +133,8 @@ class Script:
             if root is not None and not root.has_error:
                 self.source, self.root = source, root
                 return
-        if (
-            source.isascii()
-            and self.is_single_byte
-            and b"(" in source
-            and not any(quote in source for quote in _QUOTES)
-        ):
+        has_quotes = any(quote in source for quote in _QUOTES)
+        if source.isascii() and self.is_single_byte and b"(" in source and not has_quotes:
             starred = _EXTENDED_GLOB.sub(lambda found: b"*" * len(found[0]), source)
             root = _parse(starred)
             if starred != source and root is not None and not root.has_error:
