@@ -54,11 +54,6 @@ def is_address(text: str) -> bool:
     return "@" in text and _MAILBOX.search(text) is not None
 
 
-def file_path(text: str) -> str:
-    """Return the path of a `file:` address."""
-    return text[5:].removeprefix("//").removeprefix("localhost").partition("?")[0]
-
-
 def network_effect(text: str) -> str:
     """Return the effect of a connection to an address, or to any of a list of servers."""
     if "," in _PATH_BEGINS.split(text.partition("://")[2] or text, maxsplit=1)[0]:

@@ -65,11 +65,6 @@ def judge_script_arguments(parser: OptionParser, script: Word) -> None:
         parser.walker.judge_possible_command(parser.frame.enter(), [script, *parser.rest])
 
 
-def is_project_path(text: str) -> bool:
-    """Return whether a package to install is the project itself, which fetches only declared dependencies."""
-    return text == "." or text.startswith(("./", ".["))
-
-
 def judge_launched_name(parser: OptionParser, name: Word) -> None:
     """Judge the command name that a launcher gets: it may be several words, or a package that the launcher fetches."""
     text = name.text

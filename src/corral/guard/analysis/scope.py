@@ -53,11 +53,12 @@ class Scope:
     def copy(self) -> Scope:
         """Return an independent copy."""
         new = Scope(self.cwds)
-        new.variables = self.variables.copy()
-        new.functions = self.functions.copy() if self.functions else {}
-        new.args = self.args
-        new.locals = None if self.locals is None else self.locals.copy()
-        new.attributes = self.attributes.copy() if self.attributes else {}
+        new.variables, new.functions, new.attributes = (
+            self.variables.copy(),
+            self.functions.copy(),
+            self.attributes.copy(),
+        )
+        new.args, new.locals = self.args, None if self.locals is None else self.locals.copy()
         new.maybe_undefined, new.created_dirs = self.maybe_undefined, self.created_dirs
         new.cwds_if_cd_failed = self.cwds_if_cd_failed
         return new

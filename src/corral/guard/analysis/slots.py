@@ -80,8 +80,9 @@ def _path(parser: OptionParser, effect: str, word: Word, label: str) -> None:
         parser.emit("code-option", word, label)  # programs that print run these as commands
     if effect not in ("reads", "writes", "deletes"):
         if effect in EFFECT_OF_VERB:
-            is_own = effect == "installs" and heuristics.is_project_path(word.text)
-            parser.emit("fetch" if is_own else EFFECT_OF_VERB[effect], word, label)
+            # Installing the project itself fetches only its declared dependencies.
+            is_project = effect == "installs" and (word.text == "." or word.text.startswith(("./", ".[")))
+            parser.emit("fetch" if is_project else EFFECT_OF_VERB[effect], word, label)
         effect = "reads"
     parser.emit(effect, word, label)
     if effect == "writes":
@@ -91,7 +92,7 @@ def _path(parser: OptionParser, effect: str, word: Word, label: str) -> None:
 def _local_path(parser: OptionParser, word: Word) -> Word:
     """Return the path of a `file:` address. Record any other address, which the program may fetch."""
     if word.text.startswith("file:"):
-        return word.part(addresses.file_path(word.text))
+        return word.part(word.text[5:].removeprefix("//").removeprefix("localhost").partition("?")[0])
     if addresses.is_address(word.text):
         parser.emit("network-maybe", word)
     return word

@@ -6,7 +6,7 @@ from corral._lib.lazy_regex import pattern
 from corral.guard.analysis.addresses import network_effect
 from corral.guard.analysis.command import assign_from_word, assign_variable
 from corral.guard.analysis.scope import TAINT
-from corral.guard.analysis.syntax_tree import background_below, changed_below, children
+from corral.guard.analysis.syntax_tree import changed_below, children, subtree
 from corral.guard.shell.braces import HOLE
 from corral.guard.shell.expansion import NUMBER_HOLE, Word
 
@@ -249,7 +249,7 @@ def _report_fork_bomb(walker: Walker, node: Node, frame: Frame) -> None:
     header, _, _ = frame.script.text_of(node).partition("do")
     words = header.replace(";", " ").split()
     endless = tuple(words) in _ENDLESS or (words[:1] == ["for"] and "".join(words[1:]) == "(())")
-    if endless and background_below(node):
+    if endless and any(current.type == "&" for current in subtree(node)):
         walker.report("flood", Word(header.strip(), *frame.script.span(node.start_byte, node.end_byte)))
 
 

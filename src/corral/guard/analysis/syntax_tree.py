@@ -44,7 +44,7 @@ def children(node: Node, frame: Frame, *, joins: bool = False, dashes: list[Word
     return nodes
 
 
-def _subtree(node: Node) -> Iterator[Node]:
+def subtree(node: Node) -> Iterator[Node]:
     """Yield a node and all nodes below it, in no particular order."""
     stack = [node]
     while stack:
@@ -67,7 +67,7 @@ def prints_plainly(node: Node, script: Script) -> bool:
 
 def tainted_below(node: Node, script: Script) -> bool:
     """Return whether a literal below a node contains a subscript with a command in it, which arithmetic would run."""
-    for current in _subtree(node):
+    for current in subtree(node):
         kind = current.type
         if kind in ("raw_string", "ansi_c_string", "word", "string", "concatenation"):
             text = script.text_of(current)
@@ -123,7 +123,7 @@ def changed_below(node: Node, script: Script, functions: Functions) -> tuple[set
                 and current.children[0].type in ("((", "$((")
             )
         ):
-            found = (n for n in _subtree(current) if n.type in ("variable_name", "word") and n.text is not None)
+            found = (n for n in subtree(current) if n.type in ("variable_name", "word") and n.text is not None)
             names |= {n.text.decode("utf-8", "replace") for n in found}
         stack += [(child, script) for child in current.children]
     return names, moves, everything
@@ -137,8 +137,3 @@ def leaves_the_shell(node: Node, script: Script) -> bool:
             return False
         node = inner[-1]
     return node.type == "command" and script.text_of(node).split()[:1] in (["exit"], ["return"])
-
-
-def background_below(node: Node) -> bool:
-    """Return whether a command below a node runs in the background."""
-    return any(current.type == "&" for current in _subtree(node))
