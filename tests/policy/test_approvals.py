@@ -145,7 +145,7 @@ def test_a_guard_that_says_something_else_asks_again(config: SandboxConfig, envi
 def test_only_what_is_asked_about_can_be_approved(
     call: Call, config: SandboxConfig, environ: dict[str, str], place: Path
 ) -> None:
-    with pytest.raises(PolicyError, match="only a call that is asked about"):
+    with pytest.raises(PolicyError, match="approved for the project"):
         approve(call, config, environ)
     assert not place.exists()
 
@@ -269,7 +269,7 @@ def test_many_writers_lose_nothing_and_leave_nothing_half(
         for i in range(20):
             call = Call(("git", "reset", "--hard", f"HEAD~{sys.argv[2]}{i}"))
             approvals.approve(call, vet(call, config), config, os.environ)
-            assert approvals.find(call, vet(call, config), config, os.environ)
+            assert approvals.find_approval(call, vet(call, config), config, os.environ)
     """
     writers = [
         subprocess.Popen([sys.executable, "-c", code, config.project_root, str(n)], env=os.environ | environ)

@@ -87,7 +87,7 @@ def test_what_is_damaged_gets_nothing(data: bytes, environ: dict[str, str], proj
 def test_of_many_who_come_one_gets_it(environ: dict[str, str], project: Path) -> None:
     root = str(project)
     name = save_pending_call("ls", root, root, environ, asked=RULES)
-    code = f"from corral.policy.pending_calls import take; print(take({name!r}, {root!r}, {root!r}, {environ!r}) is not None)"
+    code = f"from corral.policy.pending_calls import take_pending_call as take; print(take({name!r}, {root!r}, {root!r}, {environ!r}) is not None)"
     takers = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(6)]
     said = [taker.communicate()[0] for taker in takers]
     assert sorted(said) == ["False\n"] * 5 + ["True\n"]

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from corral._lib.network_grants import Grants
+from corral._lib.sha256 import sha256_hex
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.guard.rules.loader import effects, group_names, profile_named, profile_names
@@ -22,7 +23,7 @@ from corral.policy.loader import MAX_FILE_BYTES, Policy, load
 from corral.policy.merge import PolicyMerge, default
 from corral.policy.policy_cache import MAX_ENTRIES
 from corral.policy.settings import DECISIONS, NOT_IN_FILES, SETTINGS, is_tighter
-from corral.policy.trust import distrust, sha256_hex, trust
+from corral.policy.trust import distrust, trust
 
 RULE = '[[rule]]\ncommand = "git push"\ndecision = "{decision}"\n{decision} = ["git push"]\n'
 

@@ -14,10 +14,11 @@ from machines import environment, import_path
 from screen import Screen
 
 from corral import Sandbox
+from corral._lib.sha256 import sha256_hex
 from corral.apps.cli.terminal_prompt import AGENT_VARIABLES
 from corral.model.errors import PolicyError
 from corral.policy.loader import load
-from corral.policy.trust import distrust, is_trusted, sha256_hex, trust, trusted_files
+from corral.policy.trust import distrust, is_trusted, trust, trusted_files
 
 CORRAL = (sys.executable, "-m", "corral")
 LOOSE = 'timeout_seconds = 600\n\n[containment]\nnetwork = "on"\n'

@@ -1,4 +1,4 @@
-"""A lock that is one process's: in a fork of it, who held it is not there."""
+"""Tells whether an object belongs to this process or was copied by fork(), and a lock that survives fork()."""
 
 from __future__ import annotations
 
@@ -6,17 +6,42 @@ import os
 from _thread import allocate_lock
 
 
-class ForkSafeLock:
-    """Held by one thread of this process at a time."""
+class ProcessOwner:
+    """Records the process that an object belongs to. In a child made by fork() the copy does not belong to the child."""
 
-    __slots__ = ("_lock", "_made_in")
+    __slots__ = ("_pid",)
+
+    def __init__(self, *, is_claimed: bool = True) -> None:
+        self._pid = os.getpid() if is_claimed else 0
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the object belongs to this process."""
+        return self._pid == os.getpid()
+
+    def claim(self) -> bool:
+        """Make this process the owner. Return whether it was not the owner before."""
+        before, self._pid = self._pid, os.getpid()
+        return before != self._pid
+
+    def release(self) -> None:
+        """Let the object belong to no process."""
+        self._pid = 0
+
+
+class ForkSafeLock:
+    """A lock for the threads of one process. After fork() the child has a fresh, unlocked one."""
+
+    __slots__ = ("_lock", "_owner")
 
     def __init__(self) -> None:
-        self._made_in, self._lock = os.getpid(), allocate_lock()
+        self._owner, self._lock = ProcessOwner(), allocate_lock()
 
     def __enter__(self) -> None:
-        if self._made_in != os.getpid():
-            self._made_in, self._lock = os.getpid(), allocate_lock()
+        if not self._owner.is_current:
+            # The thread that held the lock does not exist in this process.
+            self._lock = allocate_lock()
+            self._owner.claim()
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:

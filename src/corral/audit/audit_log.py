@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 
 from corral._lib.json_text import dumps
+from corral._lib.sha256 import sha256_hex
 from corral.audit.ledger import Ledger
 from corral.audit.secret_patterns import may_hold_secret, secrets_of
 from corral.model.errors import AuditError, PolicyError
 from corral.policy import user_dirs
-from corral.policy.trust import sha256_hex
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from _thread import allocate_lock
 from errno import ENOSPC
 from time import monotonic, sleep, time
 
+from corral._lib.sha256 import sha256_hex
 from corral._lib.timestamps import format_utc
 from corral.model.errors import AuditError
-from corral.policy.trust import sha256_hex
 
 SCHEMA = "corral.audit/1"
 LOG, HEAD = "log.jsonl", "head"

@@ -76,9 +76,10 @@ def project_policy_path(root: str) -> str:
 
 
 def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, bytes]], profile: str | None) -> Policy:
+    from corral._lib.sha256 import sha256_hex  # noqa: PLC0415  where there is a file
     from corral.policy.merge import PolicyMerge  # noqa: PLC0415
     from corral.policy.policy_cache import load_compiled  # noqa: PLC0415  where there is a file
-    from corral.policy.trust import is_trusted, sha256_hex  # noqa: PLC0415
+    from corral.policy.trust import is_trusted  # noqa: PLC0415
 
     merge = PolicyMerge(environ.get("HOME", ""))
     sources = []

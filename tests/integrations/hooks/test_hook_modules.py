@@ -50,6 +50,7 @@ OURS = {
     "_lib.lazy_regex",
     "_lib.quoting",
     "_lib.records",
+    "_lib.sha256",
     "_lib.timestamps",
     "audit",
     "audit.audit_log",
@@ -98,7 +99,6 @@ OURS = {
     "policy",
     "policy.config",
     "policy.loader",
-    "policy.trust",
     "policy.user_dirs",
 }
 WITH_A_POLICY = {
@@ -106,6 +106,8 @@ WITH_A_POLICY = {
     "policy.merge",
     "policy.policy_cache",
     "policy.settings",
+    "policy.store",
+    "policy.trust",
 }
 
 

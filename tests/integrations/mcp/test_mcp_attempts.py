@@ -17,7 +17,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from mcp_client_ways import Home, connected, served, told
 
-from corral.policy.trust import sha256_hex
+from corral._lib.sha256 import sha256_hex
 
 MARK = "only-the-owner-reads-this"
 LOOSE = '[containment]\nnetwork = "on"\n'

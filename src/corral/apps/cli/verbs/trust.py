@@ -6,6 +6,7 @@ import os
 import stat
 import sys
 
+from corral._lib.sha256 import sha256_hex
 from corral._lib.terminal import printable, terminal_of
 from corral.apps.cli.terminal_prompt import TerminalPrompt, why_nobody
 from corral.audit.audit_log import Log
@@ -14,7 +15,7 @@ from corral.model.render_result import json_text
 from corral.policy.config import checked_root
 from corral.policy.loader import load, project_policy_path, read_policy_file
 from corral.policy.render_policy import setting_text
-from corral.policy.trust import is_trusted, sha256_hex, trust, trusted_files
+from corral.policy.trust import is_trusted, trust, trusted_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
