@@ -155,7 +155,9 @@ def policy_page() -> str:
         "|---|---|---|---|---|",
     ]
     for key, row in SETTINGS.items():
-        lines.append(f"| `{key}` | {_cell(row.what)} | {_cell(_takes(key))} | `{_default(key)}` | {_tighter(key)} |")
+        lines.append(
+            f"| `{key}` | {_cell(row.description)} | {_cell(_takes(key))} | `{_default(key)}` | {_tighter(key)} |"
+        )
     lines += [
         "\n`[effects]` and `[groups]` take the names in [Rules](../rules.md), each with `allow`, `ask` or `deny`.\n",
         "## `[[rule]]`\n",

@@ -1,4 +1,4 @@
-"""An agent's own settings, which it may write: what in them would run later outside the sandbox cannot be changed from inside."""
+"""An agent in the sandbox can write its settings, but not the files in them that run later outside."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ RUNS_LATER = {
 
 
 @pytest.mark.parametrize(("agent", "path"), RUNS_LATER.items(), ids=RUNS_LATER)
-def test_what_an_agent_would_run_outside_stays_as_it_is(
+def test_settings_that_run_programs_are_read_only(
     agent: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, project = tmp_path / "home", tmp_path / "project"
@@ -40,7 +40,7 @@ def test_what_an_agent_would_run_outside_stays_as_it_is(
     assert (home / path).read_text() == "as it was\n"
 
 
-def test_what_a_link_in_the_settings_leads_to_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_target_of_a_link_in_the_settings_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, project = tmp_path / "home" / ".claude", tmp_path / "project"
     project.mkdir()
     (settings / "shared").mkdir(parents=True)
@@ -73,7 +73,7 @@ def settings_of(agent: str, home: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("agent", agent_names())
-def test_what_an_agent_would_run_outside_and_was_not_there_is_moved_away(
+def test_new_settings_that_run_programs_are_quarantined(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
@@ -88,16 +88,14 @@ def test_what_an_agent_would_run_outside_and_was_not_there_is_moved_away(
             result = box.run(["sh", "plant"])
         assert (settings / "plain" / "x" / "x").exists(), result
         assert [path for path in planted if path.exists()] == []
-        told = {v.target: v.detail for v in result.violations if v.kind == "planted"}
-        more = told.pop(str(home.parent / "project"), "0 more")  # who plants many is told of twenty
-        assert len(told) + int(more.split()[0]) == len(planted)
-        assert set(told) <= set(map(str, planted))
-        assert all("corral-quarantine" in detail for detail in told.values())
+        reported = {v.target: v.detail for v in result.violations if v.kind == "planted"}
+        more = reported.pop(str(home.parent / "project"), "0 more")  # at most twenty paths are listed
+        assert len(reported) + int(more.split()[0]) == len(planted)
+        assert set(reported) <= set(map(str, planted))
+        assert all("corral-quarantine" in detail for detail in reported.values())
 
 
-def test_an_empty_directory_that_an_agent_makes_for_its_owner_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_directory_is_not_quarantined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     (settings,) = settings_of("copilot", home)
@@ -109,7 +107,7 @@ def test_an_empty_directory_that_an_agent_makes_for_its_owner_stays(
 
 
 @pytest.mark.parametrize("agent", [name for name in agent_names() if load_agent(name).session])
-def test_what_another_of_the_agent_runs_from_is_each_runs_own(
+def test_session_directories_are_private_to_each_run(
     agent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
@@ -128,9 +126,7 @@ def test_what_another_of_the_agent_runs_from_is_each_runs_own(
     assert not first.with_name(f"{first.name}-x").exists()
 
 
-def test_a_link_in_place_of_what_is_each_runs_own_stays_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_link_in_place_of_a_session_directory_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     monkeypatch.setenv("HOME", str(home))
     (settings,) = settings_of("claude", home)

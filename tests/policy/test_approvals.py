@@ -1,7 +1,8 @@
-"""Approvals: exact, expiring, bounded, the owner's alone, and never more than was shown."""
+"""Approvals: exact, expiring, bounded, private to the user, and never for more than was shown."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -44,13 +45,13 @@ def approve(call: Call, config: SandboxConfig, environ: dict[str, str]) -> appro
     return approvals.approve(call, vet(call, config), config, environ)
 
 
-def test_nothing_is_approved_by_itself(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_nothing_is_approved_at_first(config: SandboxConfig, environ: dict[str, str]) -> None:
     assert vet(RESET, config).decision is Decision.ASK
     assert not found(RESET, config, environ)
     assert approvals.list_approvals(environ) == []
 
 
-def test_what_was_approved_is_found_and_listed(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
+def test_approved_call_is_found_and_listed(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
     made = approve(RESET, config, environ)
     assert approvals.find_approval(RESET, vet(RESET, config), config, environ) == made
     assert approvals.list_approvals(environ) == [made]
@@ -66,7 +67,7 @@ def test_what_was_approved_is_found_and_listed(config: SandboxConfig, environ: d
     json.dumps(made.to_dict())
 
 
-def test_the_same_text_is_the_same_call_whoever_asks(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_equal_text_and_directory_is_the_same_call(config: SandboxConfig, environ: dict[str, str]) -> None:
     approve(Call("git reset --hard", shell=True), config, environ)
     root = config.project_root
     for cwd in (None, root, ".", "sub/.."):
@@ -85,12 +86,12 @@ def test_the_same_text_is_the_same_call_whoever_asks(config: SandboxConfig, envi
         pytest.param(Call("git reset --hard; true", shell=True), id="with a command behind it"),
     ],
 )
-def test_another_call_is_asked_about(other: Call, config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_different_call_is_not_approved(other: Call, config: SandboxConfig, environ: dict[str, str]) -> None:
     approve(RESET, config, environ)
     assert not found(other, config, environ)
 
 
-def test_another_project_is_asked_about(config: SandboxConfig, environ: dict[str, str], tmp_path: Path) -> None:
+def test_other_project_is_not_approved(config: SandboxConfig, environ: dict[str, str], tmp_path: Path) -> None:
     approve(RESET, config, environ)
     (tmp_path / "other").mkdir()
     assert not found(RESET, SandboxConfig(str(tmp_path / "other"), profile="workspace"), environ)
@@ -118,7 +119,7 @@ def _effect(config: SandboxConfig) -> SandboxConfig:
         pytest.param(_effect, id="an effect"),
     ],
 )
-def test_a_changed_policy_is_asked_about_again(
+def test_changed_policy_ends_the_approval(
     change: Callable[[SandboxConfig], SandboxConfig], config: SandboxConfig, environ: dict[str, str]
 ) -> None:
     approve(RESET, config, environ)
@@ -127,13 +128,13 @@ def test_a_changed_policy_is_asked_about_again(
     assert not found(RESET, other, environ)
 
 
-def test_limits_and_scratch_change_nothing(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_changed_limits_keep_the_approval(config: SandboxConfig, environ: dict[str, str]) -> None:
     approve(RESET, config, environ)
     other = config.replace(timeout_seconds=None, max_output_bytes=1, containment=Containment(scratch="project"))
     assert found(RESET, other, environ)
 
 
-def test_a_guard_that_says_something_else_asks_again(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_new_finding_ends_the_approval(config: SandboxConfig, environ: dict[str, str]) -> None:
     verdict = vet(RESET, config)
     approvals.approve(RESET, verdict, config, environ)
     (finding,) = verdict.findings
@@ -142,16 +143,16 @@ def test_a_guard_that_says_something_else_asks_again(config: SandboxConfig, envi
 
 
 @pytest.mark.parametrize("call", [DENIED, ALLOWED], ids=["denied", "allowed"])
-def test_only_what_is_asked_about_can_be_approved(
+def test_only_a_call_with_verdict_ask_can_be_approved(
     call: Call, config: SandboxConfig, environ: dict[str, str], place: Path
 ) -> None:
-    with pytest.raises(PolicyError, match="approved for the project"):
+    with pytest.raises(PolicyError):
         approve(call, config, environ)
     assert not place.exists()
 
 
-def test_a_denied_call_is_not_even_looked_up(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
-    """Not even where a file says so that the owner themself might have copied there."""
+def test_denied_call_is_never_looked_up(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
+    # A file that names the denied call must not help, even if the user copied it there.
     asked = vet(RESET, config)
     denied = Verdict((asked.findings[0].replace(decision=Decision.DENY),))
     made = approvals.approve(RESET, asked, config, environ)
@@ -160,7 +161,7 @@ def test_a_denied_call_is_not_even_looked_up(config: SandboxConfig, environ: dic
     assert approvals.find_approval(RESET, denied, config, environ) is None
 
 
-def test_it_expires(config: SandboxConfig, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_approval_expires(config: SandboxConfig, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     made = approve(RESET, config, environ)
     for at, holds in ((made.expires_at - 1, True), (made.expires_at, False), (made.approved_at - 3600, False)):
         monkeypatch.setattr(approvals, "time", lambda at=at: at)
@@ -168,13 +169,13 @@ def test_it_expires(config: SandboxConfig, environ: dict[str, str], monkeypatch:
         assert [a.key for a in approvals.list_approvals(environ)] == [made.key] * holds
 
 
-def test_no_file_makes_it_last_longer(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
+def test_edited_expiry_is_not_accepted(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
     made = approve(RESET, config, environ)
     (place / made.key).write_text(json.dumps(made.to_dict() | {"expires_at": made.expires_at + 1e9}))
     assert not found(RESET, config, environ)
 
 
-def test_it_can_be_revoked(config: SandboxConfig, environ: dict[str, str]) -> None:
+def test_approval_can_be_revoked_twice(config: SandboxConfig, environ: dict[str, str]) -> None:
     made = approve(RESET, config, environ)
     approvals.revoke(made, environ)
     approvals.revoke(made, environ)
@@ -209,29 +210,29 @@ def _nested(place: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize("harm", [_writable, _linked, _piped, _damaged, _of_another_call, _nested])
-def test_a_file_that_is_not_the_owners_whole_own_approves_nothing(
+def test_unsafe_or_damaged_file_approves_nothing(
     harm: Callable[[Path, str], None], config: SandboxConfig, environ: dict[str, str], place: Path
 ) -> None:
     harm(place, approve(RESET, config, environ).key)
     assert not found(RESET, config, environ)
 
 
-def test_a_place_that_others_can_write_is_an_error(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
+def test_directory_writable_by_others_is_an_error(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
     approve(RESET, config, environ)
     place.chmod(0o777)
     for act in (lambda: found(RESET, config, environ), lambda: approve(RESET, config, environ)):
-        with pytest.raises(PolicyError, match="can be written by others"):
+        with pytest.raises(PolicyError, match="chmod go-w"):
             act()
 
 
-def test_a_place_inside_the_project_is_an_error(config: SandboxConfig, project: Path) -> None:
+def test_state_directory_in_the_project_is_an_error(config: SandboxConfig, project: Path) -> None:
     environ = {"HOME": str(project)}
     for act in (lambda: found(RESET, config, environ), lambda: approve(RESET, config, environ)):
-        with pytest.raises(PolicyError, match="lies inside the project"):
+        with pytest.raises(PolicyError, match=re.escape(config.project_root)):
             act()
 
 
-def test_the_number_is_bounded_and_what_expired_makes_room(
+def test_number_is_bounded_and_expired_ones_make_room(
     config: SandboxConfig, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(approvals, "MAX_APPROVALS", 3)
@@ -253,13 +254,11 @@ def test_the_number_is_bounded_and_what_expired_makes_room(
         pytest.param(Call(("git", "reset", "--hard"), env={}), id="a changed environment"),
     ],
 )
-def test_what_nobody_can_read_is_not_kept(call: Call) -> None:
+def test_unreadable_call_cannot_be_approved(call: Call) -> None:
     assert not approvals.can_be_approved(call)
 
 
-def test_many_writers_lose_nothing_and_leave_nothing_half(
-    config: SandboxConfig, environ: dict[str, str], place: Path
-) -> None:
+def test_concurrent_writers_lose_no_approval(config: SandboxConfig, environ: dict[str, str], place: Path) -> None:
     code = """if True:
         import os, sys
         from corral import SandboxConfig; from corral.policy import approvals

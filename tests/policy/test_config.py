@@ -1,4 +1,4 @@
-"""The owner's choices: what is welcome, and the one clear error that names the field."""
+"""Valid and invalid configs."""
 
 import os
 import pickle
@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+import golden
 from corral.guard.rules.loader import DEFAULT_DENYLIST, DEFAULT_INTERPRETER_BLOCK, parse_profile, profile_named
 from corral.model.call import Decision
 from corral.model.errors import CorralError, PolicyError
 from corral.policy.config import DEFAULT_ENV_ALLOWLIST, Audit, Containment, Limits, Output, SandboxConfig
 
 
-def test_the_defaults_are_the_strict_profile_in_the_current_directory(
+def test_default_is_the_strict_profile_in_the_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -33,7 +34,7 @@ def test_the_defaults_are_the_strict_profile_in_the_current_directory(
     )
 
 
-def test_the_root_is_resolved_once_and_through_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_is_resolved_once_through_symlinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     monkeypatch.chdir(tmp_path)
@@ -43,22 +44,22 @@ def test_the_root_is_resolved_once_and_through_links(tmp_path: Path, monkeypatch
     assert config.project_root == str(tmp_path / "real")
 
 
-def test_a_path_object_is_a_root(tmp_path: Path) -> None:
+def test_path_object_is_a_root(tmp_path: Path) -> None:
     assert SandboxConfig(project_root=tmp_path).project_root == str(tmp_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [list, tuple, set, frozenset, dict.fromkeys, iter])
-def test_any_collection_of_names_is_welcome(kind: Any, tmp_path: Path) -> None:
+def test_any_collection_of_names_is_accepted(kind: Any, tmp_path: Path) -> None:
     config = SandboxConfig(str(tmp_path), denylist=kind(["rm", "mkfs.*"]), interpreter_block=kind(["python"]))
     assert (config.denylist, config.interpreter_block) == (frozenset({"rm", "mkfs.*"}), frozenset({"python"}))
 
 
-def test_an_empty_denylist_is_a_choice_and_none_is_the_profiles(tmp_path: Path) -> None:
+def test_empty_denylist_differs_from_the_default(tmp_path: Path) -> None:
     assert SandboxConfig(str(tmp_path), denylist=()).denylist == frozenset()
     assert SandboxConfig(str(tmp_path), denylist=None).denylist == DEFAULT_DENYLIST
 
 
-def test_the_default_denylist_covers_every_family_of_the_brief() -> None:
+def test_default_denylist_covers_every_family() -> None:
     families = {
         "delete": {"rm", "rmdir", "shred", "unlink"},
         "disk": {"mkfs.*", "dd", "fdisk"},
@@ -78,7 +79,7 @@ def test_the_default_denylist_covers_every_family_of_the_brief() -> None:
     assert missing == {}
 
 
-def test_a_profile_may_be_a_record_of_the_owner(tmp_path: Path) -> None:
+def test_profile_can_be_a_record(tmp_path: Path) -> None:
     mine = parse_profile("mine", {"effects": {"code": "ask"}, "groups": {"delete": "allow"}})
     config = SandboxConfig(str(tmp_path), profile=mine)
     assert (config.rules, config.rules.effects["code"], config.rules.effects["network"]) == (
@@ -89,17 +90,17 @@ def test_a_profile_may_be_a_record_of_the_owner(tmp_path: Path) -> None:
     assert "rm" not in (config.denylist or ())
 
 
-def test_both_profiles_are_there_from_the_start(tmp_path: Path) -> None:
+def test_both_built_in_profiles_exist(tmp_path: Path) -> None:
     for name, contained in (("strict", False), ("workspace", True)):
         assert SandboxConfig(str(tmp_path), profile=name).rules == profile_named(name)
         assert profile_named(name).needs_containment is contained
 
 
-def test_no_timeout_is_a_choice(tmp_path: Path) -> None:
+def test_timeout_can_be_none(tmp_path: Path) -> None:
     assert SandboxConfig(str(tmp_path), timeout_seconds=None).timeout_seconds is None
 
 
-def test_a_config_is_a_value(tmp_path: Path) -> None:
+def test_config_is_an_immutable_value(tmp_path: Path) -> None:
     config = SandboxConfig(str(tmp_path))
     assert config == SandboxConfig(str(tmp_path))
     assert config.replace(timeout_seconds=1).timeout_seconds == 1
@@ -109,55 +110,52 @@ def test_a_config_is_a_value(tmp_path: Path) -> None:
 
 
 REFUSED = [
-    ("project_root", "/does/not/exist", "is not an existing directory"),
-    ("project_root", "/", "must not be the file system's root"),
-    ("project_root", None, "must be a path"),
-    ("project_root", 3, "must be a path"),
-    ("project_root", b"/usr", "must be a path"),
-    ("project_root", "", "is not an existing directory"),
-    ("project_root", "a\0b", "is not an existing directory"),
-    ("max_output_bytes", -1, "at least 0"),
-    ("max_output_bytes", 1.5, "at least 0"),
-    ("max_output_bytes", True, "at least 0"),
-    ("max_output_bytes", "64", "at least 0"),
-    ("timeout_seconds", 0, "above 0"),
-    ("timeout_seconds", -1, "above 0"),
-    ("timeout_seconds", float("nan"), "above 0"),
-    ("timeout_seconds", float("inf"), "above 0"),
-    ("timeout_seconds", True, "above 0"),
-    ("timeout_seconds", "30", "above 0"),
-    ("denylist", "rm", "not the single string"),
-    ("denylist", b"rm", "not the single string"),
-    ("denylist", ["/bin/rm"], "without paths"),
-    ("denylist", ["rm "], "without paths"),
-    ("denylist", [""], "without paths"),
-    ("denylist", [3], "plain names"),
-    ("denylist", 3, "a collection of names"),
-    ("denylist", [[]], "a collection of names"),
-    ("interpreter_block", "python", "not the single string"),
-    ("interpreter_block", ["./python"], "without paths"),
-    ("env_allowlist", "PATH", "not the single string"),
-    ("env_allowlist", None, "a collection of names"),
-    ("profile", "lax", "choose one of strict, workspace"),
-    ("profile", None, "choose one of strict, workspace"),
-    ("profile", ["strict"], "choose one of strict, workspace"),
-    ("containment", None, "must be a Containment"),
-    ("limits", {}, "must be a Limits"),
-    ("output", "both", "must be a Output"),
-    ("audit", True, "must be a Audit"),
+    ("project_root", "/does/not/exist"),
+    ("project_root", "/"),
+    ("project_root", None),
+    ("project_root", 3),
+    ("project_root", b"/usr"),
+    ("project_root", ""),
+    ("project_root", "a\0b"),
+    ("max_output_bytes", -1),
+    ("max_output_bytes", 1.5),
+    ("max_output_bytes", True),
+    ("max_output_bytes", "64"),
+    ("timeout_seconds", 0),
+    ("timeout_seconds", -1),
+    ("timeout_seconds", float("nan")),
+    ("timeout_seconds", float("inf")),
+    ("timeout_seconds", True),
+    ("timeout_seconds", "30"),
+    ("denylist", "rm"),
+    ("denylist", b"rm"),
+    ("denylist", ["/bin/rm"]),
+    ("denylist", ["rm "]),
+    ("denylist", [""]),
+    ("denylist", [3]),
+    ("denylist", 3),
+    ("denylist", [[]]),
+    ("interpreter_block", "python"),
+    ("interpreter_block", ["./python"]),
+    ("env_allowlist", "PATH"),
+    ("env_allowlist", None),
+    ("profile", "lax"),
+    ("profile", None),
+    ("profile", ["strict"]),
+    ("containment", None),
+    ("limits", {}),
+    ("output", "both"),
+    ("audit", True),
 ]
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "words"), [pytest.param(*case, id=f"{case[0]} {case[1]!r}") for case in REFUSED]
-)
-def test_a_wrong_choice_is_one_error_that_names_the_field(
-    field: str, value: object, words: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("field", "value"), [pytest.param(*case, id=f"{case[0]} {case[1]!r}") for case in REFUSED])
+def test_invalid_value_is_an_error_with_the_field_name(field: str, value: object, tmp_path: Path) -> None:
     choices: dict[str, Any] = {"project_root": str(tmp_path)} | {field: value}
-    with pytest.raises(PolicyError, match=re.escape(words)) as caught:
+    with pytest.raises(PolicyError) as caught:
         SandboxConfig(**choices)
     assert field in str(caught.value)
+    golden.check("policy-errors", f"config: {field}={value!r}", str(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -181,24 +179,24 @@ def test_a_wrong_choice_is_one_error_that_names_the_field(
         (lambda: Output(drain_seconds=0), "output.drain_seconds"),
     ],
 )
-def test_a_wrong_group_names_the_field_with_its_group(make: Any, field: str) -> None:
+def test_invalid_table_field_is_named_with_its_table(make: Any, field: str) -> None:
     with pytest.raises(PolicyError, match=re.escape(field)):
         make()
 
 
-def test_a_policy_error_is_a_value_error_of_corrals_own() -> None:
+def test_policy_error_is_a_value_error_and_a_corral_error() -> None:
     assert issubclass(PolicyError, ValueError)
     assert issubclass(PolicyError, CorralError)
 
 
-def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def test_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.touch()
     with pytest.raises(PolicyError, match="project_root"):
         SandboxConfig(os.fspath(file))
 
 
-def test_another_profile_brings_its_own_lists(tmp_path: Path) -> None:
+def test_new_profile_replaces_default_lists_only(tmp_path: Path) -> None:
     strict = SandboxConfig(str(tmp_path))
     workspace = SandboxConfig(str(tmp_path), profile="workspace")
     assert workspace.replace(profile="strict") == strict
@@ -207,12 +205,12 @@ def test_another_profile_brings_its_own_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["/etc", None, 3, ("relative",), ("/",), ("/a\0b",)])
-def test_a_grant_is_a_collection_of_absolute_paths(value: object) -> None:
+def test_grant_takes_only_absolute_paths(value: object) -> None:
     with pytest.raises(PolicyError, match=r"containment\.read"):
         Containment(read=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [10**400, float("inf"), float("nan"), 0, -1, True])
-def test_seconds_are_a_number_that_a_clock_holds(tmp_path: Path, value: float) -> None:
+def test_timeout_out_of_range_is_refused(tmp_path: Path, value: float) -> None:
     with pytest.raises(PolicyError, match="timeout_seconds"):
         SandboxConfig(str(tmp_path), timeout_seconds=value)

@@ -1,4 +1,4 @@
-"""The published schema of policy files says of a file what the parser says of it."""
+"""The published schema and the parser accept the same policy files."""
 
 import json
 import tomllib
@@ -24,13 +24,13 @@ VALIDATOR = jsonschema.Draft202012Validator(schema())
 RULE = {"command": "git push", "decision": "deny", "deny": ["git push"]}
 
 
-def test_what_is_published_is_current() -> None:
+def test_published_schema_is_current() -> None:
     assert json.loads(PUBLISHED.read_text()) == json.loads(json.dumps(schema())), (
         "run: corral policy schema > src/corral/model/schemas/policy.schema.json"
     )
 
 
-def test_every_key_of_the_parser_is_in_the_schema_and_no_other() -> None:
+def test_schema_has_exactly_the_keys_of_the_parser() -> None:
     properties = schema()["properties"]
     keys = {key for key in properties if properties[key].get("type") != "object" and key != "rule"}
     keys |= {f"{table}.{key}" for table in TABLES for key in properties[table]["properties"]}
@@ -83,13 +83,13 @@ def values(key: str) -> list[Any]:
             ["X*"],
             ["a b"],
         ]
-    return [0, 1, 0.5, 1.5, -1, True, "1", row.most, row.most * 2, [1], 2**62]  # fmt: skip
+    return [0, 1, 0.5, 1.5, -1, True, "1", row.max, row.max * 2, [1], 2**62]  # fmt: skip
 
 
 @pytest.mark.parametrize(("key", "value"), [(k, v) for k in SETTINGS for v in values(k) if v is not None], ids=repr)
-def test_the_schema_and_the_parser_agree_on_a_value(key: str, value: Any) -> None:
+def test_schema_and_parser_agree_on_values(key: str, value: Any) -> None:
     if isinstance(value, float) and value.is_integer():
-        # To JSON 2.0 is a whole number; TOML tells them apart.
+        # JSON treats 2.0 as an integer, TOML does not.
         value = int(value)
     assert VALIDATOR.is_valid(nested(key, value)) is parses(nested(key, value))
 
@@ -118,12 +118,12 @@ def test_the_schema_and_the_parser_agree_on_a_value(key: str, value: Any) -> Non
     ],
     ids=repr,
 )  # fmt: skip
-def test_the_schema_and_the_parser_agree_on_a_rule(rule: dict[str, Any]) -> None:
+def test_schema_and_parser_agree_on_rules(rule: dict[str, Any]) -> None:
     assert VALIDATOR.is_valid({"rule": [rule]}) is parses({"rule": [rule]})
 
 
 @pytest.mark.parametrize("table", ["effects", "groups"])
-def test_the_schema_and_the_parser_agree_on_decisions(table: str) -> None:
+def test_schema_and_parser_agree_on_decisions(table: str) -> None:
     known = effects() if table == "effects" else group_names()
     for name in [*known, "nothing"]:
         for word in (*DECISIONS, "maybe"):
@@ -135,14 +135,14 @@ def test_the_schema_and_the_parser_agree_on_decisions(table: str) -> None:
         st.sampled_from([*SETTINGS, *TABLES, "rule", "effects", "x"]), st.sampled_from([1, "x", True]), max_size=2
     )
 )
-def test_the_schema_and_the_parser_agree_on_keys(tree: dict[str, Any]) -> None:
+def test_schema_and_parser_agree_on_keys(tree: dict[str, Any]) -> None:
     assert VALIDATOR.is_valid(tree) is parses(tree)
 
 
 @pytest.mark.parametrize("kinds", [[], *[[kind] for kind in PROJECT_TYPES], list(PROJECT_TYPES)], ids=lambda kinds: "+".join(k.name for k in kinds) or "none")  # fmt: skip
-def test_what_init_writes_fits_the_schema(kinds: list[Any]) -> None:
+def test_project_file_from_init_fits_the_schema(kinds: list[Any]) -> None:
     VALIDATOR.validate(tomllib.loads(project_text(kinds)))
 
 
-def test_what_init_writes_for_the_owner_fits_the_schema() -> None:
+def test_user_file_from_init_fits_the_schema() -> None:
     VALIDATOR.validate(tomllib.loads(user_text()))

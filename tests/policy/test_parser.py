@@ -1,5 +1,6 @@
-"""One policy file: every mistake is an error with its place, and what is right comes out as plain data."""
+"""Parsing one policy file: every mistake is an error with its position."""
 
+import re
 import tomllib
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import golden
 from corral.model.errors import PolicyError
-from corral.policy.parser import MAX_FILE_BYTES, parse
+from corral.policy.parser import parse
 from corral.policy.rule_examples import compile_policy
+from corral.policy.settings import MAX_FILE_BYTES
 from corral.policy.toml_positions import key_positions
 
 RULE = '[[rule]]\ncommand = "git push"\ndecision = "deny"\ndeny = ["git push"]\n'
@@ -22,11 +25,11 @@ def refused(text: str | bytes) -> str:
     return str(caught.value)
 
 
-def test_an_empty_file_says_nothing() -> None:
+def test_empty_file_has_no_settings() -> None:
     assert compile_policy(parse(b"", "F"), "F") == {"settings": [], "rules": []}
 
 
-def test_settings_and_rules_come_with_their_places() -> None:
+def test_settings_and_rules_have_positions() -> None:
     text = (
         'profile = "strict"\n# words\n  timeout_seconds = 5\n[containment]\nnetwork = "off"\nread = [\n  "/usr/share",\n]\n\n'
         + RULE
@@ -42,7 +45,7 @@ def test_settings_and_rules_come_with_their_places() -> None:
     }
 
 
-def test_keys_may_be_dotted_inline_quoted_or_in_tables() -> None:
+def test_keys_can_be_dotted_inline_quoted_or_in_tables() -> None:
     wanted = [("containment.network", "off"), ("containment.ptrace", False)]
     for text in (
         'containment.network = "off"\ncontainment.ptrace = false\n',
@@ -54,83 +57,86 @@ def test_keys_may_be_dotted_inline_quoted_or_in_tables() -> None:
 
 
 MISTAKES = [
-    ("syntax", "profile = \n", "F:1:11: this is not TOML: Invalid value"),
-    ("end of the document", 'profile = "', 'F:1:12: this is not TOML: Unterminated string'),
-    ("a key twice", 'profile = "strict"\nprofile = "strict"\n', "F:2:19: this is not TOML: Cannot overwrite a value"),
-    ("unknown key", 'profile = "strict"\n\n  colour = 1\n', "F:3:3: unknown key 'colour'; known: profile, "),
-    ("a slip", 'profle = "strict"\n', "F:1:1: unknown key 'profle', did you mean 'profile'?; known: profile, "),
-    ("unknown table", "[colour]\nx = 1\n", "F:1:1: unknown key 'colour'"),
-    ("unknown key in a table", '[containment]\nnetwork = "on"\nnetwrk = "off"\n', "F:3:1: containment has no 'netwrk', did you mean 'network'?; known: backend"),
-    ("what belongs to one call", '[output]\ndirectory_file = "/x"\n', "F:2:1: output has no 'directory_file'"),
-    ("the root", 'project_root = "/"\n', "F:1:1: unknown key 'project_root'"),
-    ("unknown profile", 'profile = "loose"\n', "F:1:1: profile must be one of 'workspace', 'strict', not 'loose'"),
-    ("wrong type of a choice", "[containment]\nnetwork = true\n", "F:2:1: containment.network must be off, on, or a list of destinations such as 'index.example:443', not True"),
-    ("a number for a switch", "[containment]\nptrace = 1\n", "F:2:1: containment.ptrace must be one of true, false, not 1"),
-    ("a switch for a number", "timeout_seconds = true\n", "F:1:1: timeout_seconds must be a number, not True"),
-    ("text for a number", '[limits]\nprocesses = "5"\n', "F:2:1: limits.processes must be a number, not '5'"),
-    ("a negative number", "timeout_seconds = -1\n", "F:1:1: timeout_seconds must be a number above 0"),
-    ("no number", "timeout_seconds = nan\n", "F:1:1: timeout_seconds must be a number above 0"),
-    ("an endless number", "timeout_seconds = inf\n", "F:1:1: timeout_seconds must be at most 1e+09, not inf"),
-    ("a number without end", f"timeout_seconds = {'9' * 5000}\n", "F:1:1: this is not TOML: Exceeds the limit"),
-    ("a part of a byte", "[limits]\ndisk_bytes = 0.5\n", "F:2:1: limits.disk_bytes must be a whole number from 1 to 2**62, or 0 for none, not 0.5"),
-    ("more than all of the memory", "[limits]\nmemory_bytes = 1.5\n", "F:2:1: limits.memory_bytes must be a whole number"),
-    ("a date", "timeout_seconds = 2020-01-01\n", "F:1:1: timeout_seconds must be a number"),
-    ("a table for a value", "[timeout_seconds]\nx = 1\n", "F:1:1: timeout_seconds must be a number"),
-    ("a value for a table", "limits = 5\n", "F:1:1: limits must be a table, as in: [limits]"),
-    ("a text for a list", 'denylist = "rm"\n', "F:1:1: denylist must be a list of names, not 'rm'"),
-    ("a number in a list", 'denylist = ["rm",\n  5]\n', "F:2:3: denylist must be a list of names; this is 5"),
-    ("a path in a list of names", 'denylist = ["rm",\n"/bin/rm"]\n', "F:2:1: denylist holds '/bin/rm'"),
-    ("a pattern in a list of names", 'denylist = ["r*"]\n', "F:1:13: denylist takes whole names, not 'r*'"),
-    ("a name twice", 'denylist = ["rm", "rm"]\n', "F:1:19: 'rm' stands in denylist twice"),
-    ("a relative path", '[containment]\nread = ["/usr", "lib"]\n', "F:2:17: containment.read must be a list of absolute paths"),
-    ("the root as a path", '[containment]\nwrite = ["/"]\n', "F:2:10: containment.write must be a list of absolute paths"),
-    ("unknown effect", '[effects]\nnothing = "deny"\n', "F:2:1: effects has no 'nothing'"),
-    ("unknown group", '[groups]\nnothing = "deny"\n', "F:2:1: groups has no 'nothing'"),
-    ("unknown decision", '[effects]\nnetwork = "maybe"\n', "F:2:1: effects.network must be one of allow, ask, deny, not 'maybe'"),
-    ("a list for a decision", '[effects]\nnetwork = ["deny"]\n', "F:2:1: effects.network must be one of"),
-    ("no list of rules", 'rule = "x"\n', "F:1:1: rules are written as [[rule]]"),
-    ("a rule without a decision", '[[rule]]\ncommand = "x"\n', "F:1:1: a rule needs a decision, one of allow, ask, deny"),
-    ("unknown key of a rule", RULE + 'becuase = "x"\n', "F:5:1: a rule has no 'becuase'"),
-    ("a rule without words", '[[rule]]\ndecision = "deny"\n', "F:1:1: command must be the first words of a command"),
-    ("a rule with shell in it", '[[rule]]\ncommand = "git push | cat"\n', "F:2:1: command takes plain words, and '|' is none"),
-    ("a rule with a variable", '[[rule]]\ncommand = "git $x"\n', "F:2:1: command takes plain words, and '$x' is none"),
-    ("a rule with a path", '[[rule]]\ncommand = "/bin/rm"\n', "F:2:1: command begins with a program's name"),
-    ("a rule without an example", '[[rule]]\ncommand = "x"\ndecision = "deny"\n', "F:1:1: a rule needs an example of what it decides"),
-    ("a rule with another example alone", '[[rule]]\ncommand = "x"\ndecision = "deny"\nallow = ["y"]\n', "F:1:1: a rule needs an example"),
-    ("an example that is no text", RULE + "allow = [5]\n", "F:5:1: allow must be a list of commands"),
-    ("an example twice", RULE + 'allow = ["git push"]\n', "F:4:9: the example 'git push' stands here twice, as allow and as deny"),
-    ("a reason that is no text", RULE + "reason = 5\n", "F:5:1: reason must be a text"),
-    ("exact for a refusal", RULE + "exact = true\n", "F:5:1: exact is for rules that allow"),
-    ("exact that is no switch", RULE + 'exact = "yes"\n', "F:5:1: exact must be true or false"),
-    ("a failing example", RULE + 'allow = ["git -C d push"]\n', "F:1:1: the example 'git -C d push' should give allow, and gives deny"),
-    ("an example of another rule", '[[rule]]\ncommand = "git pull"\ndecision = "deny"\ndeny = ["sudo id"]\n', "F:1:1: the example 'sudo id' gives deny, but not by this rule"),
-    ("an example that is allowed anyway", '[[rule]]\ncommand = "make"\ndecision = "allow"\nallow = ["ls"]\n', "F:1:1: the example 'ls' gives allow, but not by this rule"),
-    ("an unreachable rule", RULE + RULE.replace('"git push"\n', '"git push origin"\n', 1), "F:5:1: this rule is never reached: the one for 'git push' in line 1 decides first"),
-    ("two rules of the same words", RULE + RULE, "F:5:1: this rule is never reached"),
-    ("rules that contradict each other", RULE + RULE.replace("deny", "ask"), "F:5:1: this rule contradicts the one for 'git push' in line 1, which says deny"),
-    ("a rule that the denylist contradicts", 'denylist = ["rm"]\n[[rule]]\ncommand = "rm"\ndecision = "allow"\nallow = ["rm x"]\n', "F:2:1: this rule allows rm, and denylist refuses it"),
-    ("silence that cannot be", "timeout_seconds = 5\noutput.silence_seconds = 9\n", "F:2:1: 9 seconds of silence never pass"),
-    ("containment by nothing", 'profile = "workspace"\ncontainment.backend = "none"\n', "F:2:1: workspace runs nothing that is not contained"),
-    ("not UTF-8", b'profile = "strict"\nx = "\xff"\n', "F:2:6: not UTF-8"),
-    ("too long", "#" * (MAX_FILE_BYTES + 1), "F:1:1: longer than"),
-    ("too deep", "x = " + "[" * 5000 + "]" * 5000, "F:1:1: nested too deeply"),
-    ("too many rules", "".join(RULE.replace("push", f"p{n}") for n in range(501)), "F:2001:1: more than 500 rules"),
-    ("a NUL", "profile = \"a\0b\"\n", "F:1:13: this is not TOML: Illegal character"),
+    ("syntax", "profile = \n", "1:11"),
+    ("end of the document", 'profile = "', "1:12"),
+    ("a key twice", 'profile = "strict"\nprofile = "strict"\n', "2:19"),
+    ("unknown key", 'profile = "strict"\n\n  colour = 1\n', "3:3"),
+    ("misspelled key", 'profle = "strict"\n', "1:1"),
+    ("unknown table", "[colour]\nx = 1\n", "1:1"),
+    ("unknown key in a table", '[containment]\nnetwork = "on"\nnetwrk = "off"\n', "3:1"),
+    ("setting of a single call", '[output]\ndirectory_file = "/x"\n', "2:1"),
+    ("the root", 'project_root = "/"\n', "1:1"),
+    ("unknown profile", 'profile = "loose"\n', "1:1"),
+    ("wrong type of a choice", "[containment]\nnetwork = true\n", "2:1"),
+    ("a number for a switch", "[containment]\nptrace = 1\n", "2:1"),
+    ("a switch for a number", "timeout_seconds = true\n", "1:1"),
+    ("text for a number", '[limits]\nprocesses = "5"\n', "2:1"),
+    ("a negative number", "timeout_seconds = -1\n", "1:1"),
+    ("not a number", "timeout_seconds = nan\n", "1:1"),
+    ("infinity", "timeout_seconds = inf\n", "1:1"),
+    ("a number without end", f"timeout_seconds = {'9' * 5000}\n", "1:1"),
+    ("a part of a byte", "[limits]\ndisk_bytes = 0.5\n", "2:1"),
+    ("more than all of the memory", "[limits]\nmemory_bytes = 1.5\n", "2:1"),
+    ("a date", "timeout_seconds = 2020-01-01\n", "1:1"),
+    ("a table for a value", "[timeout_seconds]\nx = 1\n", "1:1"),
+    ("a value for a table", "limits = 5\n", "1:1"),
+    ("a text for a list", 'denylist = "rm"\n', "1:1"),
+    ("a number in a list", 'denylist = ["rm",\n  5]\n', "2:3"),
+    ("a path in a list of names", 'denylist = ["rm",\n"/bin/rm"]\n', "2:1"),
+    ("a pattern in a list of names", 'denylist = ["r*"]\n', "1:13"),
+    ("a name twice", 'denylist = ["rm", "rm"]\n', "1:19"),
+    ("a relative path", '[containment]\nread = ["/usr", "lib"]\n', "2:17"),
+    ("the root as a path", '[containment]\nwrite = ["/"]\n', "2:10"),
+    ("unknown effect", '[effects]\nnothing = "deny"\n', "2:1"),
+    ("unknown group", '[groups]\nnothing = "deny"\n', "2:1"),
+    ("unknown decision", '[effects]\nnetwork = "maybe"\n', "2:1"),
+    ("a list for a decision", '[effects]\nnetwork = ["deny"]\n', "2:1"),
+    ("no list of rules", 'rule = "x"\n', "1:1"),
+    ("a rule without a decision", '[[rule]]\ncommand = "x"\n', "1:1"),
+    ("unknown key of a rule", RULE + 'becuase = "x"\n', "5:1"),
+    ("a rule without words", '[[rule]]\ndecision = "deny"\n', "1:1"),
+    ("a rule with shell in it", '[[rule]]\ncommand = "git push | cat"\n', "2:1"),
+    ("a rule with a variable", '[[rule]]\ncommand = "git $x"\n', "2:1"),
+    ("a rule with a path", '[[rule]]\ncommand = "/bin/rm"\n', "2:1"),
+    ("a rule without an example", '[[rule]]\ncommand = "x"\ndecision = "deny"\n', "1:1"),
+    ("a rule with another example alone", '[[rule]]\ncommand = "x"\ndecision = "deny"\nallow = ["y"]\n', "1:1"),
+    ("an example that is no text", RULE + "allow = [5]\n", "5:1"),
+    ("an example twice", RULE + 'allow = ["git push"]\n', "4:9"),
+    ("a reason that is no text", RULE + "reason = 5\n", "5:1"),
+    ("exact for a refusal", RULE + "exact = true\n", "5:1"),
+    ("exact that is no switch", RULE + 'exact = "yes"\n', "5:1"),
+    ("a failing example", RULE + 'allow = ["git -C d push"]\n', "1:1"),
+    ("an example of another rule", '[[rule]]\ncommand = "git pull"\ndecision = "deny"\ndeny = ["sudo id"]\n', "1:1"),
+    ("an example that is allowed anyway", '[[rule]]\ncommand = "make"\ndecision = "allow"\nallow = ["ls"]\n', "1:1"),
+    ("an unreachable rule", RULE + RULE.replace('"git push"\n', '"git push origin"\n', 1), "5:1"),
+    ("two rules of the same words", RULE + RULE, "5:1"),
+    ("rules that contradict each other", RULE + RULE.replace("deny", "ask"), "5:1"),
+    ("a rule that the denylist contradicts", 'denylist = ["rm"]\n[[rule]]\ncommand = "rm"\ndecision = "allow"\nallow = ["rm x"]\n', "2:1"),
+    ("silence that cannot be", "timeout_seconds = 5\noutput.silence_seconds = 9\n", "2:1"),
+    ("containment by nothing", 'profile = "workspace"\ncontainment.backend = "none"\n', "2:1"),
+    ("not UTF-8", b'profile = "strict"\nx = "\xff"\n', "2:6"),
+    ("too long", "#" * (MAX_FILE_BYTES + 1), "1:1"),
+    ("too deep", "x = " + "[" * 5000 + "]" * 5000, "1:1"),
+    ("too many rules", "".join(RULE.replace("push", f"p{n}") for n in range(501)), "2001:1"),
+    ("a NUL", "profile = \"a\0b\"\n", "1:13"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "message"), [case[1:] for case in MISTAKES], ids=[case[0] for case in MISTAKES])
-def test_a_mistake_is_an_error_with_its_place(text: str | bytes, message: str) -> None:
-    assert refused(text).startswith(message)
+@pytest.mark.parametrize(("name", "text", "position"), MISTAKES, ids=[case[0] for case in MISTAKES])
+def test_mistake_is_an_error_with_its_position(name: str, text: str | bytes, position: str) -> None:
+    message = refused(text)
+    assert message.startswith(f"F:{position}: ")
+    # The text of tomllib differs between versions of Python, and the reason of a verdict belongs to the guard.
+    golden.check("policy-errors", name, re.sub("(invalid TOML|but gives deny).*", r"\1", message, flags=re.DOTALL))
 
 
-def test_a_key_inside_a_text_of_several_lines_is_no_key() -> None:
+def test_key_inside_a_multiline_string_is_ignored() -> None:
     text = f"{RULE}reason = '''\nprofile = 1\n[containment]\n'''\nbecuase = 1\n"
-    assert refused(text).startswith("F:9:1: a rule has no 'becuase'")
+    assert refused(text).startswith("F:9:1: ")
 
 
 @pytest.mark.parametrize("zero", ["timeout_seconds = 0", "limits.processes = 0", "output.silence_seconds = 0", "output.spill_bytes = 0"])  # fmt: skip
-def test_nought_may_be_written_where_it_means_none(zero: str) -> None:
+def test_zero_means_no_limit(zero: str) -> None:
     assert len(parse(zero.encode(), "F")["settings"]) == 1
 
 
@@ -155,7 +161,7 @@ VALUES = st.recursive(
 
 
 @given(st.lists(st.tuples(KEYS, VALUES, st.integers(0, 3)), unique_by=lambda item: item[0]))
-def test_every_key_of_a_text_is_found_where_it_stands(items: list[tuple[str, str, int]]) -> None:
+def test_position_of_every_key_is_found(items: list[tuple[str, str, int]]) -> None:
     text, wanted = "", {}
     for key, value, indent in items:
         text += "# = [x]\n" + " " * indent
@@ -186,10 +192,10 @@ def mistake(data: bytes) -> str | None:
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_are_anything_but_a_policy_or_an_error_of_it(data: bytes) -> None:
+def test_any_bytes_parse_or_raise_policy_error(data: bytes) -> None:
     assert (mistake(data) or "F:").startswith("F:")
 
 
 @given(st.text(alphabet='profile="strict"\n[]{}.rule # command', max_size=60))
-def test_no_text_is_anything_but_a_policy_or_an_error_of_it(text: str) -> None:
+def test_any_text_parses_or_raises_policy_error(text: str) -> None:
     assert (mistake(text.encode()) or "F:").startswith("F:")

@@ -1,7 +1,8 @@
-"""Calls that wait for a host's own prompt: exact, once, for an hour, and only where no command can write."""
+"""Pending calls: exact, taken once, expiring, and stored only where no command can write."""
 
 import marshal
 import os
+import re
 import subprocess
 import sys
 import time
@@ -30,7 +31,7 @@ def waiting(environ: dict[str, str], project: Path) -> Path:
     return Path(pending_directory(environ, str(project)))
 
 
-def test_what_waits_is_taken_once(environ: dict[str, str], project: Path) -> None:
+def test_pending_call_is_taken_once(environ: dict[str, str], project: Path) -> None:
     root = str(project)
     name = save_pending_call("git reset --hard", root, root, environ, asked=RULES)
     taken = take_pending_call(name, root, root, environ), take_pending_call(name, root, root, environ)
@@ -50,7 +51,7 @@ def test_any_text_comes_back_as_it_was(text: str, environ: dict[str, str], proje
     assert (taken.text, taken.asked) == (text, frozenset())
 
 
-def test_another_project_or_directory_gets_nothing_and_ends_it(
+def test_other_project_or_directory_gets_nothing_and_removes_it(
     environ: dict[str, str], project: Path, tmp_path: Path
 ) -> None:
     root, other = str(project), str(tmp_path / "other")
@@ -63,14 +64,14 @@ def test_another_project_or_directory_gets_nothing_and_ends_it(
 @pytest.mark.parametrize(
     "name", ["", "..", "../trust", "x" * 32, "0" * 31, "0" * 33, "0" * 32, "A" * 32, "/etc/passwd", "0" * 31 + "\n"]
 )
-def test_a_name_that_is_none_gets_nothing(name: str, environ: dict[str, str], project: Path) -> None:
+def test_invalid_id_gets_nothing(name: str, environ: dict[str, str], project: Path) -> None:
     assert take_pending_call(name, str(project), str(project), environ) is None
 
 
 @pytest.mark.parametrize(
-    "late", [-1.0, -PENDING_SECONDS, 2 * PENDING_SECONDS], ids=["just now", "long ago", "a clock that was set"]
+    "late", [-1.0, -PENDING_SECONDS, 2 * PENDING_SECONDS], ids=["just expired", "long expired", "clock was set back"]
 )
-def test_what_has_expired_gets_nothing(late: float, environ: dict[str, str], project: Path) -> None:
+def test_expired_call_gets_nothing(late: float, environ: dict[str, str], project: Path) -> None:
     root = str(project)
     name = save_pending_call("ls", root, root, environ, asked=RULES)
     (waiting(environ, project) / name).write_bytes(marshal.dumps((1, time.time() + late, RULES, root, root, "ls")))
@@ -78,13 +79,13 @@ def test_what_has_expired_gets_nothing(late: float, environ: dict[str, str], pro
 
 
 @pytest.mark.parametrize("data", [b"", b"x", marshal.dumps((1, 2)), marshal.dumps("text"), b"\xff" * 100])
-def test_what_is_damaged_gets_nothing(data: bytes, environ: dict[str, str], project: Path) -> None:
+def test_damaged_file_gets_nothing(data: bytes, environ: dict[str, str], project: Path) -> None:
     name = save_pending_call("ls", str(project), str(project), environ, asked=RULES)
     (waiting(environ, project) / name).write_bytes(data)
     assert take_pending_call(name, str(project), str(project), environ) is None
 
 
-def test_of_many_who_come_one_gets_it(environ: dict[str, str], project: Path) -> None:
+def test_one_of_many_processes_gets_the_call(environ: dict[str, str], project: Path) -> None:
     root = str(project)
     name = save_pending_call("ls", root, root, environ, asked=RULES)
     code = f"from corral.policy.pending_calls import take_pending_call as take; print(take({name!r}, {root!r}, {root!r}, {environ!r}) is not None)"
@@ -93,25 +94,25 @@ def test_of_many_who_come_one_gets_it(environ: dict[str, str], project: Path) ->
     assert sorted(said) == ["False\n"] * 5 + ["True\n"]
 
 
-def test_what_nobody_came_for_is_removed(environ: dict[str, str], project: Path) -> None:
+def test_expired_files_are_removed(environ: dict[str, str], project: Path) -> None:
     root = str(project)
-    old, told = (
+    old, script = (
         waiting(environ, project) / name
         for name in (save_pending_call("ls", root, root, environ, asked=RULES), "0123456789abcdef.sh")
     )
-    told.write_text("cd /")
-    for path in (old, told):
+    script.write_text("cd /")
+    for path in (old, script):
         os.utime(path, (0, 0))
     new = save_pending_call("ls", root, root, environ, asked=RULES)
     assert [path.name for path in waiting(environ, project).iterdir()] == [new]
 
 
-def test_a_place_in_the_project_is_an_error(project: Path) -> None:
-    with pytest.raises(PolicyError, match="inside the project"):
+def test_state_directory_in_the_project_is_an_error(project: Path) -> None:
+    with pytest.raises(PolicyError, match=re.escape(str(project))):
         save_pending_call("ls", str(project), str(project), {"HOME": str(project)}, asked=RULES)
 
 
-def test_a_place_that_others_can_write_is_an_error(environ: dict[str, str], project: Path) -> None:
+def test_directory_writable_by_others_is_an_error(environ: dict[str, str], project: Path) -> None:
     waiting(environ, project).chmod(0o777)
-    with pytest.raises(PolicyError, match="can be written by others"):
+    with pytest.raises(PolicyError, match="chmod go-w"):
         take_pending_call("0" * 32, str(project), str(project), environ)

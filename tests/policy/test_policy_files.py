@@ -1,4 +1,4 @@
-"""No command writes a policy file, the owner's or the project's, nor the file of trust: not by the guard, not by the kernel."""
+"""Neither guard nor kernel lets a command write a policy file or the trust file."""
 
 import os
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from corral.model.call import Call, Decision
 from corral.policy.loader import load
 
 LOOSE = 'containment.network = "on"\n'
-# Each tries to leave LOOSE where sys.argv[1] says, and does not mind failing on the way.
+# Each attempt tries to write LOOSE to the path in sys.argv[1].
 ATTEMPTS = {
     "write": "open(path, 'w').write(text)",
     "append": "open(path, 'a').write(text)",
@@ -47,7 +47,7 @@ def run(box: Sandbox, attempt: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS.keys())
-def test_a_projects_file_stays_as_it_is(open_sandbox: Callable[..., Sandbox], project: Path, attempt: str) -> None:
+def test_project_file_cannot_be_changed(open_sandbox: Callable[..., Sandbox], project: Path, attempt: str) -> None:
     file = project / "corral.toml"
     file.write_text("timeout_seconds = 5\n")
     run(open_sandbox(), attempt, file)
@@ -56,31 +56,31 @@ def test_a_projects_file_stays_as_it_is(open_sandbox: Callable[..., Sandbox], pr
 
 @pytest.mark.parametrize("attempt", [ATTEMPTS["write"], ATTEMPTS["append"], "open('new', 'w').write(text); os.rename('new', path)", "os.symlink('/dev/null', path)"])  # fmt: skip
 @pytest.mark.parametrize("where", ["corral.toml", "sub/corral.toml"])
-def test_a_projects_file_does_not_appear(held: Sandbox, project: Path, attempt: str, where: str) -> None:
+def test_project_file_cannot_be_created(held: Sandbox, project: Path, attempt: str, where: str) -> None:
     run(held, attempt, project / where)
     assert not os.path.lexists(project / where)
 
 
 @pytest.mark.parametrize("attempt", [ATTEMPTS["write"], ATTEMPTS["replace"]], ids=["write", "replace"])
-def test_uncontained_the_attempts_work_so_that_they_are_ones(loose: Sandbox, project: Path, attempt: str) -> None:
+def test_attempts_succeed_without_containment(loose: Sandbox, project: Path, attempt: str) -> None:
     run(loose, attempt, project / "corral.toml")
     assert (project / "corral.toml").read_text() == LOOSE
 
 
-OWNERS = [".config/corral/policy.toml", ".local/state/corral/trust", ".cache/corral/policy/x"]
+USER_FILES = [".config/corral/policy.toml", ".local/state/corral/trust", ".cache/corral/policy/x"]
 
 
-@pytest.mark.parametrize("where", OWNERS)
-def test_what_the_owner_keeps_is_out_of_reach(home: Path, open_sandbox: Callable[..., Sandbox], where: str) -> None:
+@pytest.mark.parametrize("where", USER_FILES)
+def test_user_files_are_unreachable(home: Path, open_sandbox: Callable[..., Sandbox], where: str) -> None:
     box = open_sandbox()
     for attempt in (ATTEMPTS["write"], ATTEMPTS["replace"], ATTEMPTS["move what holds it"]):
         run(box, attempt, home / where)
     assert not (home / where).exists()
 
 
-@pytest.mark.parametrize("where", OWNERS)
+@pytest.mark.parametrize("where", USER_FILES)
 @pytest.mark.parametrize("existing", [True, False])
-def test_what_the_owner_keeps_is_out_of_reach_where_the_project_is_their_home(
+def test_user_files_are_unreachable_if_the_project_is_home(
     home: Path, open_sandbox: Callable[..., Sandbox], where: str, existing: bool
 ) -> None:
     if existing:
@@ -117,34 +117,34 @@ def test_what_the_owner_keeps_is_out_of_reach_where_the_project_is_their_home(
         "echo x > ~/.cache/corral/policy/x",
     ],
 )
-def test_the_guard_refuses_to_write_policy_files(
+def test_guard_refuses_to_write_policy_files(
     project: Path, profile: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOME", "/home/owner")  # one in /tmp is the commands' own
+    monkeypatch.setenv("HOME", "/home/user")  # /tmp belongs to the commands
     config = SandboxConfig(str(project), profile=profile)
     assert vet(Call(command, shell=True), config).decision is Decision.DENY
 
 
 @pytest.mark.parametrize("profile", ["strict", "workspace"])
 @pytest.mark.parametrize("command", ["echo x > .config/corral/policy.toml", "rm .local/state/corral/trust", "cp x .config/corral/policy.toml"])  # fmt: skip
-def test_the_guard_refuses_it_where_the_project_is_the_home(home: Path, profile: str, command: str) -> None:
+def test_guard_refuses_it_if_the_project_is_home(home: Path, profile: str, command: str) -> None:
     config = SandboxConfig(str(home), profile=profile)
     assert vet(Call(command, shell=True), config).decision is Decision.DENY
 
 
 @pytest.mark.parametrize("profile", ["strict", "workspace"])
-def test_reading_the_projects_file_is_allowed(project: Path, profile: str) -> None:
+def test_reading_the_project_file_is_allowed(project: Path, profile: str) -> None:
     assert vet(Call("cat corral.toml", shell=True), SandboxConfig(str(project), profile=profile)).allowed
 
 
-def test_no_grant_opens_them(home: Path, project: Path) -> None:
+def test_no_grant_opens_user_files(home: Path, project: Path) -> None:
     for path in (home / ".config", home, home / ".config" / "corral"):
         box = Sandbox(SandboxConfig(str(project), profile="workspace", containment=Containment(write=(str(path),))))
         with box, pytest.raises(PolicyError):
             box.run(["true"])
 
 
-def test_a_policy_that_a_home_project_planted_is_not_believed(home: Path, tmp_path: Path) -> None:
+def test_user_policy_inside_the_project_is_an_error(home: Path, tmp_path: Path) -> None:
     (home / ".config" / "corral" / "policy.toml").write_text(LOOSE)
-    with pytest.raises(PolicyError, match="lies inside the project"):
+    with pytest.raises(PolicyError, match=r"policy\.toml"):
         load(str(home), os.environ)

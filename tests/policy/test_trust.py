@@ -1,4 +1,4 @@
-"""Only a person at a terminal trusts a file, and only the bytes that they saw. Every other door is tried."""
+"""Trust needs a person at a terminal, and covers only the bytes that were shown."""
 
 import json
 import os
@@ -52,9 +52,7 @@ def is_waiting(project: Path) -> bool:
     return bool(load(str(project), os.environ).waiting)
 
 
-def test_a_person_sees_the_file_and_what_it_would_loosen_and_trusts_it(
-    screen: Callable[..., Screen], project: Path
-) -> None:
+def test_user_sees_the_file_and_its_loosening_and_trusts_it(screen: Callable[..., Screen], project: Path) -> None:
     shown = screen(*CORRAL, "trust")
     text = shown.until(QUESTION).decode()
     for words in (
@@ -75,7 +73,7 @@ def test_a_person_sees_the_file_and_what_it_would_loosen_and_trusts_it(
 
 
 @pytest.mark.parametrize("answer", [b"\r", b"n\r", b"yess\r", b"\x04", b"\x03", b"p\r", b"true\r"])
-def test_whatever_is_not_yes_is_no(screen: Callable[..., Screen], project: Path, answer: bytes) -> None:
+def test_every_answer_but_yes_is_no(screen: Callable[..., Screen], project: Path, answer: bytes) -> None:
     shown = screen(*CORRAL, "trust")
     shown.until(QUESTION)
     shown.type(answer)
@@ -83,7 +81,7 @@ def test_whatever_is_not_yes_is_no(screen: Callable[..., Screen], project: Path,
     assert is_waiting(project)
 
 
-def test_what_was_typed_before_the_question_is_no_answer(screen: Callable[..., Screen], project: Path) -> None:
+def test_input_typed_before_the_question_is_discarded(screen: Callable[..., Screen], project: Path) -> None:
     shown = screen("sh", "-c", f"read ready; exec {shlex.join(CORRAL)} trust")
     shown.type(b"go\ry\ry\ry\r")
     shown.until(QUESTION)
@@ -92,7 +90,7 @@ def test_what_was_typed_before_the_question_is_no_answer(screen: Callable[..., S
     assert is_waiting(project)
 
 
-def test_the_bytes_that_were_shown_are_trusted_and_no_others(screen: Callable[..., Screen], project: Path) -> None:
+def test_only_the_shown_bytes_are_trusted(screen: Callable[..., Screen], project: Path) -> None:
     shown = screen(*CORRAL, "trust")
     shown.until(QUESTION)
     (project / "corral.toml").write_text(LOOSE.replace("600", "6000"))
@@ -101,7 +99,7 @@ def test_the_bytes_that_were_shown_are_trusted_and_no_others(screen: Callable[..
     assert is_waiting(project)
 
 
-def test_nothing_of_a_file_drives_the_terminal(screen: Callable[..., Screen], project: Path) -> None:
+def test_file_content_cannot_control_the_terminal(screen: Callable[..., Screen], project: Path) -> None:
     (project / "corral.toml").write_text(LOOSE + "# a\u202eb \u2028 c\n")
     shown = screen(*CORRAL, "trust")
     text = shown.until(QUESTION).decode()
@@ -109,7 +107,7 @@ def test_nothing_of_a_file_drives_the_terminal(screen: Callable[..., Screen], pr
     assert "\x1b" not in text
 
 
-def test_a_file_that_only_tightens_needs_no_trust(screen: Callable[..., Screen], project: Path) -> None:
+def test_file_that_only_tightens_needs_no_trust(screen: Callable[..., Screen], project: Path) -> None:
     (project / "corral.toml").write_text("timeout_seconds = 5\n")
     shown = screen(*CORRAL, "trust")
     shown.until(b"only tightens, which needs no trust")
@@ -117,14 +115,11 @@ def test_a_file_that_only_tightens_needs_no_trust(screen: Callable[..., Screen],
     assert trusted_files(os.environ) == []
 
 
-def test_a_wrong_file_is_not_trusted(screen: Callable[..., Screen], project: Path) -> None:
+def test_invalid_file_is_not_trusted(screen: Callable[..., Screen], project: Path) -> None:
     (project / "corral.toml").write_text("timeout = 5\n")
     shown = screen(*CORRAL, "trust")
     shown.until(b"corral.toml:1:1: unknown key 'timeout'")
     assert shown.status() == 125
-
-
-# The doors.
 
 
 def refused(done: subprocess.CompletedProcess[str], why: str, project: Path) -> None:
@@ -140,12 +135,12 @@ def piped(project: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_a_pipe_cannot_trust(project: Path) -> None:
+def test_pipe_cannot_trust(project: Path) -> None:
     refused(piped(project), "there is no terminal", project)
 
 
 @pytest.mark.parametrize("name", AGENT_VARIABLES)
-def test_the_shell_of_an_agent_cannot_trust(screen: Callable[..., Screen], project: Path, name: str) -> None:
+def test_agent_shell_cannot_trust(screen: Callable[..., Screen], project: Path, name: str) -> None:
     shown = screen(*CORRAL, "trust", **{name: "1"})
     shown.until(b"this is the shell of a coding agent")
     assert shown.status() == 125
@@ -157,13 +152,13 @@ def test_the_shell_of_an_agent_cannot_trust(screen: Callable[..., Screen], proje
     [
         ("< answers", b"standard input is not the terminal"),
         ("< /dev/null", b"standard input is not the terminal"),
-        ("< /dev/tty", b"standard input is not the terminal"),  # another device, which leads to it
+        ("< /dev/tty", b"standard input is not the terminal"),  # a different device number than the terminal itself
         ("<&-", b"standard input is not the terminal"),
         ("> out", b"standard output is not the terminal"),
         ("| cat", b"standard output is not the terminal"),
     ],
 )
-def test_input_output_and_the_controlling_terminal_must_be_one(
+def test_stdin_and_stdout_must_be_the_controlling_terminal(
     screen: Callable[..., Screen], project: Path, redirect: str, why: bytes
 ) -> None:
     (project / "answers").write_text("y\n" * 9)
@@ -173,7 +168,7 @@ def test_input_output_and_the_controlling_terminal_must_be_one(
     assert is_waiting(project)
 
 
-def test_another_terminal_than_the_controlling_one_cannot_trust(screen: Callable[..., Screen], project: Path) -> None:
+def test_terminal_that_is_not_controlling_cannot_trust(screen: Callable[..., Screen], project: Path) -> None:
     code = (
         "import os, subprocess, sys; outer, inner = os.openpty(); os.write(outer, b'y\\ny\\n');"
         f"sys.exit(subprocess.run({list(CORRAL)!r} + ['trust'], stdin=inner, stdout=inner).returncode)"
@@ -184,13 +179,13 @@ def test_another_terminal_than_the_controlling_one_cannot_trust(screen: Callable
     assert is_waiting(project)
 
 
-def test_the_background_of_a_terminal_cannot_trust(screen: Callable[..., Screen], project: Path) -> None:
+def test_background_process_cannot_trust(screen: Callable[..., Screen], project: Path) -> None:
     shown = screen("bash", "-c", f"set -m; {shlex.join(CORRAL)} trust & wait $!; echo ended $?")
     shown.until(b"corral is in the background of the terminal")
     assert is_waiting(project)
 
 
-# What an agent would do in the sandbox: make a terminal, become its session's leader, and answer.
+# An agent in the sandbox could create a terminal, become the leader of its session, and answer.
 IN_A_TERMINAL = """
 import os, pty, sys
 pid, outer = pty.fork()
@@ -219,7 +214,7 @@ def attempt(run: Callable[..., object], project: Path, state: Path) -> str:
     return str(getattr(done, "stdout_text", None) or getattr(done, "stdout", ""))
 
 
-def test_a_terminal_that_an_agent_makes_in_the_sandbox_cannot_trust(
+def test_terminal_created_in_the_sandbox_cannot_trust(
     open_sandbox: Callable[..., Sandbox], project: Path, tmp_path: Path
 ) -> None:
     box = open_sandbox(env_allowlist={"PATH", "HOME", "PYTHONPATH"}, timeout_seconds=60)
@@ -229,7 +224,7 @@ def test_a_terminal_that_an_agent_makes_in_the_sandbox_cannot_trust(
     assert is_waiting(project)
 
 
-def test_the_same_terminal_outside_can_so_that_the_attempt_is_one(project: Path, tmp_path: Path) -> None:
+def test_same_terminal_outside_the_sandbox_can_trust(project: Path, tmp_path: Path) -> None:
     env = {name: value for name, value in environment().items() if name not in AGENT_VARIABLES}
     said = attempt(
         lambda argv: subprocess.run(argv, cwd=project, env=env, capture_output=True, text=True, check=False),
@@ -240,7 +235,7 @@ def test_the_same_terminal_outside_can_so_that_the_attempt_is_one(project: Path,
     assert not is_waiting(project)
 
 
-def test_what_runs_in_the_sandbox_cannot_write_the_file_of_trust(
+def test_sandboxed_command_cannot_write_the_trust_file(
     open_sandbox: Callable[..., Sandbox], project: Path, tmp_path: Path
 ) -> None:
     box = open_sandbox(timeout_seconds=60)
@@ -252,7 +247,7 @@ def test_what_runs_in_the_sandbox_cannot_write_the_file_of_trust(
 
 @pytest.mark.parametrize("verb", ["trust", "distrust", "init"])
 @pytest.mark.parametrize("profile", ["strict", "workspace"])
-def test_the_guard_refuses_an_agents_own(verb: str, profile: str, project: Path) -> None:
+def test_guard_refuses_trust_commands(verb: str, profile: str, project: Path) -> None:
     done = subprocess.run(
         [*CORRAL, "check", "--profile", profile, "--shell", f"script -qc 'corral {verb}' x; python -m corral {verb}"],
         cwd=project, env=environment(), capture_output=True, text=True, check=False,
@@ -260,7 +255,7 @@ def test_the_guard_refuses_an_agents_own(verb: str, profile: str, project: Path)
     assert done.returncode == 126
 
 
-def test_a_hook_does_not_trust(project: Path) -> None:
+def test_hook_refuses_corral_trust(project: Path) -> None:
     payload = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "yes | corral trust"}, "cwd": str(project)}  # fmt: skip
     done = subprocess.run(
         [*CORRAL, "hook", "claude"], cwd=project, env=environment(), input=json.dumps(payload), capture_output=True, text=True, check=False
@@ -269,33 +264,30 @@ def test_a_hook_does_not_trust(project: Path) -> None:
     assert is_waiting(project)
 
 
-# The file of trust.
-
-
-def test_what_was_trusted_is_listed_and_taken_back(project: Path) -> None:
+def test_trusted_file_is_listed_and_distrusted(project: Path) -> None:
     path, digest = str(project / "corral.toml"), sha256_hex(LOOSE.encode())
     trust(path, digest, os.environ, str(project))
     listed = subprocess.run([*CORRAL, "trust", "--list", "--json"], cwd=project, env=environment(), capture_output=True, text=True, check=True)  # fmt: skip
     assert json.loads(listed.stdout) == [{"path": path, "digest": digest}]
     done = subprocess.run([*CORRAL, "distrust"], cwd=project, env=environment(), capture_output=True, text=True, check=True)  # fmt: skip
-    assert "is no longer trusted" in done.stderr
+    assert path in done.stderr
     assert is_waiting(project)
     assert not distrust(path, os.environ, str(project))
 
 
-def test_a_path_has_one_hash(project: Path) -> None:
+def test_path_has_one_hash(project: Path) -> None:
     path = str(project / "corral.toml")
     for digest in ("a" * 64, "b" * 64):
         trust(path, digest, os.environ, str(project))
     assert trusted_files(os.environ) == [("b" * 64, path)]
 
 
-def test_a_path_with_a_line_break_cannot_bring_another_in(project: Path) -> None:
-    with pytest.raises(PolicyError, match="line break"):
+def test_path_with_a_line_break_is_refused(project: Path) -> None:
+    with pytest.raises(PolicyError):
         trust(f"{project}/x\n{'a' * 64} /other", "b" * 64, os.environ, str(project))
 
 
-def test_a_torn_line_counts_for_nothing(project: Path, tmp_path: Path) -> None:
+def test_truncated_line_is_ignored(project: Path, tmp_path: Path) -> None:
     path = str(project / "corral.toml")
     trust(path, "a" * 64, os.environ, str(project))
     file = tmp_path / "state" / "corral" / "trust"
@@ -304,7 +296,7 @@ def test_a_torn_line_counts_for_nothing(project: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["link", "others", "directory", "others' directory", "long"])
-def test_a_file_of_trust_that_is_not_the_owners_alone_is_an_error(project: Path, tmp_path: Path, spoil: str) -> None:
+def test_unsafe_trust_file_is_an_error(project: Path, tmp_path: Path, spoil: str) -> None:
     path = str(project / "corral.toml")
     trust(path, sha256_hex(LOOSE.encode()), os.environ, str(project))
     file = tmp_path / "state" / "corral" / "trust"
@@ -324,7 +316,7 @@ def test_a_file_of_trust_that_is_not_the_owners_alone_is_an_error(project: Path,
         load(str(project), os.environ)
 
 
-def test_of_many_who_trust_at_once_nobody_is_forgotten(project: Path) -> None:
+def test_concurrent_trust_loses_no_entry(project: Path) -> None:
     threads = [
         threading.Thread(target=trust, args=(f"/p{n}/corral.toml", "a" * 64, os.environ, str(project)))
         for n in range(16)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "corral.approval/1"
 APPROVAL_SECONDS = 7 * 24 * 3600.0
-MAX_APPROVALS = 256  # more than that nobody keeps track of
-MAX_TEXT = 16 * 1024  # characters of a call; nobody reads more before they approve it
+MAX_APPROVALS = 256  # a longer list is too long to review
+MAX_TEXT = 16 * 1024  # characters of a call; a longer one is too long to read before approving it
 MAX_FILE_BYTES = 256 * 1024
 SHORT_ID = 12
 _CLOCK_SKEW_SECONDS = 60.0
@@ -132,7 +132,7 @@ def _call_fields(call: Call, config: SandboxConfig) -> tuple[str, str, bool, tup
 def _key(call: Call, verdict: Verdict, config: SandboxConfig) -> str:
     """Return the hash of the call, everything the guard found, and the policy."""
     profile = config.rules
-    # Limits, output settings and timeouts are left out: they do not extend what the call can do.
+    # Limits, output settings and timeouts are left out: they give the call no more access.
     policy = [
         profile.name,
         profile.needs_containment,

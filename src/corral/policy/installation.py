@@ -1,4 +1,4 @@
-"""Finds where corral, its interpreter and its dependencies lie on this machine. Commands must not write there."""
+"""Finds the directories of corral, its interpreter and its dependencies. Commands must not write there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from corral._lib.symlink_chain import resolve_links
 from corral.guard.shell.grammar import GRAMMAR_PACKAGES
 
-DEFAULT_HOME = "/home/user"  # the home that commands see where the user has none
+DEFAULT_HOME = "/home/user"  # the home directory of commands where HOME is not set
 
 
 def installation_paths() -> list[str]:
@@ -18,7 +18,7 @@ def installation_paths() -> list[str]:
 
 
 def installation_links() -> list[str]:
-    """Return the symbolic links on the way to the interpreter and to corral. Replacing one would redirect the next start."""
+    """Return the symbolic links in the paths of the interpreter and of corral. Replacing one would redirect the next start."""
     return sorted({link for path in (sys.prefix, sys.executable, _package()) for link in resolve_links(path)[0]})
 
 

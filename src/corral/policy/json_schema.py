@@ -1,4 +1,4 @@
-"""The JSON Schema of policy files, made of the same table that parses them."""
+"""Builds the JSON Schema of policy files from the table of settings."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_NAME = r"^[^\s/\u0000](?:[^/\u0000]*[^\s/\u0000])?$"
+_PATTERN = r"^[^\s/\u0000](?:[^/\u0000]*[^\s/\u0000])?$"
 _PATTERNS = {
     "names": r"^[^\s/*\u0000](?:[^/*\u0000]*[^\s/*\u0000])?$",
-    "patterns": _NAME,
+    "patterns": _PATTERN,
     "paths": r"^(?:~/|/)[^\u0000]*[^/\u0000]",
     "agents": r"^[a-z0-9-]+$",
     "hosts": r"^[^=\s\u0000]+=[^=\s\u0000]+$",
@@ -22,18 +22,18 @@ _PATTERNS = {
 }
 _RULE = {
     "command": {
-        "description": "The first words of a command: options and paths in front of them are looked through.",
+        "description": "The first words of a command. Options between them and the path of the program are ignored.",
         "anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}],
     },
-    "decision": {"description": "What becomes of it.", "enum": list(DECISIONS)},
-    "reason": {"description": "Why; the agent reads it.", "type": "string"},
-    "instead": {"description": "What to do instead; the agent reads it.", "type": "string"},
-    "exact": {"description": "Whether nothing may stand behind the words of what is allowed.", "type": "boolean"},
+    "decision": {"description": "The decision for commands that begin with these words.", "enum": list(DECISIONS)},
+    "reason": {"description": "The reason, which the agent reads.", "type": "string"},
+    "instead": {"description": "The alternative, which the agent reads.", "type": "string"},
+    "exact": {"description": "Whether the rule allows the words alone, with nothing after them.", "type": "boolean"},
 }  # fmt: skip
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema."""
+    """Return the JSON Schema."""
     properties: dict[str, Any] = {key: _value(key) for key in SETTINGS if "." not in key}
     for table in TABLES:
         properties[table] = _table({k.partition(".")[2]: _value(k) for k in SETTINGS if k.startswith(f"{table}.")})
@@ -43,7 +43,7 @@ def schema() -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:corral:policy:1",
-        "title": "A policy file of corral: the owner's policy.toml, or a project's corral.toml",
+        "title": "A policy file of corral: the user's policy.toml, or a project's corral.toml",
         **_table(properties),
     }
 
@@ -53,32 +53,36 @@ def _table(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(key: str) -> dict[str, Any]:
-    row = SETTINGS[key]
-    made: dict[str, Any] = {"description": row.what}
-    if row.kind in LIST_KINDS:
+    spec = SETTINGS[key]
+    made: dict[str, Any] = {"description": spec.description}
+    if spec.kind in LIST_KINDS:
         return made | {
             "type": "array",
             "uniqueItems": True,
-            "items": {"enum": list(row.choices)} if row.choices else {"type": "string", "pattern": _PATTERNS[row.kind]},
+            "items": {"enum": list(spec.choices)}
+            if spec.choices
+            else {"type": "string", "pattern": _PATTERNS[spec.kind]},
         }
-    if row.kind == "network":
+    if spec.kind == "network":
         named = {"type": "string", "pattern": _PATTERNS["network"]}
-        return made | {"anyOf": [{"enum": list(row.choices)}, {"type": "array", "uniqueItems": True, "items": named}]}
-    if row.kind in ("choice", "switch"):
-        return made | {"enum": list(row.choices)}
-    if row.kind == "seconds":
-        least = {"minimum": 0} if row.zero else {"exclusiveMinimum": 0}
-        return made | {"type": "number", **least, "maximum": row.most}
-    whole = {"type": "integer", "minimum": 0 if row.zero else 1, "maximum": row.most}
-    if row.kind == "share":
+        return made | {"anyOf": [{"enum": list(spec.choices)}, {"type": "array", "uniqueItems": True, "items": named}]}
+    if spec.kind in ("choice", "switch"):
+        return made | {"enum": list(spec.choices)}
+    if spec.kind == "seconds":
+        least = {"minimum": 0} if spec.takes_zero else {"exclusiveMinimum": 0}
+        return made | {"type": "number", **least, "maximum": spec.max}
+    whole = {"type": "integer", "minimum": 0 if spec.takes_zero else 1, "maximum": spec.max}
+    if spec.kind == "share":
         return made | {"anyOf": [whole, {"type": "number", "exclusiveMinimum": 0, "maximum": 1}]}
     return made | whole
 
 
 def _rule() -> dict[str, Any]:
     examples = {"type": "array", "items": {"type": "string", "pattern": r"\S"}}
-    own = _RULE | {word: {"description": f"Commands for which the answer is {word}.", **examples} for word in DECISIONS}
-    needed = [
+    properties = _RULE | {
+        word: {"description": f"Example commands whose decision is {word}.", **examples} for word in DECISIONS
+    }
+    needs_example = [
         {
             "if": {"properties": {"decision": {"const": word}}},
             "then": {"required": [word], "properties": {word: {"minItems": 1}}},
@@ -90,7 +94,7 @@ def _rule() -> dict[str, Any]:
         "then": {"properties": {"decision": {"const": "allow"}}},
     }
     return {
-        **_table({key: own[key] for key in RULE_KEYS}),
+        **_table({key: properties[key] for key in RULE_KEYS}),
         "required": ["command", "decision"],
-        "allOf": [*needed, exact],
+        "allOf": [*needs_example, exact],
     }

@@ -1,6 +1,6 @@
-"""The owner's choices: built-in profile, the owner's policy.toml, the project's corral.toml, merged into one config.
+"""Loads the policy of a project: the built-in profile, the user's policy.toml and the project's corral.toml, merged into one config.
 
-A project's file may only tighten until the owner trusts its exact bytes; what it would loosen is named, and not in force.
+Until the user trusts its exact bytes, a project's file may only tighten. Settings that would loosen are listed, and not in force.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from corral._lib.records import Record, frozen
 from corral.model.errors import PolicyError
 from corral.policy import user_dirs
 from corral.policy.config import Containment, SandboxConfig, checked_root
+from corral.policy.settings import DEFAULT_PROFILE, MAX_FILE_BYTES, NEEDS_BACKEND, SETTINGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,15 +20,13 @@ if TYPE_CHECKING:
 
     from corral.policy.merge import Setting
 
-OWNER_FILE = "policy.toml"
+USER_FILE = "policy.toml"
 PROJECT_FILE = "corral.toml"
-DEFAULT_PROFILE = "workspace"
-MAX_FILE_BYTES = 256 * 1024
 
 
 @frozen
 class PolicyFile(Record):
-    """One file of the policy."""
+    """A file of the policy."""
 
     level: str  # owner or project
     path: str
@@ -37,7 +36,7 @@ class PolicyFile(Record):
 
 @frozen
 class Policy(Record):
-    """The merged choices, and how they came about."""
+    """The merged config, the files it comes from, and every setting in them."""
 
     config: SandboxConfig
     sources: tuple[PolicyFile, ...] = ()
@@ -45,33 +44,28 @@ class Policy(Record):
 
     @property
     def waiting(self) -> tuple[Setting, ...]:
-        """What an untrusted project's file would loosen."""
+        """The settings of an untrusted project's file that would loosen the policy."""
         return tuple(setting for setting in self.settings if not setting.in_force)
 
 
 def load(root: str, environ: Mapping[str, str], *, profile: str | None = None) -> Policy:
-    """Return the policy of a project; `profile` holds where no trusted file names one, and may else only tighten."""
+    """Return the policy of a project. `profile` is used where no trusted file names one, and otherwise may only tighten."""
     root = checked_root(root)
-    owners = user_policy_path(environ)
-    found = [
-        (level, path, read_policy_file(path, root, level))
-        for level, path in (("owner", owners), ("project", project_policy_path(root)))
-    ]
-    if not any(data is not None for _, _, data in found):
-        # Most projects; nothing of what follows is imported for them.
-        return Policy(
-            SandboxConfig(root, profile=profile or DEFAULT_PROFILE, containment=Containment(scratch="project"))
-        )
-    return _merged(root, environ, [(level, path, data) for level, path, data in found if data is not None], profile)
+    paths = (("owner", user_policy_path(environ)), ("project", project_policy_path(root)))
+    files = [(level, path, data) for level, path in paths if (data := read_policy_file(path, root, level)) is not None]
+    if files:
+        return _merged(root, environ, files, profile)
+    # Most projects have no file, and import nothing more.
+    return Policy(SandboxConfig(root, profile=profile or DEFAULT_PROFILE, containment=Containment(scratch="project")))
 
 
 def user_policy_path(environ: Mapping[str, str]) -> str:
-    """Return where the owner's policy lies, if there is one."""
-    return f"{user_dirs.user_directory('config', environ)}/{OWNER_FILE}"
+    """Return the path of the user's policy file, which may not exist."""
+    return f"{user_dirs.user_directory('config', environ)}/{USER_FILE}"
 
 
 def project_policy_path(root: str) -> str:
-    """Return where a project's policy lies, if there is one."""
+    """Return the path of a project's policy file, which may not exist."""
     return f"{root}/{PROJECT_FILE}"
 
 
@@ -89,12 +83,12 @@ def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, b
         trusted = level == "owner" or is_trusted(path, digest, environ, root)
         sources.append(PolicyFile(level, path, digest, trusted))
         if not trusted and asked is not None:
-            # Before what is not trusted: else that would be the first to speak of the profile.
+            # The request comes before an untrusted file, which otherwise would be the first to set the profile.
             merge.request_profile(asked)
             asked = None
         parsed = load_compiled(data, digest, path, environ, root)
         if level == "project":
-            _refuse_owners_keys(parsed["settings"], path, environ)
+            _refuse_user_settings(parsed["settings"], path, environ)
         merge.add(parsed, path, trusted=trusted)
     if asked is not None:
         merge.request_profile(asked)
@@ -104,9 +98,7 @@ def _merged(root: str, environ: Mapping[str, str], files: list[tuple[str, str, b
     return Policy(config, tuple(sources), tuple(merge.settings))
 
 
-def _refuse_owners_keys(settings: list[tuple[str, object, int, int]], path: str, environ: Mapping[str, str]) -> None:
-    from corral.policy.settings import SETTINGS  # noqa: PLC0415  where there is a file
-
+def _refuse_user_settings(settings: list[tuple[str, object, int, int]], path: str, environ: Mapping[str, str]) -> None:
     for key, _, line, column in settings:
         if key in SETTINGS and SETTINGS[key].tighter == "owner":
             where = user_policy_path(environ)
@@ -116,23 +108,23 @@ def _refuse_owners_keys(settings: list[tuple[str, object, int, int]], path: str,
 
 
 def read_policy_file(path: str, root: str, level: str) -> bytes | None:
-    """Return the bytes of a policy file, or None where there is none; PolicyError where they are not for us to believe."""
+    """Return the bytes of a policy file, or None where it does not exist. Raise PolicyError where it is unsafe or unreadable."""
     try:
-        # The owner may keep their file elsewhere and link it. A project's link could lead to what its messages would show.
+        # The user may link their own file. A project's link could lead to a secret, which error messages would quote.
         data, found = user_dirs.read_regular_file(path, MAX_FILE_BYTES, follows=level == "owner")
     except FileNotFoundError:
         if os.path.islink(path):
-            raise PolicyError(f"{path} is a link that leads nowhere") from None
+            raise PolicyError(f"{path} is a dangling symbolic link") from None
         return None
     except OSError as error:
-        # Not to be read is not the same as not there: it might have tightened.
-        why = "it is a link" if error.errno == ELOOP else error.strerror
+        # An unreadable file is not treated as missing: it might tighten the policy.
+        why = "it is a symbolic link" if error.errno == ELOOP else error.strerror
         raise PolicyError(f"{path} cannot be read: {why}") from None
     if level == "owner":
         user_dirs.refuse_inside_project(os.path.realpath(path), root)
         user_dirs.refuse_status_writable_by_others(path, found)
     if len(data) > MAX_FILE_BYTES:
-        raise PolicyError(f"{path}:1:1: longer than {MAX_FILE_BYTES} bytes")
+        raise PolicyError(f"{path}:1:1: the file is longer than {MAX_FILE_BYTES} bytes")
     return data
 
 
@@ -140,26 +132,23 @@ def _refuse_contradiction(config: SandboxConfig, settings: list[Setting]) -> Non
     if config.containment.backend != "none" or not config.rules.needs_containment:
         return
     where = next(s for s in reversed(settings) if s.key == "containment.backend" and s.in_force)
-    raise PolicyError(
-        f"{where.path}:{where.line}:{where.column}: profile {config.rules.name} runs nothing that is not contained, "
-        "and backend is 'none'; set profile = 'strict', or another backend"
-    )
+    raise PolicyError(f"{where.path}:{where.line}:{where.column}: profile {config.rules.name} {NEEDS_BACKEND}")
 
 
 def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapping[str, str]) -> None:
-    """Raise where a file grants what would open credentials, corral itself or what is protected, whether it is trusted or not."""
+    """Raise where a file, trusted or not, grants credentials, corral's own files or a protected path."""
     granting = [s for s in settings if s.key in ("containment.read", "containment.write") and s.value]
     if not granting:
         return
-    from corral.guard.path_zones import protected  # noqa: PLC0415  most policies grant nothing
+    from corral.guard.path_zones import protected  # noqa: PLC0415  most policies grant no path
     from corral.policy import installation, path_grants  # noqa: PLC0415  as above
 
     home = os.path.realpath(environ.get("HOME") or installation.DEFAULT_HOME)
-    kept = [user_dirs.user_directory(kind, environ) for kind in ("config", "state", "cache")]
-    own = (*installation.installation_paths(), *installation.installation_links(), *kept)
+    directories = [user_dirs.user_directory(kind, environ) for kind in ("config", "state", "cache")]
+    own = (*installation.installation_paths(), *installation.installation_links(), *directories)
     for setting in granting:
         verb = setting.key.partition(".")[2]
-        for path in setting.value:  # type: ignore[attr-defined]  # a list of texts: the parser saw to it
+        for path in setting.value:  # type: ignore[attr-defined]  # the parser has checked that it is a list of texts
             real = os.path.realpath(f"{home}{path[1:]}" if path.startswith("~/") else path)
             try:
                 if setting.in_force and not os.path.exists(real):
@@ -170,7 +159,7 @@ def _refuse_grants(config: SandboxConfig, settings: list[Setting], environ: Mapp
                     path_grants.refuse_write_grant(real, home, config.project_root, own)
                     if protected(real, ""):
                         raise PolicyError(
-                            f"{setting.key} names {path!r}, which is protected: it runs later outside the sandbox"
+                            f"{setting.key} names {path!r}, which is protected: programs outside the sandbox run it later"
                         )
             except PolicyError as error:
                 raise PolicyError(f"{setting.path}:{setting.line}:{setting.column}: {error}") from None

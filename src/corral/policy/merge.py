@@ -1,4 +1,4 @@
-"""How the levels of a policy come to one config. What is not trusted only tightens; what it would loosen is noted and left out."""
+"""Merges policy files into one config. An untrusted file can only tighten; each setting that would loosen is recorded and left out."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from corral.policy.config import (
     Output,
     SandboxConfig,
 )
-from corral.policy.settings import DECISION_TABLES, LIST_KINDS, SETTINGS, is_tighter
+from corral.policy.settings import CONFIG_FIELDS, DECISION_TABLES, DEFAULT_PROFILE, LIST_KINDS, SETTINGS, is_tighter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-DEFAULT_PROFILE = "workspace"
-LASTING = Containment(scratch="project")  # what one command writes to /tmp the next reads, each in a process of its own
-_RECORDS: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
-_DEFAULTS: dict[str, Any] = {
+# Each command of the command line has its own process, so /tmp is kept between commands.
+_BUILT_IN: dict[str, Any] = {
+    "containment": Containment(scratch="project"),
+    "limits": Limits(),
+    "output": Output(),
+    "audit": Audit(),
     "profile": DEFAULT_PROFILE,
     "timeout_seconds": DEFAULT_TIMEOUT_SECONDS,
     "max_output_bytes": DEFAULT_MAX_OUTPUT_BYTES,
-    "containment.scratch": LASTING.scratch,
 }
 
 
 @frozen
 class Setting(Record):
-    """One line of a policy, where it stands, and whether it counts."""
+    """A line of a policy file, its position, and whether it is in force."""
 
     key: str
     value: object
@@ -58,19 +59,18 @@ def rule_of(raw: dict[str, Any], source: str) -> CommandRule:
     )
 
 
-def table_of(name: str | None, settings: dict[str, Any], held: Profile | None = None) -> Profile:
-    """Return a profile with what the settings say of effects and groups; without a name it starts from what holds."""
-    base = held if name is None and held is not None else profile_named(name or DEFAULT_PROFILE)
-    effects, groups = dict(base.effects), dict(base.groups)
+def profile_with(base: Profile, settings: dict[str, Any]) -> Profile:
+    """Return a profile with the decisions that settings give to effects and groups."""
+    decisions = {"effects": dict(base.effects), "groups": dict(base.groups)}
     for key, word in settings.items():
         table, _, field = key.partition(".")
-        if table in DECISION_TABLES:
-            (effects if table == "effects" else groups)[field] = Decision[word.upper()]
-    return Profile(base.name, effects, groups, base.needs_containment)
+        if table in decisions:
+            decisions[table][field] = Decision[word.upper()]
+    return Profile(base.name, decisions["effects"], decisions["groups"], base.needs_containment)
 
 
 def strictest(one: Profile, other: Profile) -> Profile:
-    """Return what both refuse: of every decision the stricter one, and containment where either needs it."""
+    """Return a profile with the stricter of two decisions each. It needs containment where either does."""
     return Profile(
         other.name,
         {key: max(decision, other.effects[key]) for key, decision in one.effects.items()},
@@ -80,37 +80,37 @@ def strictest(one: Profile, other: Profile) -> Profile:
 
 
 class PolicyMerge:
-    """The levels as they are added: the owner's first."""
+    """Takes the files of a policy one after the other, the user's own first."""
 
     def __init__(self, home: str = "") -> None:
-        self.home = home
-        self.values: dict[str, Any] = {}  # of keys that have one row in the table, as files write them
-        self.base: Setting | None = None  # the last trusted word on the profile
-        self.decided: dict[str, str] = {}  # what trusted files say of effects and groups
-        self.tightened: list[tuple[str | None, dict[str, str]]] = []  # the same of those that are not
-        self.rules: list[tuple[CommandRule, ...]] = []
         self.settings: list[Setting] = []
+        self._home = home
+        self._values: dict[str, Any] = {}  # the present values of keys in SETTINGS, as a file writes them
+        self._base: Setting | None = None  # the last trusted setting of the profile
+        self._decided: dict[str, str] = {}  # decisions on effects and groups, from trusted files
+        self._tightened: list[tuple[str | None, dict[str, str]]] = []  # profiles and decisions from untrusted files
+        self._rules: list[tuple[CommandRule, ...]] = []
 
     def add(self, parsed: dict[str, Any], path: str, *, trusted: bool) -> None:
-        """Take a file."""
-        held = self.profile()
+        """Add a file."""
+        present = self._profile()
         name, decided = None, {}
         for key, value, line, column in parsed["settings"]:
-            in_force = trusted or self._tightens(key, value, held)
+            in_force = trusted or self._tightens(key, value, present)
             self.settings.append(Setting(key, value, path, line, in_force, column))
             if not in_force:
                 continue
             if key == "profile":
                 name = value
-                self.base = self.settings[-1] if trusted else self.base
-            elif key.startswith(tuple(f"{table}." for table in DECISION_TABLES)):
+                self._base = self.settings[-1] if trusted else self._base
+            elif key.partition(".")[0] in DECISION_TABLES:
                 decided[key] = value
             else:
                 self._put(key, value, trusted=trusted)
         if trusted:
-            self.decided |= decided
+            self._decided |= decided
         elif name is not None or decided:
-            self.tightened.append((name, decided))
+            self._tightened.append((name, decided))
         self._add_rules(parsed["rules"], path, trusted=trusted)
 
     def _add_rules(self, rules: list[dict[str, Any]], path: str, *, trusted: bool) -> None:
@@ -122,106 +122,100 @@ class PolicyMerge:
             if in_force:
                 kept.append(rule_of(raw, f"{path}:{raw['line']}"))
         if kept:
-            self.rules.append(tuple(kept))
+            self._rules.append(tuple(kept))
 
     def request_profile(self, profile: str) -> None:
-        """Take the profile that the caller asks for: it holds where no trusted file has spoken, else it may only tighten."""
+        """Add the profile that the caller requests. It is used where no trusted file names one, and otherwise may only tighten."""
         asked = Setting("profile", profile, "", 0)
-        if self.base is None:
-            self.base = asked
-        elif not is_tighter("profile", profile, self.base.value):
-            said = f"{self.base.value!r} ({self.base.path}:{self.base.line})"
-            raise PolicyError(f"the policy says profile = {said}; an option does not loosen it to {profile!r}")
-        elif profile != self.base.value:
-            self.tightened.append((profile, {}))
+        if self._base is None:
+            self._base = asked
+        elif not is_tighter("profile", profile, self._base.value):
+            named = f"{self._base.value!r} ({self._base.path}:{self._base.line})"
+            raise PolicyError(f"the policy sets profile = {named}; an option cannot loosen it to {profile!r}")
+        elif profile != self._base.value:
+            self._tightened.append((profile, {}))
         self.settings.append(asked)
 
-    def profile(self) -> Profile:
-        """Return what holds of effects and groups so far."""
-        held = table_of(None if self.base is None else str(self.base.value), self.decided)
-        for name, decided in self.tightened:
-            held = strictest(held, table_of(name, decided, held))
-        return held
+    def _profile(self) -> Profile:
+        """Return the profile that the files so far give."""
+        base = profile_named(DEFAULT_PROFILE if self._base is None else str(self._base.value))
+        present = profile_with(base, self._decided)
+        for name, decided in self._tightened:
+            present = strictest(present, profile_with(profile_named(name) if name else present, decided))
+        return present
 
     def _put(self, key: str, value: Any, *, trusted: bool) -> None:
-        row = SETTINGS[key]
-        held = self.values.get(key)
-        if row.tighter == "network" and trusted and isinstance(value, list) and isinstance(held, list):
-            # Two lists of the owner's add up; who may only tighten has said all that is to be left.
-            value = list(dict.fromkeys([*held, *value]))
-        if row.kind == "paths":
+        spec = SETTINGS[key]
+        present = self._values.get(key, ())
+        if spec.kind == "paths":
             value = [self._expanded(path) for path in value]
-        if row.tighter in ("adds", "grants"):
-            value = list(dict.fromkeys([*self.values.get(key, ()), *value]))
-        self.values[key] = value
+        are_destinations = spec.tighter == "network" and isinstance(value, list) and isinstance(present, list)
+        # An untrusted list of destinations is a part of the present one, and replaces it.
+        if spec.tighter in ("adds", "grants") or (are_destinations and trusted):
+            value = list(dict.fromkeys([*present, *value]))
+        self._values[key] = value
 
     def _expanded(self, path: str) -> str:
         if not path.startswith("~/"):
             return path
-        if not self.home.startswith("/"):
-            raise PolicyError(f"{path!r} is in a policy, and HOME is not set")
-        return f"{self.home}{path[1:]}"
+        if not self._home.startswith("/"):
+            raise PolicyError(f"a policy file names {path!r}, and HOME is not set")
+        return f"{self._home}{path[1:]}"
 
-    def _tightens(self, key: str, value: Any, held: Profile) -> bool:
+    def _tightens(self, key: str, value: Any, present: Profile) -> bool:
         table, _, field = key.partition(".")
         if table in DECISION_TABLES:
-            decisions = held.effects if table == "effects" else held.groups
+            decisions = present.effects if table == "effects" else present.groups
             return Decision[value.upper()] >= decisions[field]
         if key == "profile":
-            return is_tighter(key, value, DEFAULT_PROFILE if self.base is None else self.base.value)
-        row = SETTINGS[key]
-        now = self.values.get(key, default(key))
-        if row.tighter == "grants":
+            return is_tighter(key, value, DEFAULT_PROFILE if self._base is None else self._base.value)
+        spec = SETTINGS[key]
+        now = self._values.get(key, default(key))
+        if spec.tighter == "grants":
             return not {self._expanded(item) for item in value} - set(now)
-        if row.kind == "share":
+        if spec.kind == "share":
             return is_tighter(key, _bytes(value), _bytes(now))
         return is_tighter(key, value, now)
 
     def config(self, root: str) -> SandboxConfig:
-        """Return the config that all of it comes to."""
-        values = self.values
-        table = self.profile()
-        profile: str | Profile = table.name
-        if self.rules or table != profile_named(table.name):
-            profile = table.replace(commands=tuple(self.rules))
-        made: dict[str, Any] = {"profile": profile}
-        for name in ("timeout_seconds", "max_output_bytes"):
-            if name in values:
-                made[name] = _or_none(name, values[name])
-        if "denylist" in values:
-            made["denylist"] = default_denylist(table) | set(values["denylist"])
-        if "interpreters" in values:
-            made["interpreter_block"] = default_interpreter_block() | set(values["interpreters"])
-        if "host_questions" in values:
-            made["host_questions"] = values["host_questions"]
-        if "environment" in values:
-            made["env_allowlist"] = DEFAULT_ENV_ALLOWLIST | set(values["environment"])
-        values = {"containment.scratch": LASTING.scratch} | values
-        for name, record in _RECORDS.items():
-            fields = {k.partition(".")[2]: _or_none(k, v) for k, v in values.items() if k.startswith(f"{name}.")}
-            if fields:
-                made[name] = record(**fields)
-        return SandboxConfig(root, **made)
-
-
-def _or_none(key: str, value: Any) -> Any:
-    """Return a value as the config has it: where a file writes 0 for no bound or nothing, None."""
-    return None if value == 0 and SETTINGS[key].zero and key != "max_output_bytes" else value
+        """Return the merged config."""
+        merged = self._profile()
+        fields: dict[str, Any] = {"profile": merged.name}
+        if self._rules or merged != profile_named(merged.name):
+            fields["profile"] = merged.replace(commands=tuple(self._rules))
+        added = {
+            "denylist": default_denylist(merged),
+            "interpreters": default_interpreter_block(),
+            "environment": DEFAULT_ENV_ALLOWLIST,
+        }
+        tables: dict[str, dict[str, Any]] = {"containment": {}, "limits": {}, "output": {}, "audit": {}}
+        for key, value in self._values.items():
+            table, _, field = key.partition(".")
+            if key in added:
+                fields[CONFIG_FIELDS.get(key, key)] = added[key] | set(value)
+                continue
+            # A file writes 0 for no limit, a config has None.
+            checked = None if SETTINGS[key].is_optional and value == 0 else value
+            if field:
+                tables[table][field] = checked
+            else:
+                fields[key] = checked
+        return SandboxConfig(root, **fields, **{name: _BUILT_IN[name].replace(**tables[name]) for name in tables})
 
 
 def default(key: str) -> Any:
-    """Return what holds where no file speaks, as a file would write it."""
+    """Return the built-in value of a key, as a file writes it."""
     if SETTINGS[key].kind in LIST_KINDS:
         return ()
     table, _, field = key.partition(".")
-    found = _DEFAULTS[key] if key in _DEFAULTS else getattr(_RECORDS[table](), field)
+    found = getattr(_BUILT_IN[table], field) if field else _BUILT_IN[key]
     return 0 if found is None else found
 
 
 def _bytes(value: Any) -> Any:
-    """Return a bound on memory in bytes."""
+    """Return a memory limit in bytes."""
     if not isinstance(value, float):
         return value
-    from corral._lib.own_cgroups import own_memory_limit  # noqa: PLC0415  only a share needs to know
+    from corral._lib.own_cgroups import own_memory_limit  # noqa: PLC0415  only a share needs it
 
     return int(value * own_memory_limit())

@@ -1,15 +1,24 @@
-"""One policy file: its bytes to checked settings and rules. What is wrong is a PolicyError with file, line and column."""
+"""Parses one policy file into checked settings and rules. A mistake is a PolicyError with file, line and column."""
 
 from __future__ import annotations
 
 import tomllib
 
-from corral._lib import network_grants
 from corral._lib.lazy_regex import pattern
 from corral.guard.rules.loader import effects, group_names
 from corral.model.errors import PolicyError
-from corral.policy.config import Audit, Containment, Limits, Output, SandboxConfig
-from corral.policy.settings import CONFIG_FIELDS, DECISION_TABLES, DECISIONS, LIST_KINDS, SETTINGS, TABLES
+from corral.policy.settings import (
+    DECISION_TABLES,
+    DECISIONS,
+    LIST_KINDS,
+    MAX_FILE_BYTES,
+    NEEDS_BACKEND,
+    SETTINGS,
+    TABLES,
+    check,
+    check_item,
+    list_of,
+)
 from corral.policy.toml_positions import key_positions
 
 TYPE_CHECKING = False
@@ -21,52 +30,45 @@ if TYPE_CHECKING:
 
     Setting = tuple[str, object, int, int]  # dotted key, value, line, column
 
-MAX_FILE_BYTES = 256 * 1024
 MAX_RULES = 500
-MAX_EXAMPLES = 2000  # of all rules; each is judged when a file is new
+MAX_EXAMPLES = 2000  # of all rules together; each is judged when a file is new
 RULE_KEYS = ("command", "decision", "reason", "instead", "exact", *DECISIONS)
-_RECORDS: dict[str, Any] = {"containment": Containment, "limits": Limits, "output": Output, "audit": Audit}
-_SYNTAX_PLACE = pattern(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_WANTED = {
-    "agents": "names such as 'claude'",
-    "hosts": "texts such as 'index.example=192.0.2.1'",
-    "headers": "texts such as 'index.example:443 Name: value'",
-}
+_SYNTAX_ERROR = pattern(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _AGENT = pattern(r"[a-z0-9-]+")
 _WORD = pattern(r"[^\s\x00-\x20'\"$`\\|&;<>(){}*?!~#\[\]]+")
 
 
-class Located:
-    """A file's text, and where its keys stand."""
+class _Positions:
+    """The positions of a file's keys, for error messages."""
 
     def __init__(self, path: str, text: str) -> None:
-        self.path = path
+        self._path = path
         self._keys = key_positions(text)
 
     def of(self, *key: str | int) -> tuple[int, int]:
-        """Return line and column of a key, or of the nearest thing above it."""
+        """Return line and column of a key, or of the nearest key above it."""
         at: Path = key
         while at and at not in self._keys:
             at = at[:-1]
         return self._keys.get(at, (1, 1))
 
     def refuse(self, key: tuple[str | int, ...], message: str) -> NoReturn:
-        """Raise with the place of a key."""
-        raise at_place(self.path, self.of(*key), message)
+        """Raise PolicyError with the position of a key."""
+        raise error_at(self._path, self.of(*key), message)
 
 
-def at_place(path: str, place: tuple[int, int], message: str) -> PolicyError:
-    """Return what is wrong, with the place where it stands."""
-    return PolicyError(f"{path}:{place[0]}:{place[1]}: {message}")
+def error_at(path: str, position: tuple[int, int], message: str) -> PolicyError:
+    """Return an error with its position in a file."""
+    return PolicyError(f"{path}:{position[0]}:{position[1]}: {message}")
 
 
 def parse(data: bytes, path: str) -> dict[str, Any]:
-    """Return `settings` (dotted key, value, line, column) and `rules` of a file, all of the right kind; plain data."""
+    """Return the `settings` (dotted key, value, line, column) and `rules` of a file as plain data, all of them checked."""
     if len(data) > MAX_FILE_BYTES:
-        raise at_place(path, (1, 1), f"longer than {MAX_FILE_BYTES} bytes")
-    text = _text(data, path)
-    tree = _tree(text, path)
-    where = Located(path, text)
+        raise error_at(path, (1, 1), f"the file is longer than {MAX_FILE_BYTES} bytes")
+    text = _decode(data, path)
+    tree = _parse_toml(text, path)
+    where = _Positions(path, text)
     settings: list[Setting] = []
     rules: list[dict[str, Any]] = []
     for key, value in tree.items():
@@ -78,42 +80,42 @@ def parse(data: bytes, path: str) -> dict[str, Any]:
             settings.append((key, _checked((key,), value, where), *where.of(key)))
         else:
             known = [*(k for k in SETTINGS if "." not in k), *TABLES, *DECISION_TABLES, "rule"]
-            where.refuse((key,), f"unknown key {key!r}{_known(key, known)}")
+            where.refuse((key,), f"unknown key {key!r}{_suggestion(key, known)}")
     _refuse_contradictions(settings, rules, where)
     return {"settings": settings, "rules": rules}
 
 
-def _text(data: bytes, path: str) -> str:
+def _decode(data: bytes, path: str) -> str:
     try:
         return data.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
-        raise at_place(path, (line, column), "not UTF-8") from None
+        column = error.start - data.rfind(b"\n", 0, error.start)
+        raise error_at(path, (line, column), "the file is not UTF-8") from None
 
 
-def _tree(text: str, path: str) -> dict[str, Any]:
+def _parse_toml(text: str, path: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise at_place(path, (1, 1), "nested too deeply") from None
-    except ValueError as error:  # a number of five thousand digits is no TOMLDecodeError
-        match = _SYNTAX_PLACE.match(str(error))
+        raise error_at(path, (1, 1), "the file is nested too deeply") from None
+    except ValueError as error:  # a number of five thousand digits raises a plain ValueError
+        match = _SYNTAX_ERROR.match(str(error))
         if match is None:
-            raise at_place(path, (1, 1), f"this is not TOML: {error}") from None
-        end = (text.count("\n") + 1, len(text) - (text.rfind("\n") + 1) + 1)
-        place = end if match.group(2) is None else (int(match.group(2)), int(match.group(3)))
-        raise at_place(path, place, f"this is not TOML: {match.group(1)}") from None
+            raise error_at(path, (1, 1), f"invalid TOML: {error}") from None
+        end = (text.count("\n") + 1, len(text) - text.rfind("\n"))
+        position = end if match.group(2) is None else (int(match.group(2)), int(match.group(3)))
+        raise error_at(path, position, f"invalid TOML: {match.group(1)}") from None
 
 
-def _known(key: str, known: Sequence[str]) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415  only for a slip of the pen
+def _suggestion(key: str, known: Sequence[str]) -> str:
+    from difflib import get_close_matches  # noqa: PLC0415  only for a mistake
 
     near = get_close_matches(key, known, 1)
     return f"{f', did you mean {near[0]!r}?' if near else ''}; known: {', '.join(known)}"
 
 
-def _table(name: str, table: object, where: Located) -> list[Setting]:
+def _table(name: str, table: object, where: _Positions) -> list[Setting]:
     if not isinstance(table, dict):
         where.refuse((name,), f"{name} must be a table, as in: [{name}]")
     settings: list[Setting] = []
@@ -122,108 +124,70 @@ def _table(name: str, table: object, where: Located) -> list[Setting]:
         if name in DECISION_TABLES:
             known: Any = effects() if name == "effects" else group_names()
             if key not in known:
-                where.refuse((name, key), f"{name} has no {key!r}{_known(key, sorted(known))}")
+                where.refuse((name, key), f"{name} has no {key!r}{_suggestion(key, sorted(known))}")
             if not isinstance(value, str) or value not in DECISIONS:
                 where.refuse((name, key), f"{dotted} must be one of {', '.join(DECISIONS)}, not {value!r}")
         elif dotted not in SETTINGS:
             own = [k.partition(".")[2] for k in SETTINGS if k.startswith(f"{name}.")]
-            where.refuse((name, key), f"{name} has no {key!r}{_known(key, own)}")
+            where.refuse((name, key), f"{name} has no {key!r}{_suggestion(key, own)}")
         else:
-            value = _checked((name, key), value, where)  # noqa: PLW2901  checked, and lists without a second mention
+            value = _checked((name, key), value, where)  # noqa: PLW2901  in its canonical form
         settings.append((dotted, value, *where.of(name, key)))
     return settings
 
 
-def _checked(path: tuple[str, ...], value: Any, where: Located) -> Any:
-    """Return a value of the kind that its key takes."""
+def _checked(path: tuple[str, ...], value: Any, where: _Positions) -> Any:
+    """Return the value of a setting in its canonical form."""
     key = ".".join(path)
-    row = SETTINGS[key]
-    if row.kind in LIST_KINDS:
-        return _list(path, value, where)
-    if row.kind == "network":
-        return _network(path, value, where)
-    if row.kind in ("choice", "switch"):
-        # True == 1: the type counts as well.
-        if not any(value == choice and type(value) is type(choice) for choice in row.choices):
-            words = ", ".join(repr(c) if isinstance(c, str) else str(c).lower() for c in row.choices)
-            where.refuse(path, f"{key} must be one of {words}, not {value!r}")
+    spec = SETTINGS[key]
+    if spec.kind in LIST_KINDS or (spec.kind == "network" and isinstance(value, list)):
+        items = _checked_items(path, value, where)
+        return items if items or spec.kind != "network" else "off"
+    is_zero = type(value) in (int, float) and value == 0
+    if is_zero and spec.is_optional and (isinstance(value, int) or spec.kind == "seconds"):
         return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        where.refuse(path, f"{key} must be a number, not {value!r}")
-    if value == 0 and row.zero and (isinstance(value, int) or row.kind == "seconds"):
-        return value
-    if value > row.most:
-        where.refuse(path, f"{key} must be at most {row.most:g}, not {value!r}")
     try:
-        if len(path) > 1:
-            _RECORDS[path[0]](**{path[1]: value})
-        else:
-            SandboxConfig("/usr", **{key: value})  # type: ignore[arg-type]  # the record says what is wrong
+        return check(key, value, none="0 for no limit")
     except PolicyError as error:
-        where.refuse(path, str(error).replace(", or None", ", or 0 for none" if row.zero else ""))
-    return value
+        where.refuse(path, str(error))
 
 
-def _network(path: tuple[str, ...], value: Any, where: Located) -> str | list[str]:
-    """Return a word, or destinations in their canonical form: another notation of the same must not count as another."""
-    if not isinstance(value, list):
-        try:
-            return str(Containment(network=value).network)
-        except PolicyError as error:
-            where.refuse(path, str(error))
-    made: list[str] = []
-    for number, item in enumerate(value):
-        try:
-            made.append(network_grants.parse_grant(item))
-        except ValueError as error:
-            where.refuse((*path, number), f"{'.'.join(path)}: {error}")
-        if made.index(made[-1]) != number:
-            where.refuse((*path, number), f"{made[-1]!r} stands in {'.'.join(path)} twice")
-    return made or "off"
-
-
-def _list(path: tuple[str, ...], value: Any, where: Located) -> list[str]:
+def _checked_items(path: tuple[str, ...], value: Any, where: _Positions) -> list[str]:
     key = ".".join(path)
-    paths = SETTINGS[key].kind == "paths"
-    wanted = (
-        "absolute paths below /, or paths that begin with ~/" if paths else _WANTED.get(SETTINGS[key].kind, "names")
-    )
+    kind = SETTINGS[key].kind
     if not isinstance(value, list):
-        where.refuse(path, f"{key} must be a list of {wanted}, not {value!r}")
+        where.refuse(path, f"{key} must be {list_of(kind)}, not {value!r}")
+    found: list[str] = []
     for number, item in enumerate(value):
         place: tuple[str | int, ...] = (*path, number)
-        if not isinstance(item, str):
-            where.refuse(place, f"{key} must be a list of {wanted}; this is {item!r}")
+        is_below_home = kind == "paths" and isinstance(item, str) and item.startswith("~/")
         try:
-            if paths:
-                Containment(read=(item.replace("~/", "/home/", 1) if item.startswith("~/") else item,))
-            elif SETTINGS[key].kind in _WANTED:
-                Containment(**{path[1]: (item,)})  # type: ignore[arg-type]  # the record says what is wrong
-            else:
-                SandboxConfig("/usr", **{CONFIG_FIELDS.get(key, key): (item,)})  # type: ignore[arg-type]
+            checked = check_item(key, item[1:] if is_below_home else item)
         except PolicyError as error:
-            where.refuse(place, f"{key} must be a list of {wanted}; this is {item!r}" if paths else str(error))
-        if SETTINGS[key].kind == "names" and "*" in item:
+            where.refuse(place, f"{error}{', or paths that begin with ~/' * (kind == 'paths')}")
+        if kind == "names" and "*" in item:
             where.refuse(place, f"{key} takes whole names, not {item!r}")
-        if SETTINGS[key].kind == "agents" and not _AGENT.fullmatch(item):
-            where.refuse(place, f"{key} takes {wanted}, not {item!r}")
-        if value.index(item) != number:
-            where.refuse(place, f"{item!r} stands in {key} twice")
-    return value
+        if kind == "agents" and not _AGENT.fullmatch(item):
+            where.refuse(place, f"{key} takes names such as 'claude', not {item!r}")
+        # Two spellings of the same network destination are the same destination.
+        found.append(checked if kind == "network" else item)
+        if found.index(found[-1]) != number:
+            where.refuse(place, f"{key} contains {found[-1]!r} twice")
+    return found
 
 
-def _rules(value: object, where: Located) -> list[dict[str, Any]]:
+def _rules(value: object, where: _Positions) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(rule, dict) for rule in value):
-        where.refuse(("rule",), "rules are written as [[rule]]")
+        where.refuse(("rule",), "write rules as [[rule]]")
     if len(value) > MAX_RULES:
-        where.refuse(("rule", MAX_RULES), f"more than {MAX_RULES} rules")
+        where.refuse(("rule", MAX_RULES), f"the file has more than {MAX_RULES} rules")
     rules: list[dict[str, Any]] = []
     count = 0
     for number, rule in enumerate(value):
         at = ("rule", number)
         for key in rule:
             if key not in RULE_KEYS:
-                where.refuse((*at, key), f"a rule has no {key!r}{_known(key, RULE_KEYS)}")
+                where.refuse((*at, key), f"a rule has no {key!r}{_suggestion(key, RULE_KEYS)}")
         words = _words(rule, at, where)
         decision = rule.get("decision")
         if decision is None:
@@ -236,80 +200,74 @@ def _rules(value: object, where: Located) -> list[dict[str, Any]]:
         if not isinstance(rule.get("exact", False), bool):
             where.refuse((*at, "exact"), f"exact must be true or false, not {rule['exact']!r}")
         if rule.get("exact") and decision != "allow":
-            where.refuse((*at, "exact"), "exact is for rules that allow: one that refuses looks through options")
+            where.refuse((*at, "exact"), "exact only works in a rule that allows; other rules match with any options")
         count += _examples(rule, at, where)
         if count > MAX_EXAMPLES:
-            where.refuse(at, f"more than {MAX_EXAMPLES} examples")
+            where.refuse(at, f"the file has more than {MAX_EXAMPLES} examples")
         if not rule.get(decision):
-            where.refuse(at, f"a rule needs an example of what it decides, as in: {decision} = [{' '.join(words)!r}]")
+            where.refuse(at, f"a rule needs an example of its decision, as in: {decision} = [{' '.join(words)!r}]")
         _refuse_unreachable(words, rule, rules, at, where)
         line, column = where.of(*at)
         rules.append({**rule, "words": words, "line": line, "column": column, "number": number})
     return rules
 
 
-def _examples(rule: dict[str, Any], at: tuple[str, int], where: Located) -> int:
+def _examples(rule: dict[str, Any], at: tuple[str, int], where: _Positions) -> int:
     seen: dict[str, str] = {}
     for key in DECISIONS:
         texts = rule.get(key, [])
         if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
-            where.refuse((*at, key), f"{key} must be a list of commands, as examples")
+            where.refuse((*at, key), f"{key} must be a list of example commands")
         for number, text in enumerate(texts):
             if text in seen:
-                where.refuse(
-                    (*at, key, number), f"the example {text!r} stands here twice, as {seen[text]} and as {key}"
-                )
+                where.refuse((*at, key, number), f"the example {text!r} occurs twice, as {seen[text]} and as {key}")
             seen[text] = key
     return len(seen)
 
 
-def _words(rule: dict[str, Any], at: tuple[str, int], where: Located) -> tuple[str, ...]:
+def _words(rule: dict[str, Any], at: tuple[str, int], where: _Positions) -> tuple[str, ...]:
     command = rule.get("command")
     words = command.split() if isinstance(command, str) else command
+    at_command = (*at, "command")
     if not isinstance(words, list) or not words or not all(isinstance(word, str) and word for word in words):
-        message = "command must be the first words of a command, as in 'git push' or ['git', 'push']"
-        where.refuse((*at, "command"), message)
+        where.refuse(at_command, "command must be the first words of a command, as in 'git push' or ['git', 'push']")
     for word in words:
         if _WORD.fullmatch(word) is None:
-            where.refuse(
-                (*at, "command"), f"command takes plain words, and {word!r} is none: no quotes, variables or patterns"
-            )
+            where.refuse(at_command, f"command takes plain words without quotes, variables or patterns, not {word!r}")
     if "/" in words[0] or words[0].startswith("-") or "=" in words[0]:
-        where.refuse((*at, "command"), f"command begins with a program's name, not with {words[0]!r}")
+        where.refuse(at_command, f"command must begin with the name of a program, not with {words[0]!r}")
     return tuple(words)
 
 
 def _refuse_unreachable(
-    words: tuple[str, ...], rule: dict[str, Any], before: list[dict[str, Any]], at: tuple[str, int], where: Located
+    words: tuple[str, ...], rule: dict[str, Any], before: list[dict[str, Any]], at: tuple[str, int], where: _Positions
 ) -> None:
     for earlier in before:
-        whole = earlier.get("exact") is True
-        if words[: len(earlier["words"])] != earlier["words"] or (
-            whole and not (rule.get("exact") and words == earlier["words"])
-        ):
+        if words[: len(earlier["words"])] != earlier["words"]:
             continue
-        named = f"the one for {' '.join(earlier['words'])!r} in line {earlier['line']}"
-        if words == earlier["words"] and earlier["decision"] != rule["decision"]:
-            where.refuse(at, f"this rule contradicts {named}, which says {earlier['decision']} to the same words")
-        where.refuse(at, f"this rule is never reached: {named} decides first; put the longer one before it")
+        is_same = words == earlier["words"]
+        if earlier.get("exact") is True and not (rule.get("exact") and is_same):
+            continue
+        named = f"the rule for {' '.join(earlier['words'])!r} in line {earlier['line']}"
+        if is_same and earlier["decision"] != rule["decision"]:
+            where.refuse(at, f"this rule contradicts {named}, which gives {earlier['decision']} for the same words")
+        where.refuse(at, f"this rule is never reached: {named} comes first; put the longer one before it")
 
 
-def _refuse_contradictions(settings: list[Setting], rules: list[dict[str, Any]], where: Located) -> None:
+def _refuse_contradictions(settings: list[Setting], rules: list[dict[str, Any]], where: _Positions) -> None:
     values = {key: value for key, value, _, _ in settings}
     timeout, silence = values.get("timeout_seconds"), values.get("output.silence_seconds")
     if isinstance(timeout, (int, float)) and isinstance(silence, (int, float)) and 0 < timeout <= silence:
         where.refuse(
-            ("output", "silence_seconds"), f"{silence} seconds of silence never pass: timeout_seconds is {timeout}"
+            ("output", "silence_seconds"),
+            f"{silence} seconds of silence cannot pass before the command ends: timeout_seconds is {timeout}",
         )
     if values.get("containment.backend") == "none" and values.get("profile") == "workspace":
-        where.refuse(
-            ("containment", "backend"),
-            "workspace runs nothing that is not contained, and backend is 'none'; set profile = 'strict', or another backend",
-        )
+        where.refuse(("containment", "backend"), f"profile workspace {NEEDS_BACKEND}")
     refused: Any = values.get("denylist", ())
     for rule in rules:
-        if rule["decision"] == "allow" and rule["words"][0] in refused:
-            name = rule["words"][0]
+        name = rule["words"][0]
+        if rule["decision"] == "allow" and name in refused:
             where.refuse(
-                ("rule", rule["number"]), f"this rule allows {name}, and denylist refuses it; remove one of them"
+                ("rule", rule["number"]), f"this rule allows {name}, which denylist refuses; remove one of them"
             )

@@ -1,4 +1,4 @@
-"""What the owner may grant besides the project. A grant that would open what is protected, corral itself or credentials is an error."""
+"""Checks paths that the user grants besides the project. A grant that opens credentials, corral or a protected path is a PolicyError."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from corral.policy.config import Containment
 
-_KERNELS = ("/proc", "/dev", "/sys")
+_KERNEL_DIRECTORIES = ("/proc", "/dev", "/sys")
 
 
 def resolve_grants(containment: Containment) -> tuple[list[str], list[str]]:
-    """Return the paths to read and those to write, through every link."""
+    """Return the real paths that are granted for reading, and those for writing."""
     return _resolve("read", containment.read), _resolve("write", containment.write)
 
 
@@ -32,33 +32,33 @@ def _resolve(name: str, paths: Iterable[str]) -> list[str]:
 
 
 def refuse_read_grant(path: str, home: str) -> None:
-    """Raise if a grant to read would show credentials, the owner's log, or the kernel's own files."""
+    """Raise if a read grant would open credentials, the user's policy and audit log, or the kernel's files."""
     _refuse_secrets("read", path, home)
     for kind in ("config", "state"):
         mine = user_dirs.user_directory(kind, os.environ)
         if inside(path, mine) or (inside(mine, path) and os.path.lexists(mine)):
-            _refuse("read", path, f"where {mine!r} is, which holds the owner's policy and log")
+            _refuse("read", path, f"which would open {mine!r}, the user's policy or audit log")
 
 
 def refuse_write_grant(path: str, home: str, project: str, own: Iterable[str]) -> None:
-    """Raise if a grant to write would open credentials, corral itself or what the project lies in."""
+    """Raise if a write grant would open credentials, corral's own files, or a directory above the project."""
     if inside(project, path):
-        _refuse("write", path, f"which holds the project {project!r}; name what is beside it")
+        _refuse("write", path, f"which contains the project {project!r}; name a directory beside the project")
     for mine in own:
         if inside(path, mine) or inside(mine, path):
-            _refuse("write", path, f"where {mine!r} is, which corral itself runs from")
+            _refuse("write", path, f"which would open {mine!r}, which belongs to corral")
     for kind in ("config", "state", "cache"):
         mine = user_dirs.user_directory(kind, os.environ)
         if inside(path, mine) or inside(mine, path):
-            _refuse("write", path, f"where {mine!r} is, which holds what corral keeps for the owner")
+            _refuse("write", path, f"which would open {mine!r}, where corral keeps the user's files")
     _refuse_secrets("write", path, home)
 
 
 @frozen
 class AgentSettings(Record):
-    """An agent's own settings, which it may write, and what in them would run programs later outside.
+    """An agent's settings directories, which it may write, and the paths in them that run programs later outside the sandbox.
 
-    What is there of that stays as it is, what is not is looked for after each command, and what each run must write is its own.
+    `kept` paths exist and are read-only, `absent` paths are searched for after each command, and each run has its own `session`.
     """
 
     writable: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class AgentSettings(Record):
 
 
 def agent_settings(containment: Containment, home: str) -> AgentSettings:
-    """Look at the settings that are granted."""
+    """Return the granted settings directories of an agent."""
     found = _resolve("settings", containment.settings)
     kept: list[str] = []
     absent: list[str] = []
@@ -78,29 +78,37 @@ def agent_settings(containment: Containment, home: str) -> AgentSettings:
 
         agent = agent_for_settings(path, home)
         if agent is None:
-            _refuse("settings", path, "which is no directory of settings of an agent that is known")
+            _refuse("settings", path, "which is not the settings directory of a known agent")
         else:
-            own = [f"{home}/{name}" for name in agent.session if inside(f"{home}/{name}", path)]
-            session += [each for each in own if os.path.realpath(each) == each]
-            names = [*(f"{path}/{name}" for name in agent.kept), *(each for each in own if each not in session)]
-            there = [each for each in names if os.path.lexists(each)]
-            absent += [each for each in names if each not in there]
-            # A link stays as it is, and so does what it leads to.
-            kept += dict.fromkeys([*there, *(real for real in map(os.path.realpath, there) if os.path.exists(real))])
+            sessions = [f"{home}/{name}" for name in agent.session if inside(f"{home}/{name}", path)]
+            session += [each for each in sessions if os.path.realpath(each) == each]
+            protected = [
+                *(f"{path}/{name}" for name in agent.kept),
+                *(each for each in sessions if each not in session),
+            ]
+            present = [each for each in protected if os.path.lexists(each)]
+            absent += [each for each in protected if each not in present]
+            # A symbolic link and its target are both read-only.
+            targets = [real for real in map(os.path.realpath, present) if os.path.exists(real)]
+            kept += dict.fromkeys([*present, *targets])
     return AgentSettings(tuple(found), tuple(kept), tuple(absent), tuple(session))
 
 
 def refuse_protected(path: str, kept: Iterable[str]) -> None:
-    """Raise if a grant to write lies in what is protected."""
+    """Raise if a write grant is inside a protected path."""
     for protected in kept:
         if inside(path, protected):
-            _refuse("write", path, f"which is protected, as all of {protected!r}: it runs later outside the sandbox")
+            _refuse(
+                "write",
+                path,
+                f"which is in the protected path {protected!r}: programs outside the sandbox run it later",
+            )
 
 
 def _refuse_secrets(name: str, path: str, home: str) -> None:
-    for kernels in _KERNELS:
-        if path == kernels or (inside(path, kernels) and path != "/dev/shm"):  # noqa: S108  the host's, by the owner's word
-            _refuse(name, path, "which is the kernel's; commands have their own")
+    for kernel in _KERNEL_DIRECTORIES:
+        if path == kernel or (inside(path, kernel) and path != "/dev/shm"):  # noqa: S108  the user may grant it
+            _refuse(name, path, "which belongs to the kernel; commands have their own")
     for secret in _secrets(home):
         if inside(path, secret) or (inside(secret, path) and os.path.lexists(secret)):
             _refuse(name, path, f"which would open {secret!r}: credentials, start-up files or corral's policy")
@@ -117,7 +125,7 @@ def _secrets(home: str) -> Iterator[str]:
 
 
 def _homes(home: str) -> list[str]:
-    """Return the home directories: the owner's may be another than the one where credentials lie, as under sudo."""
+    """Return all home directories. Under sudo, credentials are in another one than HOME."""
     try:
         others = os.listdir("/home")
     except OSError:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PENDING_SECONDS = 3600.0  # the user may be away for a while; later the call is asked about again
-MAX_FILE_BYTES = 256 * 1024 * 1024
+MAX_FILE_BYTES = 64 * 1024 * 1024
 _FORMAT = 1
 _ID_BYTES = 16
 
@@ -39,7 +39,7 @@ def save_pending_call(text: str, root: str, cwd: str, environ: Mapping[str, str]
 
 
 def take_pending_call(name: str, root: str, cwd: str, environ: Mapping[str, str]) -> PendingCall | None:
-    """Return and remove a call that was saved for exactly this project and directory; None where there is none."""
+    """Return and remove a call that was saved for exactly this project and directory, or return None."""
     if len(name) != 2 * _ID_BYTES or not set(name) <= set("0123456789abcdef"):
         return None
     data = _store(environ, root).take(name, MAX_FILE_BYTES)

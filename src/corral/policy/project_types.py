@@ -1,4 +1,4 @@
-"""Lists the kinds of projects: their marks, publishing commands, package indexes and caches. Data only."""
+"""Lists the types of projects: their marker files, publishing commands, package indexes and caches. Data only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from corral._lib.records import Record, frozen
 
 @frozen
 class Publishing(Record):
-    """A command that hands something to the world, and a command close to it that does not."""
+    """A command that publishes, an example that is refused, and a similar command that is allowed."""
 
     command: str
     refused: str
@@ -16,16 +16,16 @@ class Publishing(Record):
 
 @frozen
 class ProjectType(Record):
-    """One kind of project."""
+    """A type of project."""
 
     name: str
     marks: tuple[str, ...]  # names, or `*.suffix`
     publishing: tuple[Publishing, ...] = ()
     caches: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
-    seconds: int = 600  # that a build or a full test run may well take
-    index: str = ""  # stands for the host that packages come from; each site has its own
-    index_found_by: str = ""  # tells the user which host that is
+    seconds: int = 600  # for a build or a full test run
+    index: str = ""  # a placeholder for the host of packages; each site has its own
+    index_found_by: str = ""  # the command or file that tells the user which host that is
 
 
 PROJECT_TYPES = (

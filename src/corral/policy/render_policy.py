@@ -1,4 +1,4 @@
-"""A merged policy in words and as plain data: what holds, where each line of it stands, what waits for trust."""
+"""Renders a merged policy as text and as JSON-ready data: each value, the line it comes from, and the settings that wait for trust."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ BUILT_IN = "built-in"
 
 
 def setting_text(setting: Setting) -> str:
-    """Return one line of a policy as it could stand in a file."""
+    """Return a setting as a policy file writes it."""
     if setting.key == "rule":
         return f"[[rule]] {printable(str(setting.value))}"
     return f"{setting.key} = {printable(toml_value(setting.value))}"
 
 
 def toml_value(value: object) -> str:
-    """Return a value as TOML writes it."""
+    """Return a value as TOML."""
     return dumps(list(value) if isinstance(value, (tuple, set, frozenset)) else value)
 
 
 def value_of(key: str, config: SandboxConfig) -> Any:
-    """Return what holds for a key, as a file would write it."""
+    """Return the present value of a key, as a file writes it."""
     table, _, field = key.partition(".")
     if field:
         value = getattr(getattr(config, table), field)
@@ -53,10 +53,10 @@ def value_of(key: str, config: SandboxConfig) -> Any:
 def to_dict(policy: Policy) -> dict[str, object]:
     """Return the policy as JSON-ready data."""
     config, rules = policy.config, policy.config.rules
-    settings = {key: {"value": value_of(key, config), "from": _places(_said(policy, key))} for key in SETTINGS}
+    settings = {key: {"value": value_of(key, config), "from": _places(_sources(policy, key))} for key in SETTINGS}
     decided = {
         table: {
-            key: {"value": str(decision), "from": _places(_said(policy, f"{table}.{key}"))}
+            key: {"value": str(decision), "from": _places(_sources(policy, f"{table}.{key}"))}
             for key, decision in getattr(rules, table).items()
         }
         for table in DECISION_TABLES
@@ -90,8 +90,8 @@ def _rule(rule: Any) -> dict[str, object]:
     }
 
 
-def _said(policy: Policy, key: str) -> list[Setting]:
-    """Return the lines that a value comes from: the last of them, or all for a list, to which each adds."""
+def _sources(policy: Policy, key: str) -> list[Setting]:
+    """Return the settings that a value comes from: the last one, or all for a list that every file adds to."""
     found = [s for s in policy.settings if s.key == key and s.in_force]
     if key in SETTINGS and SETTINGS[key].tighter == "network":
         lists = [s for s in found if isinstance(s.value, list)]
@@ -104,8 +104,8 @@ def _places(settings: Iterable[Setting]) -> list[dict[str, object]]:
 
 
 def policy_lines(policy: Policy, terminal: Terminal) -> list[str]:
-    """Return the policy for people."""
-    rows = [_file(source) for source in policy.sources] or [("# no policy file: all is built in", "")]
+    """Return the policy as lines of text."""
+    rows = [_file(source) for source in policy.sources] or [("# no policy file: every value is built in", "")]
     rows.append(("", ""))
     for table in ("", *TABLES):
         own = [key for key in SETTINGS if key.partition(".")[0 if "." in key else 2] == table]
@@ -118,7 +118,7 @@ def policy_lines(policy: Policy, terminal: Terminal) -> list[str]:
         for rule in file:
             rows += [("", ""), (f"[[rule]] {rule.decision} {' '.join(rule.words)}", rule.source)]
     if policy.waiting:
-        rows += [("", ""), ("# would loosen, and waits for: corral trust", "")]
+        rows += [("", ""), ("# would loosen the policy, and waits for: corral trust", "")]
         rows += [(f"# {setting_text(s)}", f"{s.path}:{s.line}") for s in policy.waiting]
     width = max(len(text) for text, origin in rows if origin and len(text) < terminal.columns // 2)
     return [_line(text, origin, width, terminal) for text, origin in rows]
@@ -131,12 +131,12 @@ def _file(source: PolicyFile) -> tuple[str, str]:
 
 def _row(policy: Policy, key: str) -> tuple[str, str]:
     value = value_of(key, policy.config)
-    said = _said(policy, key)
+    sources = _sources(policy, key)
     if SETTINGS[key].kind in ("names", "patterns"):
-        # What is built in would fill a screen; `corral rule` lists it.
-        value = [name for s in said for name in s.value]  # type: ignore[attr-defined]
+        # The built-in names would fill a screen; `corral rule` lists them.
+        value = [name for s in sources for name in s.value]  # type: ignore[attr-defined]
     name = key.rpartition(".")[2]
-    return f"{name} = {printable(toml_value(value))}", ", ".join(_origin(s) for s in said) or BUILT_IN
+    return f"{name} = {printable(toml_value(value))}", ", ".join(_origin(s) for s in sources) or BUILT_IN
 
 
 def _origin(setting: Setting) -> str:
@@ -148,9 +148,9 @@ def _changed(policy: Policy, table: str) -> list[tuple[str, str]]:
     built_in = getattr(profile_named(rules.name), table)
     found = []
     for key, decision in getattr(rules, table).items():
-        said = _said(policy, f"{table}.{key}")
-        if said or decision is not built_in[key]:
-            found.append((f'{key} = "{decision}"', _origin(said[0]) if said else BUILT_IN))
+        sources = _sources(policy, f"{table}.{key}")
+        if sources or decision is not built_in[key]:
+            found.append((f'{key} = "{decision}"', _origin(sources[0]) if sources else BUILT_IN))
     return found
 
 

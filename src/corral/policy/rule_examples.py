@@ -1,6 +1,6 @@
-"""Judges the examples that rules carry, under the profile and the rules of their own file. A wrong one is a PolicyError.
+"""Judges the examples of a policy file's rules, under the profile and the rules of that file alone. A wrong example is a PolicyError.
 
-Nothing of the machine counts: the same bytes give the same answer everywhere.
+The result does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from corral._lib.records import Record, frozen
 from corral.guard.axes import user_rules
 from corral.guard.evaluate import commands_of, vet
 from corral.guard.machine import Machine
-from corral.guard.rules.loader import Profile, default_denylist
+from corral.guard.rules.loader import default_denylist, profile_named
 from corral.model.call import Call, Decision
 from corral.policy.config import SandboxConfig
-from corral.policy.merge import rule_of, table_of
-from corral.policy.parser import at_place
-from corral.policy.settings import DECISIONS
+from corral.policy.merge import profile_with, rule_of
+from corral.policy.parser import error_at
+from corral.policy.settings import DECISIONS, DEFAULT_PROFILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from corral.model.call import Verdict
 
-_ROOT = "/nonexistent/project"  # of examples; they name what lies in any project
+_ROOT = "/nonexistent/project"
 
 
 @frozen
 class ExampleResult(Record):
-    """One example, and what became of it; `wrong` says why it is not what the rule says, or nothing."""
+    """The verdict on one example. `wrong` is the error message, empty where the example holds."""
 
     words: str
     line: int
@@ -40,11 +40,11 @@ class ExampleResult(Record):
 
 
 def compile_policy(parsed: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return what is kept of a file: its settings, and its rules with the effects that they lift. Every example holds."""
+    """Return a file's settings and its rules, with the effects that each rule lifts. Raise PolicyError for a wrong example."""
     file = rules_of(parsed)
     for outcome in judge_examples(parsed):
         if outcome.wrong:
-            raise at_place(path, (outcome.line, outcome.column), outcome.wrong)
+            raise error_at(path, (outcome.line, outcome.column), outcome.wrong)
     rules = []
     for raw, rule in zip(parsed["rules"], file, strict=True):
         kept = {name: raw[name] for name in ("words", "decision", "line", "column")}
@@ -62,8 +62,9 @@ def judge_examples(parsed: dict[str, Any]) -> Iterator[ExampleResult]:
             for text in raw.get(name, ()):
                 wanted = Decision[name.upper()]
                 verdict = vet(_call(text), config, Machine(_ROOT))
-                speaks = wanted is rule.decision
-                wrong = _wrong(text, wanted, verdict) or (_silent(text, rule, file) if speaks else "")
+                wrong = _wrong(text, wanted, verdict)
+                if not wrong and wanted is rule.decision:
+                    wrong = _decided_elsewhere(text, rule, file)
                 yield ExampleResult(
                     " ".join(rule.words), raw["line"], raw["column"], text, wanted, verdict.decision, wrong
                 )
@@ -73,19 +74,19 @@ def _wrong(text: str, wanted: Decision, verdict: Verdict) -> str:
     if verdict.decision is wanted:
         return ""
     why = f": {verdict.reason}" if verdict.reason else ""
-    return f"the example {text!r} should give {wanted}, and gives {verdict.decision}{why}"
+    return f"the example {text!r} should give {wanted}, but gives {verdict.decision}{why}"
 
 
-def _silent(text: str, rule: Any, file: tuple[Any, ...]) -> str:
-    """Say that an example is not decided by its own rule, which then does nothing for it."""
-    acts, _ = commands_of(_call(text), Machine(_ROOT))
-    if any(match.rule is rule for act in acts for match in user_rules.matches(act, file)):
+def _decided_elsewhere(text: str, rule: Any, file: tuple[Any, ...]) -> str:
+    """Return an error message where an example is not decided by its own rule."""
+    commands, _ = commands_of(_call(text), Machine(_ROOT))
+    if any(match.rule is rule for command in commands for match in user_rules.matches(command, file)):
         return ""
-    return f"the example {text!r} gives {rule.decision}, but not by this rule: it does not begin with {' '.join(rule.words)!r}"
+    return f"the example {text!r} gives {rule.decision}, but another rule decides it: it does not begin with {' '.join(rule.words)!r}"
 
 
 def rules_of(parsed: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the rules of a file, each with the effects of what its examples allow."""
+    """Return the rules of a file, each with the effects that its allowed examples have."""
     made = []
     for raw in parsed["rules"]:
         rule = rule_of(raw, "this file")
@@ -101,9 +102,9 @@ def rules_of(parsed: dict[str, Any]) -> tuple[Any, ...]:
 def config_of(parsed: dict[str, Any]) -> SandboxConfig:
     """Return the config under which the rules of one file are judged."""
     settings = {key: value for key, value, _, _ in parsed["settings"]}
-    table = table_of(settings.get("profile"), settings)
+    base = profile_with(profile_named(settings.get("profile", DEFAULT_PROFILE)), settings)
     rules = rules_of(parsed)
-    profile = Profile(table.name, table.effects, table.groups, table.needs_containment, (rules,) if rules else ())
+    profile = base.replace(commands=(rules,) if rules else ())
     listed = default_denylist(profile) | set(settings.get("denylist", ()))
     return SandboxConfig("/usr", profile=profile, denylist=listed)
 

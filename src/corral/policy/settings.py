@@ -1,11 +1,11 @@
-"""Every key that a policy file may have: what it takes, which value is the tighter one, and what it means.
+"""Defines every setting of a config and of a policy file: the values it takes, which value is tighter, and its meaning.
 
-The parser, the merge, the published schema and the documentation all read this table; a setting that is not here is in no file.
+The config, the parser, the merge, the published schema and the documentation read this table.
 """
 
 from __future__ import annotations
 
-from corral.policy.config import BACKENDS, MAX_LIMIT, MAX_SECONDS, MAX_SPILL_BYTES, QUIET_HOSTS
+from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,145 +13,243 @@ if TYPE_CHECKING:
 
 DECISIONS = ("allow", "ask", "deny")  # from loose to tight
 TABLES = ("containment", "limits", "output", "audit")
-DECISION_TABLES = ("effects", "groups")  # tables whose keys are those of the rules, and whose values are decisions
+DECISION_TABLES = ("effects", "groups")  # tables that give a decision to effects and groups of the built-in rules
 LIST_KINDS = ("names", "patterns", "paths", "hosts", "headers", "agents")
+BACKENDS = ("auto", "warden", "bubblewrap", "none")
+QUIET_HOSTS = ("copilot", "cursor")  # they do not tell their hooks whether a person answers a question
+DEFAULT_PROFILE = "workspace"  # of the command line and hooks, where no file names one
+MAX_FILE_BYTES = 256 * 1024  # of a policy file
+MAX_SECONDS = 1e9  # thirty years; against numbers that no clock of the kernel holds
+MAX_LIMIT = 2**62  # against numbers that no limit of the kernel holds
+MAX_SPILL_BYTES = 2**30  # of one output, against a disk full of saved output
+MAX_GRANTS = 1000  # network destinations; the proxy compares each request with all of them
+NEEDS_BACKEND = "only runs confined commands, and backend is 'none'; set profile = 'strict', or another backend"
+_ITEMS = {
+    "names": "names",
+    "patterns": "names",
+    "agents": "names such as 'claude'",
+    "paths": "absolute paths below /",
+    "ports": "port numbers",
+    "hosts": "texts such as 'index.example=192.0.2.1'",
+    "headers": "texts such as 'index.example:443 Name: value'",
+    "network": "destinations such as 'index.example:443'",
+}
 
 
 class SettingSpec:
-    """One key. `tighter` is the table of strictness: which values an untrusted file may set, given the one that holds.
+    """A setting. `tighter` says which values an untrusted file may set, given the present value.
 
-    rank     `choices` stand from loose to tight; those in `equal` are neither, and only the owner changes one for another
-    lower    a smaller number; 0 is no bound, the loosest
-    higher   a larger number; 0 is no bound, the loosest
-    less     a smaller number; 0 is none at all, the tightest
-    adds     a list of refusals, to which anyone may add
-    grants   a list of permissions, to which only the owner adds
-    network  off is tighter than anything, and a shorter list of destinations than a longer one
-    owner    a list that only the owner's own file may have; a project's file that has it is an error, trusted or not
-    free     neither value reaches further than the other
+    rank     `choices` are ordered from loose to tight; only a trusted file replaces one of `equal` by another of them
+    lower    a smaller number; 0 is no limit, the loosest
+    higher   a larger number; 0 is no limit, the loosest
+    less     a smaller number; 0 is nothing, the tightest
+    adds     a list of refusals; every file may add to it
+    grants   a list of permissions; only a trusted file adds to it
+    network  off is tighter than everything else, and a shorter list of destinations than a longer one
+    owner    a list that only the user's own file may have; in a project's file it is an error, trusted or not
+    free     no value is looser than another
     """
 
-    __slots__ = ("choices", "equal", "kind", "most", "tighter", "what", "zero")
+    __slots__ = ("choices", "description", "equal", "is_optional", "kind", "max", "min", "tighter")
 
+    # Not a record: compiling the constructor of one takes longer than the hook may spend here.
     def __init__(
         self,
-        kind: str,  # choice, switch, whole, share, seconds, network, or one of LISTS
-        tighter: str,
-        what: str,
+        kind: str,  # choice, switch, whole, share, seconds, network, ports, file, or one of LIST_KINDS
+        tighter: str = "",
+        description: str = "",
         choices: tuple[Any, ...] = (),
         equal: tuple[Any, ...] = (),
         *,
-        most: float = 0,  # of a number
-        zero: bool = False,  # whether 0 may be written
+        min: int = 1,  # noqa: A002  of a whole number
+        max: float = MAX_LIMIT,  # noqa: A002
+        is_optional: bool = False,  # None in a config, 0 in a file: no limit
     ) -> None:
-        # No record: making the constructor of one takes longer than a hook has for all of this.
         self.kind = kind
         self.tighter = tighter
-        self.what = what
+        self.description = description
         self.choices = choices
         self.equal = equal
-        self.most = most
-        self.zero = zero
+        self.min = min
+        self.max = MAX_SECONDS if kind == "seconds" else max
+        self.is_optional = is_optional
+
+    @property
+    def takes_zero(self) -> bool:
+        """Return whether a file may set it to 0."""
+        return self.is_optional or self.min == 0
+
+
+def _limit(description: str, tighter: str = "lower", kind: str = "whole") -> SettingSpec:
+    return SettingSpec(kind, tighter, description, is_optional=True)
 
 
 SETTINGS = {
-    "profile": SettingSpec("choice", "rank", "What the other settings start from.", ("workspace", "strict")),
-    "timeout_seconds": SettingSpec(
-        "seconds", "lower", "How long a command may take; 0 is without end.", most=MAX_SECONDS, zero=True
-    ),
-    "max_output_bytes": SettingSpec(
-        "whole", "less", "How much of each output is kept in the result.", most=MAX_LIMIT, zero=True
-    ),
-    "denylist": SettingSpec("names", "adds", "Programs that are refused by name, besides those that the profile refuses."),
-    "interpreters": SettingSpec("names", "adds", "Programs whose -c or -e is inline code, besides those that are known."),
-    "environment": SettingSpec("patterns", "grants", "Variables that commands see besides PATH and its like; * ends a prefix."),
+    "profile": SettingSpec("choice", "rank", "The profile that the other settings change.", ("workspace", "strict")),
+    "timeout_seconds": _limit("Wall-clock time of a command; 0 is no limit.", kind="seconds"),
+    "max_output_bytes": SettingSpec("whole", "less", "Bytes of each output that the result keeps.", min=0),
+    "denylist": SettingSpec("names", "adds", "Programs that are refused by name, in addition to those of the profile."),
+    "interpreters": SettingSpec("names", "adds", "Programs whose -c or -e option takes code, besides the built-in ones."),
+    "environment": SettingSpec("patterns", "grants", "Variables that commands see, besides PATH and similar; * at the end matches any suffix."),
     "host_questions": SettingSpec(
         "names", "owner",
         "Hosts (cursor, copilot) whose questions you answer yourself. These hosts do not say whether a person answers. Only your own policy file may set this.",
         QUIET_HOSTS,
     ),
     "containment.backend": SettingSpec(
-        "choice", "rank", "What holds commands.", ("none", *(b for b in BACKENDS if b != "none")), ("auto", "warden", "bubblewrap")
+        "choice", "rank", "The program that confines commands.", ("none", "auto", "warden", "bubblewrap"), ("auto", "warden", "bubblewrap")
     ),
-    "containment.network": SettingSpec(
-        "network", "network", "What commands reach: all, nothing, or the destinations that are listed.", ("on", "off")
-    ),
-    "containment.hosts": SettingSpec("hosts", "grants", "Where granted names lie, name=address, instead of what the DNS says."),
+    "containment.network": SettingSpec("network", "network", "The network: everything, nothing, or the listed destinations.", ("on", "off")),
+    "containment.hosts": SettingSpec("hosts", "grants", "Addresses of granted names, as name=address, used instead of the DNS."),
     "containment.inject": SettingSpec(
-        "headers", "grants", "Headers that the proxy adds to plain HTTP, name:port Header: value; ${NAME} is the owner's variable."
+        "headers", "grants", "Headers that the proxy adds to plain HTTP, as name:port Header: value. ${NAME} is a variable of the user's environment."
     ),
-    "containment.agents": SettingSpec("agents", "grants", "Agents that may be run whole, with what their profile says, unasked."),
-    "containment.read": SettingSpec("paths", "grants", "Paths that commands may read besides the project and the system."),
-    "containment.write": SettingSpec("paths", "grants", "Paths that commands may write besides the project."),
+    "containment.agents": SettingSpec("agents", "grants", "Agents that may run in a sandbox with the grants of their profile, without a question."),
+    "containment.read": SettingSpec("paths", "grants", "Paths that commands may read, besides the project and the system."),
+    "containment.write": SettingSpec("paths", "grants", "Paths that commands may write, besides the project."),
     "containment.project": SettingSpec("choice", "rank", "Whether commands may change the project.", ("read-write", "read-only")),
     "containment.scratch": SettingSpec(
-        "choice", "rank", "Whose /tmp and HOME are: all commands' of the project, or one sandbox's.", ("project", "sandbox")
+        "choice", "rank", "Which commands share /tmp and HOME: all of the project, or those of one sandbox.", ("project", "sandbox")
     ),
     "containment.destructive": SettingSpec(
-        "choice", "rank", "What becomes of calls that cannot be taken back: ask, or try in a transaction whose changes wait for the owner.",
+        "choice", "rank", "How calls that cannot be undone are handled: ask first, or try them in a transaction whose changes the user reviews.",
         ("try", "ask"),
     ),
-    "containment.accept_partial": SettingSpec("switch", "rank", "Run where the kernel lacks some layers.", (True, False)),
-    "containment.ptrace": SettingSpec("switch", "rank", "Let debuggers work on the command's own processes.", (True, False)),
-    "limits.cpu_seconds": SettingSpec("whole", "lower", "Processor time of a command and all it starts.", most=MAX_LIMIT, zero=True),
-    "limits.memory_bytes": SettingSpec(
-        "share", "lower", "Memory of a command and all it starts; 0.5 is half of the machine's.", most=MAX_LIMIT, zero=True
-    ),
-    "limits.processes": SettingSpec("whole", "lower", "Processes and threads at a time.", most=MAX_LIMIT, zero=True),
-    "limits.open_files": SettingSpec("whole", "lower", "Open files of each process.", most=MAX_LIMIT, zero=True),
-    "limits.file_size_bytes": SettingSpec("whole", "lower", "Size of each file that is written.", most=MAX_LIMIT, zero=True),
-    "limits.disk_bytes": SettingSpec("whole", "lower", "Disk that a command may fill.", most=MAX_LIMIT, zero=True),
-    "limits.free_disk_bytes": SettingSpec("whole", "higher", "Disk that stays free for everybody else.", most=MAX_LIMIT, zero=True),
-    "limits.connections": SettingSpec("whole", "lower", "Connections through the proxy at a time.", most=MAX_LIMIT, zero=True),
-    "limits.network_bytes": SettingSpec("whole", "lower", "Bytes through the proxy, both ways.", most=MAX_LIMIT, zero=True),
-    "output.keep": SettingSpec("choice", "free", "Which part of a long output is kept.", ("both", "head", "tail")),
-    "output.silence_seconds": SettingSpec(
-        "seconds", "lower", "How long a command may print nothing; 0 is without end.", most=MAX_SECONDS, zero=True
-    ),
-    "output.drain_seconds": SettingSpec(
-        "seconds", "lower", "How long output of background processes is waited for.", most=MAX_SECONDS
-    ),
+    "containment.accept_partial": SettingSpec("switch", "rank", "Run commands although the kernel lacks some layers.", (True, False)),
+    "containment.ptrace": SettingSpec("switch", "rank", "Let debuggers attach to the command's own processes.", (True, False)),
+    "limits.cpu_seconds": _limit("Processor time of a command and all processes it starts."),
+    "limits.memory_bytes": _limit("Memory of a command and all processes it starts; 0.5 is half of the machine's memory.", kind="share"),
+    "limits.processes": _limit("Processes and threads that exist at the same time."),
+    "limits.open_files": _limit("Open files of each process."),
+    "limits.file_size_bytes": _limit("Size of each file that a command writes."),
+    "limits.disk_bytes": _limit("Disk space that a command may fill."),
+    "limits.free_disk_bytes": _limit("Disk space that must stay free.", "higher"),
+    "limits.connections": _limit("Connections through the proxy at the same time."),
+    "limits.network_bytes": _limit("Bytes through the proxy, in both directions."),
+    "output.keep": SettingSpec("choice", "free", "The part of a long output that the result keeps.", ("both", "head", "tail")),
+    "output.silence_seconds": _limit("Time for which a command may print nothing; 0 is no limit.", kind="seconds"),
+    "output.drain_seconds": SettingSpec("seconds", "lower", "Time that corral waits for output of background processes after the command has ended."),
     "output.spill_bytes": SettingSpec(
-        "whole", "less", "How much of a cut output is saved in the commands' /tmp; 0 is nothing.", most=MAX_SPILL_BYTES, zero=True
+        "whole", "less", "Bytes of a truncated output that are saved in the commands' /tmp; 0 saves nothing.", max=MAX_SPILL_BYTES, is_optional=True
     ),
-    "audit.required": SettingSpec("switch", "rank", "Refuse what cannot be written to the owner's log.", (False, True)),
+    "audit.required": SettingSpec("switch", "rank", "Refuse calls that cannot be written to the audit log.", (False, True)),
 }  # fmt: skip
-# What no file sets: the project is where the file lies, and these belong to a single call.
-NOT_IN_FILES = (
-    "project_root",
-    "containment.settings",
-    "containment.publish",
-    "output.directory_file",
-    "output.exports_file",
-    "output.text_file",
-)
-CONFIG_FIELDS = {
-    "interpreters": "interpreter_block",
-    "environment": "env_allowlist",
-}  # where the config has another word
+# A file cannot set these: they belong to a single call.
+CALL_SETTINGS = {
+    "containment.settings": SettingSpec("paths"),
+    "containment.publish": SettingSpec("ports"),
+    "output.directory_file": SettingSpec("file", is_optional=True),
+    "output.exports_file": SettingSpec("file", is_optional=True),
+    "output.text_file": SettingSpec("file", is_optional=True),
+}
+CONFIG_FIELDS = {"interpreters": "interpreter_block", "environment": "env_allowlist"}  # fields with another name
 
 
-def is_tighter(key: str, value: Any, held: Any) -> bool:
-    """Say whether a value is no looser than the one that holds; both as a file writes them. Lists are the merge's business."""
-    row = SETTINGS[key]
-    if value == held or row.tighter in ("free", "adds"):
+def check(key: str, value: Any, *, name: str = "", none: str = "None") -> Any:
+    """Return the canonical form of a config's value. Raise PolicyError where it is invalid; `name` is the field's name there."""
+    spec = SETTINGS.get(key) or CALL_SETTINGS[key]
+    kind, name = spec.kind, name or key
+    if kind in ("choice", "switch"):
+        check_choice(name, value, spec.choices)
+        return value
+    if kind in ("whole", "share", "seconds"):
+        return _check_number(name, spec, value, none)
+    if kind == "file":
+        return value if value is None else check_item(key, value)
+    if kind == "network" and isinstance(value, str) and value in spec.choices:
+        return value
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise PolicyError(f"{name} must be {list_of(kind)}, not {value!r}")
+    items = tuple(dict.fromkeys([check_item(key, item, name) for item in value]))
+    if kind == "network":
+        if len(items) > MAX_GRANTS:
+            raise PolicyError(f"{name} has more than {MAX_GRANTS} destinations")
+        return items or "off"
+    if kind == "agents":
+        return tuple(sorted(items))
+    return frozenset(items) if kind in ("names", "patterns") else items
+
+
+def list_of(kind: str) -> str:
+    """Return a description of the lists that a kind of setting takes."""
+    return f"{'on, off, or ' if kind == 'network' else ''}a list of {_ITEMS[kind]}"
+
+
+def check_item(key: str, item: Any, name: str = "") -> Any:
+    """Return the canonical form of one item of a list. Raise PolicyError where it is invalid."""
+    spec = SETTINGS.get(key) or CALL_SETTINGS[key]
+    kind, name = spec.kind, name or key
+    if kind in ("network", "hosts", "headers"):
+        from corral._lib import network_grants  # noqa: PLC0415  most configs have none
+
+        parsers = {
+            "network": network_grants.parse_grant,
+            "hosts": network_grants.host_entry,
+            "headers": network_grants.injection,
+        }
+        try:
+            return parsers[kind](item)
+        except ValueError as error:
+            raise PolicyError(f"{name}: {error}") from None
+    if spec.choices:
+        check_choice(name, item, spec.choices)
+    elif kind == "ports":
+        if type(item) is not int or not 0 < item < 65536:
+            raise PolicyError(f"{name} contains {item!r}; a port is a whole number from 1 to 65535")
+    elif kind in ("paths", "file"):
+        if not isinstance(item, str) or not item.startswith("/") or "\0" in item or not item.strip("/"):
+            raise PolicyError(f"{name} contains {item!r}; it takes absolute paths below /")
+    elif not isinstance(item, str) or not item or "/" in item or "\0" in item or item != item.strip():
+        raise PolicyError(f"{name} contains {item!r}; it takes plain names such as 'rm', without paths or spaces")
+    return item
+
+
+def check_choice(name: str, value: object, choices: tuple[Any, ...]) -> None:
+    """Raise PolicyError unless the value is one of the choices, and of the same type: True equals 1."""
+    if not any(value == choice and type(value) is type(choice) for choice in choices):
+        words = ", ".join(repr(choice) if isinstance(choice, str) else str(choice).lower() for choice in choices)
+        raise PolicyError(f"{name} must be one of {words}, not {value!r}")
+
+
+def _check_number(name: str, spec: SettingSpec, value: Any, none: str) -> Any:
+    if value is None and spec.is_optional:
+        return value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if spec.kind == "seconds":
+        if is_number and 0 < value <= spec.max:
+            return value
+        wanted = f"a number above 0 and at most {spec.max:g}"
+    else:
+        if is_number and isinstance(value, int) and spec.min <= value <= spec.max:
+            return value
+        if is_number and isinstance(value, float) and spec.kind == "share" and 0 < value <= 1:
+            return value
+        share = ", or a share of the machine's memory such as 0.5" if spec.kind == "share" else ""
+        wanted = f"a whole number from {spec.min} to 2**{int(spec.max).bit_length() - 1}{share}"
+    raise PolicyError(f"{name} must be {wanted}{f', or {none}' if spec.is_optional else ''}, not {value!r}")
+
+
+def is_tighter(key: str, value: Any, present: Any) -> bool:
+    """Return whether a value is no looser than the present one, both as a file writes them. The merge compares lists itself."""
+    spec = SETTINGS[key]
+    if value == present or spec.tighter in ("free", "adds"):
         return True
-    if row.tighter == "rank":
-        if value in row.equal and held in row.equal:
+    if spec.tighter == "rank":
+        if value in spec.equal and present in spec.equal:
             return False
-        return bool(row.choices.index(value) > row.choices.index(held))
-    if row.tighter == "network":
-        if isinstance(value, str) or isinstance(held, str):
-            # Not a list under `on`: by name some calls are allowed that are refused where all is granted.
+        return bool(spec.choices.index(value) > spec.choices.index(present))
+    if spec.tighter == "network":
+        if isinstance(value, str) or isinstance(present, str):
+            # A list is not tighter than `on`: a named destination allows some calls that `on` refuses.
             return bool(value == "off")
-        from corral._lib.network_grants import Grants  # noqa: PLC0415  for policies that name some
+        from corral._lib.network_grants import Grants  # noqa: PLC0415  most policies name no destination
 
-        grants = Grants(held)
+        grants = Grants(present)
         return all(grants.include(text) for text in value)
-    if row.tighter == "less":
-        return bool(value <= held)
-    if row.tighter == "lower":
-        return bool(value and (not held or value <= held))
-    if row.tighter == "higher":
-        return bool(value and value >= (held or 0))
+    if spec.tighter == "less":
+        return bool(value <= present)
+    if spec.tighter == "lower":
+        return bool(value and (not present or value <= present))
+    if spec.tighter == "higher":
+        return bool(value and value >= (present or 0))
     return False

@@ -22,7 +22,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Store:
-    """One private directory of files. `root` is the project whose commands must not be able to write there."""
+    """A private directory of files. `root` is the project whose commands must not be able to write there."""
 
     __slots__ = ("_environ", "_kind", "_levels", "_root", "path")
 

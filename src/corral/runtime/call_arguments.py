@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.model.call import Call
-from corral.policy.config import MAX_SECONDS
+from corral.policy.settings import MAX_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

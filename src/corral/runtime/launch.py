@@ -9,7 +9,7 @@ from corral._lib.quoting import shell_quote
 from corral._lib.records import Record, frozen
 from corral.guard.rules.loader import places
 from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, Call, Launch
-from corral.policy.config import MAX_SECONDS
+from corral.policy.settings import MAX_SECONDS
 from corral.runtime.environment import overlay
 
 TYPE_CHECKING = False

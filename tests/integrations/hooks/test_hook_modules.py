@@ -99,13 +99,13 @@ OURS = {
     "policy",
     "policy.config",
     "policy.loader",
+    "policy.settings",
     "policy.user_dirs",
 }
 WITH_A_POLICY = {
     "guard.axes.user_rules",
     "policy.merge",
     "policy.policy_cache",
-    "policy.settings",
     "policy.store",
     "policy.trust",
 }

@@ -14,7 +14,8 @@ from corral.apps.cli.next_steps import on_path
 from corral.apps.cli.spelling import suggestion
 from corral.guard.rules.loader import profile_names
 from corral.model.render_result import FAILURE_STATUS
-from corral.policy.config import BACKENDS, DEFAULT_TIMEOUT_SECONDS
+from corral.policy.config import DEFAULT_TIMEOUT_SECONDS
+from corral.policy.settings import BACKENDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from corral.apps.cli.verbs.check import config_of, machine_of
 from corral.apps.cli.verbs.run import Record
 from corral.audit.audit_log import Log
 from corral.model.render_result import json_text
-from corral.policy.config import MAX_SECONDS
+from corral.policy.settings import MAX_SECONDS
 from corral.runtime.batch import KEYS, BatchCall, LocalWork
 from corral.runtime.executor import executor_named, stream_results
 from corral.sandbox import Sandbox
