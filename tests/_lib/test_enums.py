@@ -1,4 +1,4 @@
-"""A choice is what an IntEnum is, as far as anyone uses it."""
+"""FastIntEnum behaves as enum.IntEnum in every way that corral uses."""
 
 import copy
 import enum
@@ -20,7 +20,7 @@ class Size(FastIntEnum):
 
 
 class Model(enum.IntEnum):
-    """What it must behave as."""
+    """The model to compare with."""
 
     SMALL = 0
     LARGE = 5
@@ -29,20 +29,20 @@ class Model(enum.IntEnum):
         return self.name.lower()
 
 
-def test_members_are_found_by_name_and_number() -> None:
+def test_members_are_found_by_name_and_value() -> None:
     assert [Size["LARGE"], Size(5), Size(Size.LARGE)] == [Size.LARGE] * 3
     assert all(found is Size.LARGE for found in (Size["LARGE"], Size(5), Size(Size.LARGE)))
 
 
 @pytest.mark.parametrize("ask", [lambda kind: kind(3), lambda kind: kind("SMALL"), lambda kind: kind["small"]])
-def test_what_is_no_member_is_refused_as_an_enum_refuses_it(ask) -> None:  # type: ignore[no-untyped-def]
+def test_unknown_member_raises_like_an_enum(ask) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises((ValueError, KeyError)) as refused:
         ask(Size)
     with pytest.raises(type(refused.value)):
         ask(Model)
 
 
-def test_it_prints_sorts_and_counts_as_an_enum_does() -> None:
+def test_printing_sorting_and_counting_match_an_enum() -> None:
     for show in (
         list,
         len,
@@ -62,6 +62,6 @@ def test_copies_and_pickles_are_the_same_member() -> None:
     assert copy.copy(Size.LARGE) is Size.LARGE
 
 
-def test_a_member_cannot_be_replaced() -> None:
+def test_member_cannot_be_reassigned() -> None:
     with pytest.raises(AttributeError):
         Size.LARGE = 3  # type: ignore[misc,assignment]

@@ -1,4 +1,4 @@
-"""A lock is held by one thread, and a fork does not wait for one that it does not have."""
+"""Process ownership, and a lock that is free in a forked child."""
 
 import os
 import signal
@@ -7,10 +7,10 @@ import threading
 import pytest
 from observe import DEADLINE_SECONDS
 
-from corral._lib.fork_lock import ForkSafeLock
+from corral._lib.fork_lock import ForkSafeLock, ProcessOwner
 
 
-def test_one_thread_has_it_at_a_time() -> None:
+def test_one_thread_holds_the_lock_at_a_time() -> None:
     lock = ForkSafeLock()
     entered = threading.Event()
 
@@ -26,7 +26,7 @@ def test_one_thread_has_it_at_a_time() -> None:
     assert entered.is_set()
 
 
-def test_it_is_given_back_by_an_error() -> None:
+def test_error_releases_the_lock() -> None:
     lock = ForkSafeLock()
     with pytest.raises(ValueError, match="x"), lock:
         raise ValueError("x")
@@ -34,7 +34,7 @@ def test_it_is_given_back_by_an_error() -> None:
         pass
 
 
-def test_a_fork_has_one_of_its_own() -> None:
+def test_forked_child_has_a_free_lock() -> None:
     lock = ForkSafeLock()
     held, let_go = threading.Event(), threading.Event()
 
@@ -54,3 +54,20 @@ def test_a_fork_has_one_of_its_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     let_go.set()
     other.join(DEADLINE_SECONDS)
+
+
+def test_forked_child_does_not_own_the_object() -> None:
+    owner = ProcessOwner()
+    child = os.fork()
+    if child == 0:
+        before, claimed, after = owner.is_current, owner.claim(), owner.is_current
+        os._exit((before, claimed, after) == (False, True, True))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert owner.is_current
+
+
+def test_released_object_belongs_to_no_process() -> None:
+    owner = ProcessOwner(is_claimed=False)
+    assert (owner.is_current, owner.claim(), owner.claim(), owner.is_current) == (False, True, False, True)
+    owner.release()
+    assert not owner.is_current

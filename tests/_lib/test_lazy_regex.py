@@ -1,4 +1,4 @@
-"""A pattern is what `re` makes of it, from the first use on."""
+"""A lazy pattern behaves as the compiled one."""
 
 import re
 
@@ -8,20 +8,20 @@ from corral._lib.lazy_regex import pattern
 
 
 @pytest.mark.parametrize("method", ["search", "match", "fullmatch"])
-def test_it_finds_what_re_finds(method: str) -> None:
+def test_methods_match_those_of_re(method: str) -> None:
     for text in ("a1b", "1", "", "xx22"):
         for _ in range(2):
             ours, theirs = getattr(pattern(r"\d+"), method)(text), getattr(re.compile(r"\d+"), method)(text)
             assert (ours and ours.span()) == (theirs and theirs.span())
 
 
-def test_it_splits_replaces_and_takes_bytes() -> None:
+def test_split_sub_and_bytes() -> None:
     digits = pattern(rb"(?s)\d.")
     assert digits.sub(b"-", b"1\n2x3") == b"--3"
     assert digits.split(b"a1xb") == [b"a", b"b"]
     assert [match.group() for match in digits.finditer(b"1a2b")] == [b"1a", b"2b"]
 
 
-def test_what_it_does_not_have_is_an_attribute_error() -> None:
+def test_unknown_attribute_raises() -> None:
     with pytest.raises(AttributeError):
         pattern("a").flags  # noqa: B018

@@ -1,4 +1,4 @@
-"""What a terminal can show: colour only where it is welcome, and foreign text that cannot drive it."""
+"""Terminal output: colours and signs as supported, and untrusted text that cannot control the terminal."""
 
 import io
 
@@ -10,7 +10,7 @@ from corral._lib.terminal import Terminal, clip, columns, pad, printable, termin
 
 
 class Stream(io.TextIOWrapper):
-    """A stream that says of itself what a test wants."""
+    """A stream with the properties that a test sets."""
 
     def __init__(self, *, tty: bool, encoding: str = "utf-8") -> None:
         super().__init__(io.BytesIO(), encoding=encoding)
@@ -35,7 +35,7 @@ class Stream(io.TextIOWrapper):
         pytest.param(False, {}, "ascii", Terminal(100, unicode=False), id="an ASCII stream"),
     ],
 )
-def test_a_stream_says_what_it_can_show(tty: bool, environ: dict[str, str], encoding: str, expected: Terminal) -> None:
+def test_terminal_of_a_stream(tty: bool, environ: dict[str, str], encoding: str, expected: Terminal) -> None:
     assert terminal_of(Stream(tty=tty, encoding=encoding), environ) == expected
 
 
@@ -64,17 +64,17 @@ def test_signs_have_an_ascii_form() -> None:
         pytest.param("\U000e0041", "\\U000e0041", id="a tag character"),
     ],
 )
-def test_foreign_text_is_shown_and_does_nothing(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
 @given(st.text(st.characters(codec=None)))
-def test_nothing_visible_can_move_the_cursor(text: str) -> None:
+def test_printable_text_cannot_move_the_cursor(text: str) -> None:
     assert printable(text).isprintable()
 
 
 @pytest.mark.parametrize(("text", "expected"), [("abc", 3), ("日本", 4), ("e\u0301", 1), ("", 0)])
-def test_columns_are_what_the_terminal_uses(text: str, expected: int) -> None:
+def test_columns_of_wide_and_combining_characters(text: str, expected: int) -> None:
     assert columns(text) == expected
 
 
@@ -86,15 +86,15 @@ def test_clipped_text_fits(text: str, width: int) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"), [("short", "short"), ("exactly 10", "exactly 10"), ("longer than ten", "longer th…")]
 )
-def test_only_what_is_too_long_is_clipped(text: str, shown: str) -> None:
+def test_only_long_text_is_clipped(text: str, shown: str) -> None:
     assert clip(text, 10, "…") == shown
 
 
-def test_padding_counts_columns_and_not_characters() -> None:
+def test_padding_counts_columns_not_characters() -> None:
     assert [pad("ab", 4), pad("日", 4), pad("abcdef", 4)] == ["ab  ", "日  ", "abcdef"]
 
 
-def test_wrapping_breaks_between_words_and_within_longer_ones() -> None:
+def test_wrapping_breaks_between_words_and_in_long_words() -> None:
     assert wrap("one two three incomprehensibility x", 11, "  ") == [
         "  one two",
         "  three",
@@ -105,7 +105,7 @@ def test_wrapping_breaks_between_words_and_within_longer_ones() -> None:
 
 
 @given(st.text(st.characters(categories=("L", "N", "Zs"))), st.integers(4, 30))
-def test_wrapped_text_fits_and_is_all_there(text: str, width: int) -> None:
+def test_wrapped_text_fits_and_is_complete(text: str, width: int) -> None:
     lines = wrap(text, width, "  ")
     assert all(columns(line) <= width for line in lines)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")

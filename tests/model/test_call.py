@@ -1,4 +1,4 @@
-"""The nouns: decisions are ordered, verdicts keep every finding, and JSON brings them back."""
+"""Decisions, findings and verdicts, and their JSON form."""
 
 import json
 
@@ -18,7 +18,7 @@ def test_decisions_are_ordered_from_allow_to_deny() -> None:
     assert [str(d) for d in Decision] == ["allow", "ask", "deny"]
 
 
-def test_axes_are_ordered_as_reasons_are_told() -> None:
+def test_axes_are_ordered_as_reasons_are_shown() -> None:
     assert [str(a) for a in sorted(Axis)] == ["name", "argv", "structure", "path"]
 
 
@@ -35,25 +35,25 @@ def test_axes_are_ordered_as_reasons_are_told() -> None:
             id="the strictest counts",
         ),
         pytest.param(
-            (DENY_PATH, DENY_NAME), Decision.DENY, False, "rm is on the denylist.", id="the first axis tells the reason"
+            (DENY_PATH, DENY_NAME), Decision.DENY, False, "rm is on the denylist.", id="the first axis gives the reason"
         ),
         pytest.param(
             (ASK_PATH.replace(axis=Axis.NAME), DENY_PATH),
             Decision.DENY,
             False,
             "The directory is outside. Start inside.",
-            id="an earlier axis that only asks does not tell it",
+            id="an earlier axis that only asks does not",
         ),
     ],
 )
-def test_a_verdict_is_the_strictest_of_its_findings(
+def test_verdict_is_the_strictest_of_its_findings(
     findings: tuple[Finding, ...], decision: Decision, allowed: bool, reason: str
 ) -> None:
     verdict = Verdict(findings)
     assert (verdict.decision, verdict.allowed, verdict.reason) == (decision, allowed, reason)
 
 
-def test_a_finding_says_everything_in_json() -> None:
+def test_json_of_a_finding_has_every_field() -> None:
     assert ASK_PATH.to_dict() == {
         "axis": "path",
         "rule": "path-cat-read-outside",
@@ -68,13 +68,13 @@ def test_a_finding_says_everything_in_json() -> None:
 
 
 @pytest.mark.parametrize("verdict", [Verdict(), Verdict((ASK_PATH, DENY_NAME)), Verdict((DENY_PATH,), complete=False)])
-def test_a_verdict_comes_back_from_json(verdict: Verdict) -> None:
+def test_verdict_round_trips_through_json(verdict: Verdict) -> None:
     assert Verdict.from_dict(json.loads(json.dumps(verdict.to_dict()))) == verdict
 
 
 @pytest.mark.parametrize(
     "change", [{"axis": "moon"}, {"decision": "maybe"}, {"colour": "red"}], ids=["axis", "decision", "key"]
 )
-def test_a_finding_that_corral_could_not_have_written_is_refused(change: dict[str, str]) -> None:
+def test_unknown_finding_field_or_value_is_refused(change: dict[str, str]) -> None:
     with pytest.raises((KeyError, TypeError)):
         Finding.from_dict(DENY_NAME.to_dict() | change)

@@ -1,10 +1,11 @@
-"""Results and verdicts as text, JSON and exit codes: whole texts are compared, as a person would see them."""
+"""Results and verdicts as text, JSON and exit codes. Whole texts are compared."""
 
 import json
 import textwrap
 
 import pytest
 
+import golden
 from corral._lib.terminal import Terminal, columns
 from corral.model.call import (
     DENIED_EXIT_CODE,
@@ -20,6 +21,7 @@ from corral.model.call import (
 )
 from corral.model.render_result import (
     CHECK_STATUS,
+    PARTIAL,
     Explanation,
     denial_text,
     exit_status,
@@ -44,7 +46,7 @@ STEPS = (
     Step(0, "cat", "cat ../secret", (Effect("read-outside", "../secret", Decision.ASK),), 16, 13),
 )
 AXIS_OF = {"delete-inside": "path", "read-outside": "path", "code": "argv"}
-REASONING = Explanation(CALL, VERDICT, STEPS, AXIS_OF, "strict", "/proj")
+EXPLANATION = Explanation(CALL, VERDICT, STEPS, AXIS_OF, "strict", "/proj")
 PLAIN = Terminal(72)
 
 
@@ -63,11 +65,11 @@ def block(text: str) -> str:
         pytest.param(SandboxResult(("x",), TIMED_OUT_EXIT_CODE, timed_out=True), 124, id="timed out"),
     ],
 )
-def test_a_result_has_the_exit_code_of_the_process(result: SandboxResult, status: int) -> None:
+def test_exit_code_of_a_result(result: SandboxResult, status: int) -> None:
     assert exit_status(result) == status
 
 
-def test_a_decision_has_the_exit_code_of_check() -> None:
+def test_exit_code_of_a_decision() -> None:
     assert CHECK_STATUS == {Decision.ALLOW: 0, Decision.ASK: 3, Decision.DENY: 126}
 
 
@@ -75,7 +77,7 @@ def test_json_is_one_line_of_ascii() -> None:
     assert json_text({"a": "é\n\u2028\ud800"}) == '{"a": "\\u00e9\\n\\u2028\\ud800"}'
 
 
-def test_a_verdict_shows_the_strictest_first_and_underlines_each() -> None:
+def test_strictest_finding_is_first_and_each_is_underlined() -> None:
     assert verdict_text(CALL, VERDICT, PLAIN) == block("""
         ✗ deny   name-rm · name axis
             rm -rf build && cat ../secret
@@ -90,11 +92,11 @@ def test_a_verdict_shows_the_strictest_first_and_underlines_each() -> None:
     """)
 
 
-def test_an_allowed_call_is_one_line() -> None:
+def test_allowed_call_is_one_line() -> None:
     assert verdict_text(Call(["ls", "-la"]), Verdict(), PLAIN) == "✓ allow  ls -la"
 
 
-def test_a_verdict_in_ascii_keeps_its_words() -> None:
+def test_verdict_in_ascii() -> None:
     assert verdict_text(CALL, Verdict((NAME,)), Terminal(36, unicode=False)) == block("""
         x deny   name-rm - name axis
             rm -rf build && cat ../secret
@@ -105,39 +107,39 @@ def test_a_verdict_in_ascii_keeps_its_words() -> None:
     """)
 
 
-def test_colour_adds_nothing_but_colour() -> None:
-    painted = explain_text(REASONING, Terminal(72, color=True))
+def test_colour_changes_no_text() -> None:
+    painted = explain_text(EXPLANATION, Terminal(72, color=True))
     for code in ("1;31", "1;33", "1;32", "1", "2", "0"):
         painted = painted.replace(f"\x1b[{code}m", "")
-    assert painted == explain_text(REASONING, PLAIN)
+    assert painted == explain_text(EXPLANATION, PLAIN)
 
 
-def test_a_partial_verdict_says_so() -> None:
+def test_partial_verdict_is_marked() -> None:
     text = verdict_text(CALL, Verdict((NAME,), complete=False), PLAIN)
-    assert text.splitlines()[-1] == "Only a part of the call was judged; there may be more findings."
+    assert text == f"{verdict_text(CALL, Verdict((NAME,)), PLAIN)}\n{PARTIAL}"
 
 
-def test_a_denial_without_findings_still_tells_the_reason() -> None:
-    result = SandboxResult(("x",), DENIED_EXIT_CODE, denied=True, reason="The owner said no.\x1b[2J")
-    assert denial_text(Call(["x"]), result, PLAIN) == "✗ deny   The owner said no.\\x1b[2J"
+def test_denial_without_findings_shows_the_reason() -> None:
+    result = SandboxResult(("x",), DENIED_EXIT_CODE, denied=True, reason="The user said no.\x1b[2J")
+    assert denial_text(Call(["x"]), result, PLAIN) == "✗ deny   The user said no.\\x1b[2J"
 
 
-def test_reasons_cannot_drive_the_terminal() -> None:
+def test_reasons_cannot_control_the_terminal() -> None:
     hostile = NAME.replace(rule="r\x1b", reason="\x1b]0;owned\x07", instead="\u202e")
     assert verdict_text(Call(["x\x1b[2J"]), Verdict((hostile,)), PLAIN).replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("width", [24, 30, 36, 45, 60, 100])
-def test_the_reasoning_fits_a_terminal_of_any_width(width: int) -> None:
-    assert max(columns(line) for line in explain_text(REASONING, Terminal(width)).splitlines()) <= width
+def test_explanation_fits_a_terminal_of_any_width(width: int) -> None:
+    assert max(columns(line) for line in explain_text(EXPLANATION, Terminal(width)).splitlines()) <= width
 
 
 @pytest.mark.parametrize(
-    ("violation", "said"),
+    ("violation", "text"),
     [
         pytest.param(
-            Violation("planted", "/p/.envrc", "it was moved to /q", "Ask the owner."),
-            "corral: planted: /p/.envrc: it was moved to /q. Ask the owner.",
+            Violation("planted", "/p/.envrc", "it was moved to /q", "Ask the user."),
+            "corral: planted: /p/.envrc: it was moved to /q. Ask the user.",
             id="with a target",
         ),
         pytest.param(
@@ -150,60 +152,26 @@ def test_the_reasoning_fits_a_terminal_of_any_width(width: int) -> None:
         ),
     ],
 )
-def test_a_violation_is_one_line(violation: Violation, said: str) -> None:
-    assert violation_text(violation) == said
+def test_violation_is_one_line(violation: Violation, text: str) -> None:
+    assert violation_text(violation) == text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
-def test_a_violation_on_a_terminal_breaks_between_words(width: int) -> None:
+def test_violation_is_wrapped_on_a_terminal(width: int) -> None:
     violation = Violation(
-        "planted", "/p/.git/hooks/post-checkout", "it was moved to /q/w/e/r/t/y", "Ask the owner to look."
+        "planted", "/p/.git/hooks/post-checkout", "it was moved to /q/w/e/r/t/y", "Ask the user to look."
     )
     lines = violation_text(violation, width).splitlines()
     assert max(columns(line) for line in lines) <= width
     assert " ".join(line.strip() for line in lines) == violation_text(violation)
 
 
-def test_the_whole_reasoning_is_one_page() -> None:
-    assert explain_text(REASONING, PLAIN) == block("""
-        ✗ deny   rm -rf build && cat ../secret
-        profile strict · root /proj · cwd .
-
-        What would run
-          ├─ rm -rf build
-          │  ✗ deny  delete-inside    build
-          └─ cat ../secret
-             ? ask   read-outside     ../secret
-
-        What each axis says
-          ✗ deny  name       may a program of this name run?
-                             looked at rm, cat
-                             found name-rm
-          ✓ allow argv       do the arguments carry code, or do more than they
-                             say?
-                             saw nothing of its kind
-          ✓ allow structure  can every part be read with certainty?
-                             looked at the whole call, 2 commands in it
-          ? ask   path       does every path stay in the project?
-                             looked at build, ../secret
-                             found path-cat-read-outside
-
-        Findings
-        ✗ deny   name-rm · name axis
-            rm -rf build && cat ../secret
-            ^^
-            why      rm is on the denylist.
-            instead  Leave the file as it is.
-
-        ? ask    path-cat-read-outside · path axis
-            rm -rf build && cat ../secret
-                                ^^^^^^^^^
-            why      ../secret is outside project root.
-    """)
+def test_explanation_shows_call_commands_axes_and_findings() -> None:
+    golden.check("explanation", "rm and cat", explain_text(EXPLANATION, PLAIN))
 
 
-def test_the_reasoning_says_the_same_in_json() -> None:
-    assert json.loads(json_text(REASONING.to_dict())) == {
+def test_explanation_as_json() -> None:
+    assert json.loads(json_text(EXPLANATION.to_dict())) == {
         "profile": "strict",
         "root": "/proj",
         "cwd": None,
@@ -262,10 +230,10 @@ def test_steps_are_a_tree() -> None:
         "  └─ e",
         "     ✓ allow run-system       x",
     ]
-    assert step_lines(Call([]), [], PLAIN) == ["  nothing that the guard could name"]
+    assert len(step_lines(Call([]), [], PLAIN)) == 1
 
 
-def test_a_step_of_a_shell_string_is_shown_as_it_was_written() -> None:
+def test_step_keeps_the_quotes_of_the_shell_string() -> None:
     call = Call("timeout 5 bash -c 'rm x'", shell=True)
     steps = [
         Step(0, "timeout", "timeout 5 bash -c rm x", (), 0, 24),
@@ -275,7 +243,7 @@ def test_a_step_of_a_shell_string_is_shown_as_it_was_written() -> None:
     assert step_lines(call, steps, PLAIN) == ["  └─ timeout 5 bash -c 'rm x'", "     ├─ rm x", "     └─ y z"]
 
 
-def test_a_step_that_comes_before_the_one_around_it_hangs_higher() -> None:
+def test_step_before_its_parent_is_drawn_higher() -> None:
     steps = [Step(3, "rm", "rm x", (), 4, 5), Step(0, "cat", "cat"), Step(2, "y", "y")]
     call = Call("cat <<EOF\n$(rm x)\nEOF", shell=True)
     assert step_lines(call, steps, PLAIN) == ["  ├─ rm x", "  └─ cat", "     └─ y"]

@@ -1,4 +1,4 @@
-"""The structured result: JSON brings it back, bytes included, and the published schema holds."""
+"""The result of a call, its JSON form and the published schema."""
 
 import importlib.resources
 import json
@@ -59,22 +59,22 @@ def through_json(result: SandboxResult) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("result", EXAMPLES)
-def test_a_result_comes_back_from_json(result: SandboxResult) -> None:
+def test_result_round_trips_through_json(result: SandboxResult) -> None:
     assert SandboxResult.from_dict(through_json(result)) == result
 
 
 @given(stdout=st.binary(), stderr=st.binary(), argv=st.lists(st.text()), code=st.integers(-101, 255))
-def test_any_bytes_come_back_from_json(stdout: bytes, stderr: bytes, argv: list[str], code: int) -> None:
+def test_any_bytes_round_trip_through_json(stdout: bytes, stderr: bytes, argv: list[str], code: int) -> None:
     result = SandboxResult(tuple(argv), code, stdout, stderr)
     assert SandboxResult.from_dict(through_json(result)) == result
 
 
 @pytest.mark.parametrize("result", EXAMPLES)
-def test_a_result_fits_the_published_schema(result: SandboxResult) -> None:
+def test_result_fits_the_published_schema(result: SandboxResult) -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(through_json(result))
 
 
-def test_the_published_schema_is_a_schema_and_names_every_field() -> None:
+def test_published_schema_is_valid_and_has_every_field() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     written = set(FULL.to_dict()) - {"stdout_base64", "stderr_base64"}
     assert set(SCHEMA["required"]) == written
@@ -103,27 +103,27 @@ def test_the_published_schema_is_a_schema_and_names_every_field() -> None:
         pytest.param({"usage": {}}, id="usage without figures"),
     ],
 )
-def test_what_is_not_a_result_does_not_fit_the_schema(change: dict[str, object]) -> None:
+def test_inconsistent_result_does_not_fit_the_schema(change: dict[str, object]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(SCHEMA).validate(through_json(RAN) | change)
 
 
-def test_base64_stands_only_where_text_lost_something() -> None:
+def test_base64_is_present_only_for_invalid_utf8() -> None:
     data = FULL.to_dict()
     assert (data["stdout"], data["stdout_base64"]) == ("\ufffd\ufffd\x00café", "//4AY2Fmw6k=")
     assert not {"stdout_base64", "stderr_base64"} & set(RAN.to_dict())
 
 
-def test_text_and_success_are_derived() -> None:
+def test_text_and_ok_are_derived() -> None:
     assert (RAN.ok, RAN.stdout_text, RAN.stderr_text) == (True, "a\n", "")
     assert (FULL.ok, FULL.stdout_text) == (False, "\ufffd\ufffd\x00café")
     assert (DENIED.ok, TIMED_OUT.ok) == (False, False)
 
 
-def test_a_result_cannot_be_changed() -> None:
+def test_result_is_immutable() -> None:
     with pytest.raises(AttributeError, match="frozen"):
         RAN.exit_code = 1  # type: ignore[misc]
 
 
-def test_the_plain_names_of_the_sentinels_are_fixed() -> None:
+def test_exit_codes_and_schema_name_are_fixed() -> None:
     assert (DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, RAN.schema) == (-100, -101, "corral.result/1")

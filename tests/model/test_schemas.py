@@ -1,4 +1,4 @@
-"""The published schemas: each is valid, and fits what the command line prints."""
+"""The published schemas are valid, and fit the JSON output of the command line."""
 
 import json
 from pathlib import Path
@@ -18,12 +18,12 @@ def schema(name: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("path", sorted(SCHEMAS.glob("*.json")), ids=lambda path: path.name)
-def test_a_schema_is_one(path: Path) -> None:
+def test_schema_is_valid(path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(path.read_text()))
 
 
 @pytest.mark.parametrize("verb", ["doctor", pytest.param("selftest", marks=pytest.mark.real)])
-def test_what_is_printed_fits(verb: str, project: Path) -> None:
+def test_output_fits_the_schema(verb: str, project: Path) -> None:
     done = run_corral(verb, "--json", cwd=project)
     data = json.loads(done.stdout)
     jsonschema.Draft202012Validator(schema(verb)).validate(data)
@@ -31,6 +31,6 @@ def test_what_is_printed_fits(verb: str, project: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["doctor", pytest.param("selftest", marks=pytest.mark.real)])
-def test_what_is_printed_where_layers_are_missing_fits(verb: str, project: Path) -> None:
+def test_output_with_missing_layers_fits_the_schema(verb: str, project: Path) -> None:
     done = run_corral_without(IN_DOCKER, verb, "--backend", "warden", "--json", cwd=project)
     jsonschema.Draft202012Validator(schema(verb)).validate(json.loads(done.stdout))

@@ -1,1 +1,1 @@
-"""Small private tools. Nothing here knows what corral is for."""
+"""Small private tools that know nothing of corral's domain."""

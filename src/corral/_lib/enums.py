@@ -1,7 +1,4 @@
-"""A closed set of named numbers, because importing enum costs more than a whole hook call may.
-
-Each member exists once: it is compared, looked up, printed and pickled as a member of `enum.IntEnum` is.
-"""
+"""An IntEnum that is cheap to import: importing `enum` takes longer than the hook may take in total."""
 
 from __future__ import annotations
 
@@ -12,18 +9,18 @@ if TYPE_CHECKING:
     from typing import Any
 
     class FastIntEnum(IntEnum):
-        """The base of a set: its class attributes that are whole numbers are its members."""
+        """A base class whose integer class attributes are its members. str() gives the name in lower case."""
 
 else:
 
-    class _Choices(type):
-        def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _Choices:
-            numbers = {key: value for key, value in body.items() if type(value) is int and not key.startswith("_")}
-            made = super().__new__(cls, name, bases, {key: v for key, v in body.items() if key not in numbers})
+    class _Members(type):
+        def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _Members:
+            integers = {key: value for key, value in body.items() if type(value) is int and not key.startswith("_")}
+            made = super().__new__(cls, name, bases, {key: v for key, v in body.items() if key not in integers})
             made.__members__ = {}
-            for key, number in numbers.items():
-                member = int.__new__(made, number)
-                member.name, member.value = key, number
+            for key, integer in integers.items():
+                member = int.__new__(made, integer)
+                member.name, member.value = key, integer
                 made.__members__[key] = member
                 type.__setattr__(made, key, member)
             return made
@@ -48,8 +45,11 @@ else:
                 raise AttributeError(f"cannot reassign member {name!r}")
             type.__setattr__(cls, name, value)
 
-    class FastIntEnum(int, metaclass=_Choices):
-        """The base of a set: its class attributes that are whole numbers are its members."""
+    class FastIntEnum(int, metaclass=_Members):
+        """A base class whose integer class attributes are its members. str() gives the name in lower case."""
+
+        def __str__(self) -> str:
+            return self.name.lower()
 
         def __repr__(self) -> str:
             return f"<{type(self).__name__}.{self.name}: {self.value}>"

@@ -16,11 +16,11 @@ class ProcessOwner:
 
     @property
     def is_current(self) -> bool:
-        """Whether the object belongs to this process."""
+        """True if the object belongs to this process."""
         return self._pid == os.getpid()
 
     def claim(self) -> bool:
-        """Make this process the owner. Return whether it was not the owner before."""
+        """Let the object belong to this process. Return whether it did not before."""
         before, self._pid = self._pid, os.getpid()
         return before != self._pid
 

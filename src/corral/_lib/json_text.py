@@ -1,4 +1,4 @@
-"""Plain data as one line of ASCII JSON, without the json package: it loads `re` and `enum`, longer than a whole hook call may take."""
+"""Writes one line of ASCII JSON without the json package, which imports `re` and takes longer than the hook may take in total."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ def dumps(value: object) -> str:
         return "[" + ", ".join(dumps(item) for item in value) + "]"
     if isinstance(value, (int, float)):
         return repr(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,6 +1,6 @@
-"""Regular expressions that are compiled when a text first needs them: importing `re` costs more than a plain hook call may.
+"""Regular expressions that are compiled on first use: importing `re` takes longer than the hook may take in total.
 
-Flags stand in the pattern itself, as `(?s)`. Who can say by a plain look that nothing matches should, and never ask.
+Write flags into the pattern, as `(?s)`. Where a plain string test can rule out a match, use that first.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class _Pattern:
         self._text = text
 
     def __getattr__(self, name: str) -> Any:
-        # Only what is not there yet comes here: from now on the methods are those of the compiled one.
+        # Python calls this only while the slots are empty.
         if name not in _METHODS:
             raise AttributeError(name)
-        import re  # noqa: PLC0415  this is what the module is for
+        import re  # noqa: PLC0415  on first use
 
         compiled = re.compile(self._text)
         for method in _METHODS:
@@ -34,4 +34,4 @@ class _Pattern:
 def pattern(text: AnyStr) -> Pattern[AnyStr]:
     """Return a regular expression."""
     made: Any = _Pattern(text)
-    return made  # type: ignore[no-any-return]  # it has the methods that are used
+    return made  # type: ignore[no-any-return]  # it has the methods of a pattern that corral uses

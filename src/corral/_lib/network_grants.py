@@ -1,6 +1,6 @@
-"""Grants of the network by name, and whether a host and port that somebody asks for fall under one.
+"""Parses network grants such as `index.example:443`, and matches hosts and ports against them. Pure.
 
-Pure and strict: a text has one canonical form or is refused, so that no two readers of it can see different hosts.
+A text has one canonical form or is refused, so that no two parsers see different hosts.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ if TYPE_CHECKING:
 
 MAX_NAME = 253  # characters of a host name, by RFC 1035
 MAX_LABEL = 63
-MAX_SHOWN = 80  # of a refused text; it may be a megabyte
+MAX_SHOWN = 80  # characters of a refused text in a message
 MAX_PORT = 65535
 TLS_PORTS = frozenset({443, 465, 563, 636, 853, 989, 990, 992, 993, 994, 995, 5061, 6443, 8443})
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789_-")
 _DIGITS = frozenset("0123456789")
 _HEADER = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~")
-# What says where a request ends or whom it is for: a second word on it would be another request to somebody.
+# Headers that frame or route a request: a second one would smuggle another request.
 _FRAMING = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer", "expect"}
 )
 _HEX_DIGITS = frozenset("0123456789abcdef")
-# Below a country, as in co.uk: what everybody there has names under, as below com.
-_ANYBODYS = frozenset(["ac", "co", "com", "edu", "gob", "gov", "mil", "ne", "net", "nom", "or", "org"])
+# Second-level domains of countries, as in co.uk: anyone can register a name below them.
+_PUBLIC_SUFFIXES = frozenset(["ac", "co", "com", "edu", "gob", "gov", "mil", "ne", "net", "nom", "or", "org"])
 
 
 def parse_host(text: str) -> str:
-    """Return the canonical form of a host as it is asked for: a name in lower case, or an address; else ValueError."""
+    """Return the canonical form of a host: a name in lower case, or an address. Raise ValueError for anything else."""
     if not text.isascii():
-        raise ValueError(f"{_shown(text)} is not ASCII; write a name as it stands in the DNS, xn--…")
+        raise ValueError(f"{_shown(text)} is not ASCII; write the name as in the DNS, xn--…")
     if text.startswith("[") or ":" in text:
         return _ipv6(text.removeprefix("[").removesuffix("]") if text.startswith("[") and text.endswith("]") else text)
     name = text.lower()
-    # One dot at the end says the same: from the root.
+    # A dot at the end names the same host.
     name = name.removesuffix(".")
     if len(name) > MAX_NAME or not all(_is_label(label) for label in name.split(".")):
-        raise ValueError(f"{_shown(text)} is no host name")
+        raise ValueError(f"{_shown(text)} is not a host name")
     if is_address(name) and text != _ipv4(name):
-        raise ValueError(f"{_shown(text)} is no address in the usual form, such as 192.0.2.1")
+        raise ValueError(f"{_shown(text)} is not an address in the usual form, such as 192.0.2.1")
     return name
 
 
 def parse_port(text: str) -> int:
-    """Return a port as it is written: decimal, from 1 to 65535, without zeros in front; else ValueError."""
+    """Return a port: decimal, from 1 to 65535, without leading zeros. Raise ValueError for anything else."""
     if not 0 < len(text) <= 5 or not _DIGITS.issuperset(text) or text.startswith("0") or int(text) > MAX_PORT:
-        raise ValueError(f"{_shown(text)} is no port")
+        raise ValueError(f"{_shown(text)} is not a port")
     return int(text)
 
 
 def parse_authority(text: str, default_port: int | None = None) -> tuple[str, int]:
-    """Return host and port of `host:port`; where there is no port, the default; else ValueError."""
+    """Return host and port of `host:port`, or the default port. Raise ValueError for anything else."""
     if text.startswith("["):
         name, bracket, rest = text.partition("]")
         name += bracket
@@ -65,34 +65,34 @@ def parse_authority(text: str, default_port: int | None = None) -> tuple[str, in
 
 
 def format_destination(name: str, number: int) -> str:
-    """Return host and port as a grant writes them."""
+    """Return host and port in the form of a grant."""
     return f"[{name}]:{number}" if ":" in name else f"{name}:{number}"
 
 
 def is_address(name: str) -> bool:
-    """Say whether a canonical host is an address and no name."""
+    """Return whether a canonical host is an address."""
     last = name.rpartition(".")[2]
-    # As browsers have it: a name whose last label is a number is an address in some notation, such as 127.1 or 0x7f000001.
+    # As in browsers, a name whose last label is a number is an address in some notation, such as 127.1 or 0x7f000001.
     return ":" in name or _DIGITS.issuperset(last) or (last.startswith("0x") and _HEX_DIGITS.issuperset(last[2:]))
 
 
 def parse_grant(text: object) -> str:
-    """Return the canonical form of a grant, `name:port`, `*.name:port` or `address:port`; else ValueError."""
+    """Return the canonical form of `name:port`, `*.name:port` or `address:port`. Raise ValueError for anything else."""
     if not isinstance(text, str):
-        raise ValueError(f"{text!r} is no text such as 'index.example:443'")
+        raise ValueError(f"{text!r} is not a text such as 'index.example:443'")
     wild = text.startswith("*.")
     name, number = parse_authority(text[2:] if wild else text)
     if text.partition(":")[0].endswith("."):
-        raise ValueError(f"{_shown(text)} ends its name with a dot; leave it out")
-    if wild and (is_address(name) or "." not in name or _is_anybodys(name)):
+        raise ValueError(f"{_shown(text)} has a dot at the end of its name; remove it")
+    if wild and (is_address(name) or "." not in name or _is_public_suffix(name)):
         raise ValueError(
-            f"{_shown(text)} is too wide; after *. there must be a domain of one owner, as in *.example.org"
+            f"{_shown(text)} is too wide; after *. write the domain of one organization, as in *.example.org"
         )
     return ("*." if wild else "") + format_destination(name, number)
 
 
 def host_entry(text: object) -> str:
-    """Return the canonical form of `name=address`; else ValueError."""
+    """Return the canonical form of `name=address`. Raise ValueError for anything else."""
     if not isinstance(text, str) or text.count("=") != 1:
         raise ValueError(f"{text!r} is not of the form 'name=address'")
     name, _, address = text.partition("=")
@@ -103,32 +103,32 @@ def host_entry(text: object) -> str:
 
 
 def injection(text: object) -> str:
-    """Return the canonical form of `name:port Header: value`; else ValueError. ${NAME} in the value is the owner's variable."""
+    """Return the canonical form of `name:port Header: value`. Raise ValueError for anything else."""
     found = text.partition(" ") if isinstance(text, str) else ("", "", "")
     name, _, value = found[2].partition(":")
     if not value.strip() or not _HEADER.issuperset(name) or not name or not value.isprintable() or not value.isascii():
         raise ValueError("not of the form 'name:port Header: value'")
     if name.lower() in _FRAMING:
-        raise ValueError(f"{name} is not for anybody to set")
+        raise ValueError(f"the header {name} cannot be set")
     where = parse_grant(found[0])
     if where.startswith("*."):
-        raise ValueError(f"{where} is many hosts; what is added for one would be told to all")
+        raise ValueError(f"{where} matches many hosts, and all of them would get the header")
     return f"{where} {name}: {value.strip()}"
 
 
 def variables(text: str) -> list[str]:
-    """Return the owner's variables that a value names as ${NAME}."""
+    """Return the variables of the user's environment that a value names as ${NAME}."""
     return [part.partition("}")[0] for part in text.split("${")[1:]]
 
 
 def mask_injection(text: str) -> str:
-    """Return an injection for whoever may know that it is made, and not what: variables stand by name, and the rest is left out."""
+    """Return an injection without its secret: variables by name, and *** for a literal value."""
     header, _, value = text.partition(": ")
     return f"{header}: {''.join(f'${{{name}}}' for name in variables(value)) or '***'}"
 
 
 class Grants:
-    """The grants of one sandbox, canonical, ready to be asked."""
+    """The grants of one sandbox, in canonical form."""
 
     __slots__ = ("_exact", "_wild", "texts")
 
@@ -138,19 +138,19 @@ class Grants:
         self._wild = [text for text in self.texts if text.startswith("*.")]
 
     def include(self, text: str) -> bool:
-        """Say whether all that a canonical grant allows is allowed by these."""
+        """Return whether these grants allow everything that another grant allows."""
         if text in self.texts:
             return True
         return not is_address(text.rpartition(":")[0]) and any(text.endswith(wild[1:]) for wild in self._wild)
 
     def covers(self, name: str, number: int | None) -> bool:
-        """Say whether a host is granted at a port, or at any where none is known."""
+        """Return whether a host is granted at a port, or at any port if the port is None."""
         if number is not None:
             return bool(self.covering(name, number))
         return any(self.covering(name, int(text.rpartition(":")[2])) for text in self.texts)
 
     def covering(self, name: str, number: int) -> str:
-        """Return the grant that covers a canonical host and a port, or nothing. A wildcard covers what is below, not itself."""
+        """Return the grant that covers a canonical host and a port, or nothing. `*.name` does not cover `name`."""
         asked = format_destination(name, number)
         if asked in self._exact:
             return asked
@@ -159,9 +159,9 @@ class Grants:
         return next((text for text in self._wild if asked.endswith(text[1:])), "")
 
 
-def _is_anybodys(name: str) -> bool:
+def _is_public_suffix(name: str) -> bool:
     first, _, country = name.partition(".")
-    return len(country) == 2 and first in _ANYBODYS
+    return len(country) == 2 and first in _PUBLIC_SUFFIXES
 
 
 def _is_label(text: str) -> bool:
@@ -169,7 +169,7 @@ def _is_label(text: str) -> bool:
 
 
 def _ipv4(text: str) -> str:
-    from _socket import AF_INET, inet_ntop, inet_pton  # noqa: PLC0415  most names are none
+    from _socket import AF_INET, inet_ntop, inet_pton  # noqa: PLC0415  most hosts are names
 
     try:
         return inet_ntop(AF_INET, inet_pton(AF_INET, text))
@@ -183,8 +183,8 @@ def _ipv6(text: str) -> str:
     try:
         packed = inet_pton(AF_INET6, text)
     except (OSError, ValueError):
-        # A zone, %eth0, is none of it: it chooses an interface of the machine outside.
-        raise ValueError(f"{_shown(text)} is no address") from None
+        # A zone such as %eth0 is refused: it selects a network interface of the host.
+        raise ValueError(f"{_shown(text)} is not an address") from None
     if packed[:12] == b"\0" * 10 + b"\xff\xff":
         raise ValueError(f"{_shown(text)} is an IPv4 address in IPv6 form; write it as IPv4")
     return inet_ntop(AF_INET6, packed)

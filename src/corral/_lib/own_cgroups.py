@@ -1,4 +1,4 @@
-"""Finds the control groups that this process is in, and the memory bound they set."""
+"""Finds the cgroups of this process, and the memory limit that they set."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ MEMORY_BOUND_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
 
 
 def own_groups() -> list[Home]:
-    """Return version, controllers and directory of each control group that this process is in."""
+    """Return version, controllers and directory of each cgroup of this process."""
     return list(find_cgroups(read_text("/proc/self/cgroup"), read_text("/proc/self/mountinfo")))
 
 
 def own_memory_limit() -> int:
-    """Return the bytes of memory available to this process: the machine's, or its group's where that has fewer."""
+    """Return the memory of the machine in bytes, or the limit of this process's cgroups if that is less."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for version, controllers, directory in own_groups():
         if version == 2 or "memory" in controllers:
-            said = read_text(f"{directory}/{MEMORY_BOUND_FILES[version]}").strip()
-            found = min(found, int(said)) if said.isdigit() else found
+            limit = read_text(f"{directory}/{MEMORY_BOUND_FILES[version]}").strip()
+            found = min(found, int(limit)) if limit.isdigit() else found
     return found
 
 
 def find_cgroups(cgroup: str, mountinfo: str) -> Iterator[Home]:
-    """Return version, controllers and directory of each group that this process is in; those of version 1 first."""
+    """Parse /proc/self/cgroup and mountinfo into version, controllers and directory of each cgroup, version 1 first."""
     mounts = [_mount(line) for line in mountinfo.splitlines() if " - cgroup" in line]
     for line in cgroup.splitlines():
         number, names, path = line.split(":", 2)
@@ -37,7 +37,7 @@ def find_cgroups(cgroup: str, mountinfo: str) -> Iterator[Home]:
         for version, counted, root, point in mounts:
             if (version == 2) != (number == "0") or (version == 1 and not controllers <= counted):
                 continue
-            # A container sees only the part of the hierarchy that was mounted for it.
+            # In a container only a part of the hierarchy is mounted.
             if root not in ("/", path) and not path.startswith(f"{root}/"):
                 continue
             below = path if root == "/" else path[len(root) :]
@@ -46,14 +46,14 @@ def find_cgroups(cgroup: str, mountinfo: str) -> Iterator[Home]:
 
 
 def _mount(line: str) -> tuple[int, frozenset[str], str, str]:
-    here, _, there = line.partition(" - ")
-    _, _, _, root, point, *_ = here.split(" ")
-    kind, _, options = there.split(" ", 2)
+    mount, _, filesystem = line.partition(" - ")
+    _, _, _, root, point, *_ = mount.split(" ")
+    kind, _, options = filesystem.split(" ", 2)
     return (2 if kind == "cgroup2" else 1), frozenset(options.split(",")), root, point
 
 
 def read_text(path: str) -> str:
-    """Return the text of a kernel file, or nothing where it cannot be read."""
+    """Return the text of a kernel file, empty where it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

@@ -1,4 +1,4 @@
-"""Words as shell text that bash, zsh and sh read back as exactly these words."""
+"""Quotes words for bash, zsh and sh."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 def shell_quote(word: str) -> str:
-    """Return one word, in quotes where it needs any."""
+    """Return a word, quoted if needed."""
     if word and _BARE.issuperset(word):
         return word
-    # Not for every word: one that begins with a name would be an assignment, one that begins with the sign a path to zsh.
+    # `=` is only safe in an option: `name=value` would be an assignment, and zsh expands `=name` to a path.
     if word.startswith("-") and _BARE.issuperset(word.replace("=", "")):
         return word
     return "'" + word.replace("'", "'\"'\"'") + "'"
 
 
 def shell_join(words: Iterable[str]) -> str:
-    """Return a command of these words."""
+    """Return the words as one shell command."""
     return " ".join([shell_quote(word) for word in words])

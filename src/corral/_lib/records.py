@@ -1,6 +1,6 @@
-"""Frozen records, because importing dataclasses costs more than a whole hook call may.
+"""Frozen dataclasses that are cheap to import: importing `dataclasses` takes longer than the hook may take in total.
 
-A record is its annotated fields: built by keyword or position, never assigned again; equality, hash, repr and pickling.
+A record has equality, hash, repr and pickling by its annotated fields.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-FEW = 3  # records of a class; a constructor of its own takes longer to make than that many by the general way
+_FEW = 3  # instances of a class; compiling its constructor takes longer than building that many by the generic one
 
 
-class _Kind(type):
-    """Makes the fields of a record its slots."""
+class _RecordType(type):
+    """Turns the annotated fields of a class into slots, and gives it a constructor."""
 
-    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _Kind:
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> _RecordType:
         names = tuple(body.get("__annotations__", ())) if bases else ()
         if not names:
             return super().__new__(cls, name, bases, body)
@@ -29,15 +29,19 @@ class _Kind(type):
         return new
 
 
-class Record(metaclass=_Kind):
-    """What every record can do; its kind adds slots and the constructor, which calls `_validate` if there is one."""
+class Record(metaclass=_RecordType):
+    """Base class of records. The constructor calls `_validate` if the class has one."""
 
     __slots__ = ()
     _fields: tuple[str, ...] = ()
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return {name: getattr(self, name) for name in self._fields}
+
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
-        return type(self)(**{name: getattr(self, name) for name in self._fields} | changes)
+        return type(self)(**self.as_dict() | changes)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen: {name} cannot be set; use replace({name}=...)")
@@ -72,8 +76,8 @@ def _give_constructor(new: type[Any], names: tuple[str, ...], defaults: dict[str
         made += 1
         rest = names[len(values) :]
         is_sound = len(values) <= len(names) and named.keys() <= set(rest) and {*rest} <= {*named, *defaults}
-        if made > FEW or not is_sound:
-            # What is wrong with them it says in Python's own words.
+        if made > _FEW or not is_sound:
+            # The compiled constructor raises Python's own TypeError for wrong arguments.
             new.__init__ = _constructor(new, names, defaults, validates=validates)
             new.__init__(self, *values, **named)
             return
@@ -94,7 +98,7 @@ def _constructor(
     if validates:
         lines.append("    self._validate()")
     scope: dict[str, Any] = setters | {f"_default_{name}": value for name, value in defaults.items()}
-    exec("\n".join(lines), scope)  # noqa: S102  the text is made of field names only, as dataclasses does
+    exec("\n".join(lines), scope)  # noqa: S102  the text consists of field names, as in dataclasses
     made: Callable[..., None] = scope["__init__"]
     return made
 
@@ -103,10 +107,10 @@ if TYPE_CHECKING:
 
     @dataclass_transform(frozen_default=True)
     def frozen(cls: type[T]) -> type[T]:
-        """Make a record of an annotated class."""
+        """Declare a record."""
         return cls
 else:
 
     def frozen(cls: type) -> type:
-        """Say of a class that it is a record; its kind has made it one."""
+        """Declare a record; the metaclass has built it."""
         return cls

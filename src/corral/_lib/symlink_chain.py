@@ -1,14 +1,14 @@
-"""Resolves a path one symbolic link at a time, so that each link on the way is known."""
+"""Resolves a path and lists every symbolic link in it."""
 
 from __future__ import annotations
 
 import os
 
-MAX_LINKS = 40  # as the kernel: a loop of links has no end
+MAX_LINKS = 40  # the limit of the kernel, against a loop of links
 
 
 def resolve_links(path: str) -> tuple[list[str], str]:
-    """Return the symbolic links that resolving a path passes, and the path it resolves to."""
+    """Return the symbolic links in a path, in the order of resolution, and the real path."""
     links: list[str] = []
     pending = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     at = ""

@@ -1,4 +1,4 @@
-"""What a terminal can show: colour where it is welcome, signs it can encode, and foreign text that cannot drive it."""
+"""Formats text for a terminal: colours and signs that it supports, and untrusted text that cannot control it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Stream(Protocol):
-        """What is asked of a stream to know what it can show."""
+        """The parts of a text stream that `terminal_of` uses."""
 
         @property
         def encoding(self) -> str: ...
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
         def fileno(self) -> int: ...
 
 
-PIPE_COLUMNS = 100  # for output that no terminal bounds: wide enough for a log, narrow enough to read
-MIN_COLUMNS = 24  # below this nothing aligned can be read; lines then run over
+PIPE_COLUMNS = 100  # for output that goes to no terminal
+MIN_COLUMNS = 24  # narrower terminals get lines that are too long
 CODES = {"deny": "1;31", "ask": "1;33", "allow": "1;32", "head": "1", "mark": "1;36", "dim": "2"}
 SIGNS = {
     "deny": ("✗", "x"),
@@ -33,37 +33,37 @@ SIGNS = {
     "dot": ("·", "-"),
 }
 BRANCHES = {"tee": ("├─ ", "|- "), "end": ("└─ ", "`- "), "bar": ("│  ", "|  ")}
-# Not control characters, and still able to reorder or hide what a person reads on the line.
+# Not control characters, but they reorder or hide other text on the line.
 DECEIVING = frozenset("\u00ad\u061c\u115f\u1160\u180e\u2028\u2029\u3164\ufeff\uffa0")
 
-# Whatever string or sequence was begun is cancelled; then the plain screen, all of its lines, visible letters, and the owner's colours.
-_CALM = (
+# Cancels an unfinished sequence, then restores the main screen, its scroll region, the character set, the cursor and the colours.
+_RESET = (
     *("\x18", "\x1b\\", "\x1b[?2026l", "\x1b[?1047l", "\x1b7\x1b[r\x1b8", "\x1b[!p"),
     *("\x1b[0m", "\x1b(B\x0f", "\x1b[4l", "\x1b[?7h", "\x1b[?25h"),
 )
-_OWN_COLORS = "\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\"
-_OWN_COLORS_OF_THE_CONSOLE = "\x1b]R"  # which would show the others as text
+_RESET_COLORS = "\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\"
+_RESET_CONSOLE_COLORS = "\x1b]R"  # the Linux console shows the other sequences as text
 
 
 @frozen
 class Terminal(Record):
-    """Where words for people go: how wide it is, whether it takes colour and more than ASCII."""
+    """The width of a terminal, and whether it shows colours and more than ASCII."""
 
     columns: int = PIPE_COLUMNS
     color: bool = False
     unicode: bool = True
 
     def paint(self, style: str, text: str) -> str:
-        """Return text in a colour, where colours are shown."""
+        """Return text in a style, if the terminal shows colours."""
         return f"\x1b[{CODES[style]}m{text}\x1b[0m" if self.color and text else text
 
     def sign(self, name: str) -> str:
-        """Return a sign in the richest form that the terminal can encode."""
+        """Return a sign, in Unicode or ASCII."""
         return (SIGNS.get(name) or BRANCHES[name])[0 if self.unicode else 1]
 
 
 def terminal_of(stream: Stream, environ: Mapping[str, str]) -> Terminal:
-    """Return what a stream can show. NO_COLOR, TERM=dumb and pipes mean no colour; COLUMNS overrides the width."""
+    """Return the terminal of a stream. NO_COLOR, TERM=dumb and pipes mean no colour; COLUMNS overrides the width."""
     tty = stream.isatty()
     columns = int(environ["COLUMNS"]) if environ.get("COLUMNS", "").isdecimal() else 0
     if not columns and tty:
@@ -82,15 +82,15 @@ def terminal_of(stream: Stream, environ: Mapping[str, str]) -> Terminal:
 
 
 def terminal_reset(environ: Mapping[str, str]) -> str:
-    """Return what undoes what a command's output did to a terminal, so that nothing that follows is hidden by it."""
+    """Return the sequences that reset a terminal after a command's output, so that later text is visible."""
     kind = environ.get("TERM", "dumb")
     if kind == "dumb":
         return ""
-    return "".join((*_CALM, _OWN_COLORS_OF_THE_CONSOLE if kind.startswith("linux") else _OWN_COLORS))
+    return "".join((*_RESET, _RESET_CONSOLE_COLORS if kind.startswith("linux") else _RESET_COLORS))
 
 
 def glyph(char: str) -> str:
-    """Return how one character is shown: itself, or an escape where it would move, hide or reorder anything."""
+    """Return a printable form of one character: itself, or an escape if it would move, hide or reorder text."""
     code = ord(char)
     if 0x20 <= code < 0x7F:
         return char
@@ -100,7 +100,7 @@ def glyph(char: str) -> str:
         return "\\t"
     if char == "\r":
         return "\\r"
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was not UTF-8, as Python carries it
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, decoded with surrogateescape
         return f"\\x{code - 0xDC00:02x}"
     if char.isprintable() and char not in DECEIVING:
         return char
@@ -108,21 +108,21 @@ def glyph(char: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return foreign text as one line that cannot drive a terminal."""
+    """Return untrusted text as one line that cannot control a terminal."""
     return text if text.isascii() and text.isprintable() else "".join(glyph(c) for c in text)
 
 
 def columns(text: str) -> int:
-    """Return how many columns a visible text takes."""
+    """Return the number of columns that a printable text takes."""
     if text.isascii():
         return len(text)
-    import unicodedata  # noqa: PLC0415  a megabyte of tables that ASCII does not need
+    import unicodedata  # noqa: PLC0415  ASCII does not need its megabyte of tables
 
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def clip(text: str, width: int, cut: str) -> str:
-    """Return a visible text, cut at the end where it is wider than `width`."""
+    """Return a printable text, cut at the end if it is wider than `width`."""
     if columns(text) <= width:
         return text
     kept = text[: max(width - len(cut), 0)]
@@ -132,7 +132,7 @@ def clip(text: str, width: int, cut: str) -> str:
 
 
 def pad(text: str, width: int) -> str:
-    """Return a visible text filled with spaces to `width` columns."""
+    """Return a printable text filled with spaces to `width` columns."""
     return text + " " * (width - columns(text))
 
 
@@ -146,13 +146,13 @@ def _pieces(word: str, width: int) -> list[str]:
 
 
 def message(text: str, stream: Stream, environ: Mapping[str, str]) -> str:
-    """Return foreign text as a stream shows it: a terminal gets lines that are broken between words, a file one line."""
+    """Return untrusted text for a stream: wrapped lines for a terminal, one line for a file."""
     shown = printable(text)
     return "\n".join(wrap(shown, terminal_of(stream, environ).columns, "")) if stream.isatty() else shown
 
 
 def wrap(text: str, width: int, indent: str) -> list[str]:
-    """Return indented lines of at most `width` columns, broken between words, and within words that are longer."""
+    """Return indented lines of at most `width` columns, broken between words; longer words are split."""
     line = indent
     lines, empty = [], True
     for word in (piece for whole in text.split(" ") for piece in _pieces(whole, max(width - len(indent), 1))):

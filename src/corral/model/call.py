@@ -1,4 +1,4 @@
-"""The nouns that travel through corral: call, finding, verdict, launch. Frozen, with no behaviour but their own."""
+"""Defines the records of a call and its verdict: Call, Finding, Verdict, Launch and others. All are frozen."""
 
 from __future__ import annotations
 
@@ -17,31 +17,25 @@ RESULT_SCHEMA = "corral.result/1"
 
 
 class Decision(FastIntEnum):
-    """What the guard says; ordered, so that the strictest of several is `max()`."""
+    """The guard's decision. Ordered, so that the strictest of several is `max()`."""
 
     ALLOW = 0
     ASK = 1
     DENY = 2
 
-    def __str__(self) -> str:
-        return self.name.lower()
-
 
 class Axis(FastIntEnum):
-    """The four ways a call can be refused, in the order in which reasons are told."""
+    """The four ways to refuse a call, in the order in which reasons are shown."""
 
     NAME = 0
     ARGV = 1
     STRUCTURE = 2
     PATH = 3
 
-    def __str__(self) -> str:
-        return self.name.lower()
-
 
 @frozen
 class Call(Record):
-    """What was asked, as it was given: nothing about it has been checked yet."""
+    """A call as the caller gave it, unchecked."""
 
     argv: Sequence[object] | str
     shell: bool = False
@@ -51,7 +45,7 @@ class Call(Record):
 
 @frozen
 class Finding(Record):
-    """One reason not to run a call, and the way out."""
+    """A reason not to run a call, and the alternative."""
 
     axis: Axis
     rule: str
@@ -65,17 +59,7 @@ class Finding(Record):
 
     def to_dict(self) -> dict[str, object]:
         """Return the finding as JSON-ready data."""
-        return {
-            "axis": str(self.axis),
-            "rule": self.rule,
-            "decision": str(self.decision),
-            "reason": self.reason,
-            "text": self.text,
-            "start": self.start,
-            "length": self.length,
-            "argument": self.argument,
-            "instead": self.instead,
-        }
+        return self.as_dict() | {"axis": str(self.axis), "decision": str(self.decision)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Finding:
@@ -83,12 +67,12 @@ class Finding(Record):
         fields = dict(data)
         fields["axis"] = Axis[str(fields["axis"]).upper()]
         fields["decision"] = Decision[str(fields["decision"]).upper()]
-        return cls(**fields)  # type: ignore[arg-type]  # checked by the record's own names
+        return cls(**fields)  # type: ignore[arg-type]  # the record checks the names
 
 
 @frozen
 class Verdict(Record):
-    """The guard's answer: the strictest of its findings, and all of them. Not `complete` where only part was judged."""
+    """The guard's findings on a call. `complete` is false where only a part of the call was judged."""
 
     findings: tuple[Finding, ...] = ()
     complete: bool = True
@@ -100,12 +84,12 @@ class Verdict(Record):
 
     @property
     def allowed(self) -> bool:
-        """Whether the call may run without asking."""
+        """True if the call may run without a question."""
         return self.decision == Decision.ALLOW
 
     @property
     def reason(self) -> str:
-        """The first of the strictest findings in the order of the axes, with its way out, or nothing when allowed."""
+        """Reason and alternative of the strictest finding, the first in the order of the axes; empty if allowed."""
         if not self.findings:
             return ""
         worst = self.decision
@@ -114,11 +98,8 @@ class Verdict(Record):
 
     def to_dict(self) -> dict[str, object]:
         """Return the verdict as JSON-ready data."""
-        return {
-            "decision": str(self.decision),
-            "complete": self.complete,
-            "findings": [f.to_dict() for f in self.findings],
-        }
+        findings = [f.to_dict() for f in self.findings]
+        return {"decision": str(self.decision), "complete": self.complete, "findings": findings}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> Verdict:
@@ -129,7 +110,7 @@ class Verdict(Record):
 
 @frozen
 class Violation(Record):
-    """What was stopped while the command ran: by the kernel, or by a limit. `grant` is the setting that would allow it."""
+    """An operation that the kernel or a limit stopped while the command ran. `grant` is the setting that would allow it."""
 
     kind: str
     target: str = ""
@@ -140,14 +121,14 @@ class Violation(Record):
 
     @property
     def text(self) -> str:
-        """The violation in one line: what, of what, why, and the way out."""
-        said = ": ".join(part for part in (self.kind, self.target, self.detail) if part)
-        return f"{said}{' (inferred)' * self.inferred}. {self.instead}".rstrip()
+        """The violation in one line: kind, target, detail and the alternative."""
+        parts = ": ".join(part for part in (self.kind, self.target, self.detail) if part)
+        return f"{parts}{' (inferred)' * self.inferred}. {self.instead}".rstrip()
 
 
 @frozen
 class Connection(Record):
-    """What was asked of the sandbox's proxy: to where, whether it was allowed, refused or failed, and by which grant."""
+    """A request to the sandbox's proxy: its target, whether it was allowed, refused or failed, and the grant that covers it."""
 
     target: str
     outcome: str
@@ -159,7 +140,7 @@ class Connection(Record):
 
 @frozen
 class Usage(Record):
-    """What the command and its children cost. Bytes are those that disks had to give or will have to take."""
+    """The resources that the command and its children used. Bytes count reads and writes that reach a disk."""
 
     user_seconds: float = 0.0
     system_seconds: float = 0.0
@@ -170,7 +151,7 @@ class Usage(Record):
 
 @frozen
 class Launch(Record):
-    """What will run, fully decided: an absolute executable, its arguments, place and environment."""
+    """A program to start: absolute executable, arguments, directory and environment."""
 
     executable: str
     argv: tuple[str, ...]
@@ -182,7 +163,7 @@ class Launch(Record):
 
 @frozen
 class Effect(Record):
-    """One thing a command would do, by its key in effects.toml, on what, and what the profile says of it."""
+    """An effect that a command would have: its key in effects.toml, its target, and the profile's decision."""
 
     key: str
     text: str
@@ -191,7 +172,7 @@ class Effect(Record):
 
 @frozen
 class Step(Record):
-    """One command that a call would run, however deep it is wrapped, and its effects."""
+    """A command that a call would run, however deeply it is wrapped, and its effects."""
 
     depth: int
     name: str

@@ -1,6 +1,6 @@
-"""A call as one can read it, with a line of carets under a part of it. Pure; what it returns cannot drive a terminal.
+"""Renders a call as printable text, with a line of carets under a span of it. Pure.
 
-Costs as much as what is shown, not as much as the call: a megabyte of text is cut around the part first.
+The cost depends on the length of the excerpt, not of the call: a long call is first cut around the span.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.model.call import Call
 
-    # What is shown, and the argument and the character it stands for; (None, -1) for what quoting added.
+    # The shown text, and the argument and character that it stands for; (None, -1) for added quotes.
     Cell = tuple[str, int | None, int]
 
 PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-")
 TAB = "    "
-MAX_LINES = 6  # of one part; the rest is counted
+MAX_LINES = 6  # of one span; the rest is counted
 
 
 @frozen
 class Span(Record):
-    """A part of a call: `length` characters from `start`, in the shell string or in argument number `argument`."""
+    """A span of a call: `length` characters from `start`, in the shell string or in argument number `argument`."""
 
     start: int = 0
     length: int = 0
     argument: int | None = None
 
-    def holds(self, argument: int | None, at: int) -> bool:
-        """Whether a character of the call belongs to the part."""
+    def contains(self, argument: int | None, at: int) -> bool:
+        """Return whether a character of the call is in the span."""
         return argument == self.argument and self.start <= at < self.start + self.length
 
 
 def _argument(text: str, number: int, first: int, last: int, cut: str) -> list[Cell]:
-    """Quote one argument as bash would read it back; only its characters first..last are shown."""
+    """Quote one argument for bash, and return only its characters first..last."""
     first, shown = max(first, 0), text[max(first, 0) : last]
     before: list[Cell] = [(cut, None, -1)] if first else []
     after: list[Cell] = [(cut, None, -1)] if last < len(text) else []
@@ -48,9 +48,9 @@ def _argument(text: str, number: int, first: int, last: int, cut: str) -> list[C
     return [*cells, *after, ("'", None, -1)]
 
 
-def _lines(call: Call, part: Span, reach: int, cut: str) -> list[list[Cell]]:
-    """Return the call's lines as cells, no further than `reach` characters from the part's beginning."""
-    first, last = part.start - reach, part.start + reach
+def _lines(call: Call, span: Span, reach: int, cut: str) -> list[list[Cell]]:
+    """Return the call's lines as cells, at most `reach` characters from the start of the span."""
+    first, last = span.start - reach, span.start + reach
     if call.shell or isinstance(call.argv, str):
         text = call.argv if isinstance(call.argv, str) else " ".join(str(a) for a in call.argv)
         lines: list[list[Cell]] = [[(cut, None, -1)] if first > 0 else []]
@@ -62,14 +62,14 @@ def _lines(call: Call, part: Span, reach: int, cut: str) -> list[list[Cell]]:
         if last < len(text):
             lines[-1].append((cut, None, -1))
         return lines
-    middle = part.argument or 0
+    middle = span.argument or 0
     cells: list[Cell] = [(f"{cut} ", None, -1)] if middle > reach else []
     for number, argument in enumerate(call.argv[max(middle - reach, 0) : middle + reach], max(middle - reach, 0)):
         if number:
             cells.append((" ", None, -1))
         if not isinstance(argument, str):
             cells += [(glyph(c), number, 0) for c in repr(argument)[:reach]]
-        elif number == part.argument:
+        elif number == span.argument:
             cells += _argument(argument, number, first, last, cut)
         else:
             cells += _argument(argument, number, 0, reach, cut)
@@ -83,7 +83,7 @@ def one_line(call: Call, width: int, cut: str) -> str:
 
 
 def quoted_lines(call: Call, width: int) -> list[str]:
-    """Return all of a call, in lines of at most `width` columns; a line of the call that is longer goes on in the next."""
+    """Return a whole call in lines of at most `width` columns; longer lines are wrapped."""
     reach = 1 << 62
     found: list[str] = []
     for line in _lines(call, Span(), reach, ""):
@@ -119,16 +119,16 @@ def _window(line: list[Cell], first: int, width: int, cut: str) -> list[Cell]:
     return [*([mark] if left else []), *line[left : right + 1], *([mark] if right + 1 < len(line) else [])]
 
 
-def underlined(call: Call, part: Span, width: int, cut: str) -> list[tuple[str, str]]:
-    """Return the lines that hold a part of a call, each with its carets; nothing where the part is not in the call."""
+def underlined(call: Call, span: Span, width: int, cut: str) -> list[tuple[str, str]]:
+    """Return the lines of a call that contain a span, each with its carets; nothing where the span is not in the call."""
     rows: list[tuple[str, str]] = []
-    for line in _lines(call, part, max(width, 1), cut):
-        marked = next((i for i, (_, argument, at) in enumerate(line) if part.holds(argument, at)), None)
+    for line in _lines(call, span, max(width, 1), cut):
+        marked = next((i for i, (_, argument, at) in enumerate(line) if span.contains(argument, at)), None)
         if marked is None:
             continue
         cells = _window(line, marked, width, cut)
         text = "".join(shown for shown, _, _ in cells)
-        carets = "".join(("^" if part.holds(of, at) else " ") * columns(shown) for shown, of, at in cells)
+        carets = "".join(("^" if span.contains(of, at) else " ") * columns(shown) for shown, of, at in cells)
         rows.append((text, carets.rstrip()))
     if len(rows) > MAX_LINES:
         return [*rows[:MAX_LINES], (f"{cut} and {len(rows) - MAX_LINES} more lines", "")]

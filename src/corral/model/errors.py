@@ -1,21 +1,21 @@
-"""The ways corral itself fails. What a command or its arguments do is never one of them."""
+"""The errors that corral raises. A failure of a command, or wrong arguments of a command, is never one of them."""
 
 
 class CorralError(Exception):
-    """Base of corral's own failures."""
+    """Base of corral's errors."""
 
 
 class PolicyError(CorralError, ValueError):
-    """The owner's choices contradict themselves; the message names the field."""
+    """A config or policy file is invalid; the message names the field."""
 
 
 class ContainmentError(CorralError, RuntimeError):
-    """The kernel cannot give what the profile needs, or the process that spawns is gone."""
+    """The kernel lacks a layer that the profile needs, or the process that starts commands is gone."""
 
 
 class AuditError(CorralError, RuntimeError):
-    """What happens cannot be written to the owner's log; the message names the file and what to do."""
+    """The audit log cannot be written; the message names the file and the remedy."""
 
 
 class TransactionError(CorralError, RuntimeError):
-    """A transaction cannot do what was asked of it: it has ended, another is at work, or something changed meanwhile."""
+    """A transaction has ended, another one is active, or a file changed in the meantime."""

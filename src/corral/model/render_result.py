@@ -1,4 +1,4 @@
-"""Results and verdicts as text for people, as JSON and as a process's exit code. Pure: returns, never prints."""
+"""Renders results and verdicts as text, as JSON and as an exit code. Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 DENIED_STATUS = 126
 TIMED_OUT_STATUS = 124
-SPEAKER = "corral: "
+PREFIX = "corral: "
 FAILURE_STATUS = 125
 CHECK_STATUS = {Decision.ALLOW: 0, Decision.ASK: 3, Decision.DENY: DENIED_STATUS}
 LABEL_COLUMNS = len("instead  ")
 AXIS_COLUMNS = len("  ? allow structure  ")
-MIN_TEXT_COLUMNS = 20  # with less room beside its name, a text stands below it
-MAX_LOOKED_AT = 12  # things named per axis; the rest is counted
+MIN_TEXT_COLUMNS = 20  # with less room beside its label, a text goes below it
+MAX_EXAMINED = 12  # things listed per axis; the rest is counted
 PARTIAL = "Only a part of the call was judged; there may be more findings."
 QUESTION = {
     Axis.NAME: "may a program of this name run?",
-    Axis.ARGV: "do the arguments carry code, or do more than they say?",
+    Axis.ARGV: "do the arguments contain code, or have hidden effects?",
     Axis.STRUCTURE: "can every part be read with certainty?",
     Axis.PATH: "does every path stay in the project?",
 }
@@ -35,7 +35,7 @@ QUESTION = {
 
 @frozen
 class Explanation(Record):
-    """All that the guard has to say about one call: the answer, and what would run. `axis_of` maps effects to axes."""
+    """The guard's full judgement of a call: verdict and commands. `axis_of` maps effects to axes."""
 
     call: Call
     verdict: Verdict
@@ -45,11 +45,11 @@ class Explanation(Record):
     root: str
 
     def decision(self, axis: Axis) -> Decision:
-        """Return what one axis says."""
+        """Return the decision of one axis."""
         return max((f.decision for f in self.verdict.findings if f.axis == axis), default=Decision.ALLOW)
 
     def looked_at(self, axis: Axis) -> list[str]:
-        """Return what an axis looked at, each thing once: names, whole commands, or what its effects touch."""
+        """Return the names, commands or effect targets that an axis examined, each once."""
         if axis == Axis.NAME:
             return list(dict.fromkeys(step.name for step in self.steps))
         if axis == Axis.STRUCTURE:
@@ -58,7 +58,7 @@ class Explanation(Record):
         return list(dict.fromkeys(text for text in touched if text))
 
     def rules(self, axis: Axis) -> list[str]:
-        """Return the ids of the rules by which an axis objects, each once."""
+        """Return the ids of the rules that an axis found, each once."""
         return list(dict.fromkeys(f.rule for f in self.verdict.findings if f.axis == axis))
 
     def to_dict(self) -> dict[str, object]:
@@ -86,8 +86,9 @@ class Explanation(Record):
 
 
 def _step(step: Step) -> dict[str, object]:
-    data: dict[str, object] = {name: getattr(step, name) for name in step._fields}
-    return data | {"effects": [{"key": e.key, "text": e.text, "decision": str(e.decision)} for e in step.effects]}
+    return step.as_dict() | {
+        "effects": [{"key": e.key, "text": e.text, "decision": str(e.decision)} for e in step.effects]
+    }
 
 
 def exit_status(result: SandboxResult) -> int:
@@ -98,41 +99,41 @@ def exit_status(result: SandboxResult) -> int:
 
 
 def json_text(data: object) -> str:
-    """Return data as one line of ASCII JSON, which no lone surrogate, line separator or locale can break."""
-    import json  # noqa: PLC0415  text for people does not need it
+    """Return data as one line of ASCII JSON, which is safe in every locale."""
+    import json  # noqa: PLC0415  text output does not need it
 
     return json.dumps(data)
 
 
 def decision_label(decision: Decision, terminal: Terminal) -> str:
-    """Return a decision as a word with its sign, in its colour, padded to the longest."""
+    """Return a decision as a coloured word with its sign, padded to the longest."""
     word = str(decision)
     return terminal.paint(word, pad(f"{terminal.sign(word)} {word}", len("? allow")))
 
 
 def verdict_text(call: Call, verdict: Verdict, terminal: Terminal) -> str:
-    """Return a verdict for people: every finding, strictest first, or one line."""
+    """Return a verdict as text: every finding, strictest first, or one line."""
     lines = _finding_lines(call, verdict, terminal)
     return "\n".join(lines) if lines else f"{decision_label(verdict.decision, terminal)}  {_shown(call, terminal)}"
 
 
 def denial_text(call: Call, result: SandboxResult, terminal: Terminal) -> str:
-    """Return what a person is told when a call was not run."""
+    """Return the message for a call that was not run."""
     if result.verdict.findings:
         return verdict_text(call, result.verdict, terminal)
     return f"{decision_label(Decision.DENY, terminal)}  {printable(result.reason)}"
 
 
 def timeout_text(seconds: float | None) -> str:
-    """Return what a person is told when a command ran out of time."""
+    """Return the message for a command that timed out."""
     return f"corral: timed out after {seconds or 0:g} s; --timeout S sets another limit, --timeout 0 none"
 
 
 def violation_text(violation: Violation, width: int = 0) -> str:
-    """Return what was stopped, why, and what would allow it: one line, or lines of at most `width` columns."""
+    """Return the message for a violation: one line, or lines of at most `width` columns."""
     text = printable(violation.text)
-    lines = wrap(text, width, " " * len(SPEAKER)) if width else [text]
-    return SPEAKER + "\n".join(lines).lstrip()
+    lines = wrap(text, width, " " * len(PREFIX)) if width else [text]
+    return PREFIX + "\n".join(lines).lstrip()
 
 
 def _shown(call: Call, terminal: Terminal) -> str:
@@ -147,32 +148,32 @@ def _finding_lines(call: Call, verdict: Verdict, terminal: Terminal) -> list[str
 
 
 def finding_lines(call: Call, finding: Finding, terminal: Terminal, margin: str = "    ") -> list[str]:
-    """Return a finding for people: its rule, the offending part underlined behind a margin of four, why, and the way out."""
+    """Return a finding as text: its rule, the underlined part of the call, the reason and the alternative."""
     lines = _head_lines(finding, terminal)
     part = Span(finding.start, finding.length, finding.argument)
     for text, carets in underlined(call, part, terminal.columns - 4, terminal.sign("cut")):
         lines.append(f"{margin}{text}")
         if carets:
             lines.append(f"{margin}{terminal.paint(str(finding.decision), carets)}")
-    for label, said in (("why", finding.reason), ("instead", finding.instead)):
-        if said:
-            lines += labelled(label, said, terminal)
+    for label, text in (("why", finding.reason), ("instead", finding.instead)):
+        if text:
+            lines += labelled(label, text, terminal)
     return lines
 
 
 def _head_lines(finding: Finding, terminal: Terminal) -> list[str]:
-    said, rule = decision_label(finding.decision, terminal), printable(finding.rule)
+    label, rule = decision_label(finding.decision, terminal), printable(finding.rule)
     axis = f" {terminal.sign('dot')} {finding.axis} axis"
     room = terminal.columns - len("? allow  ")
     if columns(rule) > room:
-        return [said, *(terminal.paint("head", line) for line in wrap(rule, terminal.columns, "  "))]
-    # The id of a rule begins with its axis: where there is no room for both nothing is lost.
+        return [label, *(terminal.paint("head", line) for line in wrap(rule, terminal.columns, "  "))]
+    # The id of a rule begins with its axis, so the axis can be left out where there is no room.
     axis = terminal.paint("dim", axis) if columns(rule + axis) <= room else ""
-    return [f"{said}  {terminal.paint('head', rule)}{axis}"]
+    return [f"{label}  {terminal.paint('head', rule)}{axis}"]
 
 
 def labelled(label: str, text: str, terminal: Terminal) -> list[str]:
-    """Return a text in a column of its own, beside its label."""
+    """Return a wrapped text in a column beside its label."""
     indent = " " * (4 + LABEL_COLUMNS)
     if not _has_room(terminal, len(indent)):
         return [
@@ -184,7 +185,7 @@ def labelled(label: str, text: str, terminal: Terminal) -> list[str]:
 
 
 def explain_text(reasoning: Explanation, terminal: Terminal) -> str:
-    """Return the whole reasoning for people: the call, what would run, what each axis says, and every finding."""
+    """Return an explanation as text: the call, its commands, each axis, and every finding."""
     call, dot = reasoning.call, terminal.sign("dot")
     about = f"profile {reasoning.profile} {dot} root {reasoning.root} {dot} cwd {call.cwd or '.'}"
     blocks = [
@@ -204,7 +205,7 @@ def explain_text(reasoning: Explanation, terminal: Terminal) -> str:
 def step_lines(call: Call, steps: Sequence[Step], terminal: Terminal) -> list[str]:
     """Return the tree of the commands that would run, each with its effects."""
     if not steps:
-        return ["  nothing that the guard could name"]
+        return ["  no command that the guard could identify"]
     lines: list[str] = []
     depths = _depths(steps)
     for step, depth, ahead, below in zip(steps, depths, _ahead(depths), [*depths[1:], 0], strict=True):
@@ -219,14 +220,14 @@ def step_lines(call: Call, steps: Sequence[Step], terminal: Terminal) -> list[st
 
 
 def _source(call: Call, step: Step) -> str:
-    """Return a command as it was written, quotes and all, where its place in a shell string is its own."""
+    """Return a command as the shell string writes it, with its quotes, where its position is known."""
     written = call.argv[step.start : step.start + step.length] if isinstance(call.argv, str) else ""
-    # What stands in a here-document has the place of its redirect, which says nothing of the command.
+    # A command in a here-document has the position of the redirect, which does not contain it.
     return written if step.name and step.name in written else step.text or step.name
 
 
 def _depths(steps: Sequence[Step]) -> list[int]:
-    """Return the depths to draw: a step that comes before the one around it, as a substitution does, hangs higher."""
+    """Return the depths to draw. A substitution comes before the command that contains it, so its depth is reduced."""
     depths: list[int] = []
     for step in steps:
         depths.append(min(step.depth, depths[-1] + 1 if depths else 0))
@@ -234,7 +235,7 @@ def _depths(steps: Sequence[Step]) -> list[int]:
 
 
 def _ahead(depths: Sequence[int]) -> list[tuple[bool, ...]]:
-    """Return for each row, and for each depth down to its own, whether the branch at that depth goes on below it."""
+    """Return for each row, and each depth down to its own, whether the branch at that depth continues below."""
     open_at: list[bool] = []
     found: list[tuple[bool, ...]] = []
     for depth in reversed(depths):
@@ -260,12 +261,12 @@ def _axis_lines(reasoning: Explanation, terminal: Terminal) -> list[str]:
     beside = _has_room(terminal, AXIS_COLUMNS)
     indent = " " * (AXIS_COLUMNS if beside else 4)
     for axis in Axis:
-        said = decision_label(reasoning.decision(axis), terminal)
+        label = decision_label(reasoning.decision(axis), terminal)
         if beside:
             first, *rest = wrap(QUESTION[axis], terminal.columns, indent)
-            lines += [f"  {said} {pad(str(axis), 10)} {first[len(indent) :]}", *rest]
+            lines += [f"  {label} {pad(str(axis), 10)} {first[len(indent) :]}", *rest]
         else:
-            lines += [f"  {said} {axis}", *wrap(QUESTION[axis], terminal.columns, indent)]
+            lines += [f"  {label} {axis}", *wrap(QUESTION[axis], terminal.columns, indent)]
         lines += [
             terminal.paint("dim", line)
             for line in wrap(_looked_at(reasoning, axis, terminal), terminal.columns, indent)
@@ -279,10 +280,10 @@ def _axis_lines(reasoning: Explanation, terminal: Terminal) -> list[str]:
 def _looked_at(reasoning: Explanation, axis: Axis, terminal: Terminal) -> str:
     things = reasoning.looked_at(axis)
     if not things:
-        return "saw nothing of its kind"
+        return "nothing to examine"
     if axis == Axis.STRUCTURE:
-        # Naming them would repeat the tree above.
-        return f"looked at the whole call, {len(reasoning.steps)} command{'s' * (len(reasoning.steps) != 1)} in it"
-    shown = [clip(printable(t), max(terminal.columns - 34, 12), terminal.sign("cut")) for t in things[:MAX_LOOKED_AT]]
-    more = f", and {len(things) - MAX_LOOKED_AT} more" if len(things) > MAX_LOOKED_AT else ""
-    return f"looked at {', '.join(shown)}{more}"
+        # The tree above names the commands.
+        return f"examined the whole call, {len(reasoning.steps)} command{'s' * (len(reasoning.steps) != 1)} in it"
+    shown = [clip(printable(t), max(terminal.columns - 34, 12), terminal.sign("cut")) for t in things[:MAX_EXAMINED]]
+    more = f", and {len(things) - MAX_EXAMINED} more" if len(things) > MAX_EXAMINED else ""
+    return f"examined {', '.join(shown)}{more}"

@@ -1,4 +1,4 @@
-"""The structured result of one call, and its JSON form. `from_dict(to_dict())` gives it back, bytes included."""
+"""Defines the result of a call and its JSON form. `from_dict(to_dict())` is lossless, also for bytes that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from corral.model.call import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-
-_OWN_WORDS = b"corral: "  # before what corral itself says on a command's stderr
+_OWN_PREFIX = b"corral: "  # of corral's own messages on a command's stderr
 
 
 @frozen
 class SandboxResult(Record):
-    """What became of one call."""
+    """The result of one call."""
 
     argv: tuple[str, ...]
     exit_code: int
@@ -59,77 +58,69 @@ class SandboxResult(Record):
 
     @property
     def ok(self) -> bool:
-        """Whether the command ran and ended with 0."""
+        """True if the command ran and exited with 0."""
         return self.exit_code == 0
 
     @property
     def hint(self) -> str:
-        """Return one line an agent can act on: why it was refused, did not start or was ended, and the first violation."""
-        why = self.reason or self._why_not()
+        """A line that an agent can act on: why the call was refused, did not start or was killed, and the first violation."""
+        why = self.reason or self._failure()
         if self.reason or not self.violations:
             return why
         more = len(self.violations) - 1
         return f"{why} {self.violations[0].text}".strip() + (f" (and {more} more)" if more else "")
 
-    def _why_not(self) -> str:
+    def _failure(self) -> str:
         if self.timed_out and not any(violation.kind == "silence" for violation in self.violations):
-            took = f"{self.duration_ms / 1000:.3g}"
-            return f"Timed out after {took} seconds. Set timeout_seconds for another limit."
-        if self.exit_code in (NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE) and self.stderr.startswith(_OWN_WORDS):
-            return self.stderr_text.partition("\n")[0].removeprefix(_OWN_WORDS.decode())
+            return f"Timed out after {self.duration_ms / 1000:.3g} seconds. Set timeout_seconds for another limit."
+        if self.exit_code in (NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE) and self.stderr.startswith(_OWN_PREFIX):
+            return self.stderr_text.partition("\n")[0].removeprefix(_OWN_PREFIX.decode())
         return ""
 
     @property
     def stdout_text(self) -> str:
-        """The kept output as text; what is not UTF-8 becomes U+FFFD."""
+        """The kept output as text; invalid UTF-8 becomes U+FFFD."""
         return self.stdout.decode("utf-8", "replace")
 
     @property
     def stderr_text(self) -> str:
-        """The kept error output as text; what is not UTF-8 becomes U+FFFD."""
+        """The kept error output as text; invalid UTF-8 becomes U+FFFD."""
         return self.stderr.decode("utf-8", "replace")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-ready data."""
-        data: dict[str, Any] = {name: getattr(self, name) for name in self._fields}
-        data["argv"] = list(self.argv)
-        data["ok"] = self.ok
-        data["hint"] = self.hint
-        data["verdict"] = self.verdict.to_dict()
-        data["missing_layers"] = list(self.missing_layers)
-        data["violations"] = [_plain(v) for v in self.violations]
-        data["connections"] = [_plain(c) for c in self.connections]
-        data["usage"] = _plain(self.usage)
-        for stream in ("stdout", "stderr"):
-            raw: bytes = data[stream]
-            text = raw.decode("utf-8", "replace")
-            data[stream] = text
-            if text.encode() != raw:
+        data = self.as_dict() | {
+            "argv": list(self.argv),
+            "ok": self.ok,
+            "hint": self.hint,
+            "verdict": self.verdict.to_dict(),
+            "missing_layers": list(self.missing_layers),
+            "violations": [violation.as_dict() for violation in self.violations],
+            "connections": [connection.as_dict() for connection in self.connections],
+            "usage": self.usage.as_dict(),
+            "stdout": self.stdout_text,
+            "stderr": self.stderr_text,
+        }
+        for stream, raw in (("stdout", self.stdout), ("stderr", self.stderr)):
+            if data[stream].encode() != raw:
                 data[f"{stream}_base64"] = base64.b64encode(raw).decode()
         return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SandboxResult:
         """Rebuild a result from `to_dict`, also after it went through JSON."""
+        rebuild: dict[str, Callable[[Any], Any]] = {
+            "stdout": str.encode,
+            "stderr": str.encode,
+            "argv": tuple,
+            "missing_layers": tuple,
+            "verdict": Verdict.from_dict,
+            "violations": lambda items: tuple(Violation(**item) for item in items),
+            "connections": lambda items: tuple(Connection(**item) for item in items),
+            "usage": lambda item: Usage(**item),
+        }
         fields = {name: data[name] for name in cls._fields if name in data}
-        for stream in ("stdout", "stderr"):
-            if f"{stream}_base64" in data:
-                fields[stream] = base64.b64decode(data[f"{stream}_base64"])
-            elif stream in fields:
-                fields[stream] = fields[stream].encode()
-        for name in ("argv", "missing_layers"):
-            if name in fields:
-                fields[name] = tuple(fields[name])
-        if "verdict" in fields:
-            fields["verdict"] = Verdict.from_dict(fields["verdict"])
-        if "violations" in fields:
-            fields["violations"] = tuple(Violation(**v) for v in fields["violations"])
-        if "connections" in fields:
-            fields["connections"] = tuple(Connection(**c) for c in fields["connections"])
-        if "usage" in fields:
-            fields["usage"] = Usage(**fields["usage"])
+        for name in fields.keys() & rebuild.keys():
+            encoded = data.get(f"{name}_base64")
+            fields[name] = rebuild[name](fields[name]) if encoded is None else base64.b64decode(encoded)
         return cls(**fields)
-
-
-def _plain(record: Record) -> dict[str, object]:
-    return {name: getattr(record, name) for name in record._fields}

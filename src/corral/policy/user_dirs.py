@@ -62,7 +62,7 @@ def refuse_inside_project(path: str, root: str) -> None:
         )
     if path == root or path.startswith(root + "/"):
         raise PolicyError(
-            f"{path} is inside the project {root}, where commands could write it; "
+            f"{path} lies inside the project {root}, where commands could write it; "
             "choose a smaller project, or set XDG_CONFIG_HOME, XDG_STATE_HOME and XDG_CACHE_HOME to directories outside"
         )
 
@@ -80,7 +80,7 @@ def refuse_status_writable_by_others(path: str, found: os.stat_result) -> None:
     if found.st_uid not in (os.geteuid(), 0):
         raise PolicyError(f"{path} belongs to another user; remove it, or run corral as that user")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PolicyError(f"{path} is writable by other users; run: chmod go-w {path}")
+        raise PolicyError(f"{path} can be written by others; run: chmod go-w {path}")
 
 
 def read_regular_file(path: str, most: int, *, follows: bool = False) -> tuple[bytes, os.stat_result]:
