@@ -11,9 +11,9 @@ import corral
 from corral.apps.cli.arguments import verb_parser
 from corral.apps.cli.help import EXIT_CODES, GROUPS, USAGE, VERBS
 from corral.policy.config import SandboxConfig
-from corral.policy.json_schema import schema
 from corral.policy.parser import RULE_KEYS
 from corral.policy.settings import CONFIG_FIELDS, LIST_KINDS, SETTINGS
+from policy_schema import schema
 
 SCHEMAS = Path(corral.__file__).parent / "model" / "schemas"
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

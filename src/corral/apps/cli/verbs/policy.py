@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
+from corral import model
 from corral._lib.terminal import printable, terminal_of
 from corral.model.render_result import json_text
 from corral.policy.config import checked_root
-from corral.policy.json_schema import schema
 from corral.policy.loader import load, project_policy_path, read_policy_file, user_policy_path
 from corral.policy.parser import parse
 from corral.policy.render_policy import policy_lines, to_dict
@@ -83,7 +83,6 @@ def _lines(path: str, outcome: ExampleResult, terminal: Terminal) -> list[str]:
 
 
 def _schema(_: argparse.Namespace) -> int:
-    import json  # noqa: PLC0415  indented, for a file
-
-    print(json.dumps(schema(), indent=2))
+    with open(f"{os.path.dirname(model.__file__)}/schemas/policy.schema.json", encoding="utf-8") as file:
+        print(file.read(), end="")
     return 0

@@ -1,14 +1,15 @@
-"""Builds the JSON Schema of policy files from the table of settings."""
+"""Builds the JSON Schema of policy files from the table of settings. Run it to write the published file."""
 
-from __future__ import annotations
+import json
+from pathlib import Path
+from typing import Any
 
+import corral
 from corral.guard.rules.loader import effects, group_names
 from corral.policy.parser import MAX_RULES, RULE_KEYS
 from corral.policy.settings import DECISION_TABLES, DECISIONS, LIST_KINDS, SETTINGS, TABLES
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+PUBLISHED = Path(corral.__file__).parent / "model" / "schemas" / "policy.schema.json"
 
 _PATTERN = r"^[^\s/\u0000](?:[^/\u0000]*[^\s/\u0000])?$"
 _PATTERNS = {
@@ -98,3 +99,7 @@ def _rule() -> dict[str, Any]:
         "required": ["command", "decision"],
         "allOf": [*needs_example, exact],
     }
+
+
+if __name__ == "__main__":
+    PUBLISHED.write_text(json.dumps(schema(), indent=2) + "\n")
