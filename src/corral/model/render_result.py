@@ -62,7 +62,7 @@ class Explanation(Record):
         return list(dict.fromkeys(f.rule for f in self.verdict.findings if f.axis == axis))
 
     def to_dict(self) -> dict[str, object]:
-        """Return the reasoning as JSON-ready data."""
+        """Return the explanation as JSON-ready data."""
         call = self.call
         return {
             "profile": self.profile,
@@ -86,9 +86,8 @@ class Explanation(Record):
 
 
 def _step(step: Step) -> dict[str, object]:
-    return step.as_dict() | {
-        "effects": [{"key": e.key, "text": e.text, "decision": str(e.decision)} for e in step.effects]
-    }
+    effects = [effect.as_dict() | {"decision": str(effect.decision)} for effect in step.effects]
+    return step.as_dict() | {"effects": effects}
 
 
 def exit_status(result: SandboxResult) -> int:
@@ -150,8 +149,8 @@ def _finding_lines(call: Call, verdict: Verdict, terminal: Terminal) -> list[str
 def finding_lines(call: Call, finding: Finding, terminal: Terminal, margin: str = "    ") -> list[str]:
     """Return a finding as text: its rule, the underlined part of the call, the reason and the alternative."""
     lines = _head_lines(finding, terminal)
-    part = Span(finding.start, finding.length, finding.argument)
-    for text, carets in underlined(call, part, terminal.columns - 4, terminal.sign("cut")):
+    span = Span(finding.start, finding.length, finding.argument)
+    for text, carets in underlined(call, span, terminal.columns - 4, terminal.sign("cut")):
         lines.append(f"{margin}{text}")
         if carets:
             lines.append(f"{margin}{terminal.paint(str(finding.decision), carets)}")
@@ -184,19 +183,19 @@ def labelled(label: str, text: str, terminal: Terminal) -> list[str]:
     return [f"    {terminal.paint('dim', label)}{first[4 + len(label) :]}", *rest]
 
 
-def explain_text(reasoning: Explanation, terminal: Terminal) -> str:
+def explain_text(explanation: Explanation, terminal: Terminal) -> str:
     """Return an explanation as text: the call, its commands, each axis, and every finding."""
-    call, dot = reasoning.call, terminal.sign("dot")
-    about = f"profile {reasoning.profile} {dot} root {reasoning.root} {dot} cwd {call.cwd or '.'}"
+    call, dot = explanation.call, terminal.sign("dot")
+    about = f"profile {explanation.profile} {dot} root {explanation.root} {dot} cwd {call.cwd or '.'}"
     blocks = [
         [
-            f"{decision_label(reasoning.verdict.decision, terminal)}  {_shown(call, terminal)}",
+            f"{decision_label(explanation.verdict.decision, terminal)}  {_shown(call, terminal)}",
             terminal.paint("dim", clip(printable(about), terminal.columns, terminal.sign("cut"))),
         ],
-        [terminal.paint("head", "What would run"), *step_lines(call, reasoning.steps, terminal)],
-        [terminal.paint("head", "What each axis says"), *_axis_lines(reasoning, terminal)],
+        [terminal.paint("head", "What would run"), *step_lines(call, explanation.steps, terminal)],
+        [terminal.paint("head", "What each axis says"), *_axis_lines(explanation, terminal)],
     ]
-    findings = _finding_lines(call, reasoning.verdict, terminal)
+    findings = _finding_lines(call, explanation.verdict, terminal)
     if findings:
         blocks.append([terminal.paint("head", "Findings"), *findings])
     return "\n\n".join("\n".join(block) for block in blocks)
@@ -248,42 +247,40 @@ def _ahead(depths: Sequence[int]) -> list[tuple[bool, ...]]:
 def _effect(effect: Effect, terminal: Terminal, used: int) -> str:
     key = pad(effect.key, 16) if _has_room(terminal, AXIS_COLUMNS) else effect.key
     room = max(terminal.columns - used - 10, 1)
-    said = clip(f"{key} {printable(effect.text)}".rstrip(), room, terminal.sign("cut"))
-    return f"{decision_label(effect.decision, terminal)} {said}"
+    text = clip(f"{key} {printable(effect.text)}".rstrip(), room, terminal.sign("cut"))
+    return f"{decision_label(effect.decision, terminal)} {text}"
 
 
 def _has_room(terminal: Terminal, used: int) -> bool:
     return terminal.columns - used >= MIN_TEXT_COLUMNS
 
 
-def _axis_lines(reasoning: Explanation, terminal: Terminal) -> list[str]:
+def _axis_lines(explanation: Explanation, terminal: Terminal) -> list[str]:
     lines = []
     beside = _has_room(terminal, AXIS_COLUMNS)
     indent = " " * (AXIS_COLUMNS if beside else 4)
     for axis in Axis:
-        label = decision_label(reasoning.decision(axis), terminal)
+        label = decision_label(explanation.decision(axis), terminal)
         if beside:
             first, *rest = wrap(QUESTION[axis], terminal.columns, indent)
             lines += [f"  {label} {pad(str(axis), 10)} {first[len(indent) :]}", *rest]
         else:
             lines += [f"  {label} {axis}", *wrap(QUESTION[axis], terminal.columns, indent)]
-        lines += [
-            terminal.paint("dim", line)
-            for line in wrap(_looked_at(reasoning, axis, terminal), terminal.columns, indent)
-        ]
-        rules = reasoning.rules(axis)
+        examined = wrap(_examined(explanation, axis, terminal), terminal.columns, indent)
+        lines += [terminal.paint("dim", line) for line in examined]
+        rules = explanation.rules(axis)
         if rules:
             lines += wrap(f"found {printable(', '.join(rules))}", terminal.columns, indent)
     return lines
 
 
-def _looked_at(reasoning: Explanation, axis: Axis, terminal: Terminal) -> str:
-    things = reasoning.looked_at(axis)
+def _examined(explanation: Explanation, axis: Axis, terminal: Terminal) -> str:
+    things = explanation.looked_at(axis)
     if not things:
         return "nothing to examine"
     if axis == Axis.STRUCTURE:
         # The tree above names the commands.
-        return f"examined the whole call, {len(reasoning.steps)} command{'s' * (len(reasoning.steps) != 1)} in it"
+        return f"examined the whole call, {len(explanation.steps)} command{'s' * (len(explanation.steps) != 1)} in it"
     shown = [clip(printable(t), max(terminal.columns - 34, 12), terminal.sign("cut")) for t in things[:MAX_EXAMINED]]
     more = f", and {len(things) - MAX_EXAMINED} more" if len(things) > MAX_EXAMINED else ""
     return f"examined {', '.join(shown)}{more}"

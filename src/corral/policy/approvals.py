@@ -58,8 +58,8 @@ class Approval(Record):
 
     def to_dict(self) -> dict[str, object]:
         """Return the approval as JSON-ready data."""
-        fields = {name: getattr(self, name) for name in self._fields}
-        return {"schema": SCHEMA, "id": self.id, **fields, "call": list(self.call), "rules": list(self.rules)}
+        lists = {"call": list(self.call), "rules": list(self.rules)}
+        return {"schema": SCHEMA, "id": self.id, **self.as_dict(), **lists}
 
 
 def can_be_approved(call: Call) -> bool:

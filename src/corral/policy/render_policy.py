@@ -53,10 +53,10 @@ def value_of(key: str, config: SandboxConfig) -> Any:
 def to_dict(policy: Policy) -> dict[str, object]:
     """Return the policy as JSON-ready data."""
     config, rules = policy.config, policy.config.rules
-    settings = {key: {"value": value_of(key, config), "from": _places(_sources(policy, key))} for key in SETTINGS}
+    settings = {key: {"value": value_of(key, config), "from": _positions(_sources(policy, key))} for key in SETTINGS}
     decided = {
         table: {
-            key: {"value": str(decision), "from": _places(_sources(policy, f"{table}.{key}"))}
+            key: {"value": str(decision), "from": _positions(_sources(policy, f"{table}.{key}"))}
             for key, decision in getattr(rules, table).items()
         }
         for table in DECISION_TABLES
@@ -64,7 +64,7 @@ def to_dict(policy: Policy) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "root": config.project_root,
-        "files": [{name: getattr(source, name) for name in source._fields} for source in policy.sources],
+        "files": [source.as_dict() for source in policy.sources],
         "needs_containment": rules.needs_containment,
         "settings": settings,
         **decided,
@@ -99,7 +99,7 @@ def _sources(policy: Policy, key: str) -> list[Setting]:
     return found if key in SETTINGS and SETTINGS[key].tighter in ("adds", "grants") else found[-1:]
 
 
-def _places(settings: Iterable[Setting]) -> list[dict[str, object]]:
+def _positions(settings: Iterable[Setting]) -> list[dict[str, object]]:
     return [{"path": s.path, "line": s.line, "column": s.column} for s in settings]
 
 
