@@ -70,7 +70,7 @@ def test_each_line_that_holds_is_shown_with_its_file_and_line(files: tuple[Path,
         'network = "off" # built-in',
         f'history = "deny" # {owner}:5',
         f"[[rule]] deny git push # {own}:6",
-        "# would loosen, and waits for: corral trust",
+        "# would loosen the policy, and waits for: corral trust",
         f'# containment.network = "on" # {own}:4',
     ):
         assert line in lines
@@ -97,7 +97,7 @@ def test_the_same_as_json(files: tuple[Path, Path], project: Path) -> None:
 
 def test_without_files_all_is_built_in(home: Path, project: Path) -> None:
     done = corral("policy", "show", cwd=project)
-    assert done.stdout.startswith("# no policy file: all is built in\n")
+    assert done.stdout.startswith("# no policy file: ")
     assert done.returncode == 0
 
 
@@ -115,7 +115,7 @@ def test_an_example_that_does_not_hold_fails_and_the_others_are_told(files: tupl
     done = corral("policy", "test", cwd=project)
     signs = [line[0] for line in done.stdout.splitlines()]
     assert (done.returncode, signs) == (1, ["✗", "✓", "✓"])
-    assert "the example 'git -C d push' should give allow, and gives deny" in done.stdout
+    assert "the example 'git -C d push' should give allow" in done.stdout
     (wrong, *_) = json.loads(corral("policy", "test", "--json", cwd=project).stdout)
     assert (wrong["example"], wrong["wanted"], wrong["decision"]) == ("git -C d push", "allow", "deny")
     shown = corral("policy", "show", cwd=project)
