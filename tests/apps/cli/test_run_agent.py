@@ -329,5 +329,5 @@ def test_no_other_directory_can_be_called_settings(tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     (tmp_path / ".ssh").mkdir()
     config = SandboxConfig(str(tmp_path / "p"), containment=Containment(settings=(str(tmp_path / ".ssh"),)))
-    with Sandbox(config) as box, pytest.raises(PolicyError, match="no directory of settings"):
+    with Sandbox(config) as box, pytest.raises(PolicyError, match="settings directory"):
         box.run(["true"])

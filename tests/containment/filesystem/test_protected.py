@@ -344,19 +344,19 @@ def test_a_project_without_anything_protects_names_only(project: Path) -> None:
 
 
 WRITE_REFUSED = {
-    "hooks": ("{project}/.git/hooks", "is protected"),
-    "a file in the hooks": ("{project}/.git/hooks/pre-commit.sample", "is protected"),
-    "the configuration of git": ("{project}/.git/config", "is protected"),
-    "a link to hooks": ("{project}/link", "is protected"),
-    "the project": ("{project}", "holds the project"),
-    "what holds the project": ("{project}/..", "holds the project"),
-    "corral": ("{corral}", "corral itself runs from"),
-    "what corral needs": ("{tree_sitter}", "corral itself runs from"),
-    "the interpreter": ("{base}/bin", "corral itself runs from"),
-    "the environment": ("{prefix}", "corral itself runs from"),
+    "hooks": ("{project}/.git/hooks", "protected"),
+    "a file in the hooks": ("{project}/.git/hooks/pre-commit.sample", "protected"),
+    "the configuration of git": ("{project}/.git/config", "protected"),
+    "a link to hooks": ("{project}/link", "protected"),
+    "the project": ("{project}", "contains the project"),
+    "what holds the project": ("{project}/..", "contains the project"),
+    "corral": ("{corral}", "belongs to corral"),
+    "what corral needs": ("{tree_sitter}", "belongs to corral"),
+    "the interpreter": ("{base}/bin", "belongs to corral"),
+    "the environment": ("{prefix}", "belongs to corral"),
     "the policy": ("{home}/.config/corral", "corral"),
     "what holds the policy": ("{home}/.config", "corral"),
-    "the quarantine": ("{state}/corral", "keeps for the owner"),
+    "the quarantine": ("{state}/corral", "keeps the user's files"),
     "keys": ("{home}/.ssh", ".ssh"),
     "a key": ("{home}/.ssh/id", ".ssh"),
     "the home directory": ("{home}", "would open|corral"),
@@ -370,8 +370,8 @@ READ_REFUSED = {
     "what holds the home directory": ("{home}/..", "would open"),
     "the machine's passwords": ("/etc/shadow", "/etc/shadow"),
     "processes": ("/proc", "kernel"),
-    "the owner's log": ("{state}/corral", "policy and log"),
-    "what holds the owner's log": ("{state}", "policy and log"),
+    "the owner's log": ("{state}/corral", "policy or audit log"),
+    "what holds the owner's log": ("{state}", "policy or audit log"),
 }
 
 
