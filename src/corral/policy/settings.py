@@ -24,6 +24,7 @@ MAX_LIMIT = 2**62  # against numbers that no limit of the kernel holds
 MAX_SPILL_BYTES = 2**30  # of one output, against a disk full of saved output
 MAX_GRANTS = 1000  # network destinations; the proxy compares each request with all of them
 NEEDS_BACKEND = "only runs confined commands, and backend is 'none'; set profile = 'strict', or another backend"
+_NAME_KINDS = ("names", "patterns", "agents")
 _ITEMS = {
     "names": "names",
     "patterns": "names",
@@ -149,18 +150,24 @@ def check(key: str, value: Any, *, name: str = "", none: str = "None") -> Any:
     """Return the canonical form of a config's value. Raise PolicyError where it is invalid; `name` is the field's name there."""
     spec = SETTINGS.get(key) or CALL_SETTINGS[key]
     kind, name = spec.kind, name or key
+    if (value is None and spec.is_optional) or (
+        value == () and kind in ("paths", "hosts", "headers", "ports", "agents")
+    ):
+        return value
     if kind in ("choice", "switch"):
         check_choice(name, value, spec.choices)
         return value
     if kind in ("whole", "share", "seconds"):
         return _check_number(name, spec, value, none)
     if kind == "file":
-        return value if value is None else check_item(key, value)
+        return check_item(key, value)
     if kind == "network" and isinstance(value, str) and value in spec.choices:
         return value
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise PolicyError(f"{name} must be {list_of(kind)}, not {value!r}")
-    items = tuple(dict.fromkeys([check_item(key, item, name) for item in value]))
+    items = tuple(value)
+    if kind not in _NAME_KINDS or spec.choices or not _are_plain_names(items):
+        items = tuple(dict.fromkeys([check_item(key, item, name) for item in items]))
     if kind == "network":
         if len(items) > MAX_GRANTS:
             raise PolicyError(f"{name} has more than {MAX_GRANTS} destinations")
@@ -199,21 +206,27 @@ def check_item(key: str, item: Any, name: str = "") -> Any:
     elif kind in ("paths", "file"):
         if not isinstance(item, str) or not item.startswith("/") or "\0" in item or not item.strip("/"):
             raise PolicyError(f"{name} contains {item!r}; it takes absolute paths below /")
-    elif not isinstance(item, str) or not item or "/" in item or "\0" in item or item != item.strip():
+    elif not _are_plain_names((item,)):
         raise PolicyError(f"{name} contains {item!r}; it takes plain names such as 'rm', without paths or spaces")
     return item
 
 
+def _are_plain_names(items: tuple[Any, ...]) -> bool:
+    # All at once: a denylist has hundreds of names, and every change of a config checks it.
+    if not set(map(type, items)) <= {str} and not all(isinstance(item, str) for item in items):
+        return False
+    text = "".join(items)
+    return "" not in items and "/" not in text and "\0" not in text and list(map(str.strip, items)) == list(items)
+
+
 def check_choice(name: str, value: object, choices: tuple[Any, ...]) -> None:
-    """Raise PolicyError unless the value is one of the choices, and of the same type: True equals 1."""
-    if not any(value == choice and type(value) is type(choice) for choice in choices):
+    """Raise PolicyError unless the value is one of the choices, which are texts or booleans."""
+    if not isinstance(value, (str, bool)) or value not in choices:
         words = ", ".join(repr(choice) if isinstance(choice, str) else str(choice).lower() for choice in choices)
         raise PolicyError(f"{name} must be one of {words}, not {value!r}")
 
 
 def _check_number(name: str, spec: SettingSpec, value: Any, none: str) -> Any:
-    if value is None and spec.is_optional:
-        return value
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if spec.kind == "seconds":
         if is_number and 0 < value <= spec.max:
