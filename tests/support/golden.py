@@ -31,18 +31,18 @@ def read(surface: str) -> dict[str, str]:
 def check(surface: str, name: str, text: str) -> None:
     """Fail unless the text is the entry of that name."""
     shown = "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
-    if os.environ.get("CORRAL_UPDATE_GOLDEN") == "1":
-        _write(surface, name, shown)
-    expected = read(surface).get(name)
+    is_updated = os.environ.get("CORRAL_UPDATE_GOLDEN") == "1"
+    expected = _write(surface, name, shown) if is_updated else read(surface).get(name)
     if expected is None:
         pytest.fail(f"tests/golden/{surface}.txt has no entry {name!r}; write it with CORRAL_UPDATE_GOLDEN=1")
     assert shown == expected
 
 
-def _write(surface: str, name: str, text: str) -> None:
+def _write(surface: str, name: str, text: str) -> str:
     FOLDER.mkdir(exist_ok=True)
     with open(FOLDER / f"{surface}.txt", "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # several workers of `pytest -n` write the same file
         entries = read(surface) | {name: text}
         file.truncate(0)
         file.write("\n".join(f"{_HEAD}{key}\n{value}\n" for key, value in sorted(entries.items())))
+    return text
