@@ -104,8 +104,3 @@ def test_what_is_no_answer_is_an_error(message: bytes) -> None:
         protocol.unpack_count(message, protocol.SWEEP)
     with pytest.raises(protocol.ProtocolError):
         protocol.unpack_ready(message)
-
-
-def test_a_plan_comes_back_as_it_was() -> None:
-    plan = {"rlimits": [("RLIMIT_CPU", 1, 2)], "roots": ["/a", "/b"], "flag": True}
-    assert protocol.unpack_plan(protocol.pack_plan(plan)) == plan

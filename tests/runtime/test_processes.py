@@ -24,7 +24,7 @@ from observe import (
 )
 
 from corral import Containment, ContainmentError, Sandbox, SandboxResult
-from corral.containment.protocol import pack_plan, unpack_plan
+from corral.containment.plan import Plan
 from corral.runtime import driver, pool, processes
 
 HOST = """
@@ -378,7 +378,7 @@ def test_a_sandbox_that_is_dropped_ends_its_keeper(open_sandbox: Callable[..., S
 
 def test_a_keeper_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     before = descriptors()
-    made = pool.Pool(lambda: pack_plan({"rlimits": [], "layers": ()}))
+    made = pool.Pool(lambda: Plan().pack())
     monkeypatch.setattr(sys, "_base_executable", "/nonexistent/python")
     with pytest.raises(ContainmentError, match=r"did not start: .*No such file"):
         made.acquire()
@@ -502,7 +502,7 @@ except ChildProcessError:
 
 
 def test_an_idle_pool_shrinks_to_its_first_warden_although_nothing_runs() -> None:
-    made = pool.Pool(lambda: pack_plan({"rlimits": [], "layers": (), "idle_seconds": 0.2}))
+    made = pool.Pool(lambda: Plan(idle_seconds=0.2).pack())
     try:
         wardens = [made.acquire() for _ in range(4)]
         (keeper,) = children(os.getpid())
@@ -518,7 +518,7 @@ def test_an_idle_pool_shrinks_to_its_first_warden_although_nothing_runs() -> Non
 
 def test_wardens_that_have_left_are_not_missed(open_box: Sandbox) -> None:
     plan = open_box._holding.plan
-    open_box._pool._plan = lambda: pack_plan({**unpack_plan(plan()), "idle_seconds": 0.1})
+    open_box._pool._plan = lambda: Plan.unpack(plan()).replace(idle_seconds=0.1).pack()
     for _ in range(2):
         started = [open_box.start(["sleep", "0.1"]) for _ in range(4)]
         assert [one.wait().ok for one in started] == [True] * 4

@@ -10,6 +10,7 @@ from errno import ENOSYS
 
 from corral.containment.kernel import capabilities, landlock, mounts, namespaces, seccomp
 from corral.containment.kernel.syscalls import MACHINE, call
+from corral.containment.plan import Step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 # Where there is a kernel there are these; the rest is found by trying.
 _ALWAYS = ("privileges", "limits")
-_MINIMAL = (("bind", "/usr", "/usr", "ro"), ("pin", "/usr", "", ""))
+_MINIMAL = (Step("bind", "/usr", "/usr", "ro"), Step("pin", "/usr"))
 
 
 def wanted(network: object) -> tuple[str, ...]:

@@ -185,20 +185,19 @@ def unpack_ready(data: bytes) -> tuple[str, str, tuple[str, ...]]:
     return backend, enforcement, tuple(missing)
 
 
+def pack(values: Any) -> bytes:
+    """Return plain values as bytes for a process that this one starts."""
+    return marshal.dumps(values)
+
+
+def unpack(data: bytes) -> Any:
+    """Return the values that the parent process packed. Never call it with data that a command could have written."""
+    return marshal.loads(data)  # noqa: S302  from the process that started this one
+
+
 def unpack_count(data: bytes, kind: int) -> int:
     """Return the number in a keeper's answer."""
     if len(data) != COUNT.size or data[0] != kind:
         raise ProtocolError("a keeper answered something else than it was asked")
     number: int = COUNT.unpack(data)[1]
     return number
-
-
-def pack_plan(plan: dict[str, Any]) -> bytes:
-    """Return the host's first message to its keeper. Only ever sent from the host, so marshal is no risk."""
-    return marshal.dumps(plan)
-
-
-def unpack_plan(data: bytes) -> dict[str, Any]:
-    """Return what the host wants of its keeper."""
-    plan: dict[str, Any] = marshal.loads(data)  # noqa: S302  from the host that started this process
-    return plan

@@ -16,6 +16,7 @@ from corral import Containment, ContainmentError, Sandbox
 from corral.containment.backend import UnusableError
 from corral.containment.filesystem import scratch
 from corral.containment.filesystem.temp_dirs import process_temp_dir, safe_temp_dir, why_unsafe
+from corral.containment.plan import Step
 from corral.containment.processes import bubblewrap_args
 from corral.policy.user_dirs import PROJECT_MARKS
 
@@ -191,8 +192,8 @@ def test_tree_is_prepared_through_no_link(kind: str, swapped: str, scene: Scene)
     own = scene.above / "scratch"
     known = scratch.make(str(own), {})
     steps = [
-        ("bind", "/home/user", f"{own}/home", "rw"),
-        (SOURCES[kind], "/home/user/a/b", "/etc/passwd" if kind == "bind a file" else str(scene.project), "ro"),
+        Step("bind", "/home/user", f"{own}/home", "rw"),
+        Step(SOURCES[kind], "/home/user/a/b", "/etc/passwd" if kind == "bind a file" else str(scene.project), "ro"),
     ]
     (own / swapped).mkdir(exist_ok=True)
     (own / swapped).rename(own / "old")
@@ -208,7 +209,7 @@ def test_tree_is_prepared_twice_with_the_same_result(kind: str, scene: Scene) ->
     own = scene.above / "scratch"
     known = scratch.make(str(own), {})
     source = "/etc/passwd" if kind == "bind a file" else str(scene.project)
-    steps = [("bind", "/home/user", f"{own}/home", "rw"), (SOURCES[kind], "/home/user/a/b", source, "ro")]
+    steps = [Step("bind", "/home/user", f"{own}/home", "rw"), Step(SOURCES[kind], "/home/user/a/b", source, "ro")]
     for _ in range(2):
         bubblewrap_args.prepare(steps, str(own), known)
         made = own / "home" / "a" / "b"

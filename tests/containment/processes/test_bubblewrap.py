@@ -19,6 +19,7 @@ from observe import alive, children, descriptors, eventually, exist, unique_seco
 from corral import Containment, Sandbox, SandboxConfig
 from corral.containment.backend import UnusableError, holds_more
 from corral.containment.layers import LAYERS
+from corral.containment.plan import Plan, Step
 from corral.containment.processes import bubblewrap, bubblewrap_args
 from corral.containment.state import unmet_requirement
 
@@ -193,11 +194,9 @@ def as_another_user(act: Callable[[], object]) -> str:
 
 
 def test_a_setuid_tool_is_not_used_where_it_would_be_root(wrapped: Sandbox) -> None:
-    tool = bubblewrap.Bubblewrap()
     with tempfile.NamedTemporaryFile(dir="/tmp") as program:
         os.chmod(program.name, 0o4755)
-        tool.path = program.name
-        said = as_another_user(lambda: tool.probe({}, set()))
+        said = as_another_user(lambda: bubblewrap.Bubblewrap(program.name, Plan(), {}, set()))
     assert "is setuid root, and corral runs no command through such a program" in said
     assert "chmod u-s" in said
 
@@ -221,7 +220,7 @@ def test_what_is_to_be_mounted_behind_a_link_is_refused(tmp_path: Path) -> None:
     scratch, elsewhere = tmp_path / "scratch", tmp_path / "elsewhere"
     (scratch / "tmp").mkdir(parents=True)
     elsewhere.mkdir()
-    steps = [("bind", "/tmp", f"{scratch}/tmp", "rw"), ("bind", "/tmp/a/project", str(elsewhere), "rw")]
+    steps = [Step("bind", "/tmp", f"{scratch}/tmp", "rw"), Step("bind", "/tmp/a/project", str(elsewhere), "rw")]
     bubblewrap_args.prepare(steps, str(scratch), {})
     assert bubblewrap_args.arguments(steps, str(scratch), own_proc=True)[-5:-2] == [
         "--bind",

@@ -13,6 +13,7 @@ from machines import import_path
 from observe import DEADLINE_SECONDS, alive, children, eventually, unique_seconds
 
 from corral.containment import protocol
+from corral.containment.plan import Plan
 from corral.runtime.pool import Pool
 from corral.runtime.processes import WardenClient
 
@@ -22,7 +23,7 @@ DRAIN_SECONDS = 0.1
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
-    made = Pool(lambda: protocol.pack_plan({"rlimits": [], "layers": ()}))
+    made = Pool(lambda: Plan().pack())
     yield made
     made.close()
 

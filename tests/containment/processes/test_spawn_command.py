@@ -14,7 +14,7 @@ BACKENDS = ["warden", "bubblewrap", "none"]
 STARTED = """
 import os, signal, sys, types
 from corral.containment.processes import spawn_command as starting
-starter = starting.Starter()
+starter = starting.CommandStarter([], leads_session=False)
 {before}
 wanted = types.SimpleNamespace(executable=b"/bin/cat", argv=[b"cat", b"/proc/self/status"], env=[b"A=b=c", b"D="])
 null = os.open("/dev/null", os.O_RDWR)

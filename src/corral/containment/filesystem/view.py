@@ -13,6 +13,7 @@ from corral._lib.symlink_chain import resolve_links
 from corral.containment.filesystem import git_identity as identity
 from corral.containment.filesystem import protected, toolchains
 from corral.containment.filesystem.credential_masks import matching_paths
+from corral.containment.plan import Step
 from corral.guard.path_zones import inside
 from corral.guard.rules.loader import places
 from corral.model.errors import ContainmentError
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from corral.policy.config import SandboxConfig
 
-    Step = tuple[str, str, str, str]
 
 SCRATCH = "\0scratch"  # stands for the scratch directory, which a fork of the host has its own of
 SHARED_MEMORY_BYTES = 1 << 30
@@ -113,26 +113,26 @@ def build_view(config: SandboxConfig, environ: Mapping[str, str]) -> View:
     # What commands cannot change is looked for anew by each warden.
     hidden = [pattern for pattern in secrets if not _is_shown_writable(pattern, binds)]
     masks = sorted({path for pattern in secrets if pattern not in hidden for path in matching_paths(pattern)})
-    steps: list[Step] = [("directory", path, "", "") for path in _EMPTY_DIRECTORIES]
+    steps: list[Step] = [Step("directory", path) for path in _EMPTY_DIRECTORIES]
     aliases = (("/var/run", "/run"), ("/var/tmp", "/tmp"))  # noqa: S108  as above
     # Not where the project or the home directory lies below one: a mount point cannot be reached through a link.
-    steps += [("link", path, led, "") for path, led in aliases if not any(inside(target, path) for target in binds)]
+    steps += [Step("link", path, led) for path, led in aliases if not any(inside(target, path) for target in binds)]
     shared = [path for path in writable if binds[path][0] == path]
     steps += _links(toolchains.SYSTEM, binds) + _pins([*found.pinned, *readonly, *masks, *binds], shared) + _devices()
     tree = _Placeholders(binds)
     for target in sorted(binds):
         tree.above(target)
         source, how = binds[target]
-        tree.steps.append(("bind", target, source, how))
+        tree.steps.append(Step("bind", target, source, how))
     steps += tree.steps
-    steps += [("readonly", path, "", "") for path in sorted(set(readonly))]
-    steps += [("tmpfs", path, f"mode=0777,size={SESSION_BYTES}", "") for path in settings.session]
+    steps += [Step("readonly", path) for path in sorted(set(readonly))]
+    steps += [Step("tmpfs", path, f"mode=0777,size={SESSION_BYTES}") for path in settings.session]
     steps += _links([*programs, *([environ["HOME"]] if "HOME" in environ else [])], binds)
-    steps += [("mask", path, "", "") for path in masks]
-    steps += [("hide", pattern, "", "") for pattern in hidden]
-    steps += [("readonly", f"/proc/{name}", "", "") for name in _PROC_READ_ONLY if os.path.exists(f"/proc/{name}")]
-    steps += [("mask", f"/proc/{name}", "", "") for name in _PROC_MASKED if os.path.exists(f"/proc/{name}")]
-    steps.append(("seal", "/dev", "", ""))
+    steps += [Step("mask", path) for path in masks]
+    steps += [Step("hide", pattern) for pattern in hidden]
+    steps += [Step("readonly", f"/proc/{name}") for name in _PROC_READ_ONLY if os.path.exists(f"/proc/{name}")]
+    steps += [Step("mask", f"/proc/{name}") for name in _PROC_MASKED if os.path.exists(f"/proc/{name}")]
+    steps.append(Step("seal", "/dev"))
     nodes = tuple((path, "terminal") for path in _NODES if os.path.exists(path))
     readable = tuple(sorted(binds))
     rules = (("/", "read"), ("/proc", "process"), *nodes, ("/dev/pts", "terminal"), ("/dev/shm", "write"))  # noqa: S108
@@ -195,7 +195,7 @@ def _links(paths: Iterable[str], binds: dict[str, tuple[str, str]]) -> list[Step
         if os.path.islink(clean) and not _within(clean, [target for target in binds if binds[target][0] == target]):
             real = os.path.realpath(clean)
             if _within(real, binds):
-                found.append(("link", clean, real, ""))
+                found.append(Step("link", clean, real))
     return found
 
 
@@ -205,12 +205,12 @@ def _resolver() -> list[str]:
 
 
 def _devices() -> list[Step]:
-    steps: list[Step] = [("tmpfs", "/dev", "mode=0755,size=1m", "")]
-    steps += [("bind", path, path, "node") for path in _NODES if os.path.exists(path)]
-    steps += [("link", path, target, "") for path, target in _DEVICE_LINKS.items()]
-    steps.append(("devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620", ""))
+    steps: list[Step] = [Step("tmpfs", "/dev", "mode=0755,size=1m")]
+    steps += [Step("bind", path, path, "node") for path in _NODES if os.path.exists(path)]
+    steps += [Step("link", path, target) for path, target in _DEVICE_LINKS.items()]
+    steps.append(Step("devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620"))
     shared = f"mode=1777,size={SHARED_MEMORY_BYTES},nr_inodes={SHARED_MEMORY_FILES}"
-    steps.append(("tmpfs", "/dev/shm", shared, ""))  # noqa: S108
+    steps.append(Step("tmpfs", "/dev/shm", shared))  # noqa: S108
     return steps
 
 
@@ -237,8 +237,8 @@ def _pins(paths: Iterable[str], roots: list[str]) -> list[Step]:
                 at = os.path.dirname(at)
         if pinned:
             copy = f"/dev/pins/{number}"
-            steps.append(("bind", copy, root, "ro"))
-            steps += [("pin", copy + path[len(root) :], path, "") for path in sorted(pinned)]
+            steps.append(Step("bind", copy, root, "ro"))
+            steps += [Step("pin", copy + path[len(root) :], path) for path in sorted(pinned)]
     return steps
 
 
@@ -261,7 +261,7 @@ class _Placeholders:
             # What is shown as it is outside has these directories already.
             return
         for directory in reversed(missing):
-            self.steps += [("directory", directory, "", ""), ("pin", directory, "", "")]
+            self.steps += [Step("directory", directory), Step("pin", directory)]
         self.done.update(missing)
 
 

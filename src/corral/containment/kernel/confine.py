@@ -1,4 +1,4 @@
-"""Puts on, in one order that matters, every layer that holds a warden and its commands. What has been put on stays."""
+"""Enters every layer that confines a warden and its commands. The order matters, and no layer can be left again."""
 
 from __future__ import annotations
 
@@ -10,58 +10,62 @@ from corral.containment.kernel.syscalls import MACHINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from typing import Any
+    from collections.abc import Sequence
+
+    from corral.containment.plan import WardenPlan
 
 
-def confine(plan: dict[str, Any], layers: Collection[str], keeper: int) -> None:
-    """Confine this process as far as the layers go; the pid and net namespaces are those it was started in."""
-    if plan["backend"] == "bubblewrap":
-        # It has made the namespaces and the tree, and its filter is on already. It follows links, so what it bound is compared.
-        for expected in (plan["project"], *plan["expected"]):
+def confine(told: WardenPlan) -> None:
+    """Confine this process by the layers of its plan. It was started in its pid and net namespaces."""
+    plan, layers = told.plan, told.layers
+    if told.backend == "bubblewrap":
+        # Bubblewrap has made the namespaces, the tree and the filter. It follows links, so check what it bound.
+        for expected in (plan.project, *told.expected):
             _recognise(*expected)
-        give_up(plan, layers)
+        give_up(told)
         return
     namespaces.unshare(*(name for name in ("mount", "ipc", "uts", "cgroup") if name in layers))
     if "mount" in layers:
-        mounts.enter(plan["steps"], plan["scratch"], plan["known"], own_proc="proc" in layers)
-        _recognise(*plan["project"])
+        mounts.enter(plan.steps, plan.scratch, told.known, own_proc="proc" in layers)
+        _recognise(*plan.project)
     capabilities.join_empty_keyring()
     capabilities.disable_core_dumps()
-    give_up(plan, layers)
+    give_up(told)
     if "seccomp" in layers:
-        seccomp.install(program(plan, layers, (os.getpid(),) if "pid" in layers else (os.getpid(), keeper)))
+        guarded = (os.getpid(),) if "pid" in layers else (os.getpid(), told.keeper)
+        seccomp.install(program(told, guarded))
 
 
-def give_up(plan: dict[str, Any], layers: Collection[str]) -> None:
-    """Give up, in the tree that is there now, every right that is not for commands."""
+def give_up(told: WardenPlan) -> None:
+    """Give up every right that commands must not have."""
+    plan, layers = told.plan, told.layers
     capabilities.set_no_new_privs()
     if "landlock" in layers:
-        # After the last mount: a rule binds to what lies there when it is made.
-        rules = plan["rules"] if "mount" in layers else plan["rules_without_mounts"]
-        deny_tcp = "net" not in layers and plan["network"] != "on"
-        known = None if "mount" in layers else plan["known"]
-        landlock.confine(rules, deny_tcp=deny_tcp, logged=plan["audited"], known=known)
-    capabilities.drop(capabilities.FILE_CAPABILITIES if plan["full_map"] and os.geteuid() == 0 else ())
+        # After the last mount: a rule binds to what lies at a path when it is made.
+        rules = plan.rules if "mount" in layers else plan.rules_without_mounts
+        deny_tcp = "net" not in layers and plan.network != "on"
+        known = None if "mount" in layers else told.known
+        landlock.confine(rules, deny_tcp=deny_tcp, logged=plan.is_audited, known=known)
+    capabilities.drop(capabilities.FILE_CAPABILITIES if told.all_ids_mapped and os.geteuid() == 0 else ())
     process_tree.hide()
 
 
-def program(plan: dict[str, Any], layers: Collection[str], guarded: Sequence[int]) -> list[seccomp.Instruction]:
-    """Return the filter that stands beside these layers."""
+def program(told: WardenPlan, guarded: Sequence[int]) -> list[seccomp.Instruction]:
+    """Return the filter that goes with the other layers of a plan."""
     return seccomp.program(
         MACHINE,
         guarded=guarded,
-        own_pids="pid" in layers,
-        own_files="mount" in layers,
-        network="net" in layers or plan["network"] == "on",
+        own_pids="pid" in told.layers,
+        own_files="mount" in told.layers,
+        network="net" in told.layers or told.plan.network == "on",
         is_root=os.geteuid() == 0,
-        ptrace=plan["ptrace"],
-        reserves_disk=not {"disk_bytes", "free_disk_bytes"} & set(plan["limits"]),
+        ptrace=told.plan.ptrace,
+        reserves_disk=not {"disk_bytes", "free_disk_bytes"} & set(told.limits.limits),
     )
 
 
 def _recognise(path: str, device: int, inode: int) -> None:
-    """Refuse to go on in another directory than the host saw when the sandbox was made, such as one that a link leads to."""
+    """Raise an error if a path is not the directory that the host saw when it made the sandbox."""
     found = os.lstat(path)
     if (found.st_dev, found.st_ino) != (device, inode):
         raise OSError(ESTALE, f"{path} was replaced since the sandbox was made")

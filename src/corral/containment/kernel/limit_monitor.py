@@ -30,26 +30,13 @@ class LimitMonitor:
         self.meter = meter
         self.cpu_seconds = limits.get("cpu_seconds", _UNBOUND)
         self.disk_bytes = limits.get("disk_bytes", _UNBOUND)
-        self.wait = -1  # the end of a pipe: a byte comes when the warden may begin, and one when its group holds it
         if meter:
             meter.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", 0, METER_PATIENCE_MICROSECONDS))
 
     def descriptors(self) -> list[int]:
         """Return what the warden keeps open, and nobody else."""
         found = [counter.descriptor for counter, _ in self.counters]
-        found += [self.meter.fileno()] if self.meter else []
-        return [*found, self.wait] if self.wait >= 0 else found
-
-    def await_keeper(self) -> None:
-        """Wait until the keeper lets this process begin."""
-        if not os.read(self.wait, 1):
-            raise ConnectionResetError
-
-    def await_group(self) -> None:
-        """Wait until no command could start outside the group, which takes the kernel long enough to do much meanwhile."""
-        if self.wait >= 0:
-            self.await_keeper()
-            os.close(self.wait)
+        return [*found, self.meter.fileno()] if self.meter else found
 
     def hits(self, cpu_seconds: float, written_bytes: int) -> int:
         """Return which bounds a command has hit that used so much and has ended: what the kernel says, and what nobody saw in time."""

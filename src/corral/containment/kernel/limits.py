@@ -1,48 +1,64 @@
-"""Which bounds of `config.limits` there are, and by what each is kept. What is set is kept: by a group, an rlimit or the meter."""
+"""Decides how each limit of `config.limits` is kept: by a control group, a resource limit or the keeper's meter."""
 
 from __future__ import annotations
 
+import os
+
+from corral._lib.own_cgroups import own_memory_limit
+from corral.containment.plan import LimitPlan
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from typing import Any
+    from collections.abc import Collection, Mapping
 
+    from corral.containment.plan import Place, Plan, Rlimit
     from corral.policy.config import Limits
 
-    Rlimit = tuple[str, int]
-
-# The bounds that the keeper's side keeps for a command and all below it.
+# The limits that hold for a command and all its descendants together.
 _COUNTED = ("cpu_seconds", "memory_bytes", "processes", "disk_bytes", "free_disk_bytes")
 _RLIMITS = {"open_files": "RLIMIT_NOFILE", "file_size_bytes": "RLIMIT_FSIZE"}
-# A warden that has no more than this itself could not run commands.
-_ROOM_OF_A_WARDEN = {"RLIMIT_NOFILE": 256, "RLIMIT_DATA": 256 * 1024 * 1024}
+# A warden with less than this cannot run commands.
+_LEAST_OF_A_WARDEN = {"RLIMIT_NOFILE": 256, "RLIMIT_DATA": 256 * 1024 * 1024}
+CONTROLLED = {"pids": "processes", "memory": "memory_bytes", "cpu": "cpu_seconds"}
+_KEPT_BY_CGROUP = ("pids", "memory")  # the cpu controller only counts
 
 
-def plan(limits: Limits) -> dict[str, object]:
-    """Return what the keeper has to know of the bounds."""
-    return {
-        "limits": {name: value for name in _COUNTED if (value := getattr(limits, name)) is not None},
-        "rlimits": [
-            (rlimit, value) for name, rlimit in _RLIMITS.items() if (value := getattr(limits, name)) is not None
-        ],
-    }
+def counted(limits: Limits) -> dict[str, float]:
+    """Return the limits on a whole command that the config sets."""
+    return {name: value for name in _COUNTED if (value := getattr(limits, name)) is not None}
 
 
-def rlimits(plan: dict[str, Any]) -> list[Rlimit]:
-    """Return the resource limits that a plan comes to, soft and hard, once its groups are known."""
-    limits = plan["limits"]
-    found: list[Rlimit] = list(plan["rlimits"])
+def rlimits(limits: Limits) -> tuple[Rlimit, ...]:
+    """Return the limits on each process that the config sets."""
+    return tuple((rlimit, value) for name, rlimit in _RLIMITS.items() if (value := getattr(limits, name)) is not None)
+
+
+def decide(plan: Plan, cgroups: Mapping[str, Place], *, own_pids: bool, uncounted: int) -> LimitPlan:
+    """Decide how each limit is kept on this machine."""
+    limits, rlimits = dict(plan.limits), list(plan.rlimits)
     memory = limits.get("memory_bytes")
-    if isinstance(memory, int) and "memory" not in plan["groups"]:
-        # Data, since under RLIMIT_AS java does not start; and not for a share of the machine, since what sanitizers
-        # reserve is more than any. It holds for each process and at once; the meter holds all of them together.
-        found.append(("RLIMIT_DATA", memory))
-    if plan["counts_by_user"]:
-        found.append(("RLIMIT_NPROC", limits["processes"] + plan["not_counted"]))
-    return found
+    if isinstance(memory, float):
+        limits["memory_bytes"] = int(memory * own_memory_limit())
+    elif memory is not None and "memory" not in cgroups:
+        # RLIMIT_DATA, since java does not start under RLIMIT_AS. Not for a share of the machine, since sanitizers reserve
+        # more than any share. It holds at once and for each process; the meter limits all processes together.
+        rlimits.append(("RLIMIT_DATA", memory))
+    # The kernel counts for RLIMIT_NPROC by user and user namespace, and it does not count root.
+    by_user = "processes" in limits and "pids" not in cgroups and own_pids and os.geteuid() != 0
+    if by_user:
+        rlimits.append(("RLIMIT_NPROC", int(limits["processes"]) + uncounted))
+    kept_by_kernel = {CONTROLLED[controller] for controller in _KEPT_BY_CGROUP if controller in cgroups}
+    return LimitPlan(
+        limits,  # type: ignore[arg-type]  # the only float was a share of memory
+        tuple(rlimits),
+        cgroups,
+        uncounted,
+        by_user,
+        is_metered=bool(set(limits) - kept_by_kernel),
+    )
 
 
 def split(rlimits: Collection[Rlimit]) -> tuple[list[Rlimit], list[Rlimit]]:
-    """Return those that the warden can set for itself, so that a start stays quick, and those that each command must."""
-    own = [(name, value) for name, value in rlimits if value >= _ROOM_OF_A_WARDEN.get(name, 0)]
+    """Return the limits that the warden can set for itself, which is faster, and those that each command must set."""
+    own = [(name, value) for name, value in rlimits if value >= _LEAST_OF_A_WARDEN.get(name, 0)]
     return own, [rlimit for rlimit in rlimits if rlimit not in own]

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    Step = tuple[str, str, str, str]  # what, target, source, how
+    from corral.containment.plan import Step
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 _MNT_DETACH = 2
@@ -52,15 +52,15 @@ def enter(steps: Sequence[Step], stage: str, known: Mapping[str, Sequence[int]],
     tree = _Tree()
     if proc >= 0:
         tree.attach(proc, "/proc")
-    for what, target, source, _ in steps:
+    for step in steps:
         try:
-            if what == "bind":
-                if target in clones:
-                    tree.attach(clones[target], target)
+            if step.action == "bind":
+                if step.target in clones:
+                    tree.attach(clones[step.target], step.target)
             else:
-                tree.make(what, target, source)
+                tree.make(step.action, step.target, step.source)
         except OSError as error:
-            raise OSError(error.errno, f"{target} could not be put in place: {error.strerror}") from error
+            raise OSError(error.errno, f"{step.target} could not be put in place: {error.strerror}") from error
     tree.finish()
 
 
@@ -85,16 +85,16 @@ def _enter_memory(stage: str, known: Mapping[str, Sequence[int]]) -> None:
 
 def _clones(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Clone what is shown from outside. What commands only read may be gone by now, as a toolchain that was removed."""
-    binds = [(target, source, how) for what, target, source, how in steps if what == "bind"]
+    binds = [step for step in steps if step.action == "bind"]
     # Scratch, which is known, has nothing in it that must be kept.
-    writable = [f"{target}/" for target, source, how in binds if how == "rw" and source not in known]
+    writable = tuple(f"{bind.target}/" for bind in binds if bind.access == "rw" and bind.source not in known)
     clones = {}
-    for target, source, how in binds:
+    for bind in binds:
         try:
-            clones[target] = _clone_outside(source, how, known)
+            clones[bind.target] = _clone_outside(bind.source, bind.access, known)
         except FileNotFoundError:
             # In what commands write, it keeps them from writing there.
-            if how != "ro" or f"{target}/".startswith(tuple(writable)):
+            if bind.access != "ro" or f"{bind.target}/".startswith(writable):
                 raise
     return clones
 

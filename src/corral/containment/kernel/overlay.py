@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    Step = tuple[str, str, str, str]  # what, target, source, how
+    from corral.containment.plan import KnownPath, Step
 
 UPPER, WORK, MERGED, COPY = "upper", "work", "merged", "copy"  # what lies in a transaction's place
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_SLAVE = 2, 4, 0x4000, 0x80000
@@ -31,7 +31,7 @@ _OPTIONS = (
 class Overlays:
     """The overlays of one keeper."""
 
-    def __init__(self, project: tuple[str, int, int]) -> None:
+    def __init__(self, project: KnownPath) -> None:
         self._project = project
         self._own_mounts = False
         self._roots: dict[str, tuple[int, int]] = {}
@@ -66,7 +66,7 @@ class Overlays:
         if self._roots.pop(place, None):
             call("umount2", os.fsencode(f"{place}/{MERGED}"), _MNT_DETACH)
 
-    def root_of(self, place: str) -> tuple[str, int, int]:
+    def root_of(self, place: str) -> KnownPath:
         """Return what stands for the project in a transaction, and how it is recognised: the overlay, or a copy."""
         if os.path.isdir(f"{place}/{COPY}"):
             return f"{place}/{COPY}", *_identity(f"{place}/{COPY}")
@@ -74,19 +74,18 @@ class Overlays:
         return f"{place}/{MERGED}", *self._roots[place]
 
 
-def replace_project_source(steps: Iterable[Step], project: str, source: str) -> list[Step]:
+def replace_project_source(steps: Iterable[Step], project: str, source: str) -> tuple[Step, ...]:
     """Return a tree's steps with something else in the project's place, and nothing besides that commands could change for good."""
-    return [_over(step, project, source) for step in steps]
+    return tuple(_over(step, project, source) for step in steps)
 
 
 def _over(step: Step, project: str, source: str) -> Step:
-    what, target, shown, how = step
-    if what != "bind":
+    if step.action != "bind":
         return step
-    if shown == project:
-        return what, target, source, how
-    # What the owner grants besides is not part of the transaction, which could not take it back.
-    return what, target, shown, "ro" if how == "rw" and shown == target else how
+    if step.source == project:
+        return step.replace(source=source)
+    # The user's other grants are read-only here: a transaction could not take back what a command wrote to them.
+    return step.replace(access="ro") if step.access == "rw" and step.source == step.target else step
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -13,33 +13,26 @@ from corral.containment.kernel import process_tree
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from corral.containment.kernel.cgroups import Group
+    from corral.containment.plan import LimitPlan
 
-_KEPT_BY_GROUP = {"pids": "processes", "memory": "memory_bytes"}
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # Places in /proc/PID/stat after the name: own times, those of children that were waited for, threads, start.
 _OWN_TIMES, _CHILDREN_TIMES, _THREADS, _STARTED = slice(11, 13), slice(13, 15), 17, 19
 
 
-def is_needed(plan: Mapping[str, Any]) -> bool:
-    """Say whether any bound is kept by looking, or its hits are only seen so."""
-    kept_by_kernel = {name for controller, name in _KEPT_BY_GROUP.items() if controller in plan["groups"]}
-    return bool(set(plan["limits"]) - kept_by_kernel)
-
-
 class Meter:
     """The meter of one warden, whose commands come one after another."""
 
-    def __init__(self, warden: int, group: Group | None, plan: Mapping[str, Any]) -> None:
+    def __init__(self, warden: int, group: Group | None, plan: LimitPlan, places: tuple[str, ...]) -> None:
         self.warden = warden
         self.group = group
         self.groups = frozenset(group.directories) if group else frozenset()
-        self.limits: Mapping[str, int] = plan["limits"]
-        self.counts_by_user: bool = plan["counts_by_user"]
-        self.places: tuple[str, ...] = tuple(plan["places"])  # where commands write: the project and scratch
+        self.limits: Mapping[str, int] = plan.limits
+        self.counts_by_user = plan.counts_by_user
+        self.places = places  # where commands write: the project and scratch
         self.nonce = b""
         self.cpu_before = 0.0
         self.free_before: dict[str, int] = {}

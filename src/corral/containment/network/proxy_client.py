@@ -72,7 +72,7 @@ class ProxyClient:
 
     def lend(self) -> tuple[int, ...]:
         """Return descriptors for a keeper that starts: what its proxy is to do, and where it writes. Who takes them closes them."""
-        settings = protocol.sealed("outlet", protocol.pack_plan(self._plan(os.environ)))
+        settings = protocol.sealed("outlet", protocol.pack(self._plan(os.environ)))
         if self._used_in == os.getpid():
             self._drain()
         else:

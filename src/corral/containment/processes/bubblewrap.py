@@ -15,16 +15,19 @@ from corral.containment import protocol
 from corral.containment.backend import UnusableError
 from corral.containment.kernel import capabilities, landlock, namespaces, seccomp
 from corral.containment.kernel.confine import program
+from corral.containment.plan import BubblewrapStart
 from corral.containment.processes import bubblewrap_args
 from corral.containment.processes.bubblewrap_init import FIRST_COUNTER, LIVES, METER, OUTLET, PLAN, SOCK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Callable, Collection, Sequence
-    from typing import Any, NoReturn
+    from collections.abc import Collection, Mapping, Sequence
+    from typing import NoReturn
 
+    from corral.containment.kernel.cgroups import Group
     from corral.containment.kernel.limit_monitor import LimitMonitor
+    from corral.containment.plan import Plan, WardenPlan
 
 OLDEST = (0, 8, 0)  # that the tests have run with
 _PLACES = (
@@ -50,86 +53,69 @@ _SETTINGS = {
 
 
 class Bubblewrap:
-    """The tool, found and known to be new enough."""
+    """Starts wardens by the program bwrap. Making it builds the whole tree once, and finds out which layers hold."""
 
-    def __init__(self) -> None:
-        self.path = _find()
-        version = _version(_run((self.path, "--version"))[1])
-        if version < OLDEST:
-            raise UnusableError(
-                f"{self.path} is version {_dotted(version)}, and corral needs {_dotted(OLDEST)}; "
-                "install a newer package bubblewrap, or choose containment.backend 'warden'"
-            )
-        self.plan: dict[str, Any] = {}
+    def __init__(self, path: str, plan: Plan, known: Mapping[str, tuple[int, int]], available: Collection[str]) -> None:
+        self.path = path
+        self.known = known
         self.python = (sys.executable, "-I", "-S", "-c")
-
-    def probe(self, plan: dict[str, Any], available: Collection[str]) -> set[str]:
-        """Build the whole tree around a program that does nothing, and return the layers that held."""
-        self.plan = plan
-        plan["nested"] = {"user", "mount", "net"} <= {*available}
-        if not plan["nested"] and os.geteuid() != 0 and os.stat(self.path).st_mode & stat.S_ISUID:
+        # In the keeper's own user and network namespaces, where it can make them: then all commands share one loopback.
+        self.is_nested = {"user", "mount", "net"} <= {*available}
+        if not self.is_nested and os.geteuid() != 0 and os.stat(path).st_mode & stat.S_ISUID:
             raise UnusableError(
-                f"{self.path} is setuid root, and corral runs no command through such a program. "
-                f"Let it work as the user: chmod u-s {self.path}. {_advice()}"
+                f"{path} is setuid root, and corral runs no command through such a program. "
+                f"Let it work as the user: chmod u-s {path}. {_advice()}"
             )
-        bubblewrap_args.prepare(plan["steps"], plan["scratch"], plan["known"])
-        said = ""
-        for own_proc in (True, False):
-            plan["own_proc"] = own_proc
-            failed, said = _run((self.path, *self._arguments(), "--", *self.python, ""), nested=plan["nested"])
-            if not failed:
-                return self._layers(own_proc=own_proc)
-        raise UnusableError(f"bubblewrap cannot make a sandbox here: {said.rstrip('.')}. {_advice()}")
+        bubblewrap_args.prepare(plan.steps, plan.scratch, known)
+        self.own_proc = True
+        failed, said = self._try(plan)
+        if failed:
+            self.own_proc = False
+            failed, said = self._try(plan)
+        if failed:
+            raise UnusableError(f"bubblewrap cannot make a sandbox here: {said.rstrip('.')}. {_advice()}")
+        self.layers = _layers(own_proc=self.own_proc)
 
-    def _layers(self, *, own_proc: bool) -> set[str]:
-        found = {"user", "mount", "pid", "net", "ipc", "uts", "privileges", "limits"}
-        found |= {"proc"} if own_proc else set()
-        found |= {"cgroup"} if _has_control_groups() else set()
-        found |= {"landlock"} if landlock.version() else set()
-        return found | ({"seccomp"} if seccomp.is_known() else set())
+    def _try(self, plan: Plan) -> tuple[int, str]:
+        """Build the tree around a program that does nothing."""
+        return _run((self.path, *self._arguments(plan), "--", *self.python, ""), nested=self.is_nested)
 
-    def _arguments(self) -> list[str]:
-        plan = self.plan
+    def _arguments(self, plan: Plan) -> list[str]:
         found = ["--unshare-pid", "--unshare-ipc", "--unshare-uts"]
         found += ["--unshare-cgroup"] if _has_control_groups() else []
-        # In the keeper's own, where it could make them: then all commands share one loopback.
-        found += [] if plan["nested"] else ["--unshare-user"]
-        found += ["--unshare-net"] if plan["network"] != "on" and not plan["nested"] else []
+        found += [] if self.is_nested else ["--unshare-user"]
+        found += ["--unshare-net"] if plan.network != "on" and not self.is_nested else []
         found += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
-        if plan["nested"] and os.geteuid() == 0:
+        if self.is_nested and os.geteuid() == 0:
             for name in _KEPT:
                 found += ["--cap-add", name]
-        return found + bubblewrap_args.arguments(plan["steps"], plan["scratch"], own_proc=plan["own_proc"])
+        return found + bubblewrap_args.arguments(plan.steps, plan.scratch, own_proc=self.own_proc)
 
     def start(
         self,
         ours: socket,
         lives: int,
-        layers: frozenset[str],
-        bounds: LimitMonitor,
+        monitor: LimitMonitor,
+        told: WardenPlan,
         *,
-        facts: dict[str, Any],
-        count: Callable[[int], None],
+        group: Group | None,
+        is_first: bool,
         outlet: int = -1,
     ) -> tuple[int, int, int]:
-        """Start a warden; return its pid, its pidfd, and the tool's own process, which is above it and ends with it.
-
-        `count` puts that process where processes are counted, before there are more.
-        """
-        plan, words = self.plan, self._arguments()
-        counters = dict(enumerate(bounds.named.items(), FIRST_COUNTER))
-        facts |= {"has_outlet": outlet >= 0, "expected": bubblewrap_args.expected(plan["steps"], plan["known"])}
-        facts |= {"counters": [(number, name, counter.word) for number, (name, counter) in counters.items()]}
-        told = protocol.sealed("plan", protocol.pack_plan(plan | facts | {"held": tuple(layers)}))
-        passed = {SOCK: ours.fileno(), LIVES: lives, PLAN: told}
+        """Start a warden; return its pid, its pidfd, and the pid of bwrap, which is its parent and ends with it."""
+        words = self._arguments(told.plan)
+        counters = dict(enumerate(monitor.named.items(), FIRST_COUNTER))
+        told = told.replace(expected=bubblewrap_args.expected(told.plan.steps, self.known))
+        listed = tuple((number, name, counter.word) for number, (name, counter) in counters.items())
+        start = BubblewrapStart(told, is_first, outlet >= 0, listed)
+        passed = {SOCK: ours.fileno(), LIVES: lives, PLAN: protocol.sealed("plan", start.pack())}
         passed |= {number: counter.descriptor for number, (_, counter) in counters.items()}
-        passed |= {METER: bounds.meter.fileno()} if bounds.meter else {}
+        passed |= {METER: monitor.meter.fileno()} if monitor.meter else {}
         passed |= {OUTLET: outlet} if outlet >= 0 else {}
-        if "seccomp" in layers:
-            code = program(plan, layers, guarded=(1,))
-            passed[_FILTER] = protocol.sealed("filter", seccomp.packed(code))
+        if "seccomp" in told.layers:
+            passed[_FILTER] = protocol.sealed("filter", seccomp.packed(program(told, guarded=(1,))))
             words += ["--seccomp", str(_FILTER)]
-        told, passed[_INFO] = os.pipe()
+        info, passed[_INFO] = os.pipe()
         words += ["--info-fd", str(_INFO)]
         passed[_ARGUMENTS] = protocol.sealed("arguments", os.fsencode("\0".join(words)) + b"\0")
         wait, go = os.pipe()
@@ -138,15 +124,17 @@ class Bubblewrap:
             if child == 0:
                 self._become(wait, passed)
             os.close(passed[_INFO])
-            count(child)
+            if group:
+                # Before it has children, which would not be counted.
+                group.take(child)
             os.write(go, b"-")
-            return self._first_process(told, child)
+            return self._first_process(info, child)
         finally:
-            protocol.close_all((told, wait, go, *(passed[n] for n in (PLAN, _FILTER, _ARGUMENTS) if n in passed)))
+            protocol.close_all((info, wait, go, *(passed[n] for n in (PLAN, _FILTER, _ARGUMENTS) if n in passed)))
 
-    def _first_process(self, told: int, child: int) -> tuple[int, int, int]:
+    def _first_process(self, pipe: int, child: int) -> tuple[int, int, int]:
         info = b""
-        while part := os.read(told, 4096):
+        while part := os.read(pipe, 4096):
             info += part
             if b"}" in part:
                 break
@@ -174,14 +162,29 @@ class Bubblewrap:
             os._exit(127)
 
 
-def _find() -> str:
-    for directory in _PLACES:
-        if os.access(f"{directory}/bwrap", os.X_OK):
-            return f"{directory}/bwrap"
+def find() -> str:
+    """Return the path of bwrap, if it is installed and new enough."""
+    path = next((f"{place}/bwrap" for place in _PLACES if os.access(f"{place}/bwrap", os.X_OK)), "")
+    if path:
+        version = _version(_run((path, "--version"))[1])
+        if version >= OLDEST:
+            return path
+        raise UnusableError(
+            f"{path} is version {_dotted(version)}, and corral needs {_dotted(OLDEST)}; "
+            "install a newer package bubblewrap, or choose containment.backend 'warden'"
+        )
     raise UnusableError(
         f"bubblewrap is not installed: there is no bwrap in {', '.join(_PLACES)}. Install the package bubblewrap "
         "(apt install bubblewrap, dnf install bubblewrap), or choose containment.backend 'warden', which needs no tool"
     )
+
+
+def _layers(*, own_proc: bool) -> set[str]:
+    found = {"user", "mount", "pid", "net", "ipc", "uts", "privileges", "limits"}
+    found |= {"proc"} if own_proc else set()
+    found |= {"cgroup"} if _has_control_groups() else set()
+    found |= {"landlock"} if landlock.version() else set()
+    return found | ({"seccomp"} if seccomp.is_known() else set())
 
 
 def _version(said: str) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    Step = tuple[str, str, str, str]  # what, target, source, how
+    from corral.containment.plan import KnownPath, Step
 
 _BIND = {"ro": "--ro-bind", "rw": "--bind", "pin": "--bind", "readonly": "--ro-bind"}
 # `--dev` gives the nodes, the links and the pseudo-terminals by itself, and has no other way to give the last.
@@ -36,25 +36,26 @@ def arguments(steps: Sequence[Step], scratch: str, *, own_proc: bool) -> list[st
     found = ["--proc", "/proc"] if own_proc else ["--ro-bind", "/proc", "/proc"]
     # Once each: the tool does not make a link that is there.
     for step in dict.fromkeys(steps):
-        found += tree.argument(*step)
+        found += tree.argument(step)
     return [*found, "--remount-ro", "/"]
 
 
-def expected(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> list[tuple[str, int, int]]:
+def expected(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> tuple[KnownPath, ...]:
     """Return each place that shows something from outside, with the device and inode that must be found there."""
-    covered = {target for what, target, _, _ in steps if what in ("mask", "tmpfs")}
+    covered = {step.target for step in steps if step.action in ("mask", "tmpfs")}
     found = []
-    for what, target, source, how in steps:
-        if what == "bind" and how != "node" and target not in covered and not _inside(target, _DEVICES):
+    for step in steps:
+        is_shown = step.target not in covered and not _inside(step.target, _DEVICES)
+        if step.action == "bind" and step.access != "node" and is_shown:
             try:
-                opened = open_verified(source, known)
+                opened = open_verified(step.source, known)
             except FileNotFoundError:
                 # The tool says so itself, where it is needed.
                 continue
             status = os.fstat(opened)
             os.close(opened)
-            found.append((target, status.st_dev, status.st_ino))
-    return found
+            found.append((step.target, status.st_dev, status.st_ino))
+    return tuple(found)
 
 
 def prepare(steps: Sequence[Step], scratch: str, known: Mapping[str, Sequence[int]]) -> None:
@@ -65,13 +66,13 @@ def prepare(steps: Sequence[Step], scratch: str, known: Mapping[str, Sequence[in
     os.close(_made_directory(_nothing(scratch, is_directory=True), scratch, known, 0o555))
     _make_file(_nothing(scratch, is_directory=False), scratch, known, 0o444)
     tree = _Tree(steps, scratch)
-    for what, target, source, _ in steps:
-        place = tree.outside(target)
-        if place is None or not _inside(place, scratch) or what in ("mask", "hide", "seal"):
+    for step in steps:
+        place = tree.outside(step.target)
+        if place is None or not _inside(place, scratch) or step.action in ("mask", "hide", "seal"):
             continue
-        if what == "link":
-            _make_link(place, source, scratch, known)
-        elif what == "bind" and os.path.lexists(source) and not os.path.isdir(source):
+        if step.action == "link":
+            _make_link(place, step.source, scratch, known)
+        elif step.action == "bind" and os.path.lexists(step.source) and not os.path.isdir(step.source):
             _make_file(place, scratch, known, 0o600)
         else:
             os.close(_made_directory(place, scratch, known))
@@ -133,7 +134,7 @@ class _Tree:
 
     def __init__(self, steps: Sequence[Step], scratch: str) -> None:
         self.scratch = scratch
-        self.binds = {target: (source, how) for what, target, source, how in steps if what == "bind"}
+        self.binds = {step.target: (step.source, step.access) for step in steps if step.action == "bind"}
 
     def above(self, target: str) -> str | None:
         """Return the nearest bind that holds a path, not counting one at the path itself."""
@@ -145,8 +146,9 @@ class _Tree:
         bound = self.above(target)
         return None if bound is None else self.binds[bound][0] + target[len(bound.rstrip("/")) :]
 
-    def argument(self, what: str, target: str, source: str, how: str) -> list[str]:
+    def argument(self, step: Step) -> list[str]:
         """Return the arguments for one step."""
+        what, target, source, how = step.action, step.target, step.source, step.access
         if how == "node" or what == "devpts" or (what == "link" and _inside(target, _DEVICES)):
             return []
         if what == "tmpfs":

@@ -13,7 +13,12 @@ from corral.containment import protocol
 from corral.containment.kernel.cgroups import Counter
 from corral.containment.kernel.limit_monitor import LimitMonitor, close_all_but
 from corral.containment.network.proxy_process import send_listener
+from corral.containment.plan import BubblewrapStart
 from corral.containment.processes import warden
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SOCK, LIVES, PLAN, METER = 3, 4, 5, 6  # the descriptors that the keeper leaves this program
 OUTLET = 19  # where the way to the proxy is left, for a network that this process alone is in
@@ -32,31 +37,23 @@ NAMESPACES = {
 def main() -> None:
     """Serve the host whose keeper started this program."""
     try:
-        plan = protocol.unpack_plan(protocol.read_body(PLAN))
+        start = BubblewrapStart.unpack(protocol.read_body(PLAN))
         os.close(PLAN)
-        counters = {name: Counter(number, word) for number, name, word in plan["counters"]}
-        bounds = LimitMonitor(counters, plan["limits"], socket(fileno=METER) if plan["is_metered"] else None)
-        kept = (SOCK, LIVES, *bounds.descriptors())
-        if plan["has_outlet"]:
+        told = start.plan
+        counters = {name: Counter(number, word) for number, name, word in start.counters}
+        limits = told.limits
+        monitor = LimitMonitor(counters, limits.limits, socket(fileno=METER) if limits.is_metered else None)
+        kept = (SOCK, LIVES, *monitor.descriptors())
+        if start.has_outlet:
             # Before it is looked at what holds: it is the tool that made this network, and not for the command to listen first.
             send_listener(socket(fileno=OUTLET))
         close_all_but(*kept)
         for descriptor in kept:
             os.set_inheritable(descriptor, False)
-        layers = frozenset(plan["held"])
-        lacking = _lacking(layers, plan["outside"])
+        lacking = _lacking(told.layers, told.host_namespaces)
         if lacking:
             raise RuntimeError(f"bubblewrap was told to hold commands by {', '.join(lacking)}, and did not")
-        warden.serve(
-            socket(fileno=SOCK),
-            plan,
-            layers,
-            bounds,
-            status=plan["status"],
-            keeper=0,
-            keeper_lives=LIVES,
-            is_first=plan["is_first"],
-        )
+        warden.serve(socket(fileno=SOCK), told, monitor, keeper_lives=LIVES, is_first=start.is_first)
     except (BrokenPipeError, ConnectionResetError):
         # The host hung up in the middle of an answer.
         pass
@@ -75,7 +72,7 @@ def _has(name: str) -> bool:
     return os.path.lexists(f"/proc/self/ns/{name}")
 
 
-def _lacking(layers: frozenset[str], outside: dict[str, str]) -> list[str]:
+def _lacking(layers: frozenset[str], outside: Mapping[str, str]) -> list[str]:
     """Return the layers of which there is no sign in this process, by what the host's own looked like."""
     own = namespace_ids()
     found = {layer for layer in NAMESPACES if layer in own and own[layer] != outside.get(layer)}

@@ -1,6 +1,6 @@
-"""Makes wardens, and outlives none of its host: when the host is gone, everything below ends. One keeper per sandbox.
+"""Runs as the keeper: starts wardens for the host, and kills everything below when the host is gone. One keeper per sandbox.
 
-It is started as a program of its own, so that nothing of the host's memory, environment or descriptors is in it.
+It is a program of its own, so that it has nothing of the host's memory, environment or descriptors.
 """
 
 from __future__ import annotations
@@ -13,30 +13,26 @@ from _socket import AF_UNIX, SOCK_SEQPACKET, socket, socketpair
 from errno import EIO, ELOOP, EOPNOTSUPP
 from time import monotonic, sleep
 
-from corral._lib.own_cgroups import own_memory_limit
 from corral.containment import backend, layers, protocol
 from corral.containment.filesystem import persistent_scratch, scratch
-from corral.containment.kernel import cgroups, namespaces, overlay, process_tree
+from corral.containment.kernel import cgroups, limits, namespaces, overlay, process_tree
 from corral.containment.kernel.limit_monitor import LimitMonitor, close_all_but
-from corral.containment.kernel.limits import rlimits
-from corral.containment.kernel.usage import Meter, is_needed
+from corral.containment.kernel.usage import Meter
+from corral.containment.plan import Plan, WardenPlan
 from corral.containment.processes import warden
 from corral.containment.processes.bubblewrap_init import namespace_ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, NoReturn
+    from collections.abc import Callable, Mapping
+    from typing import NoReturn
 
-    from corral.containment.backend import Start
     from corral.containment.network.proxy_process import ProxyProcess
     from corral.containment.network.publish_port import PortPublisher
     from corral.containment.processes.bubblewrap import Bubblewrap
 
-CTL, HOST = 3, 4  # the descriptors the host leaves this program
-MAX_PATH_BYTES = 4096
-SWEEP_SECONDS = 2.0  # against what no signal ends
-_CONTROLLED = {"pids": "processes", "memory": "memory_bytes", "cpu": "cpu_seconds"}
+CTL, HOST = 3, 4  # the descriptors that the host leaves to this program
+SWEEP_SECONDS = 2.0  # against processes that no signal ends
 
 
 def main() -> None:
@@ -46,30 +42,34 @@ def main() -> None:
     os.set_inheritable(HOST, False)
     os.chdir("/")
     if not os.path.exists("/proc/self/stat"):
-        raise FileNotFoundError("/proc is not mounted; without it what a command leaves behind cannot be found")
+        raise FileNotFoundError(
+            "/proc is not mounted; corral needs it to find the processes that a command leaves behind"
+        )
     process_tree.become_subreaper()
     process_tree.use_batch_scheduling()
     ctl = socket(fileno=CTL)
     _, (descriptor, *lent) = protocol.receive(ctl)
-    plan = {"limits": {}, "places": ()} | protocol.unpack_plan(protocol.read_body(descriptor))
+    plan = Plan.unpack(protocol.read_body(descriptor))
     os.close(descriptor)
+    held_scratch = -1
     try:
-        # Before anything is entered: the proxy stays in the host's network.
-        outlet = _outlet(lent) if lent else None
-        inlet = _inlet(plan["publish"]) if plan.get("publish") else None
-        status = _enter(ctl, plan, outlet, inlet)
-        # After the ids are mapped: a process that is hidden cannot open its own map.
+        # Before any namespace is entered: the proxy stays in the host's network.
+        outlet = _proxy(lent) if lent else None
+        inlet = _publisher(plan.publish) if plan.publish else None
+        held_scratch = persistent_scratch.acquire(plan.scratch) if plan.scratch_lasts else -1
+        told, tool = _enter(ctl, plan, outlet, inlet)
+        # After the ids are mapped: an undumpable process cannot open its own uid_map.
         process_tree.hide()
-        keeper = _Keeper(ctl, plan, status, [one.pid for one in (outlet, inlet) if one], outlet)
-        # Wardens are forks: what is frozen is not touched by their collector, and stays shared.
+        keeper = _Keeper(ctl, told, tool, outlet, [one.pid for one in (outlet, inlet) if one])
+        # Wardens are forks. The collector does not touch frozen objects, so their pages stay shared.
         gc.collect()
         gc.freeze()
-        protocol.send(ctl, protocol.pack_ready(*status))
+        protocol.send(ctl, protocol.pack_ready(*told.status()))
     except BaseException as error:
         # The host may be gone by now.
-        _give_back(plan)
+        _give_back_scratch(plan, held_scratch)
         if isinstance(error, backend.UnusableError):
-            # The host shows the last line to the owner.
+            # The host shows the last line of stderr to the user.
             print(error, file=sys.stderr, flush=True)
             os._exit(1)
         raise
@@ -79,59 +79,68 @@ def main() -> None:
     finally:
         try:
             keeper.end()
+            _give_back_scratch(plan, held_scratch)
         finally:
             os._exit(0)
 
 
-def _give_back(plan: dict[str, Any]) -> None:
-    """Remove what commands had for themselves, or leave it to the next sandbox of the project."""
-    if "held_scratch" in plan:
-        persistent_scratch.release(plan["scratch"], plan["held_scratch"])
-    elif plan["layers"] and not plan["scratch_lasts"]:
-        scratch.remove(plan["scratch"])
+def _give_back_scratch(plan: Plan, held: int) -> None:
+    """Remove the scratch directory, or release it to the next sandbox of the project."""
+    if held >= 0:
+        persistent_scratch.release(plan.scratch, held)
+    elif plan.layers and not plan.scratch_lasts:
+        scratch.remove(plan.scratch)
 
 
-def _outlet(lent: list[int]) -> ProxyProcess:
-    from corral.containment.network.proxy_process import ProxyProcess  # noqa: PLC0415  few need it, and all would wait for it
+def _proxy(lent: list[int]) -> ProxyProcess:
+    from corral.containment.network.proxy_process import ProxyProcess  # noqa: PLC0415  few sandboxes need it
 
     return ProxyProcess(lent)
 
 
-def _inlet(ports: list[int]) -> PortPublisher:
-    from corral.containment.network.publish_port import PortPublisher  # noqa: PLC0415  as above
+def _publisher(ports: tuple[int, ...]) -> PortPublisher:
+    from corral.containment.network.publish_port import PortPublisher  # noqa: PLC0415  few sandboxes need it
 
-    return PortPublisher(ports)
+    return PortPublisher(list(ports))
 
 
 def _enter(
-    ctl: socket, plan: dict[str, Any], outlet: ProxyProcess | None = None, inlet: PortPublisher | None = None
-) -> tuple[str, str, tuple[str, ...]]:
-    """Enter the namespaces that all wardens share; return backend, enforcement and what is missing."""
-    wanted = plan["layers"]
-    trial = cgroups.Trial(controller for controller, name in _CONTROLLED.items() if name in plan["limits"])
-    if not wanted:
-        _choose_bounds(plan, trial.places(), own_pids=False)
-        return "none", "none", ()
-    if plan["scratch_lasts"]:
-        plan["held_scratch"] = persistent_scratch.acquire(plan["scratch"])
-    plan["known"] = scratch.make(plan["scratch"], plan["home_files"])
-    plan["outside"] = namespace_ids()
-    available = layers.probe(plan["scratch"])
-    held = _choose_backend(plan, available)
-    _choose_bounds(plan, trial.places(), own_pids="pid" in held)
-    enforcement, missing = layers.downgrade(wanted, held)
-    if plan["backend"] == "bubblewrap" and not plan["nested"]:
-        plan["full_map"] = False
+    ctl: socket, plan: Plan, outlet: ProxyProcess | None, inlet: PortPublisher | None
+) -> tuple[WardenPlan, Bubblewrap | None]:
+    """Choose the backend, and enter the namespaces that all wardens share."""
+    trial = cgroups.Trial(controller for controller, name in limits.CONTROLLED.items() if name in plan.limits)
+    if not plan.layers:
+        limit_plan = limits.decide(plan, trial.places(), own_pids=False, uncounted=1)
+        return WardenPlan(plan, limit_plan, "none", "none", (), frozenset(), os.getpid()), None
+    known = scratch.make(plan.scratch, plan.home_files)
+    outside = namespace_ids()
+    tool, available = _choose_backend(plan, known, layers.probe(plan.scratch))
+    # A warden's cgroup holds the warden itself, and bwrap, which started it.
+    uncounted = 2 if tool else 1
+    limit_plan = limits.decide(plan, trial.places(), own_pids="pid" in available, uncounted=uncounted)
+    enforcement, missing = layers.downgrade(plan.layers, available)
+    told = WardenPlan(
+        plan,
+        limit_plan,
+        "bubblewrap" if tool else "warden",
+        enforcement,
+        missing,
+        frozenset(plan.layers) - frozenset(missing),
+        os.getpid(),
+        known,
+        host_namespaces=outside,
+    )
+    if tool and not tool.is_nested:
         if inlet is not None:
             raise backend.UnusableError("a port can be published only where all commands share one network")
-        return "bubblewrap", enforcement, missing
-    if "user" not in missing:
+        return told, tool
+    if "user" in told.layers:
         uid, gid = os.geteuid(), os.getegid()
         namespaces.unshare("user")
-        plan["full_map"] = plan["full_map"] and _ask_for_all_ids(ctl)
-        if not plan["full_map"]:
+        told = told.replace(all_ids_mapped=plan.maps_all_ids and _ask_for_all_ids(ctl))
+        if not told.all_ids_mapped:
             namespaces.map_own_id(uid, gid)
-    if "net" in wanted and "net" not in missing:
+    if "net" in told.layers:
         namespaces.unshare("net")
         namespaces.raise_loopback()
         if outlet is not None:
@@ -140,50 +149,32 @@ def _enter(
             inlet.start()
     elif inlet is not None:
         raise backend.UnusableError("a port can be published only where the sandbox has a network of its own")
-    return plan["backend"], enforcement, missing
+    return told, tool
 
 
-def _choose_backend(plan: dict[str, Any], available: set[str]) -> set[str]:
-    """Decide who makes the wardens, and return the layers that will hold them."""
-    asked = plan["backend"]
-    plan["backend"] = "warden"
-    if asked == "warden" or (asked == "auto" and layers.downgrade(plan["layers"], available)[0] == "full"):
-        return available
-    if asked == "auto" and plan["scratch_lasts"]:
-        # The tool follows links while it builds, and commands of another sandbox may be making some there.
-        return available
-    from corral.containment.processes.bubblewrap import Bubblewrap  # noqa: PLC0415  few need it, and all would wait for it
+def _choose_backend(
+    plan: Plan, known: Mapping[str, tuple[int, int]], available: set[str]
+) -> tuple[Bubblewrap | None, set[str]]:
+    """Return bubblewrap, if it starts the wardens, and the layers that hold."""
+    is_full = layers.downgrade(plan.layers, available)[0] == "full"
+    # Bubblewrap follows links while it builds, and in scratch that lasts, commands of another sandbox can make some.
+    if plan.backend == "warden" or (plan.backend == "auto" and (is_full or plan.scratch_lasts)):
+        return None, available
+    from corral.containment.processes import bubblewrap  # noqa: PLC0415  few sandboxes need it
 
     try:
-        tool = Bubblewrap()
-        held = tool.probe(plan, available)
+        tool = bubblewrap.Bubblewrap(bubblewrap.find(), plan, known, available)
     except backend.UnusableError:
-        if asked == "auto":
-            return available
+        if plan.backend == "auto":
+            return None, available
         raise
-    if asked == "auto" and not backend.holds_more(held, available, plan["layers"]):
-        return available
-    plan["backend"] = "bubblewrap"
-    plan["tool"] = tool
-    return held
-
-
-def _choose_bounds(plan: dict[str, Any], groups: dict[str, cgroups.Place], *, own_pids: bool) -> None:
-    """Decide by what each bound of a command is kept: a control group, a resource limit, or the meter."""
-    bounds = plan["limits"]
-    plan["groups"] = groups
-    # The warden, and above it the tool that started it.
-    plan["not_counted"] = 2 if plan.get("backend") == "bubblewrap" else 1
-    # The kernel counts for RLIMIT_NPROC by user and user namespace, and root not at all.
-    plan["counts_by_user"] = "processes" in bounds and "pids" not in groups and own_pids and os.geteuid() != 0
-    plan["rlimits"] = rlimits(plan)
-    plan["is_metered"] = is_needed(plan)
-    if isinstance(bounds.get("memory_bytes"), float):
-        bounds["memory_bytes"] = int(bounds["memory_bytes"] * own_memory_limit())
+    if plan.backend == "auto" and not backend.holds_more(tool.layers, available, plan.layers):
+        return None, available
+    return tool, tool.layers
 
 
 def _ask_for_all_ids(ctl: socket) -> bool:
-    # The kernel takes a map of more than one id only from outside.
+    # The kernel accepts a map of more than one id only from a process outside the user namespace.
     protocol.send(ctl, protocol.COUNT.pack(protocol.MAP, os.getpid()))
     answer, _ = protocol.receive(ctl)
     return protocol.unpack_count(answer, protocol.MAP) == 0
@@ -191,59 +182,55 @@ def _ask_for_all_ids(ctl: socket) -> bool:
 
 class _Keeper:
     def __init__(
-        self,
-        ctl: socket,
-        plan: dict[str, Any],
-        status: tuple[str, str, tuple[str, ...]],
-        helpers: list[int],
-        outlet: ProxyProcess | None = None,
+        self, ctl: socket, told: WardenPlan, tool: Bubblewrap | None, outlet: ProxyProcess | None, helpers: list[int]
     ) -> None:
-        self.helpers = helpers  # children that are no command's
-        self.outlet = outlet
         self.ctl = ctl
-        self.plan = plan
-        self.status = status
-        self.layers = frozenset(plan["layers"]) - frozenset(status[2])
-        self.ours_lives, self.lives = os.pipe()  # its end tells a warden that the keeper is gone
-        self.start: Start = self.fork
-        if tool := plan.pop("tool", None):
-            self.start = lambda ours, bounds, group, plan: self.start_by_tool(tool, ours, bounds, group, plan)
-        self.overlays = overlay.Overlays(plan.get("project", ("", 0, 0)))
+        self.told = told
+        self.tool = tool
+        self.outlet = outlet
+        self.helpers = helpers  # pids of children that belong to no command
+        self.ours_lives, self.lives = os.pipe()  # end of file tells a warden that the keeper is gone
+        self.overlays = overlay.Overlays(told.plan.project)
         self.wardens: dict[int, int] = {}  # pidfd to pid
-        self.above: dict[int, int] = {}  # where the tool starts wardens, the pid of its own process to the warden's
-        self.groups: dict[int, cgroups.Group] = {}  # pid of this process's child to control group
-        self.hits: dict[int, int] = {}  # pid of a dead warden to the bounds that its group had hit
-        self.meters: dict[int, tuple[socket, Meter]] = {}  # descriptor of the way to a warden
+        self.above: dict[int, int] = {}  # the pid of bwrap to that of the warden it started
+        self.groups: dict[int, cgroups.Group] = {}  # pid of a child of this process to its control group
+        self.hits: dict[int, int] = {}  # pid of a dead warden to the limits that its group had hit
+        self.meters: dict[int, tuple[socket, Meter]] = {}  # descriptor of the socket to a warden
         self.made = 0
         self.poller = select.poll()
         self.poller.register(CTL, select.POLLIN)
         self.poller.register(HOST, select.POLLIN)
 
     def answer(self) -> bool:
-        """Serve what has happened; false when the host is gone."""
+        """Handle what has happened; return false when the host is gone."""
         for descriptor, _ in self.poller.poll():
-            if descriptor == HOST:
+            if descriptor == HOST or (descriptor == CTL and not self.answer_host()):
                 return False
-            if descriptor == CTL:
-                message, descriptors = protocol.receive(self.ctl)
-                protocol.close_all(descriptors)
-                if not message:
-                    return False
-                if message[0] == protocol.NEW:
-                    self.make_warden(os.fsdecode(message[1:]))
-                elif message[0] in (protocol.MOUNT_OVERLAY, protocol.UNMOUNT_OVERLAY):
-                    number = self.change_overlay(message[0], os.fsdecode(message[1:]))
-                    protocol.send(self.ctl, protocol.COUNT.pack(message[0], number))
-                elif message[0] == protocol.SWEEP:
-                    killed = self.sweep(protocol.unpack_count(message, protocol.SWEEP))
-                    protocol.send(self.ctl, protocol.COUNT.pack(protocol.SWEEP, killed))
-                elif message[0] == protocol.LIMIT_HITS:
-                    hits = self.hits.pop(protocol.unpack_count(message, protocol.LIMIT_HITS), 0)
-                    protocol.send(self.ctl, protocol.COUNT.pack(protocol.LIMIT_HITS, hits))
-            elif descriptor in self.meters:
+            if descriptor in self.meters:
                 self.measure(descriptor)
             elif descriptor in self.wardens:
                 self.sweep()
+        return True
+
+    def answer_host(self) -> bool:
+        """Answer one message of the host; return false when there is none."""
+        message, descriptors = protocol.receive(self.ctl)
+        protocol.close_all(descriptors)
+        if not message:
+            return False
+        kind = message[0]
+        if kind == protocol.NEW:
+            self.make_warden(os.fsdecode(message[1:]))
+            return True
+        if kind in (protocol.MOUNT_OVERLAY, protocol.UNMOUNT_OVERLAY):
+            number = self.change_overlay(kind, os.fsdecode(message[1:]))
+        elif kind == protocol.SWEEP:
+            number = self.sweep(protocol.unpack_count(message, protocol.SWEEP))
+        elif kind == protocol.LIMIT_HITS:
+            number = self.hits.pop(protocol.unpack_count(message, protocol.LIMIT_HITS), 0)
+        else:
+            return True
+        protocol.send(self.ctl, protocol.COUNT.pack(kind, number))
         return True
 
     def measure(self, descriptor: int) -> None:
@@ -255,45 +242,47 @@ class _Keeper:
                 protocol.send(sock, meter.answer(asked))
                 return
         except (BrokenPipeError, ConnectionResetError):
-            # It ended with a question open.
+            # The warden ended before it got its answer.
             pass
         self.poller.unregister(descriptor)
         sock.close()
         del self.meters[descriptor]
 
-    def change_overlay(self, what: int, place: str) -> int:
-        """Lay or lift a transaction's overlay; return the error that prevents it, or 0."""
-        if "mount" not in self.layers:
+    def change_overlay(self, kind: int, place: str) -> int:
+        """Mount or unmount the overlay of a transaction; return the errno of a failure, or 0."""
+        if "mount" not in self.told.layers:
             return EOPNOTSUPP
         try:
-            self.overlays.lay(place) if what == protocol.MOUNT_OVERLAY else self.overlays.lift(place)
+            self.overlays.lay(place) if kind == protocol.MOUNT_OVERLAY else self.overlays.lift(place)
         except OSError as error:
             return error.errno or EIO
         return 0
 
-    def plan_in(self, place: str) -> dict[str, Any]:
-        """Return the plan of a warden in a transaction's place; everybody's where there is none."""
+    def plan_in(self, place: str) -> WardenPlan:
+        """Return the plan of a warden in the directory of a transaction, or the common plan for an empty path."""
         if not place:
-            return self.plan
-        if "mount" not in self.layers:
+            return self.told
+        if "mount" not in self.told.layers:
             raise OSError(EOPNOTSUPP, "a transaction needs mounts")
-        path = self.plan["project"][0]
-        source, *known = self.overlays.root_of(place)
-        return self.plan | {
-            "steps": overlay.replace_project_source(self.plan["steps"], path, source),
-            "project": (path, *known),
-            "places": (*self.plan["places"], place),
-            "idle_seconds": 0.0,
-        }
+        plan = self.told.plan
+        source, *identity = self.overlays.root_of(place)
+        return self.told.replace(
+            plan=plan.replace(
+                steps=overlay.replace_project_source(plan.steps, plan.project[0], source),
+                project=(plan.project[0], *identity),
+                places=(*plan.places, place),
+                idle_seconds=0.0,
+            )
+        )
 
     def make_warden(self, place: str) -> None:
-        """Fork a warden, and hand the host its socket and a pidfd, or the error that prevents it."""
+        """Start a warden, and send the host its socket and pidfd, or the errno of a failure."""
         group: cgroups.Group | None = None
         try:
-            plan = self.plan_in(place)
+            told = self.plan_in(place)
             theirs, ours = socketpair(AF_UNIX, SOCK_SEQPACKET)
             group = self.make_group()
-            pid, pidfd, child = self.start_bounded(ours, group, plan)
+            pid, pidfd, child = self.start_warden(ours, group, told)
         except OSError as error:
             if group:
                 group.remove()
@@ -308,142 +297,132 @@ class _Keeper:
         theirs.close()
 
     def make_group(self) -> cgroups.Group | None:
-        """Make the control group of a warden, where there is to be one."""
-        if not self.plan["groups"]:
+        """Make the control group of a warden, where groups keep a limit."""
+        kept = self.told.limits
+        if not kept.cgroups:
             return None
         self.made += 1
-        bounds = {"memory": self.plan["limits"].get("memory_bytes", 0)}
-        bounds["pids"] = self.plan["limits"].get("processes", 0) + self.plan["not_counted"]
-        return cgroups.make(self.plan["groups"], self.made, bounds)
+        pids = kept.limits.get("processes", 0) + kept.uncounted
+        return cgroups.make(kept.cgroups, self.made, {"memory": kept.limits.get("memory_bytes", 0), "pids": pids})
 
-    def start_bounded(self, ours: socket, group: cgroups.Group | None, plan: dict[str, Any]) -> tuple[int, int, int]:
-        """Start a warden in its group, and answer its questions from now on."""
-        meter, asks = socketpair(AF_UNIX, SOCK_SEQPACKET) if self.plan["is_metered"] else (None, None)
-        bounds = LimitMonitor(group.counters() if group else {}, self.plan["limits"], asks)
+    def start_warden(self, ours: socket, group: cgroups.Group | None, told: WardenPlan) -> tuple[int, int, int]:
+        """Start a warden in its group, and register its meter.
+
+        Return its pid, its pidfd, and the pid of the keeper's child: the warden itself, or bwrap above it.
+        """
+        kept = told.limits
+        meter, asks = socketpair(AF_UNIX, SOCK_SEQPACKET) if kept.is_metered else (None, None)
+        monitor = LimitMonitor(group.counters() if group else {}, kept.limits, asks)
         try:
-            pid, pidfd, child = self.start(ours, bounds, group, plan)
+            start = self.start_by_bubblewrap if self.tool else self.fork
+            pid, pidfd, child = start(ours, monitor, group, told)
         finally:
-            protocol.close_all(bounds.descriptors())
+            protocol.close_all(monitor.descriptors())
             if asks:
                 asks.detach()
         if meter:
-            self.meters[meter.fileno()] = (meter, Meter(pid, group, plan))
+            self.meters[meter.fileno()] = (meter, Meter(pid, group, kept, told.plan.places))
             self.poller.register(meter.fileno(), select.POLLIN)
         return pid, pidfd, child
 
     def fork(
-        self, ours: socket, bounds: LimitMonitor, group: cgroups.Group | None, plan: dict[str, Any]
+        self, ours: socket, monitor: LimitMonitor, group: cgroups.Group | None, told: WardenPlan
     ) -> tuple[int, int, int]:
-        """Fork a warden, and let it begin when it is this process's child and in its group."""
-        bounds.wait, go = os.pipe()
-        keeper = os.getpid()
+        """Fork a warden, which waits until it is this process's child and in its group."""
+        wait, go = os.pipe()
         try:
-            if "pid" in self.layers:
-                pid, pidfd = self.fork_first_of_namespace(lambda: self.run_warden(ours, keeper, bounds, plan))
+            if "pid" in told.layers:
+                pid, pidfd = self.fork_first_of_namespace(lambda: self.run_warden(ours, monitor, told, wait))
             else:
                 pid = os.fork()
                 if pid == 0:
-                    self.run_warden(ours, keeper, bounds, plan)
+                    self.run_warden(ours, monitor, told, wait)
                 pidfd = os.pidfd_open(pid)
-            # Only now is this process the warden's parent, whose death it can ask to be told of.
+            # The warden's parent is this process only from now on, so only now can it ask for a signal on its death.
             os.write(go, b"c")
             if group:
                 group.take(pid)
             os.write(go, b"g")
         finally:
-            # A warden that reads the pipe's end before it was let go ends itself.
-            os.close(go)
+            # A warden that reads end of file before both bytes exits.
+            protocol.close_all((go, wait))
         return pid, pidfd, pid
 
     def fork_first_of_namespace(self, run: Callable[[], NoReturn]) -> tuple[int, int]:
         """Fork a warden that is the first process of a new pid namespace."""
-        # By way of a child: who enters a pid namespace for its children can do so only once.
-        told, tell = socketpair(AF_UNIX, SOCK_SEQPACKET)
+        # By way of a child, since a process can unshare its children's pid namespace only once.
+        receiver, sender = socketpair(AF_UNIX, SOCK_SEQPACKET)
         between = os.fork()
         if between == 0:
-            _step_between(tell, run, own_user=self.plan["counts_by_user"])
-        tell.close()
+            _fork_in_new_namespace(sender, run, own_user=self.told.limits.counts_by_user)
+        sender.close()
         try:
-            message, descriptors = protocol.receive(told)
+            message, descriptors = protocol.receive(receiver)
             os.waitpid(between, 0)
         finally:
-            told.close()
+            receiver.close()
         number = protocol.unpack_count(message, protocol.NEW)
         if not descriptors:
             raise OSError(number, os.strerror(number))
         return number, descriptors[0]
 
-    def start_by_tool(
-        self, tool: Bubblewrap, ours: socket, bounds: LimitMonitor, group: cgroups.Group | None, plan: dict[str, Any]
+    def start_by_bubblewrap(
+        self, ours: socket, monitor: LimitMonitor, group: cgroups.Group | None, told: WardenPlan
     ) -> tuple[int, int, int]:
-        """Let bubblewrap start a warden."""
-
-        def count(child: int) -> None:
-            if group:
-                group.take(child)
-
-        facts = {"status": self.status, "is_first": not self.wardens}
-        tool.plan = plan
+        """Start a warden by bubblewrap."""
+        tool, outlet = self.tool, self.outlet
+        if tool is None:
+            raise RuntimeError("bubblewrap was not chosen")
+        # A warden in a network of its own gets its own way to the proxy.
+        way = outlet.way.fileno() if outlet and not tool.is_nested else -1
+        first = not self.wardens
         try:
             pid, pidfd, child = tool.start(
-                *(ours, self.ours_lives, self.layers, bounds), facts=facts, count=count, outlet=self.own_outlet()
+                ours, self.ours_lives, monitor, told, group=group, is_first=first, outlet=way
             )
         except backend.UnusableError as error:
-            # A link has come into the way since the first one was started.
+            # Since the first warden was started, a command has made a link in a path of the tree.
             raise OSError(ELOOP, str(error)) from error
         self.above[child] = pid
         return pid, pidfd, child
 
-    def own_outlet(self) -> int:
-        """Return the way to the proxy for a warden that the tool gives a network of its own, else -1."""
-        return self.outlet.way.fileno() if self.outlet and not self.plan["nested"] else -1
-
-    def run_warden(self, ours: socket, keeper: int, bounds: LimitMonitor, plan: dict[str, Any]) -> NoReturn:
-        """Be a warden, and end as one: nothing of the keeper's stack may run on in a fork."""
+    def run_warden(self, ours: socket, monitor: LimitMonitor, told: WardenPlan, wait: int) -> NoReturn:
+        """Run as a warden, and exit: nothing of the keeper's stack may run in a fork."""
         try:
-            close_all_but(ours.fileno(), self.ours_lives, *bounds.descriptors())
-            bounds.await_keeper()
-            warden.serve(
-                *(ours, plan, self.layers, bounds),
-                status=self.status,
-                keeper=keeper,
-                keeper_lives=self.ours_lives,
-                is_first=not self.wardens,
-            )
+            close_all_but(ours.fileno(), self.ours_lives, wait, *monitor.descriptors())
+            warden.await_byte(wait)
+            lives, first = self.ours_lives, not self.wardens
+            warden.serve(ours, told, monitor, keeper_lives=lives, is_first=first, in_group=wait)
         except (BrokenPipeError, ConnectionResetError):
-            # The host hung up in the middle of an answer, or the keeper before the beginning.
+            # The host hung up during an answer, or the keeper before it let the warden begin.
             pass
-        except BaseException:  # noqa: BLE001  the last frame of this process: told to the keeper's stderr, then the end
+        except BaseException:  # noqa: BLE001  the last frame of this process: report to the keeper's stderr and exit
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(0)
 
     def sweep(self, lost: int = 0) -> int:
-        """End a warden that is `lost`, and what dead ones left behind: every child that is no warden. Return how many."""
+        """Kill the warden with the pid `lost`, and all children that belong to no living warden. Return how many."""
         killed: set[int] = set()
         for pidfd, pid in self.wardens.items():
             if pid == lost:
-                # Counted now: with the first process of a pid namespace the kernel ends all of it.
+                # Count now: when the first process of a pid namespace dies, the kernel kills the rest.
                 killed.update(process_tree.descendants(pid))
                 process_tree.kill(pidfd)
         give_up_at = monotonic() + SWEEP_SECONDS
         quiet_passes = 0
-        # Until the lost one is gone, what is below it has not come to this process; and a list of children that is read while
-        # one of them dies may lack another, so it takes two that are empty.
+        # The lost warden's children become ours only when it is gone. A list of children that is read while one of them dies
+        # may lack another, so stop only after two empty lists.
         while quiet_passes < 2 and monotonic() < give_up_at:
             self.reap()
-            found = process_tree.kill_descendants(spared=self.spared())
+            found = process_tree.kill_descendants(spared=[*self.wardens.values(), *self.above, *self.helpers])
             killed |= found
             quiet_passes = 0 if found or lost in self.wardens.values() else quiet_passes + 1
             sleep(process_tree.PASS_SECONDS)
         return len(killed)
 
-    def spared(self) -> list[int]:
-        """Return the children that are no command's: wardens, what started them, and the proxy."""
-        return [*self.wardens.values(), *self.above, *self.helpers]
-
     def reap(self) -> None:
-        """Collect the dead, and close what is known of a warden among them."""
+        """Reap dead children, and forget the wardens among them."""
         while True:
             try:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -454,7 +433,7 @@ class _Keeper:
             self.forget(pid)
 
     def forget(self, pid: int) -> None:
-        """Close what is known of a warden that has ended."""
+        """Close the descriptors and groups of a warden that has ended."""
         if pid in self.groups:
             group = self.groups.pop(pid)
             if group.hits("memory"):
@@ -469,17 +448,19 @@ class _Keeper:
                 return
 
     def end(self) -> None:
-        """End every warden and everything below."""
+        """Kill every warden and all descendants."""
         for pidfd in self.wardens:
             process_tree.kill(pidfd)
         process_tree.kill_and_reap_descendants(SWEEP_SECONDS)
         for group in self.groups.values():
             group.remove()
-        _give_back(self.plan)
 
 
-def _step_between(tell: socket, run: Callable[[], NoReturn], *, own_user: bool) -> NoReturn:
-    """Enter a pid namespace, fork its first process, tell of it and end. In a user namespace of its own it is counted alone."""
+def _fork_in_new_namespace(sender: socket, run: Callable[[], NoReturn], *, own_user: bool) -> NoReturn:
+    """Enter a pid namespace, fork its first process, send its pid and pidfd, and exit.
+
+    With `own_user` it also enters a user namespace, so that the kernel counts its processes separately.
+    """
     try:
         if own_user:
             uid, gid = os.geteuid(), os.getegid()
@@ -489,10 +470,10 @@ def _step_between(tell: socket, run: Callable[[], NoReturn], *, own_user: bool) 
         namespaces.unshare("pid")
         pid = os.fork()
         if pid == 0:
-            tell.close()
+            sender.close()
             run()
-        protocol.send(tell, protocol.COUNT.pack(protocol.NEW, pid), (os.pidfd_open(pid),))
+        protocol.send(sender, protocol.COUNT.pack(protocol.NEW, pid), (os.pidfd_open(pid),))
     except OSError as error:
-        protocol.send(tell, protocol.COUNT.pack(protocol.NEW, error.errno or 0))
+        protocol.send(sender, protocol.COUNT.pack(protocol.NEW, error.errno or 0))
     finally:
         os._exit(0)

@@ -48,9 +48,9 @@ _fork_exec: Callable[..., int] = fork_exec
 class CommandStarter:
     """Starts the commands of one warden, which blocks what it waits for and lets a command have nothing blocked."""
 
-    def __init__(self) -> None:
-        self.rlimits: list[tuple[str, int]] = []  # of each command, and not of the warden
-        self.leads_session = False  # instead of a group alone
+    def __init__(self, rlimits: list[tuple[str, int]], *, leads_session: bool) -> None:
+        self.rlimits = rlimits  # of each command, and not of the warden
+        self.leads_session = leads_session  # instead of a group alone
         self.missed = False  # whether an order came while no signal was blocked
         # Where one that could not become the command says why.
         self._told, self._tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -35,9 +35,10 @@ from corral.containment.processes.spawn_command import AWAITED, CommandStarter, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
     from corral.containment.kernel.limit_monitor import LimitMonitor
+    from corral.containment.plan import WardenPlan
 
 SETTLE_SECONDS = 0.02  # what a background child that has closed its output has to end by itself
 KILL_PASS_SECONDS = 0.01  # between two passes: a process that forks faster than one pass loses to the next
@@ -48,7 +49,6 @@ LONGEST_WAIT_SECONDS = 3600.0  # against a deadline that the kernel's clock cann
 METER_SECONDS = 0.2  # between two looks at what a command uses; one that ends sooner is never looked at
 METER_SHARE = 10  # a look takes at most one such part of the time: a tree of thousands takes long to walk
 HOLD_DIRECTORY_SECONDS = 1.0  # how long the last command's directory is kept, so that the next one's start is quick
-IDLE_SECONDS = 30.0  # a warden that was not needed for so long ends, unless it is the sandbox's first
 _NEVER = float("inf")
 _waitid = libc.waitid
 _P_ALL = 0
@@ -66,16 +66,18 @@ def _hang_up(*_: object) -> NoReturn:
 
 def serve(
     sock: socket,
-    plan: dict[str, Any],
-    layers: frozenset[str],
+    told: WardenPlan,
     bounds: LimitMonitor,
     *,
-    status: tuple[str, str, tuple[str, ...]],
-    keeper: int,
     keeper_lives: int,
     is_first: bool,
+    in_group: int = -1,
 ) -> None:
-    """Run what the host asks for until host or keeper want no more, or are gone."""
+    """Run what the host asks for until host or keeper want no more, or are gone.
+
+    `in_group` is the end of a pipe: a byte comes when the keeper has moved this process to its control group.
+    """
+    layers = told.layers
     owns_pids = "pid" in layers
     if owns_pids and os.getsid(0) != os.getpid():
         # Its commands are groups of this session, not of the keeper's.
@@ -84,7 +86,9 @@ def serve(
     signal(SIGINT, SIG_DFL)
     # The first process of a pid namespace gets no signal from inside that it has not asked for; the host sends SIGKILL.
     signal(SIGTERM, SIG_DFL if owns_pids else _hang_up)
-    starter = CommandStarter()
+    own_rlimits, command_rlimits = limits.split(told.limits.rlimits)
+    # A process group takes a tenth of the time of a session. In a pid namespace nothing else shares the warden's session.
+    starter = CommandStarter(command_rlimits, leads_session=not owns_pids)
     try:
         process_tree.set_parent_death_signal(SIGKILL if owns_pids else SIGTERM)
         if _is_at_end(keeper_lives):
@@ -92,17 +96,19 @@ def serve(
         os.close(keeper_lives)
         oom_score = OomScore()
         if layers:
-            confine(plan, layers, keeper)
+            confine(told)
         else:
             process_tree.hide()
-        own, each = limits.split(plan["rlimits"])
-        set_rlimits(own)
-        starter.rlimits = each
-        warden = _Warden(sock, starter, layers, bounds, oom_score)
-        warden.idle_seconds = 0.0 if is_first else plan.get("idle_seconds", IDLE_SECONDS)
+        set_rlimits(own_rlimits)
+        warden = _Warden(
+            sock, starter, layers, bounds, oom_score, idle_seconds=0.0 if is_first else told.plan.idle_seconds
+        )
         warden.wake_after(warden.idle_seconds)
-        bounds.await_group()
-        protocol.send(sock, protocol.pack_ready(*status))
+        if in_group >= 0:
+            # As late as possible, since moving a process takes the kernel long; but no command may start outside the group.
+            await_byte(in_group)
+            os.close(in_group)
+        protocol.send(sock, protocol.pack_ready(*told.status()))
         while warden.answer():
             pass
     except _HungUp:
@@ -113,6 +119,12 @@ def serve(
             process_tree.kill_and_reap_descendants(KILL_SECONDS)
 
 
+def await_byte(pipe: int) -> None:
+    """Wait for the keeper to write a byte to a pipe."""
+    if not os.read(pipe, 1):
+        raise ConnectionResetError
+
+
 def _is_at_end(pipe: int) -> bool:
     poller = poll()
     poller.register(pipe, POLLIN)
@@ -121,15 +133,20 @@ def _is_at_end(pipe: int) -> bool:
 
 class _Warden:
     def __init__(
-        self, sock: socket, starter: CommandStarter, layers: frozenset[str], bounds: LimitMonitor, oom_score: OomScore
+        self,
+        sock: socket,
+        starter: CommandStarter,
+        layers: frozenset[str],
+        bounds: LimitMonitor,
+        oom_score: OomScore,
+        *,
+        idle_seconds: float,
     ) -> None:
         self.sock = sock
         self.bounds = bounds
         self.oom_score = oom_score
         self.starter = starter
         self.owns_pids = "pid" in layers
-        # A group of its own is a tenth of what a session costs; that this process is in it, the namespace makes harmless.
-        starter.leads_session = not self.owns_pids
         self.lists_pids = "proc" in layers
         self.block = self.body = b""
         self.env: list[bytes] = []
@@ -141,7 +158,7 @@ class _Warden:
             self.shared_memory = os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: S108
         self.leftovers = IpcObjects(self.shared_memory) if self.shared_memory >= 0 else None
         self.holds_directory = False
-        self.idle_seconds = 0.0  # 0 for ever
+        self.idle_seconds = idle_seconds  # 0 for ever
 
     def answer(self) -> bool:
         """Serve one message while idle; false when there is nobody left to serve."""

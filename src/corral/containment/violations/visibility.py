@@ -56,7 +56,7 @@ class CommandView:
             self.readable = tuple(path for path, _ in view.rules_without_mounts)
             self.writable = tuple(path for path, right in view.rules_without_mounts if right == "write")
         self.scratch = {"/tmp", view.home}  # noqa: S108  inside they are the sandbox's own
-        self.empty = {"/", *(step[1] for step in view.steps if step[0] == "directory")}
+        self.empty = {"/", *(step.target for step in view.steps if step.action == "directory")}
 
     def refused(self, path: str, error: str) -> Violation | None:
         """Return what kept a path from being changed, or opened, if that was the sandbox."""
@@ -92,7 +92,7 @@ class CommandView:
         return self._unwritable(path, grantable=os.access(_existing(path), os.W_OK), inferred=True)
 
     def _is_masked(self, path: str) -> bool:
-        masks = [step[1] for step in self.view.steps if step[0] == "mask"]
+        masks = [step.target for step in self.view.steps if step.action == "mask"]
         masks += [found for pattern in self.view.hidden for found in matching_paths(pattern)]
         return any(inside(path, mask) for mask in masks)
 
@@ -129,7 +129,7 @@ class CommandView:
                 instead = "Leave it as it is, or ask the owner to change it."
                 return Violation("protected", path, _PROTECTED_DETAIL, instead, inferred=True)
         for step in self.view.steps:
-            if step[0] == "readonly" and inside(path, step[1]):
+            if step.action == "readonly" and inside(path, step.target):
                 return Violation("protected", path, _OWN_DETAIL, "Leave it as it is.", inferred=True)
         if error == "EBUSY" and any(inside(kept, path) for kept in (*found.readonly, *found.pinned)):
             detail = "it holds protected files, and cannot be renamed or removed"

@@ -37,7 +37,7 @@ def run(way: int, settings: int, book: int) -> NoReturn:
     """Be the proxy until the keeper hangs up."""
     try:
         close_all_but(way, settings, book)
-        plan = protocol.unpack_plan(protocol.read_body(settings))
+        plan = protocol.unpack(protocol.read_body(settings))
         os.close(settings)
         desk = ProxyContext(plan, ConnectionLog(book))
         descriptors = _raised_limit(desk.connections)
