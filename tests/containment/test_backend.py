@@ -15,7 +15,6 @@ from observe import alive, seen_before_its_end, unique_seconds, with_enough_time
 
 from corral import Containment, Limits, Sandbox
 from corral.containment.layers import LAYERS
-from corral.containment.processes.bubblewrap_init import NAMESPACES
 from corral.runtime.pool import Pool
 from corral.runtime.processes import WardenClient
 
@@ -254,6 +253,7 @@ found['landlock'] = depth
 open('found.json', 'w').write(json.dumps(found))
 return True
 """
+NAMESPACES = {name: layer.namespace for name, layer in LAYERS.items() if layer.namespace}
 MOST_RULESETS = 16  # the kernel stacks no more on a process
 
 

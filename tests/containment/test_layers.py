@@ -1,6 +1,7 @@
 """The table of layers: what counts as full, what stands on what, and what a config demands."""
 
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -16,12 +17,80 @@ from machines import import_path
 
 import corral
 from corral import Containment, Sandbox, SandboxConfig
-from corral.containment.kernel import landlock
+from corral.apps.doctor.remedies import CAUSES
+from corral.containment.kernel import landlock, layer
+from corral.containment.kernel.layer import Layer
 from corral.containment.kernel.syscalls import syscall
 from corral.containment.layers import LAYERS, downgrade, probe, wanted
 from corral.containment.state import unmet_requirement
 
 ALL = tuple(LAYERS)
+KERNEL = Path(layer.__file__).parent
+DOCS = Path(__file__).parents[2] / "docs" / "results.md"
+
+
+@pytest.mark.parametrize("one", LAYERS.values(), ids=lambda one: one.name)
+def test_layer_lacks_no_part(one: Layer) -> None:
+    assert all((one.name, one.keeps, one.without, one.bubblewrap, one.self_test))
+    assert set(one.needs) <= set(ALL)
+    assert one.stage in range(layer.KEEPER, layer.FILTER + 1)
+    # A layer that the kernel can refuse is tried, and doctor explains a refusal.
+    assert (one.probe is None) == (not one.remedy.causes) == (not one.remedy.kernel_option)
+    assert set(one.remedy.causes) <= CAUSES
+    assert bool(one.remedy.limit) == ("namespace limit" in one.remedy.causes) == bool(one.namespace)
+    if isinstance(one.self_test, layer.Attack):
+        assert set(one.self_test.also) <= set(ALL) - {one.name}
+        assert "return" in one.self_test.program
+    # Bubblewrap enters a layer by options, or the warden that it starts does; it builds the tree and the filter by itself.
+    assert one.enters_in_bubblewrap or not isinstance(one.bubblewrap, str) or one.name in ("mount", "seccomp")
+    # Whatever bubblewrap claims to have entered is looked for, where the kernel shows it.
+    assert not one.namespace or os.path.exists(f"/proc/self/ns/{one.namespace}")
+
+
+def test_layers_have_an_order() -> None:
+    assert [one.order for one in LAYERS.values()] == list(range(len(ALL)))
+    # The process of the last probe that forks takes the pid namespace of the probes with it.
+    assert max(one.order for one in LAYERS.values() if one.probe_forks) == LAYERS["proc"].order
+    # A probe runs after those of the layers that it needs.
+    assert all(LAYERS[below].order < one.order for one in LAYERS.values() for below in one.needs)
+
+
+@pytest.mark.parametrize("hidden", ["landlock.py", ".py"], ids=["one file", "all files"])
+def test_installation_without_a_layer_is_not_used(hidden: str) -> None:
+    # The listing of the folder lacks a file, as in an installation that was interrupted.
+    code = (
+        "import os\nlisted = os.listdir\n"
+        f"os.listdir = lambda *path: [name for name in listed(*path) if not name.endswith({hidden!r})]\n"
+        "import corral.containment.layers"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env={"PYTHONPATH": import_path()}
+    )
+    assert done.returncode != 0
+    assert "ImportError" in done.stderr
+
+
+def test_every_layer_of_the_kernel_folder_is_found() -> None:
+    listed = [
+        match
+        for path in KERNEL.glob("*.py")
+        for match in re.findall(r"^    Layer\(\n        \"(\w+)\"", path.read_text(), re.MULTILINE)
+    ]
+    assert sorted(listed) == sorted(ALL)
+
+
+def test_documentation_lists_every_layer() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| ((?:`\w+`(?:, )?)*) ?\|$", DOCS.read_text(), re.MULTILINE)
+    documented = {
+        name: (keeps.replace("`", ""), tuple(re.findall(r"`(\w+)`", needs)))
+        for name, keeps, needs in rows
+        if name in ALL
+    }
+    assert list(documented) == list(ALL)
+    for one in LAYERS.values():
+        keeps, needs = documented[one.name]
+        assert keeps.startswith(one.keeps)
+        assert needs == one.needs
 
 
 def test_everything_is_full() -> None:
@@ -72,7 +141,7 @@ def test_a_downgrade_claims_nothing_that_is_not_there_and_more_never_holds_less(
     held = wanted - set(missing)
     assert set(missing) <= wanted
     assert held <= available
-    assert all(set(LAYERS[name][1]) <= available for name in held)
+    assert all(set(LAYERS[name].needs) <= available for name in held)
     assert (level == "full") <= (not missing)
     assert (level == "none") == (not held - {"privileges", "limits"})
     better, fewer = downgrade(wanted, available | more)
@@ -342,7 +411,7 @@ def test_what_the_kernel_does_not_give_is_named_and_refuses_who_demands_it(
     assert done.stderr == ""
     status, refusal = done.stdout.splitlines()
     assert status == f"x warden partial {','.join(missing)}"
-    assert all(f"{name} ({LAYERS[name][0]})" in refusal for name in missing)
+    assert all(f"{name} ({LAYERS[name].keeps})" in refusal for name in missing)
     assert not any(f"{name} (" in refusal for name in ALL if name not in missing)
 
 

@@ -13,7 +13,7 @@ import corral
 PROGRAM = """
 import json, os, sys
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
-from corral.containment.kernel import capabilities, namespaces, seccomp
+from corral.containment.kernel import namespaces, capabilities as privileges, seccomp
 refused, limits, words = json.loads(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
 if limits:
     uid, gid = os.geteuid(), os.getegid()
@@ -26,7 +26,7 @@ if refused:
     code = [(0x20, 0, 0, 0)]
     for number, error in refused:
         code += [(0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | error)]
-    capabilities.set_no_new_privs()
+    privileges.set_no_new_privs()
     seccomp.install([*code, (0x06, 0, 0, 0x7FFF0000)])
 os.execv(sys.executable, [sys.executable, "-m", "corral", *words])
 """

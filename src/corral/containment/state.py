@@ -307,7 +307,7 @@ def unmet_requirement(config: SandboxConfig, backend: str, enforcement: str, mis
         wanted, less = f"containment.backend '{containment.backend}'", "choose 'auto', which takes what there is"
     else:
         return ""
-    lacking = "; ".join(f"{name} ({layers.LAYERS[name][0]})" for name in missing)
+    lacking = "; ".join(f"{name} ({layers.LAYERS[name].keeps})" for name in missing)
     if backend == "none":
         lacking, more = "containment.backend is 'none'", "Choose containment.backend 'auto'"
     elif containment.backend == "auto" and containment.scratch == "project" and "mount" in missing:

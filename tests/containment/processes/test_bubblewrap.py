@@ -139,7 +139,7 @@ open("/proc/sys/user/max_user_namespaces", "w").write("0")
 NO_MOUNTS = """
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
 from corral.containment.kernel import capabilities as privileges, seccomp
-privileges.gain_nothing()
+privileges.set_no_new_privs()
 seccomp.install([(0x20, 0, 0, 0), (0x15, 0, 1, 428), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)])
 """
 
@@ -222,7 +222,7 @@ def test_what_is_to_be_mounted_behind_a_link_is_refused(tmp_path: Path) -> None:
     elsewhere.mkdir()
     steps = [Step("bind", "/tmp", f"{scratch}/tmp", "rw"), Step("bind", "/tmp/a/project", str(elsewhere), "rw")]
     bubblewrap_args.prepare(steps, str(scratch), {})
-    assert bubblewrap_args.arguments(steps, str(scratch), own_proc=True)[-5:-2] == [
+    assert bubblewrap_args.arguments(steps, str(scratch))[-5:-2] == [
         "--bind",
         str(elsewhere),
         "/tmp/a/project",
@@ -230,7 +230,7 @@ def test_what_is_to_be_mounted_behind_a_link_is_refused(tmp_path: Path) -> None:
     (scratch / "tmp/a").rename(scratch / "tmp/b")
     (scratch / "tmp/a").symlink_to(elsewhere)
     with pytest.raises(UnusableError, match=r"'/tmp/a/project'.*link"):
-        bubblewrap_args.arguments(steps, str(scratch), own_proc=True)
+        bubblewrap_args.arguments(steps, str(scratch))
 
 
 def test_a_step_that_is_not_known_is_an_error(tmp_path: Path) -> None:

@@ -208,7 +208,8 @@ def test_audit_that_is_off_costs_no_socket(box: Sandbox) -> None:
     if listener is not None:
         listener.close()
     box.run(["true"])
-    assert (box._holding._listener is not None) == on
+    assert box._holding._snapshot is not None
+    assert (box._holding._snapshot.listener is not None) == on
 
 
 FOREIGN = """

@@ -17,20 +17,6 @@ DOCTOR_SCHEMA = "corral.doctor/1"
 OK, WARN, FAIL = "ok", "warn", "fail"
 NEWEST_USED_ABI = 7
 FILE_CAPABILITIES = 0b11011  # CHOWN, DAC_OVERRIDE, FOWNER, FSETID: what root keeps over the files that it sees
-WITHOUT = {
-    "user": "Without it no other namespace can be had: Landlock and seccomp alone hold commands.",
-    "mount": "Without it commands see whatever Landlock does not hide; protected files of the project can be written, and nothing is quarantined.",
-    "pid": "Without it commands see other processes; what they leave behind is swept up, not ended at once.",
-    "proc": "Without it /proc is the machine's, read-only: the command lines of other processes can be read.",
-    "net": "Without it commands get no internet sockets at all, so that tests with local servers fail.",
-    "ipc": "Without it commands share System V memory, semaphores and queues with other processes of the user.",
-    "uts": "Without it nothing but missing rights keeps the machine's name.",
-    "cgroup": "Without it commands can read where the machine's control groups lie.",
-    "landlock": "Without it mounts alone keep files; should one be wrong, nothing stands behind it.",
-    "seccomp": "Without it every system call is open, and a bug in a rarely used one is within reach.",
-    "privileges": "Without it a program could gain rights that its user does not have.",
-    "limits": "Without it the bounds of the config are not kept.",
-}
 # What a version of Landlock brought, the kernel that has it, and what is so before it.
 ABIS = {
     2: ("5.19", "files cannot be moved or linked from one directory to another"),
@@ -119,20 +105,20 @@ def examine(facts: Facts) -> Report:
 def _layers(facts: Facts) -> Iterator[Check]:
     inside = facts.inside
     ran_held = not inside.failure and inside.enforcement != "none"
-    for name, (keeps, below) in LAYERS.items():
+    for name, layer in LAYERS.items():
         refusal = facts.refusals[name]
         if name not in inside.missing_layers and (refusal is None or ran_held):
             other = f"; by {inside.backend}, since corral's own warden could not: {refusal.words}" if refusal else ""
-            yield _held(name, f"{keeps}{other}", facts)
+            yield _held(name, f"{layer.keeps}{other}", facts)
             continue
-        gone = [other for other in below if facts.refusals[other] is not None]
+        gone = [other for other in layer.needs if facts.refusals[other] is not None]
         if gone:
             found = f"it stands on {' and '.join(gone)}, which {'is' if len(gone) == 1 else 'are'} missing"
-            yield Check("layers", name, FAIL, found, WITHOUT[name])
+            yield Check("layers", name, FAIL, found, layer.without)
         elif refusal is None:
-            yield Check("layers", name, FAIL, "it held when it was tried, and not in the sandbox", WITHOUT[name])
+            yield Check("layers", name, FAIL, "it held when it was tried, and not in the sandbox", layer.without)
         else:
-            yield Check("layers", name, FAIL, refusal.words, WITHOUT[name], fixes(name, refusal, facts))
+            yield Check("layers", name, FAIL, refusal.words, layer.without, fixes(name, refusal, facts))
 
 
 def _held(name: str, keeps: str, facts: Facts) -> Check:
@@ -163,12 +149,12 @@ def _privileges(keeps: str, facts: Facts) -> Check:
     status = facts.inside.status
     if not status:
         return Check(
-            "layers", "privileges", WARN, "no command ran that could have been looked at", WITHOUT["privileges"]
+            "layers", "privileges", WARN, "no command ran that could have been looked at", LAYERS["privileges"].without
         )
     kept = int(status["CapEff"], 16) | int(status["CapBnd"], 16) & int(status["CapPrm"], 16)
     if status["NoNewPrivs"] != "1" or kept & ~FILE_CAPABILITIES:
         found = f"a command has NoNewPrivs {status['NoNewPrivs']} and the capabilities {kept:#x}"
-        return Check("layers", "privileges", FAIL, found, WITHOUT["privileges"])
+        return Check("layers", "privileges", FAIL, found, LAYERS["privileges"].without)
     four = "; root keeps four over the files that it sees" if kept else ""
     return Check("layers", "privileges", OK, f"{keeps}{four}")
 
@@ -176,7 +162,7 @@ def _privileges(keeps: str, facts: Facts) -> Check:
 def _filter(keeps: str, facts: Facts) -> Check:
     status = facts.inside.status
     if status and status["Seccomp"] != "2":
-        return Check("layers", "seccomp", FAIL, f"a command has Seccomp {status['Seccomp']}", WITHOUT["seccomp"])
+        return Check("layers", "seccomp", FAIL, f"a command has Seccomp {status['Seccomp']}", LAYERS["seccomp"].without)
     return Check("layers", "seccomp", OK, f"{keeps}; architecture {facts.machine}")
 
 
@@ -236,7 +222,7 @@ def _quarantine(facts: Facts) -> Check:
             "quarantine",
             FAIL,
             "planted files are looked for only where there is the layer mount",
-            WITHOUT["mount"],
+            LAYERS["mount"].without,
         )
     return Check("around", "quarantine", OK, f"planted files are moved to {place}")
 

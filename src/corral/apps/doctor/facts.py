@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from corral.policy.config import SandboxConfig
 
 SETTINGS = (
-    *(f"user.max_{name}_namespaces" for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")),
+    *(layer.remedy.limit for layer in layers.LAYERS.values() if layer.remedy.limit),
     *("kernel.unprivileged_userns_clone", "kernel.apparmor_restrict_unprivileged_userns"),
 )
 CONTROLLERS = ("pids", "memory", "cpu")

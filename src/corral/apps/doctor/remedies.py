@@ -5,9 +5,10 @@ The settings only explain. Whether a layer holds is what entering it showed.
 
 from __future__ import annotations
 
-from errno import EACCES, EINVAL, ENOSPC, ENOSYS, EOPNOTSUPP, EPERM
+from errno import EACCES, EINVAL, ENOSPC, ENOSYS, EPERM
 
 from corral._lib.records import Record, frozen
+from corral.containment.layers import LAYERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from corral.apps.doctor.facts import Facts, Refusal
 
-NAMESPACES = ("user", "mount", "pid", "net", "ipc", "uts", "cgroup")
 ENOUGH_NAMESPACES = 28633
 _KEPT = "sudo tee /etc/sysctl.d/60-corral.conf && sudo sysctl --system"
 _DOCKER = "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined"
@@ -25,20 +25,7 @@ _POD_SPEC = (
     '{"spec":{"template":{"spec":{"hostUsers":false,"containers":[{"name":"NAME","securityContext":'
     '{"procMount":"Unmasked","seccompProfile":{"type":"Unconfined"}}}]}}}}'
 )
-# What each build of the kernel must have, where the layer's call does not exist.
-_BUILT_WITH = {
-    "user": "CONFIG_USER_NS",
-    "mount": "CONFIG_NAMESPACES",
-    "pid": "CONFIG_PID_NS",
-    "proc": "CONFIG_PROC_FS",
-    "net": "CONFIG_NET_NS",
-    "ipc": "CONFIG_IPC_NS",
-    "uts": "CONFIG_UTS_NS",
-    "cgroup": "CONFIG_CGROUPS",
-    "landlock": "CONFIG_SECURITY_LANDLOCK",
-    "seccomp": "CONFIG_SECCOMP_FILTER",
-}
-_NEEDED_KERNEL = {"mount": "5.12", "landlock": "5.13", "proc": "5.8"}
+_USUAL_MODULES = "lockdown,yama,integrity,apparmor"
 
 
 @frozen
@@ -51,7 +38,7 @@ class Fix(Record):
 
 @frozen
 class _Row(Record):
-    layers: tuple[str, ...]
+    cause: str  # as the `causes` of a layer's remedy name it
     numbers: tuple[int, ...]  # of the kernel's errors; none for any
     applies: Callable[[Facts], bool]
     fix: Callable[[Facts, str], Fix]
@@ -59,10 +46,17 @@ class _Row(Record):
 
 def fixes(layer: str, refusal: Refusal, facts: Facts) -> tuple[Fix, ...]:
     """Return the ways to a layer that the kernel refused, the most particular first."""
+    remedy = LAYERS[layer].remedy
+    modules = ",".join(name for name in facts.security_modules.split(",") if name) or _USUAL_MODULES
     found = [
+        Fix(why, command.format(security_modules=modules))
+        for number, why, command in remedy.advice
+        if number == refusal.number
+    ]
+    found += [
         row.fix(facts, layer)
         for row in _ROWS
-        if layer in row.layers and (not row.numbers or refusal.number in row.numbers) and row.applies(facts)
+        if row.cause in remedy.causes and (not row.numbers or refusal.number in row.numbers) and row.applies(facts)
     ]
     return tuple(found) or (Fix(f"The kernel said {refusal.words}, and nothing here explains it."),)
 
@@ -71,12 +65,8 @@ def _set(name: str, value: object) -> str:
     return f"echo {name}={value} | {_KEPT}"
 
 
-def _limit_name(layer: str) -> str:
-    return f"user.max_{'mnt' if layer == 'mount' else layer}_namespaces"
-
-
 def _too_few(facts: Facts, layer: str) -> Fix:
-    name = _limit_name(layer)
+    name = LAYERS[layer].remedy.limit
     why = f"{name} is {facts.settings.get(name) or 'unknown'}: no more of these namespaces may be made."
     return Fix(why, _set(name, ENOUGH_NAMESPACES))
 
@@ -121,20 +111,11 @@ def _covered(facts: Facts, _: str) -> Fix:
 
 
 def _not_built(facts: Facts, layer: str) -> Fix:
-    option, since = _BUILT_WITH[layer], _NEEDED_KERNEL.get(layer)
+    option, since = LAYERS[layer].remedy.kernel_option, LAYERS[layer].remedy.since
     newer = f", or is older than {since}" if since else ""
     return Fix(
         f"The kernel {facts.kernel} was built without {option}{newer}. Boot another; this shows how a kernel was built:",
         f"grep {option} /boot/config-$(uname -r)",
-    )
-
-
-def _not_started(facts: Facts, _: str) -> Fix:
-    modules = ",".join(name for name in facts.security_modules.split(",") if name) or "lockdown,yama,integrity,apparmor"
-    line = f'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT lsm=landlock,{modules}"'
-    return Fix(
-        "Landlock is built in, but the kernel was started without it: it is not in lsm= of its command line.",
-        f"echo '{line}' | sudo tee /etc/default/grub.d/corral.cfg && sudo update-grub && sudo reboot",
     )
 
 
@@ -147,20 +128,20 @@ def _in(kind: str) -> Callable[[Facts], bool]:
 
 
 _ROWS = (
-    _Row(NAMESPACES, (ENOSPC,), lambda _: True, _too_few),
-    _Row(("user",), (EPERM,), lambda f: f.settings.get("kernel.unprivileged_userns_clone") == "0", _debian),
+    _Row("namespace limit", (ENOSPC,), lambda _: True, _too_few),
+    _Row("user namespaces off", (EPERM,), lambda f: f.settings.get("kernel.unprivileged_userns_clone") == "0", _debian),
     _Row(
-        (*NAMESPACES, "proc"),
+        "apparmor",
         (EPERM, EACCES),
         lambda f: f.settings.get("kernel.apparmor_restrict_unprivileged_userns") == "1",
         _apparmor,
     ),
-    _Row(("proc",), (EPERM,), lambda f: bool(f.proc_covers), _covered),
-    _Row((*NAMESPACES, "proc", "landlock"), (EPERM, EACCES), _in("docker"), _docker),
-    _Row((*NAMESPACES, "proc", "landlock"), (EPERM, EACCES), _in("podman"), _podman),
-    _Row((*NAMESPACES, "proc", "landlock"), (EPERM, EACCES), _in("kubernetes"), _pod),
-    _Row((*NAMESPACES, "proc", "landlock"), (EPERM,), lambda f: f.is_filtered and not f.container, _filtered),
-    _Row(("landlock",), (EOPNOTSUPP,), lambda _: True, _not_started),
-    _Row(("seccomp",), (ENOSYS,), lambda f: f.machine not in ("x86_64", "aarch64"), _no_table),
-    _Row((*NAMESPACES, "proc", "landlock", "seccomp"), (ENOSYS, EINVAL), lambda f: f.machine in ("x86_64", "aarch64"), _not_built),
-)  # fmt: skip
+    _Row("proc covered", (EPERM,), lambda f: bool(f.proc_covers), _covered),
+    _Row("container", (EPERM, EACCES), _in("docker"), _docker),
+    _Row("container", (EPERM, EACCES), _in("podman"), _podman),
+    _Row("container", (EPERM, EACCES), _in("kubernetes"), _pod),
+    _Row("filter", (EPERM,), lambda f: f.is_filtered and not f.container, _filtered),
+    _Row("no table", (ENOSYS,), lambda f: f.machine not in ("x86_64", "aarch64"), _no_table),
+    _Row("not built", (ENOSYS, EINVAL), lambda f: f.machine in ("x86_64", "aarch64"), _not_built),
+)
+CAUSES = frozenset(row.cause for row in _ROWS)

@@ -7,6 +7,7 @@ import tomllib
 from functools import cache
 
 from corral._lib.records import Record, frozen
+from corral.containment.layers import LAYERS
 
 PRELUDE = """
 import ctypes, json, os, sys
@@ -54,10 +55,17 @@ class Attempt(Record):
 
 @cache
 def all_attacks() -> tuple[Attempt, ...]:
-    """Return all attempts, in order."""
+    """Return all attempts by group: in each, those of the layers' own records come first."""
+    own = [
+        Attempt(attack.group, attack.name, (layer.name, *attack.also), attack.program, attack.needs)
+        for layer in LAYERS.values()
+        if not isinstance(attack := layer.self_test, str)
+    ]
     with open(os.path.join(os.path.dirname(__file__), "attacks.toml"), "rb") as file:
         rows = tomllib.load(file)["attempt"]
-    return tuple(
+    listed = [
         Attempt(row["group"], row["name"], tuple(row["layers"]), row["program"], tuple(row.get("needs", ())))
         for row in rows
-    )
+    ]
+    groups = list(dict.fromkeys(attempt.group for attempt in listed))
+    return tuple(sorted((*own, *listed), key=lambda attempt: groups.index(attempt.group)))

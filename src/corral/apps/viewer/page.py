@@ -69,7 +69,7 @@ def meta(*, name: str, kind: str, live: bool, note: str = "") -> Data:
     """Return what the page must know besides the calls."""
     # A layer that is not asked for is not missing either.
     always = wanted("on")
-    layers = [{"name": key, "keeps": keeps, "always": key in always} for key, (keeps, _) in LAYERS.items()]
+    layers = [{"name": key, "keeps": one.keeps, "always": key in always} for key, one in LAYERS.items()]
     return {
         "name": name,
         "kind": kind,

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from _struct import pack
 from errno import EINVAL
 
+from corral.containment.kernel.layer import RIGHTS, Attack, Layer, Remedy
+from corral.containment.kernel.process_tree import hide
 from corral.containment.kernel.syscalls import prctl, syscall
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.containment.plan import WardenPlan
 
 _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 24, 28, 38, 47
 _AMBIENT_RAISE, _AMBIENT_CLEAR_ALL = 2, 4
@@ -75,3 +82,31 @@ def _capset(effective: int, permitted: int, inheritable: int) -> None:
         *(effective >> high, permitted >> high, inheritable >> high),
     )
     syscall("capset", header, pack("=6I", *words))
+
+
+def _enter(told: WardenPlan) -> None:
+    join_empty_keyring()
+    set_no_new_privs()
+    drop(FILE_CAPABILITIES if told.all_ids_mapped and os.geteuid() == 0 else ())
+    # Last, since an undumpable process cannot open all of its own files in /proc.
+    hide()
+
+
+LAYERS = (
+    Layer(
+        "privileges",
+        10,
+        keeps="no capability, and none to be gained by any program",
+        without="A program could gain rights that its user does not have.",
+        needs=(),
+        probe=None,
+        stage=RIGHTS,
+        enter=_enter,
+        bubblewrap=("--cap-drop", "ALL"),
+        enters_in_bubblewrap=True,
+        is_evident=lambda status: status.get(b"NoNewPrivs") == b"1",
+        remedy=Remedy(),
+        self_test=Attack("kernel", "become another user", "os.setuid(1)\nreturn True", needs=("root",)),
+        confines=False,
+    ),
+)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import stat
 from _struct import pack
+from errno import EOPNOTSUPP
 
+from corral.containment.kernel.capabilities import set_no_new_privs
+from corral.containment.kernel.layer import RULES, Attack, Layer, Remedy
 from corral.containment.kernel.syscalls import open_verified, syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from corral.containment.plan import WardenPlan
 
 _CREATE_RULESET_VERSION = 1
 _RULE_PATH_BENEATH = 1
@@ -110,3 +115,63 @@ def _allow(ruleset: int, path: str, rights: int, known: Mapping[str, Sequence[in
         syscall("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, pack("=Qi", rights, descriptor), 0)
     finally:
         os.close(descriptor)
+
+
+_START_WITH_LANDLOCK = (
+    "echo 'GRUB_CMDLINE_LINUX_DEFAULT=\"$GRUB_CMDLINE_LINUX_DEFAULT lsm=landlock,{security_modules}\"'"
+    " | sudo tee /etc/default/grub.d/corral.cfg && sudo update-grub && sudo reboot"
+)
+
+
+def _enter(told: WardenPlan) -> None:
+    has_tree = "mount" in told.layers
+    set_no_new_privs()
+    confine(
+        told.plan.rules if has_tree else told.plan.rules_without_mounts,
+        deny_tcp="net" not in told.layers and told.plan.network != "on",
+        logged=told.plan.is_audited,
+        known=None if has_tree else told.known,
+    )
+
+
+def _probe(stage: str) -> None:
+    set_no_new_privs()
+    confine((("/", "read"),), deny_tcp=False)
+    try:
+        os.close(os.open(f"{stage}/probe", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except PermissionError:
+        return
+    os.unlink(f"{stage}/probe")
+    raise OSError(0, "landlock: a file was made against its rules")
+
+
+LAYERS = (
+    Layer(
+        "landlock",
+        8,
+        keeps="files are opened by rule, whatever the mounts allow",
+        without="Only mounts protect files: if one is wrong, nothing stands behind it.",
+        needs=(),
+        probe=_probe,
+        stage=RULES,
+        enter=_enter,
+        bubblewrap="entered by the warden",
+        enters_in_bubblewrap=True,
+        is_supported=lambda: version() > 0,
+        remedy=Remedy(
+            ("container", "filter", "not built"),
+            "CONFIG_SECURITY_LANDLOCK",
+            "5.13",
+            advice=(
+                (
+                    EOPNOTSUPP,
+                    "Landlock is built in, but the kernel was started without it: it is not in lsm= of its command line.",
+                    _START_WITH_LANDLOCK,
+                ),
+            ),
+        ),
+        self_test=Attack(
+            "files", "make a file outside", "return open(facts['outside'] + '/made', 'x').write('x')", ("mount",)
+        ),
+    ),
+)

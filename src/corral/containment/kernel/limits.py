@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from corral._lib.own_cgroups import own_memory_limit
+from corral.containment.kernel.capabilities import disable_core_dumps
+from corral.containment.kernel.layer import RIGHTS, Attack, Layer, Remedy
 from corral.containment.plan import LimitPlan
 
 TYPE_CHECKING = False
@@ -62,3 +64,26 @@ def split(rlimits: Collection[Rlimit]) -> tuple[list[Rlimit], list[Rlimit]]:
     """Return the limits that the warden can set for itself, which is faster, and those that each command must set."""
     own = [(name, value) for name, value in rlimits if value >= _LEAST_OF_A_WARDEN.get(name, 0)]
     return own, [rlimit for rlimit in rlimits if rlimit not in own]
+
+
+LAYERS = (
+    Layer(
+        "limits",
+        11,
+        keeps="no core dumps, and the limits of the config",
+        without="The limits of the config are not kept.",
+        needs=(),
+        probe=None,
+        stage=RIGHTS,
+        enter=lambda _: disable_core_dumps(),
+        bubblewrap="entered by the warden",
+        enters_in_bubblewrap=True,
+        remedy=Remedy(),
+        self_test=Attack(
+            "processes",
+            "leave a core dump",
+            "import resource\nresource.setrlimit(resource.RLIMIT_CORE, (1, 1))\nreturn True",
+        ),
+        confines=False,
+    ),
+)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import stat
 from _struct import pack
-from errno import EEXIST
+from errno import EEXIST, ESTALE
 
+from corral.containment.kernel.layer import TREE, Attack, Layer, Remedy
+from corral.containment.kernel.namespaces import CAUSES, unshare
 from corral.containment.kernel.syscalls import call, open_verified, syscall
+from corral.containment.plan import Step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from corral.containment.plan import Step
+    from corral.containment.plan import WardenPlan
 
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 0x4000, 0x40000
 _MNT_DETACH = 2
@@ -29,6 +32,7 @@ _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _CLEAN = _NOSUID | _NODEV
 _FILTERS = {"ro": _CLEAN | _RDONLY, "rw": _CLEAN, "node": _NOSUID | _NOEXEC}
+_PROBED = (Step("bind", "/usr", "/usr", "ro"), Step("pin", "/usr"))
 _EMPTY = "/.empty"  # what a masked file becomes; gone when the tree is complete
 
 
@@ -267,3 +271,63 @@ class _Tree:
         os.rmdir(f"{_EMPTY}.d")
         _set(self.root, _CLEAN | _RDONLY)
         os.close(self.root)
+
+
+def verify_path(path: str, device: int, inode: int) -> None:
+    """Raise an error if a path is not the directory that the host saw when it made the sandbox."""
+    found = os.lstat(path)
+    if (found.st_dev, found.st_ino) != (device, inode):
+        raise OSError(ESTALE, f"{path} was replaced since the sandbox was made")
+
+
+def _enter_tree(told: WardenPlan) -> None:
+    unshare("mount")
+    enter(told.plan.steps, told.plan.scratch, told.known, own_proc="proc" in told.layers)
+    verify_path(*told.plan.project)
+
+
+def _probe_tree(stage: str, *, own_proc: bool) -> None:
+    # Not unshare() alone: where AppArmor restricts user namespaces, only the first mount fails.
+    unshare("mount")
+    enter(_PROBED, stage, {}, own_proc=own_proc)
+
+
+LAYERS = (
+    Layer(
+        "mount",
+        1,
+        keeps="only the project, scratch and the system's programs exist",
+        without="Commands see all that Landlock does not hide. They can write protected files, and nothing is quarantined.",
+        needs=("user",),
+        probe=lambda stage: _probe_tree(stage, own_proc=False),
+        probe_forks=True,
+        stage=TREE,
+        enter=_enter_tree,
+        bubblewrap="built from the steps of the plan",
+        remedy=Remedy(CAUSES, "CONFIG_NAMESPACES", "5.12", limit="user.max_mnt_namespaces"),
+        self_test=Attack(
+            "project", "change a git hook", "return open('.git/hooks/pre-commit', 'w').write('x')", needs=("project",)
+        ),
+        namespace="mnt",
+        is_evident=lambda _: bool(os.statvfs("/").f_flag & os.ST_RDONLY),
+    ),
+    Layer(
+        "proc",
+        3,
+        keeps="/proc shows the command's own processes alone",
+        without="/proc is the machine's, read-only: commands can read the command lines of other processes.",
+        needs=("pid",),
+        probe=lambda stage: _probe_tree(stage, own_proc=True),
+        probe_forks=True,
+        stage=TREE,
+        enter=lambda _: None,  # mounted with the tree
+        bubblewrap=("--proc", "/proc"),
+        remedy=Remedy(("apparmor", "proc covered", "container", "filter", "not built"), "CONFIG_PROC_FS", "5.8"),
+        self_test=Attack(
+            "processes",
+            "read another process's command line",
+            "return facts['canary'].encode() in open(f'/proc/{facts[\"pid\"]}/cmdline', 'rb').read()",
+            ("pid",),
+        ),
+    ),
+)

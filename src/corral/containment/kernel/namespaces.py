@@ -1,4 +1,4 @@
-"""Entering namespaces and mapping ids into them. What is entered is never left."""
+"""Enters namespaces and maps ids into them. A namespace is never left again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from _socket import AF_INET, SOCK_DGRAM, socket
 from _struct import pack, unpack_from
 
+from corral.containment.kernel.layer import FORK, KEEPER, TREE, Attack, Layer, Remedy
 from corral.containment.kernel.syscalls import call
 
 FLAGS = {
@@ -18,20 +19,17 @@ FLAGS = {
     "pid": 0x20000000,
     "net": 0x40000000,
 }
+CAUSES = ("namespace limit", "apparmor", "container", "filter", "not built")  # why the kernel refuses a namespace
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
 def unshare(*names: str) -> None:
-    """Enter new namespaces; a new pid namespace begins with the next child."""
-    flags = 0
-    for name in names:
-        flags |= FLAGS[name]
-    if flags:
-        call("unshare", flags)
+    """Enter new namespaces. A new pid namespace begins with the next child."""
+    call("unshare", sum(FLAGS[name] for name in names))
 
 
 def map_all_ids(pid: int) -> None:
-    """Map every id of this user namespace to itself in that of a process, which must be a child namespace."""
+    """Map every id of this user namespace to itself in the child namespace of a process."""
     for name in ("uid_map", "gid_map"):
         with open(f"/proc/self/{name}", "rb", buffering=0) as file:
             ranges = [line.split() for line in file.read().splitlines()]
@@ -62,3 +60,121 @@ def _write(path: str, data: bytes) -> None:
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
+
+
+def enter_user() -> None:
+    """Enter a user namespace that has this process's own ids and no others."""
+    uid, gid = os.geteuid(), os.getegid()
+    unshare("user")
+    map_own_id(uid, gid)
+
+
+def _enter_net(_: object) -> None:
+    unshare("net")
+    raise_loopback()
+
+
+LAYERS = (
+    Layer(
+        "user",
+        0,
+        keeps="no privileges beyond your own files",
+        without="No other namespace can be made: only Landlock and seccomp confine commands.",
+        needs=(),
+        probe=lambda _: enter_user(),
+        stage=KEEPER,
+        enter=lambda _: unshare("user"),  # the keeper then maps the ids, for which it may have to ask the host
+        bubblewrap=("--unshare-user",),
+        remedy=Remedy(
+            (CAUSES[0], "user namespaces off", *CAUSES[1:]), "CONFIG_USER_NS", limit="user.max_user_namespaces"
+        ),
+        self_test="The other namespaces are built on it; by itself it stops no attack that another layer lets through.",
+        namespace="user",
+    ),
+    Layer(
+        "pid",
+        2,
+        keeps="no other process can be seen, signalled or traced, and all of a command ends at once",
+        without="Commands see other processes, and corral must search for the processes that they leave behind.",
+        needs=("user", "mount"),
+        probe=lambda _: unshare("pid"),
+        stage=FORK,
+        enter=lambda _: unshare("pid"),
+        bubblewrap=("--unshare-pid", "--as-pid-1", "--die-with-parent"),
+        remedy=Remedy(CAUSES, "CONFIG_PID_NS", limit="user.max_pid_namespaces"),
+        self_test=Attack("processes", "signal another process", "os.kill(facts['pid'], 18)\nreturn True", ("proc",)),
+        namespace="pid",
+        is_evident=lambda _: os.getpid() == 1,
+    ),
+    Layer(
+        "net",
+        4,
+        keeps="there is no network but the sandbox's own loopback",
+        without="Commands get no internet sockets at all, so tests with local servers fail.",
+        needs=("user",),
+        probe=_enter_net,
+        stage=KEEPER,
+        enter=_enter_net,
+        bubblewrap=("--unshare-net",),
+        remedy=Remedy(CAUSES, "CONFIG_NET_NS", limit="user.max_net_namespaces"),
+        self_test=Attack(
+            "network",
+            "reach a server on this machine",
+            "import socket\nreturn socket.create_connection(('127.0.0.1', facts['tcp']), 1)",
+            needs=("no network",),
+        ),
+        namespace="net",
+        unwanted_with_network=True,
+    ),
+    Layer(
+        "ipc",
+        5,
+        keeps="no shared memory or semaphores of others",
+        without="Commands share System V memory, semaphores and queues with other processes of the user.",
+        needs=("user",),
+        probe=lambda _: unshare("ipc"),
+        stage=TREE,
+        enter=lambda _: unshare("ipc"),
+        bubblewrap=("--unshare-ipc",),
+        remedy=Remedy(CAUSES, "CONFIG_IPC_NS", limit="user.max_ipc_namespaces"),
+        self_test=Attack(
+            "kernel", "find shared memory by its key", "return done(libc.shmget(facts['key'], 0, 0)) >= 0"
+        ),
+        namespace="ipc",
+    ),
+    Layer(
+        "uts",
+        6,
+        keeps="the machine's name cannot be changed",
+        without="Only missing privileges keep a command from changing the machine's name.",
+        needs=("user",),
+        probe=lambda _: unshare("uts"),
+        stage=TREE,
+        enter=lambda _: unshare("uts"),
+        bubblewrap=("--unshare-uts",),
+        remedy=Remedy(CAUSES, "CONFIG_UTS_NS", limit="user.max_uts_namespaces"),
+        self_test=Attack(
+            "kernel",
+            "name the machine anew",
+            "name = os.uname().nodename.encode()\nreturn done(libc.sethostname(name, len(name))) == 0",
+            ("seccomp",),
+            ("root",),
+        ),
+        namespace="uts",
+    ),
+    Layer(
+        "cgroup",
+        7,
+        keeps="the machine's control groups are not seen",
+        without="Commands can read the paths of the machine's control groups.",
+        needs=("user",),
+        probe=lambda _: unshare("cgroup"),
+        stage=TREE,
+        enter=lambda _: unshare("cgroup"),
+        bubblewrap=("--unshare-cgroup",),
+        remedy=Remedy(CAUSES, "CONFIG_CGROUPS", limit="user.max_cgroup_namespaces"),
+        self_test="Control groups are seen in /sys only, which the tree of a command does not have.",
+        namespace="cgroup",
+        is_supported=lambda: os.path.exists("/proc/self/ns/cgroup"),
+    ),
+)

@@ -6,14 +6,18 @@ Only the low word of an argument is compared: the kernel looks at no more, and a
 from __future__ import annotations
 
 import ctypes
+import os
 from _struct import Struct
 from errno import EAFNOSUPPORT, ENOSYS, EOPNOTSUPP, EPERM
 
-from corral.containment.kernel.syscalls import MACHINE, syscall
+from corral.containment.kernel.layer import FILTER, Attack, Layer, Remedy
+from corral.containment.kernel.syscalls import MACHINE, call, syscall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from corral.containment.plan import WardenPlan
 
     Instruction = tuple[int, int, int, int]
     Code = list[Instruction]
@@ -243,3 +247,57 @@ def _guard_signals(names: dict[str, int], guarded: Sequence[int]) -> Code:
     for name in ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open"):
         code += _on(names[name], _if_equal(0, signalled))
     return code
+
+
+def program_for(told: WardenPlan, guarded: Sequence[int]) -> list[Instruction]:
+    """Return the filter that goes with the other layers of a plan."""
+    return program(
+        MACHINE,
+        guarded=guarded,
+        own_pids="pid" in told.layers,
+        own_files="mount" in told.layers,
+        network="net" in told.layers or told.plan.network == "on",
+        is_root=os.geteuid() == 0,
+        ptrace=told.plan.ptrace,
+        reserves_disk=not {"disk_bytes", "free_disk_bytes"} & set(told.limits.limits),
+    )
+
+
+def _enter(told: WardenPlan) -> None:
+    install(program_for(told, (os.getpid(),) if "pid" in told.layers else (os.getpid(), told.keeper)))
+
+
+def _probe(_: str) -> None:
+    if not is_known():
+        raise OSError(ENOSYS, f"seccomp: there is no table for {MACHINE}")
+    is_root = os.geteuid() == 0
+    install(program(MACHINE, guarded=(), own_pids=True, own_files=True, network=True, is_root=is_root, ptrace=True))
+    try:
+        # Without a filter, unshare() of no namespace does nothing and is allowed to everybody.
+        call("unshare", 0)
+    except PermissionError:
+        return
+    raise OSError(0, "seccomp: a call went through against the filter")
+
+
+LAYERS = (
+    Layer(
+        "seccomp",
+        9,
+        keeps="the kernel's rarely needed calls are closed",
+        without="Every system call is open, so commands can reach a bug in a rarely used one.",
+        needs=(),
+        probe=_probe,
+        stage=FILTER,
+        enter=_enter,
+        bubblewrap="installed by bubblewrap, which gets the filter by --seccomp",
+        is_supported=is_known,
+        is_evident=lambda status: status.get(b"Seccomp") == b"2",
+        remedy=Remedy(("no table", "not built"), "CONFIG_SECCOMP_FILTER"),
+        self_test=Attack(
+            "processes",
+            "slow down what holds the command",
+            "os.setpriority(os.PRIO_PROCESS, os.getppid(), os.getpriority(os.PRIO_PROCESS, os.getppid()))\nreturn True",
+        ),
+    ),
+)

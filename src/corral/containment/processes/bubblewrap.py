@@ -13,8 +13,9 @@ from fcntl import F_DUPFD_CLOEXEC, fcntl
 
 from corral.containment import protocol
 from corral.containment.backend import UnusableError
-from corral.containment.kernel import capabilities, landlock, namespaces, seccomp
-from corral.containment.kernel.confine import program
+from corral.containment.kernel import capabilities, namespaces, seccomp
+from corral.containment.kernel.layer import KEEPER
+from corral.containment.layers import LAYERS
 from corral.containment.plan import BubblewrapStart
 from corral.containment.processes import bubblewrap_args
 from corral.containment.processes.bubblewrap_init import FIRST_COUNTER, LIVES, METER, OUTLET, PLAN, SOCK
@@ -74,22 +75,27 @@ class Bubblewrap:
             failed, said = self._try(plan)
         if failed:
             raise UnusableError(f"bubblewrap cannot make a sandbox here: {said.rstrip('.')}. {_advice()}")
-        self.layers = _layers(own_proc=self.own_proc)
+        self.layers = self._supported()
 
     def _try(self, plan: Plan) -> tuple[int, str]:
         """Build the tree around a program that does nothing."""
         return _run((self.path, *self._arguments(plan), "--", *self.python, ""), nested=self.is_nested)
 
     def _arguments(self, plan: Plan) -> list[str]:
-        found = ["--unshare-pid", "--unshare-ipc", "--unshare-uts"]
-        found += ["--unshare-cgroup"] if _has_control_groups() else []
-        found += [] if self.is_nested else ["--unshare-user"]
-        found += ["--unshare-net"] if plan.network != "on" and not self.is_nested else []
-        found += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
+        found = ["--new-session", "--clearenv"]
+        for name in self._supported().intersection(plan.layers):
+            layer = LAYERS[name]
+            if not isinstance(layer.bubblewrap, str) and not (self.is_nested and layer.stage == KEEPER):
+                found += layer.bubblewrap
+        found += [] if self.own_proc else ["--ro-bind", "/proc", "/proc"]
         if self.is_nested and os.geteuid() == 0:
             for name in _KEPT:
                 found += ["--cap-add", name]
-        return found + bubblewrap_args.arguments(plan.steps, plan.scratch, own_proc=self.own_proc)
+        return found + bubblewrap_args.arguments(plan.steps, plan.scratch)
+
+    def _supported(self) -> set[str]:
+        found = {name for name, layer in LAYERS.items() if layer.is_supported()}
+        return found if self.own_proc else found - {"proc"}
 
     def start(
         self,
@@ -113,7 +119,7 @@ class Bubblewrap:
         passed |= {METER: monitor.meter.fileno()} if monitor.meter else {}
         passed |= {OUTLET: outlet} if outlet >= 0 else {}
         if "seccomp" in told.layers:
-            passed[_FILTER] = protocol.sealed("filter", seccomp.packed(program(told, guarded=(1,))))
+            passed[_FILTER] = protocol.sealed("filter", seccomp.packed(seccomp.program_for(told, guarded=(1,))))
             words += ["--seccomp", str(_FILTER)]
         info, passed[_INFO] = os.pipe()
         words += ["--info-fd", str(_INFO)]
@@ -179,14 +185,6 @@ def find() -> str:
     )
 
 
-def _layers(*, own_proc: bool) -> set[str]:
-    found = {"user", "mount", "pid", "net", "ipc", "uts", "privileges", "limits"}
-    found |= {"proc"} if own_proc else set()
-    found |= {"cgroup"} if _has_control_groups() else set()
-    found |= {"landlock"} if landlock.version() else set()
-    return found | ({"seccomp"} if seccomp.is_known() else set())
-
-
 def _version(said: str) -> tuple[int, ...]:
     words = said.split()
     if len(words) < 2 or words[0] != "bubblewrap" or not words[1].replace(".", "").isdigit():
@@ -205,9 +203,7 @@ def _run(argv: tuple[str, ...], *, nested: bool = False) -> tuple[int, str]:
     if child == 0:
         try:
             if nested:
-                uid, gid = os.geteuid(), os.getegid()
-                namespaces.unshare("user")
-                namespaces.map_own_id(uid, gid)
+                namespaces.enter_user()
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.execve(argv[0], argv, {})  # noqa: S606  found in the system's directories
@@ -217,10 +213,6 @@ def _run(argv: tuple[str, ...], *, nested: bool = False) -> tuple[int, str]:
     said = os.pread(output, 1 << 16, 0).decode("utf-8", "replace").strip().rpartition("\n")[2]
     os.close(output)
     return status, said or f"it ended with {status}"
-
-
-def _has_control_groups() -> bool:
-    return os.path.exists("/proc/self/ns/cgroup")
 
 
 def _advice() -> str:

@@ -30,10 +30,10 @@ def _inside(path: str, root: str) -> bool:
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
-def arguments(steps: Sequence[Step], scratch: str, *, own_proc: bool) -> list[str]:
+def arguments(steps: Sequence[Step], scratch: str) -> list[str]:
     """Return what makes the tool build the tree; links that a command could have put in its way are refused."""
     tree = _Tree(steps, scratch)
-    found = ["--proc", "/proc"] if own_proc else ["--ro-bind", "/proc", "/proc"]
+    found: list[str] = []
     # Once each: the tool does not make a link that is there.
     for step in dict.fromkeys(steps):
         found += tree.argument(step)

@@ -12,6 +12,7 @@ from _socket import socket
 from corral.containment import protocol
 from corral.containment.kernel.cgroups import Counter
 from corral.containment.kernel.limit_monitor import LimitMonitor, close_all_but
+from corral.containment.layers import LAYERS
 from corral.containment.network.proxy_process import send_listener
 from corral.containment.plan import BubblewrapStart
 from corral.containment.processes import warden
@@ -20,18 +21,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from corral.containment.kernel.layer import Layer
+
 SOCK, LIVES, PLAN, METER = 3, 4, 5, 6  # the descriptors that the keeper leaves this program
 OUTLET = 19  # where the way to the proxy is left, for a network that this process alone is in
 FIRST_COUNTER = 10  # and from here those that count how often bounds are hit
-NAMESPACES = {
-    "user": "user",
-    "mount": "mnt",
-    "pid": "pid",
-    "net": "net",
-    "ipc": "ipc",
-    "uts": "uts",
-    "cgroup": "cgroup",
-}
 
 
 def main() -> None:
@@ -64,23 +58,20 @@ def main() -> None:
 
 
 def namespace_ids() -> dict[str, str]:
-    """Return which namespaces this process is in, by layer."""
-    return {layer: os.readlink(f"/proc/self/ns/{name}") for layer, name in NAMESPACES.items() if _has(name)}
-
-
-def _has(name: str) -> bool:
-    return os.path.lexists(f"/proc/self/ns/{name}")
+    """Return the ids of the namespaces that this process is in, by layer."""
+    paths = {name: f"/proc/self/ns/{layer.namespace}" for name, layer in LAYERS.items() if layer.namespace}
+    return {name: os.readlink(path) for name, path in paths.items() if os.path.lexists(path)}
 
 
 def _lacking(layers: frozenset[str], outside: Mapping[str, str]) -> list[str]:
-    """Return the layers of which there is no sign in this process, by what the host's own looked like."""
+    """Return the layers that this process shows no sign of. `outside` has the namespaces of the host."""
     own = namespace_ids()
-    found = {layer for layer in NAMESPACES if layer in own and own[layer] != outside.get(layer)}
-    found -= {"pid"} if os.getpid() != 1 else set()
-    found -= {"mount"} if not os.statvfs("/").f_flag & os.ST_RDONLY else set()
     with open("/proc/self/status", "rb", buffering=0) as file:
-        state = dict(line.split(b":\t", 1) for line in file.read().splitlines() if b":\t" in line)
-    found |= {"seccomp"} if state.get(b"Seccomp") == b"2" else set()
-    found |= {"privileges"} if state.get(b"NoNewPrivs") == b"1" else set()
-    looked_for = {*NAMESPACES, "seccomp", "privileges"}
-    return sorted(layers & looked_for - found)
+        status = dict(line.split(b":\t", 1) for line in file.read().splitlines() if b":\t" in line)
+
+    def is_entered(layer: Layer) -> bool:
+        if layer.namespace and (layer.name not in own or own[layer.name] == outside.get(layer.name)):
+            return False
+        return layer.is_evident is None or layer.is_evident(status)
+
+    return sorted(name for name in layers if not is_entered(LAYERS[name]))

@@ -16,6 +16,7 @@ from time import monotonic, sleep
 from corral.containment import backend, layers, protocol
 from corral.containment.filesystem import persistent_scratch, scratch
 from corral.containment.kernel import cgroups, limits, namespaces, overlay, process_tree
+from corral.containment.kernel.layer import FORK, KEEPER
 from corral.containment.kernel.limit_monitor import LimitMonitor, close_all_but
 from corral.containment.kernel.usage import Meter
 from corral.containment.plan import Plan, WardenPlan
@@ -134,15 +135,14 @@ def _enter(
         if inlet is not None:
             raise backend.UnusableError("a port can be published only where all commands share one network")
         return told, tool
-    if "user" in told.layers:
-        uid, gid = os.geteuid(), os.getegid()
-        namespaces.unshare("user")
-        told = told.replace(all_ids_mapped=plan.maps_all_ids and _ask_for_all_ids(ctl))
-        if not told.all_ids_mapped:
-            namespaces.map_own_id(uid, gid)
+    uid, gid = os.geteuid(), os.getegid()
+    for layer in layers.of_stage(KEEPER, told):
+        layer.enter(told)
+        if layer.name == "user":
+            told = told.replace(all_ids_mapped=plan.maps_all_ids and _ask_for_all_ids(ctl))
+            if not told.all_ids_mapped:
+                namespaces.map_own_id(uid, gid)
     if "net" in told.layers:
-        namespaces.unshare("net")
-        namespaces.raise_loopback()
         if outlet is not None:
             outlet.listen()
         if inlet is not None:
@@ -354,7 +354,7 @@ class _Keeper:
         receiver, sender = socketpair(AF_UNIX, SOCK_SEQPACKET)
         between = os.fork()
         if between == 0:
-            _fork_in_new_namespace(sender, run, own_user=self.told.limits.counts_by_user)
+            _fork_in_new_namespace(sender, run, self.told)
         sender.close()
         try:
             message, descriptors = protocol.receive(receiver)
@@ -456,18 +456,17 @@ class _Keeper:
             group.remove()
 
 
-def _fork_in_new_namespace(sender: socket, run: Callable[[], NoReturn], *, own_user: bool) -> NoReturn:
+def _fork_in_new_namespace(sender: socket, run: Callable[[], NoReturn], told: WardenPlan) -> NoReturn:
     """Enter a pid namespace, fork its first process, send its pid and pidfd, and exit.
 
-    With `own_user` it also enters a user namespace, so that the kernel counts its processes separately.
+    Where RLIMIT_NPROC limits processes, it also enters a user namespace: the kernel counts by user and namespace.
     """
     try:
-        if own_user:
-            uid, gid = os.geteuid(), os.getegid()
+        if told.limits.counts_by_user:
             process_tree.show()
-            namespaces.unshare("user")
-            namespaces.map_own_id(uid, gid)
-        namespaces.unshare("pid")
+            namespaces.enter_user()
+        for layer in layers.of_stage(FORK, told):
+            layer.enter(told)
         pid = os.fork()
         if pid == 0:
             sender.close()

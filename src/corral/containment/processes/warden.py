@@ -25,9 +25,9 @@ from time import monotonic, sleep
 
 from corral.containment import protocol
 from corral.containment.kernel import limits, process_tree
-from corral.containment.kernel.confine import confine
 from corral.containment.kernel.limit_monitor import OomScore
 from corral.containment.kernel.syscalls import libc
+from corral.containment.layers import confine
 from corral.containment.processes.ipc_cleanup import IpcObjects
 from corral.containment.processes.output_pipes import HOLD_SECONDS, LOOK_SECONDS, OutputPipes
 from corral.containment.processes.spawn_command import AWAITED, CommandStarter, set_rlimits, set_up_terminal
