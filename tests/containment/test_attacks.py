@@ -65,7 +65,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("body", FILES.values(), ids=FILES)
-def test_nothing_outside_is_reached(held: Sandbox, loose: Sandbox, outside: Path, body: str) -> None:
+def test_command_reaches_no_file_outside(held: Sandbox, loose: Sandbox, outside: Path, body: str) -> None:
     (outside / "program").write_bytes(Path("/bin/echo").read_bytes())
     script = outside / "runs"
     script.write_text("#!/bin/sh\necho ran\n")
@@ -113,7 +113,7 @@ PROCESSES = {
 
 
 @pytest.mark.parametrize("body", PROCESSES.values(), ids=PROCESSES)
-def test_no_other_process_is_reached(held: Sandbox, loose: Sandbox, sleeper: int, body: str) -> None:
+def test_command_reaches_no_other_process(held: Sandbox, loose: Sandbox, sleeper: int, body: str) -> None:
     assert attempt(held, body, pid=sleeper).startswith("held")
     assert attempt(loose, body, pid=sleeper) == "succeeded"
 
@@ -128,7 +128,7 @@ SERVERS = {
 
 
 @pytest.mark.parametrize("body", SERVERS.values(), ids=SERVERS)
-def test_no_server_outside_is_reached(held: Sandbox, loose: Sandbox, servers: dict[str, Any], body: str) -> None:
+def test_command_reaches_no_server_outside(held: Sandbox, loose: Sandbox, servers: dict[str, Any], body: str) -> None:
     assert attempt(held, body, **servers).startswith("held")
     assert attempt(loose, body, **servers) == "succeeded"
 
@@ -183,18 +183,18 @@ AS_ROOT = {
 
 
 @pytest.mark.parametrize("body", KERNEL.values(), ids=KERNEL)
-def test_the_kernels_back_doors_are_shut(held: Sandbox, loose: Sandbox, body: str) -> None:
+def test_dangerous_kernel_interfaces_are_refused(held: Sandbox, loose: Sandbox, body: str) -> None:
     assert attempt(held, body).startswith("held")
     assert attempt(loose, body) == "succeeded"
 
 
 @pytest.mark.parametrize("body", AS_ROOT.values(), ids=AS_ROOT)
-def test_root_inside_is_not_root(held: Sandbox, loose: Sandbox, body: str) -> None:
+def test_root_in_the_sandbox_has_no_root_rights(held: Sandbox, loose: Sandbox, body: str) -> None:
     assert attempt(held, body).startswith("held")
     assert works_uncontained(loose, body)
 
 
-def test_a_file_is_not_opened_by_its_handle(held: Sandbox, loose: Sandbox, outside: Path) -> None:
+def test_file_cannot_be_opened_by_handle(held: Sandbox, loose: Sandbox, outside: Path) -> None:
     handle = ctypes.create_string_buffer(struct.pack("=Ii", 128, 0) + bytes(128))
     mount = ctypes.c_int()
     libc = ctypes.CDLL(None)
@@ -208,7 +208,7 @@ return os.read(fd, 10) == b'canary'
     assert works_uncontained(loose, body, handle=handle.raw.hex())
 
 
-def test_no_server_outside_hands_over_a_descriptor(
+def test_server_outside_cannot_pass_a_descriptor(
     held: Sandbox, loose: Sandbox, giver: dict[str, Any], outside: Path
 ) -> None:
     body = """
@@ -223,7 +223,7 @@ return os.read(os.open('secret', os.O_RDONLY, dir_fd=fd), 10) == b'canary'
         assert attempt(loose, body, address=address) == "succeeded"
 
 
-def test_a_descriptor_from_another_command_of_the_sandbox_leads_no_further(held: Sandbox, outside: Path) -> None:
+def test_descriptor_of_another_command_grants_nothing_more(held: Sandbox, outside: Path) -> None:
     body = """
 ours, theirs = socket.socketpair()
 if os.fork() == 0:
@@ -240,7 +240,7 @@ for fd in fds:
     assert attempt(held, body, secret=str(outside / "secret")).startswith("held")
 
 
-def test_a_limit_is_not_raised(open_sandbox: Callable[..., Sandbox], loose: Sandbox) -> None:
+def test_rlimit_cannot_be_raised(open_sandbox: Callable[..., Sandbox], loose: Sandbox) -> None:
     ways = (
         "resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))\nreturn len([os.dup(0) for _ in range(80)])",
         "resource.prlimit(0, resource.RLIMIT_NOFILE, (128, 128))\nreturn len([os.dup(0) for _ in range(80)])",
@@ -253,7 +253,7 @@ def test_a_limit_is_not_raised(open_sandbox: Callable[..., Sandbox], loose: Sand
         assert attempt(loose, body) == "succeeded"
 
 
-def test_nothing_is_typed_into_the_terminal_that_the_command_controls(held: Sandbox, loose: Sandbox) -> None:
+def test_command_cannot_type_into_its_terminal(held: Sandbox, loose: Sandbox) -> None:
     body = """
 import pty
 pid, fd = pty.fork()
@@ -290,28 +290,28 @@ WARDEN_AS_ROOT = {
 
 
 @pytest.mark.parametrize("body", WARDEN.values(), ids=WARDEN)
-def test_the_warden_is_not_reached(held: Sandbox, loose: Sandbox, body: str) -> None:
+def test_command_cannot_reach_its_warden(held: Sandbox, loose: Sandbox, body: str) -> None:
     assert attempt(held, body).startswith("held")
     assert held.run(["true"]).ok
     assert attempt(loose, body) == "succeeded"
 
 
 @pytest.mark.parametrize("body", WARDEN_AS_ROOT.values(), ids=WARDEN_AS_ROOT)
-def test_the_warden_is_not_reached_by_root(held: Sandbox, loose: Sandbox, body: str) -> None:
+def test_root_cannot_reach_its_warden(held: Sandbox, loose: Sandbox, body: str) -> None:
     # To an ordinary user a warden is closed without containment too.
     assert attempt(held, body).startswith("held")
     assert works_uncontained(loose, body)
 
 
 @pytest.mark.parametrize("name", ["KILL", "INT", "TERM", "STOP", "USR1", "CHLD", "HUP"])
-def test_no_signal_harms_the_warden(held: Sandbox, loose: Sandbox, name: str) -> None:
+def test_warden_survives_every_signal(held: Sandbox, loose: Sandbox, name: str) -> None:
     text = f"kill -{name} $PPID; echo after"
     assert (held.run(text, shell=True).stdout, held.run(["true"]).ok) == (b"after\n", True)
     if name in ("KILL", "TERM"):
         assert [violation.kind for violation in loose.run(text + "; sleep 5", shell=True).violations] == ["warden-lost"]
 
 
-def test_a_signal_to_everybody_reaches_only_the_command(held: Sandbox, sleeper: int) -> None:
+def test_kill_all_reaches_only_the_command(held: Sandbox, sleeper: int) -> None:
     # No canary: without a pid namespace this would end every process of the user.
     result = held.run("kill -KILL -1; echo after", shell=True)
     assert result.stdout in (b"after\n", b"")
@@ -319,7 +319,7 @@ def test_a_signal_to_everybody_reaches_only_the_command(held: Sandbox, sleeper: 
     os.kill(sleeper, 0)
 
 
-def test_a_command_holds_no_descriptor_but_its_three(held: Sandbox) -> None:
+def test_command_has_only_its_three_descriptors(held: Sandbox) -> None:
     # The fourth is the listing itself.
     assert attempt(held, "return sorted(map(int, os.listdir('/proc/self/fd'))) == [0, 1, 2, 3]") == "succeeded"
 
@@ -347,9 +347,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize(("leave", "find"), LEFT.values(), ids=LEFT)
-def test_nothing_is_left_in_the_kernel_for_the_next_command(
-    held: Sandbox, loose: Sandbox, leave: str, find: str
-) -> None:
+def test_ipc_objects_are_removed_after_each_command(held: Sandbox, loose: Sandbox, leave: str, find: str) -> None:
     # Of the test's own: where nothing holds, keys are the machine's.
     key = 1_000_000 + os.getpid()
     assert attempt(held, leave, key=key) == "succeeded"
@@ -364,14 +362,14 @@ def test_nothing_is_left_in_the_kernel_for_the_next_command(
     assert attempt(loose, next(body for name, body in removal.items() if name in leave), key=key) == "succeeded"
 
 
-def test_files_in_shared_memory_are_neither_the_hosts_nor_the_next_commands(held: Sandbox) -> None:
+def test_shared_memory_files_are_private_to_a_command(held: Sandbox) -> None:
     name = f"/dev/shm/corral-test-{unique_seconds()}"
     assert held.run(f"echo x > {name} && mkdir {name}.d && cat {name}", shell=True).stdout == b"x\n"
     assert not Path(name).exists()
     assert held.run(["ls", "-A", "/dev/shm"]).stdout == b""
 
 
-def test_shared_memory_is_for_the_next_command_what_it_was_for_the_first(held: Sandbox) -> None:
+def test_shared_memory_is_restored_for_the_next_command(held: Sandbox) -> None:
     look = "ls -lda --time-style=+ /dev/shm && ls -A /dev/shm"
     first = held.run(look, shell=True).stdout
     for text in ("touch /dev/shm/x && chmod 0 /dev/shm", "chmod 0 /dev/shm", "mkdir /dev/shm/d && chmod 500 /dev/shm"):
@@ -385,7 +383,7 @@ def test_shared_memory_is_for_the_next_command_what_it_was_for_the_first(held: S
     assert held.run(["python3", "-c", "import os\nprint(os.listxattr('/dev/shm'))"]).stdout == b"[]\n"
 
 
-def test_temporary_files_are_private_and_last_as_long_as_the_sandbox(held: Sandbox) -> None:
+def test_tmp_is_private_and_lasts_with_the_sandbox(held: Sandbox) -> None:
     name = f"/tmp/corral-test-{unique_seconds()}"
     assert held.run(f"echo x > {name}; echo y > ~/kept", shell=True).ok
     assert held.run(f"cat {name} ~/kept", shell=True).stdout == b"x\ny\n"
@@ -396,7 +394,7 @@ def test_temporary_files_are_private_and_last_as_long_as_the_sandbox(held: Sandb
     assert not scratch.exists()
 
 
-def test_a_keeper_that_was_killed_leaves_no_scratch_after_the_sandbox(held: Sandbox) -> None:
+def test_scratch_of_a_killed_keeper_is_removed(held: Sandbox) -> None:
     scratch = Path(held._holding.scratch)
     (keeper,) = children(os.getpid())
     os.kill(keeper, signal.SIGKILL)
@@ -405,7 +403,7 @@ def test_a_keeper_that_was_killed_leaves_no_scratch_after_the_sandbox(held: Sand
 
 
 @pytest.mark.real
-def test_a_chain_of_directories_too_deep_for_a_path_is_removed_with_the_sandbox(held: Sandbox) -> None:
+def test_very_deep_directories_in_scratch_are_removed(held: Sandbox) -> None:
     body = """
 os.chdir('/tmp')
 for _ in range(3000):
@@ -420,7 +418,7 @@ return True
     assert not scratch.exists()
 
 
-def test_the_projects_ancestors_in_scratch_cannot_be_swapped_for_the_next_warden(held: Sandbox, outside: Path) -> None:
+def test_project_ancestors_in_scratch_cannot_be_swapped(held: Sandbox, outside: Path) -> None:
     parent = Path(held.config.project_root).parent
     swap = f"mv {parent} {parent}.old && ln -s {outside} {parent}"
     assert not held.run(swap, shell=True).ok
@@ -439,7 +437,7 @@ WIDER = {
 
 
 @pytest.mark.parametrize("text", WIDER.values(), ids=WIDER)
-def test_what_a_command_leaves_in_the_project_shows_the_next_sandbox_nothing_more(
+def test_links_in_the_project_show_nothing_to_later_sandboxes(
     held: Sandbox, open_sandbox: Callable[..., Sandbox], outside: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv("HOME", str(outside.parent))
@@ -451,16 +449,14 @@ def test_what_a_command_leaves_in_the_project_shows_the_next_sandbox_nothing_mor
     assert granted.run(["cat", str(outside / "secret")]).stdout == b"canary"
 
 
-def test_a_pipe_in_place_of_a_setting_does_not_hold_the_next_host(
-    held: Sandbox, open_sandbox: Callable[..., Sandbox]
-) -> None:
+def test_fifo_instead_of_a_setting_does_not_block_the_host(held: Sandbox, open_sandbox: Callable[..., Sandbox]) -> None:
     assert held.run("mkdir -p .venv/bin && mkfifo .venv/pyvenv.cfg", shell=True).ok
     held.close()
     # A host that opened it would wait for ever.
     assert open_sandbox().run(["true"]).ok
 
 
-def test_a_link_that_names_a_grant_is_not_replaced(
+def test_link_that_names_a_grant_cannot_be_replaced(
     open_sandbox: Callable[..., Sandbox], loose: Sandbox, project: Path, outside: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "data").mkdir()
@@ -476,7 +472,7 @@ def test_a_link_that_names_a_grant_is_not_replaced(
     assert open_sandbox(containment=granted).run(["cat", "data/secret"]).stdout == b"canary"
 
 
-def test_a_device_that_lies_in_the_project_is_not_opened(held: Sandbox, loose: Sandbox, project: Path) -> None:
+def test_device_node_in_the_project_cannot_be_opened(held: Sandbox, loose: Sandbox, project: Path) -> None:
     if os.geteuid() == 0:
         os.mknod(project / "device", 0o20666, os.makedev(1, 5))
     body = "return open('device', 'rb').read(3) == bytes(3)"
@@ -484,7 +480,7 @@ def test_a_device_that_lies_in_the_project_is_not_opened(held: Sandbox, loose: S
     assert works_uncontained(loose, body)
 
 
-def test_a_chain_of_directories_in_shared_memory_costs_the_next_command_nothing(held: Sandbox) -> None:
+def test_deep_directories_in_shared_memory_cause_no_delay(held: Sandbox) -> None:
     body = "os.chdir('/dev/shm')\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\nos.chmod('.', 0)\nreturn True"
     assert attempt(held, body) == "succeeded"
     after = held.run(["ls", "-A", "/dev/shm"])

@@ -344,17 +344,17 @@ class LyingPool(Pool):
 
 @pytest.mark.parametrize("fact", FACTS)
 @pytest.mark.parametrize("backend", HOLDING)
-def test_a_backend(ground: Callable[[str], Ground], backend: str, fact: str) -> None:
+def test_backend_meets_every_fact(ground: Callable[[str], Ground], backend: str, fact: str) -> None:
     assert FACTS[fact](ground(backend))
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_none_keeps_what_it_says_and_no_more(ground: Callable[[str], Ground], fact: str) -> None:
+def test_backend_none_meets_only_its_facts(ground: Callable[[str], Ground], fact: str) -> None:
     assert FACTS[fact](ground("none")) == (fact not in NOT_KEPT_BY_NONE)
 
 
 @pytest.mark.parametrize("fact", sorted({*NOT_KEPT_BY_NONE, "claims what is found"}))
-def test_who_claims_and_does_not_hold_is_caught(ground: Callable[[str], Ground], fact: str) -> None:
+def test_backend_that_claims_too_much_is_detected(ground: Callable[[str], Ground], fact: str) -> None:
     made = ground("lying")
     assert made.box.run(["true"]).enforcement == "full"
     assert not FACTS[fact](made)
@@ -375,7 +375,7 @@ def opened(open_sandbox: Callable[..., Sandbox]) -> Callable[..., Sandbox]:
 
 
 @pytest.mark.parametrize("backend", HOLDING)
-def test_the_network_is_the_hosts_when_it_is_granted(
+def test_granted_network_is_the_network_of_the_host(
     opened: Callable[..., Sandbox], servers: dict[str, Any], backend: str
 ) -> None:
     body = ATTACKS["reaches a port outside"]
@@ -384,7 +384,7 @@ def test_the_network_is_the_hosts_when_it_is_granted(
 
 
 @pytest.mark.parametrize("backend", HOLDING)
-def test_grants_are_given_and_no_more(opened: Callable[..., Sandbox], outside: Path, backend: str) -> None:
+def test_only_granted_paths_are_accessible(opened: Callable[..., Sandbox], outside: Path, backend: str) -> None:
     path = {"path": str(outside / "secret")}
     read, write = "return open(facts['path']).read() == 'canary'", "return open(facts['path'], 'a').write('')  == 0"
     readable = opened(backend, read=(str(outside),))
@@ -394,7 +394,7 @@ def test_grants_are_given_and_no_more(opened: Callable[..., Sandbox], outside: P
 
 
 @pytest.mark.parametrize("backend", HOLDING)
-def test_a_read_only_project_is_read_only(opened: Callable[..., Sandbox], project: Path, backend: str) -> None:
+def test_read_only_project_cannot_be_written(opened: Callable[..., Sandbox], project: Path, backend: str) -> None:
     box = opened(backend, project="read-only")
     result = box.run(["touch", "made"])
     assert (result.ok, (project / "made").exists()) == (False, False)
@@ -415,7 +415,7 @@ return started < 30
 
 
 @pytest.mark.parametrize("backend", HOLDING)
-def test_limits_hold(opened: Callable[..., Sandbox], backend: str) -> None:
+def test_limits_are_kept_by_each_backend(opened: Callable[..., Sandbox], backend: str) -> None:
     box = opened(backend, limits=Limits(processes=12, open_files=50, memory_bytes=200_000_000))
     assert attempt(box, FORKS) == "succeeded"
     assert attempt(box, "return resource.getrlimit(resource.RLIMIT_NOFILE)[1] == 50") == "succeeded"

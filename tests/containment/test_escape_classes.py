@@ -38,7 +38,7 @@ def repository(project: Path) -> Path:
     return project
 
 
-def test_01_no_command_takes_the_control_socket_or_reads_the_warden(held: Sandbox, project: Path) -> None:
+def test_01_control_socket_and_warden_are_out_of_reach(held: Sandbox, project: Path) -> None:
     forge = """
 pidfd = os.pidfd_open(os.getppid())
 for number in facts['numbers']:
@@ -66,7 +66,7 @@ raise reason
     assert bare(read, project, names=names) == "succeeded"
 
 
-def test_02_running_a_program_as_root_brings_no_capability_back(held: Sandbox, project: Path) -> None:
+def test_02_exec_as_root_restores_no_capability(held: Sandbox, project: Path) -> None:
     # Root keeps four over files: CHOWN, DAC_OVERRIDE, FOWNER, FSETID.
     regain = """
 status = open('/proc/self/status').read()
@@ -78,7 +78,7 @@ return any(mask & ~facts['kept'] for mask in held[:2]) or (facts['root'] and hel
     assert bare(regain, project, before=IN_A_USER_NAMESPACE, kept=kept, root=IS_ROOT) == "succeeded"
 
 
-def test_03_no_command_slows_the_warden_or_lowers_its_limits(held: Sandbox, loose: Sandbox) -> None:
+def test_03_warden_keeps_its_priority_and_limits(held: Sandbox, loose: Sandbox) -> None:
     ways = (
         "resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))\nreturn True",
         "os.setpriority(os.PRIO_PROCESS, os.getppid(), 1)\nreturn True",
@@ -95,7 +95,7 @@ def test_03_no_command_slows_the_warden_or_lowers_its_limits(held: Sandbox, loos
     assert (held.run(["nice"]).stdout, loose.run(["nice"]).stdout) == (b"0\n", b"1\n")
 
 
-def test_04_an_interrupt_does_not_end_the_warden(held: Sandbox, loose: Sandbox) -> None:
+def test_04_interrupt_does_not_end_the_warden(held: Sandbox, loose: Sandbox) -> None:
     text = "kill -INT $PPID; echo after"
     result = held.run(text, shell=True)
     assert (result.stdout, result.violations, held.run(["true"]).ok) == (b"after\n", (), True)
@@ -103,7 +103,7 @@ def test_04_an_interrupt_does_not_end_the_warden(held: Sandbox, loose: Sandbox) 
     assert [violation.kind for violation in lost.violations] == ["warden-lost"]
 
 
-def test_05_an_ancestor_swapped_for_a_link_leads_the_next_warden_nowhere(held: Sandbox, outside: Path) -> None:
+def test_05_ancestor_replaced_by_a_link_is_not_followed(held: Sandbox, outside: Path) -> None:
     parent = Path(held.config.project_root).parent
     assert str(parent).startswith("/tmp/"), "the attack needs a project in what is scratch inside"
     swaps = (
@@ -151,7 +151,7 @@ REPLACEMENTS = {
 
 @pytest.mark.parametrize("linked", [False, True], ids=["", "through a link"])
 @pytest.mark.parametrize("replace", REPLACEMENTS.values(), ids=REPLACEMENTS)
-def test_06_the_hosts_own_interpreter_in_the_project_is_not_replaced(
+def test_06_interpreter_of_the_host_cannot_be_replaced(
     project: Path, outside: Path, replace: str, linked: bool
 ) -> None:
     ran = outside / "ran"
@@ -170,9 +170,7 @@ def test_06_the_hosts_own_interpreter_in_the_project_is_not_replaced(
         assert ran.exists() is expected
 
 
-def test_07_a_repository_is_not_renamed_away_from_its_protection(
-    repository: Path, held: Sandbox, loose: Sandbox
-) -> None:
+def test_07_protected_repository_cannot_be_renamed(repository: Path, held: Sandbox, loose: Sandbox) -> None:
     swap = "mv .git x && mkdir -p .git/hooks && echo echo > .git/hooks/pre-commit"
     before = (repository / ".git").stat().st_ino
     assert not held.run(swap, shell=True).ok
@@ -190,7 +188,7 @@ PLANTS = {
 
 
 @pytest.mark.parametrize("plant", PLANTS.values(), ids=PLANTS)
-def test_08_what_was_not_there_does_not_run_at_the_owners_next_git_status(
+def test_08_planted_git_config_does_not_run_on_git_status(
     repository: Path, open_sandbox: Callable[..., Sandbox], outside: Path, plant: str
 ) -> None:
     ran = outside / "ran"
@@ -220,7 +218,7 @@ SET_ID = {
 
 
 @pytest.mark.parametrize("body", SET_ID.values(), ids=SET_ID)
-def test_09_no_program_with_its_owners_rights_is_left(held: Sandbox, loose: Sandbox, project: Path, body: str) -> None:
+def test_09_no_setuid_program_is_left(held: Sandbox, loose: Sandbox, project: Path, body: str) -> None:
     if "X86 else -1" in body and os.uname().machine != "x86_64":
         body = SET_ID["open"]
     body = f"os.umask(0)\n{body}\nreturn os.stat('s').st_mode & facts['mode'] & 0o6000"
@@ -233,7 +231,7 @@ def test_09_no_program_with_its_owners_rights_is_left(held: Sandbox, loose: Sand
         made.unlink()
 
 
-def test_10_what_root_owns_in_the_kernels_files_is_not_written(held: Sandbox, loose: Sandbox) -> None:
+def test_10_root_cannot_write_kernel_settings(held: Sandbox, loose: Sandbox) -> None:
     for body in (
         "return os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY) > 0",
         "return os.open('/proc/sys/vm/overcommit_memory', os.O_WRONLY) > 0",
@@ -243,13 +241,13 @@ def test_10_what_root_owns_in_the_kernels_files_is_not_written(held: Sandbox, lo
         assert works_uncontained(loose, body)
 
 
-def test_11_no_socket_leads_to_the_hypervisor(held: Sandbox, loose: Sandbox) -> None:
+def test_11_vsock_is_refused(held: Sandbox, loose: Sandbox) -> None:
     body = "return socket.socket(40, socket.SOCK_STREAM)"
     assert attempt(held, body).startswith("held")
     assert attempt(loose, body) == "succeeded"
 
 
-def test_12_no_foreign_call_and_no_clone_opens_a_namespace(held: Sandbox, loose: Sandbox) -> None:
+def test_12_no_namespace_by_clone_or_foreign_call(held: Sandbox, loose: Sandbox) -> None:
     ways = [
         "if libc.unshare(0x10000000):\n    raise OSError(ctypes.get_errno(), '')\nreturn True",
         "pid = call(56 if X86 else 220, 0x10000000 | 17, 0, 0, 0, 0)\nif pid == 0:\n    os._exit(0)\nreturn True",
@@ -282,7 +280,7 @@ signal.pause()
 """
 
 
-def test_13_a_host_that_is_killed_takes_all_with_it_though_its_fork_holds_the_socket(project: Path) -> None:
+def test_13_killed_host_ends_all_despite_its_fork(project: Path) -> None:
     seconds = unique_seconds()
     command = [sys.executable, "-c", KILLED_HOST, import_path(), str(project), seconds]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as host:
@@ -309,7 +307,7 @@ def test_13_a_host_that_is_killed_takes_all_with_it_though_its_fork_holds_the_so
     os.waitpid(pid, 0)
 
 
-def test_14_the_hosts_session_keyring_is_neither_read_nor_searched(held: Sandbox, project: Path) -> None:
+def test_14_session_keyring_of_the_host_is_out_of_reach(held: Sandbox, project: Path) -> None:
     name = f"corral-test-{os.getpid()}"
     ways = (
         # KEYCTL_READ by number, KEYCTL_SEARCH in the session keyring, request_key, the kernel's list.
@@ -361,7 +359,7 @@ with Sandbox(SandboxConfig(sys.argv[2], containment=Containment(backend=sys.argv
 """
 
 
-def test_15_a_file_that_the_host_has_as_input_is_not_opened_again_for_writing(project: Path, outside: Path) -> None:
+def test_15_input_file_cannot_be_reopened_for_writing(project: Path, outside: Path) -> None:
     (project / "reopen.py").write_text("import os\nos.write(os.open('/proc/self/fd/0', os.O_WRONLY), b'changed')\n")
     for backend, left in (("warden", "canary"), ("none", "changed")):
         command = [sys.executable, "-c", LENT, import_path(), str(project), backend]
@@ -389,7 +387,7 @@ except OSError:
 """
 
 
-def test_16_a_proc_that_a_container_masks_is_said_and_shows_no_secret_of_others(project: Path, sleeper: int) -> None:
+def test_16_masked_proc_is_reported_and_shows_no_secrets(project: Path, sleeper: int) -> None:
     # In a mount namespace of the test's own. As for any user namespace, /proc/PID/environ of the same user is readable there.
     (project / "read.py").write_text(READ)
     cover = 'mount --bind /dev/null /proc/uptime && exec "$@"'
@@ -434,9 +432,7 @@ print(*held)
 """
 
 
-def test_17_without_a_pid_namespace_the_warden_is_not_killed_and_no_daemon_survives(
-    project: Path, loose: Sandbox
-) -> None:
+def test_17_without_pid_namespace_no_daemon_survives(project: Path, loose: Sandbox) -> None:
     (project / "attack.py").write_text(SIGNALS)
     seconds = unique_seconds()
     command = [sys.executable, "-c", WITHOUT_NAMESPACES, import_path(), str(project), seconds]
@@ -448,7 +444,7 @@ def test_17_without_a_pid_namespace_the_warden_is_not_killed_and_no_daemon_survi
     assert [violation.kind for violation in lost.violations] == ["warden-lost"]
 
 
-def test_18_a_project_of_another_user_can_be_written_by_root(held: Sandbox, project: Path) -> None:
+def test_18_root_can_write_a_project_of_another_user(held: Sandbox, project: Path) -> None:
     write = "return open('new', 'w').write('x')"
     if IS_ROOT:
         os.chown(project, 12345, 12345)
@@ -460,7 +456,7 @@ def test_18_a_project_of_another_user_can_be_written_by_root(held: Sandbox, proj
         assert bare(write, project, before=IN_A_USER_NAMESPACE).startswith("held")
 
 
-def test_19_a_pointer_of_a_worktree_names_no_directory_of_the_owners(
+def test_19_worktree_pointer_exposes_no_other_directory(
     repository: Path, tmp_path: Path, outside: Path, open_sandbox: Callable[..., Sandbox]
 ) -> None:
     linked = tmp_path / "linked"

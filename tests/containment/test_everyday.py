@@ -29,7 +29,7 @@ def need(name: str) -> None:
         pytest.skip(f"{name} is not installed")
 
 
-def test_a_clone_from_a_path_inside_is_built_and_committed_to(held: Sandbox, project: Path) -> None:
+def test_git_clone_build_and_commit_work(held: Sandbox, project: Path) -> None:
     need("git")
     done = held.run(
         "cd /tmp && git init -q a && cd a && echo 1 > f && git add f && git -c user.name=n -c user.email=e@x commit -qm one && git clone -q /tmp/a /tmp/b && git -C /tmp/b log --format=%s",
@@ -38,7 +38,7 @@ def test_a_clone_from_a_path_inside_is_built_and_committed_to(held: Sandbox, pro
     assert well(done) == b"one\n"
 
 
-def test_a_c_program_is_compiled_by_make_in_parallel(held: Sandbox, project: Path) -> None:
+def test_parallel_make_compiles_c(held: Sandbox, project: Path) -> None:
     need("gcc")
     need("make")
     for name in "ab":
@@ -91,7 +91,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_test_suite_with_a_server_processes_and_a_database_passes(held: Sandbox, project: Path) -> None:
+def test_suite_with_server_processes_and_database_passes(held: Sandbox, project: Path) -> None:
     (project / "suite.py").write_text(SUITE)
     result = held.run([PYTHON, "suite.py"], timeout_seconds=60)
     assert (result.exit_code, result.stderr.rstrip().rpartition(b"\n")[2]) == (0, b"OK"), result.stderr_text
@@ -104,7 +104,7 @@ def test_pytest_runs(held: Sandbox, project: Path) -> None:
     assert b"1 passed" in well(held.run([sys.executable, "-m", "pytest", "-q"], timeout_seconds=60))
 
 
-def test_a_local_wheel_is_installed_into_an_environment_of_the_project(held: Sandbox, project: Path) -> None:
+def test_local_wheel_is_installed_into_a_venv(held: Sandbox, project: Path) -> None:
     if subprocess.run([PYTHON, "-c", "import ensurepip, pip"], check=False, capture_output=True).returncode:
         pytest.skip("this interpreter has no pip")
     with zipfile.ZipFile(project / "given-1-py3-none-any.whl", "w") as wheel:
@@ -131,7 +131,7 @@ def test_a_local_wheel_is_installed_into_an_environment_of_the_project(held: San
     assert well(held.run(["env/bin/python", "-m", "given"])) == b"installed\n"
 
 
-def test_npm_runs_a_test(held: Sandbox, project: Path) -> None:
+def test_npm_test_runs(held: Sandbox, project: Path) -> None:
     need("npm")
     (project / "package.json").write_text('{"name": "x", "version": "1.0.0", "scripts": {"test": "node t.js"}}')
     (project / "t.js").write_text(
@@ -140,14 +140,12 @@ def test_npm_runs_a_test(held: Sandbox, project: Path) -> None:
     assert b"tested 0" in well(held.run(["npm", "test", "--silent"], timeout_seconds=60))
 
 
-def test_a_debugger_traces_what_it_starts(held: Sandbox) -> None:
+def test_debugger_traces_its_child(held: Sandbox) -> None:
     need("strace")
     assert b"execve" in held.run(["strace", "-f", "true"]).stderr
 
 
-def test_a_server_left_running_is_reached_by_later_commands_and_ends_with_the_sandbox(
-    held: Sandbox, project: Path
-) -> None:
+def test_background_server_lasts_until_the_sandbox_ends(held: Sandbox, project: Path) -> None:
     (project / "page").write_text("served")
     server = held.start([PYTHON, "-m", "http.server", "8000", "--bind", "127.0.0.1"], timeout_seconds=60)
     fetch = "import urllib.request\nprint(urllib.request.urlopen('http://127.0.0.1:8000/page').read().decode())\n"
@@ -157,7 +155,7 @@ def test_a_server_left_running_is_reached_by_later_commands_and_ends_with_the_sa
     assert server.wait().exit_code == 137
 
 
-def test_a_program_that_needs_a_terminal_is_talked_to(held: Sandbox) -> None:
+def test_program_on_a_terminal_can_be_used(held: Sandbox) -> None:
     session = held.start([PYTHON, "-i", "-q"], pty=True, env={"TERM": "dumb"}, timeout_seconds=60)
     said = b""
     for _, data in session:
@@ -169,7 +167,7 @@ def test_a_program_that_needs_a_terminal_is_talked_to(held: Sandbox) -> None:
     assert well(session.wait()).replace(b"\r", b"").startswith(b">>> 6 * 7\n42\n>>> ")
 
 
-def test_many_commands_at_once_share_scratch_and_not_processes(held: Sandbox) -> None:
+def test_parallel_commands_share_scratch_but_not_processes(held: Sandbox) -> None:
     # A directory of its own: the interpreter may lie below /tmp, and is shown there.
     assert well(held.run(["mkdir", "/tmp/shared"])) == b""
     text = "echo {0} > /tmp/shared/n{0}; ls /proc > /tmp/shared/list{0}; grep -c '^[0-9]' /tmp/shared/list{0}"
@@ -179,7 +177,7 @@ def test_many_commands_at_once_share_scratch_and_not_processes(held: Sandbox) ->
     assert well(held.run("cat /tmp/shared/n*", shell=True)).split() == [str(n).encode() for n in range(8)]
 
 
-def test_the_network_of_the_host_is_there_by_the_owners_word(
+def test_network_of_the_host_is_there_when_granted(
     open_sandbox: Callable[..., Sandbox], servers: dict[str, int], project: Path
 ) -> None:
 
@@ -193,7 +191,7 @@ def test_the_network_of_the_host_is_there_by_the_owners_word(
 
 
 @pytest.mark.parametrize(("network", "word"), [("off", "off"), (["index.example:443"], "named"), ("on", "on")])
-def test_a_result_says_what_network_was_granted(
+def test_result_says_which_network_was_granted(
     open_sandbox: Callable[..., Sandbox], network: str | list[str], word: str
 ) -> None:
     held = open_sandbox(containment=Containment(network=network))
@@ -212,7 +210,7 @@ def test_root_works_in_a_project_of_another_user(held: Sandbox, project: Path) -
 
 
 @pytest.mark.parametrize("place", ["/var/tmp", "/tmp", "/opt"])
-def test_a_project_may_lie_anywhere(place: str) -> None:
+def test_project_can_lie_anywhere(place: str) -> None:
     try:
         root = tempfile.mkdtemp(dir=place)
     except OSError:
@@ -224,7 +222,7 @@ def test_a_project_may_lie_anywhere(place: str) -> None:
         shutil.rmtree(root)
 
 
-def test_a_project_in_shared_memory_is_no_leftover(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_project_in_shared_memory_is_not_cleaned_up(open_sandbox: Callable[..., Sandbox]) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         (Path(folder) / "kept").write_text("1")
         held = open_sandbox(project_root=folder)

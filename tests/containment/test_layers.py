@@ -74,7 +74,7 @@ def test_every_layer_of_the_kernel_folder_is_found() -> None:
     listed = [
         match
         for path in KERNEL.glob("*.py")
-        for match in re.findall(r"^    Layer\(\n        \"(\w+)\"", path.read_text(), re.MULTILINE)
+        for match in re.findall(r"^    (?:Layer|_namespace)\(\n        \"(\w+)\"", path.read_text(), re.MULTILINE)
     ]
     assert sorted(listed) == sorted(ALL)
 
@@ -93,18 +93,18 @@ def test_documentation_lists_every_layer() -> None:
         assert needs == one.needs
 
 
-def test_everything_is_full() -> None:
+def test_all_layers_are_full_enforcement() -> None:
     assert downgrade(ALL, ALL) == ("full", ())
 
 
-def test_what_is_not_wanted_is_not_missing() -> None:
+def test_unwanted_layer_is_not_missing() -> None:
     assert wanted("off") == ALL
     assert wanted("on") == tuple(name for name in ALL if name != "net")
     assert downgrade(wanted("on"), set(ALL) - {"net"}) == ("full", ())
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_each_layer_that_is_missing_is_named(name: str) -> None:
+def test_missing_layer_is_named(name: str) -> None:
     level, missing = downgrade(ALL, set(ALL) - {name})
     assert (level, name in missing) == ("partial", True)
 
@@ -121,7 +121,7 @@ def test_each_layer_that_is_missing_is_named(name: str) -> None:
         ),
     ],
 )
-def test_what_stands_on_a_missing_layer_is_missing_too(available: set[str], missing: tuple[str, ...]) -> None:
+def test_layer_needs_the_layers_it_is_built_on(available: set[str], missing: tuple[str, ...]) -> None:
     assert downgrade(ALL, available) == ("partial", missing)
 
 
@@ -134,9 +134,7 @@ def test_limits_and_privileges_alone_are_none() -> None:
     available=st.sets(st.sampled_from([*ALL, "a layer of a later version"])),
     more=st.sets(st.sampled_from(ALL)),
 )
-def test_a_downgrade_claims_nothing_that_is_not_there_and_more_never_holds_less(
-    wanted: set[str], available: set[str], more: set[str]
-) -> None:
+def test_downgrade_is_sound_and_monotonic(wanted: set[str], available: set[str], more: set[str]) -> None:
     level, missing = downgrade(wanted, available)
     held = wanted - set(missing)
     assert set(missing) <= wanted
@@ -150,7 +148,7 @@ def test_a_downgrade_claims_nothing_that_is_not_there_and_more_never_holds_less(
     assert order.index(better) >= order.index(level)
 
 
-def test_a_probe_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_probe_leaves_nothing_behind(tmp_path: Path) -> None:
     before = Path("/proc/self/mounts").read_text(), os.listdir("/proc/self/fd")
     assert probe(str(tmp_path)) <= set(ALL)
     assert (Path("/proc/self/mounts").read_text(), os.listdir("/proc/self/fd")) == before
@@ -192,7 +190,7 @@ def test_a_probe_leaves_nothing_behind(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_a_config_demands(
+def test_unmet_requirement_of_a_config_is_named(
     tmp_path: Path, settings: dict[str, object], status: tuple[str, str, tuple[str, ...]], named: str
 ) -> None:
     told = unmet_requirement(SandboxConfig(str(tmp_path), **settings), *status)  # type: ignore[arg-type]
@@ -204,7 +202,7 @@ def test_what_a_config_demands(
     ("abi", "bits"),
     [(0, 0), (1, 0x1FFF), (2, 0x3FFF), (3, 0x7FFF), (4, 0x7FFF), (5, 0xFFFF), (8, 0xFFFF), (9, 0x1FFFF)],
 )
-def test_landlock_handles_what_its_version_knows(abi: int, bits: int) -> None:
+def test_landlock_handles_the_rights_of_its_version(abi: int, bits: int) -> None:
     assert landlock.handled_files(abi) == bits
 
 
@@ -226,7 +224,7 @@ FILES, NET, SCOPE = "files", "net", "scope"
         (12, {FILES: 0x1FFFF, NET: 3, SCOPE: 3}),
     ],
 )
-def test_a_ruleset_has_the_form_that_its_version_takes(abi: int, words: dict[str, int]) -> None:
+def test_ruleset_has_the_size_of_its_version(abi: int, words: dict[str, int]) -> None:
     assert landlock.attributes(abi, deny_tcp=True) == struct.pack(f"={len(words)}Q", *words.values())
     without = dict(words) | ({NET: 0} if NET in words else {})
     assert landlock.attributes(abi, deny_tcp=False) == struct.pack(f"={len(words)}Q", *without.values())
@@ -235,13 +233,13 @@ def test_a_ruleset_has_the_form_that_its_version_takes(abi: int, words: dict[str
 @pytest.mark.parametrize(
     ("abi", "plain", "logged"), [(1, 0, 0), (6, 0, 0), (7, 0, 2), (8, 8, 10), (9, 8, 10), (12, 8, 10)]
 )
-def test_a_version_is_asked_only_for_what_it_knows(abi: int, plain: int, logged: int) -> None:
+def test_restrict_flags_are_those_of_the_version(abi: int, plain: int, logged: int) -> None:
     assert landlock.restrict_flags(abi, logged=False) == plain
     assert landlock.restrict_flags(abi, logged=True) == logged
 
 
 @pytest.mark.parametrize("abi", range(1, 10))
-def test_no_rule_grants_a_right_that_is_not_handled(abi: int) -> None:
+def test_no_rule_grants_an_unhandled_right(abi: int) -> None:
     handled = landlock.handled_files(abi)
     assert {
         name: rights & handled & ~landlock.handled_files(abi) for name, rights in landlock.RIGHTS.items()
@@ -293,7 +291,7 @@ SINCE = {
 
 
 @pytest.mark.parametrize("abi", range(10))
-def test_the_kernel_enforces_what_a_version_knows(
+def test_kernel_enforces_the_rights_of_a_version(
     abi: int, tmp_path: Path, servers: dict[str, Any], sleeper: int
 ) -> None:
     if abi > landlock.version():
@@ -333,7 +331,7 @@ with Sandbox(SandboxConfig(sys.argv[2])) as box:
 """
 
 
-def test_in_a_container_that_covers_parts_of_proc_only_that_layer_is_missing(project: Path) -> None:
+def test_covered_proc_costs_only_the_proc_layer(project: Path) -> None:
     script = 'mount --bind /dev/null /proc/uptime && exec "$@"'
     inner = [sys.executable, "-c", IN_A_CONTAINER, import_path(), str(project)]
     done = subprocess.run(
@@ -345,7 +343,7 @@ def test_in_a_container_that_covers_parts_of_proc_only_that_layer_is_missing(pro
     assert (done.stdout, done.stderr) == ("partial proc x 1\n", "")
 
 
-def test_inside_corral_corral_starts_with_less(held: Sandbox, project: Path) -> None:
+def test_corral_inside_corral_is_partial(held: Sandbox, project: Path) -> None:
     # Without shell text, whose parser need not lie where commands see it.
     (project / "inner.py").write_text(IN_A_CONTAINER.replace('"sleep 100 & echo x", shell=True', '["echo", "x"]'))
     result = held.run([sys._base_executable, "inner.py", import_path(), "."], timeout_seconds=60)
@@ -396,7 +394,7 @@ with Sandbox(SandboxConfig(sys.argv[2], profile="workspace", containment=Contain
         pytest.param("unshare", 0, EPERM, ALL[:8], id="no namespaces at all"),
     ],
 )
-def test_what_the_kernel_does_not_give_is_named_and_refuses_who_demands_it(
+def test_missing_kernel_feature_is_named_and_refused(
     call: str, bits: int, error: int, missing: tuple[str, ...], project: Path
 ) -> None:
     # A filter on a child of the test's own stands for the kernel that lacks something.
@@ -460,7 +458,7 @@ print("works")
 """
 
 
-def test_without_user_namespaces_less_holds_and_says_so(project: Path, outside: Path) -> None:
+def test_without_user_namespaces_enforcement_is_partial(project: Path, outside: Path) -> None:
     # In a user namespace of the test's own, whose limit of further ones is set to none.
     (project / "inside.py").write_text(INSIDE)
     done = subprocess.run(

@@ -21,7 +21,7 @@ def pair() -> Iterator[tuple[socket, socket]]:
     theirs.close()
 
 
-def test_a_message_arrives_with_its_descriptors_which_no_program_inherits(pair: tuple[socket, socket]) -> None:
+def test_message_arrives_with_close_on_exec_descriptors(pair: tuple[socket, socket]) -> None:
     reading, writing = os.pipe()
     protocol.send(pair[0], b"hello", (writing,))
     data, (descriptor,) = protocol.receive(pair[1])
@@ -31,12 +31,12 @@ def test_a_message_arrives_with_its_descriptors_which_no_program_inherits(pair: 
     protocol.close_all((reading, writing, descriptor))
 
 
-def test_the_end_is_an_empty_message(pair: tuple[socket, socket]) -> None:
+def test_end_of_file_is_an_empty_message(pair: tuple[socket, socket]) -> None:
     pair[0].close()
     assert protocol.receive(pair[1]) == (b"", ())
 
 
-def test_a_message_that_was_cut_is_none_and_its_descriptors_are_closed(pair: tuple[socket, socket]) -> None:
+def test_truncated_message_is_an_error_and_leaks_nothing(pair: tuple[socket, socket]) -> None:
     before = set(os.listdir("/proc/self/fd"))
     protocol.send(pair[0], b"x" * (protocol.RECEIVED[0] + 1), (0,))
     with pytest.raises(protocol.ProtocolError):
@@ -47,7 +47,7 @@ def test_a_message_that_was_cut_is_none_and_its_descriptors_are_closed(pair: tup
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_speaking_to_nobody_is_an_error_and_no_signal(pair: tuple[socket, socket]) -> None:
+def test_sending_to_a_closed_socket_raises_no_signal(pair: tuple[socket, socket]) -> None:
     pair[1].close()
     with pytest.raises(BrokenPipeError):
         protocol.send(pair[0], b"x")
@@ -55,7 +55,7 @@ def test_speaking_to_nobody_is_an_error_and_no_signal(pair: tuple[socket, socket
         protocol.send(pair[0], b"x", (0,))
 
 
-def test_sealed_memory_can_be_read_and_never_changed() -> None:
+def test_sealed_memfd_cannot_be_changed() -> None:
     descriptor = protocol.sealed("test", b"content")
     assert os.read(descriptor, 100) == protocol.read_body(descriptor) == b"content"
     for change in (
@@ -76,7 +76,7 @@ WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 @given(WORDS, WORDS, st.lists(WORDS, min_size=1), st.dictionaries(WORDS.map(lambda w: "n" + w.replace("=", "")), WORDS))
-def test_a_request_comes_back_as_it_was(executable: str, cwd: str, argv: list[str], env: dict[str, str]) -> None:
+def test_request_body_round_trips(executable: str, cwd: str, argv: list[str], env: dict[str, str]) -> None:
     block = protocol.environment_block(env)
     assert protocol.parse_body(protocol.request_body(executable, cwd, argv, block), len(block)) == (
         os.fsencode(executable),
@@ -87,7 +87,7 @@ def test_a_request_comes_back_as_it_was(executable: str, cwd: str, argv: list[st
     assert protocol.parse_environment(block) == [os.fsencode(f"{n}={v}") for n, v in env.items()]
 
 
-def test_ready_says_what_holds() -> None:
+def test_ready_message_round_trips() -> None:
     assert protocol.unpack_ready(protocol.pack_ready("warden", "partial", ("seccomp", "netns"))) == (
         "warden",
         "partial",
@@ -99,7 +99,7 @@ def test_ready_says_what_holds() -> None:
 @pytest.mark.parametrize(
     "message", [b"", b"x", protocol.COUNT.pack(protocol.NEW, 3) + b"x", protocol.COUNT.pack(protocol.NEW, 3)]
 )
-def test_what_is_no_answer_is_an_error(message: bytes) -> None:
+def test_wrong_answer_is_an_error(message: bytes) -> None:
     with pytest.raises(protocol.ProtocolError):
         protocol.unpack_count(message, protocol.SWEEP)
     with pytest.raises(protocol.ProtocolError):

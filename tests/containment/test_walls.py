@@ -82,19 +82,19 @@ def run(inner: str) -> dict[str, Any]:
     return {one["id"]: one for one in told}
 
 
-def test_behind_both_walls_no_canary_is_touched() -> None:
+def test_no_canary_is_touched_with_guard_and_containment() -> None:
     told = run("warden")
     assert {name: one["breaches"] for name, one in told.items() if one["breaches"]} == {}
     assert {one["ended"] for one in told.values()} >= {"exit 0", "exit 1"}
 
 
-def test_without_the_inner_wall_every_program_is_found_out() -> None:
+def test_without_containment_every_program_is_detected() -> None:
     told = run("none")
     for name, (_, breach) in PROGRAMS.items():
         assert breach in told[name]["breaches"] or not breach, (name, told[name])
 
 
-def test_nothing_is_run_where_the_outer_wall_does_not_stand(tmp_path: Path) -> None:
+def test_nothing_runs_without_the_outer_sandbox(tmp_path: Path) -> None:
     # This machine: its network, its processes, its root.
     namespaces = {name: os.readlink(f"/proc/self/ns/{name}") for name in ("user", "mnt", "pid", "net", "ipc", "uts")}
     brief = {"inner": "warden", "rows": [], "namespaces": namespaces, "absent": ["/usr"]}

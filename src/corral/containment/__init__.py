@@ -1,1 +1,1 @@
-"""What holds a command: a keeper that outlives no host, and wardens that each run one command at a time."""
+"""Confines commands by the kernel: a keeper per sandbox starts wardens, and each warden runs one command at a time."""

@@ -54,22 +54,22 @@ def _stands(name: str, available: Collection[str]) -> bool:
     return name in available and all(_stands(below, available) for below in LAYERS[name].needs)
 
 
-def of_stage(stage: int, told: WardenPlan) -> Iterator[Layer]:
+def of_stage(stage: int, plan: WardenPlan) -> Iterator[Layer]:
     """Yield the layers of one stage that hold on this machine."""
-    return (layer for layer in _BY_STAGE if layer.stage == stage and layer.name in told.layers)
+    return (layer for layer in _BY_STAGE if layer.stage == stage and layer.name in plan.layers)
 
 
-def confine(told: WardenPlan) -> None:
+def confine(plan: WardenPlan) -> None:
     """Enter all the layers that a warden enters itself. No layer can be left again."""
-    in_bubblewrap = told.backend == "bubblewrap"
+    in_bubblewrap = plan.backend == "bubblewrap"
     if in_bubblewrap:
-        # Bubblewrap follows links, so check what it bound.
-        for path in (told.plan.project, *told.expected):
+        # Bubblewrap follows links, so check that it bound the right files.
+        for path in (plan.host.project, *plan.expected):
             verify_path(*path)
     for layer in _BY_STAGE:
         is_ours = layer.enters_in_bubblewrap if in_bubblewrap else layer.stage >= TREE
-        if is_ours and layer.name in told.layers:
-            layer.enter(told)
+        if is_ours and layer.name in plan.layers:
+            layer.enter(plan)
 
 
 def probe(stage: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""Defines what the host tells a keeper (`Plan`) and what the keeper tells its wardens (`WardenPlan`).
+"""Defines the instructions of a host to its keeper (`Plan`) and of a keeper to its wardens (`WardenPlan`).
 
 The records travel as marshal data. Only the host and the keeper write them, so a command cannot forge one.
 """
@@ -23,7 +23,7 @@ IDLE_SECONDS = 30.0  # a warden that is idle for longer exits, unless it is the 
 
 @frozen
 class Step(Record):
-    """One step in building the file tree of a sandbox: an action on the path `target`.
+    """A step in building the file tree of a sandbox: an action on the path `target`.
 
     The actions are directory, link, tmpfs, devpts, bind, pin, readonly, seal, mask and hide.
     """
@@ -69,21 +69,21 @@ class Plan(Record):
 
 @frozen
 class LimitPlan(Record):
-    """How the limits of a command are kept: by a control group, a resource limit or the keeper's meter."""
+    """Says how each limit of a command is kept: by a control group, a resource limit or the keeper's meter."""
 
     limits: Mapping[str, int]
     rlimits: tuple[Rlimit, ...] = ()
     cgroups: Mapping[str, Place] = {}  # where groups can be made, by controller
     uncounted: int = 1  # processes in a warden's cgroup that are not the command's
     counts_by_user: bool = False  # whether RLIMIT_NPROC keeps the limit on processes
-    is_metered: bool = False  # whether the keeper measures what a command uses
+    is_metered: bool = False  # whether the keeper measures the resource usage of a command
 
 
 @frozen
 class WardenPlan(Record):
-    """A keeper's instructions to its wardens: the host's plan, and what the keeper found out about the machine."""
+    """A keeper's instructions to its wardens: the host's plan, and the keeper's findings about the machine."""
 
-    plan: Plan
+    host: Plan
     limits: LimitPlan
     backend: str  # the one in use: warden, bubblewrap or none
     enforcement: str
@@ -96,7 +96,7 @@ class WardenPlan(Record):
     expected: tuple[KnownPath, ...] = ()  # what bubblewrap must have bound
 
     def status(self) -> tuple[str, str, tuple[str, ...]]:
-        """Return what a result says about containment: backend, enforcement and missing layers."""
+        """Return the containment fields of a result: backend, enforcement and missing layers."""
         return self.backend, self.enforcement, self.missing
 
 

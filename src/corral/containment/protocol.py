@@ -1,6 +1,6 @@
-"""The messages between host, keeper and warden: fixed structs over SOCK_SEQPACKET, descriptors by SCM_RIGHTS.
+"""Defines the messages between host, keeper and warden: fixed structs over SOCK_SEQPACKET, with descriptors by SCM_RIGHTS.
 
-Every message about a command carries its nonce, so that a late or forged one answers nothing else.
+Every message about a command carries the command's nonce, so that a late or forged message has no effect on another command.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 NEW, SWEEP, MAP, LIMIT_HITS, MOUNT_OVERLAY, UNMOUNT_OVERLAY = 1, 2, 10, 12, 13, 14  # host to keeper and back
 READY, RUN, KILL, SIGNAL, DRAINED, EXITED, ENDED = 3, 4, 5, 6, 7, 8, 9  # host to warden and back
-TERMINAL = 11  # warden to host, with the descriptor of a terminal's outer end
-OUTPUT = 15  # warden to host, and once more with the descriptors of what the command prints
+TERMINAL = 11  # warden to host, with the descriptor of a terminal's master end
+OUTPUT = 15  # warden to host, and once more with the read ends of the output pipes
 
 NONCE_BYTES = 16
-MAX_PACKET_BYTES = 32_000  # what is larger goes by sealed memory; beyond about 212 kB a send is EMSGSIZE
-MAX_PRINTED_BYTES = 32_000  # that go with an outcome, and at most a packet more of each stream
+MAX_PACKET_BYTES = 32_000  # a larger body goes in a sealed memfd; beyond about 212 kB, send() fails with EMSGSIZE
+MAX_PRINTED_BYTES = 32_000  # of output in an outcome, and at most one packet more of each stream
 MAX_DESCRIPTORS = 4
 
-HAS_STDIN, HAS_BODY = 1, 2  # flags of a request: descriptors that follow stdout and stderr
+HAS_STDIN, HAS_BODY = 1, 2  # flags of a request: the descriptors that follow stdout and stderr
 ON_TERMINAL = 4  # instead of stdout, stderr and stdin
 WARDEN_MAKES_PIPES = 8  # instead of stdout and stderr: the warden makes the pipes
 NO_DIRECTORY, TIMED_OUT, UNKILLABLE_LEFT, NO_TERMINAL = (
@@ -44,7 +44,7 @@ NO_DIRECTORY, TIMED_OUT, UNKILLABLE_LEFT, NO_TERMINAL = (
     2,
     4,
     512,
-)  # flags of an outcome; then the bounds that were broken
+)  # flags of an outcome; then the exceeded limits
 TOO_MANY_PROCESSES, PROCESS_LIMIT_REACHED, TOO_MUCH_MEMORY, TOO_MUCH_CPU = 8, 16, 32, 64
 TOO_MUCH_WRITTEN, DISK_NEARLY_FULL = 128, 256
 
@@ -57,21 +57,21 @@ CONTROL = Struct(f"=B{NONCE_BYTES}sB")
 OUTCOME = Struct(f"=B{NONCE_BYTES}sHiiIddQQQII")
 _PRINTED = Struct("=II")
 _PRINTED_AT = OUTCOME.size - _PRINTED.size
-# warden to keeper: nonce, processor seconds and bytes written of the processes that have ended, bytes in shared memory
+# warden to keeper: nonce, CPU seconds and bytes written of the processes that have ended, bytes in shared memory
 ASK = Struct(f"={NONCE_BYTES}sdQQ")
-# and back: nonce, bytes of memory in use, bounds that are broken
+# and back: nonce, bytes of memory in use, exceeded limits
 ANSWER = Struct(f"={NONCE_BYTES}sQH")
 # kind, number
 COUNT = Struct("=BI")
 
 _DESCRIPTORS = [Struct(f"{count}i") for count in range(MAX_DESCRIPTORS + 1)]
 MAX_ANSWER_BYTES = OUTCOME.size + MAX_PRINTED_BYTES + 2 * PIPE_BUF
-# What `recvmsg` is given.
+# The arguments of `recvmsg`.
 RECEIVED = (max(MAX_PACKET_BYTES + REQUEST.size, MAX_ANSWER_BYTES), CMSG_SPACE(MAX_DESCRIPTORS * 4), MSG_CMSG_CLOEXEC)
 
 
 class ProtocolError(Exception):
-    """The other side said something that is not a message."""
+    """The peer sent something that is not a valid message."""
 
 
 def send(sock: socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -84,12 +84,14 @@ def send(sock: socket, data: bytes, descriptors: Sequence[int] = ()) -> None:
 
 
 def receive(sock: socket) -> tuple[bytes, tuple[int, ...]]:
-    """Receive one message and its descriptors, which are close-on-exec; empty when the other side is gone."""
-    return told(sock.recvmsg(*RECEIVED))
+    """Receive one message and its descriptors, which are close-on-exec. The message is empty if the peer is gone."""
+    return parse_received(sock.recvmsg(*RECEIVED))
 
 
-def told(received: tuple[bytes, Sequence[tuple[int, int, bytes]], int, object]) -> tuple[bytes, tuple[int, ...]]:
-    """Return a message that was received, and its descriptors; those of one that was cut are closed."""
+def parse_received(
+    received: tuple[bytes, Sequence[tuple[int, int, bytes]], int, object],
+) -> tuple[bytes, tuple[int, ...]]:
+    """Return the message and the descriptors in the result of `recvmsg`. Raise an error if the message was truncated."""
     data, ancillary, flags, _ = received
     descriptors: tuple[int, ...] = ()
     for level, kind, rights in ancillary:
@@ -97,7 +99,7 @@ def told(received: tuple[bytes, Sequence[tuple[int, int, bytes]], int, object]) 
             descriptors += _DESCRIPTORS[len(rights) // 4].unpack(rights)
     if flags & (MSG_TRUNC | MSG_CTRUNC):
         close_all(descriptors)
-        raise ProtocolError("a message was cut")
+        raise ProtocolError("a message was truncated")
     return data, descriptors
 
 
@@ -108,7 +110,7 @@ def close_all(descriptors: Sequence[int]) -> None:
 
 
 def sealed(name: str, data: bytes) -> int:
-    """Return a descriptor of an anonymous file that holds `data` and can never change."""
+    """Return a descriptor of a memfd that holds `data` and cannot change."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         view = memoryview(data)
@@ -127,24 +129,24 @@ def sealed(name: str, data: bytes) -> int:
 
 
 def request_body(executable: str, cwd: str, argv: Sequence[str], env: bytes) -> bytes:
-    """Return the variable part of a request; none of the parts can hold a NUL byte."""
+    """Return the variable part of a request. Its parts must not contain NUL bytes."""
     return os.fsencode("\0".join((executable, cwd, *argv, ""))) + env
 
 
 def environment_block(env: Mapping[str, str]) -> bytes:
-    """Return an environment as it stands at the end of a request."""
+    """Return an environment in the form that ends a request body."""
     return os.fsencode("\0".join([f"{name}={value}" for name, value in env.items()]))
 
 
 def parse_body(body: bytes, environment_bytes: int) -> tuple[bytes, bytes, list[bytes], bytes]:
-    """Return executable, directory, arguments and the environment's block of a request's body."""
+    """Return the executable, directory, arguments and environment block of a request body."""
     end = len(body) - environment_bytes
     executable, cwd, *argv = body[: end - 1].split(b"\0")
     return executable, cwd, argv, body[end:]
 
 
 def parse_environment(block: bytes) -> list[bytes]:
-    """Return the variables of an environment's block, each with its name."""
+    """Return the variables of an environment block as NAME=VALUE."""
     return [entry for entry in block.split(b"\0") if b"=" in entry]
 
 
@@ -154,33 +156,33 @@ def read_body(descriptor: int) -> bytes:
 
 
 def printed(outcome: bytearray) -> tuple[bytes, bytes]:
-    """Return what follows an outcome, of stdout and of stderr."""
+    """Return the stdout and stderr that follow an outcome."""
     stdout, stderr = _PRINTED.unpack_from(outcome, _PRINTED_AT)
     middle = OUTCOME.size + stdout
     return bytes(outcome[OUTCOME.size : middle]), bytes(outcome[middle : middle + stderr])
 
 
 def answer_bytes(outcome: bytearray) -> int:
-    """Return how many bytes an outcome and what follows it have."""
+    """Return the size of an outcome with the output that follows it."""
     stdout, stderr = _PRINTED.unpack_from(outcome, _PRINTED_AT)
     size: int = OUTCOME.size + stdout + stderr
     return size
 
 
 def clear_printed(outcome: bytearray) -> None:
-    """Have nothing follow an outcome any more."""
+    """Declare that no output follows an outcome."""
     _PRINTED.pack_into(outcome, _PRINTED_AT, 0, 0)
 
 
 def pack_ready(backend: str, enforcement: str, missing: Sequence[str]) -> bytes:
-    """Return a warden's first message: what holds the commands it will run."""
+    """Return a warden's first message, which says how it confines commands."""
     return bytes((READY,)) + "\0".join((backend, enforcement, *missing)).encode()
 
 
 def unpack_ready(data: bytes) -> tuple[str, str, tuple[str, ...]]:
     """Return backend, enforcement and missing layers of a warden's first message."""
     if data[:1] != bytes((READY,)):
-        raise ProtocolError("a warden began with something else than being ready")
+        raise ProtocolError("the first message of a warden is not READY")
     backend, enforcement, *missing = data[1:].decode("utf-8", "replace").split("\0")
     return backend, enforcement, tuple(missing)
 
@@ -198,6 +200,6 @@ def unpack(data: bytes) -> Any:
 def unpack_count(data: bytes, kind: int) -> int:
     """Return the number in a keeper's answer."""
     if len(data) != COUNT.size or data[0] != kind:
-        raise ProtocolError("a keeper answered something else than it was asked")
+        raise ProtocolError("the keeper's answer does not match the request")
     number: int = COUNT.unpack(data)[1]
     return number

@@ -30,7 +30,7 @@ SIGSYS = 31
 
 @frozen
 class _Snapshot(Record):
-    """All that is looked up on the host before the first command. Later a command could have changed the answers."""
+    """The host's view of the project before the first command. It is taken once, since a command could change the answers."""
 
     view: View
     mounted: MountedPaths
@@ -71,7 +71,7 @@ class ContainmentState:
 
     @property
     def view(self) -> View | None:
-        """What commands see of the file system, once a plan was made."""
+        """The file system as commands see it, once a plan was made."""
         return None if self._snapshot is None else self._snapshot.view
 
     @property
@@ -174,7 +174,7 @@ class ContainmentState:
         self._snapshot = self._scratch = None
 
     def clean(self) -> None:
-        """Remove what a keeper leaves behind that was killed."""
+        """Remove the scratch directory and control groups of a keeper that was killed."""
         made = self._scratch
         if made is not None and made.pid == os.getpid():
             if not made.lasts:
@@ -193,7 +193,7 @@ class ContainmentState:
             made.marker.end()
 
     def __del__(self) -> None:
-        # The host looked for planted files after each command, even if nobody closed the sandbox.
+        # The host looked for planted files after each command, even if the sandbox was never closed.
         self._end_marker()
 
     def variables(self, backend: str, enforcement: str, missing: tuple[str, ...]) -> dict[str, str]:
@@ -231,7 +231,7 @@ class ContainmentState:
     def violations(
         self, said: bytes, cwd: str, missing: tuple[str, ...], *, signal: int | None, began_at: float, warden: int
     ) -> tuple[Violation, ...]:
-        """Return the violations of a command that has ended: what it planted, and what was refused to it."""
+        """Return the violations of a command that has ended: planted files and refused accesses."""
         if self._snapshot is None:
             return ()
         found, self._late = self._late, ()
@@ -250,7 +250,7 @@ class ContainmentState:
     def denials(
         self, said: bytes, cwd: str, missing: tuple[str, ...], *, signal: int | None, began_at: float, warden: int
     ) -> tuple[Violation, ...]:
-        """Return what was refused to a command that has ended, without looking at what it left in the project."""
+        """Return the accesses that were refused to a command that has ended, without looking for planted files."""
         if self._snapshot is None:
             return ()
         found: tuple[Violation, ...] = () if self.traffic is None else self.traffic.violations(began_at)
@@ -293,27 +293,24 @@ def _in_scratch(path: str, scratch: str) -> str:
 
 
 def unmet_requirement(config: SandboxConfig, backend: str, enforcement: str, missing: tuple[str, ...]) -> str:
-    """Return what the config demands of the kernel that is not there, and what to do; or nothing."""
+    """Return which containment the config requires that this machine lacks, and what to do; or an empty string."""
     containment = config.containment
     more = "Set containment.accept_partial to run with less"
     if containment.project == "read-only" and (backend == "none" or "mount" in missing):
         wanted, less = "containment.project 'read-only'", "leave it 'read-write'"
-        more = "Run where there is the layer mount"
+        more = "Use a machine that has the layer mount"
     elif enforcement == "full" or (containment.accept_partial and enforcement == "partial"):
         return ""
     elif config.rules.needs_containment:
         wanted, less = f"profile {config.rules.name}", "use profile 'strict', which does not rely on it"
     elif containment.backend in ("warden", "bubblewrap"):
-        wanted, less = f"containment.backend '{containment.backend}'", "choose 'auto', which takes what there is"
+        wanted, less = f"containment.backend '{containment.backend}'", "choose 'auto', which accepts fewer layers"
     else:
         return ""
     lacking = "; ".join(f"{name} ({layers.LAYERS[name].keeps})" for name in missing)
     if backend == "none":
         lacking, more = "containment.backend is 'none'", "Choose containment.backend 'auto'"
     elif containment.backend == "auto" and containment.scratch == "project" and "mount" in missing:
-        # Not tried by itself: with it, scratch does not last.
+        # Not tried automatically, since scratch does not last with it.
         more = f"Try containment.backend 'bubblewrap', which may be allowed more. {more}"
-    return (
-        f"{wanted} needs the kernel to contain the command, and not all of that is to be had here: {lacking}. "
-        f"{more}, or {less}"
-    )
+    return f"{wanted} needs the kernel to contain the command, and this machine lacks: {lacking}. {more}, or {less}"

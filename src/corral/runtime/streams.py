@@ -102,7 +102,7 @@ class Streams:
             if not self.arrived:
                 # Received and noted in one step, as above.
                 self.arrived.extend(map(sock.recvmsg, *zip(protocol.RECEIVED)))
-            message, ends = protocol.told(self.arrived[0])
+            message, ends = protocol.parse_received(self.arrived[0])
         except (OSError, protocol.ProtocolError):
             self.arrived.clear()
             return b"", ()
@@ -121,7 +121,7 @@ class Streams:
         """Close what was received and is not read."""
         if self.arrived:
             try:
-                _, ends = protocol.told(self.arrived.pop())
+                _, ends = protocol.parse_received(self.arrived.pop())
                 protocol.close_all([end for end in ends if end not in self.reading])
             except protocol.ProtocolError:
                 # Closed already.

@@ -184,7 +184,7 @@ def test_a_path_in_it_that_leads_elsewhere_is_an_error_and_no_way_out(
     finally:
         home.rmdir()
         home.parent.rmdir()
-    assert (done.returncode, f"{home.parent} could not be put in place" in done.stderr) == (125, True)
+    assert (done.returncode, str(home.parent) in done.stderr) == (125, True)
     assert list(victim.iterdir()) == []
 
 

@@ -19,16 +19,16 @@ def status(box: Sandbox) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"])
-def test_a_command_has_no_capability_but_roots_over_files(held: Sandbox, name: str) -> None:
+def test_command_has_only_file_capabilities_as_root(held: Sandbox, name: str) -> None:
     assert int(status(held)[name], 16) & ~KEPT == 0
 
 
-def test_without_containment_root_has_them_all(loose: Sandbox) -> None:
+def test_without_containment_root_has_all_capabilities(loose: Sandbox) -> None:
     if os.geteuid() == 0:
         assert int(status(loose)["CapEff"], 16) & ~KEPT
 
 
-def test_no_program_gains_rights_and_a_filter_is_on(held: Sandbox, loose: Sandbox) -> None:
+def test_no_new_privs_and_seccomp_are_set(held: Sandbox, loose: Sandbox) -> None:
     found = status(held)
     assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
     # Each process has its warden's one filter; what this test itself was started under comes on top.
@@ -36,7 +36,7 @@ def test_no_program_gains_rights_and_a_filter_is_on(held: Sandbox, loose: Sandbo
     assert int(found["Seccomp_filters"]) == int(outside["Seccomp_filters"]) + 1
 
 
-def test_nothing_leaves_a_core(held: Sandbox, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_core_dumps_are_disabled(held: Sandbox, open_sandbox: Callable[..., Sandbox]) -> None:
     assert held.run(["bash", "-c", "ulimit -c; ulimit -Hc"]).stdout == b"0\n0\n"
     assert held.run(["bash", "-c", "ulimit -c unlimited"]).exit_code == 1
     died = held.run(["bash", "-c", "kill -SEGV $$"])

@@ -38,7 +38,9 @@ OF_A_CONTAINER = "30 24 0:27 /docker/abc /sys/fs/cgroup/pids ro - cgroup cgroup 
         pytest.param("8:memory:/\n0::/\n", "", [], id="nothing is mounted"),
     ],
 )  # fmt: skip
-def test_the_groups_of_a_process(cgroup: str, mountinfo: str, homes: list[tuple[int, set[str], str]]) -> None:
+def test_own_groups_are_found_by_controller(
+    cgroup: str, mountinfo: str, homes: list[tuple[int, set[str], str]]
+) -> None:
     assert [(version, set(names), path) for version, names, path in find_cgroups(cgroup, mountinfo)] == homes
 
 
@@ -55,30 +57,30 @@ def second(tmp_path: Path) -> Path:
     return own
 
 
-def test_beside_the_own_group_is_a_place_where_that_was_delegated(second: Path) -> None:
+def test_delegated_parent_group_can_hold_groups(second: Path) -> None:
     assert cgroups.creatable_places(str(second)) == [str(second), str(second.parent)]
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("memory.max", "1000\n"), ("pids.max", "5\n"), ("cpu.max", "1000 100000\n")]
 )
-def test_who_is_bound_does_not_leave_its_group(name: str, value: str, second: Path) -> None:
+def test_limited_process_makes_no_sibling_group(name: str, value: str, second: Path) -> None:
     (second / name).write_text(value)
     assert cgroups.creatable_places(str(second)) == [str(second)]
 
 
-def test_a_slice_is_its_managers(second: Path) -> None:
+def test_systemd_slice_is_not_modified(second: Path) -> None:
     os.rename(second.parent, second.parent.with_name("a.slice"))
     own = str(second.parent.with_name("a.slice") / "own")
     assert cgroups.creatable_places(own) == [own]
 
 
-def test_the_first_group_is_its_managers(second: Path) -> None:
+def test_root_group_is_not_modified(second: Path) -> None:
     (second.parent / "cgroup.type").unlink()
     assert cgroups.creatable_places(str(second)) == [str(second)]
 
 
-def test_a_group_of_the_second_version_is_bound_and_read(tmp_path: Path) -> None:
+def test_cgroup_v2_limits_and_counters(tmp_path: Path) -> None:
     files = {
         "pids.max": "max\n",
         "memory.max": "max\n",
@@ -92,8 +94,8 @@ def test_a_group_of_the_second_version_is_bound_and_read(tmp_path: Path) -> None
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     group = cgroups.Group(dict.fromkeys(("pids", "memory", "cpu"), (2, str(tmp_path))))
-    group.bound("pids", 410)
-    group.bound("memory", 9000)
+    group.set_limit("pids", 410)
+    group.set_limit("memory", 9000)
     group.take(1234)
     # A plain file keeps what is behind the bytes that were written.
     bounds = {"pids.max": "410\n", "memory.max": "9000", "memory.swap.max": "0ax\n", "cgroup.procs": "1234"}

@@ -155,7 +155,7 @@ def run_held(box: Sandbox, body: str, **facts: object) -> SandboxResult:
     return result
 
 
-def test_processes_are_counted_for_one_command(bounded: Callable[..., Sandbox], loose: Sandbox) -> None:
+def test_processes_are_counted_per_command(bounded: Callable[..., Sandbox], loose: Sandbox) -> None:
     box = bounded(processes=12)
     assert attempt(loose, FORKS, tries=30) == "succeeded"
     for _ in range(2):
@@ -163,27 +163,27 @@ def test_processes_are_counted_for_one_command(bounded: Callable[..., Sandbox], 
         assert attempt(box, FORKS, tries=30).startswith("held:")
 
 
-def test_who_starts_too_many_is_told_so_by_who_counts(bounded: Callable[..., Sandbox]) -> None:
+def test_process_limit_is_reported(bounded: Callable[..., Sandbox]) -> None:
     box = bounded(processes=12)
     result = run_held(box, FORKS, tries=30, stays=0 if counted("pids") else 2)
     assert result.violations == said("process-limit", "processes", 12, inferred=not counted("pids"))
     assert run_held(box, FORKS, tries=5).violations == ()
 
 
-def test_endless_forks_are_contained_and_gone(bounded: Callable[..., Sandbox]) -> None:
+def test_fork_bomb_is_contained_and_killed(bounded: Callable[..., Sandbox]) -> None:
     box = bounded(processes=40)
     result = box.run("f() { f | f & }; f 2>/dev/null; sleep 2", shell=True, timeout_seconds=15)
     assert result.violations == said("process-limit", "processes", 40, inferred=not counted("pids"))
     assert box.run("ls /proc > /tmp/l; grep -c '^[0-9]' /tmp/l", shell=True).stdout == b"2\n"
 
 
-def test_wardens_are_counted_apart(bounded: Callable[..., Sandbox]) -> None:
+def test_each_warden_has_its_own_count(bounded: Callable[..., Sandbox]) -> None:
     box = bounded(processes=12)
     with box.start("for i in 1 2 3 4 5 6 7 8; do sleep 30 & done; wait", shell=True):
         assert attempt(box, FORKS, tries=9) == "succeeded"
 
 
-def test_daemons_that_never_stop_forking_are_gone_under_a_bound_too(bounded: Callable[..., Sandbox]) -> None:
+def test_forking_daemons_are_killed_under_a_limit(bounded: Callable[..., Sandbox]) -> None:
     box, seconds = bounded(processes=20), unique_seconds()
     result = run_attack(box, HOPPER, timeout_seconds=2, seconds=seconds)
     assert result.timed_out
@@ -192,7 +192,7 @@ def test_daemons_that_never_stop_forking_are_gone_under_a_bound_too(bounded: Cal
 
 
 @pytest.mark.parametrize("how", [pytest.param(body, id=name) for name, body in EATERS.items()])
-def test_memory_is_bounded_for_all_processes_together(how: str, bounded: Callable[..., Sandbox]) -> None:
+def test_memory_limit_is_for_all_processes_together(how: str, bounded: Callable[..., Sandbox]) -> None:
     box = bounded(memory_bytes=100 * MB)
     result = run_held(box, how, bytes=100 * MB)
     # Without a control group the kernel refuses one process too much, and nobody but the program says so.
@@ -201,13 +201,13 @@ def test_memory_is_bounded_for_all_processes_together(how: str, bounded: Callabl
     assert result.violations == said("memory-limit", "memory_bytes", 100 * MB, inferred=refused)
 
 
-def test_one_who_shares_pages_with_many_is_not_counted_often(bounded: Callable[..., Sandbox]) -> None:
+def test_shared_pages_are_counted_once(bounded: Callable[..., Sandbox]) -> None:
     body = "kept = b'x' * 40_000_000\nfor _ in range(8):\n    if os.fork() == 0:\n        time.sleep(2)\n        os._exit(0)\nfor _ in range(8):\n    os.wait()\nreturn True"
     result = run_held(bounded(memory_bytes=100 * MB), body)
     assert (result.stdout, result.violations) == (b"succeeded\n", ())
 
 
-def test_a_command_that_lowers_its_score_may_cost_the_warden_and_the_bound_is_still_named(
+def test_memory_limit_is_named_even_if_the_warden_is_killed(
     bounded: Callable[..., Sandbox],
 ) -> None:
     lowered = "with open('/proc/self/oom_score_adj', 'w') as file:\n    file.write('0')\n"
@@ -217,7 +217,7 @@ def test_a_command_that_lowers_its_score_may_cost_the_warden_and_the_bound_is_st
 
 @pytest.mark.real
 @pytest.mark.parametrize("how", [pytest.param(body, id=name) for name, body in SPINNERS.items()])
-def test_processor_time_is_bounded_for_all_processes_together(how: str, bounded: Callable[..., Sandbox]) -> None:
+def test_cpu_limit_is_for_all_processes_together(how: str, bounded: Callable[..., Sandbox]) -> None:
     box = bounded(cpu_seconds=2)
     result = run_held(box, how)
     assert (result.violations, result.signal) == (said("cpu-limit", "cpu_seconds", 2), 9)
@@ -226,7 +226,7 @@ def test_processor_time_is_bounded_for_all_processes_together(how: str, bounded:
 
 
 @pytest.mark.parametrize("place", ["", "/tmp", "/dev/shm", "."])
-def test_what_is_written_is_bounded_wherever_it_goes(
+def test_disk_limit_counts_all_writes(
     place: str, bounded: Callable[..., Sandbox], loose: Sandbox, project: Path
 ) -> None:
     box = bounded(disk_bytes=20 * MB)
@@ -237,7 +237,7 @@ def test_what_is_written_is_bounded_wherever_it_goes(
     assert (project / "filled").stat().st_size == 30 * MB
 
 
-def test_who_ends_before_anybody_looks_is_still_told(bounded: Callable[..., Sandbox], project: Path) -> None:
+def test_limit_hit_by_a_short_command_is_reported(bounded: Callable[..., Sandbox], project: Path) -> None:
     if not on_disk(project):
         pytest.skip("what is written in memory alone is counted only while the command runs")
     result = bounded(disk_bytes=1 * MB).run(["dd", "if=/dev/zero", "of=big", "bs=1M", "count=8"])
@@ -249,7 +249,7 @@ RESERVE_BY_REQUEST = "with open('reserved', 'wb') as file:\n    fcntl.ioctl(file
 
 
 @pytest.mark.parametrize(("body", "mode"), [(RESERVE, 0), (RESERVE, 1), (RESERVE, 16), (RESERVE_BY_REQUEST, 0)])
-def test_no_disk_is_taken_without_writing(
+def test_disk_space_is_taken_only_by_writing(
     body: str, mode: int, held: Sandbox, loose: Sandbox, open_sandbox: Callable[..., Sandbox]
 ) -> None:
     if attempt(loose, body, mode=mode) != "succeeded":
@@ -259,7 +259,7 @@ def test_no_disk_is_taken_without_writing(
     assert attempt(held, "with open('f', 'wb') as file:\n    os.posix_fallocate(file.fileno(), 0, 100_000)\n    return True") == "succeeded"  # fmt: skip
 
 
-def test_a_disk_is_not_filled_to_the_end_although_nothing_was_asked_for(tmp_path: Path) -> None:
+def test_free_disk_limit_is_on_by_default(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import sys\nfrom corral import *\n"
@@ -289,13 +289,13 @@ RAISE = {
 
 
 @pytest.mark.parametrize("how", RAISE)
-def test_no_bound_is_raised_from_inside(how: str, bounded: Callable[..., Sandbox]) -> None:
+def test_limit_cannot_be_raised_from_inside(how: str, bounded: Callable[..., Sandbox]) -> None:
     for limits in ({"open_files": 300, "file_size_bytes": MB}, {"open_files": 100, "file_size_bytes": MB}):
         assert attempt(bounded(**limits), RAISE[how]).startswith("held:")
     assert attempt(bounded(open_files=6000), RAISE["its own soft and hard"]) == "succeeded"
 
 
-def test_without_containment_bounds_hold_too(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_limits_hold_without_containment(open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox(containment=Containment(backend="none"), limits=Limits(processes=12, cpu_seconds=1))
     result = run_attack(box, "for _ in range(5):\n    os.fork()\ntime.sleep(5)")
     assert result.violations == said("process-limit", "processes", 12)
@@ -303,7 +303,7 @@ def test_without_containment_bounds_hold_too(open_sandbox: Callable[..., Sandbox
     assert result.violations == said("cpu-limit", "cpu_seconds", 1)
 
 
-def test_what_a_command_used_is_told(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
+def test_result_has_the_resource_usage(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
     body = "with open('big', 'wb') as file:\n    file.write(bytes(5_000_000))\nfor _ in range(3):\n    if os.fork() == 0:\n        kept = b'x' * 40_000_000\n        time.sleep(2)\n        os._exit(0)\nfor _ in range(3):\n    os.wait()\nreturn True"
     usage = run_attack(open_sandbox(), body).usage
     assert usage.written_bytes >= 5_000_000 or not on_disk(project)
@@ -325,7 +325,7 @@ def test_no_control_group_is_left(open_sandbox: Callable[..., Sandbox]) -> None:
     assert groups_of(keeper) == []
 
 
-def test_groups_of_a_keeper_that_was_killed_are_removed_by_the_next(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_groups_of_a_killed_keeper_are_removed_by_the_next(open_sandbox: Callable[..., Sandbox]) -> None:
     box, other = open_sandbox(), open_sandbox()
     box.run(["true"])
     (keeper,) = children(os.getpid())
@@ -339,7 +339,7 @@ def test_groups_of_a_keeper_that_was_killed_are_removed_by_the_next(open_sandbox
     assert box.run(["true"]).ok
 
 
-def test_every_hit_is_told_once_however_little_time_a_command_took(tmp_path: Path) -> None:
+def test_every_limit_hit_is_reported_once(tmp_path: Path) -> None:
     # The kernel counts no time of children that nobody waits for.
     (tmp_path / "events").write_text("max 0\n")
     descriptor = os.open(tmp_path / "events", os.O_RDONLY)

@@ -25,7 +25,7 @@ def family() -> Iterator[tuple[int, str]]:
             os.kill(pid, 9)
 
 
-def test_all_descendants_are_found_parents_first(family: tuple[int, str]) -> None:
+def test_descendants_are_found_parents_first(family: tuple[int, str]) -> None:
     shell, seconds = family
     found = process_tree.descendants(shell)
     assert set(alive(seconds)) < set(found)
@@ -35,16 +35,14 @@ def test_all_descendants_are_found_parents_first(family: tuple[int, str]) -> Non
     assert found.index(subshell) < found.index(grandchild)
 
 
-def test_a_kernel_without_lists_of_children_gives_the_same(
-    family: tuple[int, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernel_without_children_files_gives_the_same(family: tuple[int, str], monkeypatch: pytest.MonkeyPatch) -> None:
     shell, _ = family
     expected = set(process_tree.descendants(shell))
     monkeypatch.setattr(os.path, "exists", lambda path: False)
     assert set(process_tree.descendants(shell)) == expected
 
 
-def test_the_spared_and_what_is_below_them_are_left_out(family: tuple[int, str]) -> None:
+def test_spared_processes_and_their_children_are_left_out(family: tuple[int, str]) -> None:
     shell, seconds = family
     assert process_tree.descendants(os.getpid(), spared={shell}) == []
     spared = next(pid for pid in children(shell) if pid not in alive(seconds))
@@ -52,13 +50,13 @@ def test_the_spared_and_what_is_below_them_are_left_out(family: tuple[int, str])
     assert only in alive(seconds)
 
 
-def test_a_process_that_is_gone_has_no_descendants() -> None:
+def test_exited_process_has_no_descendants() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
     assert process_tree.descendants(process.pid) == []
 
 
-def test_one_pass_reaches_everyone_there_is(family: tuple[int, str]) -> None:
+def test_one_pass_kills_every_descendant(family: tuple[int, str]) -> None:
     shell, seconds = family
     expected = {shell, *process_tree.descendants(shell)}
     assert process_tree.kill_descendants() >= expected
@@ -77,7 +75,7 @@ with Sandbox(SandboxConfig(sys.argv[1], containment=Containment(backend="{backen
 
 
 @pytest.mark.parametrize("backend", ["warden", "bubblewrap", "none"])
-def test_commands_wait_for_their_turn(open_sandbox: Callable[..., Sandbox], backend: str) -> None:
+def test_commands_run_as_batch_jobs(open_sandbox: Callable[..., Sandbox], backend: str) -> None:
     box = open_sandbox(containment=Containment(backend=backend))
     assert box.run(["python3", "-c", POLICY]).stdout_text == f"{os.SCHED_BATCH} 0\n"
 
@@ -87,14 +85,14 @@ def test_commands_wait_for_their_turn(open_sandbox: Callable[..., Sandbox], back
     ("policy", "becomes"),
     [("SCHED_OTHER", os.SCHED_BATCH), ("SCHED_BATCH", os.SCHED_BATCH), ("SCHED_IDLE", os.SCHED_IDLE)],
 )
-def test_what_the_owner_said_of_priorities_stays(project: Path, backend: str, policy: str, becomes: int) -> None:
+def test_scheduling_policy_of_the_user_is_kept(project: Path, backend: str, policy: str, becomes: int) -> None:
     (project / "policy.py").write_text(POLICY)
     code = HOST.format(policy=policy, backend=backend)
     done = subprocess.run([sys.executable, "-c", code, str(project)], capture_output=True, text=True, check=True)
     assert done.stdout == f"{becomes} 3\n"
 
 
-def test_a_process_that_was_waited_for_is_not_killed_again() -> None:
+def test_reaped_process_is_not_killed_again() -> None:
     with subprocess.Popen(["true"]) as ended:
         pidfd = os.pidfd_open(ended.pid)
     process_tree.kill(pidfd)

@@ -173,7 +173,7 @@ def refusal(error: int) -> int:
 
 
 @pytest.mark.parametrize("is_root", [True, False])
-def test_what_docker_blocks_is_refused(machine: str, is_root: bool) -> None:
+def test_calls_that_docker_blocks_are_refused(machine: str, is_root: bool) -> None:
     ask = Filter(machine, is_root=is_root)
     allowed = [
         name for name in DOCKER_BLOCKS if ask(DOCKER_BLOCKS, name) not in (None, refusal(EPERM), refusal(ENOSYS))
@@ -181,23 +181,23 @@ def test_what_docker_blocks_is_refused(machine: str, is_root: bool) -> None:
     assert allowed == []
 
 
-def test_what_programs_need_is_allowed(machine: str) -> None:
+def test_calls_that_programs_need_are_allowed(machine: str) -> None:
     ask = Filter(machine)
     assert [name for name in NEEDED if ask(NEEDED, name) not in (None, ALLOW)] == []
 
 
-def test_what_is_newer_than_the_table_is_not_there(machine: str) -> None:
+def test_calls_newer_than_the_table_fail_with_enosys(machine: str) -> None:
     ask = Filter(machine)
     assert {ask.answer(number) for number in (*range(BEYOND, 600), 0x7FFFFFFF, 0xFFFFFFFF)} == {refusal(ENOSYS)}
 
 
-def test_the_other_numbers_of_x32_are_not_there() -> None:
+def test_x32_numbers_fail_with_enosys() -> None:
     ask = Filter("x86_64")
     assert {ask.answer(0x40000000 | number) for number in range(600)} == {refusal(ENOSYS)}
 
 
 @pytest.mark.parametrize(("machine", "foreign"), [("x86_64", I386), ("aarch64", ARM), ("x86_64", 0xC00000B7), ("aarch64", 0xC000003E)])  # fmt: skip
-def test_every_call_of_a_foreign_architecture_ends_the_process(machine: str, foreign: int) -> None:
+def test_foreign_architecture_kills_the_process(machine: str, foreign: int) -> None:
     code = Filter(machine).code
     assert {run(code, number, architecture=foreign) for number in range(600)} == {KILL}
 
@@ -288,18 +288,18 @@ ARGUMENTS = {
         pytest.param("ioprio_set", (3, 0), refusal(EPERM), id="the input priority of all of the user's"),
     ],
 )
-def test_calls_are_judged_by_their_arguments(machine: str, name: str, arguments: tuple[int, ...], answer: int) -> None:
+def test_calls_are_filtered_by_argument(machine: str, name: str, arguments: tuple[int, ...], answer: int) -> None:
     assert Filter(machine)(ARGUMENTS, name, *arguments) in (None, answer)
 
 
-def test_root_sets_no_group_bit_either(machine: str) -> None:
+def test_root_cannot_set_the_setgid_bit(machine: str) -> None:
     assert Filter(machine, is_root=True)(ARGUMENTS, "fchmodat", 0, 0, 0o2755) == refusal(EPERM)
     assert Filter(machine, is_root=False)(ARGUMENTS, "fchmodat", 0, 0, 0o2755) == ALLOW
 
 
 @pytest.mark.parametrize("name", ["kill", "tgkill", "pidfd_open"])
 @pytest.mark.parametrize("who", [7, 8, -7, -8, -1])
-def test_without_a_pid_namespace_nobody_who_keeps_the_command_is_signalled(machine: str, name: str, who: int) -> None:
+def test_without_pid_namespace_warden_and_keeper_are_guarded(machine: str, name: str, who: int) -> None:
     assert Filter(machine, own_pids=False)(ARGUMENTS, name, who & 0xFFFFFFFF) == refusal(EPERM)
     assert Filter(machine, own_pids=False)(ARGUMENTS, name, 9) == ALLOW
     assert Filter(machine, own_pids=True)(ARGUMENTS, name, who & 0xFFFFFFFF) == ALLOW
@@ -310,7 +310,7 @@ def test_without_a_pid_namespace_nobody_who_keeps_the_command_is_signalled(machi
     ("own_pids", "ptrace", "answer"),
     [(True, True, ALLOW), (True, False, refusal(EPERM)), (False, True, refusal(EPERM)), (False, False, refusal(EPERM))],
 )
-def test_tracing_needs_the_owners_word_and_a_pid_namespace(
+def test_ptrace_needs_the_setting_and_a_pid_namespace(
     machine: str, name: str, own_pids: bool, ptrace: bool, answer: int
 ) -> None:
     assert Filter(machine, own_pids=own_pids, ptrace=ptrace)(TRACING, name) == answer
@@ -325,9 +325,7 @@ def test_tracing_needs_the_owners_word_and_a_pid_namespace(
         pytest.param({"network": False, "own_files": False}, set(), id="neither"),
     ],
 )
-def test_what_no_namespace_holds_the_filter_refuses(
-    machine: str, settings: dict[str, bool], families: set[int]
-) -> None:
+def test_filter_refuses_what_no_namespace_confines(machine: str, settings: dict[str, bool], families: set[int]) -> None:
     ask = Filter(machine, **settings)
     assert {family for family in range(64) if ask(ARGUMENTS, "socket", family, 1) == ALLOW} - {16} == families
 
@@ -339,7 +337,7 @@ def test_what_no_namespace_holds_the_filter_refuses(
     architecture=st.one_of(st.sampled_from(sorted(ARCHITECTURES.values())), st.integers(0, 2**32 - 1)),
     own=st.booleans(),
 )
-def test_every_call_gets_one_of_the_answers(
+def test_every_call_gets_a_known_answer(
     machine: str, number: int, arguments: tuple[int, ...], architecture: int, own: bool
 ) -> None:
     code = Filter(machine, own_pids=own, own_files=own, network=own).code
@@ -381,7 +379,7 @@ def foreign_call(how: str, what: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="only x86-64 has two more ABIs")
-def test_a_call_by_interrupt_ends_the_process() -> None:
+def test_call_by_int80_kills_the_process() -> None:
     bare = foreign_call("bare", "int80")
     # A kernel without 32-bit programs refuses it with a signal of its own.
     assert (bare.returncode, bare.stdout) == (0, "True\n") or bare.returncode == -11
@@ -389,12 +387,12 @@ def test_a_call_by_interrupt_ends_the_process() -> None:
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="only x86-64 has two more ABIs")
-def test_a_call_by_an_x32_number_is_not_there() -> None:
+def test_real_x32_call_fails_with_enosys() -> None:
     assert foreign_call("bare", "x32").stdout in ("True 0\n", f"False {ENOSYS}\n")
     assert foreign_call("filtered", "x32").stdout == f"False {ENOSYS}\n"
 
 
-def test_a_filter_is_a_valid_program(machine: str) -> None:
+def test_filter_is_a_valid_program(machine: str) -> None:
     for own in (True, False):
         code = Filter(machine, own_pids=own, own_files=own, network=own, is_root=own, ptrace=own).code
         assert len(code) < 4096
@@ -412,7 +410,7 @@ DEBUGGERS = {
 
 
 @pytest.mark.parametrize("name", DEBUGGERS)
-def test_debuggers_work_by_a_setting_and_only_by_it(name: str, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_debugger_works_only_with_the_setting(name: str, open_sandbox: Callable[..., Sandbox]) -> None:
     on = open_sandbox()
     if on.run(["sh", "-c", f"command -v {name}"]).exit_code != 0:
         pytest.skip(f"{name} is not installed")
@@ -424,6 +422,6 @@ def test_debuggers_work_by_a_setting_and_only_by_it(name: str, open_sandbox: Cal
     assert [(v.kind, v.target, v.grant) for v in off.violations] == [("call", "ptrace", "containment.ptrace = true")]
 
 
-def test_the_setting_for_debuggers_is_yes_or_no(tmp_path: object) -> None:
+def test_ptrace_setting_is_a_boolean(tmp_path: object) -> None:
     with pytest.raises(PolicyError, match=r"containment\.ptrace"):
         SandboxConfig(str(tmp_path), containment=Containment(ptrace=1))  # type: ignore[arg-type]

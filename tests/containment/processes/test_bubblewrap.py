@@ -45,7 +45,7 @@ def wrapped(open_sandbox: Callable[..., Sandbox]) -> Sandbox:
         pytest.param({"net"}, set(), False, id="more of what nobody asked for"),
     ],
 )
-def test_auto_leaves_the_warden_only_for_more(other: set[str], own: set[str], leaves: bool) -> None:
+def test_auto_takes_bubblewrap_only_for_more_layers(other: set[str], own: set[str], leaves: bool) -> None:
     assert holds_more(other, own, ALL - {"net"}) == leaves
 
 
@@ -86,7 +86,7 @@ def instead_of_the_tool(tmp_path: Path, text: str) -> str:
     return f"mount --bind {program} /usr/bin/bwrap"
 
 
-def test_without_the_tool_it_says_what_to_install(project: Path, wrapped: Sandbox) -> None:
+def test_missing_bubblewrap_names_the_package(project: Path, wrapped: Sandbox) -> None:
     (said,) = where("mount --bind /dev/null /usr/bin/bwrap", NAMED, project)
     assert said.startswith("refused: ")
     assert "bubblewrap is not installed" in said
@@ -94,20 +94,21 @@ def test_without_the_tool_it_says_what_to_install(project: Path, wrapped: Sandbo
     assert "containment.backend 'warden'" in said
 
 
-def test_without_the_tool_auto_is_the_warden(project: Path, wrapped: Sandbox) -> None:
+def test_without_bubblewrap_auto_is_the_warden(project: Path, wrapped: Sandbox) -> None:
     assert where("mount --bind /dev/null /usr/bin/bwrap", AUTO, project) == ["warden full  x"]
 
 
-def test_a_tool_that_is_too_old_is_refused(project: Path, tmp_path: Path, wrapped: Sandbox) -> None:
+def test_old_bubblewrap_is_refused(project: Path, tmp_path: Path, wrapped: Sandbox) -> None:
     old = instead_of_the_tool(tmp_path, "#!/bin/sh\necho bubblewrap 0.4.1\n")
     (said,) = where(old, NAMED, project)
-    assert "is version 0.4.1, and corral needs 0.8.0; install a newer package" in said
+    assert "0.4.1" in said
+    assert "0.8.0" in said
 
 
-def test_what_is_no_bubblewrap_is_refused(project: Path, tmp_path: Path, wrapped: Sandbox) -> None:
+def test_other_program_named_bwrap_is_refused(project: Path, tmp_path: Path, wrapped: Sandbox) -> None:
     other = instead_of_the_tool(tmp_path, "#!/bin/sh\necho hello\n")
     (said,) = where(other, NAMED, project)
-    assert "does not say which version it is, but 'hello'" in said
+    assert "'hello'" in said
 
 
 LIAR = """#!/bin/sh
@@ -119,10 +120,10 @@ exec "$@"
 """
 
 
-def test_a_tool_that_only_claims_to_hold_runs_no_command(project: Path, tmp_path: Path, wrapped: Sandbox) -> None:
+def test_bubblewrap_that_enters_no_layer_runs_no_command(project: Path, tmp_path: Path, wrapped: Sandbox) -> None:
     (said,) = where(instead_of_the_tool(tmp_path, LIAR), NAMED, project, "touch", "ran")
-    assert "bubblewrap was told to hold commands by cgroup, ipc, mount, pid, privileges, seccomp, " in said
-    assert said.endswith("uts, and did not")
+    assert "cgroup, ipc, mount, pid, privileges, seccomp, " in said
+    assert said.endswith(", uts")
     assert not (project / "ran").exists()
 
 
@@ -152,7 +153,7 @@ def after(before: str, code: str, project: Path, *words: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_where_there_are_no_namespaces_it_names_the_setting(project: Path, wrapped: Sandbox) -> None:
+def test_setting_that_forbids_namespaces_is_named(project: Path, wrapped: Sandbox) -> None:
     (said,) = after(NO_NAMESPACES, NAMED, project)
     assert said.startswith("refused: ")
     assert "bubblewrap cannot make a sandbox here: bwrap: " in said
@@ -160,7 +161,7 @@ def test_where_there_are_no_namespaces_it_names_the_setting(project: Path, wrapp
     assert "sysctl user.max_user_namespaces=" in said
 
 
-def test_where_only_the_tool_may_mount_auto_takes_it(project: Path, outside: Path, wrapped: Sandbox) -> None:
+def test_auto_takes_bubblewrap_where_only_it_can_mount(project: Path, outside: Path, wrapped: Sandbox) -> None:
     # As where AppArmor lists the programs that may mount. Here open_tree is refused, which the tool does not call.
     said = after(NO_MOUNTS, "show('workspace', backend='warden')\nshow('workspace')", project)
     assert said[0].startswith("refused: profile workspace")
@@ -193,7 +194,7 @@ def as_another_user(act: Callable[[], object]) -> str:
         return file.read().decode()
 
 
-def test_a_setuid_tool_is_not_used_where_it_would_be_root(wrapped: Sandbox) -> None:
+def test_setuid_bubblewrap_is_refused(wrapped: Sandbox) -> None:
     with tempfile.NamedTemporaryFile(dir="/tmp") as program:
         os.chmod(program.name, 0o4755)
         said = as_another_user(lambda: bubblewrap.Bubblewrap(program.name, Plan(), {}, set()))
@@ -201,7 +202,7 @@ def test_a_setuid_tool_is_not_used_where_it_would_be_root(wrapped: Sandbox) -> N
     assert "chmod u-s" in said
 
 
-def test_a_protected_link_that_was_replaced_is_put_back_and_said(
+def test_replaced_protected_link_is_restored_and_reported(
     open_sandbox: Callable[..., Sandbox], project: Path, wrapped: Sandbox
 ) -> None:
     (project / ".envrc").symlink_to("elsewhere")
@@ -216,7 +217,7 @@ def test_a_protected_link_that_was_replaced_is_put_back_and_said(
         assert os.readlink(project / ".envrc") == "elsewhere"
 
 
-def test_what_is_to_be_mounted_behind_a_link_is_refused(tmp_path: Path) -> None:
+def test_mount_point_behind_a_link_is_refused(tmp_path: Path) -> None:
     scratch, elsewhere = tmp_path / "scratch", tmp_path / "elsewhere"
     (scratch / "tmp").mkdir(parents=True)
     elsewhere.mkdir()
@@ -233,12 +234,12 @@ def test_what_is_to_be_mounted_behind_a_link_is_refused(tmp_path: Path) -> None:
         bubblewrap_args.arguments(steps, str(scratch))
 
 
-def test_a_step_that_is_not_known_is_an_error(tmp_path: Path) -> None:
+def test_unknown_step_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="conjure"):
         bubblewrap_args.arguments([("conjure", "/x", "", "")], str(tmp_path), own_proc=True)
 
 
-def test_a_warden_that_is_killed_is_said_and_replaced(wrapped: Sandbox) -> None:
+def test_killed_warden_is_reported_and_replaced(wrapped: Sandbox) -> None:
     seconds = unique_seconds()
     started = wrapped.start(["sleep", seconds], timeout_seconds=600)
     until_alive(started, seconds)
@@ -254,7 +255,7 @@ def test_a_warden_that_is_killed_is_said_and_replaced(wrapped: Sandbox) -> None:
     eventually(lambda: len(children(keeper)) == 1)
 
 
-def test_with_the_tool_all_of_a_sandbox_ends(wrapped: Sandbox) -> None:
+def test_killing_bubblewrap_ends_the_whole_sandbox(wrapped: Sandbox) -> None:
     seconds = unique_seconds()
     first, second = (
         wrapped.start(["sleep", seconds]),
@@ -272,7 +273,7 @@ def test_with_the_tool_all_of_a_sandbox_ends(wrapped: Sandbox) -> None:
     assert not scratch.exists()
 
 
-def test_what_holds_the_command_is_closed_to_it(wrapped: Sandbox) -> None:
+def test_command_cannot_read_warden_or_bubblewrap(wrapped: Sandbox) -> None:
     for body in (
         "return open('/proc/1/environ', 'rb').read() is not None",
         "return open('/proc/1/mem', 'rb')",
@@ -309,14 +310,14 @@ def test_what_holds_the_command_is_closed_to_it(wrapped: Sandbox) -> None:
         ),
     ],
 )
-def test_what_is_demanded_and_missing_is_said_with_a_way_out(
+def test_unmet_requirement_names_a_way_out(
     tmp_path: Path, settings: dict[str, Any], status: tuple[str, str, tuple[str, ...]], said: tuple[str, ...]
 ) -> None:
     told = unmet_requirement(SandboxConfig(str(tmp_path), **settings), *status)
     assert [words for words in said if words not in told] == []
 
 
-def test_the_command_line_chooses(project: Path, wrapped: Sandbox) -> None:
+def test_backend_can_be_chosen_on_the_command_line(project: Path, wrapped: Sandbox) -> None:
     command = [sys.executable, "-m", "corral", "run", "--root", str(project), "--json", "--backend"]
     told = [
         json.loads(subprocess.run([*command, name, "--", "true"], capture_output=True, check=True).stdout)["backend"]
@@ -327,7 +328,7 @@ def test_the_command_line_chooses(project: Path, wrapped: Sandbox) -> None:
     assert (refused.returncode, "containment.backend is 'none'" in refused.stderr) == (125, True)
 
 
-def test_many_at_a_time_leave_nothing(wrapped: Sandbox) -> None:
+def test_many_runs_at_once_leak_nothing(wrapped: Sandbox) -> None:
     before = descriptors()
     failed: list[object] = []
 

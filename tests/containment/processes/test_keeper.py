@@ -51,17 +51,17 @@ def answer(warden: WardenClient) -> tuple[int, bytes, int, int, int, int]:
     return protocol.OUTCOME.unpack(warden.sock.recv(1000))[:6]
 
 
-def test_a_warden_is_ready_and_says_what_holds_its_commands(warden: WardenClient) -> None:
+def test_ready_warden_reports_its_containment(warden: WardenClient) -> None:
     assert (warden.backend, warden.enforcement, warden.missing_layers) == ("none", "none", ())
 
 
-def test_a_command_has_one_answer(warden: WardenClient) -> None:
+def test_command_has_one_answer(warden: WardenClient) -> None:
     ask(warden, "/bin/sh", "-c", "exit 3")
     assert answer(warden) == (protocol.ENDED, NONCE, 0, 3 << 8, 0, 0)
     assert select.select([warden.descriptor], [], [], 0)[0] == []
 
 
-def test_who_leaves_children_is_said_to_have_exited_first(warden: WardenClient) -> None:
+def test_exit_is_reported_before_children_end(warden: WardenClient) -> None:
     seconds = unique_seconds()
     ask(warden, "/bin/sh", "-c", f"sleep {seconds} & exit 3")
     assert answer(warden) == (protocol.EXITED, NONCE, 0, 3 << 8, 0, 0)
@@ -69,17 +69,17 @@ def test_who_leaves_children_is_said_to_have_exited_first(warden: WardenClient) 
     assert alive(seconds) == []
 
 
-def test_the_warden_keeps_the_deadline_itself(warden: WardenClient) -> None:
+def test_warden_keeps_the_deadline_itself(warden: WardenClient) -> None:
     ask(warden, "/bin/sleep", unique_seconds(), seconds=0.2)
     assert answer(warden) == (protocol.ENDED, NONCE, protocol.TIMED_OUT, 9, 0, 1)
 
 
-def test_a_deadline_that_has_passed_already_ends_the_command_too(warden: WardenClient) -> None:
+def test_past_deadline_ends_the_command(warden: WardenClient) -> None:
     ask(warden, "/bin/sleep", unique_seconds(), seconds=-1)
     assert answer(warden) == (protocol.ENDED, NONCE, protocol.TIMED_OUT, 9, 0, 1)
 
 
-def test_only_the_commands_own_nonce_kills_it(warden: WardenClient) -> None:
+def test_only_the_nonce_of_a_command_kills_it(warden: WardenClient) -> None:
     ask(warden, "/bin/sleep", "0.3")
     other = b"o" * protocol.NONCE_BYTES
     for message in (b"x", b"x" * 500):
@@ -92,14 +92,14 @@ def test_only_the_commands_own_nonce_kills_it(warden: WardenClient) -> None:
     assert answer(warden) == (protocol.ENDED, NONCE, 0, 9, 0, 1)
 
 
-def test_what_is_no_request_is_passed_over_while_idle(warden: WardenClient) -> None:
+def test_other_messages_are_ignored_while_idle(warden: WardenClient) -> None:
     for message in (protocol.CONTROL.pack(protocol.KILL, NONCE, 0), b"x", b"\0" * 100):
         protocol.send(warden.sock, message, (0, 0))
     ask(warden, "/bin/true")
     assert answer(warden) == (protocol.ENDED, NONCE, 0, 0, 0, 0)
 
 
-def test_a_warden_keeps_no_descriptor_of_a_command(warden: WardenClient) -> None:
+def test_warden_keeps_no_descriptor_of_a_command(warden: WardenClient) -> None:
     # Seen by counting what a command's pipe needs to end: nobody but the dead command held it.
     for _ in range(3):
         reading, writing = os.pipe()
@@ -111,7 +111,7 @@ def test_a_warden_keeps_no_descriptor_of_a_command(warden: WardenClient) -> None
         os.close(reading)
 
 
-def test_between_commands_no_directory_is_held(warden: WardenClient, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_idle_warden_leaves_the_directory(warden: WardenClient, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("held")
     head = protocol.REQUEST.pack(protocol.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0, 0, 0)
     null = os.open("/dev/null", os.O_WRONLY)
@@ -124,7 +124,7 @@ def test_between_commands_no_directory_is_held(warden: WardenClient, tmp_path_fa
         eventually(lambda: os.readlink(f"/proc/{pid}/cwd") == "/")
 
 
-def test_keeper_and_warden_are_closed_to_others_of_the_same_user(warden: WardenClient) -> None:
+def test_keeper_and_warden_are_undumpable(warden: WardenClient) -> None:
     (keeper,) = children(os.getpid())
     (pid,) = children(keeper)
     for process in (keeper, pid):
@@ -137,7 +137,7 @@ def test_keeper_and_warden_are_closed_to_others_of_the_same_user(warden: WardenC
         assert (done.stdout, done.stderr) == ("closed\n", "")
 
 
-def test_a_warden_whose_host_hangs_up_ends_its_command(pool: Pool) -> None:
+def test_command_ends_when_the_host_hangs_up(pool: Pool) -> None:
     taken = pool.acquire()
     seconds = unique_seconds()
     ask(taken, "/bin/sh", "-c", f"setsid sleep {seconds} & sleep {seconds}")
@@ -157,7 +157,7 @@ box.run(["true"])
 """
 
 
-def test_a_host_that_is_killed_while_its_keeper_starts_leaves_no_directory(tmp_path: Path) -> None:
+def test_host_killed_during_start_leaves_no_directory(tmp_path: Path) -> None:
     project, room = tmp_path / "project", tmp_path / "room"
     project.mkdir()
     room.mkdir()
@@ -173,7 +173,7 @@ def test_a_host_that_is_killed_while_its_keeper_starts_leaves_no_directory(tmp_p
     eventually(lambda: not any(room.iterdir()))
 
 
-def test_a_sweep_ends_what_a_dead_warden_left_and_spares_the_living(pool: Pool) -> None:
+def test_sweep_kills_orphans_and_spares_living_wardens(pool: Pool) -> None:
     first, second = pool.acquire(), pool.acquire()
     mine, other = unique_seconds(), unique_seconds()
     ask(first, "/bin/sh", "-c", f"setsid sleep {mine} & sleep {mine}; :")

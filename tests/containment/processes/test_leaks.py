@@ -75,7 +75,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(processes=50)], ids=["without limits", "with a limit"])
-def test_many_runs_in_a_row_leave_nothing(place: Path, open_sandbox: Callable[..., Sandbox], limits: Limits) -> None:
+def test_many_runs_in_a_row_leak_nothing(place: Path, open_sandbox: Callable[..., Sandbox], limits: Limits) -> None:
     before = state(str(place / "none"))
     box = open_sandbox(limits=limits)
     assert box.run(["true"]).enforcement == "full"
@@ -90,7 +90,7 @@ def test_many_runs_in_a_row_leave_nothing(place: Path, open_sandbox: Callable[..
     eventually(lambda: state(str(place / "none")) == before and not any(os.path.exists(group) for group in made))
 
 
-def test_many_sandboxes_one_after_another_leave_nothing(place: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_many_sandboxes_in_a_row_leak_nothing(place: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     before = state(str(place / "none"))
     for _ in range(max(RUNS // 50, 5)):
         with open_sandbox() as box:
@@ -98,7 +98,7 @@ def test_many_sandboxes_one_after_another_leave_nothing(place: Path, open_sandbo
     eventually(lambda: state(str(place / "none")) == before)
 
 
-def test_many_at_a_time_leave_nothing(place: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_many_runs_at_once_leak_nothing(place: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     before = state(str(place / "none"))
     box = open_sandbox()
     box.run(["true"])
@@ -145,7 +145,7 @@ time.sleep(float(facts['seconds']))
 """
 
 
-def test_after_a_timeout_the_whole_tree_is_gone_at_once(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
+def test_timeout_kills_the_whole_tree(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
     # Never uncontained: processes that fork on for ever. That they do is seen by their number below.
     seconds = unique_seconds()
     (project / "hop.py").write_text(program(HOPPERS))

@@ -89,7 +89,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_what_was_printed_is_taken_once(pipes: OutputPipes) -> None:
+def test_output_is_taken_once(pipes: OutputPipes) -> None:
     pipes.is_held = True
     assert pipes.take() == (b"", b"")
     os.write(pipes.theirs[0], b"out")
@@ -98,9 +98,7 @@ def test_what_was_printed_is_taken_once(pipes: OutputPipes) -> None:
     assert pipes.take() == (b"", b"")
 
 
-def test_too_much_for_a_message_is_left_to_be_read(
-    pipes: OutputPipes, pair: tuple[socket.socket, socket.socket]
-) -> None:
+def test_large_output_is_left_in_the_pipe(pipes: OutputPipes, pair: tuple[socket.socket, socket.socket]) -> None:
     pipes.is_held = True
     os.write(pipes.theirs[0], b"x" * protocol.MAX_PRINTED_BYTES)
     assert pipes.is_filling()
@@ -120,14 +118,14 @@ def test_too_much_for_a_message_is_left_to_be_read(
     assert protocol.receive(pair[1]) == (b"", ())
 
 
-def test_a_command_that_prints_little_is_not_said_to_fill_its_pipes(pipes: OutputPipes) -> None:
+def test_small_output_does_not_count_as_filling(pipes: OutputPipes) -> None:
     os.write(pipes.theirs[1], b"x" * MUCH_BYTES)
     assert not pipes.is_filling()
     os.write(pipes.theirs[0], b"x")
     assert pipes.is_filling()
 
 
-def test_a_pipe_of_packets_is_read_whole(pipes: OutputPipes) -> None:
+def test_packet_mode_pipe_is_read_completely(pipes: OutputPipes) -> None:
     fcntl.fcntl(pipes.theirs[0], fcntl.F_SETFL, os.O_DIRECT)
     for size in (1, 4000, 2, 4096):
         os.write(pipes.theirs[0], b"x" * size)
@@ -135,15 +133,13 @@ def test_a_pipe_of_packets_is_read_whole(pipes: OutputPipes) -> None:
     assert pipes.take() == (b"x" * 8099, b"y")
 
 
-def test_what_somebody_else_has_read_meanwhile_is_not_waited_for(
-    pipes: OutputPipes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_read_by_another_process_is_not_awaited(pipes: OutputPipes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("corral.containment.processes.output_pipes.waiting", lambda _: 100)
     os.write(pipes.theirs[0], b"x")
     assert pipes.take() == (b"x", b"")
 
 
-def test_ends_that_cannot_be_sent_now_are_sent_later(
+def test_hand_over_is_repeated_after_etoomanyrefs(
     pipes: OutputPipes, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipes.is_held = True
@@ -166,7 +162,7 @@ def test_ends_that_cannot_be_sent_now_are_sent_later(
     protocol.close_all(ends)
 
 
-def test_each_command_has_pipes_of_its_own(pipes: OutputPipes) -> None:
+def test_each_command_has_its_own_pipes(pipes: OutputPipes) -> None:
     kept = os.dup(pipes.theirs[0])
     pipes.renew()
     with pytest.raises(BrokenPipeError):
@@ -177,7 +173,7 @@ def test_each_command_has_pipes_of_its_own(pipes: OutputPipes) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("backend", ["warden", "bubblewrap", "none"])
-def test_output_of_any_size_arrives_whole(project: Path, open_sandbox: Callable[..., Sandbox], backend: str) -> None:
+def test_output_of_any_size_arrives_complete(project: Path, open_sandbox: Callable[..., Sandbox], backend: str) -> None:
     (project / "print.py").write_text(PRINT)
     box = open_sandbox(containment=Containment(backend=backend), max_output_bytes=2_000_000)
     for out in SIZES:
@@ -188,20 +184,20 @@ def test_output_of_any_size_arrives_whole(project: Path, open_sandbox: Callable[
             assert (done.stdout_bytes, done.stderr_bytes, done.exit_code) == (out, err, 0)
 
 
-def test_what_comes_around_the_hand_over_is_neither_lost_nor_told_twice(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_hand_over_neither_loses_nor_repeats_output(open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox()
     for pause in (0.0005, 0.001, 0.002, 0.004, 0.005, 0.006):
         done = box.run(f"for i in 1 2 3 4 5 6; do echo $i; echo $i >&2; sleep {pause}; done", shell=True)
         assert (done.stdout, done.stderr) == (b"1\n2\n3\n4\n5\n6\n", b"1\n2\n3\n4\n5\n6\n"), pause
 
 
-def test_what_a_child_prints_after_its_parent_has_ended_arrives(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_output_of_a_child_after_its_parent_arrives(open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox(output=Output(drain_seconds=60))
     done = box.run("(sleep 0.05; echo late) & echo soon", shell=True)
     assert (done.stdout, done.killed) == (b"soon\nlate\n", 0)
 
 
-def test_who_has_kept_an_end_prints_into_no_later_command(project: Path, held: Sandbox) -> None:
+def test_kept_pipe_end_reaches_no_later_command(project: Path, held: Sandbox) -> None:
     (project / "give.py").write_text(GIVE)
     (project / "take.py").write_text(TAKE)
     taker = held.start(["python3", "take.py"])
@@ -221,7 +217,7 @@ def test_who_has_kept_an_end_prints_into_no_later_command(project: Path, held: S
     taker.close()
 
 
-def test_who_listens_hears_before_the_end(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_subscriber_gets_output_before_the_end(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox()
     heard: list[bytes] = []
 
@@ -241,7 +237,7 @@ def test_who_listens_hears_before_the_end(project: Path, open_sandbox: Callable[
     assert b"".join(chunks) == b"begun\nended\n"
 
 
-def test_a_thousand_runs_keep_no_descriptor(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_thousand_runs_leak_no_descriptor(open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox()
     calls = [["true"], ["/no/such/program"], ["sh", "-c", "yes | head -c 40000"], ["sleep", "0.006"]]
     for call in (*calls, ["true"]):
@@ -253,7 +249,7 @@ def test_a_thousand_runs_keep_no_descriptor(open_sandbox: Callable[..., Sandbox]
     assert descriptors() == before
 
 
-def test_a_silent_command_is_ended_although_its_warden_could_hold_its_output(
+def test_silence_limit_ends_a_command_with_held_output(
     open_sandbox: Callable[..., Sandbox],
 ) -> None:
     box = open_sandbox(output=Output(silence_seconds=0.5))

@@ -36,7 +36,7 @@ def blocked(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_failed_start_is_not_taken_for_the_end_of_another(
+def test_failed_start_is_not_taken_for_another_exit(
     project: Path, open_sandbox: Callable[..., Sandbox], backend: str
 ) -> None:
     box = open_sandbox(containment=Containment(backend=backend))
@@ -54,9 +54,7 @@ def test_a_failed_start_is_not_taken_for_the_end_of_another(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_command_is_ended_that_is_killed_as_soon_as_it_starts(
-    open_sandbox: Callable[..., Sandbox], backend: str
-) -> None:
+def test_command_killed_at_its_start_ends(open_sandbox: Callable[..., Sandbox], backend: str) -> None:
     box = open_sandbox(containment=Containment(backend=backend))
     for _ in range(50):
         running = box.start(["sleep", unique_seconds()])
@@ -64,18 +62,18 @@ def test_a_command_is_ended_that_is_killed_as_soon_as_it_starts(
         assert running.wait(20).signal == 9
 
 
-def test_what_came_before_is_noted_and_nothing_is_blocked() -> None:
+def test_early_signal_is_recorded_and_mask_is_empty() -> None:
     lines = started("os.kill(os.getpid(), signal.SIGUSR1)")
     assert (lines[-1], blocked(lines)) == ("ended 0 0 True", [])
 
 
-def test_a_python_that_starts_processes_in_another_way_forks() -> None:
+def test_python_with_other_fork_exec_signature_forks() -> None:
     lines = started("def other(*words): raise TypeError\nstarting._fork_exec = other")
     # Whether its end is noted or still to come depends on who is quicker.
     assert (lines[-1].rpartition(" ")[0], blocked(lines)) == ("ended 0 0", [])
 
 
-def test_limits_of_each_process_hold_and_nothing_is_blocked(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_rlimits_hold_and_signal_mask_is_empty(open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox(limits=Limits(open_files=77))
     result = box.run("ulimit -n; cat /proc/self/status", shell=True)
     assert result.stdout_text.splitlines()[0] == "77"

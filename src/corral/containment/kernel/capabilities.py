@@ -1,4 +1,4 @@
-"""Gives up, for this process and all it will start, every right that root or a setuid program could bring back."""
+"""Drops capabilities for good, for this process and all that it starts, so that no setuid program brings them back."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _SETPCAP = 8
 # NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE, each locked.
 _SECUREBITS = 0b11001111
 _JOIN_SESSION_KEYRING = 1
-# For root, whose project may belong to another user, as in containers: CHOWN, DAC_OVERRIDE, FOWNER, FSETID.
+# CHOWN, DAC_OVERRIDE, FOWNER, FSETID: root keeps these, because in containers its project may belong to another user.
 FILE_CAPABILITIES = (0, 1, 3, 4)
 
 
 def join_empty_keyring() -> None:
-    """Begin an empty session keyring; the host's would be readable."""
+    """Join a new session keyring, so that commands cannot read the keys of the host's."""
     try:
         syscall("keyctl", _JOIN_SESSION_KEYRING, None, 0, 0, 0)
     except OSError:
-        # A kernel without keyrings, or a container that refuses the call: then no command reaches one either.
+        # A kernel without keyrings, or a container that refuses the call. Then commands cannot reach a keyring either.
         return
 
 
 def disable_core_dumps() -> None:
-    """Let no process below leave a core: a piped core_pattern would run a program outside."""
+    """Disable core dumps: a core_pattern that is a pipe would run a program outside the sandbox."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def drop(kept: tuple[int, ...]) -> None:
-    """Drop all capabilities but the `kept`, for good."""
+    """Drop all capabilities for good, except those in `kept`."""
     mask = sum(1 << number for number in kept)
     prctl(_PR_CAP_AMBIENT, _AMBIENT_CLEAR_ALL)
     if _holds(_SETPCAP):
@@ -53,7 +53,7 @@ def drop(kept: tuple[int, ...]) -> None:
                 except OSError as error:
                     if error.errno != EINVAL:
                         raise
-                    # Beyond the last one this kernel has.
+                    # The number is beyond the last capability of this kernel.
                     break
         if kept:
             _capset(mask | 1 << _SETPCAP, mask | 1 << _SETPCAP, mask)
@@ -64,7 +64,7 @@ def drop(kept: tuple[int, ...]) -> None:
 
 
 def set_no_new_privs() -> None:
-    """Let no program below gain rights by being executed: no setuid, no file capabilities."""
+    """Make execve() ignore setuid bits and file capabilities from now on."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -84,10 +84,10 @@ def _capset(effective: int, permitted: int, inheritable: int) -> None:
     syscall("capset", header, pack("=6I", *words))
 
 
-def _enter(told: WardenPlan) -> None:
+def _enter(plan: WardenPlan) -> None:
     join_empty_keyring()
     set_no_new_privs()
-    drop(FILE_CAPABILITIES if told.all_ids_mapped and os.geteuid() == 0 else ())
+    drop(FILE_CAPABILITIES if plan.all_ids_mapped and os.geteuid() == 0 else ())
     # Last, since an undumpable process cannot open all of its own files in /proc.
     hide()
 

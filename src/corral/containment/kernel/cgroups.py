@@ -1,6 +1,6 @@
-"""Control groups, where this process may make them: bounds on a whole command that bind root too, and the kernel's own word when one is hit.
+"""Creates control groups for commands, where this process may, and reads their counters. Limits of a group hold for root too.
 
-Never outside what bounds this process itself: a command must not get more than whoever started corral was given.
+A group is never made outside of the limits of corral's own group: a command must not get more than the process that started corral.
 """
 
 from __future__ import annotations
@@ -14,62 +14,52 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from corral._lib.own_cgroups import Home
+    from corral.containment.plan import Place
 
-    Place = tuple[int, str]  # version and directory
-
-# What is counted or bounded, by its name in version 1 and, where version 2 must be told to count it, there.
+# The controller's name in version 1, and in version 2 where cgroup.subtree_control must list it.
 _CONTROLLERS = {"pids": ("pids", "pids"), "memory": ("memory", "memory"), "cpu": ("cpuacct", "")}
-# The file that sets the bound, the file that counts how often it was hit, and the word before that number.
+# The file that sets the limit, the file that counts how often it was hit, and the word before that number.
 _FILES = {
     ("pids", 1): ("pids.max", "pids.events", b"max "),
     ("pids", 2): ("pids.max", "pids.events", b"max "),
     ("memory", 1): (MEMORY_BOUND_FILES[1], "memory.oom_control", b"oom_kill "),
     ("memory", 2): (MEMORY_BOUND_FILES[2], "memory.events", b"oom_kill "),
 }
-# Without these a bound on memory only makes the machine swap; absent where there is no swap to bound.
+# Without these a memory limit only makes the machine swap. The files are absent where there is no swap.
 _SWAP = {1: "memory.memsw.limit_in_bytes", 2: "memory.swap.max"}
 _IN_USE = {1: (b"rss ", b"shmem "), 2: (b"anon ", b"shmem ")}
-_OWN_BOUNDS = ("memory.max", "memory.high", "pids.max", "cpu.max", "memory.swap.max")
+_OWN_LIMITS = ("memory.max", "memory.high", "pids.max", "cpu.max", "memory.swap.max")
 _NANOSECONDS, _MICROSECONDS = 1e9, 1e6
 
 
-def find(wanted: Iterable[str]) -> dict[str, Place]:
-    """Return where groups for these controllers can be made, tried by making one; what cannot be had is left out."""
-    found: dict[str, Place] = {}
+def find(controllers: Iterable[str]) -> dict[str, Place]:
+    """Return, by controller, where groups can be made. Each place is tried by making a group there."""
     homes = own_groups()
-    for controller in wanted:
-        usable = next((place for place in _places(controller, homes) if _can_make(place[1])), None)
-        if usable:
-            found[controller] = usable
-    return found
+    found = {name: next((p for p in _places(name, homes) if _can_make(p[1])), None) for name in controllers}
+    return {name: place for name, place in found.items() if place}
 
 
 def _places(controller: str, homes: Iterable[Home]) -> Iterator[Place]:
-    in_first, in_second = _CONTROLLERS[controller]
+    name_in_v1, name_in_v2 = _CONTROLLERS[controller]
     for version, counted, home in homes:
-        if version == 1 and in_first in counted:
+        if version == 1 and name_in_v1 in counted:
             yield 1, home
         elif version == 2:
-            yield from ((2, place) for place in creatable_places(home) if _counts(place, in_second))
+            for place in creatable_places(home):
+                if not name_in_v2 or name_in_v2 in read_text(f"{place}/cgroup.subtree_control").split():
+                    yield 2, place
 
 
 def creatable_places(own: str) -> list[str]:
-    """Return where version 2 lets this process's groups be made: in its own, or beside it.
+    """Return the version 2 directories where groups can be made: the own group, and its parent.
 
-    A group that holds processes gives no share to groups below, unless it is the kernel's first. Beside is another's to
-    manage if it is a slice of systemd or the first; and it would be a way out if the own group has bounds.
+    A group that holds processes cannot delegate controllers to its children, unless it is the root group. The parent is left
+    out if systemd manages it (a slice), if it is the root, and if the own group has limits, which a sibling would escape.
     """
-    places = [own]
-    beside = os.path.dirname(own)
-    is_first = not os.path.exists(f"{beside}/cgroup.type")
-    unbound = all(read_text(f"{own}/{name}").split()[:1] in ([], ["max"]) for name in _OWN_BOUNDS)
-    if unbound and not is_first and not beside.endswith(".slice"):
-        places.append(beside)
-    return places
-
-
-def _counts(place: str, controller: str) -> bool:
-    return not controller or controller in read_text(f"{place}/cgroup.subtree_control").split()
+    parent = os.path.dirname(own)
+    is_root = not os.path.exists(f"{parent}/cgroup.type")
+    unlimited = all(read_text(f"{own}/{name}").split()[:1] in ([], ["max"]) for name in _OWN_LIMITS)
+    return [own, parent] if unlimited and not is_root and not parent.endswith(".slice") else [own]
 
 
 def _can_make(place: str) -> bool:
@@ -83,12 +73,12 @@ def _can_make(place: str) -> bool:
 
 
 def _prefix() -> str:
-    # Numbers of processes mean something in one pid namespace alone, and several may share a hierarchy.
+    # A pid means something in one pid namespace only, and several namespaces can share a hierarchy.
     return f"corral-{os.stat('/proc/self/ns/pid').st_ino}-"
 
 
 def remove_stale() -> None:
-    """Remove the empty groups of keepers that were killed."""
+    """Remove the empty groups that killed keepers left."""
     homes = own_groups()
     for place in {place for controller in _CONTROLLERS for _, place in _places(controller, homes)}:
         _remove_stale(place)
@@ -96,16 +86,16 @@ def remove_stale() -> None:
 
 def _remove_stale(place: str) -> None:
     for name in os.listdir(place) if os.access(place, os.W_OK) else ():
-        # A keeper that is dead but not waited for is gone too.
+        # A keeper that is a zombie counts as gone.
         if name.startswith(_prefix()) and ") Z " in (read_text(f"/proc/{name.split('-')[2]}/stat") or ") Z "):
             _remove(f"{place}/{name}")
 
 
 class Trial:
-    """Tries, while other things are done, whether groups can be made and a process moved there: the kernel may take its time."""
+    """Tries in the background whether groups can be made and entered: moving a process can take the kernel milliseconds."""
 
-    def __init__(self, wanted: Iterable[str]) -> None:
-        self._places = find(wanted)
+    def __init__(self, controllers: Iterable[str]) -> None:
+        self._places = find(controllers)
         if not self._places:
             return
         for _, place in self._places.values():
@@ -124,7 +114,7 @@ class Trial:
                 os._exit(1)
 
     def places(self) -> dict[str, Place]:
-        """Return where groups can be made, or nothing."""
+        """Wait for the result; return where groups can be made, by controller."""
         if not self._places:
             return {}
         _, status = os.waitpid(self._child, 0)
@@ -132,16 +122,16 @@ class Trial:
         return {} if status else self._places
 
 
-def make(places: Mapping[str, Place], number: int, bounds: Mapping[str, int]) -> Group:
-    """Make the groups of this process's warden of that number, with these bounds where they can be set."""
+def make(places: Mapping[str, Place], number: int, limits: Mapping[str, int]) -> Group:
+    """Make the groups of this process's warden with this number, and set the limits that they can keep."""
     name = f"{_prefix()}{os.getpid()}-{number}"
     group = Group({controller: (version, f"{place}/{name}") for controller, (version, place) in places.items()})
     try:
         for directory in group.all():
             os.mkdir(directory)
-        for controller, bound in bounds.items():
+        for controller, limit in limits.items():
             if controller in group.directories:
-                group.bound(controller, bound)
+                group.set_limit(controller, limit)
     except OSError:
         group.remove()
         raise
@@ -149,36 +139,36 @@ def make(places: Mapping[str, Place], number: int, bounds: Mapping[str, int]) ->
 
 
 class Group:
-    """The groups that hold one warden and its command, one for each hierarchy."""
+    """The control groups of one warden and its command, one in each hierarchy."""
 
     def __init__(self, directories: Mapping[str, Place]) -> None:
         self.directories = directories
 
     def all(self) -> set[str]:
-        """Return the directories, of which several controllers may share one."""
+        """Return the directories. Several controllers can share one."""
         return {directory for _, directory in self.directories.values()}
 
-    def bound(self, controller: str, bound: int) -> None:
-        """Set the bound of a controller."""
+    def set_limit(self, controller: str, limit: int) -> None:
+        """Set the limit of a controller."""
         version, directory = self.directories[controller]
-        _write(f"{directory}/{_FILES[controller, version][0]}", bound)
+        _write(f"{directory}/{_FILES[controller, version][0]}", limit)
         swap = f"{directory}/{_SWAP[version]}"
         if controller == "memory" and os.path.exists(swap):
-            # Version 1 counts memory and swap in one.
-            _write(swap, bound if version == 1 else 0)
+            # Version 1 limits the sum of memory and swap.
+            _write(swap, limit if version == 1 else 0)
 
     def take(self, pid: int) -> None:
-        """Move a process in; its children begin there."""
+        """Move a process into the groups. Its later children start there."""
         for directory in self.all():
             _write(f"{directory}/cgroup.procs", pid)
 
     def remove(self) -> None:
-        """Remove the groups, if nobody is in them any more."""
+        """Remove the groups that hold no process."""
         for directory in self.all():
             _remove(directory)
 
     def counters(self) -> dict[str, Counter]:
-        """Open what counts how often each bound was hit, for a process that will not see the group later."""
+        """Open the counters of limit hits, for a warden that cannot see the groups later."""
         found = {}
         for controller, (version, directory) in self.directories.items():
             if (controller, version) in _FILES:
@@ -187,7 +177,7 @@ class Group:
         return found
 
     def hits(self, controller: str) -> int:
-        """Return how often a bound was ever hit in the group."""
+        """Return how often the limit was hit since the group was made."""
         if controller not in self.directories:
             return 0
         version, directory = self.directories[controller]
@@ -195,41 +185,41 @@ class Group:
         return _number(read_text(f"{directory}/{file}").encode(), word)
 
     def cpu_seconds(self) -> float:
-        """Return the processor time that was ever used in the group."""
+        """Return the CPU time used in the group since it was made."""
         version, directory = self.directories["cpu"]
         if version == 1:
             return int(read_text(f"{directory}/cpuacct.usage") or 0) / _NANOSECONDS
         return _number(read_text(f"{directory}/cpu.stat").encode(), b"usage_usec ") / _MICROSECONDS
 
     def memory_bytes(self) -> int:
-        """Return the memory in use that no file on a disk backs."""
+        """Return the anonymous and shared memory in use: all that no file on a disk backs."""
         version, directory = self.directories["memory"]
-        said = read_text(f"{directory}/memory.stat").encode()
-        return sum(_number(said, word) for word in _IN_USE[version])
+        text = read_text(f"{directory}/memory.stat").encode()
+        return sum(_number(text, word) for word in _IN_USE[version])
 
 
 class Counter:
-    """How often a bound was hit. Read after each command, so almost always it says the same as the last time."""
+    """Counts the hits of one limit. It is read after every command, so it parses the file only if the text changed."""
 
-    __slots__ = ("descriptor", "hits", "said", "word")
+    __slots__ = ("descriptor", "hits", "text", "word")
 
     def __init__(self, descriptor: int, word: bytes) -> None:
         self.descriptor = descriptor
         self.word = word
-        self.said = os.pread(self.descriptor, 512, 0)
-        self.hits = _number(self.said, word)
+        self.text = os.pread(self.descriptor, 512, 0)
+        self.hits = _number(self.text, word)
 
     def has_risen(self) -> bool:
-        """Say whether the bound was hit since this was last asked."""
-        said = os.pread(self.descriptor, 512, 0)
-        if said == self.said:
+        """Return whether the limit was hit since the last call."""
+        text = os.pread(self.descriptor, 512, 0)
+        if text == self.text:
             return False
-        before, self.said, self.hits = self.hits, said, _number(said, self.word)
+        before, self.text, self.hits = self.hits, text, _number(text, self.word)
         return self.hits > before
 
 
 def _number(text: bytes, word: bytes) -> int:
-    # The word begins a line: in memory.stat another one ends with it.
+    # Match at the start of a line only: memory.stat has longer words with the same end.
     return int((b"\n" + text).partition(b"\n" + word)[2].split(maxsplit=1)[0])
 
 
@@ -237,7 +227,7 @@ def _remove(directory: str) -> None:
     try:
         os.rmdir(directory)
     except OSError:
-        # It was never made, or a process in it is still dying.
+        # The directory was never made, or a process in the group is still dying.
         return
 
 

@@ -1,4 +1,4 @@
-"""Landlock, at whatever version the kernel has: rights by path, on top of what mounts allow. Made after the last mount."""
+"""Restricts file access by path with Landlock, at the version that the kernel has."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _LOG_NEW_EXEC_ON, _ALL_THREADS = 1 << 1, 1 << 3
 
 RIGHTS = {
     "read": EXECUTE | READ_FILE | READ_DIR,
-    # Sockets too: a server of one warden is reached from the next, which is another domain.
+    # With sockets: commands of one warden must reach servers of another, which is a different Landlock domain.
     "write": EXECUTE | WRITE_FILE | READ_FILE | READ_DIR | _REMOVE | _MAKE | _REFER | TRUNCATE | _RESOLVE_UNIX,
     "terminal": WRITE_FILE | READ_FILE | READ_DIR | IOCTL_DEV,
     "process": WRITE_FILE | READ_FILE | READ_DIR | TRUNCATE,
 }
-# Handled rights by the version that brought them.
+# The rights by the Landlock version that introduced them.
 _FILES_SINCE = {
     1: RIGHTS["read"] | RIGHTS["write"] & ~(_REFER | TRUNCATE | _RESOLVE_UNIX) | _MAKE_DEVICE,
     2: _REFER,
@@ -47,7 +47,7 @@ _FILES_SINCE = {
 
 
 def version() -> int:
-    """Return the version of Landlock that this kernel enforces; 0 for none."""
+    """Return the Landlock version of this kernel, or 0."""
     try:
         return syscall("landlock_create_ruleset", None, 0, _CREATE_RULESET_VERSION)
     except OSError:
@@ -55,7 +55,7 @@ def version() -> int:
 
 
 def handled_files(abi: int) -> int:
-    """Return the rights on files that a version knows."""
+    """Return the file rights that a version knows."""
     handled = 0
     for since, rights in _FILES_SINCE.items():
         if abi >= since:
@@ -64,7 +64,7 @@ def handled_files(abi: int) -> int:
 
 
 def attributes(abi: int, *, deny_tcp: bool) -> bytes:
-    """Return what a ruleset handles, in the form that a version takes."""
+    """Return `struct landlock_ruleset_attr` in the size that a version accepts."""
     attr = pack("=Q", handled_files(abi))
     if abi >= 4:
         attr += pack("=Q", _TCP if deny_tcp else 0)
@@ -74,10 +74,10 @@ def attributes(abi: int, *, deny_tcp: bool) -> bytes:
 
 
 def restrict_flags(abi: int, *, logged: bool) -> int:
-    """Return how a version is asked to enforce; `logged` if somebody reads the kernel's audit records."""
+    """Return the flags of landlock_restrict_self() for a version. `logged` is for a host that reads audit records."""
     flags = 0
     if abi >= 7 and logged:
-        # Else the kernel tells of the warden's own denials alone, and not of those of the programs that it starts.
+        # By default the kernel logs only the denials of the warden itself, and not those of the programs it executes.
         flags |= _LOG_NEW_EXEC_ON
     if abi >= 8:
         flags |= _ALL_THREADS
@@ -91,10 +91,10 @@ def confine(
     logged: bool = False,
     known: Mapping[str, Sequence[int]] | None = None,
 ) -> None:
-    """Allow what the rules name, path and rights, and nothing else. `deny_tcp` is for those in the host's network.
+    """Allow only the given rules, each a path and its rights. `deny_tcp` is for a process in the host's network.
 
-    `known` is given outside of a tree of one's own: then no rule is made for what a link leads to, nor for another directory
-    than the one that is known.
+    `known` is given where the process has no tree of its own. Then a rule whose path leads through a link, or to another
+    directory than the known one, is an error.
     """
     abi = version()
     files = handled_files(abi)
@@ -107,7 +107,7 @@ def confine(
 
 
 def _allow(ruleset: int, path: str, rights: int, known: Mapping[str, Sequence[int]] | None) -> None:
-    # In a tree that bubblewrap has made, its filter refuses openat2 already.
+    # In a tree that bubblewrap has made, the filter already refuses openat2().
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC) if known is None else open_verified(path, known)
     try:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
@@ -123,14 +123,14 @@ _START_WITH_LANDLOCK = (
 )
 
 
-def _enter(told: WardenPlan) -> None:
-    has_tree = "mount" in told.layers
+def _enter(plan: WardenPlan) -> None:
+    has_tree = "mount" in plan.layers
     set_no_new_privs()
     confine(
-        told.plan.rules if has_tree else told.plan.rules_without_mounts,
-        deny_tcp="net" not in told.layers and told.plan.network != "on",
-        logged=told.plan.is_audited,
-        known=None if has_tree else told.known,
+        plan.host.rules if has_tree else plan.host.rules_without_mounts,
+        deny_tcp="net" not in plan.layers and plan.host.network != "on",
+        logged=plan.host.is_audited,
+        known=None if has_tree else plan.known,
     )
 
 

@@ -34,7 +34,7 @@ class Remedy(Record):
 
 @frozen
 class Attack(Record):
-    """One attempt of `corral selftest`: the body of a function that returns something true if the attack succeeded."""
+    """An attempt of `corral selftest`: the body of a function that returns something true if the attack succeeded."""
 
     group: str
     name: str
@@ -45,7 +45,7 @@ class Attack(Record):
 
 @frozen
 class Layer(Record):
-    """One containment layer."""
+    """A containment layer: what it guarantees, and how corral enters, tests and explains it."""
 
     name: str
     order: int  # its position in reports
@@ -57,7 +57,7 @@ class Layer(Record):
     enter: Callable[[WardenPlan], None]
     bubblewrap: tuple[str, ...] | str  # the options that make bubblewrap enter it, or how else it is entered there
     remedy: Remedy
-    self_test: Attack | str  # an attack that it stops, or why there is none
+    self_test: Attack | str  # an attack that it stops, or the reason for having none
     namespace: str = ""  # its name in /proc/self/ns
     is_supported: Callable[[], bool] = lambda: True  # whether this kernel has it, where bubblewrap enters it
     is_evident: Callable[[Mapping[bytes, bytes]], bool] | None = None  # whether /proc/self/status or the tree shows it

@@ -61,7 +61,7 @@ def decide(plan: Plan, cgroups: Mapping[str, Place], *, own_pids: bool, uncounte
 
 
 def split(rlimits: Collection[Rlimit]) -> tuple[list[Rlimit], list[Rlimit]]:
-    """Return the limits that the warden can set for itself, which is faster, and those that each command must set."""
+    """Split the limits into those of the warden, which its commands inherit, and those that each command must set."""
     own = [(name, value) for name, value in rlimits if value >= _LEAST_OF_A_WARDEN.get(name, 0)]
     return own, [rlimit for rlimit in rlimits if rlimit not in own]
 

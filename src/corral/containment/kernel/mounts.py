@@ -1,7 +1,7 @@
-"""Builds the file tree that a command sees, from plain records, by one loop. What no record names does not exist there.
+"""Builds the file tree that a command sees from the steps of its plan. A path that no step names does not exist there.
 
-Sources are cloned before the first mount is made; after that every path is walked by descriptor, and a link in it is an error:
-a command of an earlier warden may have put it there.
+All sources are cloned before the first mount. After that every path is walked by descriptor, and a link in it is an error: a
+command of an earlier warden may have made it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _RDONLY, _NOSUID, _NODEV, _NOEXEC = 1, 2, 4, 8
 _CLEAN = _NOSUID | _NODEV
 _FILTERS = {"ro": _CLEAN | _RDONLY, "rw": _CLEAN, "node": _NOSUID | _NOEXEC}
 _PROBED = (Step("bind", "/usr", "/usr", "ro"), Step("pin", "/usr"))
-_EMPTY = "/.empty"  # what a masked file becomes; gone when the tree is complete
+_EMPTY = "/.empty"  # mounted over masked files; removed when the tree is complete
 
 
 def enter(steps: Sequence[Step], stage: str, known: Mapping[str, Sequence[int]], *, own_proc: bool) -> None:
-    """Make the tree on `stage`, a directory nobody else uses, and make it this process's root for good.
+    """Build the tree on `stage`, a directory that nothing else uses, and make it the root of this process.
 
-    The process must be in a new mount namespace, and for a /proc of its own in a new pid namespace. What is `known` by device
-    and inode must still be that: a command may have put something else in its place.
+    The process must be in a new mount namespace, and for `own_proc` in a new pid namespace. Paths in `known` must still have
+    the device and inode given there: a command may have replaced them.
     """
     call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
     clones = _clones(steps, known)
@@ -48,8 +48,10 @@ def enter(steps: Sequence[Step], stage: str, known: Mapping[str, Sequence[int]],
     _enter_memory(stage, known)
     os.mkdir("proc")
     if own_proc:
-        # Before the pivot: the kernel gives a new proc only to those who still see a whole one.
-        _proc(b"proc")
+        # Before the pivot: the kernel mounts a new proc only for a process that still sees a complete one. With hidepid, a
+        # process that may not be traced, such as the warden, is not listed.
+        flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
+        call("mount", b"proc", b"proc", b"proc", flags, b"hidepid=ptraceable")
     syscall("pivot_root", b".", b".")
     call("umount2", b".", _MNT_DETACH)
     os.chdir("/")
@@ -64,17 +66,12 @@ def enter(steps: Sequence[Step], stage: str, known: Mapping[str, Sequence[int]],
             else:
                 tree.make(step.action, step.target, step.source)
         except OSError as error:
-            raise OSError(error.errno, f"{step.target} could not be put in place: {error.strerror}") from error
+            raise OSError(error.errno, f"{step.target} cannot be mounted in the sandbox: {error.strerror}") from error
     tree.finish()
 
 
-def _proc(target: bytes) -> None:
-    # A process that may not be traced, as the warden, is not even listed.
-    call("mount", b"proc", target, b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, b"hidepid=ptraceable")
-
-
 def _enter_memory(stage: str, known: Mapping[str, Sequence[int]]) -> None:
-    """Mount an empty file system on the stage, and make its root the working directory, neither by a path."""
+    """Mount an empty tmpfs on the stage and make it the working directory, both by descriptor."""
     context = syscall("fsopen", b"tmpfs", _FSOPEN_CLOEXEC)
     for key, value in ((b"mode", b"0755"), (b"size", b"16m")):
         syscall("fsconfig", context, _FSCONFIG_SET_STRING, key, value, 0)
@@ -88,23 +85,23 @@ def _enter_memory(stage: str, known: Mapping[str, Sequence[int]]) -> None:
 
 
 def _clones(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Clone what is shown from outside. What commands only read may be gone by now, as a toolchain that was removed."""
+    """Clone the mounts that the tree binds. A read-only source may be missing, such as a toolchain that was removed."""
     binds = [step for step in steps if step.action == "bind"]
-    # Scratch, which is known, has nothing in it that must be kept.
+    # Without scratch, whose directories are known: nothing in it is protected.
     writable = tuple(f"{bind.target}/" for bind in binds if bind.access == "rw" and bind.source not in known)
     clones = {}
     for bind in binds:
         try:
             clones[bind.target] = _clone_outside(bind.source, bind.access, known)
         except FileNotFoundError:
-            # In what commands write, it keeps them from writing there.
+            # Below a writable directory the bind is required, because it protects the path.
             if bind.access != "ro" or f"{bind.target}/".startswith(writable):
                 raise
     return clones
 
 
 def _clone_outside(source: str, how: str, known: Mapping[str, Sequence[int]]) -> int:
-    # Opened first, because open_tree itself follows links on the way.
+    # Open the path first, because open_tree() follows links.
     opened = open_verified(source, known)
     flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
     clone = syscall("open_tree", opened, b"", flags)
@@ -123,7 +120,7 @@ def _move(mount: int, target: int) -> None:
 
 
 class _Tree:
-    """The new root, walked by descriptor only."""
+    """Makes the steps in the new root. It walks every path by descriptor."""
 
     def __init__(self) -> None:
         self.root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -132,7 +129,7 @@ class _Tree:
         self.hidden: set[str] = set()
 
     def make(self, what: str, target: str, source: str) -> None:
-        """Interpret a record that needs nothing from outside."""
+        """Carry out a step that needs nothing from outside the tree."""
         if what == "directory":
             os.close(self.directory(target))
         elif what == "link":
@@ -157,12 +154,12 @@ class _Tree:
             raise ValueError(what)
 
     def walk(self, target: str, flags: int = os.O_PATH | os.O_NOFOLLOW) -> int:
-        """Open what lies at a path without following any link; a link at its end is itself."""
+        """Open a path without following any link. A link at its end is opened itself."""
         how = pack("=QQQ", flags | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH)
         return syscall("openat2", self.root, os.fsencode(target.strip("/") or "."), how, len(how))
 
     def directory(self, target: str) -> int:
-        """Open a directory, made where it is missing."""
+        """Open a directory, and make the missing parts of its path."""
         path = ""
         for part in target.strip("/").split("/"):
             above = self.walk(path)
@@ -171,7 +168,7 @@ class _Tree:
             except FileExistsError:
                 pass
             except OSError as error:
-                # In a tree that is read-only the directory is there, or the walk below says that it is not.
+                # In a read-only tree the directory exists, or the walk below fails.
                 error.filename = f"{path}/{part}"
             finally:
                 os.close(above)
@@ -179,7 +176,7 @@ class _Tree:
         return self.walk(path, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY)
 
     def link(self, target: str, text: str) -> None:
-        """Make a symbolic link, unless it is there."""
+        """Make a symbolic link, unless the same link exists."""
         above, _, name = target.rpartition("/")
         descriptor = self.directory(above) if above else self.walk("")
         try:
@@ -191,7 +188,7 @@ class _Tree:
             os.close(descriptor)
 
     def attach(self, clone: int, target: str) -> None:
-        """Put a clone from outside at its place."""
+        """Move a cloned mount to its path."""
         if stat.S_ISDIR(os.fstat(clone).st_mode):
             place = self.directory(target)
         else:
@@ -210,20 +207,20 @@ class _Tree:
         os.close(clone)
 
     def mount(self, target: str, kind: bytes, flags: int, options: bytes) -> None:
-        """Mount a file system of this tree's own."""
-        # By the magic link of a descriptor: a path could have changed since it was walked.
+        """Mount a new file system."""
+        # By /proc/self/fd, since the path could have changed since it was walked.
         place = self.directory(target)
         call("mount", kind, b"/proc/self/fd/%d" % place, kind, flags, options)
         os.close(place)
 
     def over_itself(self, target: str, attributes: int) -> None:
-        """Bind what lies at a path over itself: from then on nobody can rename or remove it."""
+        """Bind a path over itself, so that it cannot be renamed or removed."""
         place = self.walk(target)
         self.cover(place, place, attributes)
         os.close(place)
 
     def mask(self, target: str) -> None:
-        """Put nothing in the place of a file or directory."""
+        """Cover a file or directory with an empty one."""
         place = self.walk(target)
         nothing = self.walk(f"{_EMPTY}.d" if stat.S_ISDIR(os.fstat(place).st_mode) else _EMPTY)
         self.cover(nothing, place, _CLEAN | _RDONLY | _NOEXEC)
@@ -231,34 +228,34 @@ class _Tree:
         os.close(place)
 
     def hide(self, pattern: str) -> None:
-        """Mask what is there now of a path that commands cannot change, or of all that begin as one that ends in `*`."""
+        """Mask a path that commands cannot change, or every path with a prefix if it ends in `*`. It may not exist."""
         for target in self.matches(pattern):
             if target in self.hidden:
-                # Two patterns name it. A second mask would lie on the first, and keep it from being cleared away.
+                # Two patterns match it. A second mask would cover the first, and `finish` could not remove its source.
                 continue
             self.hidden.add(target)
             try:
                 self.mask(target)
             except (FileNotFoundError, NotADirectoryError):
-                # There is nothing to hide, as where a package manager has removed its lock.
+                # There is nothing to hide, for example because a package manager has removed its lock.
                 continue
 
     def matches(self, pattern: str) -> list[str]:
-        """Return the paths that a pattern names in this tree."""
+        """Return the paths of this tree that match a pattern."""
         if not pattern.endswith("*"):
             return [pattern]
         above, _, head = pattern[:-1].rpartition("/")
         try:
             directory = self.walk(above, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
-            # What cannot be listed here cannot be listed by commands.
+            # Commands cannot list the directory either.
             return []
         names = os.listdir(directory)
         os.close(directory)
         return [f"{above}/{name}" for name in names if name.startswith(head)]
 
     def cover(self, source: int, place: int, attributes: int) -> None:
-        """Bind one place of this tree over another."""
+        """Bind one path of this tree over another."""
         flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH | _AT_RECURSIVE | _AT_SYMLINK_NOFOLLOW
         clone = syscall("open_tree", source, b"", flags)
         _set(clone, attributes, _AT_RECURSIVE)
@@ -266,7 +263,7 @@ class _Tree:
         os.close(clone)
 
     def finish(self) -> None:
-        """Remove what only the building needed, and close the root against change."""
+        """Remove the sources of the masks, and make the root read-only."""
         os.unlink(_EMPTY)
         os.rmdir(f"{_EMPTY}.d")
         _set(self.root, _CLEAN | _RDONLY)
@@ -280,10 +277,10 @@ def verify_path(path: str, device: int, inode: int) -> None:
         raise OSError(ESTALE, f"{path} was replaced since the sandbox was made")
 
 
-def _enter_tree(told: WardenPlan) -> None:
+def _enter_tree(plan: WardenPlan) -> None:
     unshare("mount")
-    enter(told.plan.steps, told.plan.scratch, told.known, own_proc="proc" in told.layers)
-    verify_path(*told.plan.project)
+    enter(plan.host.steps, plan.host.scratch, plan.known, own_proc="proc" in plan.layers)
+    verify_path(*plan.host.project)
 
 
 def _probe_tree(stage: str, *, own_proc: bool) -> None:

@@ -10,6 +10,10 @@ from _struct import pack, unpack_from
 from corral.containment.kernel.layer import FORK, KEEPER, TREE, Attack, Layer, Remedy
 from corral.containment.kernel.syscalls import call
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 FLAGS = {
     "mount": 0x00020000,
     "cgroup": 0x02000000,
@@ -74,85 +78,79 @@ def _enter_net(_: object) -> None:
     raise_loopback()
 
 
+def _namespace(
+    name: str, *, order: int, stage: int, keeps: str, without: str, self_test: Attack | str, **parts: Any
+) -> Layer:
+    """Return the layer of a namespace, with the parts that most namespaces have in common."""
+
+    def enter(_: object) -> None:
+        unshare(name)
+
+    usual: dict[str, Any] = {
+        "needs": ("user",),
+        "probe": enter,
+        "enter": enter,
+        "bubblewrap": (f"--unshare-{name}",),
+        "remedy": Remedy(CAUSES, f"CONFIG_{name.upper()}_NS", limit=f"user.max_{name}_namespaces"),
+    }
+    return Layer(name, order, keeps, without, stage=stage, self_test=self_test, namespace=name, **usual | parts)
+
+
 LAYERS = (
-    Layer(
+    _namespace(
         "user",
-        0,
+        order=0,
+        stage=KEEPER,  # then the keeper maps the ids, for which it may have to ask the host
         keeps="no privileges beyond your own files",
         without="No other namespace can be made: only Landlock and seccomp confine commands.",
+        self_test="The other namespaces are built on it; by itself it stops no attack that another layer lets through.",
         needs=(),
         probe=lambda _: enter_user(),
-        stage=KEEPER,
-        enter=lambda _: unshare("user"),  # the keeper then maps the ids, for which it may have to ask the host
-        bubblewrap=("--unshare-user",),
-        remedy=Remedy(
-            (CAUSES[0], "user namespaces off", *CAUSES[1:]), "CONFIG_USER_NS", limit="user.max_user_namespaces"
-        ),
-        self_test="The other namespaces are built on it; by itself it stops no attack that another layer lets through.",
-        namespace="user",
+        remedy=Remedy((*CAUSES, "user namespaces off"), "CONFIG_USER_NS", limit="user.max_user_namespaces"),
     ),
-    Layer(
+    _namespace(
         "pid",
-        2,
+        order=2,
+        stage=FORK,
         keeps="no other process can be seen, signalled or traced, and all of a command ends at once",
         without="Commands see other processes, and corral must search for the processes that they leave behind.",
-        needs=("user", "mount"),
-        probe=lambda _: unshare("pid"),
-        stage=FORK,
-        enter=lambda _: unshare("pid"),
-        bubblewrap=("--unshare-pid", "--as-pid-1", "--die-with-parent"),
-        remedy=Remedy(CAUSES, "CONFIG_PID_NS", limit="user.max_pid_namespaces"),
         self_test=Attack("processes", "signal another process", "os.kill(facts['pid'], 18)\nreturn True", ("proc",)),
-        namespace="pid",
+        needs=("user", "mount"),
+        bubblewrap=("--unshare-pid", "--as-pid-1", "--die-with-parent"),
         is_evident=lambda _: os.getpid() == 1,
     ),
-    Layer(
+    _namespace(
         "net",
-        4,
+        order=4,
+        stage=KEEPER,
         keeps="there is no network but the sandbox's own loopback",
         without="Commands get no internet sockets at all, so tests with local servers fail.",
-        needs=("user",),
-        probe=_enter_net,
-        stage=KEEPER,
-        enter=_enter_net,
-        bubblewrap=("--unshare-net",),
-        remedy=Remedy(CAUSES, "CONFIG_NET_NS", limit="user.max_net_namespaces"),
         self_test=Attack(
             "network",
             "reach a server on this machine",
             "import socket\nreturn socket.create_connection(('127.0.0.1', facts['tcp']), 1)",
             needs=("no network",),
         ),
-        namespace="net",
+        probe=_enter_net,
+        enter=_enter_net,
         unwanted_with_network=True,
     ),
-    Layer(
+    _namespace(
         "ipc",
-        5,
+        order=5,
+        stage=TREE,
         keeps="no shared memory or semaphores of others",
         without="Commands share System V memory, semaphores and queues with other processes of the user.",
-        needs=("user",),
-        probe=lambda _: unshare("ipc"),
-        stage=TREE,
-        enter=lambda _: unshare("ipc"),
-        bubblewrap=("--unshare-ipc",),
-        remedy=Remedy(CAUSES, "CONFIG_IPC_NS", limit="user.max_ipc_namespaces"),
         self_test=Attack(
             "kernel", "find shared memory by its key", "return done(libc.shmget(facts['key'], 0, 0)) >= 0"
         ),
-        namespace="ipc",
     ),
-    Layer(
+    _namespace(
         "uts",
-        6,
+        order=6,
+        stage=TREE,
         keeps="the machine's name cannot be changed",
         without="Only missing privileges keep a command from changing the machine's name.",
-        needs=("user",),
-        probe=lambda _: unshare("uts"),
-        stage=TREE,
-        enter=lambda _: unshare("uts"),
-        bubblewrap=("--unshare-uts",),
-        remedy=Remedy(CAUSES, "CONFIG_UTS_NS", limit="user.max_uts_namespaces"),
         self_test=Attack(
             "kernel",
             "name the machine anew",
@@ -160,21 +158,15 @@ LAYERS = (
             ("seccomp",),
             ("root",),
         ),
-        namespace="uts",
     ),
-    Layer(
+    _namespace(
         "cgroup",
-        7,
+        order=7,
+        stage=TREE,
         keeps="the machine's control groups are not seen",
         without="Commands can read the paths of the machine's control groups.",
-        needs=("user",),
-        probe=lambda _: unshare("cgroup"),
-        stage=TREE,
-        enter=lambda _: unshare("cgroup"),
-        bubblewrap=("--unshare-cgroup",),
-        remedy=Remedy(CAUSES, "CONFIG_CGROUPS", limit="user.max_cgroup_namespaces"),
         self_test="Control groups are seen in /sys only, which the tree of a command does not have.",
-        namespace="cgroup",
+        remedy=Remedy(CAUSES, "CONFIG_CGROUPS", limit="user.max_cgroup_namespaces"),
         is_supported=lambda: os.path.exists("/proc/self/ns/cgroup"),
     ),
 )

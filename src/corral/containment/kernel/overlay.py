@@ -1,6 +1,6 @@
-"""Lays an overlay over the project, in a keeper's own mounts: what commands write there goes elsewhere, and the project stays as it is.
+"""Mounts the overlays of transactions over the project, so that commands write to another directory and not to the project.
 
-It is of the keeper's and not of a warden's making, so that all wardens of one transaction share it.
+The keeper mounts them, because all wardens of one transaction share one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from corral.containment.plan import KnownPath, Step
 
-UPPER, WORK, MERGED, COPY = "upper", "work", "merged", "copy"  # what lies in a transaction's place
+UPPER, WORK, MERGED, COPY = "upper", "work", "merged", "copy"  # the directories of a transaction
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_SLAVE = 2, 4, 0x4000, 0x80000
 _MNT_DETACH = 2
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# By the magic links of descriptors, since a path may hold what options are parted by. Nothing that an upper layer says may lead
-# into the lower by another name: the host reads it, and commands wrote it.
+# By /proc/self/fd, since a path can contain a comma. Without index and metacopy: commands write the upper layer, and the host
+# reads it, so nothing in it may refer to another path of the lower layer.
 _OPTIONS = (
     b"lowerdir=/proc/self/fd/%d,upperdir=/proc/self/fd/%d,workdir=/proc/self/fd/%d,userxattr,index=off,metacopy=off"
 )
@@ -36,19 +36,19 @@ class Overlays:
         self._own_mounts = False
         self._roots: dict[str, tuple[int, int]] = {}
 
-    def lay(self, place: str) -> None:
-        """Mount an overlay in a transaction's place, unless it is there."""
+    def mount(self, place: str) -> None:
+        """Mount the overlay of the transaction in a directory, unless it is mounted."""
         if place in self._roots:
             return
         if not self._own_mounts:
             namespaces.unshare("mount")
             self._own_mounts = True
-            # What the host mounts later is still to be seen.
+            # As a slave, so that later mounts of the host still appear.
             call("mount", None, b"/", None, _MS_REC | _MS_SLAVE, None)
         path, *known = self._project
         opened: list[int] = []
         try:
-            # Those that were opened before one fails are in the list by then.
+            # A generator, so that after a failure the list has the descriptors opened before.
             opened.extend(os.open(name, _DIRECTORY) for name in (path, f"{place}/{UPPER}", f"{place}/{WORK}"))
             found = os.fstat(opened[0])
             if [found.st_dev, found.st_ino] != known:
@@ -61,21 +61,21 @@ class Overlays:
                 os.close(descriptor)
         self._roots[place] = _identity(merged)
 
-    def lift(self, place: str) -> None:
-        """Unmount an overlay; what was written to it stays."""
+    def unmount(self, place: str) -> None:
+        """Unmount an overlay. The upper directory stays."""
         if self._roots.pop(place, None):
             call("umount2", os.fsencode(f"{place}/{MERGED}"), _MNT_DETACH)
 
     def root_of(self, place: str) -> KnownPath:
-        """Return what stands for the project in a transaction, and how it is recognised: the overlay, or a copy."""
+        """Return the directory that replaces the project in a transaction, the overlay or a copy, with device and inode."""
         if os.path.isdir(f"{place}/{COPY}"):
             return f"{place}/{COPY}", *_identity(f"{place}/{COPY}")
-        self.lay(place)
+        self.mount(place)
         return f"{place}/{MERGED}", *self._roots[place]
 
 
 def replace_project_source(steps: Iterable[Step], project: str, source: str) -> tuple[Step, ...]:
-    """Return a tree's steps with something else in the project's place, and nothing besides that commands could change for good."""
+    """Return the steps of a tree with another source for the project, and with the user's other grants read-only."""
     return tuple(_over(step, project, source) for step in steps)
 
 
@@ -84,7 +84,7 @@ def _over(step: Step, project: str, source: str) -> Step:
         return step
     if step.source == project:
         return step.replace(source=source)
-    # The user's other grants are read-only here: a transaction could not take back what a command wrote to them.
+    # The user's other grants are read-only here: a transaction cannot undo writes to them.
     return step.replace(access="ro") if step.access == "rw" and step.source == step.target else step
 
 

@@ -1,6 +1,6 @@
-"""What Linux says about a process's descendants, and ending them all.
+"""Finds and kills the descendants of a process.
 
-By kill(-1) only where this process is the first of a pid namespace: elsewhere that reaches every process of the user.
+kill(-1) is used only by the first process of a pid namespace: elsewhere it would reach every process of the user.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-PASS_SECONDS = 0.002  # between two passes, for the dying to die
+PASS_SECONDS = 0.002  # between two passes, so that killed processes can exit
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
@@ -27,23 +27,23 @@ def become_subreaper() -> None:
 
 
 def hide() -> None:
-    """Close this process's memory, descriptors and environment in /proc to others of the same user."""
+    """Make this process undumpable: others of the same user cannot read its memory, descriptors or environment in /proc."""
     prctl(_PR_SET_DUMPABLE, 0)
 
 
 def show() -> None:
-    """Open them again, for a process that has yet to write its own map of ids."""
+    """Make this process dumpable again, so that it can write its own uid_map."""
     prctl(_PR_SET_DUMPABLE, 1)
 
 
 def set_parent_death_signal(number: int) -> None:
-    """Ask for a signal when the parent dies. The kernel means the thread that forked: the parent must have no other."""
+    """Ask for a signal when the parent dies. The kernel watches the thread that forked, so the parent must have only one."""
     prctl(_PR_SET_PDEATHSIG, number)
 
 
 def use_batch_scheduling() -> None:
-    """Have this process and all it starts wait for their turn when they are woken, as batch jobs do."""
-    # A warden is woken while its command starts, and would stop it for that. Another policy than the usual is the owner's word.
+    """Schedule this process and its children as batch jobs, which do not preempt others when they wake up."""
+    # A warden wakes up while its command starts, and would preempt it. Any other policy than the default was set by the user.
     if os.sched_getscheduler(0) == os.SCHED_OTHER:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
@@ -55,7 +55,7 @@ def _children(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
                 found += map(int, file.read().split())
     except (FileNotFoundError, ProcessLookupError):
-        # It ended meanwhile; what it left behind is ours by the next pass.
+        # The process has ended. Its children belong to the subreaper in the next pass.
         pass
     return found
 
@@ -63,7 +63,7 @@ def _children(pid: int) -> list[int]:
 def _state_and_parent(pid: int) -> tuple[bytes, int]:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            # The program's name is in brackets and may hold anything, brackets too.
+            # The program's name is in parentheses and can contain any character.
             state, parent = file.read().rpartition(b")")[2].split()[:2]
     except (FileNotFoundError, ProcessLookupError):
         return b"X", 0
@@ -79,7 +79,7 @@ def _parents() -> dict[int, list[int]]:
 
 
 def descendants(pid: int, spared: Collection[int] = ()) -> list[int]:
-    """Return the descendants of a process, parents first, without the `spared` and their own."""
+    """Return the descendants of a process, parents first, without the children in `spared` and their descendants."""
     if os.path.exists("/proc/thread-self/children"):
         children_of = _children
     else:
@@ -98,7 +98,7 @@ def descendants(pid: int, spared: Collection[int] = ()) -> list[int]:
 
 
 def kill(pidfd: int) -> None:
-    """Kill a process, unless it is gone: bubblewrap waits for a warden that it started before the keeper hears of its end."""
+    """Kill a process by pidfd. It may be gone: bwrap reaps its warden before the keeper learns of the exit."""
     try:
         pidfd_send_signal(pidfd, SIGKILL)
     except ProcessLookupError:
@@ -106,28 +106,28 @@ def kill(pidfd: int) -> None:
 
 
 def kill_descendants(spared: Collection[int] = ()) -> set[int]:
-    """Send SIGKILL to every living descendant in one pass, and return them; repeat until `wait4` knows no child."""
+    """Send SIGKILL to every living descendant once, and return them. Repeat until `wait4` reports no child."""
     killed = set()
     for pid in descendants(os.getpid(), spared):
-        # Counted here and not when they are waited for: a parent that is killed too may still have waited for its child.
+        # Count here and not at wait4(): a parent that is killed too can still reap its child first.
         if _state_and_parent(pid)[0] in b"ZX":
             continue
         try:
             os.kill(pid, SIGKILL)
         except (ProcessLookupError, PermissionError):
-            # It has gone meanwhile, or has become another user, which is reported when it does not end.
+            # The process has exited, or runs as another user; then the caller reports that it does not end.
             continue
         killed.add(pid)
     return killed
 
 
 def is_stopped(pid: int) -> bool:
-    """Say whether a process was stopped by a signal, and so does nothing until another."""
+    """Return whether a process is stopped by a signal."""
     return _state_and_parent(pid)[0] == b"T"
 
 
 def kill_descendants_of(pid: int) -> int:
-    """Send SIGKILL to every living descendant of another process in one pass; return how many there were."""
+    """Send SIGKILL to every living descendant of another process once; return how many there were."""
     living = [child for child in descendants(pid) if _state_and_parent(child)[0] not in b"ZX"]
     for child in living:
         try:
@@ -138,7 +138,10 @@ def kill_descendants_of(pid: int) -> int:
 
 
 def kill_namespace(*, listed: bool) -> set[int]:
-    """Send SIGKILL to all others of the pid namespace whose first process this is; return those `listed` in its own /proc."""
+    """Send SIGKILL to all other processes of the pid namespace that this process is the first of.
+
+    Return the living ones if `listed`, that is, if /proc shows this pid namespace.
+    """
     if os.getpid() != 1:
         raise RuntimeError("kill(-1) by a process that is not the first of its pid namespace")
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"] if listed else []
@@ -146,13 +149,13 @@ def kill_namespace(*, listed: bool) -> set[int]:
     try:
         os.kill(-1, SIGKILL)
     except ProcessLookupError:
-        # Only zombies are left, or nobody.
+        # Only zombies are left, or nothing.
         return set()
     return living
 
 
 def kill_and_reap_descendants(seconds: float) -> None:
-    """Kill and collect until nobody is left, or for so long."""
+    """Kill and reap all descendants, for at most this many seconds."""
     give_up_at = monotonic() + seconds
     while monotonic() < give_up_at:
         kill_descendants()

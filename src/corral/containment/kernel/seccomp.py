@@ -1,6 +1,6 @@
-"""The filter on system calls: a list of what is refused, and everything newer than the list. Foreign ABIs end the process.
+"""Builds the seccomp filter: it refuses a list of system calls and all calls newer than the list, and kills on a foreign ABI.
 
-Only the low word of an argument is compared: the kernel looks at no more, and a high bit set must not hide a request.
+Only the low 32 bits of an argument are compared. The kernel ignores the rest for these calls, so a high bit must not hide one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _PACKED = Struct("=HBBI")
 _SET_MODE_FILTER = 1
-_NEWEST_KNOWN = 470  # calls of Linux 6.18 end before it; what came later is refused unseen
+_NEWEST_KNOWN = 470  # the calls of Linux 6.18 end before it; later ones are refused
 _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020000
-_O_MAKES = 0o100 | 0o20000000  # O_CREAT, and O_TMPFILE, whose file gets a name by a link
-_PERSONALITIES = (0, 8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)  # the last asks; 0x40000 is what debuggers set
+_O_MAKES = 0o100 | 0o20000000  # O_CREAT, and O_TMPFILE, whose file can be linked to a name
+_PERSONALITIES = (0, 8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)  # the last is a query; debuggers set 0x40000
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423, 0x541D)  # TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS
 _RESERVING_REQUESTS = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, FS_IOC_RESVSP64, FS_IOC_ZERO_RANGE
 _FREEING_MODES = 2 | 8  # of fallocate: FALLOC_FL_PUNCH_HOLE, FALLOC_FL_COLLAPSE_RANGE
@@ -39,15 +39,15 @@ _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _PRIO_USER, _IOPRIO_WHO_USER = 2, 3
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-# The same on both machines from 424 on.
-_ABSENT_SHARED = (425, 426, 427, 435, 437)  # io_uring_*, clone3 and openat2, whose arguments lie in memory
+# From 424 on, both architectures have the same numbers.
+_ABSENT_SHARED = (425, 426, 427, 435, 437)  # io_uring_*, clone3, openat2: a filter cannot read arguments in memory
 # The mount calls and quotactl_fd; pidfd_getfd, process_madvise and set_mempolicy_home_node.
 _REFUSED_SHARED = (428, 429, 430, 431, 432, 433, 442, 443, 467, 438, 440, 450)
 _REFUSED = {
     # mount umount2 pivot_root chroot unshare setns; bpf perf_event_open userfaultfd; add_key request_key keyctl; modules;
     # kexec reboot swap; settimeofday clock_settime; quotactl acct syslog; open_by_handle_at fanotify_init; sethostname
     # setdomainname vhangup nfsservctl lookup_dcookie; clock_adjtime kcmp; mbind set_mempolicy get_mempolicy migrate_pages
-    # move_pages; then what only x86 has: iopl ioperm modify_ldt uselib ustat sysfs _sysctl and the dead ones
+    # move_pages; then calls that only x86 has: iopl ioperm modify_ldt uselib ustat sysfs _sysctl and the dead ones
     "x86_64": (
         *(165, 166, 155, 161, 272, 308, 321, 298, 323, 248, 249, 250, 175, 176, 313, 246, 320, 169, 167, 168, 164, 227),
         *(179, 163, 103, 304, 300, 170, 171, 153, 180, 212, 305, 312, 237, 238, 239, 256, 279),
@@ -59,57 +59,16 @@ _REFUSED = {
     ),
 }
 _MQ_OPEN = {"x86_64": 240, "aarch64": 180}
-_NAMES = {
-    "x86_64": {
-        "clone": 56,
-        "ioctl": 16,
-        "fallocate": 285,
-        "socket": 41,
-        "socketpair": 53,
-        "personality": 135,
-        "setpriority": 141,
-        "ioprio_set": 251,
-        "prlimit64": 302,
-        "sched_setparam": 142,
-        "sched_setscheduler": 144,
-        "sched_setaffinity": 203,
-        "sched_setattr": 314,
-        "kill": 62,
-        "tkill": 200,
-        "tgkill": 234,
-        "rt_sigqueueinfo": 129,
-        "rt_tgsigqueueinfo": 297,
-        "pidfd_open": 434,
-        "ptrace": 101,
-        "process_vm_readv": 310,
-        "process_vm_writev": 311,
-    },
-    "aarch64": {
-        "clone": 220,
-        "ioctl": 29,
-        "fallocate": 47,
-        "socket": 198,
-        "socketpair": 199,
-        "personality": 92,
-        "setpriority": 140,
-        "ioprio_set": 30,
-        "prlimit64": 261,
-        "sched_setparam": 118,
-        "sched_setscheduler": 119,
-        "sched_setaffinity": 122,
-        "sched_setattr": 274,
-        "kill": 129,
-        "tkill": 130,
-        "tgkill": 131,
-        "rt_sigqueueinfo": 138,
-        "rt_tgsigqueueinfo": 240,
-        "pidfd_open": 434,
-        "ptrace": 117,
-        "process_vm_readv": 270,
-        "process_vm_writev": 271,
-    },
-}
-# Which argument is the mode: chmod fchmod fchmodat fchmodat2 mknod mknodat creat; and of open and openat, the flags before it.
+_NAMES = {  # numbers on x86_64 and aarch64
+    "clone": (56, 220), "ioctl": (16, 29), "fallocate": (285, 47), "socket": (41, 198), "socketpair": (53, 199),
+    "personality": (135, 92), "setpriority": (141, 140), "ioprio_set": (251, 30), "prlimit64": (302, 261),
+    "sched_setparam": (142, 118), "sched_setscheduler": (144, 119), "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274), "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "pidfd_open": (434, 434), "ptrace": (101, 117),
+    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+}  # fmt: skip
+# The argument that is the mode, in chmod fchmod fchmodat fchmodat2 mknod mknodat creat; and the flags of open and openat, which
+# come before the mode.
 _MODES = {
     "x86_64": ({90: 1, 91: 1, 268: 2, 452: 2, 133: 1, 259: 2, 85: 1}, {2: 1, 257: 2}),
     "aarch64": ({52: 1, 53: 2, 452: 2, 33: 2}, {56: 2}),
@@ -118,7 +77,7 @@ ALLOW_ALL: Instruction = (_RETURN, 0, 0, _ALLOW)
 
 
 def is_known(machine: str = MACHINE) -> bool:
-    """Say whether there is a table for this machine."""
+    """Return whether corral has system call numbers for this machine."""
     return machine in _ARCHITECTURES
 
 
@@ -133,19 +92,19 @@ def program(
     ptrace: bool,
     reserves_disk: bool = True,
 ) -> list[Instruction]:
-    """Return the filter. `guarded` are the processes that keep the command; the rest says what other layers hold.
+    """Return the filter. `guarded` are the pids of the warden and the keeper; the flags say what other layers enforce.
 
-    `ptrace` is the owner's word for debuggers; without a pid namespace there is none, since other processes are seen.
-    Without `reserves_disk` space is taken by writing alone, which can be counted.
+    `ptrace` allows debuggers, but only in a pid namespace, where a command sees no other processes.
+    Without `reserves_disk` a command can take disk space only by writing, which corral counts.
     """
-    names = _NAMES[machine]
+    names = {name: numbers[machine == "aarch64"] for name, numbers in _NAMES.items()}
     code: Code = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, _ARCHITECTURES[machine]),
         (_RETURN, 0, 0, _KILL_PROCESS),
         (_LOAD, 0, 0, _NUMBER),
     ]
-    # The x32 numbers lie above, so this refuses them too.
+    # x32 numbers are larger, so this refuses them too.
     code += [(_AT_LEAST, 0, 1, _NEWEST_KNOWN), _fail(ENOSYS)]
     for number in (*_ABSENT_SHARED, _MQ_OPEN[machine]):
         code += [(_EQUAL, 0, 1, number), _fail(ENOSYS)]
@@ -154,11 +113,11 @@ def program(
     code += _on(names["clone"], _if_bits(0, _NEW_NAMESPACES))
     code += _on(names["ioctl"], _if_equal(1, _TERMINAL_REQUESTS + (() if reserves_disk else _RESERVING_REQUESTS)))
     if not reserves_disk:
-        # As on a file system that has no such thing: the C library then writes instead.
+        # As on a file system without fallocate(): the C library then writes instead.
         code += _on(names["fallocate"], [_argument(1), (_ANY_BIT, 1, 0, _FREEING_MODES), _fail(EOPNOTSUPP)])
     families = (*((_UNIX,) if own_files else ()), *((_INET, _INET6) if network else ()))
     code += _on(names["socket"], _only_families(families))
-    # The kernel makes pairs of other families too, as TIPC; that is no way round the list.
+    # The kernel also makes pairs of other families, such as TIPC.
     code += _on(names["socketpair"], [_argument(0), (_EQUAL, 1, 0, _UNIX), _fail(EAFNOSUPPORT)])
     code += _on(names["personality"], _only(0, _PERSONALITIES))
     set_id_bits = 0o6000 if is_root else 0o4000
@@ -178,12 +137,12 @@ def program(
 
 
 def packed(code: Sequence[Instruction]) -> bytes:
-    """Return a filter as the kernel reads it."""
+    """Return a filter as bytes for the kernel."""
     return b"".join(_PACKED.pack(*instruction) for instruction in code)
 
 
 def install(code: Sequence[Instruction]) -> None:
-    """Put a filter on this process and all it will start; it can never be taken off."""
+    """Install a filter on this process and all that it starts. It cannot be removed."""
     data = packed(code)
     buffer = ctypes.create_string_buffer(data, len(data))
     header = Struct("@HP").pack(len(code), ctypes.addressof(buffer))
@@ -199,7 +158,7 @@ def _argument(index: int) -> Instruction:
 
 
 def _on(number: int, block: Code) -> Code:
-    """Run a block for one call alone; what falls out of it is allowed."""
+    """Run a block for one system call, and allow the call if the block does not return."""
     return [(_EQUAL, 0, len(block) + 1, number), *block, (_RETURN, 0, 0, _ALLOW)]
 
 
@@ -225,13 +184,13 @@ def _only_families(families: Sequence[int]) -> Code:
     code = [_argument(0)]
     for family in families:
         code += [(_EQUAL, 0, 1, family), (_RETURN, 0, 0, _ALLOW)]
-    # Netlink for routes alone, by which programs list the interfaces.
+    # Of netlink only NETLINK_ROUTE, which programs use to list the network interfaces.
     code += [(_EQUAL, 1, 0, _NETLINK), _fail(EAFNOSUPPORT), _argument(2), (_EQUAL, 1, 0, 0), _fail(EAFNOSUPPORT)]
     return code
 
 
 def _guard(names: dict[str, int], guarded: Sequence[int]) -> Code:
-    """Keep limits and priorities of those who keep the command: the same user could lower them for good."""
+    """Refuse to change limits and priorities of the guarded processes. The same user could lower them for good."""
     code: Code = []
     for name in ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr"):
         code += _on(names[name], _if_equal(0, guarded))
@@ -241,7 +200,7 @@ def _guard(names: dict[str, int], guarded: Sequence[int]) -> Code:
 
 
 def _guard_signals(names: dict[str, int], guarded: Sequence[int]) -> Code:
-    """Without a pid namespace: no signal to those who keep the command, and none to all of the user's processes."""
+    """Refuse signals to the guarded processes, and to all processes of the user. Needed without a pid namespace."""
     code: Code = []
     signalled = (*guarded, *(-pid for pid in guarded), -1)
     for name in ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open"):
@@ -249,22 +208,22 @@ def _guard_signals(names: dict[str, int], guarded: Sequence[int]) -> Code:
     return code
 
 
-def program_for(told: WardenPlan, guarded: Sequence[int]) -> list[Instruction]:
+def program_for(plan: WardenPlan, guarded: Sequence[int]) -> list[Instruction]:
     """Return the filter that goes with the other layers of a plan."""
     return program(
         MACHINE,
         guarded=guarded,
-        own_pids="pid" in told.layers,
-        own_files="mount" in told.layers,
-        network="net" in told.layers or told.plan.network == "on",
+        own_pids="pid" in plan.layers,
+        own_files="mount" in plan.layers,
+        network="net" in plan.layers or plan.host.network == "on",
         is_root=os.geteuid() == 0,
-        ptrace=told.plan.ptrace,
-        reserves_disk=not {"disk_bytes", "free_disk_bytes"} & set(told.limits.limits),
+        ptrace=plan.host.ptrace,
+        reserves_disk=not {"disk_bytes", "free_disk_bytes"} & set(plan.limits.limits),
     )
 
 
-def _enter(told: WardenPlan) -> None:
-    install(program_for(told, (os.getpid(),) if "pid" in told.layers else (os.getpid(), told.keeper)))
+def _enter(plan: WardenPlan) -> None:
+    install(program_for(plan, (os.getpid(),) if "pid" in plan.layers else (os.getpid(), plan.keeper)))
 
 
 def _probe(_: str) -> None:

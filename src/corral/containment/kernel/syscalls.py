@@ -1,4 +1,4 @@
-"""System calls that the standard library lacks, by number. A failure is an OSError that names the call."""
+"""Makes the system calls that the standard library lacks. A failure is an OSError that names the call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# From 424 on all machines share one table.
+# From 424 on, all architectures have the same numbers.
 _SHARED = {
     "open_tree": 428,
     "move_mount": 429,
@@ -38,11 +38,11 @@ _AT_FDCWD = -100
 _RESOLVE_NO_SYMLINKS = 4
 _REFERENCE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _AT_EMPTY_PATH = 0x1000
-_AT_HANDLE_FID = 0x200  # of a file system whose handles cannot be opened; unknown to old kernels
+_AT_HANDLE_FID = 0x200  # for file systems whose handles cannot be opened; old kernels do not know it
 _MAX_HANDLE_BYTES = 128
-_HEAD_BYTES = 8  # its size and its kind
+_HEAD_BYTES = 8  # the size and the type of a handle
 _ROOM = _MAX_HANDLE_BYTES.to_bytes(4, byteorder)
-_mount = ctypes.create_string_buffer(4)  # written, and never read
+_mount_id = ctypes.create_string_buffer(4)  # the kernel writes it; never read
 _FIONREAD, _NOTHING = 0x541B, bytes(4)
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -55,10 +55,10 @@ def _word(value: Argument) -> object:
 
 
 def syscall(name: str, *arguments: Argument) -> int:
-    """Make a system call."""
+    """Make a system call by name."""
     number = NUMBERS.get(name)
     if number is None:
-        raise OSError(38, f"{name}: no number is known for {MACHINE}")
+        raise OSError(38, f"{name}: corral has no system call number for {MACHINE}")
     result: int = libc.syscall(ctypes.c_long(number), *map(_word, arguments))
     if result < 0:
         raise _failure(name)
@@ -66,7 +66,7 @@ def syscall(name: str, *arguments: Argument) -> int:
 
 
 def call(name: str, *arguments: Argument) -> int:
-    """Call a function of the C library that fails by -1 and errno."""
+    """Call a function of the C library that reports failure by -1 and errno."""
     result: int = getattr(libc, name)(*map(_word, arguments))
     if result < 0:
         raise _failure(name)
@@ -74,24 +74,24 @@ def call(name: str, *arguments: Argument) -> int:
 
 
 def prctl(option: int, value: int = 0, third: int = 0) -> int:
-    """Set a property of this process."""
+    """Call prctl(), which sets a property of this process."""
     return call("prctl", option, value, third, 0, 0)
 
 
 def open_verified(path: str, known: Mapping[str, Sequence[int]]) -> int:
-    """Open a path as a reference, without following any link in it. `known` has the device and inode that some must have."""
+    """Open a path with O_PATH, following no link. Paths in `known` must have the device and inode given there."""
     how = pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS)
     try:
         descriptor = syscall("openat2", _AT_FDCWD, os.fsencode(path), how, len(how))
     except OSError as error:
         if error.errno == ELOOP:
-            # Paths are resolved when the sandbox is made.
+            # The host resolved all paths when it made the sandbox.
             raise OSError(
-                ESTALE, f"{path} was replaced since the sandbox was made: it leads through a link now"
+                ESTALE, f"{path} was replaced since the sandbox was made: there is a link in it now"
             ) from error
         if error.errno not in (ENOSYS, EPERM):
             raise
-        # The filter of another sandbox, or of an old container engine.
+        # The filter of another sandbox or of an old container engine refuses openat2().
         descriptor = _open_by_parts(path)
     if path in known:
         found = os.fstat(descriptor)
@@ -117,26 +117,26 @@ def _open_by_parts(path: str) -> int:
 
 
 def handle(path: str, directory: int = _AT_FDCWD) -> bytes:
-    """Return the handle of what is at a path, or of an open directory for an empty one; nothing where the file system gives none.
+    """Return the file handle of a path, or of an open directory if the path is empty; b"" if the file system has none.
 
-    No later thing has it, although it may get the same inode.
+    A later file never has the same handle, although it can have the same inode.
     """
     given = ctypes.create_string_buffer(_ROOM, _HEAD_BYTES + _MAX_HANDLE_BYTES)
     for kind in (0, _AT_HANDLE_FID):
         try:
             flags = kind if path else kind | _AT_EMPTY_PATH
-            call("name_to_handle_at", directory, os.fsencode(path), given, _mount, flags)
+            call("name_to_handle_at", directory, os.fsencode(path), given, _mount_id, flags)
         except (OSError, AttributeError):
-            # Also of a C library that knows none.
+            # AttributeError if the C library lacks the function.
             continue
         return given.raw[4 : _HEAD_BYTES + int.from_bytes(given.raw[:4], byteorder)]
     return b""
 
 
 def waiting(descriptor: int) -> int:
-    """Return how many bytes can be read at once."""
-    said = ioctl(descriptor, _FIONREAD, _NOTHING)
-    return 0 if said == _NOTHING else int.from_bytes(said, byteorder)
+    """Return how many bytes can be read from a descriptor without blocking."""
+    count = ioctl(descriptor, _FIONREAD, _NOTHING)
+    return 0 if count == _NOTHING else int.from_bytes(count, byteorder)
 
 
 def _failure(name: str) -> OSError:

@@ -1,6 +1,7 @@
-"""What one command and all below it use, as its keeper sees it from outside, and which bounds that breaks.
+"""Measures, in the keeper, the resource usage of a command and its descendants, and compares it with the limits.
 
-Counted by control group where there is one, else by walking the tree: the keeper's rights reach processes that hide from others.
+It reads the control group where there is one. Otherwise it walks the process tree: the keeper may read processes that are
+hidden from others.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-# Places in /proc/PID/stat after the name: own times, those of children that were waited for, threads, start.
+# Fields of /proc/PID/stat after the name: own times, times of reaped children, threads, start time.
 _OWN_TIMES, _CHILDREN_TIMES, _THREADS, _STARTED = slice(11, 13), slice(13, 15), 17, 19
 
 
 class Meter:
-    """The meter of one warden, whose commands come one after another."""
+    """Measures the commands of one warden, which run one after another."""
 
     def __init__(self, warden: int, group: Group | None, plan: LimitPlan, places: tuple[str, ...]) -> None:
         self.warden = warden
@@ -32,36 +33,36 @@ class Meter:
         self.groups = frozenset(group.directories) if group else frozenset()
         self.limits: Mapping[str, int] = plan.limits
         self.counts_by_user = plan.counts_by_user
-        self.places = places  # where commands write: the project and scratch
+        self.places = places  # the directories that commands write to
         self.nonce = b""
-        self.cpu_before = 0.0
-        self.free_before: dict[str, int] = {}
-        # What is written there is no disk's, and is counted as what lies there in the end.
+        self.cpu_at_start = 0.0
+        self.free_at_start: dict[str, int] = {}
+        # Writes to a tmpfs are not in /proc/PID/io, so the size of its files is counted.
         self.in_memory = [place for place in self.places if _device(place) in _devices_in_memory()]
-        self.held_before = 0
+        self.held_at_start = 0
         self.seen: dict[tuple[int, bytes], float] = {}
 
     def answer(self, asked: bytes) -> bytes:
-        """Answer a warden that says what of its command it has collected: the memory in use, and the bounds that are broken."""
+        """Answer a warden, which reports what its reaped processes used: the memory in use, and the exceeded limits."""
         nonce, cpu_seconds, written_bytes, shared_bytes = protocol.ASK.unpack(asked)
         is_first = nonce != self.nonce
         if is_first:
             self.nonce, self.seen = nonce, {}
         pids = process_tree.descendants(self.warden) if self._walks(is_first=is_first) else []
         memory_bytes = self._memory(pids, shared_bytes)
-        broken = self._broken_processes(pids)
+        exceeded = self._process_flags(pids)
         if self._exceeds("memory_bytes", memory_bytes) and "memory" not in self.groups:
-            broken |= protocol.TOO_MUCH_MEMORY
+            exceeded |= protocol.TOO_MUCH_MEMORY
         if "cpu_seconds" in self.limits and self._exceeds(
             "cpu_seconds", self._cpu(pids, cpu_seconds, is_first=is_first)
         ):
-            broken |= protocol.TOO_MUCH_CPU
+            exceeded |= protocol.TOO_MUCH_CPU
         if "disk_bytes" in self.limits:
             written_bytes += shared_bytes + sum(_written(pid) for pid in pids) + self._held(is_first=is_first)
-            broken |= protocol.TOO_MUCH_WRITTEN if self._exceeds("disk_bytes", written_bytes) else 0
-        if "free_disk_bytes" in self.limits and self._fills_a_disk(is_first=is_first):
-            broken |= protocol.DISK_NEARLY_FULL
-        return protocol.ANSWER.pack(nonce, memory_bytes, broken)
+            exceeded |= protocol.TOO_MUCH_WRITTEN if self._exceeds("disk_bytes", written_bytes) else 0
+        if "free_disk_bytes" in self.limits and self._is_disk_nearly_full(is_first=is_first):
+            exceeded |= protocol.DISK_NEARLY_FULL
+        return protocol.ANSWER.pack(nonce, memory_bytes, exceeded)
 
     def _exceeds(self, name: str, used: float) -> bool:
         return used > self.limits.get(name, used)
@@ -79,13 +80,14 @@ class Meter:
             return self.group.memory_bytes()
         if "memory_bytes" not in self.limits:
             return 0
-        # Quick and never too low; what processes share is told apart only when it matters, since that is slow.
+        # The sum of resident memory is quick and never too low. Shared pages are plan apart only if that sum exceeds the
+        # limit, since it is slow.
         if not self._exceeds("memory_bytes", sum(_resident(pid) for pid in pids) + shared_bytes):
             return 0
         parts = [_proportional(pid) for pid in pids]
         return sum(private for private, _ in parts) + max(sum(shared for _, shared in parts), shared_bytes)
 
-    def _broken_processes(self, pids: list[int]) -> int:
+    def _process_flags(self, pids: list[int]) -> int:
         if "processes" not in self.limits or "pids" in self.groups:
             return 0
         threads = sum(int(fields[_THREADS]) for pid in pids if (fields := _stat(pid)))
@@ -97,42 +99,42 @@ class Meter:
         if self.group and "cpu" in self.groups:
             now = self.group.cpu_seconds()
             if is_first:
-                # The group knows the commands before this one too.
-                self.cpu_before = now - collected - self._cpu_of_tree(pids)
-            return now - self.cpu_before
-        return max(collected + self._cpu_of_tree(pids), sum(self.seen.values()))
+                # The group has counted earlier commands too.
+                self.cpu_at_start = now - collected - self._tree_cpu_seconds(pids)
+            return now - self.cpu_at_start
+        return max(collected + self._tree_cpu_seconds(pids), sum(self.seen.values()))
 
-    def _cpu_of_tree(self, pids: list[int]) -> float:
+    def _tree_cpu_seconds(self, pids: list[int]) -> float:
         ticks = 0
         for pid in pids:
             fields = _stat(pid)
             if fields:
                 own = sum(map(int, fields[_OWN_TIMES]))
                 ticks += own + sum(map(int, fields[_CHILDREN_TIMES]))
-                # A parent that ignores its children's ends is told nothing of what they used.
+                # If a parent ignores SIGCHLD, the kernel does not add the times of its children to it.
                 self.seen[pid, fields[_STARTED]] = own / _TICKS_PER_SECOND
         return ticks / _TICKS_PER_SECOND
 
     def _held(self, *, is_first: bool) -> int:
         held = sum(_size(place) for place in self.in_memory)
         if is_first:
-            self.held_before = held
-        return max(held - self.held_before, 0)
+            self.held_at_start = held
+        return max(held - self.held_at_start, 0)
 
-    def _fills_a_disk(self, *, is_first: bool) -> bool:
+    def _is_disk_nearly_full(self, *, is_first: bool) -> bool:
         free = {place: _free(place) for place in self.places}
         if is_first:
-            self.free_before = free
+            self.free_at_start = free
         wanted = self.limits["free_disk_bytes"]
-        # On a disk that was almost full before, half of what was left is enough.
-        return any(free[place] < min(wanted, before // 2) for place, before in self.free_before.items())
+        # On a disk that was almost full before, the limit is half of the free space.
+        return any(free[place] < min(wanted, before // 2) for place, before in self.free_at_start.items())
 
 
 def _free(place: str) -> int:
     try:
         found = os.statvfs(place)
     except OSError:
-        # A project that was removed meanwhile fills nothing.
+        # A directory that was removed fills no disk.
         return 1 << 62
     return found.f_bavail * found.f_frsize
 
@@ -151,7 +153,7 @@ def _devices_in_memory() -> set[int]:
 
 
 def _size(place: str) -> int:
-    """Return the bytes that the files below a directory take."""
+    """Return the disk usage of the files below a directory."""
     found, left = 0, [place]
     while left:
         try:
@@ -162,7 +164,7 @@ def _size(place: str) -> int:
                     else:
                         found += entry.stat(follow_symlinks=False).st_blocks * 512
         except OSError:
-            # It was removed meanwhile.
+            # The directory was removed meanwhile.
             continue
     return found
 
@@ -172,12 +174,12 @@ def _read(pid: int, name: str) -> bytes:
         with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
             return file.read()
     except OSError:
-        # It has ended meanwhile.
+        # The process has ended meanwhile.
         return b""
 
 
 def _stat(pid: int) -> list[bytes]:
-    # The program's name is in brackets and may hold anything, brackets too.
+    # The program's name is in parentheses and can contain any character.
     return _read(pid, "stat").rpartition(b")")[2].split()
 
 
@@ -187,16 +189,16 @@ def _resident(pid: int) -> int:
 
 
 def _proportional(pid: int) -> tuple[int, int]:
-    """Return a process's share of private and of shared memory; all that is resident, where its shares are not told."""
-    said = _read(pid, "smaps_rollup")
-    if b"Pss_Shmem:" not in said:
+    """Return a process's proportional private and shared memory. If the kernel hides them, all that is resident is private."""
+    text = _read(pid, "smaps_rollup")
+    if b"Pss_Shmem:" not in text:
         return _resident(pid), 0
     private, shared = (
-        int(said.partition(word)[2].split(maxsplit=1)[0]) * 1024 for word in (b"Pss_Anon:", b"Pss_Shmem:")
+        int(text.partition(word)[2].split(maxsplit=1)[0]) * 1024 for word in (b"Pss_Anon:", b"Pss_Shmem:")
     )
     return private, shared
 
 
 def _written(pid: int) -> int:
-    said = _read(pid, "io").partition(b"\nwrite_bytes: ")[2]
-    return int(said.split(maxsplit=1)[0]) if said else 0
+    text = _read(pid, "io").partition(b"\nwrite_bytes: ")[2]
+    return int(text.split(maxsplit=1)[0]) if text else 0

@@ -1,1 +1,1 @@
-"""The processes of a sandbox: keeper, warden, bubblewrap, and what they start."""
+"""Runs the processes of a sandbox: keeper, wardens, bubblewrap and commands."""

@@ -1,6 +1,6 @@
-"""Wardens held by bubblewrap: the tool makes namespaces, tree and filter; the warden in it adds Landlock and gives up the rest.
+"""Starts wardens by bubblewrap, which makes the namespaces, the tree and the filter. The warden inside adds Landlock.
 
-Nothing is taken on trust: the whole sequence is tried before a layer is claimed, and each warden looks for itself.
+corral tries the whole sequence before it claims a layer, and each warden checks the layers again from within.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from corral.containment.kernel.limit_monitor import LimitMonitor
     from corral.containment.plan import Plan, WardenPlan
 
-OLDEST = (0, 8, 0)  # that the tests have run with
+OLDEST = (0, 8, 0)  # the oldest version that the tests have run with
 _PLACES = (
     "/usr/bin",
     "/bin",
     "/usr/local/bin",
     "/run/current-system/sw/bin",
 )  # never PATH: a command could write there
-_KEPT = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_SETPCAP")  # the warden gives up the last
-_ARGUMENTS, _FILTER, _INFO = 7, 8, 9  # the descriptors that the tool takes, above those of the warden
+_KEPT = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_SETPCAP")  # the warden drops the last one
+_ARGUMENTS, _FILTER, _INFO = 7, 8, 9  # the descriptors for bwrap, above those of the warden
 _FIRST_FREE = 20
 _PROGRAM = (
     "import sys; sys.path.append(sys.argv[1]); from corral.containment.processes.bubblewrap_init import main; main()"
@@ -102,24 +102,24 @@ class Bubblewrap:
         ours: socket,
         lives: int,
         monitor: LimitMonitor,
-        told: WardenPlan,
+        plan: WardenPlan,
         *,
         group: Group | None,
         is_first: bool,
         outlet: int = -1,
     ) -> tuple[int, int, int]:
         """Start a warden; return its pid, its pidfd, and the pid of bwrap, which is its parent and ends with it."""
-        words = self._arguments(told.plan)
+        words = self._arguments(plan.host)
         counters = dict(enumerate(monitor.named.items(), FIRST_COUNTER))
-        told = told.replace(expected=bubblewrap_args.expected(told.plan.steps, self.known))
+        plan = plan.replace(expected=bubblewrap_args.expected(plan.host.steps, self.known))
         listed = tuple((number, name, counter.word) for number, (name, counter) in counters.items())
-        start = BubblewrapStart(told, is_first, outlet >= 0, listed)
+        start = BubblewrapStart(plan, is_first, outlet >= 0, listed)
         passed = {SOCK: ours.fileno(), LIVES: lives, PLAN: protocol.sealed("plan", start.pack())}
         passed |= {number: counter.descriptor for number, (_, counter) in counters.items()}
         passed |= {METER: monitor.meter.fileno()} if monitor.meter else {}
         passed |= {OUTLET: outlet} if outlet >= 0 else {}
-        if "seccomp" in told.layers:
-            passed[_FILTER] = protocol.sealed("filter", seccomp.packed(seccomp.program_for(told, guarded=(1,))))
+        if "seccomp" in plan.layers:
+            passed[_FILTER] = protocol.sealed("filter", seccomp.packed(seccomp.program_for(plan, guarded=(1,))))
             words += ["--seccomp", str(_FILTER)]
         info, passed[_INFO] = os.pipe()
         words += ["--info-fd", str(_INFO)]
@@ -146,14 +146,14 @@ class Bubblewrap:
                 break
         _, known, rest = info.partition(b'"child-pid":')
         if not known:
-            raise OSError(EIO, "bubblewrap ended before it made a process")
+            raise OSError(EIO, "bubblewrap exited before it started a process")
         pid = int(rest.partition(b",")[0].strip(b" \n}"))
         return pid, os.pidfd_open(pid), child
 
     def _become(self, wait: int, passed: dict[int, int]) -> NoReturn:
         try:
             os.read(wait, 1)
-            # Inherited by all that follows; inside, the filter refuses the first.
+            # Here, because bwrap's children inherit both, and inside the filter refuses keyctl().
             capabilities.join_empty_keyring()
             capabilities.disable_core_dumps()
             high = {number: fcntl(given, F_DUPFD_CLOEXEC, _FIRST_FREE) for number, given in passed.items()}
@@ -162,7 +162,7 @@ class Bubblewrap:
             package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
             argv = (self.path, "--args", str(_ARGUMENTS), "--", *self.python, _PROGRAM, package)
             os.execve(self.path, argv, {})  # noqa: S606  found in the system's directories
-        except BaseException:  # noqa: BLE001  the last frame of this process: told to the keeper's stderr, then the end
+        except BaseException:  # noqa: BLE001  the last frame of this process: report to the keeper's stderr and exit
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(127)
@@ -188,7 +188,7 @@ def find() -> str:
 def _version(said: str) -> tuple[int, ...]:
     words = said.split()
     if len(words) < 2 or words[0] != "bubblewrap" or not words[1].replace(".", "").isdigit():
-        raise UnusableError(f"bwrap does not say which version it is, but {said!r}; install the package bubblewrap")
+        raise UnusableError(f"bwrap --version prints {said!r}, which has no version; install the package bubblewrap")
     return tuple(int(part) for part in words[1].split("."))
 
 
@@ -197,7 +197,7 @@ def _dotted(version: Sequence[int]) -> str:
 
 
 def _run(argv: tuple[str, ...], *, nested: bool = False) -> tuple[int, str]:
-    """Run a program to its end, in namespaces of its own when `nested`; return its exit code and its last line."""
+    """Run a program, in its own user namespace if `nested`; return its exit code and the last line of its output."""
     output = os.memfd_create("said", os.MFD_CLOEXEC)
     child = os.fork()
     if child == 0:
@@ -210,18 +210,18 @@ def _run(argv: tuple[str, ...], *, nested: bool = False) -> tuple[int, str]:
         finally:
             os._exit(127)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    said = os.pread(output, 1 << 16, 0).decode("utf-8", "replace").strip().rpartition("\n")[2]
+    last_line = os.pread(output, 1 << 16, 0).decode("utf-8", "replace").strip().rpartition("\n")[2]
     os.close(output)
-    return status, said or f"it ended with {status}"
+    return status, last_line or f"it exited with {status}"
 
 
 def _advice() -> str:
-    """Return which of the machine's settings keeps user namespaces away, and what to do about it."""
+    """Return which setting of the machine prevents user namespaces, and what to do about it."""
     for path, (value, remedy) in _SETTINGS.items():
         try:
             with open(path, encoding="utf-8") as file:
                 if file.read().strip() == value:
-                    return f"{path} is {value}, so there are no user namespaces for it; {remedy}"
+                    return f"{path} is {value}, so bwrap cannot make user namespaces; {remedy}"
         except OSError:
             continue
     return (

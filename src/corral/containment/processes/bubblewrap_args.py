@@ -1,7 +1,7 @@
-"""A view as arguments of bubblewrap. What the tool cannot express is an error: nothing of a view is left out.
+"""Converts the steps of a tree to arguments of bubblewrap. A step that bubblewrap cannot express is an error.
 
-The tool follows links while it builds. So no step may lead through one, and what lies in scratch is made before the first
-command: a command that swapped a directory there for a link would choose where the next tree is built.
+Bubblewrap follows links while it builds. So no step may lead through a link, and corral makes the mount points in scratch
+before the first command: a command that replaced one by a link would choose where the next tree is built.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from corral.containment.plan import KnownPath, Step
 
 _BIND = {"ro": "--ro-bind", "rw": "--bind", "pin": "--bind", "readonly": "--ro-bind"}
-# `--dev` gives the nodes, the links and the pseudo-terminals by itself, and has no other way to give the last.
+# `--dev` makes the nodes, the links and the pseudo-terminals. Bubblewrap has no other way to make the last.
 _DEVICES = "/dev"
 _REFERENCE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _inside(path: str, root: str) -> bool:
-    # Not by way of the table of places: a keeper loads no rules.
+    # Not `path_zones.inside`, because a keeper loads no rules.
     return path == root or path.startswith(root.rstrip("/") + "/")
 
 
 def arguments(steps: Sequence[Step], scratch: str) -> list[str]:
-    """Return what makes the tool build the tree; links that a command could have put in its way are refused."""
+    """Return the arguments that build the tree. A link that a command could have made is an error."""
     tree = _Tree(steps, scratch)
     found: list[str] = []
-    # Once each: the tool does not make a link that is there.
+    # Each step once: bubblewrap fails to make a link that exists.
     for step in dict.fromkeys(steps):
         found += tree.argument(step)
     return [*found, "--remount-ro", "/"]
 
 
 def expected(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> tuple[KnownPath, ...]:
-    """Return each place that shows something from outside, with the device and inode that must be found there."""
+    """Return the path of each bind, with the device and inode that must be found there."""
     covered = {step.target for step in steps if step.action in ("mask", "tmpfs")}
     found = []
     for step in steps:
@@ -50,7 +50,7 @@ def expected(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> tuple
             try:
                 opened = open_verified(step.source, known)
             except FileNotFoundError:
-                # The tool says so itself, where it is needed.
+                # Bubblewrap fails by itself if the source is required.
                 continue
             status = os.fstat(opened)
             os.close(opened)
@@ -59,12 +59,12 @@ def expected(steps: Sequence[Step], known: Mapping[str, Sequence[int]]) -> tuple
 
 
 def prepare(steps: Sequence[Step], scratch: str, known: Mapping[str, Sequence[int]]) -> None:
-    """Make in scratch what the tree needs there: places to mount on, links, and nothing, to put over what is masked.
+    """Make the parts of the tree that lie in scratch: mount points, links, and an empty file and directory for masks.
 
-    It follows no link: where scratch lies in another sandbox's project, a command may be making links meanwhile.
+    It follows no link: if scratch lies in another sandbox's project, a command can make links at the same time.
     """
-    os.close(_made_directory(_nothing(scratch, is_directory=True), scratch, known, 0o555))
-    _make_file(_nothing(scratch, is_directory=False), scratch, known, 0o444)
+    os.close(_open_directory(_empty(scratch, is_directory=True), scratch, known, 0o555))
+    _make_file(_empty(scratch, is_directory=False), scratch, known, 0o444)
     tree = _Tree(steps, scratch)
     for step in steps:
         place = tree.outside(step.target)
@@ -75,11 +75,11 @@ def prepare(steps: Sequence[Step], scratch: str, known: Mapping[str, Sequence[in
         elif step.action == "bind" and os.path.lexists(step.source) and not os.path.isdir(step.source):
             _make_file(place, scratch, known, 0o600)
         else:
-            os.close(_made_directory(place, scratch, known))
+            os.close(_open_directory(place, scratch, known))
 
 
-def _made_directory(path: str, scratch: str, known: Mapping[str, Sequence[int]], mode: int = 0o777) -> int:
-    """Open a directory in scratch, from the nearest one whose inode is known, and make what is missing on the way."""
+def _open_directory(path: str, scratch: str, known: Mapping[str, Sequence[int]], mode: int = 0o777) -> int:
+    """Open a directory in scratch, starting at the nearest one whose inode is known, and make the missing parts."""
     base = max((top for top in (scratch, *known) if _inside(path, top)), key=len)
     at = open_verified(base, known)
     for name in path[len(base) :].strip("/").split("/") if path != base else ():
@@ -88,7 +88,7 @@ def _made_directory(path: str, scratch: str, known: Mapping[str, Sequence[int]],
             _make_one(name, above, mode)
             at = os.open(name, _REFERENCE, dir_fd=above)
         except NotADirectoryError:
-            raise UnusableError(f"{path!r} cannot be made: {name!r} in it is a link or a file") from None
+            raise UnusableError(f"{path!r} cannot be made, because {name!r} in it is a link or a file") from None
         finally:
             os.close(above)
     return at
@@ -102,8 +102,8 @@ def _make_one(name: str, above: int, mode: int) -> None:
 
 
 def _make_file(path: str, scratch: str, known: Mapping[str, Sequence[int]], mode: int) -> None:
-    """Make an empty file in scratch, unless something is there, which is not opened."""
-    above = _made_directory(os.path.dirname(path), scratch, known)
+    """Make an empty file in scratch. If the path exists, leave it and do not open it."""
+    above = _open_directory(os.path.dirname(path), scratch, known)
     try:
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
         os.close(os.open(os.path.basename(path), flags, mode, dir_fd=above))
@@ -114,8 +114,8 @@ def _make_file(path: str, scratch: str, known: Mapping[str, Sequence[int]], mode
 
 
 def _make_link(path: str, text: str, scratch: str, known: Mapping[str, Sequence[int]]) -> None:
-    """Make a link in scratch, unless it is there."""
-    above, name = _made_directory(os.path.dirname(path), scratch, known), os.path.basename(path)
+    """Make a link in scratch, unless the same link exists."""
+    above, name = _open_directory(os.path.dirname(path), scratch, known), os.path.basename(path)
     try:
         os.symlink(text, name, dir_fd=above)
     except FileExistsError:
@@ -125,24 +125,24 @@ def _make_link(path: str, text: str, scratch: str, known: Mapping[str, Sequence[
         os.close(above)
 
 
-def _nothing(scratch: str, *, is_directory: bool) -> str:
+def _empty(scratch: str, *, is_directory: bool) -> str:
     return f"{scratch}/nothing.d" if is_directory else f"{scratch}/nothing"
 
 
 class _Tree:
-    """Where outside the parts of a tree lie."""
+    """Finds the host's path for a path of the tree, and converts single steps."""
 
     def __init__(self, steps: Sequence[Step], scratch: str) -> None:
         self.scratch = scratch
         self.binds = {step.target: (step.source, step.access) for step in steps if step.action == "bind"}
 
     def above(self, target: str) -> str | None:
-        """Return the nearest bind that holds a path, not counting one at the path itself."""
+        """Return the nearest bind above a path, without one at the path itself."""
         holding = [bound for bound in self.binds if bound != target and _inside(target, bound)]
         return max(holding, key=len, default=None)
 
     def outside(self, target: str) -> str | None:
-        """Return where outside a path of the tree lies, without what is bound at the path itself; None for nowhere."""
+        """Return the host's path for a path of the tree, without a bind at the path itself; None if it has no path on the host."""
         bound = self.above(target)
         return None if bound is None else self.binds[bound][0] + target[len(bound.rstrip("/")) :]
 
@@ -157,7 +157,7 @@ class _Tree:
             return ["--remount-ro", target]
         place = self.outside(target)
         if what in ("directory", "link"):
-            # What lies in a bind is there already: in the project by itself, in scratch since it was prepared.
+            # Below a bind it exists already: in the project anyway, in scratch since `prepare` made it.
             if place is not None:
                 return []
             return ["--dir", target] if what == "directory" else ["--symlink", source, target]
@@ -176,20 +176,20 @@ class _Tree:
         if what in ("pin", "readonly"):
             place = self.source(target)
             if os.path.islink(place) and os.path.realpath(os.path.dirname(place)) == os.path.dirname(place):
-                # No bind of the tool's lies over a link: the host looks after each command whether it is still there.
+                # Bubblewrap cannot bind over a link. The host checks after each command that it is unchanged.
                 return []
             self.refuse_links(place, target)
             return [_BIND[what], place, target]
         raise ValueError(what)
 
     def source(self, target: str) -> str:
-        """Return what a path shows, for binding it over itself."""
+        """Return the host's path of the file that a path of the tree shows, for binding it over itself."""
         if target in self.binds:
             return self.binds[target][0]
         return self.outside(target) or target
 
     def mask(self, target: str, place: str | None) -> list[str]:
-        """Put nothing over a file or directory. Of a link in what is read-only its end is what matters."""
+        """Cover a file or directory with an empty one. A link in a read-only directory is followed first."""
         real = os.path.realpath(target)
         if real != target and not self.is_writable(target):
             if self.above(real) is None or not os.path.lexists(real):
@@ -201,19 +201,19 @@ class _Tree:
             is_directory = stat.S_ISDIR(os.lstat(self.source(target)).st_mode)
         except FileNotFoundError:
             return []
-        return ["--ro-bind", _nothing(self.scratch, is_directory=is_directory), target]
+        return ["--ro-bind", _empty(self.scratch, is_directory=is_directory), target]
 
     def is_writable(self, target: str) -> bool:
-        """Say whether commands can change what lies there."""
+        """Return whether commands can write to a path."""
         bound = self.above(target)
         return bound is not None and self.binds[bound][1] == "rw"
 
     def refuse_links(self, place: str, target: str) -> None:
-        """Raise where a way leads through a link, or ends in one: the tool would follow it, and could not keep it."""
+        """Raise an error if a path leads through a link or is one: bubblewrap would follow it."""
         if os.path.realpath(place) != place:
             raise UnusableError(
-                f"bubblewrap cannot keep {target!r} as it is, because it is a link or lies behind one; "
-                "choose containment.backend 'warden', or replace the link by what it leads to"
+                f"bubblewrap cannot protect {target!r}, because it is a link or lies behind one; "
+                "choose containment.backend 'warden', or replace the link by its target"
             )
 
 

@@ -1,6 +1,6 @@
-"""The first process in a sandbox that bubblewrap has made: it looks whether it is held, and then is a warden as any other.
+"""Runs as the first process of a sandbox that bubblewrap has made: checks that it is confined, then serves as a warden.
 
-Where the tool did not do what it was told, nothing is served.
+If bubblewrap did not enter a layer, the process exits.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from corral.containment.kernel.layer import Layer
 
-SOCK, LIVES, PLAN, METER = 3, 4, 5, 6  # the descriptors that the keeper leaves this program
-OUTLET = 19  # where the way to the proxy is left, for a network that this process alone is in
-FIRST_COUNTER = 10  # and from here those that count how often bounds are hit
+SOCK, LIVES, PLAN, METER = 3, 4, 5, 6  # the descriptors that the keeper leaves to this program
+OUTLET = 19  # the socket to the proxy, for a warden in a network of its own
+FIRST_COUNTER = 10  # the counters of limit hits begin here
 
 
 def main() -> None:
@@ -33,25 +33,25 @@ def main() -> None:
     try:
         start = BubblewrapStart.unpack(protocol.read_body(PLAN))
         os.close(PLAN)
-        told = start.plan
+        plan = start.plan
         counters = {name: Counter(number, word) for number, name, word in start.counters}
-        limits = told.limits
+        limits = plan.limits
         monitor = LimitMonitor(counters, limits.limits, socket(fileno=METER) if limits.is_metered else None)
         kept = (SOCK, LIVES, *monitor.descriptors())
         if start.has_outlet:
-            # Before it is looked at what holds: it is the tool that made this network, and not for the command to listen first.
+            # First, so that no command can listen on the proxy's port before the proxy.
             send_listener(socket(fileno=OUTLET))
         close_all_but(*kept)
         for descriptor in kept:
             os.set_inheritable(descriptor, False)
-        lacking = _lacking(told.layers, told.host_namespaces)
+        lacking = _lacking(plan.layers, plan.host_namespaces)
         if lacking:
-            raise RuntimeError(f"bubblewrap was told to hold commands by {', '.join(lacking)}, and did not")
-        warden.serve(socket(fileno=SOCK), told, monitor, keeper_lives=LIVES, is_first=start.is_first)
+            raise RuntimeError(f"bubblewrap did not enter the layers {', '.join(lacking)}")
+        warden.serve(socket(fileno=SOCK), plan, monitor, keeper_lives=LIVES, is_first=start.is_first)
     except (BrokenPipeError, ConnectionResetError):
-        # The host hung up in the middle of an answer.
+        # The host hung up during an answer.
         pass
-    except BaseException:  # noqa: BLE001  the last frame of this process: told to the keeper's stderr, then the end
+    except BaseException:  # noqa: BLE001  the last frame of this process: report to the keeper's stderr and exit
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(0)

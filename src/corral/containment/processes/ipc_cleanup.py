@@ -1,4 +1,4 @@
-"""What a command leaves in the kernel besides processes: System V memory, semaphores and queues, and files in shared memory."""
+"""Removes the System V IPC objects and the files in /dev/shm that a command leaves."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 _RMID = 0
 _SHM_INFO, _SEM_INFO, _MSG_INFO = 14, 19, 12
-# Of any object; on old kernels, of one that may be read.
+# The first command of each pair works on any object; old kernels have only the second, which needs read permission.
 _SHM_STATS, _SEM_STATS, _MSG_STATS = (15, 13), (20, 18), (13, 11)
-# Where the kernel's answer says how many there are.
+# The index of the number of objects in the kernel's answer.
 _SHM_USED, _MSG_USED, _SEM_USED = 0, 0, 7
 _buffer = (ctypes.c_int * 64)()
 _shmctl, _msgctl, _semctl = libc.shmctl, libc.msgctl, libc.semctl
 
 
 class IpcObjects:
-    """What commands of this namespace may leave; `shared_memory` is a descriptor of its directory."""
+    """Cleans one IPC namespace. `shared_memory` is a descriptor of its /dev/shm."""
 
     def __init__(self, shared_memory: int) -> None:
         self._shared_memory = shared_memory
-        # A project or grant that lies there is mounted there, and is nobody's leftover.
+        # A project or grant that lies in /dev/shm is mounted there, and stays.
         self._kept = os.listdir(shared_memory)
         self._mode = os.fstat(shared_memory).st_mode
         self._changed = NO_CTIME
 
     def clear(self) -> None:
-        """Remove all of it."""
-        # Asked before anything is listed: almost no command leaves something.
+        """Remove everything that commands have left."""
+        # Ask for the number first, because almost no command leaves anything.
         if _shmctl(0, _SHM_INFO, _buffer) < 0 or _buffer[_SHM_USED]:
             _clear(_shmctl, _SHM_INFO, _SHM_STATS)
         if _msgctl(0, _MSG_INFO, _buffer) < 0 or _buffer[_MSG_USED]:
@@ -63,7 +63,7 @@ class IpcObjects:
 
 
 def _clear(control: Callable[[int, int, object], int], info: int, stats: tuple[int, ...]) -> None:
-    # The answer is the highest index in use, and 0 both for one and for none.
+    # The result is the highest index in use, which is 0 both for one object and for none.
     for index in range(control(0, info, _buffer) + 1):
         for stat in stats:
             identifier = control(index, stat, _buffer)

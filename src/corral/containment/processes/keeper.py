@@ -58,14 +58,14 @@ def main() -> None:
         outlet = _proxy(lent) if lent else None
         inlet = _publisher(plan.publish) if plan.publish else None
         held_scratch = persistent_scratch.acquire(plan.scratch) if plan.scratch_lasts else -1
-        told, tool = _enter(ctl, plan, outlet, inlet)
+        warden_plan, tool = _enter(ctl, plan, outlet, inlet)
         # After the ids are mapped: an undumpable process cannot open its own uid_map.
         process_tree.hide()
-        keeper = _Keeper(ctl, told, tool, outlet, [one.pid for one in (outlet, inlet) if one])
+        keeper = _Keeper(ctl, warden_plan, tool, outlet, [one.pid for one in (outlet, inlet) if one])
         # Wardens are forks. The collector does not touch frozen objects, so their pages stay shared.
         gc.collect()
         gc.freeze()
-        protocol.send(ctl, protocol.pack_ready(*told.status()))
+        protocol.send(ctl, protocol.pack_ready(*warden_plan.status()))
     except BaseException as error:
         # The host may be gone by now.
         _give_back_scratch(plan, held_scratch)
@@ -120,7 +120,7 @@ def _enter(
     uncounted = 2 if tool else 1
     limit_plan = limits.decide(plan, trial.places(), own_pids="pid" in available, uncounted=uncounted)
     enforcement, missing = layers.downgrade(plan.layers, available)
-    told = WardenPlan(
+    warden_plan = WardenPlan(
         plan,
         limit_plan,
         "bubblewrap" if tool else "warden",
@@ -134,22 +134,22 @@ def _enter(
     if tool and not tool.is_nested:
         if inlet is not None:
             raise backend.UnusableError("a port can be published only where all commands share one network")
-        return told, tool
+        return warden_plan, tool
     uid, gid = os.geteuid(), os.getegid()
-    for layer in layers.of_stage(KEEPER, told):
-        layer.enter(told)
+    for layer in layers.of_stage(KEEPER, warden_plan):
+        layer.enter(warden_plan)
         if layer.name == "user":
-            told = told.replace(all_ids_mapped=plan.maps_all_ids and _ask_for_all_ids(ctl))
-            if not told.all_ids_mapped:
+            warden_plan = warden_plan.replace(all_ids_mapped=plan.maps_all_ids and _ask_for_all_ids(ctl))
+            if not warden_plan.all_ids_mapped:
                 namespaces.map_own_id(uid, gid)
-    if "net" in told.layers:
+    if "net" in warden_plan.layers:
         if outlet is not None:
             outlet.listen()
         if inlet is not None:
             inlet.start()
     elif inlet is not None:
         raise backend.UnusableError("a port can be published only where the sandbox has a network of its own")
-    return told, tool
+    return warden_plan, tool
 
 
 def _choose_backend(
@@ -182,15 +182,20 @@ def _ask_for_all_ids(ctl: socket) -> bool:
 
 class _Keeper:
     def __init__(
-        self, ctl: socket, told: WardenPlan, tool: Bubblewrap | None, outlet: ProxyProcess | None, helpers: list[int]
+        self,
+        ctl: socket,
+        warden_plan: WardenPlan,
+        tool: Bubblewrap | None,
+        outlet: ProxyProcess | None,
+        helpers: list[int],
     ) -> None:
         self.ctl = ctl
-        self.told = told
+        self.warden_plan = warden_plan
         self.tool = tool
         self.outlet = outlet
         self.helpers = helpers  # pids of children that belong to no command
         self.ours_lives, self.lives = os.pipe()  # end of file tells a warden that the keeper is gone
-        self.overlays = overlay.Overlays(told.plan.project)
+        self.overlays = overlay.Overlays(warden_plan.host.project)
         self.wardens: dict[int, int] = {}  # pidfd to pid
         self.above: dict[int, int] = {}  # the pid of bwrap to that of the warden it started
         self.groups: dict[int, cgroups.Group] = {}  # pid of a child of this process to its control group
@@ -202,7 +207,7 @@ class _Keeper:
         self.poller.register(HOST, select.POLLIN)
 
     def answer(self) -> bool:
-        """Handle what has happened; return false when the host is gone."""
+        """Wait for events and handle them; return false when the host is gone."""
         for descriptor, _ in self.poller.poll():
             if descriptor == HOST or (descriptor == CTL and not self.answer_host()):
                 return False
@@ -213,7 +218,7 @@ class _Keeper:
         return True
 
     def answer_host(self) -> bool:
-        """Answer one message of the host; return false when there is none."""
+        """Answer one message of the host; return false at end of file."""
         message, descriptors = protocol.receive(self.ctl)
         protocol.close_all(descriptors)
         if not message:
@@ -234,7 +239,7 @@ class _Keeper:
         return True
 
     def measure(self, descriptor: int) -> None:
-        """Tell a warden what its command uses."""
+        """Answer a warden that asks for the resource usage of its command."""
         sock, meter = self.meters[descriptor]
         try:
             asked = sock.recv(protocol.ASK.size)
@@ -250,10 +255,10 @@ class _Keeper:
 
     def change_overlay(self, kind: int, place: str) -> int:
         """Mount or unmount the overlay of a transaction; return the errno of a failure, or 0."""
-        if "mount" not in self.told.layers:
+        if "mount" not in self.warden_plan.layers:
             return EOPNOTSUPP
         try:
-            self.overlays.lay(place) if kind == protocol.MOUNT_OVERLAY else self.overlays.lift(place)
+            self.overlays.mount(place) if kind == protocol.MOUNT_OVERLAY else self.overlays.unmount(place)
         except OSError as error:
             return error.errno or EIO
         return 0
@@ -261,13 +266,13 @@ class _Keeper:
     def plan_in(self, place: str) -> WardenPlan:
         """Return the plan of a warden in the directory of a transaction, or the common plan for an empty path."""
         if not place:
-            return self.told
-        if "mount" not in self.told.layers:
+            return self.warden_plan
+        if "mount" not in self.warden_plan.layers:
             raise OSError(EOPNOTSUPP, "a transaction needs mounts")
-        plan = self.told.plan
+        plan = self.warden_plan.host
         source, *identity = self.overlays.root_of(place)
-        return self.told.replace(
-            plan=plan.replace(
+        return self.warden_plan.replace(
+            host=plan.replace(
                 steps=overlay.replace_project_source(plan.steps, plan.project[0], source),
                 project=(plan.project[0], *identity),
                 places=(*plan.places, place),
@@ -279,10 +284,10 @@ class _Keeper:
         """Start a warden, and send the host its socket and pidfd, or the errno of a failure."""
         group: cgroups.Group | None = None
         try:
-            told = self.plan_in(place)
+            warden_plan = self.plan_in(place)
             theirs, ours = socketpair(AF_UNIX, SOCK_SEQPACKET)
             group = self.make_group()
-            pid, pidfd, child = self.start_warden(ours, group, told)
+            pid, pidfd, child = self.start_warden(ours, group, warden_plan)
         except OSError as error:
             if group:
                 group.remove()
@@ -298,45 +303,45 @@ class _Keeper:
 
     def make_group(self) -> cgroups.Group | None:
         """Make the control group of a warden, where groups keep a limit."""
-        kept = self.told.limits
+        kept = self.warden_plan.limits
         if not kept.cgroups:
             return None
         self.made += 1
         pids = kept.limits.get("processes", 0) + kept.uncounted
         return cgroups.make(kept.cgroups, self.made, {"memory": kept.limits.get("memory_bytes", 0), "pids": pids})
 
-    def start_warden(self, ours: socket, group: cgroups.Group | None, told: WardenPlan) -> tuple[int, int, int]:
+    def start_warden(self, ours: socket, group: cgroups.Group | None, warden_plan: WardenPlan) -> tuple[int, int, int]:
         """Start a warden in its group, and register its meter.
 
         Return its pid, its pidfd, and the pid of the keeper's child: the warden itself, or bwrap above it.
         """
-        kept = told.limits
+        kept = warden_plan.limits
         meter, asks = socketpair(AF_UNIX, SOCK_SEQPACKET) if kept.is_metered else (None, None)
         monitor = LimitMonitor(group.counters() if group else {}, kept.limits, asks)
         try:
             start = self.start_by_bubblewrap if self.tool else self.fork
-            pid, pidfd, child = start(ours, monitor, group, told)
+            pid, pidfd, child = start(ours, monitor, group, warden_plan)
         finally:
             protocol.close_all(monitor.descriptors())
             if asks:
                 asks.detach()
         if meter:
-            self.meters[meter.fileno()] = (meter, Meter(pid, group, kept, told.plan.places))
+            self.meters[meter.fileno()] = (meter, Meter(pid, group, kept, warden_plan.host.places))
             self.poller.register(meter.fileno(), select.POLLIN)
         return pid, pidfd, child
 
     def fork(
-        self, ours: socket, monitor: LimitMonitor, group: cgroups.Group | None, told: WardenPlan
+        self, ours: socket, monitor: LimitMonitor, group: cgroups.Group | None, warden_plan: WardenPlan
     ) -> tuple[int, int, int]:
         """Fork a warden, which waits until it is this process's child and in its group."""
         wait, go = os.pipe()
         try:
-            if "pid" in told.layers:
-                pid, pidfd = self.fork_first_of_namespace(lambda: self.run_warden(ours, monitor, told, wait))
+            if "pid" in warden_plan.layers:
+                pid, pidfd = self.fork_first_of_namespace(lambda: self.run_warden(ours, monitor, warden_plan, wait))
             else:
                 pid = os.fork()
                 if pid == 0:
-                    self.run_warden(ours, monitor, told, wait)
+                    self.run_warden(ours, monitor, warden_plan, wait)
                 pidfd = os.pidfd_open(pid)
             # The warden's parent is this process only from now on, so only now can it ask for a signal on its death.
             os.write(go, b"c")
@@ -354,7 +359,7 @@ class _Keeper:
         receiver, sender = socketpair(AF_UNIX, SOCK_SEQPACKET)
         between = os.fork()
         if between == 0:
-            _fork_in_new_namespace(sender, run, self.told)
+            _fork_in_new_namespace(sender, run, self.warden_plan)
         sender.close()
         try:
             message, descriptors = protocol.receive(receiver)
@@ -367,7 +372,7 @@ class _Keeper:
         return number, descriptors[0]
 
     def start_by_bubblewrap(
-        self, ours: socket, monitor: LimitMonitor, group: cgroups.Group | None, told: WardenPlan
+        self, ours: socket, monitor: LimitMonitor, group: cgroups.Group | None, warden_plan: WardenPlan
     ) -> tuple[int, int, int]:
         """Start a warden by bubblewrap."""
         tool, outlet = self.tool, self.outlet
@@ -378,7 +383,7 @@ class _Keeper:
         first = not self.wardens
         try:
             pid, pidfd, child = tool.start(
-                ours, self.ours_lives, monitor, told, group=group, is_first=first, outlet=way
+                ours, self.ours_lives, monitor, warden_plan, group=group, is_first=first, outlet=way
             )
         except backend.UnusableError as error:
             # Since the first warden was started, a command has made a link in a path of the tree.
@@ -386,13 +391,13 @@ class _Keeper:
         self.above[child] = pid
         return pid, pidfd, child
 
-    def run_warden(self, ours: socket, monitor: LimitMonitor, told: WardenPlan, wait: int) -> NoReturn:
+    def run_warden(self, ours: socket, monitor: LimitMonitor, warden_plan: WardenPlan, wait: int) -> NoReturn:
         """Run as a warden, and exit: nothing of the keeper's stack may run in a fork."""
         try:
             close_all_but(ours.fileno(), self.ours_lives, wait, *monitor.descriptors())
             warden.await_byte(wait)
             lives, first = self.ours_lives, not self.wardens
-            warden.serve(ours, told, monitor, keeper_lives=lives, is_first=first, in_group=wait)
+            warden.serve(ours, warden_plan, monitor, keeper_lives=lives, is_first=first, in_group=wait)
         except (BrokenPipeError, ConnectionResetError):
             # The host hung up during an answer, or the keeper before it let the warden begin.
             pass
@@ -456,17 +461,17 @@ class _Keeper:
             group.remove()
 
 
-def _fork_in_new_namespace(sender: socket, run: Callable[[], NoReturn], told: WardenPlan) -> NoReturn:
+def _fork_in_new_namespace(sender: socket, run: Callable[[], NoReturn], warden_plan: WardenPlan) -> NoReturn:
     """Enter a pid namespace, fork its first process, send its pid and pidfd, and exit.
 
     Where RLIMIT_NPROC limits processes, it also enters a user namespace: the kernel counts by user and namespace.
     """
     try:
-        if told.limits.counts_by_user:
+        if warden_plan.limits.counts_by_user:
             process_tree.show()
             namespaces.enter_user()
-        for layer in layers.of_stage(FORK, told):
-            layer.enter(told)
+        for layer in layers.of_stage(FORK, warden_plan):
+            layer.enter(warden_plan)
         pid = os.fork()
         if pid == 0:
             sender.close()

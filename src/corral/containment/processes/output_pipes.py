@@ -1,6 +1,6 @@
-"""A warden's own pipes for what its command prints. Most commands are over before anybody has to read them.
+"""Keeps the output of a command in pipes of its warden. Most commands end before the pipes must be read.
 
-Then what was printed goes with the answer, and no descriptor does; of a command that goes on, the host gets the ends to read.
+The output of such a command is sent with its outcome, without descriptors. For a longer command, the host gets the read ends.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
 
-LOOK_SECONDS = 0.001  # after which a command that prints much is waited for no longer
-HOLD_SECONDS = 0.005  # after which none is: a hand-over is little beside that
-MUCH_BYTES = 1 << 14  # a quarter of what a pipe holds
+LOOK_SECONDS = 0.001  # after this time, the pipes of a command that prints much are handed over
+HOLD_SECONDS = 0.005  # after this time, all are: compared with it, a hand-over takes little
+MUCH_BYTES = 1 << 14  # a quarter of a pipe's capacity
 
 
 class OutputPipes:
-    """Two pipes for one command after another, each for one alone: who has kept an end of it reaches no other."""
+    """Two pipes for one command. The next command gets new ones: a process may have kept an end of the old ones."""
 
     def __init__(self) -> None:
         self._ours: list[int] = []
         self.theirs: list[int] = []
-        self.is_held = False  # while a command prints to them
-        self._is_announced = False  # that they come
+        self.is_held = False  # whether a command prints to them
+        self._is_announced = False  # whether the host knows that the descriptors come
 
     def make(self) -> None:
-        """Make a pair for the next command, where there is none; OSError if it cannot be."""
+        """Make the pipes for the next command, unless there are some."""
         if self.theirs:
             return
         try:
@@ -39,35 +39,35 @@ class OutputPipes:
                 ours, theirs = os.pipe2(os.O_CLOEXEC)
                 self._ours.append(ours)
                 self.theirs.append(theirs)
-                # Somebody elsewhere may keep the other end, and never print.
+                # A process outside may keep the write end open and never write.
                 os.set_blocking(ours, False)
         except OSError:
             self.clear()
             raise
 
     def renew(self) -> None:
-        """Let go of what a command had, and have the next one's ready."""
+        """Close the pipes of a command, and make those of the next one."""
         self.clear()
         try:
             self.make()
         except OSError:
-            # The next command is told, if it is still so.
+            # The next command reports the error, if it persists.
             return
 
     def is_filling(self) -> bool:
-        """Say whether a command may soon have to wait for somebody to read."""
+        """Return whether a command may soon block on a full pipe."""
         return sum(map(waiting, self._ours)) > MUCH_BYTES
 
     def hand_over(self, sock: socket, nonce: bytes) -> bool:
-        """Give the host the ends to read, if they are still here; false if that has to be tried again."""
+        """Send the read ends to the host, unless that is done. Return false if it must be tried again."""
         if not self.is_held:
             return True
         message = protocol.CONTROL.pack(protocol.OUTPUT, nonce, 0)
         if not self._is_announced:
-            # Twice: who expects no descriptors has a quicker way to receive.
+            # First a message without descriptors, because the host receives faster when it expects none.
             protocol.send(sock, message)
             self._is_announced = True
-            # Who reads them is to see their end.
+            # Otherwise the host would not see the end of the output.
             protocol.close_all(self.theirs)
             self.theirs.clear()
         try:
@@ -75,13 +75,13 @@ class OutputPipes:
         except OSError as error:
             if error.errno != ETOOMANYREFS:
                 raise
-            # As many of the user's descriptors as may be are on their way, to whomever.
+            # The user has too many descriptors in flight.
             return False
         self.clear()
         return True
 
     def take(self) -> tuple[bytes, bytes] | None:
-        """Return what was printed, to stdout and to stderr; None if that is too much for a message."""
+        """Return the output to stdout and stderr; None if it is too much for one message."""
         stdout, stderr = self._ours
         size, error_size = waiting(stdout), waiting(stderr)
         if size + error_size > protocol.MAX_PRINTED_BYTES:
@@ -89,7 +89,7 @@ class OutputPipes:
         return _read(stdout, size) if size else b"", _read(stderr, error_size) if error_size else b""
 
     def clear(self) -> None:
-        """Let go of both."""
+        """Close both pipes."""
         self.is_held = self._is_announced = False
         protocol.close_all(self._ours)
         protocol.close_all(self.theirs)
@@ -98,14 +98,14 @@ class OutputPipes:
 
 
 def _read(end: int, size: int) -> bytes:
-    """Return what there was, and no more than a packet besides."""
+    """Return the bytes that were there, and at most one packet more."""
     data = b""
     while len(data) < size:
         try:
-            # A command may have made it a pipe of packets, of which one is read at a time, and what has no room is lost.
+            # A command may have switched the pipe to packet mode. Then a read returns one packet and drops the bytes that do not fit.
             some = os.read(end, max(size - len(data), PIPE_BUF))
         except BlockingIOError:
-            # Somebody with the other end has opened this one too.
+            # Another process has opened this end too and read from it.
             break
         if not some:
             break

@@ -1,4 +1,4 @@
-"""Starts a command in a warden: by vfork, as subprocess does, or by a fork that runs a little Python first."""
+"""Starts a command in a warden: by vfork() as subprocess does, or by fork() if Python code must run in the child first."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Wanted(Protocol):
-        """What is to be started."""
+        """A command to start."""
 
         executable: bytes
         argv: list[bytes]
         env: list[bytes]
 
 
-AWAITED = (SIGCHLD, SIGUSR1)  # what a warden waits for: an exit below; a message about the command at hand
-# The same on x86 and arm; termios would be one more file to load.
+AWAITED = (SIGCHLD, SIGUSR1)  # the signals that a warden waits for: a child exited; the host sent a message
+# The same on x86 and arm. Importing termios would load one more file.
 _TCGETS, _TCSETS, _TIOCSWINSZ = 0x5401, 0x5402, 0x5414
 _TERMIOS_BYTES = 36
 _IUTF8 = 0x4000
-_IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # which exec would hand on ignored
-_FAILED = 255 << 8  # how one ends that could not become the command
+_IGNORED_BY_PYTHON = (SIGPIPE, SIGXFSZ)  # would stay ignored after execve()
+_FAILED = 255 << 8  # the wait status of a child that could not execute the command
 _FAILURE_BYTES = 64
 _fork_exec: Callable[..., int] = fork_exec
 
 
 class CommandStarter:
-    """Starts the commands of one warden, which blocks what it waits for and lets a command have nothing blocked."""
+    """Starts the commands of one warden. The warden blocks the signals that it waits for; a command starts with none blocked."""
 
     def __init__(self, rlimits: list[tuple[str, int]], *, leads_session: bool) -> None:
-        self.rlimits = rlimits  # of each command, and not of the warden
-        self.leads_session = leads_session  # instead of a group alone
-        self.missed = False  # whether an order came while no signal was blocked
-        # Where one that could not become the command says why.
-        self._told, self._tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # An exit is asked for after each start: only an order must not be missed.
+        self.rlimits = rlimits  # of each command, not of the warden
+        self.leads_session = leads_session  # or else only a process group
+        self.missed = False  # whether SIGUSR1 came while no signal was blocked
+        # A child that cannot execute the command writes the reason to this pipe.
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        # The warden checks for an exit after each start, so only SIGUSR1 must not be missed.
         signal(SIGUSR1, self._miss)
         pthread_sigmask(SIG_BLOCK, AWAITED)
 
@@ -62,17 +62,17 @@ class CommandStarter:
         self.missed = True
 
     def start(self, wanted: Wanted, stdin: int, stdout: int, stderr: int) -> int:
-        """Start a command with these streams, and return its number. One that cannot be is found to have failed."""
+        """Start a command with these streams, and return its pid. If it cannot be executed, `failure` returns why."""
         if self.rlimits:
             return self._start_limited(wanted, (stdin, stdout, stderr))
-        # A command begins with what is blocked here.
+        # A command inherits the signal mask.
         pthread_sigmask(SIG_SETMASK, ())
         try:
-            # posix_spawn makes a stack for the child and asks for a limit six times, which is a thirtieth of what /bin/true takes.
+            # Not posix_spawn(): it allocates a stack and reads a limit six times, which is 3% of the time of /bin/true.
             return _fork_exec(
                 wanted.argv,
                 (wanted.executable,),
-                False,  # all that this process has is closed by exec anyway
+                False,  # all descriptors of this process are close-on-exec anyway
                 (),
                 None,
                 wanted.env,
@@ -82,9 +82,9 @@ class CommandStarter:
                 stdout,
                 -1,
                 stderr,
-                self._told,
-                self._tell,
-                True,  # what Python ignores is not ignored
+                self._reader,
+                self._writer,
+                True,  # restore the signals that Python ignores
                 self.leads_session,
                 -1 if self.leads_session else 0,
                 None,
@@ -95,19 +95,20 @@ class CommandStarter:
                 True,  # by vfork
             )
         except TypeError:
-            # A Python whose own way is another.
+            # A Python version with another signature.
             return self._start_limited(wanted, (stdin, stdout, stderr))
         finally:
             pthread_sigmask(SIG_BLOCK, AWAITED)
 
     def failure(self, status: int | None) -> int:
-        """Return why a command that ended so could not be started, or 0."""
+        """Return the errno with which a command could not be executed, or 0. `status` is its wait status."""
         try:
-            # OSError, the number in hexadecimal, a word; also of one that was killed meanwhile, so that no other is taken for it.
-            said = os.read(self._told, _FAILURE_BYTES)
+            # "OSError:", the errno in hexadecimal, ":", a word. Read it even if the child was killed meanwhile, so that the
+            # next command does not get it.
+            text = os.read(self._reader, _FAILURE_BYTES)
         except BlockingIOError:
             return 0
-        return int(said.split(b":")[1], 16) or EIO if status == _FAILED else 0
+        return int(text.split(b":")[1], 16) or EIO if status == _FAILED else 0
 
     def _start_limited(self, wanted: Wanted, streams: tuple[int, ...]) -> int:
         def enter_session() -> None:
@@ -118,9 +119,9 @@ class CommandStarter:
         return self.start_forked(wanted, enter_session)
 
     def start_forked(self, wanted: Wanted, enter_session: Callable[[], None]) -> int:
-        """Start a command once some Python has run in its process, for what vfork cannot: rlimits, and a terminal."""
-        # This process could not raise its own limits again. A fork is safe: there is one thread.
-        told, tell = os.pipe()
+        """Fork, run `enter_session` and set rlimits in the child, then execute the command."""
+        # The warden could not raise its own limits again. Forking is safe, because it has one thread.
+        reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
             try:
@@ -130,14 +131,14 @@ class CommandStarter:
                 pthread_sigmask(SIG_SETMASK, ())
                 set_rlimits(self.rlimits)
                 env = dict(entry.split(b"=", 1) for entry in wanted.env)
-                os.execve(wanted.executable, wanted.argv, env)  # noqa: S606  this is what a warden is for
+                os.execve(wanted.executable, wanted.argv, env)  # noqa: S606  a warden runs commands
             except OSError as error:
-                os.write(tell, (error.errno or EIO).to_bytes(4, "little"))
+                os.write(writer, (error.errno or EIO).to_bytes(4, "little"))
             finally:
                 os._exit(127)
-        os.close(tell)
-        failed = os.read(told, 4)
-        os.close(told)
+        os.close(writer)
+        failed = os.read(reader, 4)
+        os.close(reader)
         if failed:
             os.waitpid(pid, 0)
             number = int.from_bytes(failed, "little")
@@ -146,7 +147,7 @@ class CommandStarter:
 
 
 def set_rlimits(rlimits: list[tuple[str, int]]) -> None:
-    """Set limits of this process, as far as they can be."""
+    """Set resource limits of this process, at most to the present hard limits."""
     for name, value in rlimits:
         number = getattr(resource, name)
         ceiling = resource.getrlimit(number)[1]
@@ -155,7 +156,7 @@ def set_rlimits(rlimits: list[tuple[str, int]]) -> None:
 
 
 def set_up_terminal(terminal: int, rows: int, columns: int) -> None:
-    """Give a terminal its size, and erase whole characters of UTF-8, before the command can look."""
+    """Set the size of a terminal, and let it erase whole UTF-8 characters."""
     ioctl(terminal, _TIOCSWINSZ, pack("HHHH", rows, columns, 0, 0))
     settings = bytearray(_TERMIOS_BYTES)
     ioctl(terminal, _TCGETS, settings)

@@ -1,7 +1,7 @@
-"""Runs one command at a time, and answers only when nothing of it is left. What it is told to run, it does not judge.
+"""Runs as a warden: starts one command at a time, and answers when no process of it is left.
 
-Everything alive below this process belongs to the command at hand: it is the first of a pid namespace, or the subreaper,
-so daemons come back to it.
+Every living descendant of a warden belongs to the current command. The warden is the first process of a pid namespace, or a
+subreaper, so it inherits daemons.
 """
 
 from __future__ import annotations
@@ -40,53 +40,51 @@ if TYPE_CHECKING:
     from corral.containment.kernel.limit_monitor import LimitMonitor
     from corral.containment.plan import WardenPlan
 
-SETTLE_SECONDS = 0.02  # what a background child that has closed its output has to end by itself
-KILL_PASS_SECONDS = 0.01  # between two passes: a process that forks faster than one pass loses to the next
-KILL_SECONDS = (
-    2.0  # against what no signal ends: a program that became another user, a process in uninterruptible sleep
-)
-LONGEST_WAIT_SECONDS = 3600.0  # against a deadline that the kernel's clock cannot hold
-METER_SECONDS = 0.2  # between two looks at what a command uses; one that ends sooner is never looked at
-METER_SHARE = 10  # a look takes at most one such part of the time: a tree of thousands takes long to walk
-HOLD_DIRECTORY_SECONDS = 1.0  # how long the last command's directory is kept, so that the next one's start is quick
+SETTLE_SECONDS = 0.02  # for background children to exit by themselves after all output was read
+KILL_PASS_SECONDS = 0.01  # between two passes of kill: a process that escapes one by forking is met by the next
+KILL_SECONDS = 2.0  # against processes that no signal ends: another user's, or in uninterruptible sleep
+LONGEST_WAIT_SECONDS = 3600.0  # against a deadline that the kernel's clock cannot represent
+METER_SECONDS = 0.2  # between two measurements; a command that ends sooner is never measured
+METER_SHARE = 10  # measuring takes at most a tenth of the time: walking thousands of processes takes long
+HOLD_DIRECTORY_SECONDS = 1.0  # for which the last command's directory is kept, so that the next one starts faster
 _NEVER = float("inf")
 _waitid = libc.waitid
 _P_ALL = 0
 _ANY_LEFT = os.WEXITED | os.WNOHANG | os.WNOWAIT
-_BLOCK_BYTES = 512  # in which rusage counts
+_BLOCK_BYTES = 512  # the unit of ru_inblock and ru_oublock
 
 
-class _HungUp(BaseException):
-    """Raised wherever this process is when its end is wanted: all there is to do then is to end what is below."""
+class _HungUpError(BaseException):
+    """Raised at any point when the warden must exit: only its descendants are left to kill."""
 
 
 def _hang_up(*_: object) -> NoReturn:
-    raise _HungUp
+    raise _HungUpError
 
 
 def serve(
     sock: socket,
-    told: WardenPlan,
-    bounds: LimitMonitor,
+    plan: WardenPlan,
+    monitor: LimitMonitor,
     *,
     keeper_lives: int,
     is_first: bool,
     in_group: int = -1,
 ) -> None:
-    """Run what the host asks for until host or keeper want no more, or are gone.
+    """Confine this process, and run the host's commands until the host or the keeper hangs up.
 
-    `in_group` is the end of a pipe: a byte comes when the keeper has moved this process to its control group.
+    `in_group` is a pipe: the keeper writes a byte when it has moved this process to its control group.
     """
-    layers = told.layers
+    layers = plan.layers
     owns_pids = "pid" in layers
     if owns_pids and os.getsid(0) != os.getpid():
-        # Its commands are groups of this session, not of the keeper's.
+        # Its commands are process groups of this session, not of the keeper's.
         os.setsid()
     process_tree.become_subreaper()
     signal(SIGINT, SIG_DFL)
-    # The first process of a pid namespace gets no signal from inside that it has not asked for; the host sends SIGKILL.
+    # The first process of a pid namespace gets only signals from inside that it handles. The host sends SIGKILL.
     signal(SIGTERM, SIG_DFL if owns_pids else _hang_up)
-    own_rlimits, command_rlimits = limits.split(told.limits.rlimits)
+    own_rlimits, command_rlimits = limits.split(plan.limits.rlimits)
     # A process group takes a tenth of the time of a session. In a pid namespace nothing else shares the warden's session.
     starter = CommandStarter(command_rlimits, leads_session=not owns_pids)
     try:
@@ -96,22 +94,22 @@ def serve(
         os.close(keeper_lives)
         oom_score = OomScore()
         if layers:
-            confine(told)
+            confine(plan)
         else:
             process_tree.hide()
         set_rlimits(own_rlimits)
         warden = _Warden(
-            sock, starter, layers, bounds, oom_score, idle_seconds=0.0 if is_first else told.plan.idle_seconds
+            sock, starter, layers, monitor, oom_score, idle_seconds=0.0 if is_first else plan.host.idle_seconds
         )
         warden.wake_after(warden.idle_seconds)
         if in_group >= 0:
-            # As late as possible, since moving a process takes the kernel long; but no command may start outside the group.
+            # As late as possible, since moving a process takes the kernel long. No command may start outside the group.
             await_byte(in_group)
             os.close(in_group)
-        protocol.send(sock, protocol.pack_ready(*told.status()))
+        protocol.send(sock, protocol.pack_ready(*plan.status()))
         while warden.answer():
             pass
-    except _HungUp:
+    except _HungUpError:
         return
     finally:
         if not owns_pids:
@@ -137,13 +135,13 @@ class _Warden:
         sock: socket,
         starter: CommandStarter,
         layers: frozenset[str],
-        bounds: LimitMonitor,
+        monitor: LimitMonitor,
         oom_score: OomScore,
         *,
         idle_seconds: float,
     ) -> None:
         self.sock = sock
-        self.bounds = bounds
+        self.monitor = monitor
         self.oom_score = oom_score
         self.starter = starter
         self.owns_pids = "pid" in layers
@@ -156,21 +154,21 @@ class _Warden:
         self.shared_memory = -1
         if {"mount", "ipc"} <= layers:
             self.shared_memory = os.open("/dev/shm", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: S108
-        self.leftovers = IpcObjects(self.shared_memory) if self.shared_memory >= 0 else None
+        self.ipc_objects = IpcObjects(self.shared_memory) if self.shared_memory >= 0 else None
         self.holds_directory = False
-        self.idle_seconds = idle_seconds  # 0 for ever
+        self.idle_seconds = idle_seconds  # 0: never exit
 
     def answer(self) -> bool:
-        """Serve one message while idle; false when there is nobody left to serve."""
+        """Handle one message while idle; return false when the warden must exit."""
         try:
             message, descriptors = protocol.receive(self.sock)
         except BlockingIOError:
-            self._let_go()
+            self._be_idle()
             return True
         if not message:
             return False
         if message[0] != protocol.RUN:
-            # A kill that crossed the answer it was meant for.
+            # A kill for a command that has ended meanwhile.
             protocol.close_all(descriptors)
             return True
         run = _Run(self, message, descriptors)
@@ -180,40 +178,40 @@ class _Warden:
             run.supervise()
             if run.status:
                 run.error = self.starter.failure(run.status)
-        run.flags |= self.bounds.hits(run.user_seconds + run.system_seconds, run.blocks_written * _BLOCK_BYTES)
+        run.flags |= self.monitor.hits(run.user_seconds + run.system_seconds, run.blocks_written * _BLOCK_BYTES)
         run.answer()
-        # Most often the host waits behind this process for the same processor.
+        # The host often waits for the same CPU.
         os.sched_yield()
         if run.request_flags & protocol.WARDEN_MAKES_PIPES:
             self.pipes.renew()
-        self.oom_score.before_a_start()
-        if self.leftovers is not None:
-            # Nobody but this warden's next command could see it, so the answer need not wait.
-            self.leftovers.clear()
+        self.oom_score.use_command_score()
+        if self.ipc_objects is not None:
+            # Only this warden's next command could see these, so the answer need not wait.
+            self.ipc_objects.clear()
         if not self.holds_directory:
             self.holds_directory = True
             self.wake_after(HOLD_DIRECTORY_SECONDS)
         return not run.flags & protocol.UNKILLABLE_LEFT
 
-    def _let_go(self) -> None:
-        """Let go, after a while without a command, of its directory; after a longer one, of everything."""
+    def _be_idle(self) -> None:
+        """Leave the last command's directory after a short idle time; exit after a longer one."""
         if self.holds_directory:
-            # An unused directory must not stay busy.
+            # A directory that is not in use must not stay busy.
             os.chdir("/")
             self.holds_directory = False
             self.wake_after(self.idle_seconds)
         else:
-            # The host's next message fails, and it takes another warden; one that has just come is still served.
+            # The host's next message fails, and it takes another warden. A message that has just come is still handled.
             self.sock.shutdown(SHUT_RD)
 
     def wake_after(self, seconds: float) -> None:
-        """Stop waiting for a message after some seconds, or never for 0."""
-        # The kernel's own timeout: one of Python's would cost a poll for every message.
+        """Limit the wait for a message to some seconds, or not at all for 0."""
+        # SO_RCVTIMEO, since a timeout of Python's would cost a poll() for every message.
         whole = int(seconds)
         self.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", whole, int((seconds - whole) * 1_000_000)))
 
     def read(self, body: bytes, environment_bytes: int) -> None:
-        """Take a request's variable part; most have the same environment as the one before, and some are the same."""
+        """Parse the body of a request. Most have the same environment as the one before, and some are equal."""
         if body != self.body or environment_bytes != len(self.block):
             executable, cwd, argv, block = protocol.parse_body(body, environment_bytes)
             if block != self.block:
@@ -222,7 +220,7 @@ class _Warden:
 
 
 class _Run:
-    """One command, from its request to its outcome."""
+    """A command, from its request to its outcome."""
 
     __slots__ = (
         "argv",
@@ -269,7 +267,7 @@ class _Run:
         self.peak_bytes = self.blocks_read = self.blocks_written = 0
 
     def start(self, descriptors: tuple[int, ...]) -> None:
-        """Start the command, or note why it cannot be."""
+        """Start the command, or record the error."""
         try:
             os.chdir(self.cwd)
         except OSError as error:
@@ -292,7 +290,7 @@ class _Run:
             self.error = _number(error)
 
     def _start_on_terminal(self) -> None:
-        """Start the command as leader of a session on a new terminal, and hand the terminal's outer end to the host."""
+        """Start the command as session leader on a new terminal, and send the terminal's master end to the host."""
         try:
             outer, inner = os.openpty()
         except OSError as error:
@@ -310,13 +308,13 @@ class _Run:
             os.close(inner)
 
     def supervise(self) -> None:
-        """Wait until the command and all it started are gone, by themselves or by SIGKILL."""
+        """Wait until the command and all its descendants have exited, by themselves or by SIGKILL."""
         end_at = self.deadline or _NEVER
         give_up_at = 0.0
         draining = False
         has_begun = True
         now = monotonic()
-        look_at = now + METER_SECONDS if self.warden.bounds.meter else _NEVER
+        look_at = now + METER_SECONDS if self.warden.monitor.meter else _NEVER
         hold_until = now + HOLD_SECONDS
         hand_over_at = now + LOOK_SECONDS if self.warden.pipes.is_held else _NEVER
         starter = self.warden.starter
@@ -330,9 +328,9 @@ class _Run:
             else:
                 seconds = min(max(min(end_at, look_at, hand_over_at) - now, 0.0), LONGEST_WAIT_SECONDS)
             woken = None
-            # Short commands have ended before this process has its turn.
+            # A short command has ended before this process runs again, so reap before the first wait.
             if not has_begun and not starter.missed:
-                self.warden.oom_score.after_a_start()
+                self.warden.oom_score.use_own_score()
                 woken = sigtimedwait(AWAITED, seconds)
             if not self._reap():
                 return
@@ -350,25 +348,25 @@ class _Run:
                 hand_over_at = self._next_hand_over(now, hold_until)
             if protocol.DRAINED in orders and draining:
                 end_at = min(end_at, now + SETTLE_SECONDS)
-            breaks_a_bound = False
+            exceeds_limit = False
             if now >= look_at:
-                breaks_a_bound = self._look()
+                exceeds_limit = self._measure()
                 looked_at, now = now, monotonic()
                 look_at = now + max(METER_SECONDS, METER_SHARE * (now - looked_at))
-            if now >= end_at and not draining and not breaks_a_bound:
+            if now >= end_at and not draining and not exceeds_limit:
                 self.flags |= protocol.TIMED_OUT
-            if now >= end_at or breaks_a_bound or protocol.KILL in orders:
+            if now >= end_at or exceeds_limit or protocol.KILL in orders:
                 give_up_at = now + KILL_SECONDS
 
     def _next_hand_over(self, now: float, hold_until: float) -> float:
-        """Hand what is printed to the host if it is time; return when to ask again."""
+        """Hand the output pipes to the host if it is time; return when to try again."""
         pipes = self.warden.pipes
         if now < hold_until and not pipes.is_filling():
             return hold_until
         return _NEVER if pipes.hand_over(self.warden.sock, self.nonce) else now + HOLD_SECONDS
 
     def answer(self) -> None:
-        """Tell the host how it went, and what was printed if nobody else reads that."""
+        """Send the outcome to the host, with the output if it is still in the warden's pipes."""
         pipes = self.warden.pipes
         stdout = stderr = b""
         if pipes.is_held:
@@ -376,27 +374,27 @@ class _Run:
             if printed is not None:
                 stdout, stderr = printed
             else:
-                self._hand_over_at_last()
+                self._hand_over_now()
         message = self.outcome(protocol.ENDED, len(stdout), len(stderr))
         protocol.send(self.warden.sock, message + stdout + stderr if stdout or stderr else message)
 
-    def _hand_over_at_last(self) -> None:
+    def _hand_over_now(self) -> None:
         give_up_at = monotonic() + KILL_SECONDS
         while not self.warden.pipes.hand_over(self.warden.sock, self.nonce):
             if monotonic() >= give_up_at:
                 raise OSError(ETOOMANYREFS, os.strerror(ETOOMANYREFS))
             sleep(HOLD_SECONDS)
 
-    def _look(self) -> bool:
-        """See what the command uses; true when that breaks a bound."""
+    def _measure(self) -> bool:
+        """Ask the keeper for the usage of the command; return whether it exceeds a limit."""
         shared = self.warden.shared_memory
         held = os.fstatvfs(shared) if shared >= 0 else None
         shared_bytes = (held.f_blocks - held.f_bfree) * held.f_frsize if held else 0
         used = (self.user_seconds + self.system_seconds, self.blocks_written * _BLOCK_BYTES, shared_bytes)
-        memory_bytes, broken = self.warden.bounds.ask(protocol.ASK.pack(self.nonce, *used))
+        memory_bytes, exceeded = self.warden.monitor.ask(protocol.ASK.pack(self.nonce, *used))
         self.peak_bytes = max(self.peak_bytes, memory_bytes)
-        self.flags |= broken
-        return bool(broken & ~protocol.PROCESS_LIMIT_REACHED)
+        self.flags |= exceeded
+        return bool(exceeded & ~protocol.PROCESS_LIMIT_REACHED)
 
     def _kill(self) -> None:
         if self.warden.owns_pids:
@@ -406,7 +404,7 @@ class _Run:
             self.killed |= process_tree.kill_descendants()
 
     def _orders(self) -> list[int]:
-        """Take the messages that have come about this command, pass on signals, and return the rest."""
+        """Receive the host's messages about this command, forward signals, and return the kinds of the others."""
         orders: list[int] = []
         while True:
             try:
@@ -414,7 +412,7 @@ class _Run:
             except BlockingIOError:
                 return orders
             if not message:
-                raise _HungUp
+                raise _HungUpError
             if len(message) != protocol.CONTROL.size:
                 continue
             kind, nonce, number = protocol.CONTROL.unpack(message)
@@ -430,14 +428,14 @@ class _Run:
             try:
                 os.killpg(self.pid, number)
             except OSError:
-                # It has gone meanwhile, has become another user, or there is no such signal.
+                # The command has exited, runs as another user, or there is no such signal.
                 return
 
     def _reap(self) -> bool:
-        """Collect the dead; false when nobody is left, which the kernel says by ECHILD."""
+        """Reap dead children; return false when none are left, which the kernel reports by ECHILD."""
         while True:
             try:
-                # Where the command is reaped already most often nobody is left, and an exception costs more than asking first.
+                # When the command is reaped, usually no child is left. Asking first costs less than an exception.
                 if self.status is not None and _waitid(_P_ALL, 0, None, _ANY_LEFT) < 0:
                     return False
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -447,18 +445,18 @@ class _Run:
                 return True
             self.user_seconds += usage.ru_utime
             self.system_seconds += usage.ru_stime
-            # Never below this process's own few megabytes: until it execs, a command lives in them.
+            # At least the few megabytes of this process, which a command shares until execve().
             self.peak_bytes = max(self.peak_bytes, usage.ru_maxrss * 1024)
             self.blocks_read += usage.ru_inblock
             self.blocks_written += usage.ru_oublock
             if self.killing and os.WIFSIGNALED(status):
-                # Where /proc is not the namespace's own, this is all that is known of whom the kill met.
+                # If /proc shows another pid namespace, only this tells which processes the kill reached.
                 self.killed.add(pid)
             if pid == self.pid:
                 self.status = status
 
     def outcome(self, kind: int, stdout_bytes: int = 0, stderr_bytes: int = 0) -> bytes:
-        """Return the message that says how it went."""
+        """Return the outcome as a message."""
         return protocol.OUTCOME.pack(
             kind,
             self.nonce,
