@@ -1,4 +1,4 @@
-"""Attacks on the real kernel: each fails where the command is held, and works where it is not, which shows that it is one."""
+"""Runs attacks on the real kernel. Each must fail in the sandbox, and must succeed without it, which shows that it is an attack."""
 
 import ctypes
 import os
@@ -89,7 +89,7 @@ def test_command_reaches_no_file_outside(held: Sandbox, loose: Sandbox, outside:
 
 
 def snapshot(folder: Path) -> dict[str, object]:
-    """Return all that an attack on a directory could change."""
+    """Return the state of a directory that an attack could change."""
     found: dict[str, object] = {".": folder.stat().st_mode}
     for path in sorted(folder.iterdir()):
         about = path.lstat()
@@ -146,7 +146,7 @@ KERNEL = {
     "a netlink socket of the kernel's events": "return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15)",
     "a netlink socket of the firewall": "return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)",
     "a message queue": "name = b'/corral-test'\nfd = call(240 if X86 else 180, name[1:], 0o102, 0o600, None)\nlibc.mq_unlink(name)\nreturn fd > 0",
-    "a program with the rights of its owner": "open('s', 'w').close()\ntry:\n    os.chmod('s', 0o4755)\n    return os.stat('s').st_mode & stat.S_ISUID\nfinally:\n    os.unlink('s')",
+    "a setuid program": "open('s', 'w').close()\ntry:\n    os.chmod('s', 0o4755)\n    return os.stat('s').st_mode & stat.S_ISUID\nfinally:\n    os.unlink('s')",
     "such a program by descriptor": "fd = os.open('s', os.O_CREAT | os.O_RDWR)\ntry:\n    os.fchmod(fd, 0o4755)\n    return os.stat('s').st_mode & stat.S_ISUID\nfinally:\n    os.unlink('s')",
     "such a program as it is made": "fd = os.open('s', os.O_CREAT | os.O_RDWR, 0o4755)\ntry:\n    return os.stat('s').st_mode & stat.S_ISUID\nfinally:\n    os.unlink('s')",
     "such a program by mknod": "os.mknod('s', 0o4755 | stat.S_IFREG)\ntry:\n    return os.stat('s').st_mode & stat.S_ISUID\nfinally:\n    os.unlink('s')",
@@ -173,7 +173,7 @@ AS_ROOT = {
     "read the kernel's log": "return call(103 if X86 else 116, 10, 0, 0) > 0",
     "watch all files": "return call(300 if X86 else 262, 0, 0) > 0",
     "capabilities of a file": "open('f', 'w').close()\ntry:\n    os.setxattr('f', 'security.capability', struct.pack('=5I', 0x02000001, 1 << 21, 0, 0, 0))\n    return True\nfinally:\n    os.unlink('f')",
-    "a file that nobody can remove": "fd = os.open('f', os.O_CREAT | os.O_RDWR)\ntry:\n    fcntl.ioctl(fd, 0x40086602, struct.pack('l', 0x10))\n    fcntl.ioctl(fd, 0x40086602, struct.pack('l', 0))\n    return True\nfinally:\n    os.unlink('f')",
+    "a file that cannot be removed": "fd = os.open('f', os.O_CREAT | os.O_RDWR)\ntry:\n    fcntl.ioctl(fd, 0x40086602, struct.pack('l', 0x10))\n    fcntl.ioctl(fd, 0x40086602, struct.pack('l', 0))\n    return True\nfinally:\n    os.unlink('f')",
     "a turn before all others": "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))\nreturn True",
     "a higher priority": "os.setpriority(os.PRIO_PROCESS, 0, -5)\nreturn True",
     "set the clock": "time.clock_settime(time.CLOCK_REALTIME, time.time())\nreturn True",
@@ -267,7 +267,7 @@ return os.waitpid(pid, 0)[1] == 0
 """
     setting = Path("/proc/sys/dev/tty/legacy_tiocsti")
     assert attempt(held, body).startswith("held")
-    # Newer kernels can close it to all but root themselves.
+    # Newer kernels can restrict it to root themselves.
     open_to_all = not setting.exists() or setting.read_text().strip() == "1"
     assert not open_to_all or attempt(loose, body) == "succeeded"
 
@@ -298,7 +298,7 @@ def test_command_cannot_reach_its_warden(held: Sandbox, loose: Sandbox, body: st
 
 @pytest.mark.parametrize("body", WARDEN_AS_ROOT.values(), ids=WARDEN_AS_ROOT)
 def test_root_cannot_reach_its_warden(held: Sandbox, loose: Sandbox, body: str) -> None:
-    # To an ordinary user a warden is closed without containment too.
+    # An ordinary user cannot reach a warden without containment either.
     assert attempt(held, body).startswith("held")
     assert works_uncontained(loose, body)
 
@@ -320,7 +320,7 @@ def test_kill_all_reaches_only_the_command(held: Sandbox, sleeper: int) -> None:
 
 
 def test_command_has_only_its_three_descriptors(held: Sandbox) -> None:
-    # The fourth is the listing itself.
+    # The fourth descriptor is that of the listing itself.
     assert attempt(held, "return sorted(map(int, os.listdir('/proc/self/fd'))) == [0, 1, 2, 3]") == "succeeded"
 
 
@@ -331,15 +331,15 @@ LEFT = {
     ),
     "semaphores": ("return libc.semget(facts['key'], 1, 0o1600) >= 0", "return libc.semget(facts['key'], 0, 0) >= 0"),
     "queues": ("return libc.msgget(facts['key'], 0o1600) >= 0", "return libc.msgget(facts['key'], 0) >= 0"),
-    "shared memory that nobody may read": (
+    "unreadable shared memory": (
         "return libc.shmget(facts['key'], 4096, 0o1000) >= 0",
         "return libc.shmget(facts['key'], 0, 0) >= 0",
     ),
-    "semaphores that nobody may read": (
+    "unreadable semaphores": (
         "return libc.semget(facts['key'], 1, 0o1000) >= 0",
         "return libc.semget(facts['key'], 0, 0) >= 0",
     ),
-    "queues that nobody may read": (
+    "unreadable queues": (
         "return libc.msgget(facts['key'], 0o1000) >= 0",
         "return libc.msgget(facts['key'], 0) >= 0",
     ),
@@ -348,7 +348,7 @@ LEFT = {
 
 @pytest.mark.parametrize(("leave", "find"), LEFT.values(), ids=LEFT)
 def test_ipc_objects_are_removed_after_each_command(held: Sandbox, loose: Sandbox, leave: str, find: str) -> None:
-    # Of the test's own: where nothing holds, keys are the machine's.
+    # A key of this test only, since without containment keys are shared by the machine.
     key = 1_000_000 + os.getpid()
     assert attempt(held, leave, key=key) == "succeeded"
     assert attempt(held, find, key=key).startswith("held")
@@ -378,7 +378,7 @@ def test_shared_memory_is_restored_for_the_next_command(held: Sandbox) -> None:
         assert (after.stdout, after.exit_code, after.violations) == (first, 0, ())
     note = "import os\nos.setxattr('/dev/shm', 'user.note', b'x')"
     noted = held.run(["python3", "-c", note])
-    # Older kernels have none there.
+    # Older kernels have no user xattrs on tmpfs.
     assert noted.ok or b"Operation not supported" in noted.stderr
     assert held.run(["python3", "-c", "import os\nprint(os.listxattr('/dev/shm'))"]).stdout == b"[]\n"
 
@@ -444,7 +444,7 @@ def test_links_in_the_project_show_nothing_to_later_sandboxes(
     assert held.run(text.format(outside=outside), shell=True).ok
     held.close()
     assert not open_sandbox().run(["cat", str(outside / "secret")]).ok
-    # By the owner's word the same directory is shown.
+    # With a grant of the user the same directory is shown.
     granted = open_sandbox(containment=Containment(read=(str(outside),)))
     assert granted.run(["cat", str(outside / "secret")]).stdout == b"canary"
 
@@ -452,7 +452,7 @@ def test_links_in_the_project_show_nothing_to_later_sandboxes(
 def test_fifo_instead_of_a_setting_does_not_block_the_host(held: Sandbox, open_sandbox: Callable[..., Sandbox]) -> None:
     assert held.run("mkdir -p .venv/bin && mkfifo .venv/pyvenv.cfg", shell=True).ok
     held.close()
-    # A host that opened it would wait for ever.
+    # A host that opened the FIFO would block for ever.
     assert open_sandbox().run(["true"]).ok
 
 

@@ -1,4 +1,4 @@
-"""One list of facts that every backend keeps. `none` keeps all but those it says it does not, and who lies is caught."""
+"""Checks one list of facts on every backend. `none` is listed with the facts that it does not meet, and a false claim is detected."""
 
 import json
 import os
@@ -23,7 +23,7 @@ MARKER = f"corral-contract-{os.getpid()}"
 PROTECTED = {".envrc": "export A=1\n", ".git/config": "[core]\n", ".git/hooks/pre-commit": "#!/bin/sh\n"}
 
 
-# What no command may do. Each works where nothing holds it.
+# Attacks that must fail in the sandbox. Each succeeds without it.
 ATTACKS = {
     "reads a file outside": "return open(facts['outside'] + '/secret').read() == 'canary'",
     "lists a directory outside": "return os.listdir(facts['outside'])",
@@ -42,7 +42,7 @@ ATTACKS = {
 
 
 class Ground(NamedTuple):
-    """A sandbox, and victims of the test's own."""
+    """A sandbox, and targets that the test has made."""
 
     box: Sandbox
     backend: str
@@ -55,11 +55,11 @@ class Ground(NamedTuple):
         return Path(self.box.config.project_root)
 
     def cannot(self, body: str, **facts: object) -> bool:
-        """Say whether an attack fails."""
+        """Return whether an attack fails."""
         return attempt(self.box, body, **facts).startswith("held")
 
     def can(self, body: str, **facts: object) -> bool:
-        """Say whether honest work is done."""
+        """Return whether ordinary work succeeds."""
         return attempt(self.box, body, **facts) == "succeeded"
 
 
@@ -156,7 +156,7 @@ def has_no_variable_of_the_host(ground: Ground) -> bool:
 
 
 def has_three_descriptors(ground: Ground) -> bool:
-    # The fourth lists the directory.
+    # The fourth descriptor is that of the listing.
     return ground.can("return sorted(map(int, os.listdir('/proc/self/fd'))) == [0, 1, 2, 3]")
 
 
@@ -209,7 +209,7 @@ def passes_signals_on(ground: Ground) -> bool:
     handle = ground.box.start("trap 'echo got; exit 7' USR1; echo ready; while :; do :; done", shell=True)
     said = b""
     for name, data in handle:
-        # A shell may tell on stderr what the signal did to its child.
+        # A shell may report on stderr that a signal killed its child.
         said += data if name == "stdout" else b""
         if said == b"ready\n":
             handle.signal(signal.SIGUSR1)
@@ -254,11 +254,11 @@ open('found.json', 'w').write(json.dumps(found))
 return True
 """
 NAMESPACES = {name: layer.namespace for name, layer in LAYERS.items() if layer.namespace}
-MOST_RULESETS = 16  # the kernel stacks no more on a process
+MOST_RULESETS = 16  # the most that the kernel accepts on one process
 
 
 def layers_found(ground: Ground) -> set[str]:
-    """Return the layers of which a command finds a sign, seen against this process."""
+    """Return the layers that a command can see, compared with this process."""
     attempt(ground.box, OBSERVE, namespaces=NAMESPACES, stranger=ground.sleeper)
     found = json.loads((ground.project / "found.json").read_text())
     here = {layer: os.readlink(f"/proc/self/ns/{name}") for layer, name in NAMESPACES.items()}
@@ -282,7 +282,7 @@ FACTS: dict[str, Callable[[Ground], bool]] = {f"nobody {name}": fails(body) for 
     for name, fact in list(globals().items())
     if callable(fact) and getattr(fact, "__annotations__", {}) == {"ground": Ground, "return": bool}
 }
-# In words: without a backend a command is judged and bounded, its tree is ended, and nothing else is held.
+# Without a backend the guard and the limits work and the process tree is killed, but nothing else is enforced.
 NOT_KEPT_BY_NONE = {f"nobody {name}" for name in ATTACKS} | {
     "writes nothing outside",
     "follows no link outside",
@@ -308,7 +308,7 @@ def ground(
     *,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[str], Ground]:
-    """A maker of sandboxes by their backend, over a project with something to protect."""
+    """Return a function that makes a sandbox with a backend, in a project with protected files."""
     home = project.parent / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -334,7 +334,7 @@ def ground(
 
 
 class LyingPool(Pool):
-    """A backend that claims everything, and holds nothing."""
+    """A backend that claims every layer and enforces none."""
 
     def _make(self) -> WardenClient:
         warden = super()._make()
@@ -362,7 +362,7 @@ def test_backend_that_claims_too_much_is_detected(ground: Callable[[str], Ground
 
 @pytest.fixture
 def opened(open_sandbox: Callable[..., Sandbox]) -> Callable[..., Sandbox]:
-    """A maker of sandboxes by backend and settings of its containment."""
+    """Return a function that makes a sandbox by backend and containment settings."""
 
     def make(backend: str, *, limits: Limits | None = None, **settings: object) -> Sandbox:
         if backend == "bubblewrap" and not has_bubblewrap():

@@ -1,4 +1,4 @@
-"""Attempts to get past the network by name, each of which reaches its victim through a proxy that looks less closely, or without one."""
+"""Attempts to bypass network grants by name. Each reaches its target through a naive proxy or without one."""
 
 import sys
 from collections.abc import Iterator
@@ -147,7 +147,7 @@ ATTEMPTS = {
     "its address in octal": "through(b'0135.0270.0330.0102:80', GET)",
     "its address in two parts": "through(b'93.12113986:80', GET)",
     "its address in IPv6 form": "through(b'[::ffff:93.184.216.66]:80', GET)",
-    # Names that are granted, and lead where nobody should go.
+    # Granted names that resolve to forbidden addresses.
     "a name for loopback": "through(b'loop.example.org:80', asking('loop.example.org'))",
     "a name for loopback in IPv6": "through(b'loop6.example.org:80', asking('loop6.example.org'))",
     "a name for a private address": "through(b'private.example.org:80', asking('private.example.org'))",
@@ -224,7 +224,7 @@ def test_bypass_is_stopped(name: str, fleet: Fleet) -> None:
     assert "VICTIM" not in held["stdout"], held
     assert held["enforcement"] == "full"
     assert "Traceback" not in held["stderr"], held["stderr"]
-    # What the proxy was asked for and refused is told.
+    # The result lists the refused connections.
     if not ATTEMPTS[name].startswith(("direct(", "datagram(")):
         refused = [c for c in held["connections"] if c["outcome"] == "refused"]
         told = [violation for violation in held["violations"] if violation["kind"] == "network"]

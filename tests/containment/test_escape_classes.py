@@ -1,4 +1,4 @@
-"""The nineteen attacks that worked on a naive warden, one test each: held here, and shown to be an attack where nothing holds."""
+"""Tests the nineteen attacks that worked on a naive warden. Each fails in the sandbox and succeeds without it."""
 
 import ctypes
 import os
@@ -22,7 +22,7 @@ IN_A_USER_NAMESPACE = ("unshare", "--user", "--map-root-user")
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run the owner's git, outside."""
+    """Run git on the host."""
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"]
     done = subprocess.run(["git", *identity, *words], cwd=folder, capture_output=True, text=True, check=True)
     return done.stdout.strip()
@@ -30,7 +30,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(project: Path) -> Path:
-    """The project as a repository with one commit."""
+    """Make the project a repository with one commit."""
     git(project, "init", "-q")
     (project / "file").write_text("1")
     git(project, "add", "file")
@@ -58,7 +58,7 @@ raise reason
         assert attempt(held, read, names=[name]).startswith("held")
     assert held.run(["true"]).ok
     ours, theirs = socket.socketpair()
-    # Where a security module lets only parents trace: this process, the naive warden, lets anybody.
+    # Yama lets only parents trace; this process, the naive warden, allows every process.
     ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)
     with ours, theirs:
         assert bare(forge, project, numbers=[theirs.fileno()]) == "succeeded"
@@ -89,7 +89,7 @@ def test_03_warden_keeps_its_priority_and_limits(held: Sandbox, loose: Sandbox) 
     )
     for body in ways:
         assert attempt(held, body).startswith("held")
-        # All processes of the user: that one is tried only where it meets nobody else.
+        # PRIO_USER changes all processes of the user, so it is tried only in the sandbox.
         if "PRIO_USER" not in body:
             assert attempt(loose, body) == "succeeded"
     assert (held.run(["nice"]).stdout, loose.run(["nice"]).stdout) == (b"0\n", b"1\n")
@@ -105,7 +105,7 @@ def test_04_interrupt_does_not_end_the_warden(held: Sandbox, loose: Sandbox) -> 
 
 def test_05_ancestor_replaced_by_a_link_is_not_followed(held: Sandbox, outside: Path) -> None:
     parent = Path(held.config.project_root).parent
-    assert str(parent).startswith("/tmp/"), "the attack needs a project in what is scratch inside"
+    assert str(parent).startswith("/tmp/"), "the attack needs a project below /tmp"
     swaps = (
         f"mv {parent} {parent}.old && ln -s {outside} {parent}",
         f"rm -rf {parent}; ln -s {outside} {parent}",
@@ -114,10 +114,10 @@ def test_05_ancestor_replaced_by_a_link_is_not_followed(held: Sandbox, outside: 
     for swap in swaps:
         held.run(swap, shell=True)
         with held.start(["sleep", "20"]):
-            # A second warden while the first is busy, and so one that is made after the swap.
+            # The first warden is busy, so the second is made after the swap.
             assert held.run(["pwd"]).stdout_text.strip() == held.config.project_root
     assert [path.name for path in outside.iterdir()] == ["secret"]
-    # What a naive warden does for its mount point, where the swap has worked.
+    # A naive warden makes its mount point like this, where the swap has worked.
     stage = outside.parent / "stage"
     (stage / "parent" / "project").mkdir(parents=True)
     (stage / "parent").rename(stage / "old")
@@ -258,7 +258,7 @@ def test_12_no_namespace_by_clone_or_foreign_call(held: Sandbox, loose: Sandbox)
             "code = bytes.fromhex('b814000000cd80c3')\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(code)\n"
             "return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))() > 0"
         )
-        # Few kernels have this third way to call, so there is nothing to show it by.
+        # Few kernels have x32, so there is no uncontained run.
         assert attempt(held, "return call(0x40000000 | 39) > 0").startswith("held")
     for body in ways:
         assert attempt(held, body).startswith("held")
@@ -287,14 +287,14 @@ def test_13_killed_host_ends_all_despite_its_fork(project: Path) -> None:
         assert host.stdout is not None
         host.stdout.readline()
         try:
-            # Two hosts have the number in their command line, and two commands.
+            # Two hosts and two commands have the number in their command lines.
             eventually(lambda: len(alive(seconds)) == 4)
             (fork,) = [pid for pid in children(host.pid) if pid in alive(seconds)]
         finally:
             host.kill()
     eventually(lambda: alive(seconds) == [fork])
     os.kill(fork, signal.SIGKILL)
-    # Why the end of a socket would not do: a fork that holds it keeps it from ending.
+    # Shows why end of file on a socket is not enough: a fork that holds the socket prevents it.
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
@@ -318,7 +318,7 @@ def test_14_session_keyring_of_the_host_is_out_of_reach(held: Sandbox, project: 
     )
     libc = ctypes.CDLL(None, use_errno=True)
     numbers = {"x86_64": (250, 248), "aarch64": (219, 217)}[os.uname().machine]
-    # A session keyring of the test's own, which a child inherits as a shell's children do.
+    # A new session keyring, which children inherit.
     assert libc.syscall(numbers[0], 1, None, 0, 0, 0) > 0
     key = libc.syscall(numbers[1], b"user", name.encode(), b"canary", 6, -3)
     assert key > 0
@@ -388,7 +388,7 @@ except OSError:
 
 
 def test_16_masked_proc_is_reported_and_shows_no_secrets(project: Path, sleeper: int) -> None:
-    # In a mount namespace of the test's own. As for any user namespace, /proc/PID/environ of the same user is readable there.
+    # In a new user and mount namespace, where /proc/PID/environ of the same user is readable.
     (project / "read.py").write_text(READ)
     cover = 'mount --bind /dev/null /proc/uptime && exec "$@"'
     container = ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount", "sh", "-c", cover, "sh"]
@@ -415,7 +415,7 @@ with Sandbox(config) as box:
     result = box.run(["python3", "attack.py", sys.argv[3]])
     print(result.enforcement, result.stdout_text.strip(), result.killed, result.violations, result.stderr_text, box.run(["true"]).ok)
 """
-# Signal 0 asks and reaches nobody: if the filter failed, a real one to all would end the machine's processes.
+# Signal 0 only tests permission: if the filter failed, a real signal would end all processes of the machine.
 SIGNALS = """
 import os, signal, subprocess, sys
 subprocess.Popen(["sleep", sys.argv[1]], start_new_session=True)
@@ -452,7 +452,7 @@ def test_18_root_can_write_a_project_of_another_user(held: Sandbox, project: Pat
     assert attempt(held, write) == "succeeded"
     (project / "new").unlink()
     if IS_ROOT:
-        # With one id mapped, root inside is nobody to the owner of the project.
+        # With one id mapped, root inside has no rights on the files of another user.
         assert bare(write, project, before=IN_A_USER_NAMESPACE).startswith("held")
 
 
@@ -469,10 +469,10 @@ def test_19_worktree_pointer_exposes_no_other_directory(
     assert (linked / ".git").read_text() == pointer
     loose = open_sandbox(project_root=str(linked), containment=Containment(backend="none"))
     assert loose.run(rewrite, shell=True).ok
-    # What a warden that believes the pointer would bind.
+    # A warden that trusts the pointer would bind this directory.
     assert (linked / ".git").read_text() == f"gitdir: {outside}\n"
     for text in ("", f"{linked}/.git\n"):
-        # And without the pointer's own word for it: a way back that names this project, but no repository.
+        # And with a back pointer that names this project, but without a repository.
         if text:
             (outside / "gitdir").write_text(text)
         after = open_sandbox(project_root=str(linked))

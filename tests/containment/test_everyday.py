@@ -1,4 +1,4 @@
-"""Everyday work goes on under containment: building, testing, committing, serving on loopback."""
+"""Tests that everyday work succeeds under containment: building, testing, committing, serving on loopback."""
 
 import os
 import shutil
@@ -18,13 +18,13 @@ PYTHON = sys._base_executable
 
 
 def well(result: SandboxResult) -> bytes:
-    """Return what a command printed that must have gone well under full containment."""
+    """Run a command that must succeed under full containment, and return its output."""
     assert (result.enforcement, result.exit_code, result.violations) == ("full", 0, ()), result.stderr_text
     return result.stdout
 
 
 def need(name: str) -> None:
-    """Skip where a program is not installed, or only for somebody else."""
+    """Skip the test if a program is not installed for this user."""
     if shutil.which(name) is None:
         pytest.skip(f"{name} is not installed")
 
@@ -168,11 +168,11 @@ def test_program_on_a_terminal_can_be_used(held: Sandbox) -> None:
 
 
 def test_parallel_commands_share_scratch_but_not_processes(held: Sandbox) -> None:
-    # A directory of its own: the interpreter may lie below /tmp, and is shown there.
+    # In a new directory, since the interpreter may lie below /tmp and be shown there.
     assert well(held.run(["mkdir", "/tmp/shared"])) == b""
     text = "echo {0} > /tmp/shared/n{0}; ls /proc > /tmp/shared/list{0}; grep -c '^[0-9]' /tmp/shared/list{0}"
     started = [held.start(text.format(n), shell=True) for n in range(8)]
-    # The shell and what it lists with.
+    # The shell and `ls`.
     assert {handle.wait().stdout for handle in started} == {b"2\n"}
     assert well(held.run("cat /tmp/shared/n*", shell=True)).split() == [str(n).encode() for n in range(8)]
 

@@ -1,4 +1,4 @@
-"""The table of layers: what counts as full, what stands on what, and what a config demands."""
+"""Tests the table of layers, its downgrade, the requirements of a config, and each Landlock version."""
 
 import os
 import re
@@ -112,7 +112,7 @@ def test_missing_layer_is_named(name: str) -> None:
 @pytest.mark.parametrize(
     ("available", "missing"),
     [
-        pytest.param(set(ALL) - {"cgroup"}, ("cgroup",), id="one that nothing stands on"),
+        pytest.param(set(ALL) - {"cgroup"}, ("cgroup",), id="a layer that no other needs"),
         pytest.param(set(ALL) - {"mount"}, ("mount", "pid", "proc"), id="no mounts, so no pid namespace"),
         pytest.param(
             set(ALL) - {"user"},
@@ -166,7 +166,7 @@ def test_probe_leaves_nothing_behind(tmp_path: Path) -> None:
             {"profile": "workspace", "containment": Containment(accept_partial=True)},
             ("warden", "partial", ("net",)),
             "",
-            id="partial by the owner's word",
+            id="partial is accepted",
         ),
         pytest.param(
             {"profile": "workspace", "containment": Containment(accept_partial=True)},
@@ -174,13 +174,13 @@ def test_probe_leaves_nothing_behind(tmp_path: Path) -> None:
             "profile workspace",
             id="none is not partial",
         ),
-        pytest.param({}, ("warden", "partial", ("net",)), "", id="strict takes what there is"),
+        pytest.param({}, ("warden", "partial", ("net",)), "", id="strict accepts partial"),
         pytest.param({}, ("none", "none", ()), "", id="strict runs without"),
         pytest.param(
             {"containment": Containment(backend="warden")},
             ("warden", "partial", ("seccomp",)),
             "containment.backend",
-            id="a warden that is asked for is a whole one",
+            id="a named backend must be full",
         ),
         pytest.param(
             {"containment": Containment(project="read-only", accept_partial=True)},
@@ -244,7 +244,7 @@ def test_no_rule_grants_an_unhandled_right(abi: int) -> None:
     assert {
         name: rights & handled & ~landlock.handled_files(abi) for name, rights in landlock.RIGHTS.items()
     } == dict.fromkeys(landlock.RIGHTS, 0)
-    # What no rule ever grants is handled all the same: devices are made by nobody.
+    # Making devices is handled although no rule grants it, so it is always refused.
     assert handled & ~(landlock.RIGHTS["write"] | landlock.IOCTL_DEV) == 0x840
 
 
@@ -295,7 +295,7 @@ def test_kernel_enforces_the_rights_of_a_version(
     abi: int, tmp_path: Path, servers: dict[str, Any], sleeper: int
 ) -> None:
     if abi > landlock.version():
-        # A mask for a later version is refused by this kernel, which the pure tests above do not show.
+        # This kernel refuses the mask of a later version, which the pure tests above cannot show.
         with pytest.raises(OSError, match="landlock_create_ruleset") if abi > 8 else nullcontext():
             if abi > 8:
                 attr = landlock.attributes(abi, deny_tcp=False)
@@ -312,7 +312,7 @@ def test_kernel_enforces_the_rights_of_a_version(
     )
     went = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
     wanted = {name: "refused" if abi and abi >= since else "done" for name, since in SINCE.items()}
-    # Version 1 keeps files from being moved between directories; from 2 on that is a right like the others.
+    # Version 1 always refuses moves between directories; from version 2 on that is a right.
     wanted |= {
         "read outside": "done",
         "write inside": "done",
@@ -344,7 +344,7 @@ def test_covered_proc_costs_only_the_proc_layer(project: Path) -> None:
 
 
 def test_corral_inside_corral_is_partial(held: Sandbox, project: Path) -> None:
-    # Without shell text, whose parser need not lie where commands see it.
+    # Without shell text, since commands may not see the directory of its parser.
     (project / "inner.py").write_text(IN_A_CONTAINER.replace('"sleep 100 & echo x", shell=True', '["echo", "x"]'))
     result = held.run([sys._base_executable, "inner.py", import_path(), "."], timeout_seconds=60)
     assert (result.stdout, result.stderr) == (b"partial user,mount,pid,proc,net,ipc,uts,cgroup x 0\n", b"")
@@ -397,7 +397,7 @@ with Sandbox(SandboxConfig(sys.argv[2], profile="workspace", containment=Contain
 def test_missing_kernel_feature_is_named_and_refused(
     call: str, bits: int, error: int, missing: tuple[str, ...], project: Path
 ) -> None:
-    # A filter on a child of the test's own stands for the kernel that lacks something.
+    # A filter on a child process simulates a kernel that lacks a feature.
     facts = [import_path(), str(project), call, f"{bits:x}", str(error)]
     done = subprocess.run(
         [sys._base_executable, "-c", CRIPPLED, *facts],
@@ -459,7 +459,7 @@ print("works")
 
 
 def test_without_user_namespaces_enforcement_is_partial(project: Path, outside: Path) -> None:
-    # In a user namespace of the test's own, whose limit of further ones is set to none.
+    # In a new user namespace whose limit of further ones is zero.
     (project / "inside.py").write_text(INSIDE)
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_NAMESPACES, import_path(), str(project), str(outside / "secret")],

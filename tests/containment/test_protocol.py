@@ -1,4 +1,4 @@
-"""Messages: whole or not at all, descriptors close-on-exec, and nothing inheritable or writable on the way."""
+"""Tests that messages arrive complete or not at all, with close-on-exec descriptors and sealed memory."""
 
 import errno
 import os

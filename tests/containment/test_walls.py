@@ -1,6 +1,6 @@
-"""Hostile programs among canaries, behind two walls: with the inner one nothing is read out, changed or deleted, and nothing leaves.
+"""Runs hostile programs among canaries in an outer sandbox: with corral inside, no canary is read, changed, deleted or sent.
 
-The same tool runs collections of other people's programs, which are not here: `python tools/two_walls.py FILE.jsonl`.
+The same tool runs collections of third-party programs: `python tools/two_walls.py FILE.jsonl`.
 """
 
 import importlib.util
@@ -31,7 +31,7 @@ def tool() -> ModuleType:
     return module
 
 
-# What each does, the program, and what the tool says of it where there is no inner wall.
+# A description, the program, and the tool's finding without corral.
 PROGRAMS = {
     "print a key": ("cat ~/.ssh/id_rsa", "/home/owner/.ssh/id_rsa is in its output"),
     "print it encoded": ("cat ~/.aws/credentials | base64 -w0", "/home/owner/.aws/credentials is in its output"),
@@ -70,7 +70,7 @@ PROGRAMS = {
 
 
 def run(inner: str) -> dict[str, Any]:
-    """Run all programs behind the walls, and return what is told of each."""
+    """Run all programs in the outer sandbox, and return the findings for each."""
     if (
         shutil.which("bwrap") is None
         or not Path(f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}").exists()
@@ -95,7 +95,7 @@ def test_without_containment_every_program_is_detected() -> None:
 
 
 def test_nothing_runs_without_the_outer_sandbox(tmp_path: Path) -> None:
-    # This machine: its network, its processes, its root.
+    # The network, the processes and the root of this machine.
     namespaces = {name: os.readlink(f"/proc/self/ns/{name}") for name in ("user", "mnt", "pid", "net", "ipc", "uts")}
     brief = {"inner": "warden", "rows": [], "namespaces": namespaces, "absent": ["/usr"]}
     code = f"import json, sys\nsys.path.insert(0, {str(TOOLS)!r})\nimport two_walls\ntwo_walls.verify(json.loads(sys.argv[1]))\nprint('stands')"

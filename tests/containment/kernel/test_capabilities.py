@@ -1,4 +1,4 @@
-"""The rights of a command, as the kernel tells them in its own /proc."""
+"""Tests the capabilities and flags of a command, read from its /proc/self/status."""
 
 import os
 import resource
@@ -8,7 +8,7 @@ import pytest
 
 from corral import Containment, Sandbox
 
-# CHOWN, DAC_OVERRIDE, FOWNER, FSETID: over the files that root's command sees, which may belong to other users.
+# CHOWN, DAC_OVERRIDE, FOWNER, FSETID: root keeps these, since the files of its project may belong to other users.
 OF_FILES = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4
 KEPT = OF_FILES if os.geteuid() == 0 else 0
 
@@ -31,7 +31,7 @@ def test_without_containment_root_has_all_capabilities(loose: Sandbox) -> None:
 def test_no_new_privs_and_seccomp_are_set(held: Sandbox, loose: Sandbox) -> None:
     found = status(held)
     assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
-    # Each process has its warden's one filter; what this test itself was started under comes on top.
+    # Each process has one filter of its warden, and those that this test itself runs under.
     outside = status(loose)
     assert int(found["Seccomp_filters"]) == int(outside["Seccomp_filters"]) + 1
 

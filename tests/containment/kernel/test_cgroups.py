@@ -1,4 +1,4 @@
-"""Where control groups can be made, read from what Linux says; the second version's rules on a tree of plain files."""
+"""Tests where control groups can be made. The rules of version 2 are tested on a tree of plain files."""
 
 import os
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_own_groups_are_found_by_controller(
 
 @pytest.fixture
 def second(tmp_path: Path) -> Path:
-    """The group of a process below one that was delegated, as plain files."""
+    """A process's group below a delegated group, as plain files."""
     own = tmp_path / "a.service" / "own"
     own.mkdir(parents=True)
     for group in (own, own.parent):
@@ -97,7 +97,7 @@ def test_cgroup_v2_limits_and_counters(tmp_path: Path) -> None:
     group.set_limit("pids", 410)
     group.set_limit("memory", 9000)
     group.take(1234)
-    # A plain file keeps what is behind the bytes that were written.
+    # A plain file is not truncated by a shorter write.
     bounds = {"pids.max": "410\n", "memory.max": "9000", "memory.swap.max": "0ax\n", "cgroup.procs": "1234"}
     assert {name: (tmp_path / name).read_text() for name in bounds} == bounds
     assert (group.memory_bytes(), group.cpu_seconds(), group.hits("memory")) == (320, 1.5, 0)

@@ -1,4 +1,4 @@
-"""Descendants: all of them are found, by either of the kernel's lists, and those to be spared are spared."""
+"""Tests that all descendants are found, by /proc/PID/task/TID/children or without it, and that spared ones are left out."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from corral.containment.kernel import process_tree
 
 @pytest.fixture
 def family() -> Iterator[tuple[int, str]]:
-    """A shell with a child, and a grandchild in a session of its own."""
+    """Start a shell with a child, and a grandchild in its own session."""
     seconds = unique_seconds()
     text = f"sleep {seconds} & (setsid sleep {seconds}; :) & wait"
     with subprocess.Popen(["bash", "-c", text]) as shell:

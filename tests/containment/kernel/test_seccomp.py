@@ -1,4 +1,4 @@
-"""The filter's meaning: its program is run here, call by call, for both machines; then by the kernel on children of the test's own."""
+"""Tests the filter: an interpreter runs its program for both architectures, and the kernel runs it on child processes."""
 
 import os
 import subprocess
@@ -92,7 +92,7 @@ DOCKER_BLOCKS = {
     "vhangup": (153, 58),
     "vserver": (236, None),
 }
-# What programs need, and Docker allows: number on x86-64 and on arm64.
+# Calls that programs need and Docker allows: number on x86-64 and on arm64.
 NEEDED = {
     "read": (0, 63),
     "write": (1, 64),
@@ -122,7 +122,7 @@ TRACING = {"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_wri
 
 
 def run(code: list[tuple[int, int, int, int]], number: int, *arguments: int, architecture: int) -> int:
-    """Run a filter as the kernel would, for one call, and return its answer."""
+    """Run a filter for one system call as the kernel does, and return its answer."""
     data = {0: number, 4: architecture}
     for index in range(6):
         value = arguments[index] if index < len(arguments) else 0
@@ -148,12 +148,12 @@ def run(code: list[tuple[int, int, int, int]], number: int, *arguments: int, arc
 
 @pytest.fixture(params=ARCHITECTURES)
 def machine(request: pytest.FixtureRequest) -> str:
-    """Each machine that there is a table for."""
+    """Yield each architecture that has a table."""
     return str(request.param)
 
 
 class Filter:
-    """A filter of a machine, to be asked."""
+    """A filter for one architecture."""
 
     def __init__(self, machine: str, **settings: bool) -> None:
         kept = {"own_pids": True, "own_files": True, "network": True, "is_root": False, "ptrace": True} | settings
@@ -348,7 +348,7 @@ def test_every_call_gets_a_known_answer(
         assert answer in (ALLOW, refusal(EPERM), refusal(ENOSYS), refusal(EAFNOSUPPORT))
 
 
-# On the real kernel: in a child, since a filter is never taken off.
+# On the real kernel, in a child, since a filter cannot be removed.
 FILTERED = """
 import ctypes, mmap, os, sys
 sys.path.append(sys.argv[1])
@@ -381,7 +381,7 @@ def foreign_call(how: str, what: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="only x86-64 has two more ABIs")
 def test_call_by_int80_kills_the_process() -> None:
     bare = foreign_call("bare", "int80")
-    # A kernel without 32-bit programs refuses it with a signal of its own.
+    # A kernel without 32-bit support sends another signal.
     assert (bare.returncode, bare.stdout) == (0, "True\n") or bare.returncode == -11
     assert foreign_call("filtered", "int80").returncode == (-31 if bare.returncode == 0 else -11)
 

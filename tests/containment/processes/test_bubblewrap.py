@@ -1,4 +1,4 @@
-"""The second backend: what it says where it cannot be used, when it is chosen, and what it does in its own way."""
+"""Tests the backend bubblewrap: its errors, when it is chosen, and its differences from the warden."""
 
 import json
 import os
@@ -30,7 +30,7 @@ ALL = {*LAYERS}
 
 @pytest.fixture
 def wrapped(open_sandbox: Callable[..., Sandbox]) -> Sandbox:
-    """A sandbox that bubblewrap holds, whose guard allows everything."""
+    """A sandbox with the backend bubblewrap, whose guard allows everything."""
     if not has_bubblewrap():
         must_hold()
     return open_sandbox(containment=Containment(backend="bubblewrap"))
@@ -42,7 +42,7 @@ def wrapped(open_sandbox: Callable[..., Sandbox]) -> Sandbox:
         pytest.param(ALL, ALL, False, id="a tie is the warden's"),
         pytest.param(ALL, ALL - {"proc"}, True, id="one layer more"),
         pytest.param(ALL - {"landlock"}, ALL - {"proc"}, False, id="another layer for one"),
-        pytest.param({"net"}, set(), False, id="more of what nobody asked for"),
+        pytest.param({"net"}, set(), False, id="more of an unwanted layer"),
     ],
 )
 def test_auto_takes_bubblewrap_only_for_more_layers(other: set[str], own: set[str], leaves: bool) -> None:
@@ -65,7 +65,7 @@ def show(profile, **settings):
 
 
 def where(setting: str, code: str, project: Path, *words: str) -> list[str]:
-    """Run a program that uses corral where a shell line has changed the mounts, in a namespace of the test's own."""
+    """Run a program that uses corral in a new mount namespace, after a shell line has changed the mounts."""
     inner = [sys.executable, "-c", RUN + code, import_path(), str(project), *(words or ("echo", "x"))]
     apart = ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount"]
     script = f'{setting} && exec "$@"'
@@ -79,7 +79,7 @@ AUTO = "show('workspace')"
 
 
 def instead_of_the_tool(tmp_path: Path, text: str) -> str:
-    """Return the shell line that puts a program in the tool's place."""
+    """Return the shell line that mounts a program over bwrap."""
     program = tmp_path / "tool"
     program.write_text(text)
     program.chmod(0o755)
@@ -89,7 +89,6 @@ def instead_of_the_tool(tmp_path: Path, text: str) -> str:
 def test_missing_bubblewrap_names_the_package(project: Path, wrapped: Sandbox) -> None:
     (said,) = where("mount --bind /dev/null /usr/bin/bwrap", NAMED, project)
     assert said.startswith("refused: ")
-    assert "bubblewrap is not installed" in said
     assert "apt install bubblewrap" in said
     assert "containment.backend 'warden'" in said
 
@@ -146,7 +145,7 @@ seccomp.install([(0x20, 0, 0, 0), (0x15, 0, 1, 428), (0x06, 0, 0, 0x00050001), (
 
 
 def after(before: str, code: str, project: Path, *words: str) -> list[str]:
-    """Run a program that uses corral in a process that has given something up."""
+    """Run a program that uses corral in a process that has given up a right."""
     inner = [sys.executable, "-c", "import sys\n" + before + RUN + code, import_path(), str(project)]
     done = subprocess.run([*inner, *(words or ("echo", "x"))], capture_output=True, text=True, check=False)
     assert done.stderr == ""
@@ -156,13 +155,13 @@ def after(before: str, code: str, project: Path, *words: str) -> list[str]:
 def test_setting_that_forbids_namespaces_is_named(project: Path, wrapped: Sandbox) -> None:
     (said,) = after(NO_NAMESPACES, NAMED, project)
     assert said.startswith("refused: ")
-    assert "bubblewrap cannot make a sandbox here: bwrap: " in said
+    assert "bwrap: " in said
     assert "/proc/sys/user/max_user_namespaces is 0" in said
     assert "sysctl user.max_user_namespaces=" in said
 
 
 def test_auto_takes_bubblewrap_where_only_it_can_mount(project: Path, outside: Path, wrapped: Sandbox) -> None:
-    # As where AppArmor lists the programs that may mount. Here open_tree is refused, which the tool does not call.
+    # As with an AppArmor profile for bwrap only. Here open_tree() is refused, which bwrap does not call.
     said = after(NO_MOUNTS, "show('workspace', backend='warden')\nshow('workspace')", project)
     assert said[0].startswith("refused: profile workspace")
     assert said[1] == "bubblewrap full  x"
@@ -176,7 +175,7 @@ def test_auto_takes_bubblewrap_where_only_it_can_mount(project: Path, outside: P
 
 
 def as_another_user(act: Callable[[], object]) -> str:
-    """Do something in a child that is an ordinary user, and return the error that it met."""
+    """Call a function in a child that runs as an ordinary user, and return its error."""
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
@@ -198,7 +197,7 @@ def test_setuid_bubblewrap_is_refused(wrapped: Sandbox) -> None:
     with tempfile.NamedTemporaryFile(dir="/tmp") as program:
         os.chmod(program.name, 0o4755)
         said = as_another_user(lambda: bubblewrap.Bubblewrap(program.name, Plan(), {}, set()))
-    assert "is setuid root, and corral runs no command through such a program" in said
+    assert "setuid root" in said
     assert "chmod u-s" in said
 
 
@@ -293,28 +292,28 @@ def test_command_cannot_read_warden_or_bubblewrap(wrapped: Sandbox) -> None:
         pytest.param(
             {"containment": Containment(backend="bubblewrap")},
             ("bubblewrap", "partial", ("proc",)),
-            ("containment.backend 'bubblewrap' needs", "proc (", "Set containment.accept_partial", "choose 'auto'"),
-            id="a tool that is asked for holds by every layer",
+            ("'bubblewrap'", "proc (", "containment.accept_partial", "'auto'"),
+            id="a named backend must be full",
         ),
         pytest.param(
             {"containment": Containment(backend="none", project="read-only")},
             ("none", "none", ()),
-            ("containment.project 'read-only' needs", "Choose containment.backend 'auto'", "leave it 'read-write'"),
-            id="nobody makes a project read-only without a backend",
+            ("'read-only'", "containment.backend 'auto'", "'read-write'"),
+            id="a read-only project needs a backend",
         ),
         pytest.param(
             {"profile": "workspace", "containment": Containment(scratch="project")},
             ("warden", "partial", ("mount", "pid", "proc")),
-            ("profile workspace needs", "Try containment.backend 'bubblewrap'", "use profile 'strict'"),
-            id="auto names the tool that it did not try",
+            ("profile workspace", "containment.backend 'bubblewrap'", "profile 'strict'"),
+            id="auto names the backend that it did not try",
         ),
     ],
 )
 def test_unmet_requirement_names_a_way_out(
     tmp_path: Path, settings: dict[str, Any], status: tuple[str, str, tuple[str, ...]], said: tuple[str, ...]
 ) -> None:
-    told = unmet_requirement(SandboxConfig(str(tmp_path), **settings), *status)
-    assert [words for words in said if words not in told] == []
+    message = unmet_requirement(SandboxConfig(str(tmp_path), **settings), *status)
+    assert [words for words in said if words not in message] == []
 
 
 def test_backend_can_be_chosen_on_the_command_line(project: Path, wrapped: Sandbox) -> None:
@@ -345,7 +344,7 @@ def test_many_runs_at_once_leak_nothing(wrapped: Sandbox) -> None:
         thread.join()
     assert failed == []
     (keeper,) = children(os.getpid())
-    # The tool's own process, a warden below each, and nobody below that.
+    # The bwrap processes, one warden below each, and no process below that.
     tools = children(keeper)
     assert [len(children(tool)) for tool in tools] == [1] * len(tools)
     assert [children(warden) for tool in tools for warden in children(tool)] == [[]] * len(tools)

@@ -1,4 +1,4 @@
-"""Keeper and warden, spoken to directly: what they answer, what they ignore, what they hide."""
+"""Tests keeper and warden by their messages: which they answer, which they ignore, and that their memory is hidden."""
 
 import os
 import select
@@ -36,7 +36,7 @@ def warden(pool: Pool) -> Iterator[WardenClient]:
 
 
 def ask(warden: WardenClient, *argv: str, seconds: float = 0.0, nonce: bytes = NONCE) -> None:
-    """Send a request to run something with its output thrown away; a deadline only when `seconds` is given."""
+    """Send a request that discards the output. It has a deadline only if `seconds` is given."""
     deadline = time.monotonic() + seconds if seconds else 0.0
     block = b"PATH=/usr/bin:/bin"
     head = protocol.REQUEST.pack(protocol.RUN, nonce, deadline, DRAIN_SECONDS, 0, len(block), 0, 0)
@@ -46,7 +46,7 @@ def ask(warden: WardenClient, *argv: str, seconds: float = 0.0, nonce: bytes = N
 
 
 def answer(warden: WardenClient) -> tuple[int, bytes, int, int, int, int]:
-    """Return kind, nonce, flags, status, error and number of killed of the next message."""
+    """Return kind, nonce, flags, status, error and number of killed processes of the next message."""
     assert select.select([warden.descriptor], [], [], 20)[0]
     return protocol.OUTCOME.unpack(warden.sock.recv(1000))[:6]
 
@@ -100,7 +100,7 @@ def test_other_messages_are_ignored_while_idle(warden: WardenClient) -> None:
 
 
 def test_warden_keeps_no_descriptor_of_a_command(warden: WardenClient) -> None:
-    # Seen by counting what a command's pipe needs to end: nobody but the dead command held it.
+    # The pipe of the command ends only if no other process holds its write end.
     for _ in range(3):
         reading, writing = os.pipe()
         head = protocol.REQUEST.pack(protocol.RUN, NONCE, 0.0, DRAIN_SECONDS, 0, 0, 0, 0)
@@ -167,7 +167,7 @@ def test_host_killed_during_start_leaves_no_directory(tmp_path: Path) -> None:
         host.stdout.readline()
         until = time.monotonic() + DEADLINE_SECONDS
         while not any(room.iterdir()):
-            # Without a pause: what is tested is over in milliseconds.
+            # Without a pause, since the keeper starts within milliseconds.
             assert time.monotonic() < until
         host.kill()
     eventually(lambda: not any(room.iterdir()))

@@ -1,6 +1,6 @@
-"""Many runs, one after another and at once, leave nothing: no descriptor, process, mount, control group or file.
+"""Tests that many runs, in a row and at once, leak no descriptor, process, mount, control group or file.
 
-`CORRAL_LEAK_RUNS` is how many; the full number, 10000, takes some ten seconds.
+`CORRAL_LEAK_RUNS` sets the number. The full number, 10000, takes about ten seconds.
 """
 
 import glob
@@ -29,7 +29,7 @@ WARM_UP = 20
 
 
 def state(scratch: str) -> dict[str, object]:
-    """Return what a host, the machine and a scratch directory hold that a run could add to."""
+    """Return the descriptors, processes, mounts, groups and files that a run could leak."""
     return {
         "descriptors": sorted(descriptors().values()),
         "threads": threading.active_count(),
@@ -41,7 +41,7 @@ def state(scratch: str) -> dict[str, object]:
 
 
 def groups() -> set[str]:
-    """Return the control groups of the wardens that are not this process's own."""
+    """Return the control groups of wardens, without those of this process."""
     (keeper,) = children(os.getpid())
     own = Path("/proc/self/cgroup").read_text().splitlines()
     lines = {line for pid in children(keeper) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()}
@@ -53,7 +53,7 @@ def groups() -> set[str]:
 
 
 def of_the_keeper() -> dict[str, object]:
-    """Return what the keeper and the wardens below it hold; only root may look into them."""
+    """Return the descriptors of the keeper and its wardens, which only root may read."""
     (keeper,) = children(os.getpid())
     wardens = children(keeper)
     found: dict[str, object] = {"wardens": len(wardens), "groups": groups()}
@@ -67,7 +67,7 @@ def of_the_keeper() -> dict[str, object]:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for the sandbox's temporary files that nobody else uses."""
+    """A private directory for the sandbox's temporary files."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -116,7 +116,7 @@ def test_many_runs_at_once_leak_nothing(place: Path, open_sandbox: Callable[...,
     for thread in threads:
         thread.join()
     assert failed == []
-    # A burst leaves as many wardens as are kept idle, and no process of a command.
+    # After a burst the idle wardens stay, and no process of a command.
     (keeper,) = children(os.getpid())
     eventually(lambda: len(children(keeper)) <= 16 and not any(children(pid) for pid in children(keeper)))
     box.close()
@@ -146,7 +146,7 @@ time.sleep(float(facts['seconds']))
 
 
 def test_timeout_kills_the_whole_tree(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
-    # Never uncontained: processes that fork on for ever. That they do is seen by their number below.
+    # Never without a sandbox, since these processes fork for ever. Their number below shows that they do.
     seconds = unique_seconds()
     (project / "hop.py").write_text(program(HOPPERS))
     box = open_sandbox(limits=Limits(processes=200))
@@ -156,7 +156,7 @@ def test_timeout_kills_the_whole_tree(open_sandbox: Callable[..., Sandbox], proj
         lambda limit: seen_before_its_end(box.start(command, timeout_seconds=limit), lambda: len(alive(seconds)) >= 20),
         bool,
     )
-    # The result is there when all are gone: nobody is waited for here.
+    # The result comes when all are gone, so the test does not wait.
     assert (alive(seconds), result.timed_out, result.killed > 20) == ([], True, True)
     (keeper,) = children(os.getpid())
     assert [children(pid) for pid in children(keeper)] == [[]]

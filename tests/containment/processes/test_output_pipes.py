@@ -1,4 +1,4 @@
-"""What a command prints arrives whole and in order, whether its warden holds it to the end or hands it over; and nobody else's does."""
+"""Tests that output arrives complete and in order, whether the warden holds it or hands it over, and that no other output does."""
 
 import errno
 import fcntl
@@ -36,7 +36,7 @@ while any(data):
         if data[stream]:
             data[stream] = data[stream][os.write(stream + 1, data[stream][:5000]):]
 """
-# Gives its own output to whoever listens, and ends.
+# Sends its stdout and stderr to the process that listens on `taker`.
 GIVE = """
 import array, socket, sys
 with socket.socket(socket.AF_UNIX) as to:
@@ -109,7 +109,7 @@ def test_large_output_is_left_in_the_pipe(pipes: OutputPipes, pair: tuple[socket
     assert protocol.receive(pair[1]) == (said, ())
     message, (stdout, stderr) = protocol.receive(pair[1])
     assert message == said
-    # Nobody else has an end to print to: this is the end of it.
+    # No other process has a write end, so this read returns end of file.
     assert os.read(stdout, 1 << 20) + os.read(stdout, 1) == b"x" * protocol.MAX_PRINTED_BYTES
     assert os.read(stderr, 10) + os.read(stderr, 1) == b"y"
     protocol.close_all((stdout, stderr))
@@ -203,7 +203,7 @@ def test_kept_pipe_end_reaches_no_later_command(project: Path, held: Sandbox) ->
     taker = held.start(["python3", "take.py"])
     eventually((project / "ready").exists)
     given = held.run(["python3", "give.py"])
-    # While it is open, an end in other hands is printed to.
+    # The other process writes to the pipe while it is open.
     assert given.stdout.startswith(b"forged"), given.stderr_text
     wrote = project / "wrote"
     eventually(lambda: wrote.exists() and wrote.read_text())
@@ -244,7 +244,7 @@ def test_thousand_runs_leak_no_descriptor(open_sandbox: Callable[..., Sandbox]) 
         box.run(call)
     before = descriptors()
     for number in range(1000):
-        # The last one leaves room for those that are handed over.
+        # The last call is `true`, so that no descriptor is in flight at the end.
         box.run(calls[number % 40 % len(calls)] if number % 40 < 8 else ["true"])
     assert descriptors() == before
 

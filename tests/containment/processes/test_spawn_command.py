@@ -1,4 +1,4 @@
-"""A command is started with nothing of its warden's, says why it could not be, and is ended even if that is wanted at once."""
+"""Tests that a command starts with a clean signal mask, that a failed start is reported, and that an early kill works."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ print("ended", status, starter.failure(status), starter.missed)
 
 
 def started(before: str) -> list[str]:
-    """Return what a process prints that starts a command in a warden's way, after something."""
+    """Return the output of a process that runs some code and then starts a command as a warden does."""
     code = STARTED.format(before=before)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
@@ -69,7 +69,7 @@ def test_early_signal_is_recorded_and_mask_is_empty() -> None:
 
 def test_python_with_other_fork_exec_signature_forks() -> None:
     lines = started("def other(*words): raise TypeError\nstarting._fork_exec = other")
-    # Whether its end is noted or still to come depends on who is quicker.
+    # The exit may be recorded already or still to come.
     assert (lines[-1].rpartition(" ")[0], blocked(lines)) == ("ended 0 0", [])
 
 

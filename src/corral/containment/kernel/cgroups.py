@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from corral._lib.own_cgroups import MEMORY_BOUND_FILES, own_groups, read_text
+from corral.containment.kernel.syscalls import write_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,16 +152,16 @@ class Group:
     def set_limit(self, controller: str, limit: int) -> None:
         """Set the limit of a controller."""
         version, directory = self.directories[controller]
-        _write(f"{directory}/{_FILES[controller, version][0]}", limit)
+        write_file(f"{directory}/{_FILES[controller, version][0]}", b"%d" % limit)
         swap = f"{directory}/{_SWAP[version]}"
         if controller == "memory" and os.path.exists(swap):
             # Version 1 limits the sum of memory and swap.
-            _write(swap, limit if version == 1 else 0)
+            write_file(swap, b"%d" % (limit if version == 1 else 0))
 
     def take(self, pid: int) -> None:
         """Move a process into the groups. Its later children start there."""
         for directory in self.all():
-            _write(f"{directory}/cgroup.procs", pid)
+            write_file(f"{directory}/cgroup.procs", b"%d" % pid)
 
     def remove(self) -> None:
         """Remove the groups that hold no process."""
@@ -229,11 +230,3 @@ def _remove(directory: str) -> None:
     except OSError:
         # The directory was never made, or a process in the group is still dying.
         return
-
-
-def _write(path: str, number: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, b"%d" % number)
-    finally:
-        os.close(descriptor)

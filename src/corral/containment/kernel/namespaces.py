@@ -8,7 +8,7 @@ from _socket import AF_INET, SOCK_DGRAM, socket
 from _struct import pack, unpack_from
 
 from corral.containment.kernel.layer import FORK, KEEPER, TREE, Attack, Layer, Remedy
-from corral.containment.kernel.syscalls import call
+from corral.containment.kernel.syscalls import call, write_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def map_all_ids(pid: int) -> None:
         with open(f"/proc/self/{name}", "rb", buffering=0) as file:
             ranges = [line.split() for line in file.read().splitlines()]
         lines = b"".join(b"%b %b %b\n" % (inside, inside, count) for inside, _, count in ranges)
-        _write(f"/proc/{pid}/{name}", lines)
+        write_file(f"/proc/{pid}/{name}", lines)
 
 
 def map_own_id(uid: int, gid: int) -> None:
     """Map one user and one group to themselves in the user namespace just entered."""
-    _write("/proc/self/setgroups", b"deny")
-    _write("/proc/self/uid_map", b"%d %d 1\n" % (uid, uid))
-    _write("/proc/self/gid_map", b"%d %d 1\n" % (gid, gid))
+    write_file("/proc/self/setgroups", b"deny")
+    write_file("/proc/self/uid_map", b"%d %d 1\n" % (uid, uid))
+    write_file("/proc/self/gid_map", b"%d %d 1\n" % (gid, gid))
 
 
 def raise_loopback() -> None:
@@ -56,14 +56,6 @@ def raise_loopback() -> None:
         fcntl.ioctl(sock, _SIOCSIFFLAGS, pack("16sh22x", b"lo", flags | _IFF_UP))
     finally:
         sock.close()
-
-
-def _write(path: str, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
 
 
 def enter_user() -> None:

@@ -133,6 +133,15 @@ def handle(path: str, directory: int = _AT_FDCWD) -> bytes:
     return b""
 
 
+def write_file(path: str, data: bytes) -> None:
+    """Write to a file of the kernel by a single system call."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
 def waiting(descriptor: int) -> int:
     """Return how many bytes can be read from a descriptor without blocking."""
     count = ioctl(descriptor, _FIONREAD, _NOTHING)

@@ -31,12 +31,8 @@ if TYPE_CHECKING:
     from corral.containment.plan import Plan, WardenPlan
 
 OLDEST = (0, 8, 0)  # the oldest version that the tests have run with
-_PLACES = (
-    "/usr/bin",
-    "/bin",
-    "/usr/local/bin",
-    "/run/current-system/sw/bin",
-)  # never PATH: a command could write there
+# Never PATH: a command could write there.
+_PLACES = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
 _KEPT = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_SETPCAP")  # the warden drops the last one
 _ARGUMENTS, _FILTER, _INFO = 7, 8, 9  # the descriptors for bwrap, above those of the warden
 _FIRST_FREE = 20
@@ -58,7 +54,6 @@ class Bubblewrap:
 
     def __init__(self, path: str, plan: Plan, known: Mapping[str, tuple[int, int]], available: Collection[str]) -> None:
         self.path = path
-        self.known = known
         self.python = (sys.executable, "-I", "-S", "-c")
         # In the keeper's own user and network namespaces, where it can make them: then all commands share one loopback.
         self.is_nested = {"user", "mount", "net"} <= {*available}
@@ -68,34 +63,25 @@ class Bubblewrap:
                 f"Let it work as the user: chmod u-s {path}. {_advice()}"
             )
         bubblewrap_args.prepare(plan.steps, plan.scratch, known)
-        self.own_proc = True
-        failed, said = self._try(plan)
-        if failed:
-            self.own_proc = False
-            failed, said = self._try(plan)
-        if failed:
-            raise UnusableError(f"bubblewrap cannot make a sandbox here: {said.rstrip('.')}. {_advice()}")
-        self.layers = self._supported()
-
-    def _try(self, plan: Plan) -> tuple[int, str]:
-        """Build the tree around a program that does nothing."""
-        return _run((self.path, *self._arguments(plan), "--", *self.python, ""), nested=self.is_nested)
+        supported = {name for name, layer in LAYERS.items() if layer.is_supported()}
+        for self.layers in (supported, supported - {"proc"}):
+            # Around a program that does nothing.
+            failed, output = _run((path, *self._arguments(plan), "--", *self.python, ""), nested=self.is_nested)
+            if not failed:
+                return
+        raise UnusableError(f"bubblewrap cannot make a sandbox here: {output.rstrip('.')}. {_advice()}")
 
     def _arguments(self, plan: Plan) -> list[str]:
         found = ["--new-session", "--clearenv"]
-        for name in self._supported().intersection(plan.layers):
-            layer = LAYERS[name]
-            if not isinstance(layer.bubblewrap, str) and not (self.is_nested and layer.stage == KEEPER):
+        for name, layer in LAYERS.items():
+            is_wanted = name in self.layers and name in plan.layers and not (self.is_nested and layer.stage == KEEPER)
+            if is_wanted and not isinstance(layer.bubblewrap, str):
                 found += layer.bubblewrap
-        found += [] if self.own_proc else ["--ro-bind", "/proc", "/proc"]
+        found += [] if "proc" in self.layers else ["--ro-bind", "/proc", "/proc"]
         if self.is_nested and os.geteuid() == 0:
             for name in _KEPT:
                 found += ["--cap-add", name]
         return found + bubblewrap_args.arguments(plan.steps, plan.scratch)
-
-    def _supported(self) -> set[str]:
-        found = {name for name, layer in LAYERS.items() if layer.is_supported()}
-        return found if self.own_proc else found - {"proc"}
 
     def start(
         self,
@@ -111,7 +97,7 @@ class Bubblewrap:
         """Start a warden; return its pid, its pidfd, and the pid of bwrap, which is its parent and ends with it."""
         words = self._arguments(plan.host)
         counters = dict(enumerate(monitor.named.items(), FIRST_COUNTER))
-        plan = plan.replace(expected=bubblewrap_args.expected(plan.host.steps, self.known))
+        plan = plan.replace(expected=bubblewrap_args.expected(plan.host.steps, plan.known))
         listed = tuple((number, name, counter.word) for number, (name, counter) in counters.items())
         start = BubblewrapStart(plan, is_first, outlet >= 0, listed)
         passed = {SOCK: ours.fileno(), LIVES: lives, PLAN: protocol.sealed("plan", start.pack())}

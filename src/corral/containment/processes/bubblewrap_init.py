@@ -6,7 +6,6 @@ If bubblewrap did not enter a layer, the process exits.
 from __future__ import annotations
 
 import os
-import sys
 from _socket import socket
 
 from corral.containment import protocol
@@ -30,31 +29,27 @@ FIRST_COUNTER = 10  # the counters of limit hits begin here
 
 def main() -> None:
     """Serve the host whose keeper started this program."""
-    try:
-        start = BubblewrapStart.unpack(protocol.read_body(PLAN))
-        os.close(PLAN)
-        plan = start.plan
-        counters = {name: Counter(number, word) for number, name, word in start.counters}
-        limits = plan.limits
-        monitor = LimitMonitor(counters, limits.limits, socket(fileno=METER) if limits.is_metered else None)
-        kept = (SOCK, LIVES, *monitor.descriptors())
-        if start.has_outlet:
-            # First, so that no command can listen on the proxy's port before the proxy.
-            send_listener(socket(fileno=OUTLET))
-        close_all_but(*kept)
-        for descriptor in kept:
-            os.set_inheritable(descriptor, False)
-        lacking = _lacking(plan.layers, plan.host_namespaces)
-        if lacking:
-            raise RuntimeError(f"bubblewrap did not enter the layers {', '.join(lacking)}")
-        warden.serve(socket(fileno=SOCK), plan, monitor, keeper_lives=LIVES, is_first=start.is_first)
-    except (BrokenPipeError, ConnectionResetError):
-        # The host hung up during an answer.
-        pass
-    except BaseException:  # noqa: BLE001  the last frame of this process: report to the keeper's stderr and exit
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(0)
+    warden.exit_after(_serve)
+
+
+def _serve() -> None:
+    start = BubblewrapStart.unpack(protocol.read_body(PLAN))
+    os.close(PLAN)
+    plan = start.plan
+    counters = {name: Counter(number, word) for number, name, word in start.counters}
+    limits = plan.limits
+    monitor = LimitMonitor(counters, limits.limits, socket(fileno=METER) if limits.is_metered else None)
+    kept = (SOCK, LIVES, *monitor.descriptors())
+    if start.has_outlet:
+        # First, so that no command can listen on the proxy's port before the proxy.
+        send_listener(socket(fileno=OUTLET))
+    close_all_but(*kept)
+    for descriptor in kept:
+        os.set_inheritable(descriptor, False)
+    lacking = _lacking(plan.layers, plan.host_namespaces)
+    if lacking:
+        raise RuntimeError(f"bubblewrap did not enter the layers {', '.join(lacking)}")
+    warden.serve(socket(fileno=SOCK), plan, monitor, keeper_lives=LIVES, is_first=start.is_first)
 
 
 def namespace_ids() -> dict[str, str]:

@@ -392,19 +392,15 @@ class _Keeper:
         return pid, pidfd, child
 
     def run_warden(self, ours: socket, monitor: LimitMonitor, warden_plan: WardenPlan, wait: int) -> NoReturn:
-        """Run as a warden, and exit: nothing of the keeper's stack may run in a fork."""
-        try:
-            close_all_but(ours.fileno(), self.ours_lives, wait, *monitor.descriptors())
+        """Run as a warden, and exit."""
+        lives, first = self.ours_lives, not self.wardens
+
+        def run() -> None:
+            close_all_but(ours.fileno(), lives, wait, *monitor.descriptors())
             warden.await_byte(wait)
-            lives, first = self.ours_lives, not self.wardens
             warden.serve(ours, warden_plan, monitor, keeper_lives=lives, is_first=first, in_group=wait)
-        except (BrokenPipeError, ConnectionResetError):
-            # The host hung up during an answer, or the keeper before it let the warden begin.
-            pass
-        except BaseException:  # noqa: BLE001  the last frame of this process: report to the keeper's stderr and exit
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(0)
+
+        warden.exit_after(run)
 
     def sweep(self, lost: int = 0) -> int:
         """Kill the warden with the pid `lost`, and all children that belong to no living warden. Return how many."""

@@ -7,6 +7,7 @@ subreaper, so it inherits daemons.
 from __future__ import annotations
 
 import os
+import sys
 from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum, a third of a keeper's start
     SIG_DFL,
     SIG_IGN,
@@ -35,6 +36,7 @@ from corral.containment.processes.spawn_command import AWAITED, CommandStarter, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
+    from collections.abc import Callable
     from typing import NoReturn
 
     from corral.containment.kernel.limit_monitor import LimitMonitor
@@ -115,6 +117,19 @@ def serve(
         if not owns_pids:
             signal(SIGTERM, SIG_IGN)
             process_tree.kill_and_reap_descendants(KILL_SECONDS)
+
+
+def exit_after(run: Callable[[], None]) -> NoReturn:
+    """Run a function as a warden, and exit: nothing of the caller's stack may run in a fork."""
+    try:
+        run()
+    except (BrokenPipeError, ConnectionResetError):
+        # The host hung up during an answer, or the keeper before it let the warden begin.
+        pass
+    except BaseException:  # noqa: BLE001  the last frame of this process: report to the keeper's stderr and exit
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(0)
 
 
 def await_byte(pipe: int) -> None:
