@@ -23,7 +23,7 @@ def outcome(flags: int = 0, status: int = 0, error: int = 0, killed: int = 0) ->
 
 
 def hit(kind: str, field: str, value: str, *, inferred: bool = False) -> Violation:
-    instead = f"Use less, or in smaller parts; the owner sets limits.{field}."
+    instead = f"Use less, or work in smaller parts; the user can raise limits.{field}."
     return Violation(kind, "", f"limits.{field} is {value}", instead, inferred, f"limits.{field}")
 
 

@@ -7,6 +7,8 @@ import stat
 from contextlib import contextmanager
 from errno import ELOOP, ENOTDIR
 
+from corral._lib.nofollow import chmod_directory
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,8 +129,7 @@ class DirfdTree:
         if mode & _ALL_RIGHTS == _ALL_RIGHTS or os.geteuid() == 0 or not path:
             return
         above, name = split(path)
-        with _opened(name, self.directory(above), _DIRECTORY) as (_, link):
-            os.chmod(link, mode | _ALL_RIGHTS)
+        os.close(chmod_directory(name, self.directory(above), mode | _ALL_RIGHTS))
         self.modes[path] = mode
 
     def mode(self, path: str, found: os.stat_result) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 
 from corral._lib.fork_lock import ForkSafeLock
+from corral._lib.nofollow import file_identity
 from corral._lib.records import Record, frozen
 from corral.containment import layers
 from corral.containment.filesystem import crash_recovery, persistent_scratch, scratch
 from corral.containment.filesystem.credential_masks import CredentialMasks
-from corral.containment.filesystem.protected_links import ProtectedLinks
-from corral.containment.filesystem.replaced_mounts import MountedPaths, file_identity
+from corral.containment.filesystem.quarantine import ProtectedLinks
+from corral.containment.filesystem.replaced_mounts import MountedPaths
 from corral.containment.filesystem.view import SCRATCH, View, build_view
 from corral.containment.filesystem.watcher import ProtectedNameWatcher
 from corral.containment.kernel import cgroups, limits
@@ -160,7 +161,7 @@ class ContainmentState:
 
     def replaced(self) -> str:
         """Return the first mounted path that was replaced or removed on the host, or an empty string."""
-        return (self._unmounted if self._snapshot is None else self._snapshot.mounted).replaced()
+        return (self._unmounted if self._snapshot is None else self._snapshot.mounted).first_replaced()
 
     def generation(self) -> int:
         """Return a generation number. It increases when a credential appears that running wardens do not mask."""

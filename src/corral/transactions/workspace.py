@@ -13,6 +13,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from time import clock_gettime_ns, monotonic, sleep, time
 
 from corral._lib.dirfd_tree import DirfdTree
+from corral._lib.nofollow import DIRECTORY
 from corral.containment.filesystem import persistent_scratch, scratch
 from corral.containment.kernel.overlay import COPY, UPPER, WORK
 from corral.model.errors import ContainmentError, TransactionError
@@ -34,7 +35,6 @@ ID_BYTES = 6
 _MARK, _PENDING, _INODES = "begun", "pending", "inodes"
 _KEPT = ("begun_ns", "copied_ns", "how", "project", "directories")
 _CLOCK_REALTIME_COARSE = 5
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -119,7 +119,7 @@ def make(project: str, writable: Iterable[str], environ: Mapping[str, str]) -> P
     name = os.urandom(ID_BYTES).hex()
     path, unlocked = f"{above}/{name}", f"{above}/.{name}"
     os.mkdir(unlocked, 0o700)
-    held = os.open(unlocked, _DIRECTORY)
+    held = os.open(unlocked, DIRECTORY)
     flock(held, LOCK_EX)
     # Only now, or somebody who cleans could take it for one whose process was killed.
     os.rename(unlocked, path)
@@ -185,7 +185,7 @@ def _age(path: str) -> float:
 
 def _held(path: str) -> Place | None:
     try:
-        held = os.open(path, _DIRECTORY)
+        held = os.open(path, DIRECTORY)
     except OSError:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The machine's credentials come and go while a sandbox lives: later commands run, and see none of them."""
+"""Credential files of the machine appear and disappear while a sandbox runs: later commands run, and see none of them."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from corral import Containment, Sandbox
 from corral.containment.filesystem.credential_masks import CredentialMasks, matching_paths
 from corral.containment.filesystem.directory_tracker import NO_CTIME, comparable_ctime, ctime_of
 
-# In a mount namespace of its own, where /etc can be written without changing the machine's.
+# Runs in its own mount namespace, where it can write /etc without changing the machine's.
 PROGRAM = """
 import json, os, sys
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
@@ -89,12 +89,12 @@ print(json.dumps(found))
 """
 CHANGES = ["gone", "rotated", "made_anew", "appeared", "became_a_directory", "became_a_file", "came_and_went"]
 
-# Several threads ask for a warden at once, after a credential has appeared that idle wardens do not hide.
+# Several threads ask for a warden at once, after a credential has appeared that idle wardens do not mask.
 THREADS_PROGRAM = """
 import json, os, sys, threading, time
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
 from corral import Containment, Sandbox, SandboxConfig
-from corral.containment.filesystem.directory_tracker import NEVER, settled, time_of
+from corral.containment.filesystem.directory_tracker import NO_CTIME, comparable_ctime, ctime_of
 from corral.runtime.unguarded import unguarded
 
 LOOK = "read -r go; cat /etc/shadow-new 2>&1 | grep -c canary; true"
@@ -122,7 +122,7 @@ with Sandbox(unguarded(config)) as box:
         with open("/etc/shadow-new", "w") as file:
             file.write("canary\\n")
         os.chmod("/etc/shadow-new", 0o600)
-        while settled(time_of("/etc")) == NEVER:
+        while comparable_ctime(ctime_of("/etc")) == NO_CTIME:
             time.sleep(0.005)
         found["after"] += at_once(box)
         found["canary"] += open("/etc/shadow-new").read().count("canary")
@@ -168,7 +168,7 @@ def test_later_commands_run_and_see_no_credentials(backend: str, change: str, pr
 
 
 @pytest.mark.parametrize("backend", ["warden", "bubblewrap"])
-def test_threads_that_run_at_once_see_no_new_credential(backend: str, project: Path, tmp_path: Path) -> None:
+def test_concurrent_commands_see_no_new_credential(backend: str, project: Path, tmp_path: Path) -> None:
     if backend == "bubblewrap" and not has_bubblewrap():
         must_hold()
     found = run_beside_etc(THREADS_PROGRAM, str(project), backend, above=tmp_path)
@@ -176,7 +176,7 @@ def test_threads_that_run_at_once_see_no_new_credential(backend: str, project: P
 
 
 @pytest.mark.parametrize("backend", ["warden", "bubblewrap"])
-def test_grant_to_read_may_go_while_the_sandbox_lives(
+def test_directory_of_a_read_grant_may_be_removed(
     backend: str, tmp_path: Path, open_sandbox: Callable[..., Sandbox]
 ) -> None:
     if backend == "bubblewrap" and not has_bubblewrap():
@@ -216,7 +216,7 @@ def test_no_thread_sees_an_old_generation(tmp_path: Path, switching_often: None)
     before = masks.generation()
     for _ in range(10):
         (tmp_path / "shadow").touch()
-        # While the time is young every thread looks by itself.
+        # Until the ctime is comparable, every thread searches for itself.
         eventually(lambda: comparable_ctime(ctime_of(str(tmp_path))) != NO_CTIME)
         barrier = threading.Barrier(4)
         generations: list[int] = []
@@ -235,7 +235,7 @@ def test_no_thread_sees_an_old_generation(tmp_path: Path, switching_often: None)
         (tmp_path / "shadow").unlink()
 
 
-def test_pattern_in_a_directory_that_is_not_there_names_nothing(tmp_path: Path) -> None:
+def test_pattern_in_missing_directory_matches_nothing(tmp_path: Path) -> None:
     assert matching_paths(f"{tmp_path}/missing/x*") == matching_paths(f"{tmp_path}/missing") == []
     (tmp_path / "link").symlink_to("nowhere")
     assert matching_paths(f"{tmp_path}/link") == [f"{tmp_path}/link"]

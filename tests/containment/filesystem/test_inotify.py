@@ -1,4 +1,4 @@
-"""What the kernel tells of directories: names that appeared and stayed, whatever happened to them in between."""
+"""Inotify events name the entries that appeared and stayed, whatever happened to them in between."""
 
 import ctypes
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.containment.filesystem.inotify import MAX_TOLD, InotifyWatches
+from corral.containment.filesystem.inotify import MAX_CACHED, InotifyWatches
 from corral.containment.kernel.syscalls import libc
 
 RENAME_EXCHANGE = 2
@@ -15,7 +15,7 @@ AT_FDCWD = -100
 
 
 @pytest.fixture
-def notices(tmp_path: Path) -> Iterator[InotifyWatches]:
+def watches(tmp_path: Path) -> Iterator[InotifyWatches]:
     made = InotifyWatches()
     made.add(str(tmp_path), removals=True)
     yield made
@@ -67,14 +67,14 @@ CHANGES: list[Callable[[Path], None]] = [come_and_go, come_go_and_come, exchange
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("times", [1, 3])
-def test_every_name_that_stays_is_told(
-    notices: InotifyWatches, tmp_path: Path, change: Callable[[Path], None], times: int
+def test_every_remaining_name_is_reported(
+    watches: InotifyWatches, tmp_path: Path, change: Callable[[Path], None], times: int
 ) -> None:
     for _ in range(times):
         change(tmp_path)
-        told = notices.changed()
-        assert told is not None
-        appeared, gone = told
+        changes = watches.changed()
+        assert changes is not None
+        appeared, gone = changes
         assert not gone
         names = {os.fsdecode(name) for name in appeared.get(str(tmp_path), ())}
         stayed = {path.name for path in tmp_path.iterdir()}
@@ -82,27 +82,27 @@ def test_every_name_that_stays_is_told(
         assert bool(names) == bool(stayed)
         for path in tmp_path.iterdir():
             path.rmdir() if path.is_dir() else path.unlink()
-        assert notices.changed() is not None
+        assert watches.changed() is not None
 
 
-def test_the_same_events_in_another_directory_are_told_of_that_one(notices: InotifyWatches, tmp_path: Path) -> None:
+def test_equal_events_are_reported_per_directory(watches: InotifyWatches, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        notices.add(str(tmp_path / name))
-    notices.changed()
+        watches.add(str(tmp_path / name))
+    watches.changed()
     for name in ("a", "b", "a"):
         (tmp_path / name / "x").touch()
-        assert notices.changed() == ({str(tmp_path / name): {b"x"}}, set())
+        assert watches.changed() == ({str(tmp_path / name): {b"x"}}, set())
         (tmp_path / name / "x").unlink()
-    assert notices.changed() == ({}, set())
+    assert watches.changed() == ({}, set())
 
 
-def test_what_is_said_again_is_known_whatever_was_said_before(notices: InotifyWatches, tmp_path: Path) -> None:
-    for number in range(2 * MAX_TOLD):
+def test_repeated_events_come_from_the_cache(watches: InotifyWatches, tmp_path: Path) -> None:
+    for number in range(2 * MAX_CACHED):
         (tmp_path / str(number)).touch()
-        assert notices.changed() == ({str(tmp_path): {str(number).encode()}}, set())
-        assert len(notices._told) <= MAX_TOLD
+        assert watches.changed() == ({str(tmp_path): {str(number).encode()}}, set())
+        assert len(watches._cache) <= MAX_CACHED
     come_and_go(tmp_path)
-    once = notices.changed()
+    once = watches.changed()
     come_and_go(tmp_path)
-    assert notices.changed() is once
+    assert watches.changed() is once

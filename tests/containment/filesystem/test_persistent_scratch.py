@@ -1,4 +1,4 @@
-"""Scratch that lasts: one command's /tmp is the next one's, it is the owner's alone, and what nobody uses goes."""
+"""Persistent scratch is shared by the commands of a project, private to the user, and removed when unused."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ WEEK_AGO = time.time() - persistent_scratch.KEPT_SECONDS - 60
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own."""
+    """A cache directory for this test."""
     path = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(path))
     return path
@@ -29,7 +29,7 @@ def corral(project: Path, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
 
 
-def test_what_one_run_writes_the_next_one_reads(held: Sandbox, project: Path, cache: Path) -> None:
+def test_next_run_reads_scratch_of_the_last_run(held: Sandbox, project: Path, cache: Path) -> None:
     first = corral(
         project, 'echo 1 > /tmp/x; python3 -c \'import os; open(os.path.expanduser("~/y"), "w").write("2")\''
     )
@@ -41,7 +41,7 @@ def test_what_one_run_writes_the_next_one_reads(held: Sandbox, project: Path, ca
     assert list(project.iterdir()) == []
 
 
-def test_another_project_has_another(held: Sandbox, project: Path, tmp_path: Path) -> None:
+def test_each_project_has_its_own_scratch(held: Sandbox, project: Path, tmp_path: Path) -> None:
     other, link = tmp_path / "other", tmp_path / "link"
     other.mkdir()
     link.symlink_to(project)
@@ -50,7 +50,7 @@ def test_another_project_has_another(held: Sandbox, project: Path, tmp_path: Pat
     assert corral(link, "cat /tmp/x").stdout == "1\n"
 
 
-def test_runs_at_the_same_time_share_it(held: Sandbox, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_concurrent_runs_share_scratch(held: Sandbox, open_sandbox: Callable[..., Sandbox]) -> None:
     one, two = (open_sandbox(containment=Containment(scratch="project")) for _ in range(2))
     waiting = one.start("until [ -e /tmp/go ]; do sleep 0.01; done; echo seen", shell=True)
     assert two.run("touch /tmp/go", shell=True).ok
@@ -59,7 +59,7 @@ def test_runs_at_the_same_time_share_it(held: Sandbox, open_sandbox: Callable[..
     assert one.run("ls /tmp/go", shell=True).ok
 
 
-def test_a_sandboxs_own_ends_with_it(held: Sandbox, project: Path, cache: Path) -> None:
+def test_scratch_of_a_sandbox_is_removed_with_it(held: Sandbox, project: Path, cache: Path) -> None:
     with Sandbox(SandboxConfig(str(project), profile="workspace")) as box:
         assert box.run("echo 1 > /tmp/x", shell=True).ok
     with Sandbox(SandboxConfig(str(project), profile="workspace")) as box:
@@ -67,7 +67,7 @@ def test_a_sandboxs_own_ends_with_it(held: Sandbox, project: Path, cache: Path) 
     assert not cache.exists()
 
 
-def test_what_nobody_has_used_for_a_week_is_removed_and_what_is_in_use_is_not(
+def test_unused_scratch_is_removed_after_a_week(
     held: Sandbox, project: Path, tmp_path: Path, cache: Path, open_sandbox: Callable[..., Sandbox]
 ) -> None:
     other = tmp_path / "other"
@@ -91,7 +91,7 @@ def test_what_nobody_has_used_for_a_week_is_removed_and_what_is_in_use_is_not(
     assert corral(project, "ls /tmp/a").returncode != 0
 
 
-def test_a_young_one_is_kept(held: Sandbox, project: Path, tmp_path: Path, cache: Path) -> None:
+def test_recently_used_scratch_is_kept(held: Sandbox, project: Path, tmp_path: Path, cache: Path) -> None:
     corral(project, "echo 1 > /tmp/x")
     os.utime(cache / "corral" / "scratch" / ".cleaned", (WEEK_AGO, WEEK_AGO))
     other = tmp_path / "other"
@@ -100,26 +100,26 @@ def test_a_young_one_is_kept(held: Sandbox, project: Path, tmp_path: Path, cache
     assert corral(project, "cat /tmp/x").stdout == "1\n"
 
 
-def place(project: Path, writable: tuple[Path, ...] = (), **environ: str) -> str:
+def path_for(project: Path, writable: tuple[Path, ...] = (), **environ: str) -> str:
     return persistent_scratch.scratch_path(str(project), [str(project), *map(str, writable)], environ, make=True)
 
 
-def test_it_never_lies_where_a_command_can_write(project: Path, tmp_path: Path) -> None:
+def test_scratch_is_never_where_a_command_can_write(project: Path, tmp_path: Path) -> None:
     other = tmp_path / "home" / ".cache"
     inside, outside = str(project / "cache"), str(tmp_path / "fine")
     home = str(tmp_path / "home")
-    assert place(project, XDG_CACHE_HOME=outside).startswith(outside)
-    assert place(project, XDG_CACHE_HOME=inside, HOME=home).startswith(str(other))
+    assert path_for(project, XDG_CACHE_HOME=outside).startswith(outside)
+    assert path_for(project, XDG_CACHE_HOME=inside, HOME=home).startswith(str(other))
     assert not Path(inside).exists()
     fallback = f"/var/tmp/corral-{os.geteuid()}/scratch/"
-    assert place(project, (tmp_path / "home",), XDG_CACHE_HOME=inside, HOME=home).startswith(fallback)
-    assert place(project, (tmp_path / "home", Path("/var")), XDG_CACHE_HOME=inside, HOME=home) == ""
+    assert path_for(project, (tmp_path / "home",), XDG_CACHE_HOME=inside, HOME=home).startswith(fallback)
+    assert path_for(project, (tmp_path / "home", Path("/var")), XDG_CACHE_HOME=inside, HOME=home) == ""
     (tmp_path / "led").symlink_to(project)
-    assert not place(project, XDG_CACHE_HOME=str(tmp_path / "led")).startswith(str(project))
+    assert not path_for(project, XDG_CACHE_HOME=str(tmp_path / "led")).startswith(str(project))
 
 
-@pytest.mark.parametrize("fault", ["a link", "open to others", "a file", "below a directory of everybody's"])
-def test_what_is_not_the_owners_alone_is_not_used(project: Path, tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize("fault", ["a link", "open to others", "a file", "below a directory that others can write"])
+def test_directory_that_others_could_change_is_not_used(project: Path, tmp_path: Path, fault: str) -> None:
     base = tmp_path / "base"
     base.mkdir()
     if fault == "a link":
@@ -132,19 +132,19 @@ def test_what_is_not_the_owners_alone_is_not_used(project: Path, tmp_path: Path,
         (base / "corral").touch()
     else:
         base.chmod(0o777)
-    assert not place(project, XDG_CACHE_HOME=str(base)).startswith(str(base))
+    assert not path_for(project, XDG_CACHE_HOME=str(base)).startswith(str(base))
     assert not (tmp_path / "elsewhere" / "scratch").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_directory_of_another_user_is_not_used(project: Path, tmp_path: Path) -> None:
+def test_directory_of_another_user_is_not_used(project: Path, tmp_path: Path) -> None:
     base = tmp_path / "base"
     (base / "corral").mkdir(parents=True, mode=0o700)
     os.chown(base / "corral", 1234, 1234)
-    assert not place(project, XDG_CACHE_HOME=str(base)).startswith(str(base))
+    assert not path_for(project, XDG_CACHE_HOME=str(base)).startswith(str(base))
 
 
-def test_one_that_is_moved_away_while_it_is_locked_is_made_anew(tmp_path: Path) -> None:
+def test_scratch_moved_while_locking_is_made_again(tmp_path: Path) -> None:
     path = tmp_path / "scratch"
     first = persistent_scratch.acquire(str(path))
     path.rename(tmp_path / "old")
@@ -155,7 +155,7 @@ def test_one_that_is_moved_away_while_it_is_locked_is_made_anew(tmp_path: Path) 
     os.close(second)
 
 
-def test_a_home_directory_as_project_has_it_elsewhere(
+def test_scratch_of_home_directory_project_is_in_var_tmp(
     held: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
@@ -171,7 +171,7 @@ def test_a_home_directory_as_project_has_it_elsewhere(
     subprocess.run(["rm", "-rf", kept], check=True)
 
 
-def test_a_path_in_it_that_leads_elsewhere_is_an_error_and_no_way_out(
+def test_link_left_in_scratch_stops_the_start(
     held: Sandbox, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     victim, home = tmp_path / "victim", Path(f"/tmp/corral-test-{unique_seconds()}/home")
@@ -188,7 +188,7 @@ def test_a_path_in_it_that_leads_elsewhere_is_an_error_and_no_way_out(
     assert list(victim.iterdir()) == []
 
 
-def test_the_guard_sees_it_as_the_next_command_will(held: Sandbox, project: Path) -> None:
+def test_guard_resolves_links_in_persistent_scratch(held: Sandbox, project: Path) -> None:
     corral(project, 'python3 -c \'import os; os.symlink("/etc/shadow", "/tmp/leak")\'')
     assert "path-read-secret" in corral(project, "cat /tmp/leak").stderr
     check = [sys.executable, "-m", "corral", "check", "--root", str(project), "--", "cat", "/tmp/leak"]

@@ -1,4 +1,4 @@
-"""Projects of every shape and place are worked in the same way, and what corral runs from stays as it is."""
+"""Commands work in projects of every name and location, and cannot change corral's own installation."""
 
 import os
 import shutil
@@ -14,23 +14,24 @@ import corral
 from corral import Containment, Sandbox
 from corral.containment.filesystem import toolchains, view
 from corral.model.errors import ContainmentError
+from golden import check
 
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home directory of the test's own, with a name for commits."""
+    """A home directory for this test, with a name for commits."""
     path = tmp_path / "home"
     path.mkdir()
-    (path / ".gitconfig").write_text('[user]\n\tname = "The \\"Real\\" Owner"\n\temail = o@example.org\n')
+    (path / ".gitconfig").write_text('[user]\n\tname = "The \\"Real\\" User"\n\temail = o@example.org\n')
     monkeypatch.setenv("HOME", str(path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return path
 
 
-def works(held: Sandbox, root: Path) -> None:
-    """Write, commit, and try to change a hook."""
+def check_everyday_work(held: Sandbox, root: Path) -> None:
+    """Write a file, commit it, and fail to change a hook or to plant a file."""
     subprocess.run(["git", "init", "-q", root], check=True)
     text = "echo 1 > file && git add file && git commit -qm one && cat file && pwd"
     done = held.run(text, shell=True)
@@ -39,7 +40,7 @@ def works(held: Sandbox, root: Path) -> None:
     shown = subprocess.run(
         ["git", "-C", root, "log", "-1", "--format=%an %ae"], capture_output=True, text=True, check=True
     )
-    assert shown.stdout == 'The "Real" Owner o@example.org\n'
+    assert shown.stdout == 'The "Real" User o@example.org\n'
     assert not held.run("echo x > .git/hooks/pre-commit", shell=True).ok
     planted = held.run("mkdir -p a/b && touch a/b/.envrc", shell=True)
     assert [violation.target for violation in planted.violations] == [f"{root}/a/b/.envrc"]
@@ -48,36 +49,36 @@ def works(held: Sandbox, root: Path) -> None:
 
 NAMES = {
     "spaces": "a b  c ",
-    "other letters": "проект-ü-漢字",
+    "other alphabets": "проект-ü-漢字",
     "a new line": "a\nb",
     "quotes": "a'b\"c`d$(e)",
     "a backslash": "a\\nb",
-    "what looks like an option": "-rf",
+    "like an option": "-rf",
     "a percent sign": "%s%n",
-    "no text at all": os.fsdecode(b"\xff\xfe"),
+    "not UTF-8": os.fsdecode(b"\xff\xfe"),
     "deep": "/".join(["d" * 100] * 20),
     "a colon": "a:b,c",
 }
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-def test_a_project_may_have_any_name(tmp_path: Path, open_sandbox: Callable[..., Sandbox], name: str) -> None:
+def test_project_may_have_any_name(tmp_path: Path, open_sandbox: Callable[..., Sandbox], name: str) -> None:
     root = tmp_path / name
     root.mkdir(parents=True)
     subprocess.run(["git", "init", "-q", root], check=True)
-    works(open_sandbox(project_root=str(root)), root)
+    check_everyday_work(open_sandbox(project_root=str(root)), root)
 
 
-def test_a_project_behind_links_is_where_they_lead(tmp_path: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_project_path_through_links_is_resolved(tmp_path: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     root = tmp_path / "real" / "project"
     root.mkdir(parents=True)
     subprocess.run(["git", "init", "-q", root], check=True)
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "other").symlink_to(tmp_path / "link" / "project")
-    works(open_sandbox(project_root=str(tmp_path / "other")), root)
+    check_everyday_work(open_sandbox(project_root=str(tmp_path / "other")), root)
 
 
-def test_a_home_directory_may_be_the_project(home: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_home_directory_may_be_the_project(home: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     (home / ".ssh").mkdir()
     (home / ".ssh" / "id").write_text("canary")
     (home / "work").mkdir()
@@ -91,7 +92,7 @@ def test_a_home_directory_may_be_the_project(home: Path, open_sandbox: Callable[
         assert held.run(["true"]).violations == ()
 
 
-def test_a_project_that_holds_the_home_directory_shows_nothing_of_it(
+def test_project_above_home_hides_the_home_directory(
     home: Path, tmp_path: Path, open_sandbox: Callable[..., Sandbox]
 ) -> None:
     (home / ".ssh").mkdir()
@@ -109,7 +110,7 @@ def memory() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("is_file", [False, True], ids=["missing", "a file"])
-def test_a_home_directory_in_the_project_that_is_none_is_made_elsewhere(
+def test_missing_home_inside_project_is_placed_elsewhere(
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
     open_sandbox: Callable[..., Sandbox],
@@ -125,22 +126,19 @@ def test_a_home_directory_in_the_project_that_is_none_is_made_elsewhere(
     assert [path.name for path in project.iterdir()] == (["nobody"] if is_file else [])
 
 
-def test_a_home_directory_that_is_none_and_has_no_other_place_is_said() -> None:
+def test_missing_home_without_another_place_is_an_error() -> None:
     with pytest.raises(ContainmentError) as raised:
         view._home("/home/user/nobody", ("/home/user",))
-    assert str(raised.value) == (
-        "HOME is /home/user/nobody, which is no directory and lies in what commands see; "
-        "make it, or set HOME to one outside"
-    )
+    check("violations", "HOME is not a directory", str(raised.value))
 
 
-def test_a_project_may_lie_on_another_file_system(memory: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_project_may_be_on_another_file_system(memory: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     subprocess.run(["git", "init", "-q", memory], check=True)
-    works(open_sandbox(project_root=str(memory)), memory)
+    check_everyday_work(open_sandbox(project_root=str(memory)), memory)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs projects of other users")
-def test_a_project_may_be_another_users(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_project_may_belong_to_another_user(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     subprocess.run(["git", "init", "-q", project], check=True)
     for path in (project, *project.rglob("*")):
         os.chown(path, 1234, 1234)
@@ -148,12 +146,14 @@ def test_a_project_may_be_another_users(project: Path, open_sandbox: Callable[..
     assert (done.exit_code, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_a_tree_deeper_than_a_path_is_said(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_tree_deeper_than_a_path_is_reported(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     (project / "dig.py").write_text(
         "import os\nfor _ in range(60):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)\nopen('.envrc', 'w')\n"
     )
     result = open_sandbox().run(["python3", "dig.py"])
-    assert [(violation.kind, "too deep" in violation.detail) for violation in result.violations] == [("planted", True)]
+    (violation,) = result.violations
+    assert (violation.kind, violation.target[-1]) == ("planted", "…")
+    check("violations", "planted: path too long", violation.text.replace(violation.target, "PATH"))
     subprocess.run(["rm", "-rf", project / ("d" * 100)], check=True)
 
 
@@ -173,7 +173,7 @@ with Sandbox(config) as box:
 
 @pytest.fixture
 def own(project: Path) -> Path:
-    """A project whose own environment corral runs from, with its dependencies in a folder beside."""
+    """A project with the virtual environment that corral runs from, and its dependencies in another directory."""
     made = [sys._base_executable, "-m", "venv", "--without-pip", "--symlinks", project / ".venv"]
     subprocess.run(made, check=True, env={})
     (packages,) = (project / ".venv" / "lib").glob("python3*/site-packages")
@@ -190,7 +190,7 @@ def own(project: Path) -> Path:
 OWN_CHANGES = {
     "the package": "echo x >> $(echo .venv/lib/*/site-packages/corral/sandbox.py)",
     "the package by a new module": "touch $(echo .venv/lib/*/site-packages/corral)/json.py",
-    "what is loaded at start": "echo 'import os' > $(echo .venv/lib/*/site-packages)/x.pth",
+    "a .pth file": "echo 'import os' > $(echo .venv/lib/*/site-packages)/x.pth",
     "the interpreter": "rm .venv/bin/python && cp /bin/true .venv/bin/python",
     "the environment's own file": "echo x >> .venv/pyvenv.cfg",
     "the environment by rename": "mv .venv v && mkdir .venv",
@@ -209,7 +209,7 @@ def contents(root: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("text", OWN_CHANGES.values(), ids=OWN_CHANGES)
-def test_what_corral_runs_from_stays(own: Path, text: str) -> None:
+def test_command_cannot_change_corrals_installation(own: Path, text: str) -> None:
     before = contents(own)
     command = [own / ".venv" / "bin" / "python", "program.py", text]
     subprocess.run(command, cwd=own, check=True)
@@ -218,7 +218,7 @@ def test_what_corral_runs_from_stays(own: Path, text: str) -> None:
     assert contents(own) != before
 
 
-def test_programs_of_every_manager_are_found_on_the_path(
+def test_programs_of_version_managers_run(
     home: Path, open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {
@@ -251,21 +251,21 @@ def test_programs_of_every_manager_are_found_on_the_path(
         assert (home / path).exists()
 
 
-def test_a_prefix_is_read_only_and_nothing_of_the_home_directory_is_a_prefix(home: Path, project: Path) -> None:
+def test_home_directory_is_never_a_prefix(home: Path, project: Path) -> None:
     (home / "bin").mkdir()
     assert toolchains.find([str(home / "bin"), str(home)], str(home), str(project)) == [str(home / "bin")]
 
 
-def test_a_commit_needs_no_configuration_inside(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_commit_needs_no_git_configuration(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     done = open_sandbox().run(
         "git init -q r && cd r && git commit -q --allow-empty -m one && git log --format=%an", shell=True
     )
-    assert (done.exit_code, done.stdout, done.stderr) == (0, b'The "Real" Owner\n', b"")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, b'The "Real" User\n', b"")
     loose = open_sandbox(containment=Containment(backend="none"))
     assert loose.run(["git", "-C", "r", "log", "-1", "--format=%ae"]).stdout == b"o@example.org\n"
 
 
-NAMES_OF_OWNERS = {
+GIT_IDENTITIES = {
     "plain": ("[user]\n\tname = A B\n\temail = a@x\n", "A B a@x"),
     "in one line": ('[user] name = "A  B" ; note\n[User]\nEMAIL=a@x # note\n', "A  B a@x"),
     "escaped": ('[user]\nname = A \\"B\\" \\\\ C\nemail = a@x\n', 'A "B" \\ C a@x'),
@@ -273,8 +273,8 @@ NAMES_OF_OWNERS = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), NAMES_OF_OWNERS.values(), ids=NAMES_OF_OWNERS)
-def test_the_owners_name_is_read_as_git_reads_it(
+@pytest.mark.parametrize(("text", "expected"), GIT_IDENTITIES.values(), ids=GIT_IDENTITIES)
+def test_user_name_is_read_like_git_reads_it(
     home: Path, project: Path, open_sandbox: Callable[..., Sandbox], text: str, expected: str
 ) -> None:
     (home / ".gitconfig").write_text(text)
@@ -289,8 +289,8 @@ def test_the_owners_name_is_read_as_git_reads_it(
     )
 
 
-def test_an_interpreter_below_tmp_that_is_reached_by_a_link_does_not_stop_a_start(tmp_path: Path) -> None:
-    # As a hook starts it: the environment's own link, isolated, so that its prefix is the base's.
+def test_interpreter_linked_from_tmp_can_start_corral(tmp_path: Path) -> None:
+    # Like a hook: through the link in the environment and isolated, so that sys.prefix is the base installation.
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         link = Path(folder) / "python"
         link.symlink_to(sys._base_executable)

@@ -1,4 +1,4 @@
-"""What runs later outside: it cannot be changed, moved or planted, and everyday git still works."""
+"""Commands cannot change, move or plant files that run later outside the sandbox, and everyday git still works."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ def git(folder: Path, *words: str) -> str:
 def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".gitconfig").write_text(
-        '[user]\n\tname = The Owner\n\temail = "o@example.org"\n[alias]\n\tx = y\n'
+        '[user]\n\tname = The User\n\temail = "o@example.org"\n[alias]\n\tx = y\n'
     )
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -68,7 +68,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("text", CHANGES.values(), ids=CHANGES)
-def test_what_is_protected_stays(repository: Path, open_sandbox: Callable[..., Sandbox], text: str) -> None:
+def test_protected_paths_cannot_be_changed(repository: Path, open_sandbox: Callable[..., Sandbox], text: str) -> None:
     before = snapshot(repository)
     held = open_sandbox()
     result = held.run(text, shell=True)
@@ -78,7 +78,7 @@ def test_what_is_protected_stays(repository: Path, open_sandbox: Callable[..., S
     assert snapshot(repository) != before
 
 
-LED = {
+REFERENCED = {
     "by hooksPath": ("core.hooksPath", ".githooks", "echo x >> .githooks/pre-commit", ".githooks/pre-commit"),
     "by hooksPath and rename": ("core.hooksPath", ".githooks", "mv .githooks x; mkdir .githooks; echo x > .githooks/pre-commit", ".githooks/pre-commit"),
     "by an include": ("include.path", "../shared.gitconfig", "echo '[alias]' >> shared.gitconfig", "shared.gitconfig"),
@@ -87,8 +87,10 @@ LED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", LED.values(), ids=LED)
-def test_what_is_led_to_stays(repository: Path, open_sandbox: Callable[..., Sandbox], case: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("case", REFERENCED.values(), ids=REFERENCED)
+def test_targets_of_protected_references_stay(
+    repository: Path, open_sandbox: Callable[..., Sandbox], case: tuple[str, ...]
+) -> None:
     key, value, text, name = case
     (repository / ".githooks").mkdir()
     (repository / "first").write_text("")
@@ -105,7 +107,9 @@ def test_what_is_led_to_stays(repository: Path, open_sandbox: Callable[..., Sand
     assert (repository / name).read_bytes() != before
 
 
-def test_what_is_led_to_and_missing_is_planted(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_missing_target_of_protected_reference_is_planted(
+    repository: Path, open_sandbox: Callable[..., Sandbox]
+) -> None:
     git(repository, "config", "core.hooksPath", "tools/hooks")
     (repository / ".profile").symlink_to("later")
     held = open_sandbox()
@@ -114,7 +118,7 @@ def test_what_is_led_to_and_missing_is_planted(repository: Path, open_sandbox: C
 
 
 def snapshot(root: Path) -> dict[str, object]:
-    """Return what is protected in the repositories, by content and mode."""
+    """Return content and mode of the protected files in the repositories."""
     found: dict[str, object] = {"husky": os.path.islink(root / ".husky") and os.readlink(root / ".husky")}
     for name in (".git", "vendor/inner/.git"):
         for path in (root / name / "config", root / name / "hooks"):
@@ -126,9 +130,7 @@ def snapshot(root: Path) -> dict[str, object]:
     return found
 
 
-def test_a_change_that_was_refused_is_said_with_a_way_out(
-    repository: Path, open_sandbox: Callable[..., Sandbox]
-) -> None:
+def test_refused_git_config_change_is_a_violation(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     result = open_sandbox().run(["git", "remote", "add", "origin", "/nowhere"])
     assert result.exit_code != 0
     (violation,) = result.violations
@@ -138,7 +140,7 @@ def test_a_change_that_was_refused_is_said_with_a_way_out(
 
 PLANTS = {
     "a start-up file": ("touch .bashrc", [".bashrc"]),
-    "a pointer to another repository": ("echo /tmp > .git/commondir", [".git/commondir"]),
+    "commondir of another repository": ("echo /tmp > .git/commondir", [".git/commondir"]),
     "a second configuration": ("touch .git/config.worktree", [".git/config.worktree"]),
     "settings of an agent": ("mkdir -p .claude && touch .claude/settings.json", [".claude"]),
     "settings of an editor beside others": ("touch .vscode/tasks.json", [".vscode/tasks.json"]),
@@ -148,7 +150,7 @@ PLANTS = {
 
 
 @pytest.mark.parametrize(("text", "planted"), PLANTS.values(), ids=PLANTS)
-def test_what_is_planted_is_moved_away_and_said(
+def test_planted_name_is_quarantined_and_reported(
     repository: Path, tmp_path: Path, open_sandbox: Callable[..., Sandbox], text: str, planted: list[str]
 ) -> None:
     held = open_sandbox()
@@ -163,27 +165,27 @@ def test_what_is_planted_is_moved_away_and_said(
     assert held.run(["true"]).violations == ()
 
 
-def test_the_command_line_says_what_was_planted(held: Sandbox, project: Path) -> None:
+def test_command_line_reports_planted_file(held: Sandbox, project: Path) -> None:
     (project / "plant.py").write_text("open('.envrc', 'w').write('x')\nprint('done')\n")
     command = [sys.executable, "-m", "corral", "run", "--profile", "strict", "--", "python3", "plant.py"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "done\n")
-    (said,) = done.stderr.splitlines()
-    assert said.startswith(f"corral: planted: {project}/.envrc: it was moved to ")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"corral: planted: {project}/.envrc: ")
     assert not (project / ".envrc").exists()
 
 
-def test_the_owner_commits_by_name(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_commit_has_the_users_name(repository: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     held = open_sandbox()
     done = held.run(
         "echo 2 > file && git commit -qam second && git branch b && git stash list && git gc -q", shell=True
     )
     assert (done.exit_code, done.stderr, done.violations) == (0, b"", ())
-    assert git(repository, "log", "-1", "--format=%an %ae %s") == "The Owner o@example.org second"
+    assert git(repository, "log", "-1", "--format=%an %ae %s") == "The User o@example.org second"
     assert held.run(["git", "config", "--get", "alias.x"]).exit_code == 1
 
 
-def test_a_linked_worktree_commits_to_its_repository(
+def test_linked_worktree_commits_to_its_repository(
     repository: Path, tmp_path: Path, open_sandbox: Callable[..., Sandbox]
 ) -> None:
     linked = tmp_path / "linked"
@@ -244,7 +246,7 @@ def family_snapshot(root: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("text", FAMILY.values(), ids=FAMILY)
-def test_repositories_within_stay(family: Path, open_sandbox: Callable[..., Sandbox], text: str) -> None:
+def test_nested_repositories_cannot_be_changed(family: Path, open_sandbox: Callable[..., Sandbox], text: str) -> None:
     before = family_snapshot(family)
     result = open_sandbox().run(text, shell=True)
     assert (result.enforcement, family_snapshot(family)) == ("full", before)
@@ -253,16 +255,16 @@ def test_repositories_within_stay(family: Path, open_sandbox: Callable[..., Sand
 
 
 @pytest.mark.parametrize("name", [".", "libs/sub", "trees/w", "vendor/inner"])
-def test_every_repository_within_is_committed_to(family: Path, open_sandbox: Callable[..., Sandbox], name: str) -> None:
+def test_nested_repositories_take_commits(family: Path, open_sandbox: Callable[..., Sandbox], name: str) -> None:
     done = open_sandbox().run(
         f"cd {name} && echo 2 > file && git commit -qam second && git branch b && git tag t && git status --short",
         shell=True,
     )
     assert (done.exit_code, done.stderr, done.violations) == (0, b"", ())
-    assert git(family / name, "log", "-1", "--format=%an %ae %s") == "The Owner o@example.org second"
+    assert git(family / name, "log", "-1", "--format=%an %ae %s") == "The User o@example.org second"
 
 
-def test_the_submodules_own_folder_is_a_project(family: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_submodule_directory_may_be_the_project(family: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     sub = family / "libs" / "sub"
     assert common_directory(str(sub)) == str(family / ".git" / "modules" / "libs" / "sub")
     held = open_sandbox(project_root=str(sub))
@@ -283,12 +285,12 @@ RENAMES = {
 
 
 @pytest.mark.parametrize("text", RENAMES.values(), ids=RENAMES)
-def test_a_rename_across_directories_is_one(family: Path, open_sandbox: Callable[..., Sandbox], text: str) -> None:
+def test_rename_across_pinned_directories_works(family: Path, open_sandbox: Callable[..., Sandbox], text: str) -> None:
     (family / "vendor" / "file").write_text("1")
     script = "import os, sys\nos.rename(sys.argv[1], sys.argv[2])\n"
     (family / "rename.py").write_text(script)
     if text.startswith(("mv", "touch", "mkdir")):
-        text = text.replace("mv", "python3 rename.py")  # which does not copy where it cannot rename
+        text = text.replace("mv", "python3 rename.py")  # unlike mv, it does not copy if it cannot rename
     done = open_sandbox().run(text, shell=True)
     assert (done.exit_code, done.stderr, done.violations) == (0, b"", ())
 
@@ -306,7 +308,7 @@ def test_a_rename_across_directories_is_one(family: Path, open_sandbox: Callable
     ],
     ids=" ".join,
 )
-def test_what_breaks_is_said_with_a_way_out(
+def test_refused_change_of_git_is_protected_violation(
     repository: Path, open_sandbox: Callable[..., Sandbox], words: list[str]
 ) -> None:
     if "set-url" in words:
@@ -320,7 +322,7 @@ def listing(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if "objects" not in path.parts)
 
 
-def test_no_ghosts_are_left(family: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_no_files_are_left_behind(family: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     before = listing(family), git(family, "status", "--porcelain", "--ignored")
     held = open_sandbox()
     for words in (["true"], ["false"], ["git", "status"], ["git", "remote", "add", "x", "y"], ["touch", ".bashrc"]):
@@ -330,14 +332,14 @@ def test_no_ghosts_are_left(family: Path, open_sandbox: Callable[..., Sandbox]) 
     assert (listing(family), git(family, "status", "--porcelain", "--ignored")) == before
 
 
-def test_a_pointer_without_a_way_back_shows_nothing(project: Path, outside: Path) -> None:
+def test_gitdir_pointer_without_back_reference_shows_nothing(project: Path, outside: Path) -> None:
     (project / ".git").write_text(f"gitdir: {outside}\n")
     assert common_directory(str(project)) is None
     (outside / "gitdir").write_text("/elsewhere/.git\n")
     assert common_directory(str(project)) is None
 
 
-def test_a_project_without_anything_protects_names_only(project: Path) -> None:
+def test_empty_project_has_no_protected_paths(project: Path) -> None:
     found = find(str(project))
     assert (found.pinned, found.readonly, found.repositories) == ((), (), ())
     assert [(path, role) for path, role, _, _ in found.directories] == [(str(project), "")]
@@ -367,17 +369,17 @@ READ_REFUSED = {
     "a key": ("{home}/.ssh/id", ".ssh"),
     "a link to a key": ("{home}/fine", ".ssh"),
     "the home directory": ("{home}", "would open"),
-    "what holds the home directory": ("{home}/..", "would open"),
+    "a directory above the home directory": ("{home}/..", "would open"),
     "the machine's passwords": ("/etc/shadow", "/etc/shadow"),
     "processes": ("/proc", "kernel"),
-    "the owner's log": ("{state}/corral", "policy or audit log"),
-    "what holds the owner's log": ("{state}", "policy or audit log"),
+    "the user's log": ("{state}/corral", "policy or audit log"),
+    "a directory above the user's log": ("{state}", "policy or audit log"),
 }
 
 
 @pytest.fixture
 def places(repository: Path, tmp_path: Path) -> dict[str, str]:
-    """What a grant could name."""
+    """Paths that a grant could name."""
     home = tmp_path / "home"
     (home / ".ssh").mkdir()
     (home / ".ssh" / "id").write_text("canary")
@@ -399,7 +401,7 @@ def places(repository: Path, tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("path", "why"), WRITE_REFUSED.values(), ids=WRITE_REFUSED)
-def test_a_grant_that_would_open_the_protected_is_an_error(
+def test_write_grant_of_protected_path_is_an_error(
     places: dict[str, str], open_sandbox: Callable[..., Sandbox], path: str, why: str
 ) -> None:
     given = path.format(**places)
@@ -409,7 +411,7 @@ def test_a_grant_that_would_open_the_protected_is_an_error(
 
 
 @pytest.mark.parametrize(("path", "why"), READ_REFUSED.values(), ids=READ_REFUSED)
-def test_a_grant_that_would_show_credentials_is_an_error(
+def test_read_grant_of_credentials_is_an_error(
     places: dict[str, str], open_sandbox: Callable[..., Sandbox], path: str, why: str
 ) -> None:
     with pytest.raises(PolicyError, match=rf"containment\.read names '.*'.*({why})"):
@@ -418,20 +420,18 @@ def test_a_grant_that_would_show_credentials_is_an_error(
 
 @pytest.mark.parametrize("name", ["read", "write"])
 @pytest.mark.parametrize("path", ["/", "//", "relative", ""])
-def test_a_grant_of_everything_is_an_error(name: str, path: str) -> None:
+def test_grant_of_root_or_relative_path_is_an_error(name: str, path: str) -> None:
     with pytest.raises(PolicyError, match=f"containment.{name}"):
         Containment(**{name: (path,)})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["read", "write"])
-def test_a_grant_of_what_does_not_exist_is_an_error(
-    open_sandbox: Callable[..., Sandbox], tmp_path: Path, name: str
-) -> None:
+def test_grant_of_missing_path_is_an_error(open_sandbox: Callable[..., Sandbox], tmp_path: Path, name: str) -> None:
     with pytest.raises(PolicyError, match="does not exist"):
         open_sandbox(containment=Containment(**{name: (str(tmp_path / "none"),)})).run(["true"])  # type: ignore[arg-type]
 
 
-def test_what_is_protected_in_a_grant_stays_too(outside: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_protected_paths_in_write_grant_stay(outside: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     git(outside, "init", "-q")
     held = open_sandbox(containment=Containment(write=(str(outside),)))
     assert held.run(["touch", f"{outside}/new"]).ok
@@ -442,7 +442,7 @@ def test_what_is_protected_in_a_grant_stays_too(outside: Path, open_sandbox: Cal
     assert not (outside / ".envrc").exists()
 
 
-def test_the_owner_grants_more_by_path(outside: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_read_and_write_grants_open_paths(outside: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     other = outside / "other"
     other.mkdir()
     held = open_sandbox(containment=Containment(read=(str(outside),), write=(str(other),)))
@@ -452,14 +452,14 @@ def test_the_owner_grants_more_by_path(outside: Path, open_sandbox: Callable[...
     assert ((other / "new").read_text(), (outside / "secret").read_text()) == ("x\n", "canary")
 
 
-def test_a_project_may_be_read_only(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_project_may_be_read_only(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     (project / "file").write_text("1")
     held = open_sandbox(containment=Containment(project="read-only"))
     result = held.run("cat file; echo 2 > file; echo 3 > /tmp/scratch && cat /tmp/scratch", shell=True)
     assert (result.stdout, (project / "file").read_text()) == (b"13\n", "1")
 
 
-def test_a_home_directory_as_project_shows_no_credentials(tmp_path: Path, open_sandbox: Callable[..., Sandbox]) -> None:
+def test_home_directory_as_project_hides_credentials(tmp_path: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     home = tmp_path / "home"
     (home / ".ssh").mkdir()
     (home / ".ssh" / "id").write_text("canary")
@@ -469,7 +469,7 @@ def test_a_home_directory_as_project_shows_no_credentials(tmp_path: Path, open_s
     assert held.run("cat notes .netrc .ssh/id; ls -A .ssh", shell=True).stdout == b"mine"
 
 
-def test_prefixes_of_programs_are_found_and_a_home_directory_is_not(tmp_path: Path) -> None:
+def test_prefixes_are_found_but_not_the_home_directory(tmp_path: Path) -> None:
     home, project = tmp_path / "h", tmp_path / "h" / "project"
     tools = home / ".tools" / "node" / "bin"
     for folder in (

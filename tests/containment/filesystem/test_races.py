@@ -1,4 +1,4 @@
-"""A command swaps a directory for a link to the outside, over and over, while the host or another command works there: it is led nowhere."""
+"""A command keeps swapping a directory with a link to the outside. The host and other commands never follow the link."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 
 ROUNDS = 400
 DEADLINE_SECONDS = 20
-# One atomic exchange after another: at no time is there nothing by the name.
+# RENAME_EXCHANGE is atomic: the name exists at all times.
 SWAPS = """
 while True:
     try:
@@ -31,7 +31,7 @@ while True:
 
 @contextmanager
 def swapping(box: Sandbox, one: str, other: str) -> Iterator[None]:
-    """Let a command of the sandbox exchange two names of the project without end."""
+    """Let a command of the sandbox exchange two names of the project in an endless loop."""
     script = Path(box.config.project_root) / "swap.py"
     script.write_text(program(SWAPS))
     with box.start(
@@ -46,7 +46,7 @@ def swapping(box: Sandbox, one: str, other: str) -> Iterator[None]:
 
 
 def snapshot(folder: Path) -> dict[str, object]:
-    """Return all that could be changed below a directory."""
+    """Return mode and content of everything below a directory."""
     found: dict[str, object] = {".": folder.stat().st_mode}
     for path in sorted(folder.rglob("*")):
         found[str(path)] = (path.lstat().st_mode, path.is_file() and path.read_bytes())
@@ -54,22 +54,22 @@ def snapshot(folder: Path) -> dict[str, object]:
 
 
 def until(attack: Callable[[], object]) -> None:
-    """Repeat an attack on a naive host until it works, which shows that it is one."""
+    """Repeat an attack on naive code until it works, which proves that it is a real attack."""
     end = time.monotonic() + DEADLINE_SECONDS
     while not attack():
-        assert time.monotonic() < end, "the canary never sang"
+        assert time.monotonic() < end, "the attack never worked on naive code"
 
 
 @pytest.fixture
 def doors(project: Path, outside: Path) -> Path:
-    """Two names in the project: a directory of its own, and a link to the outside, with a file of the same name behind each."""
+    """Two names in the project, a directory and a link to the outside, each with a file of the same name."""
     (project / "door").mkdir()
     (project / "door" / "secret").write_text("mine")
     (project / "other").symlink_to(outside)
     return project
 
 
-def test_a_command_does_not_get_outside_by_swapping(held: Sandbox, loose: Sandbox, doors: Path) -> None:
+def test_command_cannot_get_outside_by_swapping_links(held: Sandbox, loose: Sandbox, doors: Path) -> None:
     body = """
 if os.fork() == 0:
     while True:
@@ -86,7 +86,7 @@ while time.monotonic() < end:
     assert attempt(loose, body, seconds=10) == "succeeded"
 
 
-def test_the_host_reads_no_file_outside(held: Sandbox, doors: Path) -> None:
+def test_host_reads_no_outside_file_through_swapped_link(held: Sandbox, doors: Path) -> None:
     def naive() -> bool:
         path = doors / "door" / "secret"
         try:
@@ -105,7 +105,7 @@ def test_the_host_reads_no_file_outside(held: Sandbox, doors: Path) -> None:
     assert seen == {b"mine"}
 
 
-def test_the_host_writes_no_file_outside(held: Sandbox, doors: Path, outside: Path) -> None:
+def test_host_writes_no_outside_file_through_swapped_link(held: Sandbox, doors: Path, outside: Path) -> None:
     def naive() -> bool:
         path = doors / "door" / "secret"
         try:
@@ -128,14 +128,14 @@ def test_the_host_writes_no_file_outside(held: Sandbox, doors: Path, outside: Pa
 
 
 def test_quarantine_moves_nothing_from_outside(held: Sandbox, project: Path, outside: Path, tmp_path: Path) -> None:
-    # In .github only some names are protected, so it is looked into.
+    # Only some names in .github are protected, so the watcher lists it.
     (outside / "hooks").mkdir()
     (outside / "hooks" / "file").write_text("canary")
     before = snapshot(outside)
     held.run(["true"])
     with swapping(held, ".github", "other"):
         for _ in range(ROUNDS // 4):
-            # Whatever of the two was moved away is there again.
+            # Creates again whichever of the two was quarantined.
             held.run(f"mkdir -p .github/hooks other/hooks; ln -s {outside} .github; ln -s {outside} other", shell=True)
     assert snapshot(outside) == before
 
@@ -165,7 +165,7 @@ def test_quarantine_moves_nothing_from_outside(held: Sandbox, project: Path, out
 def test_quarantine_makes_no_directory_outside(
     open_sandbox: Callable[..., Sandbox], project: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # Where the owner's own place cannot be had, the project's is used, which a command can have made a link.
+    # If the state directory cannot be used, quarantine is in the project, where a command may have made it a link.
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     for names in ("corral-quarantine", ".corral-quarantine", "corral", ".corral"):
@@ -188,7 +188,7 @@ def test_removing_scratch_changes_nothing_outside(held: Sandbox, project: Path, 
             (tree / "a").chmod(0)
         for path in (tree / "door", project / "other"):
             if not os.path.lexists(path):
-                # Of the two, one is to be a directory and one a link.
+                # One of the two must be a directory, the other a link.
                 other = project / "other" if path != project / "other" else tree / "door"
                 path.mkdir() if other.is_symlink() else path.symlink_to(outside)
 
@@ -208,7 +208,7 @@ def test_removing_scratch_changes_nothing_outside(held: Sandbox, project: Path, 
         until(naive)
 
 
-def test_a_sandbox_that_starts_meanwhile_shows_nothing_outside(
+def test_sandbox_started_during_swap_shows_nothing_outside(
     held: Sandbox, open_sandbox: Callable[..., Sandbox], doors: Path, outside: Path
 ) -> None:
     for folder in (doors / "door", outside):
@@ -217,7 +217,7 @@ def test_a_sandbox_that_starts_meanwhile_shows_nothing_outside(
         (folder / ".git" / "HEAD").write_text("")
     before = snapshot(outside)
     shown = set()
-    # Not pinned in the first sandbox: it was made before.
+    # The first sandbox started before these repositories existed, so it does not pin them.
     held.run(["true"])
     with swapping(held, "door", "other"):
         for _ in range(ROUNDS // 20):

@@ -1,4 +1,4 @@
-"""What is mounted over itself is found to be replaced or removed as soon as it is, and as long as it is."""
+"""A mounted path that is replaced or removed on the host is reported at once, and as long as it is so."""
 
 import os
 import time
@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from corral._lib.nofollow import file_identity
 from corral.containment.filesystem.directory_tracker import NO_CTIME, SETTLED_NS, comparable_ctime
-from corral.containment.filesystem.replaced_mounts import MountedPaths, file_identity
+from corral.containment.filesystem.replaced_mounts import MountedPaths
 from corral.containment.kernel.syscalls import handle
 
-LOOKS = 3  # after which a directory that does not change is no longer looked into
+SCANS = 3  # after these, entries of an unchanged directory are no longer examined
 
 
 @pytest.fixture
@@ -43,55 +44,53 @@ def link(path: Path) -> None:
 
 @pytest.mark.parametrize("change", [replace, remove, link])
 @pytest.mark.parametrize("settles", [False, True])
-def test_what_was_changed_is_told_until_it_is_looked_at_anew(
+def test_replaced_file_is_reported_until_a_new_snapshot(
     paths: list[Path], change: Callable[[Path], None], settles: bool
 ) -> None:
-    kept = MountedPaths(str(paths[-1].parent), map(str, paths))
-    for _ in range(LOOKS):
-        assert kept.replaced() == ""
+    mounted = MountedPaths(str(paths[-1].parent), map(str, paths))
+    for _ in range(SCANS):
+        assert mounted.first_replaced() == ""
         if settles:
             settle()
     config = paths[1]
     change(config)
-    for _ in range(LOOKS):
-        assert kept.replaced() == str(config)
+    for _ in range(SCANS):
+        assert mounted.first_replaced() == str(config)
         if settles:
             settle()
     again = MountedPaths(str(paths[-1].parent), map(str, paths))
-    assert again.replaced() == ""
+    assert again.first_replaced() == ""
 
 
-def test_a_directory_that_is_another_is_told(paths: list[Path]) -> None:
-    kept = MountedPaths(str(paths[-1].parent), map(str, paths))
-    for _ in range(LOOKS):
-        assert kept.replaced() == ""
+def test_replaced_directory_is_reported(paths: list[Path]) -> None:
+    mounted = MountedPaths(str(paths[-1].parent), map(str, paths))
+    for _ in range(SCANS):
+        assert mounted.first_replaced() == ""
         settle()
     git = paths[3]
     git.rename(git.with_name("away"))
-    assert kept.replaced() == str(git)
+    assert mounted.first_replaced() == str(git)
     git.mkdir()
-    assert kept.replaced() == str(git)
+    assert mounted.first_replaced() == str(git)
 
 
-def test_in_a_directory_that_does_not_change_nothing_is_looked_at(
-    paths: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = MountedPaths(str(paths[-1].parent), map(str, paths))
-    for _ in range(LOOKS):
+def test_entries_of_unchanged_directory_are_not_examined(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    mounted = MountedPaths(str(paths[-1].parent), map(str, paths))
+    for _ in range(SCANS):
         settle()
-        kept.replaced()
+        mounted.first_replaced()
     asked: list[str] = []
     lstat = os.lstat
     monkeypatch.setattr(os, "lstat", lambda path: asked.append(str(path)) or lstat(path))
-    assert kept.replaced() == ""
+    assert mounted.first_replaced() == ""
     assert asked == [str(paths[3].parent), str(paths[3])]
     (paths[3] / "index.lock").touch()
     asked.clear()
-    assert kept.replaced() == ""
+    assert mounted.first_replaced() == ""
     assert {str(path) for path in (*paths, paths[3].parent)} - set(asked) == {str(paths[2])}
 
 
-def again(path: Path) -> None:
+def recreate(path: Path) -> None:
     if path.is_dir():
         path.rmdir()
         path.mkdir()
@@ -102,27 +101,27 @@ def again(path: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, 1], ids=["directory", "file"])
 @pytest.mark.parametrize("settles", [False, True])
-def test_one_that_was_made_anew_with_the_same_number_is_another(paths: list[Path], number: int, settles: bool) -> None:
+def test_recreated_path_with_reused_inode_is_reported(paths: list[Path], number: int, settles: bool) -> None:
     path = paths[number]
     if not handle(str(path)):
-        pytest.skip("this file system knows things by their numbers alone")
+        pytest.skip("this file system has no file handles")
     reused = 0
     for _ in range(20):
-        kept = MountedPaths(str(paths[-1].parent), map(str, paths))
+        mounted = MountedPaths(str(paths[-1].parent), map(str, paths))
         before = file_identity(str(path))
-        for _ in range(LOOKS if settles else 1):
-            assert kept.replaced() == ""
+        for _ in range(SCANS if settles else 1):
+            assert mounted.first_replaced() == ""
             if settles:
                 settle()
-        again(path)
+        recreate(path)
         reused += file_identity(str(path)) == before
-        assert kept.replaced() == str(path)
+        assert mounted.first_replaced() == str(path)
         if reused or settles:
             break
-    # On most file systems the number comes again; where it does not, nothing has to be told apart.
+    # Most file systems reuse the inode number. Where it is not reused, there is nothing to tell apart.
 
 
-def test_a_time_in_whole_seconds_is_young_for_longer() -> None:
+def test_whole_second_ctime_settles_later() -> None:
     second = 1_000_000_000
     now = time.time_ns()
     assert comparable_ctime(now // second * second - second) == NO_CTIME
@@ -131,19 +130,19 @@ def test_a_time_in_whole_seconds_is_young_for_longer() -> None:
     assert comparable_ctime(now - 2 * SETTLED_NS | 1) != NO_CTIME
 
 
-def test_what_was_not_there_is_not_kept(tmp_path: Path) -> None:
-    assert MountedPaths(str(tmp_path), [str(tmp_path / "nothing")]).replaced() == ""
+def test_missing_path_is_not_tracked(tmp_path: Path) -> None:
+    assert MountedPaths(str(tmp_path), [str(tmp_path / "nothing")]).first_replaced() == ""
 
 
-def test_a_project_that_cannot_be_looked_at_is_told(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_project_is_reported(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     root = str(paths[-1].parent)
-    kept = MountedPaths(root, map(str, paths))
+    mounted = MountedPaths(root, map(str, paths))
 
     def shut(_: str) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "lstat", shut)
-    assert kept.replaced() == root
+    assert mounted.first_replaced() == root
 
 
 def relink(path: Path) -> None:
@@ -154,7 +153,7 @@ def relink(path: Path) -> None:
 
 
 def restore(path: Path) -> None:
-    """Put a snapshot, in which each file is the same, in the place of the directory."""
+    """Replace the directory by a copy that has hard links to the same files."""
     folder, old = path.parent, path.parent.with_name("old")
     folder.rename(old)
     folder.mkdir()
@@ -164,7 +163,7 @@ def restore(path: Path) -> None:
 @pytest.mark.parametrize("change", [relink, restore])
 @pytest.mark.parametrize("settles", [False, True])
 @pytest.mark.parametrize("is_linked", [False, True])
-def test_the_same_file_by_another_link_is_another(
+def test_file_restored_by_hard_link_is_reported(
     tmp_path: Path, change: Callable[[Path], None], settles: bool, is_linked: bool
 ) -> None:
     path = tmp_path / "a" / "settings.json"
@@ -173,23 +172,23 @@ def test_the_same_file_by_another_link_is_another(
     if is_linked:
         (tmp_path / "snapshot").hardlink_to(path)
         settle()
-    kept = MountedPaths(str(tmp_path), [str(path)])
-    for _ in range(LOOKS):
-        assert kept.replaced() == ""
+    mounted = MountedPaths(str(tmp_path), [str(path)])
+    for _ in range(SCANS):
+        assert mounted.first_replaced() == ""
         if settles:
             settle()
     before = file_identity(str(path))
     change(path)
     assert file_identity(str(path)) == before
-    assert kept.replaced() != ""
+    assert mounted.first_replaced() != ""
 
 
-def test_the_project_is_asked_first(tmp_path: Path) -> None:
+def test_replaced_project_is_reported_first(tmp_path: Path) -> None:
     root, granted = tmp_path / "project", tmp_path / "another" / "config"
     root.mkdir()
     granted.parent.mkdir()
     granted.write_text("")
-    kept = MountedPaths(str(root), [str(granted)])
+    mounted = MountedPaths(str(root), [str(granted)])
     root.rename(tmp_path / "moved")
     granted.unlink()
-    assert kept.replaced() == str(root)
+    assert mounted.first_replaced() == str(root)

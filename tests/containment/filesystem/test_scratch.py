@@ -1,4 +1,4 @@
-"""A sandbox's own /tmp and home never lie where a command can write, and the tree is built without following a link to them."""
+"""A sandbox's /tmp and home are never where a command can write, and its tree is built without following links."""
 
 import os
 import subprocess
@@ -40,12 +40,12 @@ class Scene:
         self.victim = above / "victim"
         self.victim.mkdir()
         (self.victim / ".secret").write_text("canary-secret\n")
-        # Looks like a sandbox's scratch. That a command swaps this one shows that the attack works.
+        # Looks like a sandbox's scratch. A command can swap this one, which proves that the attack works.
         self.canary = project / "tmp" / "corral-canary"
         (self.canary / "home").mkdir(parents=True)
 
     def tmpdir(self, way: str) -> Path:
-        """Return a TMPDIR that leads to where commands can write."""
+        """Return a TMPDIR in a directory that commands can write."""
         paths = {
             "plain": self.project / "tmp",
             "through a link": self.above / "other-name" / "tmp",
@@ -58,7 +58,7 @@ class Scene:
         return paths[way]
 
     def swap(self, box: Sandbox, place: Path) -> list[str]:
-        """Let a command replace the home of each scratch in a directory by a link, and return which it replaced."""
+        """Let a command replace the home of each scratch directory by a link, and return the replaced names."""
         code = [sys.executable, "-c", SWAP, os.path.realpath(place), str(self.victim)]
         return box.run(code).stdout_text.split()
 
@@ -71,7 +71,7 @@ class Scene:
 
 @pytest.fixture(params=["warden", "bubblewrap"])
 def backend(request: pytest.FixtureRequest) -> str:
-    """Each way to build the tree."""
+    """Each backend that builds the tree."""
     if request.param == "bubblewrap" and not has_bubblewrap():
         must_hold()
     return str(request.param)
@@ -79,25 +79,25 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def scene(project: Path, tmp_path: Path) -> Scene:
-    """The place of an attack."""
+    """The project and the victim of an attack."""
     return Scene(project, tmp_path)
 
 
 def outcomes(box: Sandbox) -> str:
-    """Run commands at the same time, so that each needs a warden of its own, and return all they print and fail with."""
-    said = []
+    """Run commands at the same time, so that each needs its own warden, and return their output and errors."""
+    output = []
     handles = []
     for _ in range(3):
         try:
             handles.append(box.start(LOOK, shell=True, open_stdin=True))
         except ContainmentError as error:
-            said.append(str(error))
+            output.append(str(error))
     for handle in handles:
         with handle:
             handle.write_stdin(b"go\n")
             handle.close_stdin()
-            said.append(handle.wait().stdout_text)
-    return "\n".join(said)
+            output.append(handle.wait().stdout_text)
+    return "\n".join(output)
 
 
 @pytest.mark.parametrize("way", ["plain", "through a link", "a link itself", "below a grant"])
@@ -117,7 +117,7 @@ def test_home_is_not_swapped_where_tmpdir_is_writable(
 def test_home_is_not_followed_where_another_project_swaps_it(
     backend: str, scene: Scene, open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows every project in which commands run now. So the tree follows no link, wherever its parts lie."""
+    # corral cannot know every project in which commands run now, so building the tree never follows a link.
     monkeypatch.setenv("TMPDIR", str(scene.project / "tmp"))
     (scene.above / "other").mkdir()
     box = open_sandbox(project_root=str(scene.above / "other"), containment=Containment(backend=backend))
@@ -130,7 +130,7 @@ def test_home_is_not_followed_where_another_project_swaps_it(
 def test_grant_is_not_followed_where_another_project_swaps_it(
     backend: str, scene: Scene, open_sandbox: Callable[..., Sandbox]
 ) -> None:
-    """One sandbox's grant may lie in another's project."""
+    # The grant of one sandbox may lie in the project of another.
     (scene.above / "other").mkdir()
     grant = scene.project / "tmp" / "shared"
     grant.mkdir()
@@ -141,14 +141,14 @@ def test_grant_is_not_followed_where_another_project_swaps_it(
     assert open_sandbox().run([sys.executable, "-c", swap]).ok
     assert (grant / ".secret").exists()
     look = f"cat {grant}/.secret; touch {grant}/PLANTED"
-    said = []
+    output = []
     with box.start("read -r go", shell=True, open_stdin=True) as first:
         try:
-            said.append(box.run(look, shell=True).stdout_text)
+            output.append(box.run(look, shell=True).stdout_text)
         except ContainmentError as error:
-            said.append(str(error))
+            output.append(str(error))
         first.kill()
-    assert "canary-secret" not in "".join(said)
+    assert "canary-secret" not in "".join(output)
     assert not (scene.victim / "PLANTED").exists()
 
 
@@ -160,7 +160,7 @@ for path in sorted(glob.glob("tmp/corral-*/tmp/token")):
 
 
 @pytest.mark.parametrize("mark", PROJECT_MARKS)
-def test_tmpdir_in_any_marked_project_is_not_taken(mark: str, scene: Scene) -> None:
+def test_tmpdir_in_any_marked_project_is_not_used(mark: str, scene: Scene) -> None:
     other = scene.above / "other"
     (other / "deep" / "tmp").mkdir(parents=True)
     environ = {"TMPDIR": str(other / "deep" / "tmp")}
@@ -188,7 +188,7 @@ SOURCES = {"directory": "directory", "bind a directory": "bind", "bind a file": 
 
 @pytest.mark.parametrize("swapped", ["home", "home/a"])
 @pytest.mark.parametrize("kind", SOURCES)
-def test_tree_is_prepared_through_no_link(kind: str, swapped: str, scene: Scene) -> None:
+def test_bubblewrap_tree_is_not_prepared_through_a_link(kind: str, swapped: str, scene: Scene) -> None:
     own = scene.above / "scratch"
     known = scratch.make(str(own), {})
     steps = [
@@ -205,7 +205,7 @@ def test_tree_is_prepared_through_no_link(kind: str, swapped: str, scene: Scene)
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-def test_tree_is_prepared_twice_with_the_same_result(kind: str, scene: Scene) -> None:
+def test_bubblewrap_tree_can_be_prepared_twice(kind: str, scene: Scene) -> None:
     own = scene.above / "scratch"
     known = scratch.make(str(own), {})
     source = "/etc/passwd" if kind == "bind a file" else str(scene.project)
@@ -236,7 +236,7 @@ while not os.path.exists(sys.argv[1] + "/stop"):
 
 
 def test_command_line_is_not_raced_into_the_victim(scene: Scene, open_sandbox: Callable[..., Sandbox]) -> None:
-    """A project's own corral.toml may ask for scratch of the sandbox's, which needs nobody's trust."""
+    # A corral.toml that asks for scratch of the sandbox needs no trust.
     (scene.project / "corral.toml").write_text('[containment]\nscratch = "sandbox"\n')
     where = scene.project / "tmp"
     environ = os.environ | {"TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -257,13 +257,13 @@ def test_command_line_is_not_raced_into_the_victim(scene: Scene, open_sandbox: C
 
 
 @pytest.mark.parametrize("name", ["TEMP", "TMP"])
-def test_only_tmpdir_is_asked(name: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_tmpdir_is_read_from_the_environment(name: str, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setenv(name, str(scene.above))
     assert safe_temp_dir((str(scene.project),), os.environ) == "/tmp"
 
 
-def test_tmpdir_is_taken_where_it_is_safe(scene: Scene) -> None:
+def test_safe_tmpdir_is_used(scene: Scene) -> None:
     own = scene.above / "own"
     own.mkdir(mode=0o700)
     assert safe_temp_dir((str(scene.project),), {"TMPDIR": str(own)}) == os.path.realpath(own)
@@ -279,13 +279,13 @@ def test_tmpdir_is_taken_where_it_is_safe(scene: Scene) -> None:
         pytest.param(("/var",), "/tmp", id="the project is above /var/tmp"),
     ],
 )
-def test_fallback_is_no_place_that_commands_write(writable: tuple[str, ...], found: str) -> None:
+def test_fallback_is_outside_writable_directories(writable: tuple[str, ...], found: str) -> None:
     assert safe_temp_dir(writable, {"TMPDIR": "/nonexistent"}) == found
 
 
 @pytest.mark.parametrize("writable", [("/",), ("/tmp", "/var/tmp"), ("/tmp", "/var")])
-def test_no_safe_place_is_refused_by_name(writable: tuple[str, ...]) -> None:
-    with pytest.raises(ContainmentError, match=r"no safe directory.*Set TMPDIR.*/tmp: commands can write.*/var/tmp: "):
+def test_no_safe_temp_dir_is_an_error(writable: tuple[str, ...]) -> None:
+    with pytest.raises(ContainmentError, match=r"TMPDIR.*/tmp: .*/var/tmp: "):
         safe_temp_dir(writable, {})
 
 
@@ -299,7 +299,7 @@ def test_no_safe_place_is_refused_by_name(writable: tuple[str, ...]) -> None:
         pytest.param("", 0o700, "", id="own"),
     ],
 )
-def test_place_that_others_can_rename_is_unsafe(above: str, mode: int, why: str, tmp_path: Path) -> None:
+def test_directory_that_others_can_rename_is_unsafe(above: str, mode: int, why: str, tmp_path: Path) -> None:
     place = tmp_path / "above" / "place"
     place.mkdir(parents=True)
     (place.parent if above else place).chmod(mode)
@@ -318,7 +318,7 @@ names = st.lists(st.sampled_from(["a", "b", "..", ".", "tmp"]), max_size=5)
 
 
 @given(names, names)
-def test_chosen_place_is_never_below_a_root(below: list[str], root: list[str]) -> None:
+def test_chosen_temp_dir_is_never_below_a_writable_root(below: list[str], root: list[str]) -> None:
     place, top = "/".join(["/var/tmp", *below]), os.path.realpath("/".join(["/var/tmp", *root]))
     try:
         found = safe_temp_dir((top,), {"TMPDIR": place})
@@ -329,7 +329,7 @@ def test_chosen_place_is_never_below_a_root(below: list[str], root: list[str]) -
         assert not f"{found}/".startswith(f"{top}/")
 
 
-def test_working_directory_is_no_place(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temp_dir_is_not_in_the_working_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / ".git").mkdir()
     (project / "sub" / "deep").mkdir(parents=True)
     monkeypatch.chdir(project / "sub" / "deep")

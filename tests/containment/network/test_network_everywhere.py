@@ -1,4 +1,4 @@
-"""Destinations by name in policy files, hooks, the log, MCP and evals: the same words, the same answers."""
+"""Named destinations give the same answers in policy files, hooks, the audit log, MCP and evals."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def owner(port: int) -> Iterator[Owner]:
-    # Not in /tmp, which is scratch for the sandbox.
+    # Not in /tmp, which is the sandbox's scratch.
     with tempfile.TemporaryDirectory(prefix="corral-net-", dir="/var/tmp", ignore_cleanup_errors=True) as folder:
         made = Owner(Path(folder))
         granted = f'network = ["own.example:{port}", "index.example:443"]\nhosts = ["own.example=127.0.0.1"]\n'
@@ -41,7 +41,7 @@ def asked(owner: Owner, text: str) -> dict[str, Any]:
     return answer
 
 
-def test_a_hook_lets_through_what_is_granted_and_it_is_reached(owner: Owner, port: int) -> None:
+def test_hook_allows_granted_destination_and_it_is_reached(owner: Owner, port: int) -> None:
     answer = asked(owner, f"curl -sS http://own.example:{port}/")
     assert answer["permissionDecision"] == "allow"
     command = answer["updatedInput"]["command"]
@@ -57,7 +57,7 @@ def test_a_hook_lets_through_what_is_granted_and_it_is_reached(owner: Owner, por
 @pytest.mark.parametrize(
     "text", ["curl https://evil.example/", "git clone https://evil.example/r.git", "wget evil.example"]
 )
-def test_a_hook_refuses_another_destination_before_it_runs(owner: Owner, text: str) -> None:
+def test_hook_refuses_ungranted_destination(owner: Owner, text: str) -> None:
     answer = asked(owner, text)
     assert answer["permissionDecision"] == "deny"
     assert "not among the destinations that are granted" in answer["permissionDecisionReason"]
@@ -68,14 +68,14 @@ def test_a_hook_refuses_another_destination_before_it_runs(owner: Owner, text: s
     ("text", "said"),
     [("curl https://index.example/", "ask"), ("git fetch", "ask"), ("curl https://evil.example/", "deny")],
 )
-def test_a_host_that_cannot_contain_asks_about_the_network(owner: Owner, text: str, said: str) -> None:
+def test_host_without_containment_asks_about_the_network(owner: Owner, text: str, said: str) -> None:
     payload = {"hook_event_name": "beforeShellExecution", "command": text, "cwd": str(owner.root)}
     payload |= {"conversation_id": "c", "generation_id": "g", "workspace_roots": [str(owner.root)]}  # type: ignore[dict-item]
     done = owner.hook("cursor", json.dumps(payload).encode())
     assert json.loads(done.stdout)["permission"] == said
 
 
-def test_a_project_may_leave_destinations_out_and_add_none(owner: Owner) -> None:
+def test_project_may_remove_destinations_but_not_add_any(owner: Owner) -> None:
     file = owner.root / "corral.toml"
     for text, kept in (
         ('["index.example:443"]', True),
@@ -90,14 +90,14 @@ def test_a_project_may_leave_destinations_out_and_add_none(owner: Owner) -> None
         assert (len(policy.config.containment.destinations) < 2) is kept
 
 
-def test_the_policy_is_shown_with_its_destinations(owner: Owner, port: int) -> None:
+def test_shown_policy_includes_destinations(owner: Owner, port: int) -> None:
     from corral.policy.render_policy import to_dict
 
     shown = to_dict(load(str(owner.root), owner.environ))["settings"]["containment.network"]  # type: ignore[index]
     assert shown["value"] == [f"own.example:{port}", "index.example:443"]
 
 
-def test_a_client_of_mcp_reads_the_destinations(owner: Owner, port: int) -> None:
+def test_mcp_policy_includes_destinations(owner: Owner, port: int) -> None:
     pytest.importorskip("mcp", reason="the extra is not installed")
     from corral.integrations.mcp.schemas import policy_data
 
@@ -105,7 +105,7 @@ def test_a_client_of_mcp_reads_the_destinations(owner: Owner, port: int) -> None
     assert data["containment"]["network"] == [f"own.example:{port}", "index.example:443"]
 
 
-def test_nobody_who_reads_the_policy_reads_what_is_added_to_requests(owner: Owner) -> None:
+def test_shown_policy_hides_injected_credentials(owner: Owner) -> None:
     pytest.importorskip("mcp", reason="the extra is not installed")
     from corral.integrations.mcp.schemas import policy_data
     from corral.policy.render_policy import to_dict
@@ -127,7 +127,7 @@ def test_nobody_who_reads_the_policy_reads_what_is_added_to_requests(owner: Owne
     assert "s3cret" not in told.stdout
 
 
-def test_a_task_may_be_granted_a_server(tmp_path: Path, port: int) -> None:
+def test_eval_task_may_be_granted_a_server(tmp_path: Path, port: int) -> None:
     data = {
         "id": "reaches",
         "profile": "workspace",
@@ -144,7 +144,7 @@ def test_a_task_may_be_granted_a_server(tmp_path: Path, port: int) -> None:
     assert [place for place, _ in problems(wrong)] == [("containment", "network")]
 
 
-def test_an_entry_of_the_log_tells_what_was_reached(port: int) -> None:
+def test_audit_log_entry_shows_connections(port: int) -> None:
     from corral.audit.render_log import _reached
 
     assert _reached({"target": "a.example:443", "outcome": "allowed", "address": "1.2.3.4", "count": 3}) == (

@@ -1,4 +1,4 @@
-"""A client's visit to the proxy from its first byte to the end: how long it is waited for, what is counted, and what is written down."""
+"""The proxy serves one client: deadlines, the byte limit, and the connection log."""
 
 import os
 import resource
@@ -18,9 +18,10 @@ from corral.containment import protocol
 from corral.containment.network.proxy import connection, connection_log
 from corral.containment.network.proxy.connection import ClientConnection
 from corral.containment.network.proxy.connection_log import ConnectionLog, LogEntry
-from corral.containment.network.proxy.context import ProxyContext
 from corral.containment.network.proxy.listener import Server
 from corral.containment.network.proxy.relay import BULK_BYTES, ByteBudget, Flow, relay
+from corral.containment.network.proxy.upstream import ProxyContext
+from golden import check
 
 PLAN: dict[str, Any] = {
     "granted": (),
@@ -33,8 +34,8 @@ PLAN: dict[str, Any] = {
 
 
 @contextmanager
-def visited(**plan: Any) -> Iterator[tuple[socket.socket, int]]:
-    """A client whose visit is served, and the journal."""
+def connected(**plan: Any) -> Iterator[tuple[socket.socket, int]]:
+    """A client of a proxy connection, and the descriptor of the log."""
     descriptor = connection_log.create_log_file()
     ours, theirs = socket.socketpair()
     serving = threading.Thread(
@@ -51,30 +52,51 @@ def visited(**plan: Any) -> Iterator[tuple[socket.socket, int]]:
     assert not serving.is_alive()
 
 
-def all_said(client: socket.socket) -> bytes:
+def read_all(client: socket.socket) -> bytes:
     return b"".join(iter(lambda: client.recv(4096), b""))
 
 
 @pytest.mark.parametrize("byte", [b"x", b"\x05"], ids=["HTTP", "SOCKS"])
-def test_who_says_a_byte_at_a_time_is_not_waited_for_longer(byte: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_client_does_not_extend_the_deadline(byte: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 0.5)
-    with visited() as (client, _):
+    with connected() as (client, _):
         for _ in range(400):
             client.sendall(byte)
             if select.select([client], [], [], 0.05)[0]:
                 break
-        assert select.select([client], [], [], 0)[0], "it is still waited for"
+        assert select.select([client], [], [], 0)[0], "the proxy still waits for the client"
 
 
-def test_a_line_that_ends_without_a_carriage_return_is_refused_before_more_comes() -> None:
-    with visited() as (client, _):
+def test_bare_line_feed_is_refused_at_once() -> None:
+    with connected() as (client, _):
         client.sendall(b"GET http://index.example/ HTTP/1.1\nHost: index.example\n\n")
-        assert all_said(client).startswith(b"HTTP/1.1 400 ")
+        assert read_all(client).startswith(b"HTTP/1.1 400 ")
+
+
+ANSWERS = {
+    "not granted": (b"CONNECT evil.example:443 HTTP/1.1\r\n\r\n", {}),
+    "unreachable": (
+        b"CONNECT index.example:9 HTTP/1.1\r\n\r\n",
+        {"granted": ("index.example:9",), "hosts": ("index.example=127.0.0.1",)},
+    ),
+    "byte limit": (b"CONNECT index.example:443 HTTP/1.1\r\n\r\n", {"bytes": -1}),
+    "malformed": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", {}),
+    "body in CONNECT": (b"CONNECT index.example:443 HTTP/1.1\r\nContent-Length: 1\r\n\r\n", {}),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_wording_of_the_answer_to_a_refused_client(name: str) -> None:
+    request, plan = ANSWERS[name]
+    with connected(**plan) as (client, _):
+        client.sendall(request)
+        answer = read_all(client).decode()
+    check("violations", f"proxy answer: {name}", answer.replace("\r\n", "\n"))
 
 
 @contextmanager
 def answered(answer: bytes = b"") -> Iterator[tuple[int, list[bytes]]]:
-    """A server of one connection on loopback; its port, and what it was sent until then."""
+    """A server for one connection on loopback: its port, and the bytes that it received."""
     heard: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -82,7 +104,7 @@ def answered(answer: bytes = b"") -> Iterator[tuple[int, list[bytes]]]:
             with listener.accept()[0] as client:
                 heard.append(client.recv(65536))
                 client.sendall(answer)
-                # Until the other end hangs up.
+                # Until the client hangs up.
                 while data := client.recv(65536):
                     heard.append(data)
 
@@ -90,7 +112,7 @@ def answered(answer: bytes = b"") -> Iterator[tuple[int, list[bytes]]]:
         serving.start()
         yield listener.getsockname()[1], heard
         serving.join(20)
-        assert not serving.is_alive(), "the server was never hung up on"
+        assert not serving.is_alive(), "the proxy never closed its connection to the server"
 
 
 def loopback(port: int) -> dict[str, Any]:
@@ -103,15 +125,15 @@ def asking(port: int, *lines: str) -> bytes:
     ).encode()
 
 
-def test_a_client_that_hangs_up_is_not_held_while_the_server_says_nothing() -> None:
-    with answered() as (port, _), visited(**loopback(port)) as (client, _):
+def test_client_hang_up_ends_a_silent_connection() -> None:
+    with answered() as (port, _), connected(**loopback(port)) as (client, _):
         client.sendall(asking(port))
         client.close()
 
 
-def test_what_follows_the_one_request_of_a_connection_goes_nowhere_and_cuts_no_answer() -> None:
+def test_second_request_of_a_connection_is_dropped() -> None:
     said = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"
-    with answered(said) as (port, heard), visited(**loopback(port)) as (client, _):
+    with answered(said) as (port, heard), connected(**loopback(port)) as (client, _):
         client.sendall(asking(port) + asking(port, "X-Second: 1") + b"x" * 100_000)
         got = client.recv(4096)
         while len(got) < len(said):
@@ -120,31 +142,36 @@ def test_what_follows_the_one_request_of_a_connection_goes_nowhere_and_cuts_no_a
     assert b"X-Second" not in b"".join(heard)
 
 
-def test_heads_count_as_bytes_too() -> None:
+def test_request_heads_count_towards_the_byte_limit() -> None:
     pad = f"X-Pad: {'x' * 5000}"
-    with answered(b"HTTP/1.1 200 OK\r\n\r\n") as (port, heard), visited(bytes=10_000, **loopback(port)) as (client, _):
+    with (
+        answered(b"HTTP/1.1 200 OK\r\n\r\n") as (port, heard),
+        connected(bytes=10_000, **loopback(port)) as (client, _),
+    ):
         client.sendall(asking(port, pad))
         assert b" 200 " in client.recv(4096)
     assert len(b"".join(heard)) > 5000
-    with answered() as (port, heard), visited(bytes=5000, **loopback(port)) as (client, descriptor):
+    with answered() as (port, heard), connected(bytes=5000, **loopback(port)) as (client, descriptor):
         client.sendall(asking(port, pad))
-        assert b"limits.network_bytes" in all_said(client)
+        assert b"limits.network_bytes" in read_all(client)
         assert [entry.outcome for entry in ConnectionLog(descriptor).take()] == ["allowed", "refused"]
     assert heard == [b""]
 
 
-def test_what_cannot_be_written_down_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_is_refused_when_the_log_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_log, "MAX_BYTES", 1000)
     monkeypatch.setattr(connection_log, "RESERVED_BYTES", 1000)
-    with answered() as (port, heard), visited(**loopback(port)) as (client, descriptor):
+    with answered() as (port, heard), connected(**loopback(port)) as (client, descriptor):
         client.sendall(asking(port))
-        assert b"more connections than can be written down" in all_said(client)
+        answer = read_all(client)
         (entry,) = ConnectionLog(descriptor).take()
-    assert (entry.outcome, entry.detail) == ("refused", "more connections than can be written down")
+    assert entry.outcome == "refused"
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert entry.detail.encode() in answer
     assert heard == [b""]
 
 
-def test_where_no_pipe_is_to_be_had_all_arrives_the_slower_way() -> None:
+def test_relay_without_a_pipe_delivers_everything() -> None:
     source, sent = socket.socketpair()
     sink, got = socket.socketpair()
     data = os.urandom(3 * BULK_BYTES)
@@ -170,8 +197,8 @@ def test_where_no_pipe_is_to_be_had_all_arrives_the_slower_way() -> None:
     assert b"".join(heard) == data
 
 
-class CrowdedDesk(ProxyContext):
-    """Leaves the proxy without a free descriptor when it has turned a client away, as a thread that was faster does."""
+class CrowdedContext(ProxyContext):
+    """Takes all free descriptors after a client was refused, like a thread that is faster than the proxy."""
 
     def refuse(self, target: str, detail: str, grant: str = "") -> None:
         super().refuse(target, detail, grant)
@@ -179,33 +206,33 @@ class CrowdedDesk(ProxyContext):
 
 
 class CountingServer(Server):
-    """Counts how often it has tried to hold a spare descriptor."""
+    """Counts the attempts to reserve a spare descriptor."""
 
     tries = 0
 
-    def _take_spare(self) -> None:
-        super()._take_spare()
+    def _reserve_spare(self) -> None:
+        super()._reserve_spare()
         self.tries += 1
 
 
 @pytest.fixture
 def limits() -> Iterator[tuple[int, int]]:
-    """The limits of open files, which are back after the test."""
+    """The limits of open files, restored after the test."""
     usual = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield usual
     resource.setrlimit(resource.RLIMIT_NOFILE, usual)
 
 
-def test_proxy_lives_on_when_its_spare_descriptor_is_taken(limits: tuple[int, int]) -> None:
+def test_proxy_survives_losing_its_spare_descriptor(limits: tuple[int, int]) -> None:
     descriptor = connection_log.create_log_file()
     ours, theirs = socket.socketpair()
-    server = CountingServer(ours, CrowdedDesk(PLAN, ConnectionLog(descriptor)), limits[0])
+    server = CountingServer(ours, CrowdedContext(PLAN, ConnectionLog(descriptor)), limits[0])
     serving = threading.Thread(target=server.serve)
     serving.start()
     with ours, theirs, socket.create_server(("127.0.0.1", 0)) as listener:
         protocol.send(theirs, b"x", (listener.fileno(),))
         eventually(lambda: server._listeners)
-        # The second time shows that the proxy holds a spare again.
+        # The second round proves that the proxy has reserved a spare again.
         for _ in range(2):
             with socket.socket() as late, socket.socket() as later:
                 late.settimeout(60)
@@ -221,8 +248,8 @@ def test_proxy_lives_on_when_its_spare_descriptor_is_taken(limits: tuple[int, in
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
                 later.connect(listener.getsockname())
                 later.sendall(b"GET http://index.example/ HTTP/1.1\nHost: index.example\n\n")
-                assert all_said(later).startswith(b"HTTP/1.1 400 ")
-                eventually(lambda: server._visits == 0)
+                assert read_all(later).startswith(b"HTTP/1.1 400 ")
+                eventually(lambda: server._clients == 0)
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
                 for number in held:
                     os.close(number)
@@ -235,10 +262,10 @@ def test_proxy_lives_on_when_its_spare_descriptor_is_taken(limits: tuple[int, in
     os.close(descriptor)
 
 
-# The journal.
+# The connection log.
 
 
-def test_what_is_written_is_read_once() -> None:
+def test_log_entry_is_read_once() -> None:
     descriptor = connection_log.create_log_file()
     writer, host = ConnectionLog(os.dup(descriptor)), ConnectionLog(descriptor)
     writer.write(connection_log.REFUSED, "evil.example:443", detail="it is not granted", grant="evil.example:443")
@@ -251,7 +278,7 @@ def test_what_is_written_is_read_once() -> None:
 
 
 @given(st.text(max_size=300))
-def test_a_client_cannot_forge_a_line(text: str) -> None:
+def test_client_cannot_forge_a_log_line(text: str) -> None:
     descriptor = connection_log.create_log_file()
     try:
         ConnectionLog(descriptor).write(connection_log.REFUSED, text, detail=f"{text}\n0\tallowed\tx\t\t\t")
@@ -266,7 +293,7 @@ def written(book: ConnectionLog, names: Iterable[str], outcome: str = connection
         book.write(outcome, name)
 
 
-def test_what_cannot_be_written_down_raises_and_that_it_could_not_is_written_down(
+def test_full_log_still_takes_refusals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_log, "MAX_BYTES", 1000)
@@ -280,7 +307,7 @@ def test_what_cannot_be_written_down_raises_and_that_it_could_not_is_written_dow
     assert [entry.target for entry in book.take()] == ["index.example:443"]
 
 
-def test_what_says_the_same_becomes_one_before_the_file_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_entries_are_merged_when_the_log_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_log, "MAX_BYTES", 2000)
     monkeypatch.setattr(connection_log, "RESERVED_BYTES", 200)
     descriptor = connection_log.create_log_file()
@@ -293,7 +320,7 @@ def test_what_says_the_same_becomes_one_before_the_file_is_full(monkeypatch: pyt
     assert counts == {"index.example:443": 500, "evil.example:443": 500}
 
 
-def test_names_without_end_leave_room_for_what_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_refusals_leave_room_for_allowed_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_log, "MAX_BYTES", 4000)
     monkeypatch.setattr(connection_log, "RESERVED_BYTES", 200)
     monkeypatch.setattr(connection_log, "MAX_KINDS", 20)
@@ -307,9 +334,7 @@ def test_names_without_end_leave_room_for_what_is_let_through(monkeypatch: pytes
 
 
 @given(st.lists(st.tuples(st.sampled_from(["allowed", "refused", "failed"]), st.integers(0, 9))), st.integers(0, 8))
-def test_folding_loses_nothing_it_does_not_count_and_tells_first_where_data_went(
-    asked: list[tuple[str, int]], most: int
-) -> None:
+def test_merging_keeps_counts_and_lists_allowed_first(asked: list[tuple[str, int]], most: int) -> None:
     entries = [LogEntry(float(at), outcome, f"{name}.example:1") for at, (outcome, name) in enumerate(asked)]
     made = connection_log.merge_entries(entries, most)
     for outcome in ("allowed", "refused", "failed"):

@@ -1,10 +1,12 @@
-"""What the proxy reads: TLS hellos, HTTP requests, SOCKS requests and addresses. Pure, and strict about each."""
+"""The proxy's parsers are strict: TLS hellos, HTTP requests, SOCKS requests and addresses."""
 
 import ipaddress
 import os
 import socket
 import ssl
+from collections.abc import Callable, Iterable
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,8 @@ from hypothesis import strategies as st
 from corral.containment.network.proxy import addresses, connection_log, http_request, socks, tls_hello
 from corral.containment.network.proxy.connection import ClientConnection
 from corral.containment.network.proxy.connection_log import ConnectionLog
-from corral.containment.network.proxy.context import ProxyContext
+from corral.containment.network.proxy.upstream import ProxyContext
+from golden import check
 
 # TLS.
 
@@ -33,14 +36,14 @@ def client_hello(name: str | None, **settings: object) -> bytes:
 
 
 def fragmented(data: bytes, size: int) -> bytes:
-    """Return the same handshake message in records of so many bytes."""
+    """Return the same handshake message, split into records of `size` bytes."""
     message = data[5:]
     parts = [message[at : at + size] for at in range(0, len(message), size)]
     return b"".join(data[:3] + len(part).to_bytes(2, "big") + part for part in parts)
 
 
 def with_extension(data: bytes, kind: int, value: bytes) -> bytes:
-    """Return a hello with one more extension at its end."""
+    """Return a hello with another extension at its end."""
     more = kind.to_bytes(2, "big") + len(value).to_bytes(2, "big") + value
     message = bytearray(data[5:])
     at = 4 + 2 + 32
@@ -58,7 +61,7 @@ def server_name_extension(*names: tuple[int, bytes]) -> bytes:
     return len(listed).to_bytes(2, "big") + listed
 
 
-def test_the_server_of_a_real_hello_is_found() -> None:
+def test_server_name_of_a_real_hello_is_found() -> None:
     assert tls_hello.server_name(client_hello("index.example")) == "index.example"
     assert tls_hello.server_name(client_hello("Index.EXAMPLE")) == "index.example"
     assert tls_hello.server_name(client_hello(None, verify_mode=ssl.CERT_NONE)) == ""
@@ -68,11 +71,11 @@ def test_the_server_of_a_real_hello_is_found() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 7, 100])
-def test_a_hello_in_pieces_is_put_together(size: int) -> None:
+def test_fragmented_hello_is_reassembled(size: int) -> None:
     assert tls_hello.server_name(fragmented(client_hello("index.example"), size)) == "index.example"
 
 
-def test_a_hello_that_has_not_all_come_is_waited_for() -> None:
+def test_incomplete_hello_needs_more_bytes() -> None:
     whole = client_hello("index.example")
     assert {tls_hello.server_name(whole[:count]) for count in range(len(whole))} == {None}
 
@@ -110,13 +113,27 @@ HELLOS = {
 
 
 @pytest.mark.parametrize("case", HELLOS)
-def test_what_is_no_plain_hello_is_refused(case: str) -> None:
+def test_unusual_hello_is_refused(case: str) -> None:
     with pytest.raises(tls_hello.HelloError):
         tls_hello.server_name(HELLOS[case])
 
 
+def messages(parse: Callable[[Any], object], cases: Iterable[Any]) -> str:
+    """Return the messages with which a parser refuses the cases, each once."""
+    found: dict[str, None] = {}
+    for case in cases:
+        with pytest.raises(ValueError, match=r".") as raised:
+            parse(case)
+        found[str(raised.value)] = None
+    return "\n".join(found)
+
+
+def test_wording_of_refused_hellos() -> None:
+    check("violations", "proxy: TLS hellos", messages(tls_hello.server_name, HELLOS.values()))
+
+
 @given(st.binary(max_size=200), st.integers(0, 300))
-def test_no_bytes_crash_the_reader_of_hellos(data: bytes, at: int) -> None:
+def test_no_bytes_crash_the_hello_parser(data: bytes, at: int) -> None:
     whole = client_hello("index.example")
     for text in (data, whole[:at] + data, whole[:at] + data + whole[at + len(data) :]):
         try:
@@ -133,7 +150,7 @@ def head(*lines: str) -> http_request.RequestHead:
     return http_request.parse("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
 
-def test_a_request_is_written_anew_for_its_server() -> None:
+def test_request_head_is_rewritten_for_the_server() -> None:
     asked = head(
         "GET http://index.example/a?b HTTP/1.1",
         *("Host: index.example", "Proxy-Connection: keep-alive", "Proxy-Authorization: Basic eA==", "X-Key: forged"),
@@ -156,7 +173,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("target", PLACES)
-def test_the_destination_of_a_whole_address(target: str) -> None:
+def test_destination_of_an_absolute_url(target: str) -> None:
     assert http_request.destination(head(f"GET {target} HTTP/1.1")) == PLACES[target]
 
 
@@ -169,7 +186,7 @@ def test_the_destination_of_a_whole_address(target: str) -> None:
         *("http://2130706433/", "http://0x7f.1/", "http://index.example:0/", "http://index.example:/", "http://"),
     ],
 )
-def test_an_address_that_not_everybody_reads_alike_is_refused(target: str) -> None:
+def test_ambiguous_url_is_refused(target: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         http_request.destination(head(f"GET {target} HTTP/1.1"))
 
@@ -197,7 +214,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("case", HEADS)
-def test_a_head_that_not_everybody_reads_alike_is_refused(case: str) -> None:
+def test_ambiguous_head_is_refused(case: str) -> None:
     with pytest.raises(http_request.RequestError):
         http_request.parse(HEADS[case])
 
@@ -214,7 +231,7 @@ def test_a_head_that_not_everybody_reads_alike_is_refused(case: str) -> None:
         (),
     ],
 )
-def test_a_host_that_is_not_the_destination_is_refused(lines: tuple[str, ...]) -> None:
+def test_host_header_must_name_the_destination(lines: tuple[str, ...]) -> None:
     with pytest.raises(http_request.RequestError):
         http_request.check_host(head("GET / HTTP/1.1", *lines), "index.example", 80)
 
@@ -238,12 +255,12 @@ def test_a_host_that_is_not_the_destination_is_refused(lines: tuple[str, ...]) -
         ("Transfer-Encoding: chunked, identity",),
     ],
 )
-def test_two_words_on_where_a_request_ends_are_refused(lines: tuple[str, ...]) -> None:
+def test_ambiguous_request_length_is_refused(lines: tuple[str, ...]) -> None:
     with pytest.raises(http_request.RequestError):
         http_request.framing(head("POST / HTTP/1.1", *lines))
 
 
-def test_connection_cannot_take_away_the_length() -> None:
+def test_connection_header_cannot_remove_the_length() -> None:
     with pytest.raises(http_request.RequestError):
         http_request.rewrite_head(
             head("POST / HTTP/1.1", "Connection: content-length", "Content-Length: 3"), "/", "x", ()
@@ -254,7 +271,7 @@ CHUNKED = b"5\r\nhello\r\n1a\r\nabcdefghijklmnopqrstuvwxyz\r\n0\r\n\r\n"
 
 
 @given(st.lists(st.integers(1, len(CHUNKED)), max_size=6), st.binary(max_size=20))
-def test_a_chunked_body_ends_where_it_says_however_it_comes(cuts: list[int], behind: bytes) -> None:
+def test_chunked_body_ends_at_its_last_chunk(cuts: list[int], behind: bytes) -> None:
     body = http_request.ChunkedBody()
     data, passed, at = CHUNKED + behind, b"", 0
     for cut in [*sorted(cuts), len(data)]:
@@ -280,17 +297,45 @@ def test_a_chunked_body_ends_where_it_says_however_it_comes(cuts: list[int], beh
         *(b"5\r\nhelloXX0\r\n", b"0\r\nTrailer: x\r\n\r\n", b"fffffffffffffffff\r\n", b"5" * 300),
     ],
 )
-def test_a_chunk_that_not_everybody_reads_alike_is_refused(data: bytes) -> None:
+def test_ambiguous_chunk_is_refused(data: bytes) -> None:
     with pytest.raises(http_request.RequestError):
         http_request.ChunkedBody().feed(data)
 
 
 @given(st.integers(0, 50), st.lists(st.binary(max_size=20), max_size=8))
-def test_a_counted_body_is_exactly_so_long(count: int, parts: list[bytes]) -> None:
+def test_fixed_length_body_has_its_stated_length(count: int, parts: list[bytes]) -> None:
     body = http_request.FixedLengthBody(count)
     passed = b"".join(body.feed(part) for part in parts)
     assert passed == b"".join(parts)[:count]
     assert body.is_whole == (len(b"".join(parts)) >= count)
+
+
+def test_wording_of_refused_requests() -> None:
+    def parse_all(lines: tuple[str, ...]) -> None:
+        asked = head(*lines)
+        http_request.check_host(asked, "index.example", 80)
+        http_request.framing(asked)
+        http_request.rewrite_head(asked, "/", "index.example", [("X-Key", "own")])
+
+    host = "Host: index.example"
+    requests = [
+        ("POST / HTTP/1.1",),
+        ("POST / HTTP/1.1", "Host: evil.example"),
+        ("POST / HTTP/1.1", host, "Content-Length: 1", "Content-Length: 1"),
+        ("POST / HTTP/1.1", host, "Content-Length: x"),
+        ("POST / HTTP/1.1", host, "Transfer-Encoding: gzip"),
+        ("POST / HTTP/1.1", host, "Connection: content-length"),
+        ("TRACE / HTTP/1.1", host),
+    ]
+    bodies = [b"5;x=y\r\n", b"5\r\nhelloX\r\n", b"0\r\nTrailer: x\r\n\r\n", b"5" * 300]
+    targets = [head(f"GET {target} HTTP/1.1") for target in ("/", "http://index.example#/")]
+    found = [
+        messages(http_request.parse, HEADS.values()),
+        messages(http_request.destination, targets),
+        messages(parse_all, requests),
+        messages(lambda data: http_request.ChunkedBody().feed(data), bodies),
+    ]
+    check("violations", "proxy: HTTP requests", "\n".join(found))
 
 
 REQUESTS = {
@@ -321,18 +366,18 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("data", REQUESTS.values(), ids=REQUESTS)
-def test_a_request_is_known_by_its_first_line_however_it_is_written(data: bytes) -> None:
+def test_http_request_is_recognized_in_any_form(data: bytes) -> None:
     assert http_request.looks_like_request(data) is True
     assert [http_request.looks_like_request(data[:end]) for end in range(1, 4)] == [None] * 3
 
 
 @pytest.mark.parametrize("data", OTHERS.values(), ids=OTHERS)
-def test_what_is_no_request_is_not_waited_for(data: bytes) -> None:
+def test_other_protocols_are_not_taken_for_http(data: bytes) -> None:
     assert http_request.looks_like_request(data) is False
 
 
 @pytest.mark.parametrize("method", ["TRACE", "TRACK", "trace"])
-def test_a_method_that_echoes_is_refused_where_a_credential_is_added(method: str) -> None:
+def test_echoing_method_is_refused_with_injected_credentials(method: str) -> None:
     head = http_request.parse(f"{method} / HTTP/1.1\r\nHost: a.example\r\n\r\n".encode())
     with pytest.raises(http_request.RequestError):
         http_request.rewrite_head(head, "/", "a.example", [("X-Key", "secret")])
@@ -357,11 +402,11 @@ class Feed:
         return taken
 
 
-def test_what_a_socks_client_asks_for() -> None:
+def test_socks_request_names_host_and_port() -> None:
     assert socks.request(reader(b"\x05\x01\x00\x03\x0dindex.example\x01\xbb")) == ("index.example", 443)
     assert socks.request(reader(b"\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50")) == ("127.0.0.1", 80)
     assert socks.request(reader(b"\x05\x01\x00\x04" + b"\0" * 15 + b"\x01\x00\x50")) == ("::1", 80)
-    # The whole name, with what a reader in C would take for its end.
+    # The name is not cut at the NUL byte, where a C program would end it.
     name = b"index.example\0.evil.example"
     assert socks.request(reader(b"\x05\x01\x00\x03" + bytes((len(name),)) + name + b"\x01\xbb")) == (name.decode(), 443)
 
@@ -376,12 +421,21 @@ def test_what_a_socks_client_asks_for() -> None:
         b"\x04\x01\x00\x01\x7f\x00\x00\x01\x00\x50",
     ],
 )
-def test_what_is_no_connect_of_socks5_is_refused(data: bytes) -> None:
+def test_other_socks_commands_are_refused(data: bytes) -> None:
     with pytest.raises(socks.SocksError):
         socks.request(reader(data))
 
 
-def test_a_login_is_not_taken() -> None:
+def test_wording_of_refused_socks_requests() -> None:
+    data = [b"\x05\x02\x00\x01\x7f\x00\x00\x01\x00\x50", b"\x05\x01\x00\x02", b"\x04\x01\x00\x01"]
+    found = [
+        messages(lambda data: socks.request(reader(data)), data),
+        messages(lambda data: socks.greeting(reader(data)), [b"\x05\x01\x02"]),
+    ]
+    check("violations", "proxy: SOCKS requests", "\n".join(found))
+
+
+def test_socks_login_is_refused() -> None:
     socks.greeting(reader(b"\x05\x02\x02\x00"))
     with pytest.raises(socks.SocksError):
         socks.greeting(reader(b"\x05\x01\x02"))
@@ -417,19 +471,19 @@ NOT_PUBLIC = [
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC)
-def test_an_address_that_is_not_of_the_public_internet_is_known(address: str) -> None:
+def test_special_purpose_address_is_recognized(address: str) -> None:
     assert addresses.special_purpose(address)
 
 
 @pytest.mark.parametrize(
     "address", ["1.1.1.1", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:2800:220:1::1", "2a00:1450:4001::1"]
 )
-def test_an_address_of_the_public_internet_is_let_through(address: str) -> None:
+def test_public_address_has_no_special_purpose(address: str) -> None:
     assert addresses.special_purpose(address) == ""
 
 
 @given(st.ip_addresses())
-def test_nothing_is_public_here_that_python_calls_private(
+def test_no_address_is_public_that_python_calls_private(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
     if (
@@ -439,16 +493,16 @@ def test_nothing_is_public_here_that_python_calls_private(
         or address.is_multicast
         or address.is_reserved
     ):
-        # One block of protocol assignments has public parts, which we refuse with the rest.
+        # One block of protocol assignments has public parts. The proxy refuses the whole block.
         assert addresses.special_purpose(str(address))
 
 
-# All of it together.
+# All parsers together.
 
 
 @settings(max_examples=200)
 @given(st.sampled_from(BEGINNINGS), st.lists(st.tuples(st.integers(0, 120), st.binary(max_size=6)), max_size=5))
-def test_no_bytes_crash_a_visit_and_none_is_let_through(begun: bytes, changes: list[tuple[int, bytes]]) -> None:
+def test_no_bytes_crash_a_connection_or_are_let_through(begun: bytes, changes: list[tuple[int, bytes]]) -> None:
     data = begun
     for at, more in changes:
         data = data[:at] + more + data[at:]

@@ -1,4 +1,4 @@
-"""The network by name at work: what is granted is reached by the programs that people use, and what holds it ends with its sandbox."""
+"""Common programs reach granted destinations through the proxy, and the proxy ends with its sandbox."""
 
 import os
 import resource
@@ -19,6 +19,7 @@ from observe import children, descriptors, eventually, exist, free_port
 import corral
 from corral import Containment, Limits, Sandbox
 from corral.containment.network.proxy.upstream import RefusedError, UpstreamConnector
+from golden import check
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +56,13 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_granted_is_reached(way: str, fleet: Fleet) -> None:
+def test_granted_destination_is_reached(way: str, fleet: Fleet) -> None:
     result = fleet.run(*WAYS[way])
     assert (result["stdout"].strip(), result["exit_code"], result["violations"]) == ("good /x", 0, []), result
     assert [(c["outcome"], c["count"]) for c in result["connections"]] == [("allowed", 1)]
 
 
-def test_bodies_arrive_whole(fleet: Fleet) -> None:
+def test_request_bodies_arrive_complete(fleet: Fleet) -> None:
     text = "x" * 100_000
     plain = fleet.run("curl", "-sS", "-d", text, "http://index.example/")
     chunked = fleet.run("curl", "-sS", "-H", "Transfer-Encoding: chunked", "-d", text, "http://index.example/")
@@ -69,7 +70,7 @@ def test_bodies_arrive_whole(fleet: Fleet) -> None:
     assert [r["stdout"] for r in (plain, chunked, waits)] == ["took 100000"] * 3
 
 
-def test_a_protocol_of_its_own_goes_both_ways(fleet: Fleet) -> None:
+def test_custom_protocol_is_relayed_both_ways(fleet: Fleet) -> None:
     result = fleet.run(
         *code("""
         import socket
@@ -87,7 +88,7 @@ def test_a_protocol_of_its_own_goes_both_ways(fleet: Fleet) -> None:
     assert result["stdout"].split() == ["b'200'", "100000"], result
 
 
-def test_a_server_may_speak_first(fleet: Fleet) -> None:
+def test_server_may_speak_first(fleet: Fleet) -> None:
     result = fleet.run(
         *code("""
         import socket
@@ -100,7 +101,7 @@ def test_a_server_may_speak_first(fleet: Fleet) -> None:
     assert "SSH-2.0-good" in result["stdout"], result
 
 
-def test_what_is_refused_is_told_with_the_grant_that_would_allow_it(fleet: Fleet) -> None:
+def test_refusal_names_the_grant_that_would_allow_it(fleet: Fleet) -> None:
     result = fleet.run("curl", "-sS", "https://evil.example/")
     (violation,) = [v for v in result["violations"] if not v["inferred"]]
     assert (violation["kind"], violation["target"]) == ("network", "evil.example:443")
@@ -109,33 +110,27 @@ def test_what_is_refused_is_told_with_the_grant_that_would_allow_it(fleet: Fleet
     assert granted["stdout"] == "VICTIM"
 
 
-def test_a_program_that_shows_only_the_first_line_of_a_refusal_says_whose_it_is(fleet: Fleet) -> None:
+def test_status_line_of_a_refusal_names_corral(fleet: Fleet) -> None:
     result = fleet.run(*code("import urllib.request as r; r.urlopen('https://evil.example/')"))
     assert "403 Refused by corral" in result["stderr"], result
 
 
-def test_what_does_not_answer_has_failed_and_is_no_violation(fleet: Fleet) -> None:
+def test_unreachable_destination_is_no_violation(fleet: Fleet) -> None:
     result = fleet.run("curl", "-sS", "http://nowhere.example.org/")
     told = [(c["outcome"], c["target"]) for c in result["connections"]]
     assert told == [("failed", "nowhere.example.org:80")], result
     assert result["violations"] == []
 
 
-def test_a_program_that_takes_no_proxy_is_told_of_it(fleet: Fleet) -> None:
-    result = fleet.run("curl", "-sS", "--noproxy", "*", "http://nowhere.example/")
-    (violation,) = result["violations"]
+@pytest.mark.parametrize(("host", "more"), [("nowhere.example.org", False), ("nowhere.example", True)])
+def test_ignored_proxy_names_a_grant_only_if_one_is_missing(host: str, more: bool, fleet: Fleet) -> None:
+    (violation,) = fleet.run("curl", "-sS", "--noproxy", "*", f"http://{host}/")["violations"]
     assert violation["inferred"]
     assert "HTTPS_PROXY" in violation["instead"]
+    assert violation["grant"] == ("containment.network" if more else ""), violation
 
 
-@pytest.mark.parametrize(("host", "more"), [("nowhere.example.org", False), ("nowhere.example", True)])
-def test_who_takes_no_proxy_is_told_of_a_grant_only_where_one_is_missing(host: str, more: bool, fleet: Fleet) -> None:
-    (violation,) = fleet.run("curl", "-sS", "--noproxy", "*", f"http://{host}/")["violations"]
-    assert "HTTPS_PROXY" in violation["instead"]
-    assert ("the owner grants more" in violation["instead"]) == more, violation
-
-
-def test_a_name_that_turns_is_refused_once_it_leads_elsewhere(fleet: Fleet) -> None:
+def test_name_is_refused_once_it_resolves_to_private_address(fleet: Fleet) -> None:
     turning = ["curl", "-sS", "http://turning.example.org/x"]
     assert fleet.run(*turning)["stdout"] == "good /x"
     try:
@@ -149,7 +144,7 @@ def test_a_name_that_turns_is_refused_once_it_leads_elsewhere(fleet: Fleet) -> N
     assert fleet.run(*turning)["stdout"] == "good /x"
 
 
-def test_a_name_is_looked_up_once_and_its_address_is_the_one_used() -> None:
+def test_name_is_resolved_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         answers = iter([["127.0.0.1"], ["10.0.0.1"]])
@@ -158,11 +153,13 @@ def test_a_name_is_looked_up_once_and_its_address_is_the_one_used() -> None:
         sock.close()
         assert (address, next(answers)) == ("127.0.0.1", ["10.0.0.1"])
         both = UpstreamConnector((f"index.example:{port}",), (), lambda *_: ["10.0.0.1", "127.0.0.1"])
-        with pytest.raises(RefusedError, match="private network"):
+        with pytest.raises(RefusedError) as raised:
             both.connect("index.example", port)
+        assert raised.value.grant == f"10.0.0.1:{port}"
+        check("violations", "proxy: private address", raised.value.detail)
 
 
-def test_the_owner_may_grant_a_private_address_by_itself_or_by_a_name(fleet: Fleet) -> None:
+def test_private_address_may_be_granted(fleet: Fleet) -> None:
     by_name = {"network": ["corp.example:80"], "hosts": ["corp.example=10.9.9.9"]}
     assert fleet.run("curl", "-sS", "http://corp.example/", containment=by_name)["stdout"] == "VICTIM"
     by_address = {"network": ["private.example.org:80", "10.9.9.9:80"]}
@@ -172,8 +169,8 @@ def test_the_owner_may_grant_a_private_address_by_itself_or_by_a_name(fleet: Fle
     assert "VICTIM" not in other["stdout"]
 
 
-def test_a_credential_is_added_outside_and_never_seen_inside(fleet: Fleet) -> None:
-    secret = "s3cret-of-the-owner"
+def test_injected_credential_is_never_seen_inside(fleet: Fleet) -> None:
+    secret = "s3cret-of-the-user"
     fleet.ask(argv=["true"], environ={"OWN_KEY": secret, "SSL_CERT_FILE": str(fleet.folder / "ca.pem")})
     inject = [f"index.example:{port} X-Key: ${{OWN_KEY}}" for port in (80, 443)]
     settings = {"network": GRANTED, "inject": inject}
@@ -183,22 +180,22 @@ def test_a_credential_is_added_outside_and_never_seen_inside(fleet: Fleet) -> No
     other = fleet.run("curl", "-sS", "http://files.example.org/x", containment=settings)
     assert other["stdout"] == "good /x"
     echo = ("curl", "-sS", "-X", "TRACE", "http://index.example/x")
-    assert "Host: index.example" in fleet.run(*echo)["stdout"]  # who is asked tells all that it was sent
+    assert "Host: index.example" in fleet.run(*echo)["stdout"]  # the server echoes the whole request
     assert secret not in fleet.run(*echo, containment=settings)["stdout"]
     looked = fleet.run("sh", "-c", "env; cat /proc/*/environ /proc/*/cmdline 2>/dev/null; true", containment=settings)
     assert secret not in looked["stdout"] + str(looked["connections"])
 
 
-def test_over_tls_of_the_proxys_own_the_server_is_checked(fleet: Fleet) -> None:
+def test_proxy_verifies_the_servers_certificate(fleet: Fleet) -> None:
     fleet.ask(argv=["true"], environ={"OWN_KEY": "x", "SSL_CERT_FILE": ""})
     settings = {"network": GRANTED, "inject": ["index.example:443 X-Other: ${OWN_KEY}"]}
     result = fleet.run("curl", "-sS", "http://index.example:443/x", containment=settings)
     assert "good" not in result["stdout"]
-    assert "TLS with the server failed: unable to get local issuer certificate" in result["stdout"], result
+    assert "unable to get local issuer certificate" in result["stdout"], result
     assert "failed" in {c["outcome"] for c in result["connections"]}
 
 
-def test_no_more_connections_than_the_owner_says(fleet: Fleet) -> None:
+def test_connection_limit_is_enforced(fleet: Fleet) -> None:
     asks = """
         import socket
         open_ = []
@@ -217,7 +214,7 @@ def test_no_more_connections_than_the_owner_says(fleet: Fleet) -> None:
     assert {v["grant"] for v in result["violations"]} == {"limits.connections"}
 
 
-def test_no_more_bytes_than_the_owner_says(fleet: Fleet) -> None:
+def test_byte_limit_is_enforced(fleet: Fleet) -> None:
     result = fleet.run(
         "curl", "-sS", "-o", "/dev/null", "http://index.example/big", limits={"network_bytes": 1_000_000}
     )
@@ -225,7 +222,7 @@ def test_no_more_bytes_than_the_owner_says(fleet: Fleet) -> None:
     assert [v["grant"] for v in result["violations"]] == ["limits.network_bytes"]
 
 
-def test_who_asks_for_many_names_hides_by_that_nothing_that_answered(fleet: Fleet) -> None:
+def test_many_refused_names_do_not_hide_an_allowed_one(fleet: Fleet) -> None:
     many = """
         import socket
         for name in (*(f"{n}.evil.example" for n in range(300)), "index.example"):
@@ -238,12 +235,12 @@ def test_who_asks_for_many_names_hides_by_that_nothing_that_answered(fleet: Flee
     refused = [c for c in result["connections"] if c["outcome"] == "refused"]
     assert sum(c["count"] for c in refused) == 300
     assert (refused[-1]["target"], refused[-1]["count"]) == ("", 251)
-    assert result["violations"][-1]["detail"] == "290 others were refused"
+    assert (result["violations"][-1]["target"], "290" in result["violations"][-1]["detail"]) == ("", True)
 
 
 @pytest.fixture(params=["as it is", "a soft limit of 1024"])
 def limited(request: pytest.FixtureRequest, fleet: Fleet, tmp_path: Path) -> Iterator[Fleet]:
-    """A fleet whose sandboxes start with what login sessions have."""
+    """A fleet whose sandboxes start with the usual limit of a login session."""
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 8192:
         pytest.skip("the hard limit of open files is below 8192, and a thousand connections need more")
     if request.param == "as it is":
@@ -263,7 +260,7 @@ def _fleet(folder: Path, limits: str) -> Fleet:
 LIMITS = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
 
 
-def test_commands_keep_the_limit_that_the_host_has(tmp_path: Path) -> None:
+def test_commands_keep_the_hosts_descriptor_limit(tmp_path: Path) -> None:
     made = _fleet(tmp_path, "ulimit -Sn 1000")
     try:
         assert made.run(*code(LIMITS))["stdout"].split()[0] == "1000"
@@ -271,7 +268,7 @@ def test_commands_keep_the_limit_that_the_host_has(tmp_path: Path) -> None:
         made.close()
 
 
-def test_low_hard_limit_turns_away_at_once(tmp_path: Path) -> None:
+def test_low_hard_limit_refuses_clients_at_once(tmp_path: Path) -> None:
     many = """
         import socket
         socks = [socket.create_connection(("127.0.0.1", 61080)) for _ in range(100)]
@@ -290,14 +287,14 @@ def test_low_hard_limit_turns_away_at_once(tmp_path: Path) -> None:
         result = made.run(*code(many))
         assert result["stdout"].split() == ["31", "100"], result
         told = {violation["detail"] for violation in result["violations"]}
-        assert {"the proxy can open at most 256 files. Raise the hard limit" in text for text in told} == {True}
-        # Those that have ended leave room for others.
+        assert {" 256 " in text and "ulimit -Hn" in text for text in told} == {True}
+        # Connections that have ended make room for new ones.
         assert made.run(*code(many))["stdout"].split() == ["31", "100"]
     finally:
         made.close()
 
 
-def test_a_thousand_connections_at_once(limited: Fleet) -> None:
+def test_proxy_serves_a_thousand_connections_at_once(limited: Fleet) -> None:
     many = """
         import resource, selectors, socket
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -320,7 +317,7 @@ def test_a_thousand_connections_at_once(limited: Fleet) -> None:
     assert sum(c["count"] for c in result["connections"]) == 1000
 
 
-def test_a_large_download_arrives_whole(fleet: Fleet) -> None:
+def test_large_download_arrives_complete(fleet: Fleet) -> None:
     result = fleet.run("sh", "-c", "curl -sS http://index.example/big | wc -c")
     assert int(result["stdout"]) == 256 * 1024 * 1024, result
 
@@ -328,7 +325,7 @@ def test_a_large_download_arrives_whole(fleet: Fleet) -> None:
 # Programs that install from an index.
 
 
-def test_pip_installs_from_an_index_that_is_granted(fleet: Fleet) -> None:
+def test_pip_installs_from_granted_index(fleet: Fleet) -> None:
     served = fleet.folder / "served" / "simple" / "parcel"
     served.mkdir(parents=True, exist_ok=True)
     make_wheel(served)
@@ -366,7 +363,7 @@ def make_wheel(folder: Path) -> None:
 
 
 @pytest.mark.real
-def test_npm_installs_from_a_registry_that_is_granted(fleet: Fleet) -> None:
+def test_npm_installs_from_granted_registry(fleet: Fleet) -> None:
     if shutil.which("npm") is None:
         must_hold()
     import base64
@@ -427,7 +424,7 @@ def test_git_clones_over_http(fleet: Fleet) -> None:
 
 @pytest.fixture
 def named(open_sandbox: Callable[..., Sandbox]) -> Iterator[tuple[Sandbox, int]]:
-    """A sandbox to which a server of the test's own is granted by name, and the server's port."""
+    """A sandbox with a grant for a server of this test, and the server's port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         yield (
@@ -441,23 +438,23 @@ def below(pid: int) -> set[int]:
 
 
 def proxy_of(made: set[int]) -> int:
-    """Return the one that is in no pid namespace of its own, as wardens are, and has no children, as the keeper has."""
+    """Return the process that has no children, unlike the keeper, and no PID namespace of its own, unlike wardens."""
     (found,) = [
         pid for pid in made if f"NSpid:\t{pid}\n" in Path(f"/proc/{pid}/status").read_text() and not children(pid)
     ]
     return found
 
 
-def test_what_holds_no_destination_by_name_has_no_proxy(held: Sandbox, named: tuple[Sandbox, int]) -> None:
+def test_sandbox_without_named_destinations_has_no_proxy(held: Sandbox, named: tuple[Sandbox, int]) -> None:
     box, _ = named
     before = len(below(os.getpid()))
     held.run(["true"])
     box.run(["true"])
-    # A keeper and a warden more, and the proxy.
+    # Another keeper and warden, and the proxy.
     assert len(below(os.getpid())) == before + 3
 
 
-def test_the_proxy_ends_with_its_sandbox(named: tuple[Sandbox, int]) -> None:
+def test_proxy_ends_with_its_sandbox(named: tuple[Sandbox, int]) -> None:
     box, _ = named
     before = below(os.getpid())
     box.run(["true"])
@@ -468,7 +465,7 @@ def test_the_proxy_ends_with_its_sandbox(named: tuple[Sandbox, int]) -> None:
     assert not exist(*made)
 
 
-def test_the_proxy_ends_when_the_host_is_killed(tmp_path: Path) -> None:
+def test_proxy_ends_when_the_host_is_killed(tmp_path: Path) -> None:
     program = """
         import os, sys
         from corral import Containment, Sandbox, SandboxConfig
@@ -491,7 +488,9 @@ def test_the_proxy_ends_when_the_host_is_killed(tmp_path: Path) -> None:
     eventually(lambda: not exist(*map(int, made)))
 
 
-def test_nobody_else_reaches_the_proxy(named: tuple[Sandbox, int], open_sandbox: Callable[..., Sandbox]) -> None:
+def test_other_processes_cannot_reach_the_proxy(
+    named: tuple[Sandbox, int], open_sandbox: Callable[..., Sandbox]
+) -> None:
     box, _ = named
     dials = ["python3", "-c", "import socket; socket.create_connection(('127.0.0.1', 61080), 20); print('reached')"]
     assert box.run(dials).stdout_text == "reached\n"
@@ -502,7 +501,7 @@ def test_nobody_else_reaches_the_proxy(named: tuple[Sandbox, int], open_sandbox:
         socket.create_connection(("127.0.0.1", 61080), 20)
 
 
-def test_the_proxy_has_no_rights_of_its_own(named: tuple[Sandbox, int]) -> None:
+def test_proxy_has_no_capabilities(named: tuple[Sandbox, int]) -> None:
     box, _ = named
     before = below(os.getpid())
     box.run(["true"])
@@ -516,7 +515,7 @@ def test_the_proxy_has_no_rights_of_its_own(named: tuple[Sandbox, int]) -> None:
     assert state["NoNewPrivs"] == "1"
 
 
-def test_a_fork_of_the_host_has_a_proxy_of_its_own(named: tuple[Sandbox, int], tmp_path: Path) -> None:
+def test_fork_of_the_host_has_its_own_proxy(named: tuple[Sandbox, int], tmp_path: Path) -> None:
     box, port = named
     asks = ["curl", "-sS", "-m", "20", f"http://evil.example:{port}/"]
     assert [c.outcome for c in box.run(asks).connections] == ["refused"]
@@ -533,7 +532,7 @@ def test_a_fork_of_the_host_has_a_proxy_of_its_own(named: tuple[Sandbox, int], t
     assert [c.outcome for c in box.run(asks).connections] == ["refused"]
 
 
-def test_each_command_is_told_of_its_own_connections(named: tuple[Sandbox, int]) -> None:
+def test_result_lists_only_its_own_connections(named: tuple[Sandbox, int]) -> None:
     box, port = named
     for host in ("one.example", "two.example"):
         result = box.run(["curl", "-sS", "-m", "20", f"http://{host}:{port}/"])
@@ -541,7 +540,7 @@ def test_each_command_is_told_of_its_own_connections(named: tuple[Sandbox, int])
     assert box.run(["true"]).connections == ()
 
 
-def test_where_there_is_no_proxy_there_is_no_network(named: tuple[Sandbox, int]) -> None:
+def test_killed_proxy_means_no_network(named: tuple[Sandbox, int]) -> None:
     box, port = named
     before = below(os.getpid())
     box.run(["true"])
@@ -552,7 +551,7 @@ def test_where_there_is_no_proxy_there_is_no_network(named: tuple[Sandbox, int])
     assert result.exit_code != 0
 
 
-def test_a_variable_that_is_not_set_is_an_error_and_not_an_empty_credential(
+def test_unset_variable_in_inject_is_an_error(
     open_sandbox: Callable[..., Sandbox],
 ) -> None:
     from corral import ContainmentError
@@ -563,7 +562,7 @@ def test_a_variable_that_is_not_set_is_an_error_and_not_an_empty_credential(
 
 
 @pytest.mark.parametrize("backend", ["warden", "bubblewrap"])
-def test_either_backend_lets_through_what_is_granted(backend: str, fleet: Fleet) -> None:
+def test_both_backends_reach_granted_destinations(backend: str, fleet: Fleet) -> None:
     if backend == "bubblewrap" and not has_bubblewrap():
         must_hold()
     settings = {"network": GRANTED, "backend": backend}
@@ -574,10 +573,10 @@ def test_either_backend_lets_through_what_is_granted(backend: str, fleet: Fleet)
 
 
 @pytest.mark.real
-def test_where_the_tool_makes_each_network_the_proxy_is_in_all_of_them(tmp_path: Path, project: Path) -> None:
+def test_proxy_serves_every_namespace_of_bubblewrap(tmp_path: Path, project: Path) -> None:
     if not has_bubblewrap():
         must_hold()
-    # A copy that makes no namespaces itself, as where AppArmor lets the tool alone make them.
+    # A copy of corral that makes no namespaces itself, like on a machine where AppArmor allows only bubblewrap to.
     copied = tmp_path / "lib" / "corral"
     shutil.copytree(Path(corral.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
     own = 'plan["nested"] = {"user", "mount", "net"} <= {*available}'
@@ -607,13 +606,13 @@ def test_where_the_tool_makes_each_network_the_proxy_is_in_all_of_them(tmp_path:
         assert {one for _, _, outcomes in told for one in outcomes} == {outcome}
 
 
-def test_limits_and_grants_are_the_owners_words_in_the_config() -> None:
+def test_destinations_are_normalized_in_the_config() -> None:
     made: Any = Containment(network=["B.example:443", "b.EXAMPLE:443"])
     assert made.network == ("b.example:443",)
     assert (Limits().connections, Limits().network_bytes) == (1024, None)
 
 
-# The other way: a port of the sandbox's loopback that the machine's own reaches.
+# Published ports: the host's loopback reaches a port of the sandbox's loopback.
 
 
 def fetched(port: int) -> bytes:
@@ -626,9 +625,7 @@ def fetched(port: int) -> bytes:
         return b""
 
 
-def test_a_server_inside_is_reached_by_the_port_that_is_published(
-    project: Path, open_sandbox: Callable[..., Sandbox]
-) -> None:
+def test_published_port_reaches_the_server_inside(project: Path, open_sandbox: Callable[..., Sandbox]) -> None:
     (project / "word").write_text("arrived")
     port, other = free_port(), free_port()
     box = open_sandbox(containment=Containment(publish=[port]), timeout_seconds=None)
@@ -636,30 +633,30 @@ def test_a_server_inside_is_reached_by_the_port_that_is_published(
     with box.start([*serve, str(port)]), box.start([*serve, str(other)]):
         eventually(lambda: fetched(port).endswith(b"arrived"))
         assert fetched(other) == b""
-    # It is the sandbox's while that lives, and nobody answers.
+    # The port stays reserved while the sandbox runs, but no server answers.
     assert fetched(port) == b""
     box.close()
     with socket.create_server(("127.0.0.1", port)):
         pass
 
 
-def test_a_port_that_is_taken_is_said(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_port_in_use_cannot_be_published(open_sandbox: Callable[..., Sandbox]) -> None:
     from corral import ContainmentError
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(ContainmentError, match=f"port {port} of this machine cannot be given"):
+        with pytest.raises(ContainmentError, match=f"port {port} "):
             open_sandbox(containment=Containment(publish=[port])).run(["true"])
 
 
-def test_the_proxy_itself_cannot_be_published(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_proxy_port_cannot_be_published(open_sandbox: Callable[..., Sandbox]) -> None:
     from corral import ContainmentError
 
-    with pytest.raises(ContainmentError, match="way out"):
+    with pytest.raises(ContainmentError, match="port 61080 "):
         open_sandbox(containment=Containment(network=["own.example:443"], publish=[61080])).run(["true"])
 
 
-def test_what_accepts_for_the_machine_ends_with_its_sandbox(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_port_publisher_ends_with_its_sandbox(open_sandbox: Callable[..., Sandbox]) -> None:
     before = below(os.getpid())
     box = open_sandbox(containment=Containment(publish=[free_port()]))
     box.run(["true"])
@@ -671,15 +668,15 @@ def test_what_accepts_for_the_machine_ends_with_its_sandbox(open_sandbox: Callab
 
 
 @pytest.mark.parametrize("ports", [[0], [65536], ["80"], [True], "80", 80])
-def test_what_is_no_port_is_an_error(ports: Any) -> None:
+def test_invalid_published_port_is_an_error(ports: Any) -> None:
     from corral import PolicyError
 
     with pytest.raises(PolicyError, match=r"containment\.publish"):
         Containment(publish=ports)
 
 
-def test_nothing_of_it_is_left_open(open_sandbox: Callable[..., Sandbox]) -> None:
-    open_sandbox().run(["true"])  # what is opened once, and kept
+def test_network_leaves_no_descriptor_open(open_sandbox: Callable[..., Sandbox]) -> None:
+    open_sandbox().run(["true"])  # opens what stays open
     before = descriptors()
     for _ in range(3):
         box = open_sandbox(containment=Containment(network=["own.example:443"], publish=[free_port()]))

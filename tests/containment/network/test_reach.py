@@ -1,6 +1,6 @@
-"""A machine of the test's own, with a metadata server behind a veth, servers and a docker socket: contained, none is reached.
+"""Contained commands reach no metadata server, local server or docker socket of a simulated machine.
 
-All of it is in namespaces that the test makes; no packet leaves them.
+The machine consists of namespaces that the test makes. No packet leaves them.
 """
 
 import json
@@ -16,7 +16,7 @@ from attempt import must_hold, program
 import corral
 
 IP = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin")
-# In the new namespaces: a second network namespace with the metadata server, joined by a veth; servers on this side; then attacks.
+# Runs in new namespaces: starts a second network namespace with the metadata server behind a veth, then servers on this side, then attacks.
 MACHINE = """
 import ctypes, json, os, socket, subprocess, sys, threading
 libc = ctypes.CDLL(None, use_errno=True)
@@ -106,8 +106,8 @@ ATTACKS = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """How every attack went on the machine: contained, contained with the network granted, and not contained."""
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """The outcome of every attack: contained, contained with the network on, and not contained."""
     if IP is None:
         must_hold()
     project = tmp_path_factory.mktemp("machine")
@@ -115,7 +115,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
         (project / f"attack{number}.py").write_text(program(body))
     names = json.dumps([f"attack{number}.py" for number in range(len(ATTACKS))])
     path = ":".join([str(Path(corral.__file__).parents[1]), *[p for p in sys.path if "site-packages" in p]])
-    # An ordinary user may do this in a user namespace of its own alone.
+    # An ordinary user needs a user namespace for this.
     own = ["unshare", "--net", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--net", "--mount"]
     done = subprocess.run(
         [*own, sys.executable, "-c", MACHINE, str(IP), path, str(project), names],
@@ -133,12 +133,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_on_the_machines_network_is_reached(told: dict[str, dict[str, str]], attack: str) -> None:
-    assert told["warden"][attack].startswith("held")
-    assert told["none"][attack] == "succeeded"
+def test_contained_command_reaches_nothing_on_the_machine(outcomes: dict[str, dict[str, str]], attack: str) -> None:
+    assert outcomes["warden"][attack].startswith("held")
+    assert outcomes["none"][attack] == "succeeded"
 
 
-def test_the_network_is_there_by_the_owners_word_and_no_socket_of_the_machines(told: dict[str, dict[str, str]]) -> None:
-    reached = [attack for attack in ATTACKS if told["on"][attack] == "succeeded"]
+def test_network_grant_opens_no_unix_sockets(outcomes: dict[str, dict[str, str]]) -> None:
+    reached = [attack for attack in ATTACKS if outcomes["on"][attack] == "succeeded"]
     assert "the metadata address" in reached
     assert not {"the docker socket", "the docker socket by its other name", "an abstract socket"} & set(reached)

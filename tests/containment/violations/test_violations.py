@@ -1,4 +1,4 @@
-"""What a result says when the kernel stopped something: a corpus of messages, then programs that really meet the refusal."""
+"""Violations are inferred from error messages: a corpus of messages, then real programs that the kernel refuses."""
 
 import os
 import shutil
@@ -15,7 +15,8 @@ from corral import Containment, Limits, Sandbox, SandboxConfig, SandboxResult, V
 from corral.containment.filesystem import view
 from corral.containment.filesystem.view import View
 from corral.containment.layers import LAYERS
-from corral.containment.violations.detect import MAX_VIOLATIONS, infer_from_output
+from corral.containment.violations.detect import MAX_VIOLATIONS, infer_from_output, limit_hit
+from golden import check
 
 IS_ROOT = os.geteuid() == 0
 NETWORK = "containment.network = 'on'"
@@ -24,7 +25,7 @@ Place = tuple[SandboxConfig, View, dict[str, str]]
 
 @pytest.fixture
 def place(project: Path, outside: Path, tmp_path: Path) -> Place:
-    """A project with a repository, a directory beside it that is shown, and one that is not."""
+    """A project with a repository, a visible directory beside it, and a hidden directory."""
     for folder in (".git/hooks", "src", "sub"):
         (project / folder).mkdir(parents=True)
     for name in (".git/config", ".git/HEAD", ".git/hooks/pre-commit", "src/main.py", "locked"):
@@ -41,8 +42,8 @@ def place(project: Path, outside: Path, tmp_path: Path) -> Place:
     return config, seen, {"P": str(project), "S": str(shown), "H": str(outside), "HOME": str(home)}
 
 
-def told(place: Place, said: str, cwd: str = "", missing: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
-    """Return kind, target and grant of what is inferred, with the places by their letters again."""
+def inferred(place: Place, said: str, cwd: str = "", missing: tuple[str, ...] = ()) -> list[tuple[str, str, str]]:
+    """Return kind, target and grant of the inferred violations, with paths replaced by their letters."""
     config, seen, names = place
     found = infer_from_output(_filled(said, names).encode(), _filled(cwd or "{P}", names), seen, config, missing)
     assert all(violation.inferred for violation in found)
@@ -104,14 +105,14 @@ REFUSED = {
     "a hook": ("bash: line 1: .git/hooks/pre-commit: Read-only file system", ("protected", "{P}/.git/hooks/pre-commit", "")),
     "a new hook": ("bash: line 1: .git/hooks/post-merge: Read-only file system", ("protected", "{P}/.git/hooks/post-merge", "")),
     "the repository": ("mv: cannot move '.git' to '.gitx': Device or resource busy", ("protected", "{P}/.git", "")),
-    "cat of what is hidden": ("cat: {H}/secret: No such file or directory", SEEN),
-    "ls of what is hidden": ("ls: cannot access '{H}/secret': No such file or directory", SEEN),
-    "python that opens what is hidden": ("FileNotFoundError: [Errno 2] No such file or directory: '{H}/secret'", SEEN),
-    "node that opens what is hidden": ("Error: ENOENT: no such file or directory, open '{H}/secret'", SEEN),
-    "java that opens what is hidden": ("java.nio.file.NoSuchFileException: {H}/secret", SEEN),
+    "cat of a hidden file": ("cat: {H}/secret: No such file or directory", SEEN),
+    "ls of a hidden file": ("ls: cannot access '{H}/secret': No such file or directory", SEEN),
+    "python that opens a hidden file": ("FileNotFoundError: [Errno 2] No such file or directory: '{H}/secret'", SEEN),
+    "node that opens a hidden file": ("Error: ENOENT: no such file or directory, open '{H}/secret'", SEEN),
+    "java that opens a hidden file": ("java.nio.file.NoSuchFileException: {H}/secret", SEEN),
     "a program that is hidden": ("bash: line 1: {H}/secret: No such file or directory", SEEN),
-    "a file of the owner's home": ("cat: {HOME}/notes: No such file or directory", ("hidden", "{HOME}/notes", "containment.read = ['{HOME}/notes']")),
-    "a key of the owner's": ("Load key \"{HOME}/.ssh/id_rsa\": No such file or directory", ("hidden", "{HOME}/.ssh/id_rsa", "")),
+    "a file of the user's home": ("cat: {HOME}/notes: No such file or directory", ("hidden", "{HOME}/notes", "containment.read = ['{HOME}/notes']")),
+    "a key of the user": ("Load key \"{HOME}/.ssh/id_rsa\": No such file or directory", ("hidden", "{HOME}/.ssh/id_rsa", "")),
 }  # fmt: skip
 
 CUT_OFF = {
@@ -142,7 +143,7 @@ CUT_OFF = {
     "ping": ("ping: example.org: Temporary failure in name resolution", "example.org"),
 }  # fmt: skip
 
-# A call, and whether outside too only root may make it.
+# The system call, and whether only root may use it outside the sandbox too.
 CLOSED = {
     "unshare": ("unshare: unshare failed: Operation not permitted", "unshare", False),
     "bubblewrap": ("bwrap: Creating new namespace failed: Operation not permitted", "unshare", False),
@@ -181,7 +182,7 @@ NOTHING = {
     "a file of the project that is missing": "cat: missing: No such file or directory",
     "a header that is missing": "a.c:1:10: fatal error: foo.h: No such file or directory\ncompilation terminated.",
     "a file that is missing everywhere": "cat: /nonexistent/x: No such file or directory",
-    "a file that is missing in what is shown": "cat: {S}/missing: No such file or directory",
+    "a file that is missing in a visible directory": "cat: {S}/missing: No such file or directory",
     "a file that is missing in the system": "ls: cannot access '/usr/share/corral-nothing': No such file or directory",
     "a file that is missing at the top": "make: /corral-nothing: No such file or directory",
     "a file that cannot be run": "bash: line 1: /etc/passwd: Permission denied",
@@ -202,29 +203,29 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_path_is_named_with_the_grant_that_would_allow_it(name: str, place: Place) -> None:
+def test_refused_path_names_the_grant_that_would_allow_it(name: str, place: Place) -> None:
     said, violation = REFUSED[name]
-    assert told(place, said) == [violation]
+    assert inferred(place, said) == [violation]
 
 
 @pytest.mark.parametrize("name", CUT_OFF)
-def test_a_host_is_named_where_the_program_names_it(name: str, place: Place) -> None:
+def test_unreachable_host_is_named_if_the_message_names_it(name: str, place: Place) -> None:
     said, host = CUT_OFF[name]
-    assert told(place, said) == [("network", host, NETWORK)]
+    assert inferred(place, said) == [("network", host, NETWORK)]
 
 
 @pytest.mark.parametrize("name", CLOSED)
-def test_a_closed_call_is_named_unless_it_is_closed_outside_too(name: str, place: Place) -> None:
+def test_closed_call_is_reported_unless_it_needs_root(name: str, place: Place) -> None:
     said, call, needs_root = CLOSED[name]
-    assert told(place, said) == ([("call", call, "")] if IS_ROOT or not needs_root else [])
+    assert inferred(place, said) == ([("call", call, "")] if IS_ROOT or not needs_root else [])
 
 
 @pytest.mark.parametrize("name", NOTHING)
-def test_an_ordinary_error_is_no_violation(name: str, place: Place) -> None:
-    assert told(place, NOTHING[name]) == []
+def test_ordinary_error_is_no_violation(name: str, place: Place) -> None:
+    assert inferred(place, NOTHING[name]) == []
 
 
-def test_with_a_network_nothing_is_said_of_it(place: Place) -> None:
+def test_network_error_is_no_violation_with_network_on(place: Place) -> None:
     config, seen, _ = place
     granted = config.replace(containment=Containment(network="on"))
     assert [
@@ -235,36 +236,36 @@ def test_with_a_network_nothing_is_said_of_it(place: Place) -> None:
 @pytest.mark.parametrize(
     "said", ["bash: line 1: {}: No such file or directory", "sh: 1: cannot create {}: Directory nonexistent"]
 )
-def test_a_new_file_in_a_hidden_directory_names_the_directory(said: str, place: Place) -> None:
-    # Not below /tmp, which is the sandbox's own: there nobody outside knows what was there.
+def test_new_file_in_hidden_directory_names_the_directory(said: str, place: Place) -> None:
+    # Not below /tmp: that is the sandbox's own, so the host cannot tell which files the command saw.
     folder = next(path for path in ("/var/opt", "/var/local", "/boot") if os.path.isdir(path))
-    assert told(place, said.format(f"{folder}/corral-new")) == [
+    assert inferred(place, said.format(f"{folder}/corral-new")) == [
         ("hidden", f"{folder}/corral-new", f"containment.read = ['{folder}']")
     ]
 
 
 @pytest.mark.parametrize("path", ["/var/spool/corral-new", "/etc/shadow", "/root/.ssh/id_rsa"])
-def test_what_no_grant_may_open_has_none(path: str, place: Place) -> None:
+def test_ungrantable_path_names_no_grant(path: str, place: Place) -> None:
     for said in (f"cat: {path}: No such file or directory", f"touch: cannot touch '{path}': Read-only file system"):
-        assert [grant for _, _, grant in told(place, said) if grant] == []
+        assert [grant for _, _, grant in inferred(place, said) if grant] == []
 
 
-def test_git_names_files_from_the_top_of_the_project(place: Place) -> None:
+def test_relative_paths_of_git_start_at_the_project_root(place: Place) -> None:
     said = "error: could not write config file .git/config: Device or resource busy"
-    assert told(place, said, cwd="{P}/sub") == [("protected", "{P}/.git/config", "")]
+    assert inferred(place, said, cwd="{P}/sub") == [("protected", "{P}/.git/config", "")]
 
 
-def test_files_of_one_directory_are_told_once(place: Place) -> None:
+def test_files_of_one_directory_are_reported_once(place: Place) -> None:
     lines = [f"rm: cannot remove '.git/hooks/{name}': Read-only file system" for name in "abcdefgh"]
-    assert told(place, "\n".join(lines)) == [("protected", "{P}/.git/hooks/a", "")]
+    assert inferred(place, "\n".join(lines)) == [("protected", "{P}/.git/hooks/a", "")]
 
 
-def test_a_program_that_complains_of_everything_is_cut_short(place: Place) -> None:
+def test_number_of_inferred_violations_is_limited(place: Place) -> None:
     lines = [f"curl: (6) Could not resolve host: host-{number}" for number in range(100)]
-    assert len(told(place, "\n".join(lines))) == MAX_VIOLATIONS
+    assert len(inferred(place, "\n".join(lines))) == MAX_VIOLATIONS
 
 
-def test_a_project_that_is_read_only_is_opened_by_its_own_setting(place: Place) -> None:
+def test_read_only_project_names_its_setting(place: Place) -> None:
     config, _, names = place
     config = config.replace(containment=Containment(project="read-only"))
     seen = view.build_view(config, {"HOME": names["HOME"], "PATH": "/usr/bin"})
@@ -274,10 +275,10 @@ def test_a_project_that_is_read_only_is_opened_by_its_own_setting(place: Place) 
     assert (violation.target, violation.grant) == (f"{names['P']}/x", "containment.project = 'read-write'")
 
 
-if not IS_ROOT:  # who may write everywhere
+if not IS_ROOT:  # root may write everywhere
 
     def test_what_the_user_could_not_write_outside_either_has_no_grant(place: Place) -> None:
-        assert told(place, "touch: cannot touch '/usr/corral-new': Read-only file system") == [("write-outside", "/usr/corral-new", "")]  # fmt: skip
+        assert inferred(place, "touch: cannot touch '/usr/corral-new': Read-only file system") == [("write-outside", "/usr/corral-new", "")]  # fmt: skip
 
 
 WITHOUT_MOUNTS = tuple(LAYERS)[:8]
@@ -295,21 +296,21 @@ WITHOUT_MOUNTS = tuple(LAYERS)[:8]
         ),
     ],
 )
-def test_without_mounts_what_landlock_refuses_is_told(
+def test_landlock_refusal_is_reported_without_mounts(
     place: Place, said: str, violations: list[tuple[str, str, str]]
 ) -> None:
-    assert told(place, said, missing=WITHOUT_MOUNTS) == violations
+    assert inferred(place, said, missing=WITHOUT_MOUNTS) == violations
 
 
 @cache
 def own_view() -> tuple[SandboxConfig, View]:
-    """Return the view of a project that is there anyway."""
+    """Return the view of a directory that exists on every machine."""
     config = SandboxConfig(str(Path(__file__).parent), limits=Limits(processes=5))
     return config, view.build_view(config, {"HOME": "/root", "PATH": "/usr/bin"})
 
 
 @given(st.binary(max_size=400), st.lists(st.sampled_from([*REFUSED, *NOTHING]), max_size=3))
-def test_no_words_break_the_inference(noise: bytes, names: list[str]) -> None:
+def test_no_output_breaks_the_inference(noise: bytes, names: list[str]) -> None:
     config, seen = own_view()
     lines = [(REFUSED[name][0] if name in REFUSED else NOTHING[name]).encode() for name in names]
     for said in (noise, b"\n".join([*lines, noise]), noise.join(lines)):
@@ -318,7 +319,7 @@ def test_no_words_break_the_inference(noise: bytes, names: list[str]) -> None:
         assert len(found) <= MAX_VIOLATIONS + 1
 
 
-# Programs that meet the refusal for real: what they are told, and what the result says. {S} is read-only, {H} hidden.
+# Commands that the kernel refuses, and the violations in their results. {S} is read-only, {H} is hidden.
 PROGRAMS = {
     "touch": ("touch {S}/x", [NEW]),
     "bash": ("echo a > {S}/x", [NEW]),
@@ -359,7 +360,7 @@ PROGRAMS = {
     "chmod to set-uid": ("chmod u+s src/main.py", [("call", "chmod", "")]),
     "a locked file": ("cat locked", []),
     "a missing file": ("cat missing", []),
-    "a server of nobody's": ("curl -sS http://127.0.0.1:9/", []),
+    "a server that is not running": ("curl -sS http://127.0.0.1:9/", []),
     "a program of a read-only directory": ("ls /usr/share > /dev/null", []),
 }  # fmt: skip
 OF_ROOT = {
@@ -374,7 +375,7 @@ OF_ROOT = {
 
 @pytest.fixture
 def working(place: Place, open_sandbox: Callable[..., Sandbox]) -> Sandbox:
-    """A sandbox over the places."""
+    """A sandbox for the project, with a grant to read the visible directory."""
     names = place[2]
     shutil.rmtree(f"{names['P']}/.git")
     loose = open_sandbox(containment=Containment(backend="none"))
@@ -391,7 +392,7 @@ def really(working: Sandbox, place: Place, command: str) -> SandboxResult:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_that_was_refused(name: str, working: Sandbox, place: Place) -> None:
+def test_refused_program_gets_its_violation(name: str, working: Sandbox, place: Place) -> None:
     command, violations = PROGRAMS[name]
     result = really(working, place, command)
     names = place[2]
@@ -403,15 +404,13 @@ def test_a_program_that_was_refused(name: str, working: Sandbox, place: Place) -
 
 @pytest.mark.skipif(not IS_ROOT, reason="for an ordinary user these are closed outside too")
 @pytest.mark.parametrize("name", OF_ROOT)
-def test_a_program_that_needs_root_was_refused(name: str, working: Sandbox, place: Place) -> None:
+def test_refused_program_of_root_gets_its_violation(name: str, working: Sandbox, place: Place) -> None:
     command, call = OF_ROOT[name]
     result = really(working, place, command)
     assert [(v.kind, v.target, v.grant) for v in result.violations] == [("call", call, "")], result.stderr_text
 
 
-def test_the_grant_that_is_named_allows_it(
-    working: Sandbox, place: Place, open_sandbox: Callable[..., Sandbox]
-) -> None:
+def test_named_grant_allows_the_access(working: Sandbox, place: Place, open_sandbox: Callable[..., Sandbox]) -> None:
     names = place[2]
     (refused,) = working.run(["touch", f"{names['S']}/x"]).violations
     assert refused.grant == f"containment.write = ['{names['S']}']"
@@ -421,19 +420,53 @@ def test_the_grant_that_is_named_allows_it(
     assert open_sandbox(containment=Containment(read=(f"{names['H']}/secret",))).run(["cat", f"{names['H']}/secret"]).ok
 
 
-def test_one_line_says_what_and_what_to_do(place: Place, working: Sandbox) -> None:
+def test_hint_is_the_first_violation_as_one_line(place: Place, working: Sandbox) -> None:
     path = place[2]["S"]
     result = working.run(["touch", f"{path}/x"])
-    line = (
-        f"write-outside: {path}/x: it is read-only for commands (inferred). "
-        f"Write inside the project or /tmp; the owner grants more: containment.write = ['{path}']."
-    )
-    assert (result.hint, result.to_dict()["hint"]) == (line, line)
+    line = result.violations[0].text
+    assert (result.hint, result.to_dict()["hint"], "\n" in line) == (line, line, False)
     more = result.replace(violations=result.violations * 3)
     assert more.hint == f"{line} (and 2 more)"
 
 
-def test_a_violation_is_a_line_whatever_it_lacks() -> None:
+TEXTS = [
+    *("touch", "tar in another directory", "the root", "git config", "the repository", "cat of a hidden file"),
+    "a key of the user",
+]
+
+
+def test_wording_of_inferred_violations(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Some system calls are reported only to root.
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    config, seen, names = place
+    named = config.replace(containment=config.containment.replace(network=("b.example:443",)))
+    cases: list[tuple[str, SandboxConfig, tuple[str, ...]]] = [
+        *((REFUSED[name][0], config, ()) for name in TEXTS),
+        ("touch: cannot touch '/proc/sys/x': Read-only file system", config, ()),
+        ("cat: {H}/secret: Permission denied", config, WITHOUT_MOUNTS),
+        *((f"curl: (6) Could not resolve host: {host}", each, ()) for host, each in (("a.example", config), ("a.example", named), ("b.example", named))),
+        *((line, config, ()) for line, _, _ in CLOSED.values()),
+        ("ERROR: Cannot connect to the Docker daemon at unix:///dev/null. Is the docker daemon running?", config, ()),
+    ]  # fmt: skip
+    texts = [
+        _lettered(violation.text, names)
+        for line, each, missing in cases
+        for violation in infer_from_output(_filled(line, names).encode(), names["P"], seen, each, missing)
+    ]
+    check("violations", "inferred from output", "\n".join(dict.fromkeys(texts)))
+
+
+def test_wording_of_limits() -> None:
+    limits = Limits(processes=5, memory_bytes=0.5, open_files=9)
+    found = [
+        limit_hit(f"{name}-limit", field, limits, inferred=False).text
+        for name, field in (("process", "processes"), ("memory", "memory_bytes"), ("open-files", "open_files"))
+    ]
+    check("violations", "limits", "\n".join(found))
+
+
+def test_violation_text_is_one_line() -> None:
     assert Violation("silence").text == "silence."
     assert (
         Violation("planted", "/p/.envrc", "it was moved", "Leave it.").text
@@ -441,12 +474,12 @@ def test_a_violation_is_a_line_whatever_it_lacks() -> None:
     )
 
 
-def test_the_result_of_a_refused_call_hints_at_its_reason(box: Sandbox) -> None:
+def test_hint_of_a_denied_call_is_its_reason(box: Sandbox) -> None:
     result = box.run(["sudo", "ls"])
     assert (result.denied, result.hint) == (True, result.reason)
     assert result.hint
 
 
-def test_a_program_in_its_own_words_is_found_through_python(working: Sandbox, place: Place) -> None:
+def test_python_traceback_names_the_refused_path(working: Sandbox, place: Place) -> None:
     result = working.run([sys._base_executable, "-c", f"import os; os.mkdir({place[2]['S'] + '/x'!r})"])
     assert [(v.kind, v.target) for v in result.violations] == [("write-outside", f"{place[2]['S']}/x")]

@@ -1,1 +1,1 @@
-"""What the sandbox sees of the file system, and what is protected in it."""
+"""The file system that a sandbox sees, and the protected paths in it."""

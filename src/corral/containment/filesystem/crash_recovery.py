@@ -1,6 +1,7 @@
-"""What was protected in a project when a sandbox began, kept until it ends: one that is killed cannot look for what was planted, the next does.
+"""Records the protected paths of a project while a sandbox runs.
 
-It lies beside the scratch that lasts, which no command sees.
+A sandbox that is killed cannot search for planted files. The next sandbox of the project finds the record and does it. Records lie
+beside the persistent scratch directories, which no command sees.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class SandboxMarker:
-    """The mark of a sandbox that has begun. Its lock goes with the process, however that ends."""
+    """The record of a running sandbox. The kernel releases its lock when the process ends, in whatever way."""
 
     def __init__(self, place: str, found: Protected) -> None:
-        self._held = persistent_scratch.acquire(place)
+        self._scratch = persistent_scratch.acquire(place)
         name = os.urandom(8).hex()
         self._path = f"{place}/{persistent_scratch.MARKER_PREFIX}{name}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -29,43 +30,42 @@ class SandboxMarker:
             self._descriptor = file.fileno()
             flock(self._descriptor, LOCK_EX)
             file.write(marshal.dumps([getattr(found, field) for field in found._fields]))
-        # Whole and locked before anybody takes it for one that was left.
+        # Complete and locked before it has a name that other sandboxes look for.
         os.rename(f"{place}/{name}", self._path)
 
     def end(self) -> None:
-        """Forget it: all was looked for."""
+        """Remove the record, after the sandbox has searched for planted files itself."""
         try:
             os.unlink(self._path)
         except OSError:
-            # A cache that the owner has removed meanwhile.
+            # The user has removed the cache.
             return
         finally:
             os.close(self._descriptor)
-            _remove_if_empty(os.path.dirname(self._path), self._held)
-            os.close(self._held)
+            self._remove_directory_if_unused()
+            os.close(self._scratch)
 
-
-def _remove_if_empty(place: str, held: int) -> None:
-    try:
-        flock(held, LOCK_EX | LOCK_NB)
-        os.rmdir(place)
-    except OSError:
-        # Scratch lasts there, or another sandbox uses it.
-        return
+    def _remove_directory_if_unused(self) -> None:
+        try:
+            flock(self._scratch, LOCK_EX | LOCK_NB)
+            os.rmdir(os.path.dirname(self._path))
+        except OSError:
+            # It holds scratch, or another sandbox uses it.
+            return
 
 
 def abandoned_markers(place: str) -> Iterator[Protected]:
-    """Yield what the killed had found, and forget each once the caller has dealt with it."""
+    """Yield the records of killed sandboxes. Each record is removed when the caller asks for the next one."""
     try:
         names = os.listdir(place)
     except FileNotFoundError:
         return
     for name in names:
         if name.startswith(persistent_scratch.MARKER_PREFIX):
-            yield from _left(f"{place}/{name}")
+            yield from _abandoned(f"{place}/{name}")
 
 
-def _left(path: str) -> Iterator[Protected]:
+def _abandoned(path: str) -> Iterator[Protected]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -74,12 +74,12 @@ def _left(path: str) -> Iterator[Protected]:
         try:
             flock(descriptor, LOCK_EX | LOCK_NB)
         except BlockingIOError:
-            # It lives, and will look itself.
+            # Its sandbox is running, and searches itself.
             return
         try:
             found = Protected(*marshal.loads(file.read()))  # noqa: S302  written above, where no command can
         except (ValueError, EOFError, TypeError):
-            # By another version, or cut by a full disk: what was there before is not known.
+            # Written by another version, or cut off by a full disk: it does not tell what existed before.
             os.unlink(path)
             return
         yield found

@@ -1,6 +1,6 @@
-"""Finds the machine's credentials in what commands see, and notices those that appear while a sandbox lives.
+"""Finds the machine's credential files in the directories that commands see, including files that appear later.
 
-A package manager's lock comes and goes, and a rotated key is another file: the mount that hid the old one is gone with it.
+A package manager's lock file comes and goes, and a rotated key is a new file: the mount that hid the old one does not hide it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def matching_paths(pattern: str) -> list[str]:
-    """Return what is there of a path, or of all paths that begin as one that ends in `*`."""
+    """Return the existing paths that a pattern names. A pattern is a path, or the start of one followed by `*`."""
     if not pattern.endswith("*"):
         return [pattern] if os.path.lexists(pattern) else []
     above, _, head = pattern[:-1].rpartition("/")
@@ -27,46 +27,46 @@ def matching_paths(pattern: str) -> list[str]:
 
 
 class CredentialMasks:
-    """Watches for files that match the patterns and appeared after a warden started."""
+    """Detects files that match the patterns and appeared after a warden started."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._patterns = tuple(patterns)
-        self._times = dict.fromkeys((os.path.dirname(pattern) for pattern in self._patterns), NO_CTIME)
+        self._ctimes = dict.fromkeys((os.path.dirname(pattern) for pattern in self._patterns), NO_CTIME)
         self._known = self._found()
         self._generation = 0
-        self._looking = ForkSafeLock()
+        self._lock = ForkSafeLock()
 
     def generation(self) -> int:
         """Return a generation number. It increases when a credential appears that running wardens do not mask."""
-        # Without the lock, since every run asks: `_look` publishes the times last, so equal times mean a current generation.
-        if self._read_times() != self._times:
-            with self._looking:
-                self._look()
+        # Every run asks, so first without the lock: `_scan` publishes the ctimes last, so equal ones mean a current generation.
+        if self._read_ctimes() != self._ctimes:
+            with self._lock:
+                self._scan()
         return self._generation
 
-    def _look(self) -> None:
-        # Read under the lock: times from before it may be older than those that another thread has published.
-        times = self._read_times()
-        if times == self._times:
+    def _scan(self) -> None:
+        # Read again under the lock: another thread may have published newer values.
+        ctimes = self._read_ctimes()
+        if ctimes == self._ctimes:
             return
-        # Settled before the files are listed: a change after that has another time.
-        published = {path: comparable_ctime(at) for path, at in times.items()}
+        # Before the files are listed: a change after that has another ctime.
+        published = {path: comparable_ctime(ctime) for path, ctime in ctimes.items()}
         found = self._found()
         if not found <= self._known:
             self._generation += 1
         self._known = found
-        self._times = published
+        self._ctimes = published
 
-    def _read_times(self) -> dict[str, int]:
-        return {path: ctime_of(path) for path in self._times}
+    def _read_ctimes(self) -> dict[str, int]:
+        return {path: ctime_of(path) for path in self._ctimes}
 
     def _found(self) -> set[tuple[str, int, int, int]]:
         found = set()
         for path in [path for pattern in self._patterns for path in matching_paths(pattern)]:
             try:
-                one = os.lstat(path)
+                status = os.lstat(path)
             except OSError:
                 continue
-            # With the time: a file that is made anew may get the inode of the one before.
-            found.add((path, one.st_dev, one.st_ino, one.st_ctime_ns))
+            # With the ctime: a new file may get the inode of a deleted one.
+            found.add((path, status.st_dev, status.st_ino, status.st_ctime_ns))
         return found

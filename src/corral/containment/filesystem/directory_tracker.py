@@ -1,4 +1,4 @@
-"""The directories that a sandbox looks through, and which of them have changed since: asked one by one, or told by the kernel."""
+"""Tells which of the directories that a sandbox watches have changed: by comparing each ctime, or from inotify events."""
 
 from __future__ import annotations
 
@@ -12,148 +12,143 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    Known = tuple[str, str, int, int]  # path, role, number of the inode, time of change
+    Known = tuple[str, str, int, int]  # path, role, inode, ctime
 
-MAX_ASKED = 1  # directory; with more the kernel is to tell which have changed, from the third command on
-MAX_NAMES = 8  # that are looked at one by one; of more, the directory is listed
-MAX_WATCHED = 16_384  # directories; a project of more is asked one by one, about 2 ms a thousand
-FEW_LOOKS = 2  # most processes of the command line run one command: to ask costs them less than to listen
-# A directory's time of change has the kernel's clock tick: younger than this, another change may have the same.
+MAX_COMPARED = 1  # directories to compare by ctime; above it, inotify is used from the third command on
+MAX_NAMES = 8  # new names in a directory to look at one by one; with more the directory is listed
+MAX_WATCHED = 16_384  # directories; a larger project is compared by ctime, which takes about 2 ms per thousand
+# Most processes of the command line run one command: comparing costs them less than setting up inotify.
+COMPARED_SCANS = 2
+# A ctime has the resolution of the kernel's clock tick: a later change within this time may get the same ctime.
 SETTLED_NS = 50_000_000
 COARSE_NS = 2_100_000_000
-NO_CTIME = -1
-_FOR_GOOD = -(1 << 62)  # a number of looks after which all are asked for ever
+NO_CTIME = -1  # equals the ctime of no file
+_NEVER_INOTIFY = -(1 << 62)  # a number of scans from which COMPARED_SCANS is never reached
 
 
 def ctime_of(path: str) -> int:
-    """Return when something was last changed, or 0 if it is not there."""
+    """Return the ctime of a path in nanoseconds, or 0 if it does not exist."""
     try:
         return os.lstat(path).st_ctime_ns
     except OSError:
         return 0
 
 
-def comparable_ctime(changed: int) -> int:
-    """Return a time of change to compare with later, or one that is never equal if it is too young."""
-    # Where times are in whole seconds, or two, a second change in the same one has the same.
-    young = SETTLED_NS if changed % 1_000_000_000 else COARSE_NS
-    return changed if changed < time_ns() - young else NO_CTIME
+def comparable_ctime(ctime: int) -> int:
+    """Return a ctime to compare with later, or NO_CTIME if it is so recent that another change may get the same one."""
+    # Some file systems store whole seconds, or two.
+    recent = SETTLED_NS if ctime % 1_000_000_000 else COARSE_NS
+    return ctime if ctime < time_ns() - recent else NO_CTIME
 
 
 class DirectoryTracker:
-    """What is looked through: paths with their roles."""
+    """The directories to watch, by path, with the role of each."""
 
     def __init__(self, known: Iterable[Known]) -> None:
         self.roles: dict[str, str] = {}
-        self._numbers: dict[str, int] = {}
-        self._times: dict[str, int] = {}
-        for path, role, number, changed in known:
-            self.roles[path], self._numbers[path], self._times[path] = role, number, changed
-        self._notices: InotifyWatches | None = None
-        self._unseen: set[str] = set()  # what the kernel does not tell of
-        self._looks = 0
+        self._inodes: dict[str, int] = {}
+        self._ctimes: dict[str, int] = {}
+        for path, role, inode, ctime in known:
+            self.roles[path], self._inodes[path], self._ctimes[path] = role, inode, ctime
+        self._inotify: InotifyWatches | None = None
+        self._unwatchable: set[str] = set()  # directories that inotify cannot watch; listed after every command
+        self._scans = 0
 
-    def changed(self, is_nothing: Callable[[str, str], bool]) -> list[str]:
-        """Return those in which something may have appeared; of a few names it is asked whether they are nothing to look at."""
-        told = None
-        if self._notices is not None:
-            told = self._notices.changed()
-            if told is None:
-                self._listen()
+    def changed(self, is_ignorable: Callable[[str, str], bool]) -> list[str]:
+        """Return the directories in which a name may have appeared. `is_ignorable(directory, name)` filters single names."""
+        events = None
+        if self._inotify is not None:
+            events = self._inotify.changed()
+            if events is None:
+                self._watch_all()
         else:
-            self._looks += 1
-            if self._looks > FEW_LOOKS and MAX_ASKED < len(self.roles) <= MAX_WATCHED:
-                # All are asked once more: the kernel does not tell what came before it was to listen.
-                self._listen()
-        if told is None:
-            # Times of those that the kernel told of are old ones, which are listed once more than needed.
-            return [path for path, known in self._times.items() if ctime_of(path) != known]
-        appeared, gone = told
-        if not (appeared or gone or self._unseen):
+            self._scans += 1
+            if self._scans > COMPARED_SCANS and MAX_COMPARED < len(self.roles) <= MAX_WATCHED:
+                self._watch_all()
+        if events is None:
+            # Also right after inotify was set up: it does not report earlier changes.
+            return [path for path, ctime in self._ctimes.items() if ctime_of(path) != ctime]
+        appeared, gone = events
+        if not (appeared or gone or self._unwatchable):
             return []
         for path in gone:
             self.forget(path)
         found = [
             path
             for path, names in appeared.items()
-            if len(names) > MAX_NAMES or not all(is_nothing(path, os.fsdecode(name)) for name in names)
+            if len(names) > MAX_NAMES or not all(is_ignorable(path, os.fsdecode(name)) for name in names)
         ]
-        return [path for path in (*found, *self._unseen) if path in self.roles]
+        return [path for path in (*found, *self._unwatchable) if path in self.roles]
 
-    def holds(self, path: str, number: int) -> bool:
-        """Say whether a directory is known, and not another that has taken its name."""
-        return self._numbers.get(path) == number
+    def holds(self, path: str, inode: int) -> bool:
+        """Say whether this very directory is tracked, and not an earlier one of the same name."""
+        return self._inodes.get(path) == inode
 
-    def enter(self, path: str, role: str, number: int) -> None:
-        """Look at a directory from now on."""
-        self.roles[path], self._numbers[path], self._times[path] = role, number, NO_CTIME
-        if self._notices is not None:
-            self._add(self._notices, path)
+    def enter(self, path: str, role: str, inode: int) -> None:
+        """Track a directory from now on."""
+        self.roles[path], self._inodes[path], self._ctimes[path] = role, inode, NO_CTIME
+        if self._inotify is not None:
+            self._watch(self._inotify, path)
 
-    def listed(self, path: str, changed: int) -> None:
-        """Note that all of a directory was looked at, as it was at a time of change."""
-        self._times[path] = comparable_ctime(changed)
-        if path in self._unseen and self._notices is not None:
-            self._unseen.discard(path)
-            self._add(self._notices, path)
+    def listed(self, path: str, ctime: int) -> None:
+        """Note that a directory was listed completely. `ctime` was read before that."""
+        self._ctimes[path] = comparable_ctime(ctime)
+        if path in self._unwatchable and self._inotify is not None:
+            self._unwatchable.discard(path)
+            self._watch(self._inotify, path)
 
-    def shut(self, path: str) -> None:
-        """Look again after each command at a directory that cannot be listed, until it can: the kernel does not tell when."""
-        self._unseen.add(path)
+    def set_unwatchable(self, path: str) -> None:
+        """Try a directory that cannot be listed again after each command: inotify does not report when it becomes readable."""
+        self._unwatchable.add(path)
 
     def forget(self, path: str) -> None:
-        """Look no longer at a directory."""
-        for table in (self.roles, self._times, self._numbers):
+        """Stop tracking a directory."""
+        for table in (self.roles, self._ctimes, self._inodes):
             table.pop(path, None)
-        self._unseen.discard(path)
+        self._unwatchable.discard(path)
 
     def forget_below(self, path: str) -> None:
-        """Look no longer at what lies in a directory, so that it is met anew."""
+        """Stop tracking everything below a directory, so that the next listing finds it as new."""
         for inner in [inner for inner in self.roles if inner.startswith(f"{path}/")]:
             self.forget(inner)
 
-    def forked(self) -> None:
-        """Go on in a fork of the process: the notices are its parent's."""
-        self.close()
-
     def close(self) -> None:
-        """Let go of what the kernel holds."""
-        if self._notices is not None:
-            self._notices.close()
-            self._notices = None
+        """Close the inotify descriptor. A fork calls this too: the events are its parent's."""
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None
 
     def end(self) -> None:
-        """Listen no more: a command that is looked after later must not begin anew what nobody will close."""
-        self._looks = _FOR_GOOD
+        """Close for good: a scan after a late command must not open inotify again, which would never be closed."""
+        self._scans = _NEVER_INOTIFY
         self.close()
 
-    def _listen(self) -> None:
+    def _watch_all(self) -> None:
         try:
-            if self._notices is None:
-                self._notices = InotifyWatches()
+            if self._inotify is None:
+                self._inotify = InotifyWatches()
         except OSError:
-            # As many as the kernel gives a user are in use; asking each directory is slower and as good.
-            self._looks = _FOR_GOOD
+            # The user's limit of inotify instances is reached. Comparing ctimes is slower and finds the same.
+            self._scans = _NEVER_INOTIFY
             return
-        # What was moved has another path now, and what has come to its place is watched under that one.
-        self._notices.forget()
+        # A directory that was moved has another path now, and whatever took its place is watched under the old one.
+        self._inotify.forget()
         gone = "\0"
         for path in sorted(self.roles, key=lambda path: path.replace("/", "\0")):
             if path.startswith(gone):
-                # What is above it is another by now, perhaps a link: under this path it would be watched elsewhere.
+                # A directory above it was replaced, perhaps by a link: this path would watch a directory elsewhere.
                 self.forget(path)
-            elif self._notices is not None:
-                self._add(self._notices, path)
+            elif self._inotify is not None:
+                self._watch(self._inotify, path)
                 gone = gone if path in self.roles else f"{path}/"
 
-    def _add(self, notices: InotifyWatches, path: str) -> None:
+    def _watch(self, inotify: InotifyWatches, path: str) -> None:
         try:
-            # Git makes and removes a lock in each command.
-            notices.add(path, removals=self.roles[path] == GIT)
+            # Git creates and removes a lock file in every command.
+            inotify.add(path, removals=self.roles[path] == GIT)
         except (FileNotFoundError, NotADirectoryError):
             self.forget(path)
         except PermissionError:
-            self._unseen.add(path)
+            self._unwatchable.add(path)
         except OSError:
-            self._looks = _FOR_GOOD
-            self.close()
+            self.end()

@@ -1,4 +1,4 @@
-"""The owner's name and e-mail for commits, and nothing else of their git configuration. Reads the disk, changes nothing."""
+"""Reads the user's name and e-mail for commits from their git configuration, and nothing else of it. Changes nothing."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-MAX_INCLUDES = 5  # one in another, against files that include each other
+MAX_INCLUDES = 5  # nested, against files that include each other
 _ESCAPES = {"n": "\n", "t": "\t", "b": "\b"}
 
 
 def identity_config(home: str, environ: Mapping[str, str]) -> str:
-    """Return a configuration for commands."""
+    """Return the text of a git configuration for commands."""
     known: dict[str, str] = {}
     config = environ.get("XDG_CONFIG_HOME", "")
     base = config if config.startswith("/") else f"{home}/.config"
@@ -25,7 +25,7 @@ def identity_config(home: str, environ: Mapping[str, str]) -> str:
         name: value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name, value in known.items()
     }
     user = "".join(f'\t{name} = "{value}"\n' for name, value in quoted.items())
-    # Whose a repository is matters to git because its hooks would run; here they are held.
+    # Git refuses repositories of other users because it would run their hooks. The sandbox confines those.
     return f"[user]\n{user}[safe]\n\tdirectory = *\n"
 
 
@@ -39,15 +39,15 @@ def _settings(path: str, home: str, depth: int) -> Iterator[tuple[str, str]]:
         name, _, value = text.partition("=")
         key = name.strip().lower()
         if section == "user" and key in ("name", "email"):
-            yield key, _plain(value.strip())
+            yield key, _unquoted(value.strip())
         elif (section, key) == ("include", "path") and depth:
-            led = _plain(value.strip())
-            led = f"{home}/{led[2:]}" if led.startswith("~/") else os.path.join(os.path.dirname(path), led)
-            yield from _settings(led, home, depth - 1)
+            included = _unquoted(value.strip())
+            relative = f"{home}/{included[2:]}" if included.startswith("~/") else included
+            yield from _settings(os.path.join(os.path.dirname(path), relative), home, depth - 1)
 
 
-def _plain(value: str) -> str:
-    """Return a value as git reads it: without quotes, escapes and what follows as a note."""
+def _unquoted(value: str) -> str:
+    """Return a value as git reads it: without quotes, escapes and trailing comments."""
     found: list[str] = []
     quoted = False
     letters = iter(value)

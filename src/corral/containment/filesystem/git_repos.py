@@ -1,6 +1,6 @@
-"""What in a git directory makes git run something: judged for the repositories that commands make, which may keep what git itself puts there.
+"""Finds the entries of a git directory that make git run a program. Reads the disk, changes nothing.
 
-Reads the disk, changes nothing. What is not known to be harmless is not.
+A repository that a command makes may keep what git itself writes. An entry that is not known to be harmless counts as dangerous.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-# Roles of directories: a repository, one that is its own working tree, what holds those of submodules or worktrees, and reflogs.
+# Roles of directories: a repository, a bare repository, the directories of submodules and worktrees, and reflogs.
 GIT, BARE, MODULES, LOGS = ".git", ".git/bare", ".git/modules", ".git/logs"
 MAX_CONFIG_BYTES = 1 << 18  # against a configuration that takes long to read
-# What `git init`, `clone`, `worktree`, `branch`, `remote` and `sparse-checkout` write, and none of it names a program.
+# Keys that `git init`, `clone`, `worktree`, `branch`, `remote` and `sparse-checkout` write. None of them names a program.
 _HARMLESS = {
     "core": {"repositoryformatversion", "filemode", "bare", "logallrefupdates", "ignorecase", "precomposeunicode", "symlinks",
              "autocrlf", "eol", "sparsecheckout", "sparsecheckoutcone"},
@@ -30,30 +30,28 @@ _HARMLESS = {
     "init": {"defaultbranch"},
     "gc": {"auto"},
 }  # fmt: skip
-
-
-# What git writes in a repository, besides what is named in capitals: through a link there, to where it leads.
+# Names that git writes in a repository, besides those in capitals. If one is a link, git writes to its target.
 WRITTEN_BY_GIT = frozenset(
     {"logs", "refs", "objects", "info", "index", "packed-refs", "shallow", "description", "gc.log"}
 )
 
 
 def is_written_by_git(role: str, name: str) -> bool:
-    """Say whether git writes what has this name in a directory of this role, through a link if it is one."""
+    """Say whether git writes this name in a directory of this role, through a link if it is one."""
     return role in (GIT, LOGS) or (role == BARE and (name in WRITTEN_BY_GIT or name.isupper()))
 
 
 def is_repository(directory: str, listed: Iterable[os.DirEntry[str]]) -> bool:
-    """Say whether git takes a directory for a repository, whatever it is called."""
+    """Say whether git takes a directory for a repository, whatever its name is."""
     if not any(entry.name == "HEAD" for entry in listed):
         return False
-    # Links that lead nowhere as yet are completed elsewhere.
+    # lexists: a later command can create the target of a dangling link.
     own = all(os.path.lexists(f"{directory}/{name}") for name in ("objects", "refs"))
     return own or os.path.lexists(f"{directory}/commondir")
 
 
 def _entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield section, key and value of a configuration in small letters; nothing at all for a line that is not plainly one."""
+    """Yield section, key and value of each setting, lower-cased. A line in any unusual form has no section and no key."""
     section = ""
     for line in text.split("\n"):
         words = line.strip()
@@ -70,18 +68,18 @@ def _entries(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def is_harmless(text: str) -> bool:
-    """Say whether a configuration makes git run nothing."""
+    """Say whether a configuration makes git run no program."""
     for section, key, value in _entries(text):
         if key not in _HARMLESS.get(section, ()):
             return False
-        # `ext::` and its like name a program.
+        # `ext::` and similar transports name a program.
         if key in ("url", "pushurl") and ("::" in value or value.startswith("-")):
             return False
     return True
 
 
 def configured_paths(directory: str) -> Iterator[str]:
-    """Yield the paths that a repository's configuration refers to for what to run: hooks, and further configuration."""
+    """Yield the paths of hooks and included configuration that a repository's configuration names."""
     text = _read(f"{directory}/config") or ""
     top = os.path.dirname(directory) if os.path.basename(directory) == GIT else directory
     for section, key, value in _entries(text):
@@ -94,19 +92,19 @@ def configured_paths(directory: str) -> Iterator[str]:
 
 
 def gitdir_target(pointer: str) -> str:
-    """Return the git directory that a `.git` file names, or nothing."""
+    """Return the git directory that a `.git` file names, or ""."""
     word, _, target = (_read(pointer) or "").partition(": ")
     if word != "gitdir" or "\n" in target.rstrip("\n"):
         return ""
-    return _without_links(os.path.dirname(pointer), target.rstrip("\n"))
+    return _resolve_without_links(os.path.dirname(pointer), target.rstrip("\n"))
 
 
 def risky_entries(directory: str, repositories: Collection[str], samples: SampleHooks) -> list[str]:
-    """Return the names in a git directory that could make git run something, or hide what does."""
+    """Return the names in a git directory that could make git run a program, or hide such a name."""
     found = [name for name in ("config", "config.worktree") if not _is_harmless_file(f"{directory}/{name}")]
-    if os.path.lexists(f"{directory}/commondir") and not _belongs(directory, repositories):
+    if os.path.lexists(f"{directory}/commondir") and not _is_worktree_of_known(directory, repositories):
         found.append("commondir")
-    found += [name for name in ("info", "hooks", "modules", "worktrees") if not _is_directory(f"{directory}/{name}")]
+    found += [name for name in ("info", "hooks", "modules", "worktrees") if _is_no_directory(f"{directory}/{name}")]
     if "info" not in found and os.path.lexists(f"{directory}/info/attributes"):
         found.append("info/attributes")
     if "hooks" not in found:
@@ -121,22 +119,22 @@ def _is_harmless_file(path: str) -> bool:
     return text is not None and is_harmless(text)
 
 
-def _belongs(directory: str, repositories: Collection[str]) -> bool:
-    """Say whether a worktree's directory lies in the repository that it names as its own."""
+def _is_worktree_of_known(directory: str, repositories: Collection[str]) -> bool:
+    """Say whether a worktree's git directory lies in the known repository that its `commondir` names."""
     text = _read(f"{directory}/commondir")
     if not text:
         return False
-    common = _without_links(directory, text.rstrip("\n"))
+    common = _resolve_without_links(directory, text.rstrip("\n"))
     return common in repositories and os.path.dirname(directory) == f"{common}/worktrees"
 
 
-def _without_links(directory: str, target: str) -> str:
-    """Return where a path leads from a directory, or nothing if that is through a link, which may lead elsewhere tomorrow."""
+def _resolve_without_links(directory: str, target: str) -> str:
+    """Return the absolute path of `target`, or "" if a link is part of it: a command could change the link later."""
     path = os.path.normpath(os.path.join(directory, target))
     try:
         return path if os.path.realpath(path) == path else ""
     except OSError:
-        # Somebody changes it at this moment.
+        # Another process changes the path at this moment.
         return ""
 
 
@@ -147,33 +145,30 @@ def _names(directory: str) -> list[str]:
         return []
 
 
-def _is_directory(path: str) -> bool:
-    """Say whether a path is a directory, or nothing; a link is neither."""
-    return not os.path.lexists(path) or stat.S_ISDIR(os.lstat(path).st_mode)
+def _is_no_directory(path: str) -> bool:
+    return os.path.lexists(path) and not stat.S_ISDIR(os.lstat(path).st_mode)
 
 
-def _read(path: str, limit: int = MAX_CONFIG_BYTES) -> str | None:
-    """Return the text of a regular file; a link is none, and neither is what is too long."""
+def _read(path: str) -> str | None:
+    """Return the text of a regular file that is no link and not too long, or None."""
+    from corral.policy.user_dirs import read_regular_file  # noqa: PLC0415  the keeper imports this module, and reads nothing
+
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        data, _ = read_regular_file(path, MAX_CONFIG_BYTES)
     except OSError:
         return None
-    with open(descriptor, encoding="utf-8", errors="surrogateescape", newline="") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        text = file.read(limit + 1)
-    return text if len(text) <= limit else None
+    return data.decode("utf-8", "surrogateescape") if len(data) <= MAX_CONFIG_BYTES else None
 
 
 class SampleHooks:
-    """The samples of hooks that git puts into every new repository; git runs none of them."""
+    """The sample hooks that git copies into every new repository and never runs."""
 
     def __init__(self, programs: Collection[str]) -> None:
         self._folders = [f"{os.path.dirname(path.rstrip('/'))}/share/git-core/templates/hooks" for path in programs]
         self._folders.append("/usr/share/git-core/templates/hooks")
 
     def match(self, directory: str, name: str) -> bool:
-        """Say whether a name in a repository's hooks is a sample as git has it."""
+        """Say whether a hook of a repository is an unchanged sample."""
         if not name.endswith(".sample"):
             return False
         text = _read(f"{directory}/hooks/{name}")

@@ -1,4 +1,4 @@
-"""Which directories have changed, as the kernel tells by inotify: a read that costs a microsecond, however many are watched."""
+"""Watches directories with inotify. Reading the events takes a microsecond, however many directories are watched."""
 
 from __future__ import annotations
 
@@ -16,77 +16,80 @@ _IGNORED, _OVERFLOW, _ISDIR = 0x8000, 0x4000, 0x40000000
 _WATCHED = _CREATE | _MOVED_FROM | _MOVED_TO | _ONLYDIR | _DONT_FOLLOW
 _EVENT = Struct("=iIII")
 _READ_BYTES = 1 << 16
-MAX_TOLD, MAX_TOLD_BYTES = 64, 1 << 12  # of what the kernel says again and again
+MAX_CACHED, MAX_CACHED_BYTES = 64, 1 << 12  # event buffers whose parsed form is kept, and the size of each
 
 
 class InotifyWatches:
-    """The directories that the kernel watches for one sandbox."""
+    """The directories that one inotify instance watches."""
 
     def __init__(self) -> None:
         self._descriptor = call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
         self._paths: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
-        self._told: dict[bytes, Changes] = {}  # by what the kernel said, while what is watched is the same
+        self._cache: dict[bytes, Changes] = {}  # parsed events by their bytes, valid while the watches are the same
 
     def add(self, path: str, *, removals: bool = False) -> None:
-        """Watch a directory; one that was moved is known by its new path from now on. What comes and goes is told if `removals` are."""
+        """Watch a directory. With `removals`, a name that appears and is removed again is not reported.
+
+        A directory that is watched already, and was moved, is known by its new path from now on.
+        """
         number = call("inotify_add_watch", self._descriptor, os.fsencode(path), _WATCHED | (_DELETE if removals else 0))
         self._paths[number], self._numbers[path] = path, number
-        self._told.clear()
+        self._cache.clear()
 
     def changed(self) -> Changes | None:
-        """Return the names that have appeared in each directory, and the directories that are gone; None when that cannot be told.
+        """Return the names that appeared in each directory, and the directories that are gone.
 
-        So it is when the kernel lost count, and when a directory was moved: what is watched goes with it, its path does not.
+        Return None if the events do not tell: the queue overflowed, or a directory was moved and took its watch along.
         """
-        # Asked first: an error for nothing to read takes longer than to ask. What comes later is of no command that has ended.
+        # FIONREAD first: a read that fails with EAGAIN takes longer. Later events belong to commands that still run.
         left = waiting(self._descriptor)
         data = b""
         while left > 0:
             some = os.read(self._descriptor, min(left, _READ_BYTES))
             left -= len(some)
             data += some
-        # Git makes and removes the same file in each command.
-        told = self._told.get(data)
-        return self._parsed(data) if told is None else told
+        # Git creates and removes the same file in every command.
+        known = self._cache.get(data)
+        return self._parse(data) if known is None else known
 
-    def _parsed(self, data: bytes) -> Changes | None:
+    def _parse(self, data: bytes) -> Changes | None:
         appeared: dict[str, set[bytes]] = {}
         gone: set[str] = set()
         is_lost = False
         at = 0
         while at < len(data):
             number, mask, _, length = _EVENT.unpack_from(data, at)
-            name = data[at + _EVENT.size : at + _EVENT.size + length]
+            name = data[at + _EVENT.size : at + _EVENT.size + length].rstrip(b"\0")
             at += _EVENT.size + length
             if mask & _OVERFLOW or (mask & _ISDIR and mask & (_MOVED_FROM | _MOVED_TO)):
                 is_lost = True
             elif mask & _IGNORED:
                 path = self._paths.pop(number, "")
-                # Told only when nobody is in it any more: another may be at that path by now.
+                # The kernel sends this when the last process leaves the directory: another may be at the path by now.
                 if self._numbers.get(path) == number:
                     gone.add(path)
             elif number in self._paths and mask & _DELETE:
-                # In order: whatever has the name afterwards is told of once more. Not so of two that were exchanged.
-                appeared.get(self._paths[number], set()).discard(name.rstrip(b"\0"))
+                # Events are in order: if the name appears again, another event follows. MOVED_FROM is different:
+                # when two names are exchanged, both are still there.
+                appeared.get(self._paths[number], set()).discard(name)
             elif number in self._paths and not mask & _MOVED_FROM:
-                appeared.setdefault(self._paths[number], set()).add(name.rstrip(b"\0"))
+                appeared.setdefault(self._paths[number], set()).add(name)
         if is_lost:
             return None
-        told = {path: names for path, names in appeared.items() if names}, gone
-        if not gone and len(data) <= MAX_TOLD_BYTES:
-            if len(self._told) >= MAX_TOLD:
-                self._told.clear()
-            self._told[data] = told
-        return told
+        changes = {path: names for path, names in appeared.items() if names}, gone
+        if not gone and len(data) <= MAX_CACHED_BYTES:
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            self._cache[data] = changes
+        return changes
 
     def forget(self) -> None:
-        """Know no path any more, until it is added again. What is watched stays so: to close it all takes longer."""
+        """Forget all paths until they are added again. The watches stay: closing them takes longer."""
         self._paths.clear()
-        self._told.clear()
+        self._cache.clear()
         self._numbers.clear()
 
     def close(self) -> None:
-        """Forget all of them."""
-        # Here the kernel waits until no event can be on its way, 13 ms as measured; once a sandbox.
+        """Close the instance. The kernel waits until no event is under way: 13 ms as measured, once per sandbox."""
         os.close(self._descriptor)

@@ -1,12 +1,11 @@
-"""Finds what in a project runs later outside the sandbox when somebody writes it: hooks, settings, start-up files.
+"""Finds the hooks, settings and start-up files in a project that run later outside the sandbox. Reads the disk, changes nothing.
 
-Reads the disk, changes nothing. The names come from the table of places, which the guard judges by too.
+The names come from the table of places, which the guard uses too.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 
 from corral._lib.records import Record, frozen
 from corral._lib.symlink_chain import resolve_links
@@ -14,6 +13,7 @@ from corral.containment.filesystem.directory_tracker import NO_CTIME, comparable
 from corral.containment.filesystem.git_repos import BARE, GIT, LOGS, MODULES, configured_paths, is_repository
 from corral.guard.path_zones import inside
 from corral.guard.rules.loader import places
+from corral.policy.user_dirs import read_regular_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-MAX_TEXT_BYTES = 1 << 16  # against a file that is no pointer and no configuration
+MAX_TEXT_BYTES = 1 << 16  # against a large file in the place of a pointer or a configuration
 
 
 class DirectoryRole:
-    """What a directory means: which names in it are protected, which of its directories mean more, and whether all are walked."""
+    """The meaning of a directory: its protected names, the roles of its subdirectories, and whether all of those are walked."""
 
     __slots__ = ("names", "noted", "special", "walked")
 
@@ -34,11 +34,11 @@ class DirectoryRole:
         self.names = frozenset(names)
         self.special = special
         self.walked = walked
-        # In small letters, as some file systems compare; what is not among these needs no second look.
+        # In lower case, because some file systems ignore case. Entries whose names are not among these need no second look.
         self.noted = frozenset(name.lower() for name in (*names, *special, "HEAD"))
 
     def known(self, name: str, directory: str) -> str:
-        """Return the name that an entry has for those who look it up; another than its own where case does not count."""
+        """Return the protected name by which an entry can be opened, if the file system ignores case; else its own name."""
         if name in self.names or name in self.special or name.lower() not in self.noted:
             return name
         for other in (*self.names, *self.special):
@@ -55,7 +55,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _roles() -> dict[str, DirectoryRole]:
-    """Return the roles by name: the empty one is any directory's, the others are a pattern's directories."""
+    """Return the roles by name. The empty name is the role of an ordinary directory, the others are directories of patterns."""
     names: dict[str, set[str]] = {"": set()}
     special: dict[str, dict[str, str]] = {"": {}}
     for pattern in places()["protected"]:
@@ -86,18 +86,14 @@ ROLES = _roles()
 
 @frozen
 class Protected(Record):
-    """What is there: paths to pin and to make read-only, the repositories among them, and what was looked through.
+    """The protected paths of a project, found before the first command."""
 
-    `directories` are a path, its role, inode and time of change; `expected` are paths that something there refers to and that are missing;
-    `absent` are those in an agent's settings that would be run, and are not there.
-    """
-
-    pinned: tuple[str, ...] = ()
+    pinned: tuple[str, ...] = ()  # directories that must not be renamed
     readonly: tuple[str, ...] = ()
     repositories: tuple[str, ...] = ()
-    directories: tuple[tuple[str, str, int, int], ...] = ()
-    expected: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
+    directories: tuple[tuple[str, str, int, int], ...] = ()  # walked: path, role, inode, ctime
+    expected: tuple[str, ...] = ()  # missing paths that a link or a git configuration refers to
+    absent: tuple[str, ...] = ()  # missing paths in an agent's settings that it would run
 
 
 class _Finder:
@@ -110,30 +106,30 @@ class _Finder:
         self.expected: list[str] = []
 
     def walk(self, directory: str, role: str) -> None:
-        """Note what is protected in a directory and below."""
+        """Collect the protected paths in a directory and below."""
         pending = [(directory, role, 0)]
         while pending:
-            path, role, number = pending.pop()
+            path, role, inode = pending.pop()
             if role == GIT:
-                self.repository(path)
+                self._add_repository(path)
             try:
-                # Before it is listed: what comes while it is being listed counts as a change.
-                changed = comparable_ctime(os.lstat(path).st_ctime_ns)
+                # Before the listing: an entry that appears during it counts as a later change.
+                ctime = comparable_ctime(os.lstat(path).st_ctime_ns)
                 with os.scandir(path) as entries:
                     listed = list(entries)
             except OSError:
-                # It is tried again after each command.
-                self.directories.append((path, role, number, NO_CTIME))
+                # The watcher tries it again after each command.
+                self.directories.append((path, role, inode, NO_CTIME))
                 continue
             if role == "" and is_repository(path, listed):
                 role = BARE
-                self.repository(path)
-            self.directories.append((path, role, number, changed))
+                self._add_repository(path)
+            self.directories.append((path, role, inode, ctime))
             meaning = ROLES[role]
             noted, walked = meaning.noted, meaning.walked
             for entry in listed:
                 if entry.name.lower() in noted or role in (MODULES, LOGS):
-                    inner = self.meets(path, entry, meaning)
+                    inner = self._add_entry(path, entry, meaning)
                 elif walked and entry.is_dir(follow_symlinks=False):
                     inner = ""
                 else:
@@ -141,12 +137,12 @@ class _Finder:
                 if inner is not None:
                     pending.append((entry.path, inner, entry.inode()))
 
-    def meets(self, directory: str, entry: os.DirEntry[str], role: DirectoryRole) -> str | None:
-        """Note what an entry protects, and return the role to walk into it by."""
+    def _add_entry(self, directory: str, entry: os.DirEntry[str], role: DirectoryRole) -> str | None:
+        """Protect an entry if its name demands it. Return the role by which to walk into it, or None."""
         name = role.known(entry.name, directory)
         is_directory = entry.is_dir(follow_symlinks=False)
         if name in role.names or (name in role.special and not is_directory):
-            self.keep(entry.path)
+            self._protect(entry.path)
             return None
         if not is_directory:
             return None
@@ -155,23 +151,21 @@ class _Finder:
             return GIT if os.path.lexists(f"{entry.path}/HEAD") else inner or MODULES
         return inner or LOGS if role is ROLES[LOGS] else inner
 
-    def repository(self, directory: str) -> None:
-        """Note a git directory, and what its configuration refers to."""
+    def _add_repository(self, directory: str) -> None:
         self.pinned.append(directory)
         self.repositories.append(directory)
         if os.path.lexists(f"{directory}/gitdir"):
-            self.keep(f"{directory}/gitdir")
+            self._protect(f"{directory}/gitdir")
         for path in configured_paths(directory):
-            self.refer(path)
+            self._protect_target(path)
 
-    def keep(self, path: str) -> None:
-        """Note a path that is there; if it is a link, what it leads to as well."""
+    def _protect(self, path: str) -> None:
         self.readonly.append(path)
         if os.path.islink(path):
-            self.refer(path)
+            self._protect_target(path)
 
-    def refer(self, path: str) -> None:
-        """Note what a path leads to, with every link on the way, as far as it lies in the project."""
+    def _protect_target(self, path: str) -> None:
+        """Protect the target of a path and every link on the way, as far as they lie in the project."""
         links, final = resolve_links(path)
         found = [*links, final] if os.path.lexists(final) else links
         if inside(final, self.root) and final not in found:
@@ -179,35 +173,35 @@ class _Finder:
                 final = os.path.dirname(final)
             self.expected.append(final)
             if inside(os.path.dirname(final), self.root) and os.path.dirname(final) != self.root:
-                # So that no link takes its place, behind which nobody looks.
+                # Otherwise a link could take the directory's place, and the watcher follows no links.
                 self.pinned.append(os.path.dirname(final))
-        # A link to what holds the project would close all of it.
+        # A link to a directory above the project would make the whole project read-only.
         self.readonly += [each for each in found if inside(each, self.root) and not inside(self.root, each)]
 
 
 def find(root: str, common: Iterable[str] = (), granted: Iterable[str] = ()) -> Protected:
-    """Return what is protected in a project, in what is granted besides, and in the git directories that belong to it."""
+    """Return the protected paths in a project, in its write grants, and in the git directories that belong to it."""
     finders = [_Finder(top) for top in (root, *granted, *common)]
     for finder in finders:
         finder.walk(finder.root, GIT if finder.root in common else "")
 
     return Protected(
-        _all(finder.pinned for finder in finders),
-        _all(finder.readonly for finder in finders),
-        _all(finder.repositories for finder in finders),
-        _all(finder.directories for finder in finders),
-        _all(finder.expected for finder in finders),
+        _merged(finder.pinned for finder in finders),
+        _merged(finder.readonly for finder in finders),
+        _merged(finder.repositories for finder in finders),
+        _merged(finder.directories for finder in finders),
+        _merged(finder.expected for finder in finders),
     )
 
 
-def _all(found: Iterable[list[T]]) -> tuple[T, ...]:
+def _merged(found: Iterable[list[T]]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(each for some in found for each in some))
 
 
 def common_directory(root: str) -> str | None:
-    """Return the repository outside of a linked worktree or submodule, if that names this project in turn.
+    """Return the git directory outside a linked worktree or submodule, if that names this project in turn.
 
-    Without the way back, a text in the project could name any directory of the owner's.
+    Without this check, a `.git` file in the project could name any directory of the user's.
     """
     word, _, target = _first_line(f"{root}/.git").strip().partition(": ")
     if word != "gitdir":
@@ -224,20 +218,12 @@ def common_directory(root: str) -> str | None:
 
 
 def read_lines(path: str) -> list[str]:
-    """Return the lines of a small regular file; none where there is none."""
+    """Return the lines at the start of a regular file, or none if there is no such file."""
     try:
-        # A command may have put a named pipe there, and no host is to wait for its other end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        data, _ = read_regular_file(path, MAX_TEXT_BYTES - 1, follows=True)
     except (OSError, ValueError):
         return []
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return []
-        return os.read(descriptor, MAX_TEXT_BYTES).decode("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return []
-    finally:
-        os.close(descriptor)
+    return data.decode("utf-8", "surrogateescape").splitlines()
 
 
 def _first_line(path: str) -> str:

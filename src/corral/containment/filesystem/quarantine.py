@@ -1,38 +1,45 @@
-"""Where planted files go: the owner's state directory, or the project under names that mean nothing. Links are never followed."""
+"""Moves planted files into quarantine and restores protected links, without following links.
+
+Quarantine is in the user's state directory. If that cannot be used, it is in the project, under names that no program runs.
+"""
 
 from __future__ import annotations
 
 import os
 
+from corral._lib.fork_lock import ForkSafeLock
+from corral._lib.nofollow import DIRECTORY, chmod_directory, make_directory, open_directory
 from corral.guard.path_zones import inside
 from corral.model.call import Violation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-INSTEAD = "It would run outside the sandbox; ask the owner to put it there."
+INSTEAD = "Programs outside the sandbox would run it. Leave it out, or ask the user to create it."
 
 
 def move_to_quarantine(path: str, root: str) -> Violation:
-    """Move what lies at a path into quarantine, and return the violation that says so."""
+    """Move a planted path into quarantine, and return the violation that reports it."""
     try:
         place = _move(path, root)
     except OSError as error:
-        return Violation("planted", path, f"it could not be moved away: {error.strerror}; remove it", INSTEAD)
+        return Violation("planted", path, f"it could not be moved to quarantine: {error.strerror}; remove it", INSTEAD)
     return Violation("planted", path, f"it was moved to {place}", INSTEAD)
 
 
 def _move(path: str, root: str) -> str:
     above, _, name = path.rpartition("/")
-    source = open_directory_nofollow(above)
+    source = open_directory(above)
+    # If the project is the home directory, a command may have made part of the path a link.
+    written, real = user_state_directory(os.environ)
+    places = [] if inside(written, root) or inside(real, root) else [(real, name)]
     try:
-        for base, last in (*_owners_place(name, root), (root, f"{name.lstrip('.')}.planted")):
+        for base, last in (*places, (root, f"{name.lstrip('.')}.planted")):
             try:
                 return _move_below(base, source, name, last)
             except OSError:
-                # It cannot be written, or is another file system; the project's own is the last to be tried.
+                # Not writable, or on another file system. The project is on the right one, and is tried last.
                 if base == root:
                     raise
         raise PermissionError(13, "no directory for it can be made")
@@ -40,16 +47,10 @@ def _move(path: str, root: str) -> str:
         os.close(source)
 
 
-def _owners_place(name: str, root: str) -> list[tuple[str, str]]:
-    # Where the project is the home directory, a command could have made the way there a link.
-    written, real = user_state_directory(os.environ)
-    return [] if inside(written, root) or inside(real, root) else [(real, name)]
-
-
 def _move_below(base: str, source: int, name: str, last: str) -> str:
     os.makedirs(base, 0o700, exist_ok=True)
     own = os.urandom(8).hex()
-    quarantine = _enter("corral-quarantine", open_directory_nofollow(base))
+    quarantine = _enter("corral-quarantine", open_directory(base))
     try:
         target = _enter(own, os.dup(quarantine))
         try:
@@ -68,54 +69,78 @@ def _rename(name: str, source: int, last: str, target: int) -> None:
     try:
         os.rename(name, last, src_dir_fd=source, dst_dir_fd=target)
     except PermissionError:
-        # A command has taken away the owner's right to write there, or to what it made.
+        # A command has removed the write permission of the directory, or of the planted directory itself.
         mode = os.fstat(source).st_mode & 0o7777
         os.fchmod(source, mode | 0o700)
         try:
-            _open_up(name, source)
+            _make_writable(name, source)
             os.rename(name, last, src_dir_fd=source, dst_dir_fd=target)
         finally:
             os.fchmod(source, mode)
 
 
-def _open_up(name: str, directory: int) -> None:
-    """Give the owner all rights to a directory: to move one changes it."""
+def _make_writable(name: str, above: int) -> None:
+    # Moving a directory changes its `..`, which needs write permission to it.
     try:
-        descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        os.close(chmod_directory(name, above, 0o700))
     except NotADirectoryError:
         return
-    try:
-        os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
-    finally:
-        os.close(descriptor)
 
 
 def _enter(name: str, at: int) -> int:
-    """Open a directory that is made where it is missing; what it lies in is closed."""
+    """Open a directory in the open directory `at`, and close `at`. The directory is made if it is missing."""
     try:
-        return os.open(name, _DIRECTORY, dir_fd=at)
-    except FileNotFoundError:
-        os.mkdir(name, 0o700, dir_fd=at)
-        return os.open(name, _DIRECTORY, dir_fd=at)
+        make_directory(name, at)
+        return os.open(name, DIRECTORY, dir_fd=at)
     finally:
         os.close(at)
 
 
-def open_directory_nofollow(path: str, flags: int = os.O_RDONLY) -> int:
-    """Open a directory, refusing links on the whole way: a command of another warden may be swapping directories meanwhile."""
-    at = os.open("/", _DIRECTORY)
-    *above, last = path.strip("/").split("/")
-    for part, way in (*((part, os.O_PATH) for part in above), (last, flags)):
-        try:
-            inner = os.open(part, way | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-        finally:
-            os.close(at)
-        at = inner
-    return at
-
-
 def user_state_directory(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return where the owner's programs keep what lasts, as it is written and where that is."""
+    """Return the user's state directory, as the environment names it and with links resolved."""
     own = environ.get("XDG_STATE_HOME", "")
     written = own if own.startswith("/") else f"{environ.get('HOME') or '/nonexistent'}/.local/state"
     return os.path.normpath(written), os.path.realpath(written)
+
+
+class ProtectedLinks:
+    """The protected links of one sandbox, with their targets before the first command.
+
+    They are restored after each command of a backend that cannot mount over a link.
+    """
+
+    def __init__(self, paths: Iterable[str], root: str) -> None:
+        self._targets = {path: os.readlink(path) for path in paths if os.path.islink(path)}
+        self._root = root
+        self._lock = ForkSafeLock()
+
+    def look(self) -> tuple[Violation, ...]:
+        """Restore the links that were changed, and return a violation for each."""
+        with self._lock:
+            changed = [path for path, target in self._targets.items() if _target(path) != target]
+            return tuple(self._restore(path) for path in changed)
+
+    def _restore(self, path: str) -> Violation:
+        directory, _, name = path.rpartition("/")
+        moved = ""
+        if os.path.lexists(path):
+            violation = move_to_quarantine(path, self._root)
+            if os.path.lexists(path):
+                return violation
+            moved = f"; {violation.detail}"
+        try:
+            above = open_directory(directory)
+            try:
+                os.symlink(self._targets[path], name, dir_fd=above)
+            finally:
+                os.close(above)
+        except OSError as error:
+            return Violation("planted", path, f"the link could not be restored: {error.strerror}{moved}", INSTEAD)
+        return Violation("planted", path, f"the link was restored{moved}", INSTEAD)
+
+
+def _target(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None

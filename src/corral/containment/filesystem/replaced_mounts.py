@@ -1,4 +1,8 @@
-"""What is mounted over itself, as it was then. Who replaces or removes it outside, as an editor does, takes the mount away."""
+"""Detects protected paths that were replaced on the host after the sandbox bind-mounted them.
+
+Editors save by writing a new file and renaming it over the old one. The rename drops our read-only bind mount without any error,
+so before each command every protected path is compared with a snapshot from the time of the mount.
+"""
 
 from __future__ import annotations
 
@@ -13,44 +17,41 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def file_identity(path: str) -> tuple[int, int]:
-    """Return what a thing is known by while it is there. Of the thing itself: a link in its place is another."""
-    found = os.lstat(path)
-    return found.st_dev, found.st_ino
-
-
-def _has_names(found: os.stat_result) -> bool:
-    """Say whether something is the same elsewhere too, by a hard link: to remove it here takes the mount away, not the thing."""
+def _is_hard_linked(found: os.stat_result) -> bool:
+    # Removing one name of a hard-linked file drops the mount, while the inode lives on.
     return found.st_nlink > 1 and not S_ISDIR(found.st_mode)
 
 
 class MountedPaths:
-    """The project and what is protected in it, and what was there. In a directory that is kept and has not changed, nothing was replaced."""
+    """Snapshot of the project root and its protected paths, taken when the sandbox was mounted.
+
+    `first_replaced` is called before every command, so it is cheap: a directory whose ctime has not changed cannot have had an entry
+    replaced.
+    """
 
     def __init__(self, root: str, paths: Iterable[str] = ()) -> None:
         self._root = root
         found = {path: os.lstat(path) for path in (root, *paths) if os.path.lexists(path)}
-        # A file of several names is the same in another directory that takes the place of its own.
-        above = [os.path.dirname(path) for path, one in found.items() if _has_names(one)]
+        # A hard-linked file keeps its inode when its directory is swapped, so the directory is compared as well.
+        above = [os.path.dirname(path) for path, one in found.items() if _is_hard_linked(one)]
         found |= {path: os.lstat(path) for path in above if path not in found}
-        # When each that is no directory had changed: a name that goes or comes changes that too.
-        self._named = {path: one.st_ctime_ns for path, one in found.items() if not S_ISDIR(one.st_mode)}
-        # The project first; what lies in a directory comes after it.
+        # The ctime of a file changes when a link to it is added or removed.
+        self._file_ctimes = {path: one.st_ctime_ns for path, one in found.items() if not S_ISDIR(one.st_mode)}
+        # The root first, and each directory before its entries.
         known = {path: (found[path].st_dev, found[path].st_ino) for path in (root, *sorted(found)) if path in found}
         self._known = [(path, os.path.dirname(path), *one) for path, one in known.items()]
         self._parents = {parent for _, parent, _, _ in self._known if parent in known}
         self._handles = {path: handle(path) for path in known}
-        # When each had last changed as it, and what is kept in it, was looked at: at all, and long enough ago that a change
-        # after the look would have had another time.
+        # The ctime of each path when it and the paths in it were last compared; and the same once it was comparable.
         self._seen = dict.fromkeys(known, NO_CTIME)
         self._settled = dict.fromkeys(known, NO_CTIME)
 
-    def replaced(self) -> str:
-        """Return one that is another by now, or gone; or nothing."""
+    def first_replaced(self) -> str:
+        """Return the first path that was replaced or removed since the mount, or ""."""
         unchanged: set[str] = set()
         quiet: list[tuple[str, int]] = []
-        for path, parent, device, number in self._known:
-            # One that keeps others is asked for their sake.
+        for path, parent, device, inode in self._known:
+            # A directory is compared even so, because of its entries.
             if parent in unchanged and path not in self._parents:
                 continue
             try:
@@ -60,36 +61,36 @@ class MountedPaths:
             except OSError:
                 if path == self._root:
                     return path
-                # In a directory that was shut: nobody sees what is there, and the mount stays.
+                # It lies in a directory without search permission: it cannot be reached, and the mount stays.
                 continue
-            if found.st_ino != number or found.st_dev != device:
+            if found.st_ino != inode or found.st_dev != device:
                 return path
-            at = found.st_ctime_ns
-            if self._settled[path] == at:
+            ctime = found.st_ctime_ns
+            if self._settled[path] == ctime:
                 if path in self._parents:
                     unchanged.add(path)
                 continue
-            if _has_names(found) and parent not in self._handles:
+            if _is_hard_linked(found) and parent not in self._handles:
                 return path
-            # Nothing is made anew in a directory that has not changed, nor has another name there.
+            # An inode number is reused, a file handle is not. In an unchanged directory neither can have happened.
             if parent not in unchanged and not self._is_unchanged(parent, quiet):
-                if handle(path) != self._handles[path] or self._named.get(path, at) != at:
+                if handle(path) != self._handles[path] or self._file_ctimes.get(path, ctime) != ctime:
                     return path
-            elif path in self._named:
-                self._named[path] = at
-            if self._seen[path] == at:
-                quiet.append((path, at))
-            self._seen[path] = at
-        # Only now that all in them was found to be the same.
-        for path, at in quiet:
-            self._settled[path] = comparable_ctime(at)
+            elif path in self._file_ctimes:
+                self._file_ctimes[path] = ctime
+            if self._seen[path] == ctime:
+                quiet.append((path, ctime))
+            self._seen[path] = ctime
+        # Only now, when all entries were found to be the same.
+        for path, ctime in quiet:
+            self._settled[path] = comparable_ctime(ctime)
         return ""
 
     def _is_unchanged(self, directory: str, quiet: list[tuple[str, int]]) -> bool:
-        at = ctime_of(directory)
-        if at and self._settled.get(directory) == at:
+        ctime = ctime_of(directory)
+        if ctime and self._settled.get(directory) == ctime:
             return True
-        if at and self._seen.get(directory) == at:
-            quiet.append((directory, at))
-        self._seen[directory] = at
+        if ctime and self._seen.get(directory) == ctime:
+            quiet.append((directory, ctime))
+        self._seen[directory] = ctime
         return False

@@ -19,7 +19,7 @@ STANDARD = ("/tmp", "/var/tmp")  # noqa: S108  each is checked before it is used
 
 
 def safe_temp_dir(writable: Iterable[str], environ: Mapping[str, str]) -> str:
-    """Return the real path of TMPDIR, /tmp or /var/tmp, the first that is safe. `writable` is what commands can write."""
+    """Return the real path of TMPDIR, /tmp or /var/tmp, whichever is safe first. Commands can write below `writable`."""
     roots = [os.path.realpath(root) for root in writable]
     refused = []
     for place in (environ.get("TMPDIR", ""), *STANDARD):
@@ -32,7 +32,7 @@ def safe_temp_dir(writable: Iterable[str], environ: Mapping[str, str]) -> str:
         refused.append(f"{place}: {why}")
     raise ContainmentError(
         "there is no safe directory for temporary files. Set TMPDIR to a directory of your own, outside all projects "
-        f"and outside all that containment.write grants ({'; '.join(refused)})"
+        f"and outside everything that containment.write grants ({'; '.join(refused)})"
     )
 
 
@@ -46,19 +46,19 @@ def process_temp_dir(*projects: str) -> str:
 
 
 def make_temp_dir(prefix: str, *projects: str) -> str:
-    """Make a directory of this user's alone, with a name that nobody can guess."""
+    """Make a directory with an unpredictable name and mode 0700."""
     path = f"{process_temp_dir(*projects)}/{prefix}{os.urandom(8).hex()}"
     os.mkdir(path, 0o700)
     return path
 
 
 def why_unsafe(real: str, roots: Iterable[str]) -> str:
-    """Return why temporary files must not lie in a directory, or nothing. All paths are resolved."""
+    """Return why temporary files must not lie in a directory, or "". All paths are resolved."""
     for root in roots:
         if f"{real}/".startswith(f"{root.rstrip('/')}/"):
             return f"commands can write {root}"
     for project in projects_around(real, marked=True):
-        # Nobody knows which sandboxes run now. Any user can put a mark into /tmp, which is no project for that.
+        # Another process may run a sandbox in that project. /tmp itself is no project: any user can put a mark there.
         if project not in STANDARD:
             return f"commands in the project {project} could write it"
     if any(f"/{above}/scratch/" in f"{real}/" for above in ("corral", f"corral-{os.geteuid()}")):
@@ -69,13 +69,13 @@ def why_unsafe(real: str, roots: Iterable[str]) -> str:
 
 
 def _why_unwritable(real: str) -> str:
-    """Return why no file can be made and written in a directory, such as a full disk, or nothing."""
+    """Return why no file can be written in a directory, such as a full disk, or ""."""
     if not os.access(real, os.W_OK | os.X_OK):
         return "it cannot be written"
     try:
         descriptor = os.open(real, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError:
-        # Some file systems have no files without a name.
+        # Some file systems do not support O_TMPFILE.
         return ""
     try:
         os.write(descriptor, b"-")
@@ -87,8 +87,8 @@ def _why_unwritable(real: str) -> str:
 
 
 def _why_movable(real: str) -> str:
-    """Return which directory of a path another user could rename or replace, or nothing."""
-    # In a user namespace without a root of its own, the machine's root owns / under another number.
+    """Return which directory of a path another user could rename or replace, or ""."""
+    # In a user namespace that does not map root, the machine's root owns / under another user id.
     trusted = {0, os.geteuid(), os.stat("/").st_uid}
     at = real
     while True:
@@ -103,8 +103,8 @@ def _why_movable(real: str) -> str:
 
 
 def projects_around(at: str, *, marked: bool = False) -> list[str]:
-    """Return a directory, unless only `marked` ones are asked for, and those above it that look like a project."""
-    # The root directory is nobody's project, and a service that starts there has temporary files too.
+    """Return the directories above a directory that look like a project. Unless `marked`, the directory itself comes first."""
+    # The root directory is no project, and a service that starts there needs temporary files too.
     found = [at] if at != "/" and not marked else []
     while at != "/":
         if any(os.path.lexists(f"{at}/{mark}") for mark in PROJECT_MARKS):

@@ -1,6 +1,7 @@
-"""Which directories the programs on PATH need, besides the system's: a prefix of pyenv, nvm, cargo or conda. Reads the disk only.
+"""Finds the directories that the programs on PATH need besides the system's, such as a prefix of pyenv, nvm, cargo or conda.
 
-What a file or link of the project names is shown only when it is an installation of Python: an earlier command may have written it.
+A directory that only a file or link of the project names is shown only if it is a Python installation: an earlier command may have
+written the name. Reads the disk only.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/snap")
-MAX_PROGRAMS = 2000  # against a directory on PATH that is no directory of programs
-_OF_PROGRAMS = ("bin", "sbin", "shims", "condabin", "Scripts")
-# Prefixes that hold credentials or private data beside programs: of these only the directory of programs is seen.
-_MIXED = (".local", ".cargo", ".config", ".npm", ".docker", ".kube", ".aws", ".ssh", ".gnupg")
+MAX_PROGRAMS = 2000  # against a directory on PATH that holds other files
+_BIN_NAMES = ("bin", "sbin", "shims", "condabin", "Scripts")
+# Prefixes that also hold credentials or private data: only their directory of programs is shown.
+_PRIVATE_PREFIXES = (".local", ".cargo", ".config", ".npm", ".docker", ".kube", ".aws", ".ssh", ".gnupg")
 
 
 def find(directories: Iterable[str], home: str, project: str) -> list[str]:
@@ -34,9 +35,9 @@ def find(directories: Iterable[str], home: str, project: str) -> list[str]:
         seen.add(real)
         prefix = _prefix(real, home, project)
         if inside(project, prefix) or inside(home, prefix):
-            # The home directory itself on PATH, or a link there to a file of it: everything in it would be seen.
+            # The home directory itself is on PATH, or a link there leads to a file in it: all of it would be shown.
             continue
-        named = [_resolve(path, project) for path in _interpreter(prefix)] + _targets(real, prefix, project)
+        named = [_resolve(path, project) for path in _base_interpreters(prefix)] + _link_targets(real, prefix, project)
         if inside(real, project):
             pending += [path for path in named if inside(path, project) or _holds_python(path)]
             continue
@@ -48,29 +49,27 @@ def find(directories: Iterable[str], home: str, project: str) -> list[str]:
 
 
 def is_system(path: str) -> bool:
-    """Say whether a path lies in a directory of the system that is shown anyway."""
+    """Say whether a path lies in a system directory, which every command sees."""
     return any(inside(path, directory) for directory in SYSTEM)
 
 
 def _prefix(directory: str, home: str, project: str) -> str:
     above, _, name = directory.rpartition("/")
-    if name not in _OF_PROGRAMS or not above:
+    if name not in _BIN_NAMES or not above or inside(project, above) or inside(home, above):
         return directory
-    # What holds the project or the home directory is no prefix of a program.
-    if inside(project, above) or inside(home, above):
-        return directory
-    if above.startswith(home + "/") and above[len(home) + 1 :] in _MIXED:
+    if above.startswith(home + "/") and above[len(home) + 1 :] in _PRIVATE_PREFIXES:
         return directory
     return above
 
 
-def _interpreter(prefix: str) -> list[str]:
+def _base_interpreters(prefix: str) -> list[str]:
+    """Return the directory of the interpreter that a virtual environment was made from."""
     settings = (line.partition("=") for line in read_lines(f"{prefix}/pyvenv.cfg"))
     return [home for name, _, value in settings if name.strip() == "home" and (home := value.strip()).startswith("/")]
 
 
 def _holds_python(directory: str) -> bool:
-    """Say whether a directory is the one of an installation's programs."""
+    """Say whether a directory is the `bin` of a Python installation."""
     prefix, _, name = directory.rpartition("/")
     try:
         return name == "bin" and any(
@@ -83,16 +82,16 @@ def _holds_python(directory: str) -> bool:
 
 
 def _resolve(path: str, project: str, *, is_file: bool = False) -> str:
-    """Return the directory that a path means, or nothing where only the project says so."""
-    # A link .venv/bin/x to ~/.ssh/id, left by a command, would show ~/.ssh to those of the next sandbox.
+    """Return the directory that a path leads to, or "" if only the project leads there."""
+    # A command could leave a link .venv/bin/x to ~/.ssh/id, which would show ~/.ssh to the commands of the next sandbox.
     links, real = resolve_links(path)
     directory = os.path.dirname(real) if is_file else real
     by_project = any(inside(place, project) for place in (os.path.normpath(path), *links))
     return directory if not by_project or inside(directory, project) or _holds_python(directory) else ""
 
 
-def _targets(directory: str, prefix: str, project: str) -> list[str]:
-    """Return the directories that links in a directory of programs lead to."""
+def _link_targets(directory: str, prefix: str, project: str) -> list[str]:
+    """Return the directories outside the prefix that links in a directory of programs lead to."""
     found: set[str] = set()
     try:
         with os.scandir(directory) as entries:

@@ -1,6 +1,6 @@
-"""The host's side of the network by name: what the proxy is told, what it wrote down, and what commands need to know of it.
+"""The host's side of the proxy: its settings, the connections that it logged, and the variables that commands find it by.
 
-What was asked for is told with every command that ran at the time: which of several it was, nobody can see.
+With several commands at a time, a connection is reported with each of them: the proxy cannot tell which one made it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,8 @@ import os
 from _thread import allocate_lock
 
 from corral.containment import protocol
-from corral.containment.network.proxy import HOST, PORT
-from corral.containment.network.proxy.connection_log import (
-    OMITTED,
-    REFUSED,
-    ConnectionLog,
-    create_log_file,
-    merge_entries,
-)
+from corral.containment.network.proxy import HOST, PORT, connection_log
+from corral.containment.network.proxy.connection_log import ConnectionLog, merge_entries
 from corral.containment.violations.visibility import grantable_violation
 from corral.model.call import Connection, Violation
 from corral.model.errors import ContainmentError
@@ -28,15 +22,15 @@ if TYPE_CHECKING:
     from corral.containment.network.proxy.connection_log import LogEntry
     from corral.policy.config import SandboxConfig
 
-MAX_KEPT = 10_000  # connections of commands that still run, before those that are alike become one
-MAX_TOLD = 50  # kinds of them in one result; the others are counted
+MAX_KEPT = 10_000  # connections of running commands, before equal ones are merged
+MAX_TOLD = 50  # kinds of connections in one result; the others are counted
 MAX_VIOLATIONS = 10  # likewise
 _URL = f"http://{HOST}:{PORT}"
 _LOOPBACK = "localhost,127.0.0.1,::1"
 _VARIABLES = {
     "HTTP_PROXY": _URL,
     "HTTPS_PROXY": _URL,
-    # By name, and not by address: there is nobody inside to ask for one.
+    # socks5h sends names to the proxy: there is no resolver in the sandbox.
     "ALL_PROXY": f"socks5h://{HOST}:{PORT}",
     "NO_PROXY": _LOOPBACK,
 }
@@ -46,7 +40,7 @@ _TOOLS = {
     "npm_config_https_proxy": _URL,
     "npm_config_noproxy": _LOOPBACK,
     "NODE_USE_ENV_PROXY": "1",
-    # Above what a repository's own settings say.
+    # Overrides a repository's own settings.
     "GIT_CONFIG_COUNT": "1",
     "GIT_CONFIG_KEY_0": "http.proxy",
     "GIT_CONFIG_VALUE_0": _URL,
@@ -54,47 +48,46 @@ _TOOLS = {
 
 
 def variables() -> dict[str, str]:
-    """Return the variables by which programs find the proxy."""
-    # Some programs read the one, some the other.
+    """Return the environment variables by which programs find the proxy, in both cases: programs read either."""
     return {**_VARIABLES, **{name.lower(): value for name, value in _VARIABLES.items()}, **_TOOLS}
 
 
 class ProxyClient:
-    """What goes through one sandbox's proxy."""
+    """The connections of one sandbox's proxy, as the host sees them."""
 
     def __init__(self, config: SandboxConfig) -> None:
         self._config = config
         self._descriptor = -1
-        self._journal: ConnectionLog | None = None
+        self._log: ConnectionLog | None = None
         self._seen: list[LogEntry] = []
         self._lock = allocate_lock()
         self._used_in = os.getpid()
 
     def lend(self) -> tuple[int, ...]:
-        """Return descriptors for a keeper that starts: what its proxy is to do, and where it writes. Who takes them closes them."""
+        """Return descriptors of the proxy's settings and of its log, for a keeper that starts. The caller closes them."""
         settings = protocol.sealed("outlet", protocol.pack(self._plan(os.environ)))
         if self._used_in == os.getpid():
             self._drain()
         else:
-            # A fork: what is in the file is for the process that it was forked from, of which a thread may hold the lock.
+            # In a fork, the entries belong to the parent, and a thread of the parent may hold the lock.
             self._used_in, self._seen, self._lock = os.getpid(), [], allocate_lock()
         self.close()
-        self._descriptor = create_log_file()
-        self._journal = ConnectionLog(self._descriptor)
+        self._descriptor = connection_log.create_log_file()
+        self._log = ConnectionLog(self._descriptor)
         return settings, os.dup(self._descriptor)
 
     def close(self) -> None:
-        """Forget the file."""
+        """Close the log."""
         with self._lock:
             self._close()
 
     def _close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._descriptor, self._journal = -1, None
+        self._descriptor, self._log = -1, None
 
     def __del__(self) -> None:
-        # Without the lock, which a thread that is not in this fork may have held.
+        # Without the lock: in a fork, a thread that does not exist there may hold it.
         self._close()
 
     def _plan(self, environ: Mapping[str, str]) -> dict[str, object]:
@@ -110,31 +103,31 @@ class ProxyClient:
 
     def _drain(self) -> None:
         with self._lock:
-            if self._journal is not None:
-                seen = self._seen + self._journal.take()
+            if self._log is not None:
+                seen = self._seen + self._log.take()
                 self._seen = seen if len(seen) <= MAX_KEPT else merge_entries(seen, MAX_KEPT // 2)
 
     def _since(self, began_at: float) -> list[LogEntry]:
         self._drain()
-        # Clocks of the two processes are one, but it is written with six digits.
+        # The log rounds times to microseconds.
         return [entry for entry in self._seen if entry.at >= began_at - 0.000_001]
 
     def connections(self, began_at: float) -> tuple[Connection, ...]:
-        """Return what was connected to since then, or asked for, each kind once."""
+        """Return the connections since then, each kind once."""
         return tuple(
             Connection(entry.target, entry.outcome, entry.address, entry.detail, entry.grant, entry.count)
             for entry in merge_entries(self._since(began_at), MAX_TOLD)
         )
 
     def violations(self, began_at: float) -> tuple[Violation, ...]:
-        """Return what was refused since then, with the grant that would allow it."""
-        refused = [entry for entry in self._since(began_at) if entry.outcome == REFUSED]
+        """Return the refused connections since then, with the grant that would allow each."""
+        refused = [entry for entry in self._since(began_at) if entry.outcome == connection_log.REFUSED]
         return tuple(_violation(entry) for entry in merge_entries(refused, MAX_VIOLATIONS))
 
 
 def _violation(entry: LogEntry) -> Violation:
-    instead = "Use what is in the project, or a destination that is granted"
-    if entry.detail == OMITTED:
+    instead = "Use files in the project or a granted destination"
+    if entry.detail == connection_log.OMITTED:
         return Violation("network", "", f"{entry.count} others were refused", f"{instead}.")
     if not entry.grant:
         return Violation("network", entry.target, entry.detail, f"{instead}.")
@@ -143,7 +136,7 @@ def _violation(entry: LogEntry) -> Violation:
 
 
 def _expanded(text: str, environ: Mapping[str, str]) -> str:
-    """Return a header with the owner's variables in it."""
+    """Return a header with each ${NAME} replaced by the user's variable. Raise ContainmentError if one is missing."""
     made, rest = "", text
     while True:
         before, found, after = rest.partition("${")
@@ -153,5 +146,7 @@ def _expanded(text: str, environ: Mapping[str, str]) -> str:
         name, _, rest = after.partition("}")
         value = environ.get(name, "")
         if not value or not value.isprintable() or not value.isascii():
-            raise ContainmentError(f"containment.inject needs the variable {name}, which is not set, or no plain text")
+            raise ContainmentError(
+                f"containment.inject uses the variable {name}, which is unset or not printable ASCII"
+            )
         made += value

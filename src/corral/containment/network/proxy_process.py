@@ -1,6 +1,7 @@
-"""The keeper's side of the network by name: a proxy that it starts before it leaves the host's network, and hands listening sockets.
+"""Starts the proxy process for the keeper, and sends it listening sockets.
 
-A socket stays in the network it was made in, whoever holds it: so the proxy accepts on the sandbox's loopback, and connects outside.
+The keeper starts it before leaving the host's network namespace. A socket stays in the namespace that it was made in, whichever
+process holds it: so the proxy accepts on the sandbox's loopback, and connects from the host's network.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BACKLOG = 1024  # clients that come while the proxy starts, or all at once
+BACKLOG = 1024  # clients that connect at once, or while the proxy starts
 
 
 class ProxyProcess:
-    """The proxy's process, as its keeper knows it."""
+    """The proxy as a child process of the keeper."""
 
     def __init__(self, descriptors: Sequence[int]) -> None:
         self.way, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
-        settings, book = descriptors
+        settings, log = descriptors
         keeper = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             self.way.close()
-            _become(theirs.fileno(), settings, book, keeper)
+            _run_proxy(theirs.fileno(), settings, log, keeper)
         theirs.close()
-        # They are the proxy's alone: what is in the settings is not for wardens, which are forks of this process.
-        protocol.close_all((settings, book))
+        # Wardens are forks of this process and must not inherit the settings, which may hold credentials.
+        protocol.close_all((settings, log))
 
     def listen(self) -> None:
-        """Give the proxy a listening socket of the network that this process is in."""
+        """Give the proxy a listening socket of the network namespace that this process is in now."""
         send_listener(self.way)
 
 
 def send_listener(way: socket) -> None:
-    """Listen on this network's loopback, and let the proxy at the other end of the way accept."""
+    """Listen on this network namespace's loopback, and send the socket to the proxy at the other end of `way`."""
     listener = socket(AF_INET, SOCK_STREAM)
     try:
         listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
@@ -51,12 +52,12 @@ def send_listener(way: socket) -> None:
         listener.close()
 
 
-def _become(way: int, settings: int, book: int, keeper: int) -> None:
+def _run_proxy(way: int, settings: int, log: int, keeper: int) -> None:
     try:
         process_tree.set_parent_death_signal(9)
         if os.getppid() == keeper:
             from corral.containment.network.proxy.listener import run  # noqa: PLC0415  only this process needs it
 
-            run(way, settings, book)
+            run(way, settings, log)
     finally:
         os._exit(1)

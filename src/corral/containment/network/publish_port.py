@@ -1,6 +1,7 @@
-"""Ports of the sandbox's loopback that the machine's own reaches under the same number, for a server that somebody is to look at.
+"""Publishes ports of the sandbox's loopback on the host's loopback, for a server that the user wants to look at.
 
-The other way round than the proxy: listening sockets that were made in the host's network, and a process in the sandbox's that accepts.
+This is the reverse of the proxy: the listening sockets are made in the host's network namespace, and a process in the sandbox's
+namespace accepts on them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from time import sleep
 from corral.containment.backend import UnusableError
 from corral.containment.kernel import capabilities, landlock, process_tree
 from corral.containment.kernel.limit_monitor import close_all_but
-from corral.containment.network.proxy import PORT
+from corral.containment.network.proxy import HOST, PORT
 from corral.containment.network.proxy.relay import ByteBudget, Flow, relay
 
 TYPE_CHECKING = False
@@ -23,31 +24,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-HOST = "127.0.0.1"
 CONNECT_SECONDS = 10.0
 PAUSE_SECONDS = 0.05
 STACK_BYTES = 256 * 1024
 
 
 class PortPublisher:
-    """The process that accepts, as its keeper knows it."""
+    """The process that accepts on the published ports, as a child of the keeper."""
 
     def __init__(self, ports: Sequence[int]) -> None:
-        """Listen in the network that this process is in now."""
+        """Listen in the network namespace that this process is in now."""
         self.pid = 0
         self._listeners: list[socket] = []
         for port in ports:
             if port == PORT:
-                raise UnusableError(f"port {port} is the sandbox's way out, which is for nobody else on this machine")
+                raise UnusableError(f"port {port} is the sandbox's own proxy, which cannot be published")
             try:
                 self._listeners.append(create_server((HOST, port), backlog=256))
             except OSError as error:
-                raise UnusableError(
-                    f"port {port} of this machine cannot be given to the sandbox: {error.strerror}"
-                ) from None
+                raise UnusableError(f"port {port} cannot be published on this machine: {error.strerror}") from None
 
     def start(self) -> None:
-        """Accept, in the network that this process is in by now."""
+        """Start to accept, in the network namespace that this process is in now."""
         keeper = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
@@ -63,12 +61,12 @@ def _run(listeners: Sequence[socket], keeper: int) -> NoReturn:
         capabilities.set_no_new_privs()
         capabilities.drop(())
         if landlock.version():
-            # No file at all, not even its own in /proc: whatever is left to load has been.
+            # No file at all, not even its own in /proc: all modules are loaded by now.
             landlock.confine((), deny_tcp=False)
         process_tree.hide()
         if os.getppid() == keeper:
             _serve(listeners)
-    except BaseException:  # noqa: BLE001  the last frame of this process: told to the keeper's stderr, then the end
+    except BaseException:  # noqa: BLE001  the last frame of this process: it reports to the keeper's stderr
         sys.excepthook(*sys.exc_info())
     finally:
         os._exit(0)
@@ -84,19 +82,19 @@ def _serve(listeners: Sequence[socket]) -> None:
         for number, _ in poller.poll():
             try:
                 client, _ = known[number].accept()
-                start_new_thread(_hand_on, (client, known[number].getsockname()[1]))
+                start_new_thread(_forward, (client, known[number].getsockname()[1]))
             except (OSError, RuntimeError):
-                # It has gone again, or no descriptor or thread is left; then it waits in line, and would wake this loop without end.
+                # The client has gone, or no descriptor or thread is free. Then a queued client would keep this loop busy.
                 sleep(PAUSE_SECONDS)
 
 
-def _hand_on(client: socket, port: int) -> None:
+def _forward(client: socket, port: int) -> None:
     try:
-        # Not by create_connection: it looks even an address up, by way of modules that are not loaded.
+        # Not create_connection: it resolves even an address, with modules that are not loaded.
         with client, socket(AF_INET, SOCK_STREAM) as server:
             server.settimeout(CONNECT_SECONDS)
             server.connect((HOST, port))
             relay((Flow(client, server, ByteBudget(None)), Flow(server, client, ByteBudget(None))))
     except OSError:
-        # Nobody listens inside, or one of the two has hung up.
+        # No server listens inside, or one side has hung up.
         return

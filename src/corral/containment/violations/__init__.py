@@ -1,1 +1,1 @@
-"""What the kernel stopped, and which grant would have allowed it."""
+"""Reports refusals of the kernel, and the grants that would have allowed them."""

@@ -1,6 +1,6 @@
-"""What programs print when the kernel refuses them something, as tables: which refusal, of what call, host or path.
+"""Tables of the messages that programs print when the kernel refuses a system call, a host or a path.
 
-Words only: whether a refusal is the sandbox's own is decided elsewhere, by what the command could see.
+This only reads text. `visibility` decides whether the sandbox caused the refusal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# In lower case, as Go and Node write them.
+# In lower case, which Go and Node use.
 REFUSALS = {
     "read-only file system": "EROFS",
     "device or resource busy": "EBUSY",
@@ -30,7 +30,7 @@ NO_NETWORK = (
     *("failed to establish a new connection", "connect enetunreach", "getaddrinfo enotfound", "eai_again"),
 )
 NO_FAMILY = "address family not supported"
-# What a text must hold one of to be looked at.
+# Output without any of these is not examined further.
 TRIGGERS = tuple(
     text.encode()
     for text in (
@@ -38,34 +38,32 @@ TRIGGERS = tuple(
         *("permission to", "permissions to", "no new privileges", "function not implemented", "could not trace"),
     )
 )
-
-
-# What is closed to commands: why, and whether outside too only root may have it.
+# System calls that are closed to commands: the reason, and whether only root may use them outside the sandbox too.
 CALLS = {
-    "unshare": ("a command enters no namespaces of its own", False),
-    "setns": ("a command enters no others' namespaces", True),
-    "mount": ("commands see a file system that is put together before they start", True),
-    "pivot_root": ("commands see a file system that is put together before they start", True),
-    "chroot": ("a command keeps the root it has", True),
-    "ptrace": ("a command traces no process", False),
-    "perf_event_open": ("the kernel's counters are closed to commands", False),
+    "unshare": ("commands cannot create namespaces", False),
+    "setns": ("commands cannot enter other namespaces", True),
+    "mount": ("commands cannot change mounts", True),
+    "pivot_root": ("commands cannot change mounts", True),
+    "chroot": ("commands cannot change their root directory", True),
+    "ptrace": ("commands cannot trace processes", False),
+    "perf_event_open": ("performance counters are closed to commands", False),
     "io_uring_setup": ("io_uring is closed to commands", False),
-    "userfaultfd": ("it is closed to commands", False),
-    "bpf": ("it is closed to commands", True),
-    "keyctl": ("keyrings are closed to commands", False),
+    "userfaultfd": ("userfaultfd is closed to commands", False),
+    "bpf": ("bpf is closed to commands", True),
+    "keyctl": ("kernel keyrings are closed to commands", False),
     "mq_open": ("message queues are closed to commands", False),
-    "syslog": ("the kernel's log is closed to commands", True),
-    "clock_settime": ("the clock cannot be set", True),
-    "sethostname": ("the machine's name is fixed", True),
-    "netlink": ("the network's settings cannot be changed", True),
-    "init_module": ("the kernel's modules cannot be changed", True),
-    "swapon": ("swap is the machine's", True),
-    "setuid": ("no program gains rights by being started", True),
-    "capset": ("a command gains no capability", True),
-    "mknod": ("a command makes no device", True),
+    "syslog": ("the kernel log is closed to commands", True),
+    "clock_settime": ("commands cannot set the clock", True),
+    "sethostname": ("commands cannot set the host name", True),
+    "netlink": ("commands cannot change network settings", True),
+    "init_module": ("commands cannot load or unload kernel modules", True),
+    "swapon": ("commands cannot change swap", True),
+    "setuid": ("set-user-ID programs gain no privileges in the sandbox", True),
+    "capset": ("commands cannot gain capabilities", True),
+    "mknod": ("commands cannot create devices", True),
     "socket": ("raw and packet sockets are closed to commands", True),
-    "chmod": ("a file that lends its owner's rights could be run outside", False),
-    "foreign ABI": ("calls of another architecture, as 32-bit programs make them, end the process", False),
+    "chmod": ("another user could run a set-user-ID file outside the sandbox", False),
+    "foreign ABI": ("system calls of another architecture, such as those of 32-bit programs, end the process", False),
 }
 _CLOSED_WORDS = (
     *("not permitted", "permission", "not implemented", "superuser", "must be root", "new privileges", "set groups"),
@@ -108,7 +106,7 @@ _SAID = tuple(
         (r"(?:^|: )(?:line \d+: +)?(?:\d+ )?bad system call\b", "foreign ABI"),
     )
 )
-# A change of mode that the kernel refuses to the file's own user is one of the bits that lend rights.
+# If the kernel refuses a mode change to the file's owner, the mode has a set-user-ID or set-group-ID bit.
 MODE_CHANGE = pattern(rf"(?i)(?:changing permissions of|cannot change mode|chmod).*{_DENIED}")
 DOCKER_SOCKET = pattern(r"(?i)docker daemon(?: socket)? at unix://(/[^\s'\"]+?)\.?(?:\s|$)")
 
@@ -147,13 +145,13 @@ _NOISE = pattern(r"(?i)\[Errno \d+\]|\(os error \d+\)|\bat \S+ line \d+\.?|line 
 
 
 def refusal_in(line: str) -> str:
-    """Return the name of the error that a line tells of, or nothing."""
+    """Return the errno name that a line reports, or ""."""
     low = line.lower()
     return next((name for text, name in REFUSALS.items() if text in low), "")
 
 
 def call_in(line: str) -> str:
-    """Return the closed call that a line tells of, by its name in the table, or nothing."""
+    """Return the key in CALLS of the system call that a line reports as refused, or ""."""
     low = line.lower()
     if not any(text in low for text in _CLOSED_WORDS):
         return ""
@@ -161,14 +159,14 @@ def call_in(line: str) -> str:
 
 
 def has_no_network(line: str) -> bool:
-    """Say whether a line complains of a missing network, and not of a server that does not answer."""
+    """Say whether a line reports a missing network, and not a server that does not answer."""
     low = line.lower()
     if not any(text in low for text in NO_NETWORK):
         return False
     if "connection refused" in low and "lookup" not in low:
         return False
     if "failed to connect to" in low or "bad address" in low:
-        # A name that was found lies on loopback, since there is nobody else to ask for one; EFAULT is "bad address" too.
+        # A name that was resolved is on loopback, because the sandbox has no resolver. "bad address" can also mean EFAULT.
         return "bad address '" in low or bool(_ADDRESS.match(_without_port(host_in(line))))
     return True
 
@@ -178,12 +176,12 @@ def _without_port(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host is the machine itself."""
+    """Say whether a host is on loopback."""
     return bool(_LOOPBACK.match(_without_port(host)))
 
 
 def host_in(line: str) -> str:
-    """Return the host that a line names, with its port where it says one; nothing where it names none."""
+    """Return the host that a line names, with its port if the line has one, or ""."""
     for said in HOSTS:
         found = said.search(line)
         if found:
@@ -193,11 +191,11 @@ def host_in(line: str) -> str:
 
 
 def paths_in(line: str) -> Iterator[str]:
-    """Return what could be a path in a line, the likeliest first: quoted, then by colons from the error backwards."""
+    """Yield the words of a line that could be a path, the likeliest first: quoted ones, then from the error backwards."""
     for found in _QUOTED.finditer(line):
         yield found[1] or found[2]
     segments = [segment.strip() for segment in _NOISE.sub("", line).split(": ")]
-    # The first is who speaks, as /usr/bin/ld does, unless nobody else is named.
+    # The first segment is usually the program's name, such as /usr/bin/ld, so it comes last.
     for segment in [*reversed(segments[1:]), segments[0]]:
         words = [word.strip("'\"`()[],;:‘’“”") for word in segment.split()]
         if segment.startswith("/"):

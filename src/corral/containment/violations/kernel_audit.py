@@ -1,7 +1,7 @@
-"""What the kernel itself says that it refused: its audit records, where this user may read them and audit is on.
+"""Reads the kernel's audit records of refusals, if this user may read them and audit is on.
 
-Only listens: nothing here switches audit on, and where it is off no socket stays open. A record counts for a command only if
-the kernel names the warden's own domain in it.
+This only listens: it never switches audit on, and keeps no socket open while audit is off. A record counts for a command only if it
+names the Landlock domain of the command's warden.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from _struct import Struct
 from select import POLLIN, poll
 
 from corral._lib.fork_lock import ForkSafeLock
+from corral._lib.lazy_regex import pattern
 from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
@@ -22,54 +23,41 @@ _GET, _REQUEST = 1000, 1
 SECCOMP, LANDLOCK_ACCESS, LANDLOCK_DOMAIN = 1326, 1423, 1424
 _HEADER = Struct("=IHHII")  # length, type, flags, sequence, port
 _STATUS = Struct("=II")  # mask, enabled
-_BUFFER_BYTES = 1 << 20  # for a burst of records, as far as the machine's own bound goes
+_BUFFER_BYTES = 1 << 20  # for a burst of records; the kernel caps it at the machine's limit
 _MAX_RECORD_BYTES = 1 << 14
 ANSWER_MILLISECONDS = 200
-LATE_MILLISECONDS = 20  # the kernel hands records on from a thread of its own, mostly within one
-MAX_WAITING = 64  # records kept for a command that has not ended yet, against one that is refused in a loop
-MAX_DOMAINS = 4096  # whose denials are told apart, against a host that lives for long
+LATE_MILLISECONDS = 20  # a kernel thread delivers records, mostly within one millisecond
+MAX_WAITING = 64  # records kept for a running command, against a loop of refusals
+MAX_DOMAINS = 4096  # kept, against a host process that runs for long
+# A field of a record. The kernel writes a value that contains a quote in hexadecimal.
+_FIELD = pattern(r'([^\s="]*)=("[^"]*"|\S*)')
+_UNTRUSTED = frozenset(
+    ("path", "name", "comm", "exe", "ocomm")
+)  # fields that the kernel quotes, or writes in hexadecimal
 
 
 @frozen
 class Denial(Record):
-    """One refusal in the kernel's own words: by which right or call, of what, and when in seconds of the epoch."""
+    """A refusal that the kernel recorded."""
 
-    blockers: tuple[str, ...]
+    blockers: tuple[str, ...]  # the Landlock rights that were missing
     target: str
-    at: float
+    at: float  # seconds since the epoch
 
 
 def parse(text: str) -> tuple[float, dict[str, str]]:
-    """Return the time and the fields of a record's text; what is no record has neither."""
+    """Return the time and the fields of a record, or (0.0, {}) if the text is not a record."""
     head, _, rest = text.partition("): ")
     stamp, _, _ = head.removeprefix("audit(").partition(":")
     try:
         at = float(stamp)
     except ValueError:
         return 0.0, {}
-    fields: dict[str, str] = {}
-    for word in _words(rest.rstrip("\0\n")):
-        name, equals, value = word.partition("=")
-        if equals:
-            fields[name] = _plain(name, value)
-    return at, fields
+    found = _FIELD.finditer(rest.rstrip("\0\n"))
+    return at, {match[1]: _decoded(match[1], match[2]) for match in found}
 
 
-def _words(text: str) -> list[str]:
-    """Split at blanks outside quotes; a value with a quote of its own comes as hexadecimal."""
-    words: list[str] = []
-    for index, part in enumerate(text.split('"')):
-        if index % 2:
-            words[-1:] = [f'{words[-1] if words else ""}"{part}"']
-        else:
-            words += part.split()
-    return words
-
-
-_UNTRUSTED = frozenset(("path", "name", "comm", "exe", "ocomm"))  # what the kernel quotes, or writes in hexadecimal
-
-
-def _plain(name: str, value: str) -> str:
+def _decoded(name: str, value: str) -> str:
     if value.startswith('"'):
         return value.strip('"')
     if name in _UNTRUSTED:
@@ -81,7 +69,7 @@ def _plain(name: str, value: str) -> str:
 
 
 def _target(fields: Mapping[str, str]) -> str:
-    """Return what a denied request was about: a path, an address, a process."""
+    """Return the object of a refused request: a path, an address or a process."""
     if "path" in fields:
         return fields["path"]
     for address, port in (("daddr", "dest"), ("saddr", "src")):
@@ -93,30 +81,30 @@ def _target(fields: Mapping[str, str]) -> str:
 
 
 class AuditListener:
-    """The kernel's records, by the process that entered the domain which refused."""
+    """Collects the kernel's records by the process that entered the Landlock domain."""
 
     def __init__(self, sock: socket) -> None:
         self._sock = sock
         self._poller = poll()
         self._poller.register(sock.fileno(), POLLIN)
-        self._lock = ForkSafeLock()  # two threads may not even poll at once
-        self._entered: dict[str, int] = {}  # domain to the process that made it
-        self._waiting: dict[str, list[Denial]] = {}  # by domain: the record that names its process comes second
+        self._lock = ForkSafeLock()  # two threads must not use one poll object at once
+        self._entered: dict[str, int] = {}  # the process that made each domain
+        self._waiting: dict[str, list[Denial]] = {}  # by domain: the record that names its process comes later
         self.kills: list[tuple[float, dict[str, str]]] = []
 
     def take(self, pid: int, since: float, *, expected: bool) -> tuple[Denial, ...]:
-        """Return what was refused in the domain of a process since a time; `expected` gives a late record time to come."""
+        """Return the refusals in the domain of a process since a time. With `expected`, wait a moment for late records."""
         found: list[Denial] = []
         with self._lock:
             self._read(LATE_MILLISECONDS if expected else 0)
             for domain, entered in self._entered.items():
                 if entered == pid:
-                    # An earlier one came too late for its own command, and is not this one's.
+                    # An older record came too late for its own command, and does not belong to this one.
                     found += [denial for denial in self._waiting.pop(domain, ()) if denial.at >= since]
         return tuple(found)
 
     def take_kill(self, since: float) -> dict[str, str]:
-        """Return the fields of the first record since a time of a process that a filter ended, or none."""
+        """Return the fields of the first record since a time of a process that a seccomp filter killed, or {}."""
         with self._lock:
             self._read(LATE_MILLISECONDS)
             found = next((fields for at, fields in self.kills if at >= since), {})
@@ -124,7 +112,7 @@ class AuditListener:
         return found
 
     def close(self) -> None:
-        """Hear no more."""
+        """Close the socket."""
         self._sock.close()
 
     def _read(self, milliseconds: int) -> None:
@@ -132,13 +120,13 @@ class AuditListener:
             try:
                 message = self._sock.recv(_MAX_RECORD_BYTES)
             except OSError:
-                # More came than the buffer holds; what was lost is inferred from words, as it is without audit.
+                # The buffer overflowed. Lost refusals are inferred from error messages, as they are without audit.
                 return
             milliseconds = 0
-            self.hear(message)
+            self.handle(message)
 
-    def hear(self, message: bytes) -> None:
-        """Note what one message of the kernel says."""
+    def handle(self, message: bytes) -> None:
+        """Record one message of the kernel."""
         if len(message) < _HEADER.size:
             return
         kind = _HEADER.unpack_from(message)[1]
@@ -165,7 +153,7 @@ class AuditListener:
 
 
 def open_socket() -> socket | None:
-    """Return a socket that hears the kernel's records, or nothing where this user may not."""
+    """Return a socket that receives the kernel's records, or None if this user may not."""
     try:
         sock = socket(_AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, _NETLINK_AUDIT)
     except OSError:
@@ -179,7 +167,7 @@ def open_socket() -> socket | None:
 
 
 def is_enabled(sock: socket) -> bool:
-    """Ask the kernel whether audit is on; not to be told is no."""
+    """Ask the kernel whether audit is on. No answer counts as no."""
     poller = poll()
     poller.register(sock.fileno(), POLLIN)
     try:
@@ -194,7 +182,7 @@ def is_enabled(sock: socket) -> bool:
 
 
 def open_listener() -> AuditListener | None:
-    """Return a listener where it would hear something: audit is on, and this user may read its records."""
+    """Return a listener if audit is on and this user may read its records, else None."""
     sock = open_socket()
     if sock is None:
         return None

@@ -1,6 +1,6 @@
-"""What a command could see and write, asked path by path after it has ended: whether an error was the sandbox's doing.
+"""Decides whether the sandbox caused an error of a command, by the paths that the command could see and write.
 
-Looks at the host's disk, changes nothing. A path that means nothing to the sandbox gives nothing.
+Looks at the host's disk after the command has ended, and changes nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from corral.containment.filesystem.view import View
     from corral.policy.config import SandboxConfig
 
-# Of the kernel's own making in a command's tree, or answered by a server that a look-up would call.
+# The kernel generates these for the command, or looking a name up in them would ask a server.
 _NOT_FILES = ("/proc", "/dev", "/sys", "/net", "/afs")
-_PROTECTED_DETAIL = "what is written there runs later outside the sandbox"
-_OWN_DETAIL = "corral itself runs from it"
+_HIDDEN = "exists on the host, but commands do not see it"
 
 
 def _nearest(path: str, roots: Iterable[str]) -> str:
@@ -32,19 +31,19 @@ def _nearest(path: str, roots: Iterable[str]) -> str:
 
 
 def _existing(path: str) -> str:
-    """Return the nearest of a path and its parents that is there."""
+    """Return the path, or the nearest directory above it that exists."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
 
 
 def grantable_violation(kind: str, target: str, detail: str, instead: str, grant: str, *, inferred: bool) -> Violation:
-    """Return a violation that a setting of the owner's would allow."""
-    return Violation(kind, target, detail, f"{instead}; the owner grants more: {grant}.", inferred, grant)
+    """Return a violation that a setting of the user's would allow."""
+    return Violation(kind, target, detail, f"{instead}; to allow it, the user can set {grant}.", inferred, grant)
 
 
 class CommandView:
-    """A command's view, to be asked."""
+    """The paths that a command could see and write. Methods return None if the sandbox did not cause the error."""
 
     def __init__(self, view: View, config: SandboxConfig, missing: tuple[str, ...]) -> None:
         self.view = view
@@ -55,41 +54,35 @@ class CommandView:
         if not self.has_mounts:
             self.readable = tuple(path for path, _ in view.rules_without_mounts)
             self.writable = tuple(path for path, right in view.rules_without_mounts if right == "write")
-        self.scratch = {"/tmp", view.home}  # noqa: S108  inside they are the sandbox's own
-        self.empty = {"/", *(step.target for step in view.steps if step.action == "directory")}
 
     def refused(self, path: str, error: str) -> Violation | None:
-        """Return what kept a path from being changed, or opened, if that was the sandbox."""
+        """Return why a path could not be changed or opened. `error` is the name of the errno."""
         if self.has_mounts:
             return self._refused_by_mount(path, error)
         root = _nearest(path, self.readable)
         if error != "EACCES" or root in self.writable or _nearest(path, _NOT_FILES):
             return None
+        # A path that this user cannot open or write on the host either is not the sandbox's refusal.
         if not root:
-            shut = os.access(path, os.R_OK)
-            return self._unseen(path, "commands may not open it", path, inferred=True) if shut else None
-        # Refused outside too, where the user has no right to it, is no refusal of ours.
-        return self._unwritable(path, grantable=True, inferred=True) if os.access(_existing(path), os.W_OK) else None
+            return self._hidden(path, "commands may not open it") if os.access(path, os.R_OK) else None
+        return self._read_only(path, is_grantable=True) if os.access(_existing(path), os.W_OK) else None
 
     def _refused_by_mount(self, path: str, error: str) -> Violation | None:
-        # A mount says EROFS, or EBUSY; a right that is missing is the file's own, but for what is masked.
+        # A mount fails with EROFS or EBUSY. EACCES comes from the file's own mode, except for masked credentials.
         if error == "EACCES" and self._is_masked(path) and os.access(path, os.R_OK):
-            return self._unseen(path, "it exists outside, and commands do not see it", path, inferred=True)
+            return self._hidden(path, f"it {_HIDDEN}")
         if error not in ("EROFS", "EBUSY"):
             return None
         if _nearest(path, _NOT_FILES):
-            detail = "the kernel's settings are read-only for commands"
-            changeable = error == "EROFS" and os.access(path, os.W_OK)
-            return Violation("write-outside", path, detail, "There is no grant for it.", True) if changeable else None
-        kept = self._protected(path, error)
-        if (
-            kept is not None
-            or error == "EBUSY"
-            or _nearest(path, self.readable) in self.writable
-            or _is_read_only(path)
-        ):
-            return kept
-        return self._unwritable(path, grantable=os.access(_existing(path), os.W_OK), inferred=True)
+            if error == "EBUSY" or not os.access(path, os.W_OK):
+                return None
+            detail = "kernel settings are read-only for commands"
+            return Violation("write-outside", path, detail, "No grant allows it.", inferred=True)
+        found = self._protected(path, error)
+        is_writable = _nearest(path, self.readable) in self.writable
+        if found is not None or error == "EBUSY" or is_writable or _is_on_read_only_mount(path):
+            return found
+        return self._read_only(path, is_grantable=os.access(_existing(path), os.W_OK))
 
     def _is_masked(self, path: str) -> bool:
         masks = [step.target for step in self.view.steps if step.action == "mask"]
@@ -97,44 +90,44 @@ class CommandView:
         return any(inside(path, mask) for mask in masks)
 
     def absent(self, path: str) -> Violation | None:
-        """Return why a path that is there outside was not there for the command."""
+        """Return why a path that exists on the host did not exist for the command."""
         if not self.has_mounts or _nearest(path, _NOT_FILES):
             return None
         root = _nearest(path, self.readable)
-        if root and root not in self.scratch and not self._is_masked(path):
+        is_scratch = root in ("/tmp", self.view.home)  # noqa: S108  the command's own
+        if root and not is_scratch and not self._is_masked(path):
             return None
         if os.path.lexists(path):
-            return self._unseen(path, "it exists outside, and commands do not see it", path, inferred=True)
+            return self._hidden(path, f"it {_HIDDEN}")
         parent = os.path.dirname(path)
         if root or self._is_shown(parent) or not os.path.isdir(parent):
             return None
-        return self._unseen(path, f"{parent} exists outside, and commands do not see it", parent, inferred=True)
+        return self._hidden(path, f"{parent} {_HIDDEN}", parent)
 
-    def by_rule(self, path: str, *, writes: bool) -> Violation:
-        """Return what the kernel says that it refused."""
+    def by_audit(self, path: str, *, writes: bool) -> Violation:
+        """Return the violation for a refusal that the kernel's audit records name."""
         if writes:
-            kept = self._protected(path, "EROFS")
-            if kept is not None:
-                return kept.replace(inferred=False)
-            return self._unwritable(path, grantable=True, inferred=False)
-        return self._unseen(path, "commands may not open it", path, inferred=False)
+            return (self._protected(path, "EROFS") or self._read_only(path, is_grantable=True)).replace(inferred=False)
+        return self._hidden(path, "commands may not open it").replace(inferred=False)
 
     def _is_shown(self, directory: str) -> bool:
-        return directory in self.empty or any(inside(root, directory) for root in self.readable)
+        empty = {"/", *(step.target for step in self.view.steps if step.action == "directory")}
+        return directory in empty or any(inside(root, directory) for root in self.readable)
 
     def _protected(self, path: str, error: str) -> Violation | None:
         found = self.view.protected
-        for kept in found.readonly:
-            if inside(path, kept):
-                instead = "Leave it as it is, or ask the owner to change it."
-                return Violation("protected", path, _PROTECTED_DETAIL, instead, inferred=True)
-        for step in self.view.steps:
-            if step.action == "readonly" and inside(path, step.target):
-                return Violation("protected", path, _OWN_DETAIL, "Leave it as it is.", inferred=True)
-        if error == "EBUSY" and any(inside(kept, path) for kept in (*found.readonly, *found.pinned)):
-            detail = "it holds protected files, and cannot be renamed or removed"
-            return Violation("protected", path, detail, "Leave it where it is.", inferred=True)
-        return None
+        if any(inside(path, kept) for kept in found.readonly):
+            detail, instead = (
+                "its contents run later, outside the sandbox",
+                "Leave it unchanged, or ask the user to change it.",
+            )
+        elif any(step.action == "readonly" and inside(path, step.target) for step in self.view.steps):
+            detail, instead = "corral itself runs from it", "Leave it unchanged."
+        elif error == "EBUSY" and any(inside(kept, path) for kept in (*found.readonly, *found.pinned)):
+            detail, instead = "it holds protected files, and cannot be renamed or removed", "Leave it where it is."
+        else:
+            return None
+        return Violation("protected", path, detail, instead, inferred=True)
 
     def _may_be_granted(self, place: str, *, to_write: bool) -> bool:
         real = os.path.realpath(place)
@@ -147,28 +140,27 @@ class CommandView:
             return False
         return real != "/"
 
-    def _unwritable(self, path: str, *, grantable: bool, inferred: bool) -> Violation:
+    def _read_only(self, path: str, *, is_grantable: bool) -> Violation:
         if inside(path, self.config.project_root):
             detail, grant = "the project is read-only for commands", "containment.project = 'read-write'"
-            return grantable_violation("write-outside", path, detail, "Write to /tmp", grant, inferred=inferred)
+            return grantable_violation("write-outside", path, detail, "Write to /tmp", grant, inferred=True)
         place = _existing(path)
         detail, instead = "it is read-only for commands", "Write inside the project or /tmp"
-        if not grantable:
-            detail += ", and this user could not write it outside either"
-        if not grantable or not self._may_be_granted(place, to_write=True):
-            return Violation("write-outside", path, detail, f"{instead}; there is no grant for it.", inferred)
+        if not is_grantable:
+            detail += ", and this user cannot write it on the host either"
+        if not is_grantable or not self._may_be_granted(place, to_write=True):
+            return Violation("write-outside", path, detail, f"{instead}; no grant allows it.", inferred=True)
         grant = f"containment.write = [{place!r}]"
-        return grantable_violation("write-outside", path, detail, instead, grant, inferred=inferred)
+        return grantable_violation("write-outside", path, detail, instead, grant, inferred=True)
 
-    def _unseen(self, path: str, detail: str, place: str, *, inferred: bool) -> Violation:
-        instead = "Work inside the project"
+    def _hidden(self, path: str, detail: str, place: str = "") -> Violation:
+        instead, place = "Work inside the project", place or path
         if not self._may_be_granted(place, to_write=False):
-            return Violation("hidden", path, detail, f"{instead}; there is no grant for it.", inferred)
-        grant = f"containment.read = [{place!r}]"
-        return grantable_violation("hidden", path, detail, instead, grant, inferred=inferred)
+            return Violation("hidden", path, detail, f"{instead}; no grant allows it.", inferred=True)
+        return grantable_violation("hidden", path, detail, instead, f"containment.read = [{place!r}]", inferred=True)
 
 
-def _is_read_only(path: str) -> bool:
+def _is_on_read_only_mount(path: str) -> bool:
     try:
         return bool(os.statvfs(_existing(path)).f_flag & os.ST_RDONLY)
     except OSError:

@@ -1,8 +1,8 @@
-"""The network by name: a proxy outside the namespace that lets through what is granted, and writes down what it was asked for.
+"""The proxy through which commands reach granted destinations by name. It logs every request.
 
-It is a process of the keeper's, in the host's network. The sandbox has no route; what it has is a listening socket of its own loopback
-that this process accepts on.
+The keeper starts it as a process in the host's network. The sandbox's network namespace has no route: its only way out is a
+listening socket on its own loopback, on which this process accepts.
 """
 
 HOST = "127.0.0.1"
-PORT = 61080  # above the ports that the kernel gives out by itself
+PORT = 61080  # above the kernel's range of ephemeral ports

@@ -1,14 +1,14 @@
-"""What the proxy was asked for and what it answered, from its process to the host: lines in a file that both hold.
+"""The log of connections that the proxy process shares with the host: lines in a memory file that both hold.
 
-An answer is written before the client gets it, so whoever looks after a command finds all of it. What cannot be written is refused.
-Where the host does not look for long, lines that say the same become one.
+The proxy logs an answer before the client gets it, so the log is complete when a command has ended. A connection that cannot be
+logged is refused. When the file is full, equal lines are merged into one with a count.
 """
 
 from __future__ import annotations
 
 import os
 from _thread import allocate_lock
-from fcntl import LOCK_EX, LOCK_UN, lockf
+from fcntl import F_GETFL, F_SETFL, LOCK_EX, LOCK_UN, fcntl, lockf
 from time import time
 
 from corral._lib.records import Record, frozen
@@ -17,23 +17,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MAX_BYTES = 16 * 1024 * 1024  # between two looks of the host; it is memory
-RESERVED_BYTES = 64 * 1024  # of them, for refusals: that nothing more can be written down is written down
-MAX_KINDS = 20_000  # kept apart in a file that is full; a command can invent names without end
-MAX_WORD = 200  # characters of what a client asked for
+MAX_BYTES = 16 * 1024 * 1024  # between two reads by the host; the file is in memory
+RESERVED_BYTES = 64 * 1024  # of them, for refusals: that the log is full is logged too
+MAX_KINDS = 20_000  # kept apart in a full file, against a command that invents names without end
+MAX_WORD = 200  # characters of a client's text
 ALLOWED, REFUSED, FAILED = "allowed", "refused", "failed"
-# Where data went comes first: whoever asks for a thousand names must not hide by that the one that answered.
+# Allowed connections first: a command must not hide where it sent data behind a thousand other names.
 _RANKS = {ALLOWED: 0, FAILED: 1, REFUSED: 2}
-OMITTED = "others, of which there were too many to tell"
+OMITTED = "others, too many to list"
 _FIELDS = 7
 
 
 @frozen
 class LogEntry(Record):
-    """One connection: to where, what was said to it and why, and the grant by which it was, or would be, allowed."""
+    """A connection: its target and outcome, and the grant that allowed it, or would have."""
 
     at: float
-    outcome: str  # allowed, refused, or failed: granted, but not to be reached
+    outcome: str  # allowed, refused, or failed: granted but not reachable
     target: str
     address: str = ""
     detail: str = ""
@@ -42,41 +42,35 @@ class LogEntry(Record):
 
 
 class FullError(OSError):
-    """Nothing more can be written down."""
+    """The log is full."""
 
 
 def create_log_file() -> int:
-    """Return a new file, without a name, which both sides append to."""
+    """Return the descriptor of a new memory file, which both sides append to."""
     descriptor = os.memfd_create("corral-connections", os.MFD_CLOEXEC)
-    return _appending(descriptor)
-
-
-def _appending(descriptor: int) -> int:
-    from fcntl import F_GETFL, F_SETFL, fcntl  # noqa: PLC0415  once for each sandbox
-
     fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | os.O_APPEND)
     return descriptor
 
 
 class ConnectionLog:
-    """The file, from either side. The lock is the process's, so that threads need one of their own."""
+    """Reads and writes the file, on either side. File locks belong to a process, so threads have a lock of their own."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._lock = allocate_lock()
-        self._folded = 0  # bytes that were left when it was last made shorter
+        self._merged_size = 0  # of the file after the last merge
 
     def write(self, outcome: str, target: str, *, address: str = "", detail: str = "", grant: str = "") -> None:
-        """Write a line, or raise FullError."""
+        """Append an entry, or raise FullError."""
         line = _line(LogEntry(time(), outcome, target, address, detail, grant))
         with self._lock:
             lockf(self._descriptor, LOCK_EX)
             try:
                 most = MAX_BYTES - (0 if outcome == REFUSED else RESERVED_BYTES)
                 if self._size() + len(line) > most:
-                    self._fold()
+                    self._merge()
                     if self._size() + len(line) > most:
-                        raise FullError("more connections than can be written down")
+                        raise FullError("the connection log is full until the command has ended")
                 os.write(self._descriptor, line)
             finally:
                 lockf(self._descriptor, LOCK_UN)
@@ -84,18 +78,18 @@ class ConnectionLog:
     def _size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
-    def _fold(self) -> None:
-        """Make the file shorter, unless that has been tried on most of it already."""
+    def _merge(self) -> None:
+        """Merge equal lines, unless most of the file was merged already."""
         size = self._size()
-        if self._folded <= size < 2 * self._folded:
+        if self._merged_size <= size < 2 * self._merged_size:
             return
-        made = b"".join(map(_line, merge_entries(_entries(os.pread(self._descriptor, size, 0)), MAX_KINDS)))
+        merged = b"".join(map(_line, merge_entries(_entries(os.pread(self._descriptor, size, 0)), MAX_KINDS)))
         os.ftruncate(self._descriptor, 0)
-        os.write(self._descriptor, made)
-        self._folded = len(made)
+        os.write(self._descriptor, merged)
+        self._merged_size = len(merged)
 
     def take(self) -> list[LogEntry]:
-        """Return what was written since the last time, and forget it."""
+        """Return all entries, and empty the file."""
         with self._lock:
             lockf(self._descriptor, LOCK_EX)
             try:
@@ -110,7 +104,7 @@ class ConnectionLog:
 
 
 def merge_entries(entries: Iterable[LogEntry], most: int) -> list[LogEntry]:
-    """Return entries that say the same as one, and those beyond so many kinds as one for each outcome."""
+    """Merge equal entries, and those beyond the first `most` kinds into one for each outcome."""
     kinds: dict[tuple[str, ...], LogEntry] = {}
     for entry in entries:
         _add(kinds, (entry.outcome, entry.target, entry.address, entry.detail, entry.grant), entry)
@@ -145,11 +139,11 @@ def _entry(line: str) -> LogEntry | None:
 
 
 def _line(entry: LogEntry) -> bytes:
-    words = [_plain(word) for word in (entry.outcome, entry.target, entry.address, entry.detail, entry.grant)]
+    words = [_escaped(word) for word in (entry.outcome, entry.target, entry.address, entry.detail, entry.grant)]
     return "\t".join([f"{entry.at:.6f}", str(entry.count), *words]).encode("ascii") + b"\n"
 
 
-def _plain(word: str) -> str:
+def _escaped(word: str) -> str:
     """Return a word in which a client cannot forge a line."""
     cut = word if len(word) <= MAX_WORD else f"{word[: MAX_WORD - 3]}..."
     return cut if cut.isascii() and cut.isprintable() else ascii(cut)[1:-1]

@@ -1,6 +1,6 @@
-"""Moves bytes between two sockets until both have ended, none moves for too long, or the sandbox's share is used up.
+"""Moves bytes between two sockets until both have ended, nothing moves for too long, or the byte budget is used up.
 
-What is little goes through this process; what is much stays in the kernel, by way of a pipe.
+Small transfers are copied through this process. Large ones stay in the kernel: splice() moves them through a pipe.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from socket import socket
 
-IDLE_SECONDS = 900.0  # a model that thinks, or a build that compiles, says nothing for minutes
+IDLE_SECONDS = 900.0  # a language model or a build may send nothing for minutes
 HALF_OPEN_SECONDS = 60.0  # after one side has ended
 CHUNK_BYTES = 64 * 1024
-BULK_BYTES = 512 * 1024  # after which a pipe is worth its two descriptors
+BULK_BYTES = 512 * 1024  # from here on a pipe is worth its two descriptors
 PIPE_BYTES = 1024 * 1024
-_TURNS = 16  # of one direction before the other has its turn
+_TURNS = 16  # steps of one direction before the other one is served
 _F_SETPIPE_SZ = 1031
 _SPLICE_MOVE_NONBLOCK = 1 | 2
 
 
 class ByteBudgetError(Exception):
-    """The sandbox has moved as many bytes as it may."""
+    """The sandbox has moved all the bytes of its limit."""
 
 
 class ByteBudget:
@@ -38,7 +38,7 @@ class ByteBudget:
         self._lock = allocate_lock()
 
     def take(self, count: int) -> None:
-        """Count bytes that were moved; SpentError when they are more than were left."""
+        """Count moved bytes. Raise ByteBudgetError if they are more than were left."""
         if self._left is None:
             return
         with self._lock:
@@ -48,9 +48,9 @@ class ByteBudget:
 
 
 class Flow:
-    """One direction. A source that speaks TLS is read through this process, however much it is."""
+    """A direction of a connection. A TLS source is always read through this process, never spliced."""
 
-    is_needed = True  # the relay goes on until it has ended
+    is_needed = True  # the relay continues until it has ended
 
     def __init__(self, source: socket, sink: socket, budget: ByteBudget, *, is_tls: bool = False) -> None:
         self.source = source
@@ -63,19 +63,19 @@ class Flow:
         self._moved = 0
         self._ended = False
         self._may_splice = not is_tls
-        self._not_yet: tuple[type[OSError], ...] = (BlockingIOError,)
+        self._would_block: tuple[type[OSError], ...] = (BlockingIOError,)
         if is_tls:
-            from ssl import SSLWantReadError  # noqa: PLC0415  loaded already where TLS is spoken
+            from ssl import SSLWantReadError  # noqa: PLC0415  loaded already if the source speaks TLS
 
-            self._not_yet = (BlockingIOError, SSLWantReadError)
+            self._would_block = (BlockingIOError, SSLWantReadError)
 
     @property
     def holds(self) -> bool:
-        """Whether something was read that is not yet written."""
+        """True if bytes were read that are not written yet."""
         return bool(self._in_pipe or self._pending)
 
     def step(self) -> bool:
-        """Read if nothing waits to be written, then write; false when neither is possible now."""
+        """Read unless bytes wait to be written, then write. Return False if nothing more can be done now."""
         if not self.holds and (self._ended or not self._read()):
             return False
         if self._ended and not self.holds:
@@ -83,7 +83,7 @@ class Flow:
             try:
                 self.sink.shutdown(SHUT_WR)
             except OSError:
-                # Gone already.
+                # The other side has closed already.
                 return False
             return False
         return self._write()
@@ -97,7 +97,7 @@ class Flow:
             else:
                 count = os.splice(self.source.fileno(), self._pipe[1], PIPE_BYTES, flags=_SPLICE_MOVE_NONBLOCK)
                 self._in_pipe = count
-        except self._not_yet:
+        except self._would_block:
             return False
         self._budget.take(count)
         self._moved += count
@@ -107,9 +107,8 @@ class Flow:
     def _write(self) -> bool:
         try:
             if self._in_pipe:
-                self._in_pipe -= os.splice(
-                    self._pipe[0], self.sink.fileno(), self._in_pipe, flags=_SPLICE_MOVE_NONBLOCK
-                )
+                sink = self.sink.fileno()
+                self._in_pipe -= os.splice(self._pipe[0], sink, self._in_pipe, flags=_SPLICE_MOVE_NONBLOCK)
             else:
                 self._pending = self._pending[self.sink.send(self._pending) :]
         except BlockingIOError:
@@ -121,21 +120,25 @@ class Flow:
             try:
                 self._pipe = os.pipe()
             except OSError:
-                # No descriptor is left for it; then it is slower.
+                # No descriptors are left. Copying is slower.
                 self._may_splice = False
                 return False
-            _widen(self._pipe[1])
+            try:
+                fcntl(self._pipe[1], _F_SETPIPE_SZ, PIPE_BYTES)
+            except OSError:
+                # The user's limit for the size of pipes is reached. A small pipe is slower.
+                return True
         return True
 
     def close(self) -> None:
-        """Give back the pipe."""
+        """Close the pipe."""
         for descriptor in self._pipe:
             os.close(descriptor)
         self._pipe = ()
 
 
 class DiscardedInput:
-    """What a client says behind its one request. It is for nobody, and read all the same: so its hanging up is noticed."""
+    """Reads and drops bytes that a client sends after its one request, in order to notice when the client hangs up."""
 
     is_needed = is_done = holds = False
 
@@ -143,7 +146,7 @@ class DiscardedInput:
         self.source = self.sink = client
 
     def step(self) -> bool:
-        """Read and forget; false when there is nothing, EOFError when the client has gone."""
+        """Read and drop. Return False if there is nothing to read, and raise EOFError if the client has closed."""
         try:
             if not self.source.recv(CHUNK_BYTES):
                 raise EOFError
@@ -152,35 +155,23 @@ class DiscardedInput:
         return True
 
     def close(self) -> None:
-        """Nothing is held."""
-
-
-def _widen(pipe: int) -> None:
-    try:
-        fcntl(pipe, _F_SETPIPE_SZ, PIPE_BYTES)
-    except OSError:
-        # A user's pipes may be no larger than so much together; then it is slower.
-        return
+        """Do nothing: this holds no descriptor."""
 
 
 def relay(flows: Sequence[Flow | DiscardedInput]) -> None:
-    """Move until every direction that is needed has ended; TimeoutError when nothing moves any more."""
-    sockets = {sock.fileno(): sock for flow in flows for sock in (flow.source, flow.sink)}
-    for sock in sockets.values():
+    """Move bytes until every needed direction has ended. Raise TimeoutError if nothing moves any more."""
+    for sock in (sock for flow in flows for sock in (flow.source, flow.sink)):
         sock.setblocking(False)
-    poller = poll()
-    is_more = False  # something was left only because others had their turn; TLS may hold it where poll does not see
+    is_more = False  # a flow used all its turns; poll() does not see bytes that the TLS layer has buffered
     try:
         while any(flow.is_needed and not flow.is_done for flow in flows):
-            for number, events in _wanted(flows, sockets).items():
-                if events:
-                    poller.register(number, events)
-                else:
-                    # Or the hang-up of one who has nothing more to say would wake us for ever.
-                    _unregister(poller, number)
+            # A new poll object each time: poll() reports the hang-up of a registered socket for ever, even without events.
+            poller = poll()
+            for number, events in _wanted(flows).items():
+                poller.register(number, events)
             seconds = HALF_OPEN_SECONDS if any(flow.is_done for flow in flows) else IDLE_SECONDS
             if not poller.poll(0 if is_more else seconds * 1000) and not is_more:
-                raise TimeoutError("nothing moved for too long")
+                raise TimeoutError("no data was transferred for too long")
             is_more = False
             for flow in flows:
                 turns = _TURNS
@@ -192,20 +183,10 @@ def relay(flows: Sequence[Flow | DiscardedInput]) -> None:
             flow.close()
 
 
-def _wanted(flows: Sequence[Flow | DiscardedInput], sockets: dict[int, socket]) -> dict[int, int]:
-    events = dict.fromkeys(sockets, 0)
+def _wanted(flows: Sequence[Flow | DiscardedInput]) -> dict[int, int]:
+    events: dict[int, int] = {}
     for flow in flows:
-        if flow.is_done:
-            continue
-        if flow.holds:
-            events[flow.sink.fileno()] |= POLLOUT
-        else:
-            events[flow.source.fileno()] |= POLLIN
+        if not flow.is_done:
+            number, event = (flow.sink.fileno(), POLLOUT) if flow.holds else (flow.source.fileno(), POLLIN)
+            events[number] = events.get(number, 0) | event
     return events
-
-
-def _unregister(poller: object, number: int) -> None:
-    try:
-        poller.unregister(number)  # type: ignore[attr-defined]  # poll objects have no public type
-    except KeyError:
-        return

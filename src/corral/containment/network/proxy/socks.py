@@ -1,4 +1,4 @@
-"""SOCKS5 as far as a client needs it to connect: no login, a name or an address. Strict; `read` gives exactly so many bytes."""
+"""Parses SOCKS5 requests to connect, without login. Strict. The caller's `read(n)` returns exactly n bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_LOGIN = 0
 
 
 class SocksError(ValueError):
-    """What the client says is no request; `reply` is what to answer."""
+    """The client's message is not an acceptable request. `reply` is the answer to send."""
 
     def __init__(self, message: str, reply: bytes = b"") -> None:
         super().__init__(message)
@@ -24,32 +24,32 @@ class SocksError(ValueError):
 
 
 def answer(code: int) -> bytes:
-    """Return the answer to a request; the address in it is of no use to anybody."""
+    """Return the answer to a request. Clients do not use the address in it, so it is zero."""
     return bytes((VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0))
 
 
 def greeting(read: Callable[[int], bytes]) -> None:
-    """Take a client's greeting; SocksError unless it comes without a login."""
+    """Read a client's greeting. Raise SocksError if it does not offer to connect without a login."""
     version, count = read(2)
     if version != VERSION or _NO_LOGIN not in read(count):
-        raise SocksError("it wants a login", NO_METHOD)
+        raise SocksError("the SOCKS5 client requires a login", NO_METHOD)
 
 
 def request(read: Callable[[int], bytes]) -> tuple[str, int]:
-    """Return the host, as it was written, and the port that a client asks for."""
+    """Return the host, as the client wrote it, and the port that it asks for."""
     version, command, reserved, kind = read(4)
     if version != VERSION or reserved != 0:
-        raise SocksError("not a request of SOCKS5", answer(FAILED))
+        raise SocksError("malformed SOCKS5 request", answer(FAILED))
     if kind == 1:
         host = inet_ntop(AF_INET, read(4))
     elif kind == 4:
         host = inet_ntop(AF_INET6, read(16))
     elif kind == 3:
-        # Whatever bytes they are: which of them make a name is decided in one place.
+        # Any bytes: network_grants alone decides which of them are a name.
         host = read(read(1)[0]).decode("latin-1")
     else:
-        raise SocksError("an address of an unknown kind", answer(UNKNOWN_ADDRESS))
+        raise SocksError("unknown SOCKS5 address type", answer(UNKNOWN_ADDRESS))
     port = int.from_bytes(read(2), "big")
     if command != _CONNECT:
-        raise SocksError("only connecting is possible, not listening or UDP", answer(UNKNOWN_COMMAND))
+        raise SocksError("only the SOCKS5 command CONNECT is supported", answer(UNKNOWN_COMMAND))
     return host, port

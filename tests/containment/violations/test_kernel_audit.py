@@ -1,4 +1,4 @@
-"""The kernel's audit records: read from recorded text, tied to the warden whose domain refused, and heard where this kernel lets us."""
+"""Audit records are parsed, assigned to the warden of their Landlock domain, and received if this kernel allows it."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from observe import eventually
 
-from corral import Sandbox, SandboxConfig, Violation
+from corral import Sandbox, SandboxConfig
 from corral.containment.filesystem import view
 from corral.containment.violations import kernel_audit
 from corral.containment.violations.detect import ended_by_filter, from_audit_records
@@ -25,6 +25,7 @@ from corral.containment.violations.kernel_audit import (
     parse,
 )
 from corral.model.result import SandboxResult
+from golden import check
 
 AT = "1763197404.268"
 
@@ -51,7 +52,7 @@ def record(kind: int, text: str, serial: int = 30, at: str = AT) -> bytes:
         pytest.param(
             "domain=1 blockers=fs.read_file path=2F6574632F6122620A dev=00 ino=1",
             {"domain": "1", "blockers": "fs.read_file", "path": '/etc/a"b\n', "dev": "00", "ino": "1"},
-            id="a path that the kernel writes in hexadecimal",
+            id="a path in hexadecimal",
         ),
         pytest.param(
             'domain=1a6fdc66f status=allocated mode=enforcing pid=300 uid=0 exe="/root/sandboxer" comm="sandboxer"',
@@ -59,20 +60,20 @@ def record(kind: int, text: str, serial: int = 30, at: str = AT) -> bytes:
             id="a domain",
         ),
         pytest.param("", {}, id="nothing"),
-        pytest.param("=x a= b", {"": "x", "a": ""}, id="words that are no fields"),
+        pytest.param("=x a= b", {"": "x", "a": ""}, id="words that are not fields"),
     ],
 )  # fmt: skip
-def test_a_record_has_a_time_and_fields(text: str, fields: dict[str, str]) -> None:
+def test_record_has_a_time_and_fields(text: str, fields: dict[str, str]) -> None:
     assert parse(f"audit({AT}:30): {text}") == (float(AT), fields)
 
 
 @pytest.mark.parametrize("text", ["", "audit", "audit(x:1): a=b", "login pid=1 uid=0"])
-def test_what_is_no_record_has_nothing(text: str) -> None:
+def test_other_text_is_not_a_record(text: str) -> None:
     assert parse(text) == (0.0, {})
 
 
-class Ears(AuditListener):
-    """A listener without a kernel."""
+class FakeListener(AuditListener):
+    """A listener on a socket pair instead of the kernel."""
 
     def __init__(self) -> None:
         self.ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -84,9 +85,9 @@ class Ears(AuditListener):
 
 
 @pytest.fixture
-def ears() -> Iterator[Ears]:
-    """A listener that the test speaks to."""
-    made = Ears()
+def listener() -> Iterator[FakeListener]:
+    """A listener that the test sends records to."""
+    made = FakeListener()
     yield made
     made.close()
 
@@ -96,71 +97,67 @@ DOMAIN = record(
 )
 
 
-def test_a_denial_belongs_to_the_process_that_entered_the_domain(ears: Ears) -> None:
+def test_denial_belongs_to_the_process_of_its_domain(listener: FakeListener) -> None:
     # The record that names the process follows the first denial.
-    ears.ours.send(record(LANDLOCK_ACCESS, 'domain=a1 blockers=fs.write_file path="/etc/x" dev="vda" ino=3'))
-    ears.ours.send(DOMAIN)
-    ears.ours.send(record(LANDLOCK_ACCESS, 'domain=b2 blockers=fs.read_file path="/etc/other" dev="vda" ino=4', 31))
-    ears.ours.send(record(1300, "arch=c000003e syscall=257 success=no exit=-13 pid=301"))
-    assert ears.take(301, 0.0, expected=False) == ()
-    assert ears.take(300, 0.0, expected=False) == (Denial(("fs.write_file",), "/etc/x", float(AT)),)
-    assert ears.take(300, 0.0, expected=False) == ()
-    ears.ours.send(record(LANDLOCK_ACCESS, 'domain=a1 blockers=fs.read_dir path="/root" dev="vda" ino=5', 32))
-    assert ears.take(300, 0.0, expected=True) == (Denial(("fs.read_dir",), "/root", float(AT)),)
+    listener.ours.send(record(LANDLOCK_ACCESS, 'domain=a1 blockers=fs.write_file path="/etc/x" dev="vda" ino=3'))
+    listener.ours.send(DOMAIN)
+    listener.ours.send(record(LANDLOCK_ACCESS, 'domain=b2 blockers=fs.read_file path="/etc/other" dev="vda" ino=4', 31))
+    listener.ours.send(record(1300, "arch=c000003e syscall=257 success=no exit=-13 pid=301"))
+    assert listener.take(301, 0.0, expected=False) == ()
+    assert listener.take(300, 0.0, expected=False) == (Denial(("fs.write_file",), "/etc/x", float(AT)),)
+    assert listener.take(300, 0.0, expected=False) == ()
+    listener.ours.send(record(LANDLOCK_ACCESS, 'domain=a1 blockers=fs.read_dir path="/root" dev="vda" ino=5', 32))
+    assert listener.take(300, 0.0, expected=True) == (Denial(("fs.read_dir",), "/root", float(AT)),)
 
 
-def test_what_came_too_late_is_not_told_of_the_next_command(ears: Ears) -> None:
-    ears.ours.send(record(LANDLOCK_ACCESS, 'domain=a1 blockers=fs.write_file path="/etc/x" dev="vda" ino=3'))
-    ears.ours.send(DOMAIN)
-    assert ears.take(300, float(AT) + 1, expected=False) == ()
+def test_late_record_is_not_reported_with_the_next_command(listener: FakeListener) -> None:
+    listener.ours.send(record(LANDLOCK_ACCESS, 'domain=a1 blockers=fs.write_file path="/etc/x" dev="vda" ino=3'))
+    listener.ours.send(DOMAIN)
+    assert listener.take(300, float(AT) + 1, expected=False) == ()
 
 
-def test_what_is_kept_is_bounded(ears: Ears) -> None:
+def test_number_of_kept_records_is_limited(listener: FakeListener) -> None:
     for serial in range(2 * kernel_audit.MAX_WAITING):
-        ears.hear(
+        listener.handle(
             record(LANDLOCK_ACCESS, f'domain=a1 blockers=fs.write_file path="/etc/{serial}" dev="vda" ino=3', serial)
         )
-        ears.hear(record(SECCOMP, f"pid={serial} sig=31 arch=40000003 syscall=20", serial))
-    ears.hear(DOMAIN)
-    assert len(ears.take(300, 0.0, expected=False)) == kernel_audit.MAX_WAITING
-    assert len(ears.kills) <= kernel_audit.MAX_WAITING + 1
-    ears.hear(record(LANDLOCK_DOMAIN, "domain=a1 status=deallocated denials=128"))
-    assert ears.take(300, 0.0, expected=False) == ()
+        listener.handle(record(SECCOMP, f"pid={serial} sig=31 arch=40000003 syscall=20", serial))
+    listener.handle(DOMAIN)
+    assert len(listener.take(300, 0.0, expected=False)) == kernel_audit.MAX_WAITING
+    assert len(listener.kills) <= kernel_audit.MAX_WAITING + 1
+    listener.handle(record(LANDLOCK_DOMAIN, "domain=a1 status=deallocated denials=128"))
+    assert listener.take(300, 0.0, expected=False) == ()
 
 
-def test_a_kill_by_the_filter_is_told_once(ears: Ears) -> None:
-    ears.ours.send(
+def test_seccomp_kill_is_reported_once(listener: FakeListener) -> None:
+    listener.ours.send(
         record(
             SECCOMP,
             'auid=0 uid=0 gid=0 ses=1 pid=7 comm="x" exe="/p/x" sig=31 arch=40000003 syscall=20 compat=1 ip=0x1 code=0x80000000',
         )
     )
-    fields = ears.take_kill(0.0)
+    fields = listener.take_kill(0.0)
     assert (fields["arch"], fields["syscall"], fields["exe"]) == ("40000003", "20", "/p/x")
-    assert ears.take_kill(0.0) == {}
-    assert ended_by_filter(fields) == Violation(
-        "call",
-        "foreign ABI",
-        "calls of another architecture, as 32-bit programs make them, end the process: number 20 of architecture 40000003 by /p/x",
-        "Use a program built for this machine.",
-        inferred=True,
-    )
+    assert listener.take_kill(0.0) == {}
+    violation = ended_by_filter(fields)
+    assert (violation.kind, violation.target, violation.inferred) == ("call", "foreign ABI", True)
+    check("violations", "killed by seccomp", violation.text)
 
 
 @given(st.binary(max_size=200), st.sampled_from([SECCOMP, LANDLOCK_ACCESS, LANDLOCK_DOMAIN, 1300]))
 def test_no_message_breaks_the_listener(body: bytes, kind: int) -> None:
-    ears = Ears()
+    listener = FakeListener()
     try:
-        ears.hear(body)
-        ears.hear(struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body)
-        ears.hear(record(kind, body.decode("latin-1")))
-        ears.take(1, 0.0, expected=False)
+        listener.handle(body)
+        listener.handle(struct.pack("=IHHII", 16 + len(body), kind, 0, 0, 0) + body)
+        listener.handle(record(kind, body.decode("latin-1")))
+        listener.take(1, 0.0, expected=False)
     finally:
-        ears.close()
+        listener.close()
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         pytest.param(
             'blockers=fs.write_file path="/etc/hosts"',
@@ -187,18 +184,20 @@ def test_no_message_breaks_the_listener(body: bytes, kind: int) -> None:
         pytest.param('blockers=fs.make_char path="/tmp"', ("call", "fs.make_char", ""), id="a device"),
     ],
 )  # fmt: skip
-def test_what_the_kernel_says_is_not_inferred(text: str, told: tuple[str, str, str], ears: Ears, project: Path) -> None:
-    ears.hear(record(LANDLOCK_ACCESS, f"domain=a1 {text}"))
-    ears.hear(DOMAIN)
+def test_violation_from_audit_is_not_inferred(
+    text: str, expected: tuple[str, str, str], listener: FakeListener, project: Path
+) -> None:
+    listener.handle(record(LANDLOCK_ACCESS, f"domain=a1 {text}"))
+    listener.handle(DOMAIN)
     config = SandboxConfig(str(project))
     seen = view.build_view(config, {"HOME": "/root", "PATH": "/usr/bin"})
-    (violation,) = from_audit_records(ears.take(300, 0.0, expected=False), seen, config)
-    assert (violation.kind, violation.target, violation.grant) == told
+    (violation,) = from_audit_records(listener.take(300, 0.0, expected=False), seen, config)
+    assert (violation.kind, violation.target, violation.grant) == expected
     assert not violation.inferred
-    assert "\n" not in violation.text
+    check("violations", f"audit record: {text}", violation.text)
 
 
-def test_audit_that_is_off_costs_no_socket(box: Sandbox) -> None:
+def test_no_socket_is_open_while_audit_is_off(box: Sandbox) -> None:
     sock = kernel_audit.open_socket()
     on = sock is not None and kernel_audit.is_enabled(sock)
     if sock is not None:
@@ -226,11 +225,11 @@ def foreign(held: Sandbox, project: Path) -> SandboxResult:
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="only x86 has a second architecture of this kind")
-def test_a_process_that_the_filter_ended_is_told_of(held: Sandbox, project: Path) -> None:
+def test_process_killed_by_seccomp_is_a_violation(held: Sandbox, project: Path) -> None:
     result = foreign(held, project)
     assert (result.signal, result.exit_code) == (31, 159)
     assert [(v.kind, v.target, v.inferred) for v in result.violations] == [("call", "foreign ABI", True)]
-    # One level down only the shell tells of it.
+    # In a child process, only the shell's message reports it.
     result = held.run([*["bash", "-c"], f"{sys._base_executable} -S foreign.py; true"])
     assert [(v.kind, v.target) for v in result.violations] == [("call", "foreign ABI")]
 
@@ -238,11 +237,11 @@ def test_a_process_that_the_filter_ended_is_told_of(held: Sandbox, project: Path
 @pytest.mark.skipif(
     os.geteuid() != 0 or os.uname().machine != "x86_64", reason="only root may read the kernel's records"
 )
-def test_the_kernels_own_record_is_heard(held: Sandbox, project: Path) -> None:
-    # What a filter kills the kernel tells of even where audit is off, so that this needs nobody to switch it on.
+def test_kernel_record_of_a_kill_is_received(held: Sandbox, project: Path) -> None:
+    # The kernel records seccomp kills even while audit is off, so the test does not switch it on.
     sock = kernel_audit.open_socket()
     if sock is None:
-        pytest.skip("the records of this machine are not for this root, as in a container")
+        pytest.skip("this root may not read the records, like in a container")
     listener = AuditListener(sock)
     heard: list[dict[str, str]] = []
 
@@ -262,7 +261,7 @@ def test_the_kernels_own_record_is_heard(held: Sandbox, project: Path) -> None:
     )
 
 
-def test_an_ordinary_user_is_not_refused_but_told_nothing(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_ordinary_user_gets_no_listener(open_sandbox: Callable[..., Sandbox]) -> None:
     if os.geteuid() == 0:
         pid = os.fork()
         if pid == 0:
