@@ -5,7 +5,8 @@ from collections import defaultdict
 from functools import cache
 from typing import Any
 
-from corral.apps.rule_pages import MAX_EXAMPLES, SHAPES, Page, page_of, rules_met_by
+from corral.apps.rule_pages import MAX_EXAMPLES, Page, page_of, rules_met_by
+from corral.guard.axes.structure import SHAPE_RULES
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.guard.rules.compiler import read_tables
@@ -85,7 +86,7 @@ def shapes_table() -> str:
         "| rule | refuses | instead |",
         "|---|---|---|",
     ]
-    lines += [f"| `{rule}` | {what} | {instead} |" for rule, (what, instead) in SHAPES.items()]
+    lines += [f"| `{rule}` | {what} | {instead} |" for rule, (what, instead) in SHAPE_RULES.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -177,7 +178,7 @@ def _met_by_name(row: dict[str, Any]) -> list[str]:
 def group_page(key: str, data: dict[str, str], rows: dict[str, dict[str, Any]]) -> str:
     """Return the page of a group of names: every program in it, by its rule's id."""
     members = sorted(name for row in rows.values() if row.get("group") == key for name in row.get("names", [row["id"]]))
-    lines = [f"# name-{key}\n", f"NAME is on the denylist: {data['why']}.\n", f"**Instead.** {data['instead']}\n"]
+    lines = [f"# name-{key}\n", f"`NAME` is on the denylist: {data['why']}.\n", f"**Instead.** {data['instead']}\n"]
     lines += [f"| axis | name: {QUESTIONS['name']} |", "|---|---|"]
     lines += [
         f"| id in findings | `name-NAME`, such as `name-{next(name for name in members if name.islower() and '*' not in name)}` |"

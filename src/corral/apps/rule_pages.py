@@ -1,10 +1,11 @@
-"""A rule's page by its id: what it refuses, why, what to do instead. Read from the tables; nothing is told twice."""
+"""Builds the page of a rule by its id: what it refuses, what to do instead, what each profile decides. Reads the rule tables."""
 
 from __future__ import annotations
 
 from functools import cache
 
 from corral._lib.records import Record, frozen
+from corral.guard.axes.structure import SHAPE_RULES
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.guard.rules.compiler import read_tables
@@ -14,40 +15,24 @@ from corral.policy.config import SandboxConfig
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from corral.guard.rules.loader import Profile
 
-_UNKNOWN = "unknown"  # in the id of a rule: a command that has no row
 MAX_EXAMPLES = 6
-EXAMPLES_PROFILE = "strict"  # under which the examples of a page are refused
-_NEVER_THERE = "/nonexistent/project"  # no file of this machine decides what an example meets
-# What is refused before there is anything to judge. No profile allows these, so they stand in no table.
-SHAPES = {
-    "structure-crash": ("A call on which the guard itself failed.", "Write it in plain, simple shell."),
-    "structure-cwd": ("A working directory that is not a path.", "Pass a path inside the project."),
-    "structure-empty": ("A call without a command.", "Name the command to run."),
-    "structure-env": ("An environment that is not made of plain names and values.", "Pass plain strings."),
-    "structure-list": ("A list of several arguments with shell=True.", "Pass the command as one string."),
-    "structure-nul": ("An argument that holds a NUL byte, where the kernel would cut it.", "Remove it."),
-    "structure-size": ("A call past the guard's limits of count or length.", "Split it, or write it to a file."),
-    "structure-string": ("A string of several words without shell=True.", "Pass a list, or shell=True."),
-    "structure-type": ("A call that is not made of strings.", "Pass a list of strings."),
-    "path-cwd": ("A working directory outside project root.", "Use a directory inside the project."),
-}
-
-# Effects whose reason is made whole by the judge, so that the table has no words to show without a call.
-MADE_BY_THE_JUDGE = {
-    "metacharacter": (
-        "An argument contains a shell metacharacter, but the call uses no shell.",
-        "If you need a shell, pass one string with shell=True, or --shell on the command line.",
-    ),
-}
+EXAMPLES_PROFILE = "strict"  # the profile that refuses the examples of a page
+_NO_COMMAND = ("COMMAND", "call", "unknown")  # in a rule's id, instead of the name of a row
+_NO_PROJECT = "/nonexistent/project"  # so that files of this machine do not decide about the examples
+_METACHARACTER = (
+    "An argument contains a shell metacharacter, but the call uses no shell.",
+    "If you need a shell, pass one string with shell=True, or --shell on the command line.",
+)
 
 
 @frozen
 class Page(Record):
-    """Everything there is to say about one rule."""
+    """The page of one rule."""
 
     id: str
     axis: str
@@ -64,33 +49,32 @@ class Page(Record):
 
 
 def rule_ids() -> list[str]:
-    """Return the ids of all rules, sorted. `COMMAND` stands for any command's row."""
-    ids = {*SHAPES, *(f"name-{name.removesuffix('.*')}" for name in DEFAULT_DENYLIST)}
+    """Return the sorted ids of all rules. `COMMAND` stands for any command's row."""
+    ids = {*SHAPE_RULES, *(f"name-{name.removesuffix('.*')}" for name in DEFAULT_DENYLIST)}
     for key, data in effects().items():
         ids.add(f"argv-COMMAND-{key}" if data["axis"] == "argv" else f"{data['axis']}-{key}")
     return sorted(ids)
 
 
 def page_of(rule: str) -> Page | None:
-    """Return the page of a rule, or None where there is no such rule."""
-    if rule in SHAPES:
-        what, instead = SHAPES[rule]
-        return Page(rule, rule.partition("-")[0], what, instead, _said(lambda _: "deny"))
+    """Return the page of a rule, or None for an unknown id."""
     axis, _, rest = rule.partition("-")
+    if rule in SHAPE_RULES:
+        return Page(rule, axis, *SHAPE_RULES[rule], _decisions(lambda _: "deny"))
     if axis == "name":
         return _name_page(rule, rest)
     for key, data in effects().items():
         command = rest.removesuffix(f"-{key}") if axis == "argv" else ""
         if data["axis"] == axis and (rest == key if axis != "argv" else command != rest):
-            found = _command_row(command) if axis == "argv" else {}
-            if found is not None:
-                return _effect_page(rule, key, data, found)
+            raw = _raw_row(command) if axis == "argv" else {}
+            if raw is not None:
+                return _effect_page(rule, key, command, raw)
     return None
 
 
-def _command_row(command: str) -> dict[str, Any] | None:
-    """Return the raw row of a command or subcommand (`git-push`), an empty one for no particular command."""
-    if command in ("COMMAND", "call", _UNKNOWN):
+def _raw_row(command: str) -> dict[str, Any] | None:
+    """Return the raw row of a command or subcommand (`git-push`), or an empty one for no particular command."""
+    if command in _NO_COMMAND:
         return {}
     rows = _raw_rows()
     while command and command not in rows:
@@ -103,47 +87,40 @@ def _raw_rows() -> dict[str, dict[str, Any]]:
     return read_tables()[1]
 
 
-def _effect_page(rule: str, key: str, data: dict[str, str], found: dict[str, Any]) -> Page:
-    name = rule.removeprefix("argv-").removesuffix(f"-{key}") if data["axis"] == "argv" else "COMMAND"
-    name = "COMMAND" if name == _UNKNOWN else name
-    what, instead = MADE_BY_THE_JUDGE.get(
-        key, (data["reason"].format(name=name, text="ARGUMENT", detail=""), data["instead"])
-    )
-    said = _said(lambda profile: str(profile.effects[key]))
-    met = _meeting(found, f"argv-{found.get('id')}-{key}")
-    return Page(rule, data["axis"], what, instead, said, met, _allowed(found))
+def _effect_page(rule: str, key: str, command: str, raw: dict[str, Any]) -> Page:
+    data = effects()[key]
+    name = "`COMMAND`" if command in ("", "unknown") else f"`{command}`"
+    what = data["reason"].format(name=name, command=name, text="ARGUMENT", detail="")
+    what, instead = _METACHARACTER if key == "metacharacter" else (what, data["instead"])
+    decisions = _decisions(lambda profile: str(profile.effects[key]))
+    refused, allowed = _examples(raw, f"argv-{raw.get('id')}-{key}")
+    return Page(rule, data["axis"], what, instead, decisions, refused, allowed)
 
 
 def _name_page(rule: str, name: str) -> Page | None:
     known = (row(name) or row(f"{name}.")) if name else None
     if known is None or "group" not in known:
         return None
-    family = group(known["group"])
-    raw = _raw_rows().get(known["id"], {})
-    what = f"{name} is on the denylist: {known.get('why') or family['why']}."
-    said = _said(lambda profile: str(profile.groups[known["group"]]))
-    instead = known.get("instead", family["instead"])
-    return Page(rule, "name", what, instead, said, _meeting(raw, rule), _allowed(raw))
+    words = group(known["group"]) | known
+    what = f"`{name}` is on the denylist: {words['why']}."
+    decisions = _decisions(lambda profile: str(profile.groups[known["group"]]))
+    return Page(rule, "name", what, words["instead"], decisions, *_examples(_raw_rows().get(known["id"], {}), rule))
 
 
-def _said(by: Any) -> tuple[tuple[str, str], ...]:
-    profiles: list[Profile] = [profile_named(name) for name in profile_names()]
-    return tuple((profile.name, by(profile)) for profile in profiles)
+def _decisions(decide: Callable[[Profile], str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, decide(profile_named(name))) for name in profile_names())
 
 
-def _meeting(raw: dict[str, Any], rule: str) -> tuple[str, ...]:
-    """Return the examples of a row that have a finding of this rule: a row's examples show all of its rules."""
+def _examples(raw: dict[str, Any], rule: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the refused examples of a row that meet this rule, as a row's examples show all of its rules, and the allowed ones."""
     texts = dict.fromkeys([*raw.get("deny", ()), *raw.get("workspace", {}).get("deny", ())])
-    return tuple(text for text in texts if rule in rules_met_by(text))[:MAX_EXAMPLES]
+    refused = [text for text in texts if rule in rules_met_by(text)]
+    return tuple(refused[:MAX_EXAMPLES]), tuple(raw.get("allow", ())[:MAX_EXAMPLES])
 
 
 def rules_met_by(text: str) -> frozenset[str]:
-    """Return the ids of the rules that a call meets, wherever it is judged."""
+    """Return the ids of the rules that a shell text meets, on any machine."""
     config = SandboxConfig("/usr", profile=EXAMPLES_PROFILE)
-    machine = Machine(_NEVER_THERE, home="/home/user")
-    verdict = vet(Call(text, shell=True), config, machine)  # noqa: S604  it is read, not run
+    machine = Machine(_NO_PROJECT, home="/home/user")
+    verdict = vet(Call(text, shell=True), config, machine)  # noqa: S604  it is judged, not run
     return frozenset(found.rule for found in verdict.findings)
-
-
-def _allowed(raw: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(raw.get("allow", ()))[:MAX_EXAMPLES]

@@ -1,1 +1,1 @@
-"""Static judgement of one call. Pure: `host` is its only window on the machine."""
+"""Static judgement of one call. Pure: `machine` is the only module that asks the operating system."""

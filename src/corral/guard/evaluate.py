@@ -1,4 +1,4 @@
-"""All axes over one call; a crashed one refuses. Runs nothing, and never raises."""
+"""Judges one call on all axes. Runs nothing and never raises: a check that crashes refuses the call."""
 
 from __future__ import annotations
 
@@ -10,44 +10,40 @@ from corral.guard.axes.findings import AXIS_OF
 from corral.guard.machine import Machine
 from corral.guard.shell.expansion import Word
 from corral.guard.shell.parser import Script
-from corral.model.call import Axis, Call, Decision, Effect, Finding, Step, Verdict
+from corral.model.call import Call, Effect, Step, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.policy.config import SandboxConfig
 
-MAX_FINDINGS = 50  # an agent reads no more; against a call of a thousand refused commands
+MAX_FINDINGS = 50  # against a call of a thousand refused commands; an agent reads no more
 
 
 def vet(call: Call, config: SandboxConfig, machine: Machine | None = None) -> Verdict:
-    """Judge a call; run nothing."""
+    """Judge a call without running anything."""
     try:
         return _vet(call, config, machine or Machine.of(config))
-    except Exception as error:  # noqa: BLE001  the one broad except of the guard: a check that crashed refuses
-        return Verdict((_crash(error),), complete=False)
-
-
-def _crash(error: BaseException) -> Finding:
-    reason = f"The guard failed on this call ({type(error).__name__}), so it is refused."
-    return Finding(Axis.STRUCTURE, "structure-crash", Decision.DENY, reason, instead="Write it in plain, simple shell.")
+    except Exception as error:  # noqa: BLE001  the guard's only broad except: a check that crashed refuses
+        reason = f"The guard failed on this call ({type(error).__name__}), so the call is refused."
+        return Verdict((structure.shape_finding("crash", reason),), complete=False)
 
 
 def _vet(call: Call, config: SandboxConfig, machine: Machine) -> Verdict:
     refused = structure.refuse(call)
     if refused is not None:
         return Verdict((refused,))
-    acts, complete = commands_of(call, machine)
+    commands, complete = commands_of(call, machine)
     rules = config.rules.commands
-    named, trimmed, found = acts, acts, []
+    named, trimmed, found = commands, commands, []
     if rules:
-        from corral.guard.axes import user_rules  # noqa: PLC0415  most owners have no rules of their own
+        from corral.guard.axes import user_rules  # noqa: PLC0415  most users have no rules of their own
 
-        named, trimmed = user_rules.lifted(acts, rules)
-        found = user_rules.judge(acts, rules)
+        named, trimmed = user_rules.without_allowed(commands, rules)
+        found = user_rules.judge(commands, rules)
     found += executable.judge(named, config)
     found += arguments.judge(trimmed, config)
-    found += structure.judge(acts, config)
-    found += paths.judge(acts, config, machine)
+    found += structure.judge(commands, config)
+    found += paths.judge(commands, config, machine)
     outside = paths.cwd_finding(call, machine, config.rules.effects)
     if outside is not None:
         found.append(outside)
@@ -55,13 +51,13 @@ def _vet(call: Call, config: SandboxConfig, machine: Machine) -> Verdict:
         return Verdict() if complete else Verdict((), complete=False)
     unique = list(dict.fromkeys(found))
     if len(unique) > MAX_FINDINGS:
-        # The strictest are kept: a limit that was reached must not be cut off by what was only asked about before it.
+        # Keep the strictest: earlier questions must not push out the refusal of a call that exceeds a limit.
         unique = sorted(unique, key=lambda f: -f.decision)[:MAX_FINDINGS]
     return Verdict(tuple(unique), complete and len(found) <= MAX_FINDINGS)
 
 
 def commands_of(call: Call, machine: Machine) -> tuple[list[Command], bool]:
-    """Return every command that a well-shaped call could run, and whether the walk got to its end."""
+    """Return every command that a well-shaped call could run, and whether the guard walked the whole call."""
     walker = Walker(machine)
     cwd = machine.root if call.cwd is None else machine.resolve(call.cwd, machine.root)
     scope = Scope((cwd,))
@@ -70,68 +66,60 @@ def commands_of(call: Call, machine: Machine) -> tuple[list[Command], bool]:
     frame = Frame(walker, script, scope, 0)
     try:
         if call.env:
-            act = Command("", [Word("env")], 0, scope.cwds)
-            walker.commands.append(act)
+            command = Command("", [Word("env")], 0, scope.cwds)
+            walker.commands.append(command)
             for name, value in call.env.items():
-                assign_variable(walker, frame, act, name, value, Word(f"{name}={value}"))
+                assign_variable(walker, frame, command, name, value, Word(f"{name}={value}"))
         if call.shell:
-            _deceptive(walker, script.text, None)
+            _report_deceptive(walker, script.text, None)
             walker.call_script(script, scope)
         else:
-            arguments_of = (call.argv,) if isinstance(call.argv, str) else call.argv
-            words = [Word(str(a), 0, len(str(a)), argument=i) for i, a in enumerate(arguments_of)]
-            _plain(walker, words)
+            texts = [call.argv] if isinstance(call.argv, str) else [str(argument) for argument in call.argv]
+            words = [Word(text, 0, len(text), argument=index) for index, text in enumerate(texts)]
+            for index, word in enumerate(words):
+                match = structure.metacharacter(word.text)
+                if match is not None:
+                    at = Word(match.group(), match.start(), match.end(), argument=index)
+                    walker.report("metacharacter", at, structure.metacharacter_reason(index, match.group()))
+                _report_deceptive(walker, word.text, index)
             judge_command(walker, frame, words)
     except LimitExceeded as limit:
-        walker.report("limit", Word(str(text)[:80]), str(limit))
+        walker.report("limit", Word(str(text)[:80]), f": {limit}")
         return walker.commands, False
     return walker.commands, True
 
 
-def _plain(walker: Walker, words: list[Word]) -> None:
-    for word in words:
-        match = structure.metacharacter(word.text)
-        if match is not None:
-            at = Word(match.group(), match.start(), match.end(), argument=word.argument)
-            walker.report("metacharacter", at, structure.metacharacter_reason(word.argument or 0, match.group()))
-        _deceptive(walker, word.text, word.argument)
-
-
-def _deceptive(walker: Walker, text: str, argument: int | None) -> None:
+def _report_deceptive(walker: Walker, text: str, argument: int | None) -> None:
     match = structure.deceptive(text)
     if match is not None:
         at = Word(f"U+{ord(match.group()):04X}", match.start(), match.end(), argument=argument)
-        walker.report("unparsed", at, ": a character that hides what the text says")
+        walker.report("unparsed", at, ", a character that can hide or disguise text")
 
 
 def trace(call: Call, config: SandboxConfig, machine: Machine | None = None) -> tuple[Step, ...]:
-    """Return every command that the call would run, in the order in which the guard looked at them."""
+    """Return every command that the call would run, in the order in which the guard judged them."""
     machine = machine or Machine.of(config)
     if structure.refuse(call) is not None:
         return ()
-    acts, _ = commands_of(call, machine)
     decisions = config.rules.effects
     steps = []
-    for act in acts:
+    for command in commands_of(call, machine)[0]:
         effects: list[Effect] = []
-        for key, word, detail in act.effects:
-            made = [key] if key in AXIS_OF else paths.keys(key, word, act.cwds, machine)
-            shown = word.text.replace("\0", "…").replace("\1", "…")
-            by_name = arguments.by_name(key, act, word, detail, config)
-            effects += [Effect(k, shown, decisions[k] if by_name is None else by_name) for k in made]
-        if not act.name and not effects:
+        for key, word, detail in command.effects:
+            keys = [key] if key in AXIS_OF else paths.word_effects(key, word, command.cwds, machine)
+            granted = arguments.destination_decision(key, command, word, detail, config)
+            text = _without_holes(word.text)
+            effects += [Effect(k, text, decisions[k] if granted is None else granted) for k in keys]
+        if not command.name and not effects:
             continue
-        first, last = act.words[0], act.words[-1]
-        text = " ".join(w.text for w in act.words).replace("\0", "…").replace("\1", "…")
-        steps.append(
-            Step(
-                act.depth,
-                act.name,
-                text,
-                tuple(dict.fromkeys(effects)),
-                first.start,
-                max(0, last.end - first.start),
-                first.argument,
-            )
-        )
+        first, last = command.words[0], command.words[-1]
+        text = _without_holes(" ".join(word.text for word in command.words))
+        length = max(0, last.end - first.start)
+        unique = tuple(dict.fromkeys(effects))
+        steps.append(Step(command.depth, command.name, text, unique, first.start, length, first.argument))
     return tuple(steps)
+
+
+def _without_holes(text: str) -> str:
+    """Return text with `…` for the parts that are only known at run time."""
+    return text.replace("\0", "…").replace("\1", "…")

@@ -1,4 +1,4 @@
-"""Where a resolved path lies: inside the project, protected, scratch, system, secret, outside. Pure text over the table of places."""
+"""Classifies resolved paths: inside the project, protected, scratch, system, secret, outside. Pure: compares text with places.toml."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class _Patterns:
-    """Patterns of one kind of place, sorted so that most questions cost one dictionary look-up."""
+    """The patterns of one kind of place, sorted so that most paths need one dictionary look-up."""
 
     __slots__ = ("exact", "trees", "wild")
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.exact: set[str] = set()
         self.trees: tuple[str, ...] = ()
-        self.wild: dict[str, list[list[str]]] = {}  # by the first component, so that most paths try none
+        self.wild: dict[str, list[list[str]]] = {}  # by their first component, so that most paths match against none
         for pattern in patterns:
             if "*" not in pattern:
                 self.exact.add(pattern)
@@ -29,16 +29,14 @@ class _Patterns:
                 self.wild.setdefault("*" if "*" in first else first, []).append(pattern.split("/"))
 
     def match(self, path: str) -> bool:
-        """Say whether a path is one of these."""
+        """Say whether a path matches one of the patterns."""
         if path in self.exact or path.startswith(self.trees):
             return True
-        if self.wild:
-            parts = path.split("/")
-            for key in (_first(path), "*"):
-                for pattern in self.wild.get(key, ()):
-                    if _fits(parts, pattern):
-                        return True
-        return False
+        if not self.wild:
+            return False
+        parts = path.split("/")
+        candidates = (*self.wild.get(_first(path), ()), *self.wild.get("*", ()))
+        return any(_fits(parts, pattern) for pattern in candidates)
 
 
 def _first(path: str) -> str:
@@ -50,7 +48,7 @@ def _fits(parts: list[str], pattern: list[str]) -> bool:
         if want == "**":
             return True
         if index >= len(parts) or not _part_fits(parts[index], want):
-            return index == len(pattern) - 1 and want == "**"
+            return False
     return len(parts) == len(pattern)
 
 
@@ -76,7 +74,7 @@ _NAMED = frozenset(p.partition("/")[0] for key in ("env_paths", "manifest_paths"
 
 
 class _Names:
-    """Patterns of single names, with one `*` each."""
+    """Patterns of file or variable names, with at most one `*` each."""
 
     __slots__ = ("exact", "heads", "tails", "wild")
 
@@ -88,12 +86,8 @@ class _Names:
         self.wild = [p for p in patterns if "*" in p[1:-1]]
 
     def match(self, name: str) -> bool:
-        """Say whether a name is one of these."""
-        if (
-            name in self.exact
-            or (self.heads and name.startswith(self.heads))
-            or (self.tails and name.endswith(self.tails))
-        ):
+        """Say whether a name matches one of the patterns."""
+        if name in self.exact or name.startswith(self.heads) or name.endswith(self.tails):
             return True
         return any(_part_fits(name, want) for want in self.wild)
 
@@ -104,20 +98,20 @@ _SECRET_VARIABLES = _Names(_TABLE["secret_variables"])
 
 
 def is_secret_variable(name: str) -> bool:
-    """Say whether a variable of this name holds a credential."""
+    """Say whether an environment variable of this name holds a credential."""
     return _SECRET_VARIABLES.match(name)
 
 
 def is_credential_file(name: str) -> bool:
-    """Say whether a file of this name in a project holds credentials; of a glob, whether it may become such a name."""
+    """Say whether a file of this name in a project holds credentials, or whether a glob is written to match such a name."""
     if name in _NOT_ENV:
         return False
     return _ENV.match(name) or (("*" in name or "?" in name or "[" in name) and _glob_fits(name))
 
 
 def _glob_fits(glob: str) -> bool:
-    """Say whether a glob names credentials on purpose: one that begins with two letters or a dot, not `*.json`."""
-    from fnmatch import fnmatchcase  # noqa: PLC0415  only for the few globs that begin like one
+    """Say whether a glob begins with a dot or two letters and matches a credential's name. `*.json` does not count."""
+    from fnmatch import fnmatchcase  # noqa: PLC0415  few calls have globs
 
     if glob[0] not in ".[" and not glob[:2].replace("_", "a").isalnum():
         return False
@@ -125,7 +119,7 @@ def _glob_fits(glob: str) -> bool:
 
 
 def may_become_protected(path: str) -> bool:
-    """Say whether a path names a directory that holds what is protected, whether it exists or not."""
+    """Say whether a path has the name of a directory with protected files. The directory need not exist."""
     return path.rstrip("/").rpartition("/")[2] in _HEADS | _NAMED
 
 
@@ -136,22 +130,22 @@ def inside(path: str, root: str) -> bool:
 
 
 def is_standard_device(text: str) -> bool:
-    """Say whether a path as written is the null device or one of its like."""
+    """Say whether a path as written is the null device or a similar one."""
     return text.startswith(("/dev/", "/proc/self/fd/")) and ".." not in text and _STANDARD.match(text)
 
 
 def is_program(path: str) -> bool:
-    """Say whether a path lies in a directory of the system's programs."""
+    """Say whether a path is in a directory of system programs."""
     return path.startswith(_PROGRAMS)
 
 
 def protected(path: str, root: str) -> bool:
-    """Say whether what is written to a path inside the root would run later, outside the sandbox. Nested repositories count."""
+    """Say whether programs outside the sandbox would later run or trust this file of the project. Includes nested repositories."""
     return _is_among(_PROTECTED, path, root)
 
 
 def is_executed_later(path: str, root: str) -> bool:
-    """Say the same without what git keeps for itself, which a command that names it may not write, and git may."""
+    """Say the same, but without git's own files: git may write those, and a command that names them may not."""
     return _is_among(_RUNS_LATER, path, root)
 
 
@@ -164,7 +158,7 @@ def _is_among(patterns: _Patterns, path: str, root: str) -> bool:
 
 
 def _named_place(rest: str) -> str:
-    """Return the place of a path inside the root that is known by its directories."""
+    """Return the place of a path inside the root that its directories decide."""
     parts = rest.split("/")
     for index, part in enumerate(parts):
         if part in _NAMED:
@@ -177,10 +171,10 @@ def _named_place(rest: str) -> str:
 
 
 def classify_path(path: str, root: str, home: str) -> str:
-    """Return the kind of place an absolute, resolved path is."""
+    """Return the kind of place that an absolute, resolved path is in."""
     if path.startswith(root) and inside(path, root):
         if home.startswith(root) and inside(path, home) and _SECRET_HOME.match(path[len(home) + 1 :]):
-            return "secret"  # the project holds the home directory: its credentials stay what they are
+            return "secret"  # the project contains the home directory
         if protected(path, root):
             return "protected"
         name = path.rpartition("/")[2]
@@ -190,7 +184,7 @@ def classify_path(path: str, root: str, home: str) -> str:
     if _STANDARD.match(path):
         return "standard"
     if _SCRATCH.match(path):
-        # A home directory below /tmp is not the commands' scratch.
+        # A home directory below /tmp is not the sandbox's scratch.
         return "secret" if inside(path, home) and _SECRET_HOME.match(path[len(home) + 1 :]) else "scratch"
     if root.startswith(path.rstrip("/") + "/") or path == home:
         return "ancestor"

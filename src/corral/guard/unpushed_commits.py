@@ -1,9 +1,9 @@
-"""Says whether a repository's newest commits were written after its last contact with a remote, so that no remote has them.
+"""Finds out whether a repository's newest commits were written after its last contact with a remote, so that no remote has them.
 
-It compares the time at which the file of a commit was written with the times of all remote-tracking refs, of tags and of FETCH_HEAD. No fact
-is assumed: a commit in a pack, a merge, a commit for review, a repository in another format, a remote whose tracking refs do not cover all
-branches and everything unreadable count as pushed. Git keeps no note of a push to an address, or of one to a ref that is neither a
-branch nor a tag: those are not seen.
+Compares the time when a commit's file was written with the times of all remote-tracking refs, of tags and of FETCH_HEAD. Where this proves
+nothing, the commits count as pushed: a commit in a pack, a merge, a commit for review, another repository format, a remote whose tracking refs
+do not cover all branches, anything unreadable. Git leaves no trace of a push to a URL, or to a ref that is neither a branch nor a tag, so
+those are not detected.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import os
 import stat
 
-MAX_FILE = 1 << 20  # bytes of a file of the repository; packed-refs of 10,000 refs has about this
-MAX_REFS = 1024  # files and directories of remote-tracking refs that are looked at
+MAX_FILE = 1 << 20  # bytes of one file of the repository; packed-refs with 10,000 refs is about this long
+MAX_REFS = 1024  # files and directories of refs that are read
 MAX_DEPTH = 10  # commits
 _HEX = frozenset("0123456789abcdef")
-_REVIEWED = "Change-Id: "  # a line of the message, by which Gerrit knows a commit
+_REVIEWED = "Change-Id: "  # the line of a commit message by which Gerrit identifies a commit
 
 
 def is_unpushed(folder: str, root: str, depth: int) -> bool:
-    """Say whether no remote has the newest `depth` commits of the repository to which a directory below root belongs."""
+    """Say whether no remote has the newest `depth` commits of the repository that contains a directory below root."""
     try:
         found = _directories(folder, root)
         if found is None or not 1 <= depth <= MAX_DEPTH or os.path.lexists(f"{found[1]}/reftable"):
@@ -36,7 +36,7 @@ def is_unpushed(folder: str, root: str, depth: int) -> bool:
             name = f"{common}/objects/{commit[:2]}/{commit[2:]}"
             header, message = _commit(name)
             parents = [line.removeprefix("parent ") for line in header.split("\n") if line.startswith("parent ")]
-            # Reviewers get a commit by a push that leaves no tracking ref.
+            # A push for review leaves no tracking ref.
             if os.lstat(name).st_mtime_ns <= contact or f"\n{_REVIEWED}" in message:
                 return False
             commit = _checked(parents[0]) if len(parents) == 1 else ""
@@ -46,7 +46,7 @@ def is_unpushed(folder: str, root: str, depth: int) -> bool:
 
 
 def _directories(folder: str, root: str) -> tuple[str, str] | None:
-    """Return the directory of a worktree's own HEAD, and that of the refs and objects."""
+    """Return the worktree's own git directory, which has HEAD, and the common one, which has refs and objects."""
     while not os.path.lexists(f"{folder}/.git"):
         if folder == root or not folder.startswith(f"{root}/"):
             return None
@@ -62,9 +62,9 @@ def _directories(folder: str, root: str) -> tuple[str, str] | None:
 
 
 def _text(path: str) -> str:
-    # A pipe would never end, and opening a device may do something: commands can put either into a repository.
+    # Commands can put a pipe or a device into a repository. Reading a pipe blocks, and opening a device can have effects.
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ValueError(f"{path} is no file")
+        raise ValueError(f"{path} is not a regular file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         content = os.read(descriptor, MAX_FILE + 1)
@@ -83,10 +83,7 @@ def _text_if_any(path: str) -> str:
 
 
 def _remotes(config: str) -> frozenset[str] | None:
-    """Return the names of the remotes if every push of a branch to one changes a tracking ref, else None.
-
-    A configuration that is written in an unusual way gives None too.
-    """
+    """Return the names of the remotes, or None if a push of a branch may change no tracking ref or the configuration is unusual."""
     tracked: dict[str, bool] = {}
     pushed_to: set[str] = {"."}
     section = name = ""
@@ -113,7 +110,7 @@ def _remotes(config: str) -> frozenset[str] | None:
 
 
 def _head(private: str, common: str) -> str:
-    """Return the id of the commit that is checked out."""
+    """Return the id of the checked-out commit."""
     text = _text(f"{private}/HEAD").strip()
     if not text.startswith("ref: "):
         return _checked(text)
@@ -127,13 +124,13 @@ def _head(private: str, common: str) -> str:
 
 def _checked(commit: str) -> str:
     if len(commit) not in (40, 64) or not _HEX.issuperset(commit):
-        raise ValueError("no id of a commit")
+        raise ValueError("not a commit id")
     return commit
 
 
 def _commit(name: str) -> tuple[str, str]:
-    """Return the header and the message of a commit; the message begins with a newline."""
-    from zlib import decompressobj  # noqa: PLC0415  only where commits would be replaced
+    """Return the header and the message of a commit. The message begins with a newline."""
+    from zlib import decompressobj  # noqa: PLC0415  few calls replace commits
 
     inflater = decompressobj()
     text = inflater.decompress(_text(name).encode("latin-1"), MAX_FILE).decode("latin-1")
@@ -144,9 +141,9 @@ def _commit(name: str) -> tuple[str, str]:
 
 
 def _last_contact(private: str, common: str, *, has_remote: bool) -> int | None:
-    """Return the time of the last change that a push or a fetch made, 0 if there never was one, None if that is too much to look at.
+    """Return the time of the last change by a push or a fetch, 0 if there was none, or None if there are too many refs to read.
 
-    A tag can be pushed without a trace, so where there is a remote it counts as pushed when it was made.
+    A tag can be pushed without a trace, so it counts as pushed when it was made, if there is a remote.
     """
     kinds = ("refs/remotes", "refs/tags") if has_remote else ("refs/remotes",)
     times = [_time(f"{folder}/FETCH_HEAD") for folder in {private, common}]
@@ -157,7 +154,7 @@ def _last_contact(private: str, common: str, *, has_remote: bool) -> int | None:
     seen = 0
     while pending:
         folder = pending.pop()
-        times.append(os.stat(folder).st_mtime_ns)  # it changes with every ref in it, those that were deleted included
+        times.append(os.stat(folder).st_mtime_ns)  # changes with every ref in it, also with a deleted one
         with os.scandir(folder) as entries:
             for entry in entries:
                 seen += 1

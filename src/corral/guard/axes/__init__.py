@@ -1,1 +1,1 @@
-"""The axes. Each judges the commands of one call and returns findings."""
+"""The four axes. Each judges the commands of one call and returns findings."""

@@ -1,8 +1,8 @@
-"""The name axis: commands that have no place in an agent's run, whatever path, link or copy they are called by. Pure."""
+"""The name axis: refuses commands on the denylist, whether they are called by name, path, link or copy. Pure."""
 
 from __future__ import annotations
 
-from corral.guard.axes.findings import shown
+from corral.guard.axes.findings import finding_at, quotable
 from corral.guard.rules.loader import group
 from corral.model.call import Axis, Decision, Finding
 
@@ -13,46 +13,39 @@ if TYPE_CHECKING:
     from corral.guard.analysis.command import Command
     from corral.policy.config import SandboxConfig
 
+_LISTED_BY_USER = {"why": "the user listed it", "instead": ""}
 
-def judge(acts: list[Command], config: SandboxConfig) -> list[Finding]:
-    """Return a finding for every act whose name is on the denylist."""
+
+def judge(commands: list[Command], config: SandboxConfig) -> list[Finding]:
+    """Return a finding for every command whose name is on the denylist."""
     denylist = config.denylist or ()
-    groups = config.rules.groups
     found = []
-    for act in acts:
-        if not act.name:
+    for command in commands:
+        if not command.name:
             continue
-        base = act.name.rpartition("/")[2]
-        row = act.row
+        base = command.name.rpartition("/")[2]
+        row = command.row or {}
         listed = _listed(base, denylist)
-        if not listed and row is not None and act.real != base:
-            listed = _listed(act.real, denylist)
+        if not listed and row and command.real != base:
+            listed = _listed(command.real, denylist)
         if not listed:
             continue
-        reason = (
-            group(row["group"]) if row is not None and "group" in row else {"why": "the owner listed it", "instead": ""}
-        )
-        decision = groups[row["group"]] if row is not None and "group" in row else Decision.DENY
-        known = f"{shown(act.name)} is {listed}, which" if listed != base else f"{listed}"
-        word = act.words[0]
-        found.append(
-            Finding(
-                Axis.NAME,
-                f"name-{listed}",
-                Decision.DENY if decision == Decision.ALLOW else decision,
-                f"{known} is on the denylist: {(row or {}).get('why', reason['why'])}.",
-                shown(word.text),
-                word.start,
-                max(0, word.end - word.start),
-                word.argument,
-                (row or {}).get("instead", reason["instead"]),
-            )
-        )
+        decision, words = Decision.DENY, _LISTED_BY_USER
+        if "group" in row:
+            words = group(row["group"])
+            # Where the profile allows the group, the user put this name on the denylist.
+            if config.rules.groups[row["group"]] != Decision.ALLOW:
+                decision = config.rules.groups[row["group"]]
+        name = f"`{listed}`" if listed == base else f"`{quotable(command.name)}` is `{listed}`, which"
+        reason = f"{name} is on the denylist: {row.get('why', words['why'])}."
+        instead = row.get("instead", words["instead"])
+        at = command.words[0]
+        found.append(finding_at(at, Axis.NAME, f"name-{listed}", decision, reason=reason, instead=instead))
     return found
 
 
 def _listed(base: str, denylist: Collection[str]) -> str:
-    """Return the entry of the denylist that a base name falls under, versions and dotted variants included."""
+    """Return the entry of the denylist that matches a base name or its version (`rm-9.1`, `mkfs.ext4`), or nothing."""
     if base in denylist:
         return base
     bare = base.rstrip("0123456789.").rstrip("-")

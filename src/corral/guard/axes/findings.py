@@ -1,4 +1,4 @@
-"""Turn an effect into a finding, in the words of effects.toml. The only place where reasons are made."""
+"""Builds findings. The wording of effects comes from effects.toml."""
 
 from __future__ import annotations
 
@@ -12,51 +12,58 @@ if TYPE_CHECKING:
     from corral.guard.analysis.command import Command
     from corral.guard.shell.expansion import Word
 
-MAX_QUOTED = 80  # characters of the offending part that a reason repeats
+MAX_QUOTED = 80  # characters of a call that a reason repeats
 AXES = {"name": Axis.NAME, "argv": Axis.ARGV, "structure": Axis.STRUCTURE, "path": Axis.PATH}
 EFFECTS = effects()
 AXIS_OF = {key: AXES[data["axis"]] for key, data in EFFECTS.items()}
 
 
-def shown(text: str) -> str:
-    """Return a part of a call as a reason may repeat it: holes visible, control characters not, bounded."""
+def quotable(text: str) -> str:
+    """Return text of a call in the form that a reason repeats: bounded, printable, with unknown parts as `…`."""
     text = "".join(c if c.isprintable() else " " for c in text.replace("\0", "…").replace("\1", "…"))
     return text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…"
 
 
-def merged(key: str, decision: Decision, act: Command, words: Sequence[Word]) -> Finding:
-    """Return one finding for all words by which one command has the same effect."""
-    named = [
-        word for word in words if word.text != "--" and all(word is not verb for verb in (act.words[0], *act.verbs))
-    ]
+def finding_at(
+    word: Word, axis: Axis, rule: str, decision: Decision, *, reason: str, instead: str, text: str = ""
+) -> Finding:
+    """Return a finding that points at one word of the call."""
+    text = quotable(text or word.text)
+    length = max(0, word.end - word.start)
+    return Finding(axis, rule, decision, reason, text, word.start, length, word.argument, instead)
+
+
+def merged_finding(key: str, decision: Decision, command: Command, words: Sequence[Word]) -> Finding:
+    """Return one finding for all words that give one command the same effect."""
+    own = (command.words[0], *command.verbs)
+    named = [word for word in words if word.text != "--" and all(word is not verb for verb in own)]
     if not named:
-        return finding(key, decision, act, words[0], reason=_unnamed(EFFECTS[key]))
-    return finding(key, decision, act, named[0], text=", ".join(dict.fromkeys(word.text for word in named)))
-
-
-def _unnamed(data: dict[str, str]) -> str:
-    """Return the reason without the offending word, for a word that is only the command's own name or a subcommand."""
-    return data.get("unnamed") or data["reason"].replace(" ({text})", "")
+        return finding(key, decision, command, words[0], reason=EFFECTS[key].get("unnamed", ""))
+    text = ", ".join(dict.fromkeys(word.text for word in named))
+    return finding(key, decision, command, named[0], text=text, named=named)
 
 
 def finding(
-    key: str, decision: Decision, act: Command, word: Word, detail: str = "", *, text: str = "", reason: str = ""
+    key: str,
+    decision: Decision,
+    command: Command,
+    word: Word,
+    detail: str = "",
+    *,
+    text: str = "",
+    reason: str = "",
+    named: Sequence[Word] = (),
 ) -> Finding:
-    """Return the finding for one effect of one command."""
+    """Return the finding for one effect of one command. `named` are the arguments that the reason quotes with the command."""
     data = EFFECTS[key]
-    axis = AXES[data["axis"]]
-    row = act.row["id"] if act.row else "call"
-    name = act.name or "The call"
-    rule = f"argv-{row}-{key}" if axis is Axis.ARGV else f"{axis}-{key}"
-    text = shown(text or word.text)
-    return Finding(
-        axis,
-        rule,
-        decision,
-        (reason or data["reason"]).format(name=shown(name), text=text, detail=detail),
-        text,
-        word.start,
-        max(0, word.end - word.start),
-        word.argument,
-        data["instead"],
+    axis = AXIS_OF[key]
+    rule = f"argv-{command.row['id'] if command.row else 'call'}-{key}" if axis is Axis.ARGV else f"{axis}-{key}"
+    name = quoted = "The call"
+    if command.name:
+        arguments = sorted((*command.verbs, *named), key=lambda part: (part.argument or 0, part.start))
+        name = f"`{quotable(command.name)}`"
+        quoted = f"`{quotable(' '.join(dict.fromkeys((command.name, *(part.text for part in arguments)))))}`"
+    reason = (reason or data["reason"]).format(
+        name=name, command=quoted, text=quotable(text or word.text), detail=detail
     )
+    return finding_at(word, axis, rule, decision, reason=reason, instead=data["instead"], text=text)

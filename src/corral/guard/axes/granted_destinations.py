@@ -1,6 +1,6 @@
-"""What the guard says of the network where destinations are granted by name: what is granted passes, another host is refused. Pure.
+"""Judges network effects where the policy grants single destinations: granted hosts pass, other hosts are refused. Pure.
 
-Where a call does not say whom it talks to, the proxy decides when it runs; so only what is contained may leave it open.
+A call may not say which host it connects to. Then the proxy decides at run time, so such a call passes only if it is contained.
 """
 
 from __future__ import annotations
@@ -19,30 +19,26 @@ if TYPE_CHECKING:
 ELSEWHERE = "network-elsewhere"
 
 
-def judge(key: str, act: Command, word: Word, detail: str, config: SandboxConfig) -> Finding | None:
-    """Return what speaks against one effect on the network."""
+def judge(key: str, command: Command, word: Word, detail: str, config: SandboxConfig) -> Finding | None:
+    """Return a finding for one network effect, or None where it is allowed."""
     decisions = config.rules.effects
-    is_held = config.rules.needs_containment and config.containment.backend != "none"
-    # Words of these are packages and the like, and an address only where they say so.
-    is_named = key == "network" or (key != "network-unproven" and "://" in word.text)
-    grants = Grants(config.containment.destinations)
+    is_contained = config.rules.needs_containment and config.containment.backend != "none"
+    # Words of other effects are package names and the like, unless they are written as a URL.
+    is_address = key == "network" or (key != "network-unproven" and "://" in word.text)
     try:
-        place = destination(word.text) if is_named else None
+        place = destination(word.text) if is_address else None
     except ValueError:
-        return finding(ELSEWHERE, decisions[ELSEWHERE], act, word, detail)
+        return finding(ELSEWHERE, decisions[ELSEWHERE], command, word, detail)
     if place is not None and network_effect(word.text) != "network-local":
         host, port = place
-        is_certain = "://" in word.text or "." in host or ":" in host
-        if grants.covers(host, port):
-            is_held = is_held or key != "install"
-        elif is_certain:
-            refused = finding(ELSEWHERE, decisions[ELSEWHERE], act, word, detail)
-            return refused if port is None else refused.replace(instead=_instead(host, port))
-    if is_held or decisions[key] == Decision.ALLOW:
+        if Grants(config.containment.destinations).covers(host, port):
+            is_contained = is_contained or key != "install"
+        elif "://" in word.text or "." in host or ":" in host:
+            refused = finding(ELSEWHERE, decisions[ELSEWHERE], command, word, detail)
+            if port is None:
+                return refused
+            grant = f'containment.network = ["{format_destination(host, port)}"]'
+            return refused.replace(instead=f"Use a granted destination, or ask the user to grant this one: {grant}.")
+    if is_contained or decisions[key] == Decision.ALLOW:
         return None
-    return finding(key, decisions[key], act, word, detail)
-
-
-def _instead(host: str, port: int) -> str:
-    grant = f'containment.network = ["{format_destination(host, port)}"]'
-    return f"Use a destination that is granted, or ask the owner for this one: {grant}."
+    return finding(key, decisions[key], command, word, detail)

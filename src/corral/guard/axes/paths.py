@@ -1,8 +1,9 @@
-"""The path axis: where everything that is read, written, deleted or run really lies. Pure but for the machine's `resolve`."""
+"""The path axis: judges the real location of every path that a command reads, writes, deletes or runs. Pure but for `Machine`."""
 
 from __future__ import annotations
 
-from corral.guard.axes.findings import finding, shown
+from corral.guard.axes.findings import finding, quotable
+from corral.guard.axes.structure import SHAPE_RULES
 from corral.guard.path_zones import classify_path, inside, is_credential_file, is_program, is_standard_device
 from corral.guard.shell.braces import HOLE
 from corral.guard.shell.expansion import NUMBER_HOLE
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from corral.guard.shell.expansion import Word
     from corral.policy.config import SandboxConfig
 
-# What each place means for each verb; a place that a verb does not name is outside.
+# The effect of each verb on each kind of place. A place that a verb does not name counts as outside.
 _READ = {"inside": "read-inside", "protected": "read-inside", "manifest": "read-inside", "env": "read-env", "scratch": "read-scratch",
          "system": "read-system", "secret": "read-secret", "ancestor": "read-ancestor", "device": "read-device", "standard": ""}  # fmt: skip
 _WRITE = {"inside": "write-inside", "protected": "write-protected", "manifest": "write-manifest", "env": "write-inside",
@@ -32,29 +33,29 @@ _KEYS: dict[str, tuple[dict[str, str], str]] = {
     "deletes": (_DELETE, "delete-outside"),
     "runs": (_RUN, "run-outside"),
 }
-_HARMLESS_ENDS = frozenset({"inside", "protected", "manifest", "env", "scratch", "system", "ancestor"})  # of a link
+_HARMLESS_TARGETS = frozenset({"inside", "protected", "manifest", "env", "scratch", "system", "ancestor"})  # of a link
 
 
-def judge(acts: list[Command], config: SandboxConfig, machine: Machine) -> list[Finding]:
-    """Return a finding for every path that leads where the profile does not allow it."""
+def judge(commands: list[Command], config: SandboxConfig, machine: Machine) -> list[Finding]:
+    """Return a finding for every path whose effect the profile does not allow."""
     decisions = config.rules.effects
     found: list[Finding] = []
-    for act in acts:
-        for verb, word, detail in act.effects:
+    for command in commands:
+        for verb, word, detail in command.effects:
             if verb in _KEYS:
-                for key in keys(verb, word, act.cwds, machine):
+                for key in word_effects(verb, word, command.cwds, machine):
                     if decisions[key] != Decision.ALLOW:
-                        found.append(finding(key, decisions[key], act, word, detail))
+                        found.append(finding(key, decisions[key], command, word, detail))
                         break
     return found
 
 
-def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) -> list[str]:
-    """Return the effects of one path, for every place it may be."""
+def word_effects(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) -> list[str]:
+    """Return the effects of one path word, for every path that it may become."""
     text = word.text
     if NUMBER_HOLE in text:
         text = text.replace(NUMBER_HOLE, "0")
-    if text.startswith("~"):  # not expanded by a shell, but by many a program
+    if text.startswith("~"):  # quoted for the shell, but many programs expand it themselves
         head, slash, rest = text.partition("/")
         text = (machine.home if head == "~" else f"/home/{head[1:]}") + slash + rest
     unproven = HOLE in text
@@ -62,14 +63,14 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
         text = text[: text.index(HOLE)].rpartition("/")[0] + "/" if "/" in text[: text.index(HOLE)] else ""
     elif word.glob:
         first = min(text.index(c) for c in "*?[" if c in text) if any(c in text for c in "*?[") else len(text)
-        unproven = "/.." in text[first:]  # below a directory that only the disk knows
+        unproven = "/.." in text[first:]  # relative to a directory that the text does not name
         text = text[:first].rpartition("/")[0] + "/" if "/" in text[:first] else "."
     if cwds is None and not text.startswith("/"):
         unproven = True
         text = ""
     made: list[str] = []
     if word.glob and verb == "deletes" and word.text.removeprefix("./") not in ("*", ".*", "**"):
-        text += "?"  # something in the directory, not the directory itself
+        text += "?"  # an entry of the directory, not the directory itself
     if text:
         for cwd in cwds or ("/",):
             made += path_effects(verb, text, cwd, machine)
@@ -85,10 +86,11 @@ def keys(verb: str, word: Word, cwds: tuple[str, ...] | None, machine: Machine) 
 
 def path_effects(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
     """Return the effects of one plain path."""
-    if is_standard_device(text):  # before it is resolved: /dev/stdout is a link to wherever this process prints
+    # Before it is resolved: /dev/stdout is a link to the output of this process.
+    if is_standard_device(text):
         return []
     if verb == "deletes" and text.rpartition("/")[2] not in ("", ".", ".."):
-        # What is deleted is a link itself, not what it leads to.
+        # Deleting a link removes the link itself, not its target.
         parent, _, name = text.rpartition("/")
         path = machine.resolve(parent or ("/" if text.startswith("/") else "."), cwd).rstrip("/") + "/" + name
     else:
@@ -103,11 +105,8 @@ def path_effects(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
         if key == "run-outside" and place == "outside" and not machine.exists(path, cwd):
             return ["run-missing"]
         return [key] if key else []
-    if (
-        verb == "deletes"
-        and (path in (machine.root, machine.home) or path.endswith("/.git"))
-        and inside(path, machine.root)
-    ):
+    is_vital = path in (machine.root, machine.home) or path.endswith("/.git")
+    if verb == "deletes" and is_vital and inside(path, machine.root):
         return ["delete-root"]
     table, outside = _KEYS[verb]
     key = table.get(place, outside)
@@ -115,28 +114,19 @@ def path_effects(verb: str, text: str, cwd: str, machine: Machine) -> list[str]:
         return []
     if key == "read-outside" and not machine.exists(path, cwd):
         return ["read-missing"]
-    if place not in _HARMLESS_ENDS and text[:1] != "/" and ".." not in text and inside(cwd, machine.root):
+    if place not in _HARMLESS_TARGETS and text[:1] != "/" and ".." not in text and inside(cwd, machine.root):
         return [key, "link-out"]
     return [key]
 
 
 def cwd_finding(call: Call, machine: Machine, decisions: Mapping[str, Decision]) -> Finding | None:
-    """Return why a call's own working directory is refused, or None."""
+    """Return a finding for a call whose working directory is outside the project, or None."""
     if call.cwd is None:
         return None
     path = machine.resolve(call.cwd, machine.root)
     place = classify_path(path, machine.root, machine.home)
     if inside(path, machine.root) or (place == "scratch" and decisions["write-scratch"] == Decision.ALLOW):
         return None
-    reason = f"The working directory {shown(call.cwd)} is outside project root."
-    return Finding(
-        Axis.PATH,
-        "path-cwd",
-        Decision.DENY,
-        reason,
-        call.cwd,
-        0,
-        len(call.cwd),
-        None,
-        "Use a directory inside the project.",
-    )
+    reason = f"The working directory `{quotable(call.cwd)}` is outside project root."
+    instead = SHAPE_RULES["path-cwd"][1]
+    return Finding(Axis.PATH, "path-cwd", Decision.DENY, reason, call.cwd, 0, len(call.cwd), None, instead)

@@ -1,14 +1,14 @@
-"""What the owner's own rules say about commands by their first words. Pure.
+"""Judges commands by the user's own rules, which name the first words of a command. Pure.
 
-A rule that refuses looks through options, paths, links and holes; a rule that allows needs the very words, and lifts only the
-effects that its examples have: paths, structure and the kernel stay.
+A rule that refuses also matches behind options, paths, links and words that are only known at run time. A rule that allows matches only the exact
+words, and lifts only the effects that its examples have. It never lifts findings of the path and structure axes, or the kernel's containment.
 """
 
 from __future__ import annotations
 
 from corral._lib.records import Record, frozen
 from corral.guard.analysis.command import Command
-from corral.guard.axes.findings import AXIS_OF, shown
+from corral.guard.axes.findings import AXIS_OF, finding_at, quotable
 from corral.guard.shell.braces import HOLE
 from corral.model.call import Axis, Decision, Finding
 
@@ -25,81 +25,65 @@ if TYPE_CHECKING:
 
 NO, MAYBE, SURE = 0, 1, 2
 _CLUSTERING = ("gnu", "posix", "tar", "guess")  # styles in which -rf is -r -f
-_ALIASING = ("git", "hg", "jj", "cargo", "gh")  # where a subcommand nobody knows may be the owner's name for another
-# Whose operands are goals in any order: `mvn clean deploy` deploys.
-_GOALS = (
-    "mvn",
-    "mvnw",
-    "mvnd",
-    "gradle",
-    "gradlew",
-    "make",
-    "gmake",
-    "ninja",
-    "rake",
-    "ant",
-    "sbt",
-    "just",
-    "bazel",
-    "nox",
-    "invoke",
-)
-_ALIASES = ("alias.", "--config-env=alias.")  # a setting by which git names a subcommand anew
+_ALIASING = ("git", "hg", "jj", "cargo", "gh")  # an unknown subcommand may be the user's alias of another
+# Programs whose operands are goals in any order: `mvn clean deploy` deploys.
+_GOALS = ("mvn", "mvnw", "mvnd", "gradle", "gradlew", "make", "gmake", "ninja", "rake", "ant", "sbt", "just", "bazel", "nox", "invoke")  # fmt: skip
+_ALIASES = ("alias.", "--config-env=alias.")  # settings that define a git alias
 _SHORTEST = 3  # characters of an abbreviated option: --f
 
 
 @frozen
 class Match(Record):
-    """A rule that speaks of an act, and how certain that is."""
+    """A rule that matches a command, and how certain the match is."""
 
     rule: CommandRule
     certainty: int
 
     @property
     def decision(self) -> Decision:
-        """What it comes to: where only running could tell whether it is meant, it is asked about."""
+        """The rule's decision, or at most ASK where only running the command could show whether the rule is meant."""
         return self.rule.decision if self.certainty == SURE else min(self.rule.decision, Decision.ASK)
 
 
-def lifted(acts: list[Command], rules: Rules) -> tuple[list[Command], list[Command]]:
-    """Return what is left for the name axis, and for the argv axis, when all that rules allow is taken away."""
+def without_allowed(commands: list[Command], rules: Rules) -> tuple[list[Command], list[Command]]:
+    """Return the commands that the name axis still judges, and all commands without allowed effects for the argv axis."""
     named, trimmed = [], []
-    for act in acts:
-        said = [match for file in rules for match in matches(act, file)]
-        if not said or max(match.decision for match in said) is not Decision.ALLOW:
-            named.append(act)
-            trimmed.append(act)
+    for command in commands:
+        found = [match for file in rules for match in matches(command, file)]
+        if not found or max(match.decision for match in found) is not Decision.ALLOW:
+            named.append(command)
+            trimmed.append(command)
             continue
-        keys = {key for match in said for key in match.rule.lifts}
-        trimmed.append(_without(act, keys))
+        lifts = {key for match in found for key in match.rule.lifts}
+        trimmed.append(_without(command, lifts))
     return named, trimmed
 
 
-def _without(act: Command, keys: set[str]) -> Command:
-    made = Command(act.name, act.words, act.depth, act.cwds)
-    made.output, made.real, made.row, made.verbs = act.output, act.real, act.row, act.verbs
-    made.effects = [effect for effect in act.effects if effect[0] not in keys]
+def _without(command: Command, lifts: set[str]) -> Command:
+    made = Command(command.name, command.words, command.depth, command.cwds)
+    made.output, made.real, made.row, made.verbs = command.output, command.real, command.row, command.verbs
+    made.effects = [effect for effect in command.effects if effect[0] not in lifts]
     return made
 
 
-def judge(acts: list[Command], rules: Rules) -> list[Finding]:
-    """Return a finding for every act that a rule refuses or asks about."""
+def judge(commands: list[Command], rules: Rules) -> list[Finding]:
+    """Return a finding for every command that a rule refuses or asks about."""
     found = []
-    for act in acts:
+    for command in commands:
         for file in rules:
-            said = [match for match in matches(act, file) if match.decision is not Decision.ALLOW]
-            if said:
-                found.append(_finding(act, max(said, key=lambda match: match.decision)))
+            refusing = [match for match in matches(command, file) if match.decision is not Decision.ALLOW]
+            if refusing:
+                found.append(_finding(command, max(refusing, key=lambda match: match.decision)))
     return found
 
 
-def matches(act: Command, file: Iterable[CommandRule]) -> list[Match]:
-    """Return what the rules of one file say of an act: the first that fits for certain, and those before it that may."""
+def matches(command: Command, file: Iterable[CommandRule]) -> list[Match]:
+    """Return the rules of one file that match a command: the first certain match, and the uncertain ones before it."""
     found: list[Match] = []
-    if not act.name:
+    if not command.name:
         return found
     for rule in file:
-        certainty = allows(act, rule) if rule.decision is Decision.ALLOW else _refuses(act, rule.words)
+        certainty = allows(command, rule) if rule.decision is Decision.ALLOW else _refuses(command, rule.words)
         if certainty:
             found.append(Match(rule, certainty))
         if certainty == SURE:
@@ -107,14 +91,14 @@ def matches(act: Command, file: Iterable[CommandRule]) -> list[Match]:
     return found
 
 
-def allows(act: Command, rule: CommandRule) -> int:
-    """Say whether an act is exactly what a rule allows."""
-    words = act.words
+def allows(command: Command, rule: CommandRule) -> int:
+    """Return SURE if a command has exactly the words that a rule allows, else NO."""
+    words = command.words
     size = len(rule.words)
     if len(words) < size or (rule.exact and len(words) != size):
         return NO
-    # By path it could be another program of that name.
-    if "/" in words[0].text or act.real not in ("", rule.words[0]):
+    # A path could lead to another program of the same name.
+    if "/" in words[0].text or command.real not in ("", rule.words[0]):
         return NO
     fits = all(
         word.proven and not word.multi and word.text == want for word, want in zip(words, rule.words, strict=False)
@@ -122,22 +106,23 @@ def allows(act: Command, rule: CommandRule) -> int:
     return SURE if fits else NO
 
 
-def liftable_effects(acts: Iterable[Command], rule: CommandRule) -> set[str]:
-    """Return the effects of what a rule allows, as far as a rule can lift them."""
-    found = [act for act in acts if act.name and allows(act, rule)]
-    return {key for act in found for key, _, _ in act.effects if AXIS_OF.get(key) is Axis.ARGV}
+def liftable_effects(commands: Iterable[Command], rule: CommandRule) -> set[str]:
+    """Return the effects of the commands that a rule allows. A rule can lift only effects on the argv axis."""
+    found = [command for command in commands if command.name and allows(command, rule)]
+    return {key for command in found for key, _, _ in command.effects if AXIS_OF.get(key) is Axis.ARGV}
 
 
-def _refuses(act: Command, words: tuple[str, ...]) -> int:
-    base = act.name.rpartition("/")[2]
-    arguments = act.words[1:]
-    names = {base, act.real} - {""}
+def _refuses(command: Command, words: tuple[str, ...]) -> int:
+    base = command.name.rpartition("/")[2]
+    arguments = command.words[1:]
+    row = command.row or {}
+    names = {base, command.real} - {""}
     operands = [word for word in words[1:] if not word.startswith("-")]
     options = [word for word in words[1:] if word.startswith("-")]
     if words[0] in names:
-        said = _begins(operands, arguments, act.row or {}, goals=words[0] in _GOALS)
-        return min(said, _has_options(options, arguments, act.row or {}))
-    # What git keeps as git-push runs under that name too.
+        certainty = _begins(operands, arguments, row, goals=words[0] in _GOALS)
+        return min(certainty, _has_options(options, arguments, row))
+    # `git push` can also be called as the program git-push.
     for size in range(1, len(operands) + 1):
         if "-".join((words[0], *operands[:size])) in names:
             rest = _begins(operands[size:], arguments, {})
@@ -146,7 +131,7 @@ def _refuses(act: Command, words: tuple[str, ...]) -> int:
 
 
 def _begins(wanted: Sequence[str], arguments: list[Word], row: Row, *, goals: bool = False) -> int:
-    """Say whether arguments begin with these words, or hold them if they are goals, options and their values aside."""
+    """Return how certainly the arguments begin with these words, options and their values aside. Goals match at any position."""
     rows = [row]
     for word in wanted:
         rows.append(rows[-1].get("sub", {}).get(word, {}))
@@ -169,14 +154,14 @@ def _begins(wanted: Sequence[str], arguments: list[Word], row: Row, *, goals: bo
 
 
 def _steps(word: Word, wanted: str, row: Row, *, renamed: bool) -> list[tuple[int, int, int]]:
-    """Return what one argument can be: how many arguments it takes up, whether it is the wanted word, and how certain that is."""
+    """Return the readings of one argument: how many arguments it takes, whether it is the wanted word, and how certain that is."""
     text = word.text
     if len(text) > 1 and text[0] == "-" and word.proven:
         takes = _takes_value(text, row)
-        # Nobody knows the option: the next word may be its value, or not.
+        # The option is unknown: the next word may be its value.
         return [(1, 0, SURE), (2, 0, SURE)] if takes is None else [(2 if takes else 1, 0, SURE)]
     if text[:1] == "+" and "sub" in row:
-        return [(1, 0, SURE)]  # a toolchain, as in `cargo +nightly publish`
+        return [(1, 0, SURE)]  # names a toolchain, as in `cargo +nightly publish`
     certainty = _is(word, wanted, row, renamed=renamed)
     found = [(1, 1, certainty)] if certainty else []
     if HOLE in text and (word.multi or text[0] in (HOLE, "-")):
@@ -211,7 +196,7 @@ def _may_become(word: Word, wanted: str) -> bool:
 
 
 def _takes_value(text: str, row: Row) -> bool | None:
-    """Say whether an option's value is the next word, or None where nobody knows."""
+    """Say whether an option's value is the next word, or return None for an unknown option."""
     options: dict[str, Any] = row.get("options", {})
     if text.startswith("--"):
         name, equals, _ = text.partition("=")
@@ -226,7 +211,7 @@ def _takes_value(text: str, row: Row) -> bool | None:
     for at in range(1, len(text)):
         slots = options.get(f"-{text[at]}")
         if slots is None:
-            # The rest may be its value, or further letters; of one letter alone it may be the next word.
+            # The rest may be this option's value or further options, or the value may be the next word.
             return None
         if slots and slots[0][1]:
             return _value_follows(slots) and at == len(text) - 1
@@ -238,7 +223,7 @@ def _value_follows(slots: tuple[Any, ...]) -> bool:
 
 
 def _has_options(wanted: Sequence[str], arguments: list[Word], row: Row) -> int:
-    """Say whether options are given, wherever they stand and however they are written together."""
+    """Return how certainly all wanted options are given, at any position and also in clusters such as -rf."""
     if not wanted:
         return SURE
     texts = []
@@ -267,24 +252,13 @@ def _is_option(text: str, wanted: str) -> bool:
     return name.startswith("--") and len(name) >= _SHORTEST and wanted.startswith(name)
 
 
-def _finding(act: Command, match: Match) -> Finding:
-    word = act.words[0]
+def _finding(command: Command, match: Match) -> Finding:
     rule = match.rule
-    said = shown(" ".join(rule.words))
-    why = rule.reason or f"a rule in {rule.source} says so"
-    text = (
-        f"{said} is not for this project: {why}"
-        if match.certainty == SURE
-        else f"This may be {said}, which is not for this project: {why}"
-    )
-    return Finding(
-        Axis.NAME if len(rule.words) == 1 else Axis.ARGV,
-        rule.id,
-        match.decision,
-        text if text.endswith((".", "!", "?")) else f"{text}.",
-        shown(word.text),
-        word.start,
-        max(0, word.end - word.start),
-        word.argument,
-        rule.instead,
-    )
+    words = f"`{quotable(' '.join(rule.words))}`"
+    refusal = f"The policy does not allow {words}"
+    if match.certainty != SURE:
+        refusal = f"This may be {words}, which the policy does not allow"
+    reason = f"{refusal}: {rule.reason or f'see the rule in {rule.source}'}"
+    axis = Axis.NAME if len(rule.words) == 1 else Axis.ARGV
+    reason = reason if reason.endswith((".", "!", "?")) else f"{reason}."
+    return finding_at(command.words[0], axis, rule.id, match.decision, reason=reason, instead=rule.instead)

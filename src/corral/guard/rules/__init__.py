@@ -1,1 +1,1 @@
-"""The rule tables, their compiled file, and what reads and writes them."""
+"""The rule tables, the compiler that writes rules/compiled.bin, and the loader that reads it."""

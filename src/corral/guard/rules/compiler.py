@@ -1,7 +1,7 @@
-"""Compile rules/*.toml into one file that a hook can load in microseconds. The only writer of rules/compiled.bin.
+"""Compiles rules/*.toml into rules/compiled.bin, which a hook loads in microseconds.
 
-Total over its input: a row that does not fit the schema is an error that names the file, the row and the key.
-Stands alone (no import of corral), because the build of a wheel runs it before corral is installed.
+A row that does not fit the schema is an error that names the file, the row and the key. This module imports nothing of corral, because the
+build of a wheel runs it before corral is installed.
 """
 
 from __future__ import annotations
@@ -12,98 +12,24 @@ import tomllib
 from hashlib import sha256
 from typing import Any
 
-EFFECTS = frozenset(
-    [
-        "runs",
-        "reads",
-        "writes",
-        "deletes",
-        "loads",
-        "sends",
-        "listens",
-        "chdir",
-        "sets",
-        "rewrites",
-        "discards",
-        "wipes",
-        "privileges",
-        "kills",
-        "changes",
-        "installs",
-        "fetches",
-    ]
-)
-KINDS = frozenset(
-    [
-        "alias",
-        "any",
-        "args",
-        "arithmetic",
-        "makevar",
-        "argv",
-        "argv;",
-        "assign",
-        "atpath",
-        "class",
-        "code",
-        "config",
-        "environment",
-        "hostpath",
-        "input",
-        "keyvalue",
-        "listfile",
-        "mark",
-        "module",
-        "name",
-        "operands",
-        "package",
-        "path",
-        "ref",
-        "remote",
-        "script",
-        "setting",
-        "shell",
-        "stdin",
-        "text",
-        "unnamed",
-        "url",
-        "words",
-    ]
-)
+EFFECTS = frozenset([
+    "runs", "reads", "writes", "deletes", "loads", "sends", "listens", "chdir", "sets", "rewrites", "discards", "wipes", "privileges", "kills",
+    "changes", "installs", "fetches",
+])  # fmt: skip
+KINDS = frozenset([
+    "alias", "any", "args", "arithmetic", "makevar", "argv", "argv;", "assign", "atpath", "class", "code", "config", "environment", "hostpath",
+    "input", "keyvalue", "listfile", "mark", "module", "name", "operands", "package", "path", "ref", "remote", "script", "setting", "shell",
+    "stdin", "text", "unnamed", "url", "words",
+])  # fmt: skip
 STYLES = frozenset({"gnu", "posix", "longdash", "find", "keyvalue", "tar", "none"})
 FACTS = frozenset({":unpushed"})  # conditions that the machine answers
 LANGUAGES = frozenset(
     {"sed", "jq", "sqlite", "tex", "m4", "goflags", "duckdb", "filtergraph", "ffinput", "magick", "sbt"}
 )
-ROW_KEYS = frozenset(
-    [
-        "names",
-        "style",
-        "abbrev",
-        "options",
-        "globals",
-        "scripts",
-        "hooks",
-        "operands",
-        "sub",
-        "config",
-        "modules",
-        "bare",
-        "effects",
-        "group",
-        "interpreter",
-        "appends",
-        "copies",
-        "downloads",
-        "quotes",
-        "wrappers",
-        "why",
-        "instead",
-        "deny",
-        "allow",
-        "workspace",
-    ]
-)
+ROW_KEYS = frozenset([
+    "names", "style", "abbrev", "options", "globals", "scripts", "hooks", "operands", "sub", "config", "modules", "bare", "effects", "group",
+    "interpreter", "appends", "copies", "downloads", "quotes", "wrappers", "why", "instead", "deny", "allow", "workspace",
+])  # fmt: skip
 HERE = os.path.dirname(os.path.abspath(__file__))
 TAG_BYTES = 8
 COMPILED = os.path.join(HERE, "compiled.bin")
@@ -111,72 +37,61 @@ TABLES = frozenset({"profiles", "groups", "variables", "places", "effects"})
 
 # effect, kind, "" or "*" or "?" or "stop", label, options that drop it, options of which one must be there
 Slot = tuple[str, str, str, str, tuple[str, ...], tuple[str, ...]]
+_REPEAT, _LABEL, _UNLESS, _IF = 2, 3, 4, 5  # positions in a slot
 
 
 class RuleError(ValueError):
     """A row does not fit the schema."""
 
 
+def _check_known(word: str, known: frozenset[str], what: str, where: str) -> None:
+    if word not in known:
+        raise RuleError(f"{where}: unknown {what} {word!r}; known: {', '.join(sorted(known))}")
+
+
 def _slots(text: str, where: str) -> tuple[Slot, ...]:
-    """Read `effect:kind* ? stop #label unless -x`: the slots that an option or an operand fills, in order."""
-    slots: list[Slot] = []
-    words = text.split()
-    index = 0
-    while index < len(words):
-        word = words[index]
-        index += 1
+    """Parse `effect:kind* ? stop #label unless -x`: the slots that an option or an operand fills, in order."""
+    slots: list[list[Any]] = []
+    condition: list[str] | None = None  # the options after `unless` or `if`
+    where = f"{where}: {text!r}"
+    for word in text.split():
+        if not slots and (word in ("unless", "if", "stop") or word.startswith("#")):
+            raise RuleError(f"{where}: {word!r} stands before any slot")
         if word in ("unless", "if"):
-            if not slots:
-                raise RuleError(f"{where}: {word!r} stands before any slot in {text!r}")
-            names = []
-            while index < len(words) and words[index] not in ("unless", "if"):
-                names.append(words[index])
-                index += 1
-            unknown = {name for name in names if name.startswith(":")} - FACTS
-            if unknown:
-                raise RuleError(f"{where}: unknown condition {min(unknown)!r} in {text!r}; known: {', '.join(FACTS)}")
-            effect, kind, many, label, unless, when = slots[-1]
-            slots[-1] = (
-                effect,
-                kind,
-                many,
-                label,
-                *((tuple(names), when) if word == "unless" else (unless, tuple(names))),
-            )
-            continue
-        if word == "stop" or word.startswith("#"):
-            if not slots:
-                raise RuleError(f"{where}: {word!r} stands before any slot in {text!r}")
-            effect, kind, many, label, unless, when = slots[-1]
-            slots[-1] = (
-                (effect, kind, "stop", label, unless, when)
-                if word == "stop"
-                else (effect, kind, many, word[1:], unless, when)
-            )
-            continue
-        many = word[-1] if word[-1] in "*?" else ""
-        word = word[: len(word) - len(many)]
-        effect, _, kind = word.partition(":") if ":" in word and not word.startswith("lang:") else ("", "", word)
-        if not effect and kind in EFFECTS:
-            effect, kind = kind, ""
-        if effect and effect not in EFFECTS:
-            raise RuleError(f"{where}: unknown effect {effect!r} in {text!r}; known: {', '.join(sorted(EFFECTS))}")
-        if kind.startswith("lang:"):
-            if kind[5:] not in LANGUAGES:
-                raise RuleError(f"{where}: unknown language {kind[5:]!r} in {text!r}")
-        elif kind and kind not in KINDS:
-            raise RuleError(f"{where}: unknown kind {kind!r} in {text!r}; known: {', '.join(sorted(KINDS))}")
-        slots.append((effect, kind, many, "", (), ()))
-    return tuple(slots)
+            slots[-1][_UNLESS if word == "unless" else _IF] = condition = []
+        elif condition is not None:
+            if word.startswith(":"):
+                _check_known(word, FACTS, "condition", where)
+            condition.append(word)
+        elif word == "stop":
+            slots[-1][_REPEAT] = "stop"
+        elif word.startswith("#"):
+            slots[-1][_LABEL] = word[1:]
+        else:
+            slots.append(_slot(word, where))
+    return tuple((*slot[:_UNLESS], tuple(slot[_UNLESS]), tuple(slot[_IF])) for slot in slots)
+
+
+def _slot(word: str, where: str) -> list[Any]:
+    repeat = word[-1] if word[-1] in "*?" else ""
+    word = word[: len(word) - len(repeat)]
+    effect, _, kind = word.partition(":") if ":" in word and not word.startswith("lang:") else ("", "", word)
+    if not effect and kind in EFFECTS:
+        effect, kind = kind, ""
+    if effect:
+        _check_known(effect, EFFECTS, "effect", where)
+    if kind.startswith("lang:"):
+        _check_known(kind.removeprefix("lang:"), LANGUAGES, "language", where)
+    elif kind:
+        _check_known(kind, KINDS, "kind", where)
+    return [effect, kind, repeat, "", (), ()]
 
 
 def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
-    unknown = set(data) - ROW_KEYS
-    if unknown:
-        raise RuleError(f"{where}: unknown key {min(unknown)!r}; known: {', '.join(sorted(ROW_KEYS))}")
+    for key in data:
+        _check_known(key, ROW_KEYS, "key", where)
     style = data.get("style", "gnu")
-    if style not in STYLES:
-        raise RuleError(f"{where}: unknown style {style!r}; known: {', '.join(sorted(STYLES))}")
+    _check_known(style, STYLES, "style", where)
     options: dict[str, tuple[Slot, ...]] = {}
     own = data.get("options", {})
     spellings = {spelling for spelled in own for spelling in spelled.split()}
@@ -184,14 +99,14 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
         slots = _slots(value, f"{where}.options.{spelled!r}")
         for spelling in spelled.split():
             if spelling in options and spelling in spellings and value is not own.get(spelled):
-                continue  # a subcommand's own option of that name comes before a global one
+                continue  # a subcommand's own option overrides a global one of the same name
             if spelling in options:
                 raise RuleError(f"{where}: option {spelling!r} is given twice")
             options[spelling] = slots
     operands = [slot for text in data.get("operands", ["reads:any*"]) for slot in _slots(text, f"{where}.operands")]
     row: dict[str, Any] = {"id": name, "style": style, "options": options, "operands": tuple(operands)}
     if any(slot[0] for slots in options.values() for slot in slots) or "sub" in data:
-        row["risky"] = True  # a word that is not known may be one of these
+        row["risky"] = True  # an unknown word may be one of these options or subcommands
     if data.get("abbrev"):
         row["longs"] = tuple(sorted(o for o in options if o.startswith("--")))
     for key in ("scripts", "hooks", "wrappers"):
@@ -215,27 +130,25 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
         row["sub"] = {}
         for spelled, sub in data["sub"].items():
             fields = ({"effects": [sub]} if sub else {}) if isinstance(sub, str) else sub
-            inherited: dict[str, Any] = {
-                key: data[key] for key in ("abbrev", "interpreter") if key in data and key not in fields
-            }
-            inherited["globals"] = data.get("globals", {}) | fields.get("globals", {})
+            inherited = {key: data[key] for key in ("abbrev", "interpreter") if key in data}
+            own_globals = {"globals": data.get("globals", {}) | fields.get("globals", {})}
+            spellings_of_sub = spelled.split() or [""]
             made = _row(
-                f"{name}-{spelled.split()[0]}" if spelled else f"{name}-other",
-                fields | inherited,
+                f"{name}-{spellings_of_sub[0] or 'other'}",
+                inherited | fields | own_globals,
                 f"{where}.sub.{spelled!r}",
             )
-            for spelling in spelled.split() or [""]:
-                row["sub"][spelling] = made
+            row["sub"].update(dict.fromkeys(spellings_of_sub, made))
     return row
 
 
 def sources() -> list[str]:
-    """Return the paths of the tables, sorted."""
+    """Return the sorted paths of the tables."""
     return sorted(os.path.join(HERE, f) for f in os.listdir(HERE) if f.endswith(".toml"))
 
 
 def read_tables() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
-    """Return the raw tables (profiles, groups, …) and the raw rows of all files, refusing a name given twice."""
+    """Return the raw tables (profiles, groups, …) and the raw rows of all files."""
     tables: dict[str, dict[str, Any]] = {}
     rows: dict[str, dict[str, Any]] = {}
     for path in sources():
@@ -250,14 +163,16 @@ def read_tables() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]
             continue
         for name, row in data.items():
             if name in rows:
-                raise RuleError(f"{os.path.basename(path)}: row [{name}] stands in another table already")
+                raise RuleError(f"{os.path.basename(path)}: row [{name}] is already in another table")
             rows[name] = row | {"file": os.path.basename(path)}
     return tables, rows
 
 
 def compile_rules() -> dict[str, Any]:
-    """Return everything that the guard reads, as plain data. `rows` are bytes: of rows, of tables that are seldom needed, and of what
-    leads from two initials to the names that begin with them, and from these to their rows.
+    """Return everything that the guard reads, as plain data.
+
+    `rows` holds all blobs: rows, rarely needed tables, and indexes. `names` leads from a name's first letter to the blob of an index from two
+    initials to the names that begin with them, and from these to their rows.
     """
     tables, raw = read_tables()
     rows: dict[str, bytes] = {}
@@ -271,7 +186,7 @@ def compile_rules() -> dict[str, Any]:
         blob = marshal.dumps(row, 4)
         for spelling in data.get("names", [name]):
             if spelling in rows:
-                raise RuleError(f"{where}: the name {spelling!r} belongs to another row already")
+                raise RuleError(f"{where}: the name {spelling!r} already belongs to another row")
             rows[spelling] = blob
             if "group" in row:
                 grouped.setdefault(row["group"], []).append(spelling)
@@ -282,50 +197,50 @@ def compile_rules() -> dict[str, Any]:
         for spelled, value in tables["variables"].items()
         for spelling in spelled.split()
     }
-    seldom: dict[str, Any] = {"grouped": grouped, "interpreters": frozenset(interpreters), "variables": variables}
+    rare: dict[str, Any] = {"grouped": grouped, "interpreters": frozenset(interpreters), "variables": variables}
     for name, profile in tables["profiles"].items():
         loose = [group for group, word in profile.get("groups", {}).items() if word == "allow"]
-        seldom[f"denied-{name}"] = frozenset(n for group in grouped for n in grouped[group] if group not in loose)
-    shelf = _Shelf()
+        rare[f"denied-{name}"] = frozenset(n for group in grouped for n in grouped[group] if group not in loose)
+    blobs = _Blobs()
     return {
-        "names": _by_initials(rows, shelf),
-        "seldom": {name: shelf.put(marshal.dumps(table, 4)) for name, table in seldom.items()},
+        "names": _by_initials(rows, blobs),
+        "rare": {name: blobs.put(marshal.dumps(table, 4)) for name, table in rare.items()},
         "patterns": {name: slots for name, slots in variables.items() if "*" in name},
         **{name: table for name, table in tables.items() if name != "variables"},
-        "rows": b"".join(shelf.places),
+        "rows": b"".join(blobs.places),
     }
 
 
-class _Shelf:
-    """What a short program does not need: it stays on the disk, and is known by where it begins and how long it is."""
+class _Blobs:
+    """Collects the part of the file that is read on demand. A blob is identified by its offset and length."""
 
     def __init__(self) -> None:
         self.places: dict[bytes, tuple[int, int]] = {}
         self._size = 0
 
     def put(self, blob: bytes) -> tuple[int, int]:
-        """Keep some bytes, once, and return where they are."""
+        """Add a blob unless it is there already, and return its offset and length."""
         if blob not in self.places:
             self.places[blob] = (self._size, len(blob))
             self._size += len(blob)
         return self.places[blob]
 
 
-def _by_initials(rows: dict[str, bytes], shelf: _Shelf) -> dict[str, tuple[int, int]]:
-    cases: dict[str, dict[str, dict[str, tuple[int, int]]]] = {}
+def _by_initials(rows: dict[str, bytes], blobs: _Blobs) -> dict[str, tuple[int, int]]:
+    initials: dict[str, dict[str, dict[str, tuple[int, int]]]] = {}
     for name, blob in rows.items():
-        cases.setdefault(name[:1], {}).setdefault(name[:2], {})[name] = shelf.put(blob)
+        initials.setdefault(name[:1], {}).setdefault(name[:2], {})[name] = blobs.put(blob)
     return {
-        initial: shelf.put(marshal.dumps({initials: marshal.dumps(names, 4) for initials, names in case.items()}, 4))
-        for initial, case in cases.items()
+        initial: blobs.put(marshal.dumps({pair: marshal.dumps(names, 4) for pair, names in pairs.items()}, 4))
+        for initial, pairs in initials.items()
     }
 
 
 def write_compiled() -> None:
-    """Write rules/compiled.bin in one step, so that a reader never sees half of it: tag, length, what is always read, rows."""
-    book = compile_rules()
-    rows = book.pop("rows")
-    head = marshal.dumps(book, 4)
+    """Write rules/compiled.bin by rename, so that no reader sees half of it: a tag, the head's length, the head, the blobs."""
+    compiled = compile_rules()
+    rows = compiled.pop("rows")
+    head = marshal.dumps(compiled, 4)
     partial = f"{COMPILED}.{os.getpid()}"
     with open(partial, "wb") as file:
         file.write(sha256(head + rows).digest()[:TAG_BYTES] + len(head).to_bytes(4, "little") + head + rows)
