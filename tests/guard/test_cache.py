@@ -1,4 +1,4 @@
-"""A verdict that is given again is the one that judging again would give, whatever happened to the files meanwhile."""
+"""Tests that a cached verdict equals a fresh one, whatever happens to the files in between."""
 
 import os
 import shutil
@@ -56,22 +56,20 @@ def change(root: str, kind: str, name: str, target: str) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(COMMANDS), CHANGES), max_size=12), st.sampled_from(["strict", "workspace"]))
-def test_what_is_recalled_is_what_judging_again_says(
-    steps: list[tuple[Call, tuple[str, str, str]]], profile: str
-) -> None:
+def test_cached_verdict_equals_a_fresh_one(steps: list[tuple[Call, tuple[str, str, str]]], profile: str) -> None:
     outer = tempfile.mkdtemp()
-    # Deeper than the links of a test can climb.
+    # Deep enough that no link of a test leads above it.
     root = f"{outer}/1/2/3/project"
     os.makedirs(root)
     try:
         config = SandboxConfig(root, profile=profile)
         machine = Machine.of(config)
-        recall = VerdictCache(config)
+        cache = VerdictCache(config)
         for call, step in steps:
             for _ in range(2):
-                assert recall.vet(call, machine) == vet(call, config, machine)
+                assert cache.vet(call, machine) == vet(call, config, machine)
             change(root, *step)
-            assert recall.vet(call, machine) == vet(call, config, machine)
+            assert cache.vet(call, machine) == vet(call, config, machine)
     finally:
         shutil.rmtree(outer)
 
@@ -82,33 +80,33 @@ def config(tmp_path: Path) -> SandboxConfig:
     return SandboxConfig(str(tmp_path))
 
 
-def test_the_same_verdict_is_given_again(config: SandboxConfig) -> None:
-    recall, machine = VerdictCache(config), Machine.of(config)
-    first = recall.vet(Call(("cat", "a")), machine)
+def test_repeated_call_returns_the_cached_verdict(config: SandboxConfig) -> None:
+    cache, machine = VerdictCache(config), Machine.of(config)
+    first = cache.vet(Call(("cat", "a")), machine)
     assert first.allowed
-    assert recall.vet(Call(("cat", "a")), machine) is first
+    assert cache.vet(Call(("cat", "a")), machine) is first
 
 
-def test_a_file_that_became_a_link_outside_is_judged_again(config: SandboxConfig) -> None:
-    recall, machine = VerdictCache(config), Machine.of(config)
+def test_file_replaced_by_a_link_is_judged_again(config: SandboxConfig) -> None:
+    cache, machine = VerdictCache(config), Machine.of(config)
     Path(config.project_root, "a").write_text("x")
-    assert recall.vet(Call(("cat", "a")), machine).allowed
+    assert cache.vet(Call(("cat", "a")), machine).allowed
     Path(config.project_root, "a").unlink()
     Path(config.project_root, "a").symlink_to("/etc/shadow")
-    assert not recall.vet(Call(("cat", "a")), machine).allowed
+    assert not cache.vet(Call(("cat", "a")), machine).allowed
 
 
-def test_a_text_for_the_shell_is_given_again_and_judged_again_when_its_files_change(config: SandboxConfig) -> None:
-    recall, machine = VerdictCache(config), Machine.of(config)
+def test_shell_text_is_cached_until_its_files_change(config: SandboxConfig) -> None:
+    cache, machine = VerdictCache(config), Machine.of(config)
     call = Call("cat a | wc -l", shell=True)
-    first = recall.vet(call, machine)
+    first = cache.vet(call, machine)
     assert first.allowed
-    assert recall.vet(call, machine) is first
+    assert cache.vet(call, machine) is first
     Path(config.project_root, "a").symlink_to("/etc/shadow")
-    assert not recall.vet(call, machine).allowed
+    assert not cache.vet(call, machine).allowed
 
 
-def test_where_a_program_of_the_system_lies_is_asked_again_after_a_second(
+def test_system_program_is_resolved_again_after_a_second(
     config: SandboxConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
@@ -121,21 +119,21 @@ def test_where_a_program_of_the_system_lies_is_asked_again_after_a_second(
 
     monkeypatch.setattr("corral.guard.cache.monotonic", lambda: now[0])
     monkeypatch.setattr("corral.guard.machine.kernel_realpath", look)
-    recall, machine = VerdictCache(config), Machine.of(config)
-    first = recall.vet(Call(("/bin/true",)), machine)
+    cache, machine = VerdictCache(config), Machine.of(config)
+    first = cache.vet(Call(("/bin/true",)), machine)
     asked.clear()
     now[0] += 0.9
-    assert (recall.vet(Call(("/bin/true",)), machine) is first, asked) == (True, [])
+    assert (cache.vet(Call(("/bin/true",)), machine) is first, asked) == (True, [])
     now[0] += 0.2
-    assert (recall.vet(Call(("/bin/true",)), machine) is first, asked) == (True, ["/bin/true"])
+    assert (cache.vet(Call(("/bin/true",)), machine) is first, asked) == (True, ["/bin/true"])
     now[0] += 2.0
     place[0] = "/usr/bin/dd"
-    assert recall.vet(Call(("/bin/true",)), machine) is not first
+    assert cache.vet(Call(("/bin/true",)), machine) is not first
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths that the machine was asked about, each of which leads to one program."""
+    """The paths that the machine resolved. Each leads to the same program."""
     paths: list[str] = []
 
     def look(path: str) -> str:
@@ -147,49 +145,49 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def asks_again(config: SandboxConfig, path: str, asked: list[str]) -> bool:
-    """Say whether a call that comes again asks where its program lies."""
-    recall, machine = VerdictCache(config), Machine.of(config)
-    recall.vet(Call((path,)), machine)
+    """Say whether a repeated call resolves its program again."""
+    cache, machine = VerdictCache(config), Machine.of(config)
+    cache.vet(Call((path,)), machine)
     asked.clear()
-    recall.vet(Call((path,)), machine)
+    cache.vet(Call((path,)), machine)
     return bool(asked)
 
 
 @pytest.mark.parametrize(
-    "path", ["/opt/x/true", "/usr/bin/../../opt/true", "/home/somebody/true", "/usr/local/bin/true", "/usr/bin/a-link"]
+    "path", ["/opt/x/true", "/usr/bin/../../opt/true", "/home/user/true", "/usr/local/bin/true", "/usr/bin/a-link"]
 )
-def test_where_another_program_lies_is_asked_each_time(config: SandboxConfig, path: str, asked: list[str]) -> None:
+def test_other_program_is_resolved_each_time(config: SandboxConfig, path: str, asked: list[str]) -> None:
     assert not asks_again(config, "/usr/bin/true", asked)
     assert asks_again(config, path, asked)
 
 
-def test_a_system_that_commands_may_write_is_asked_each_time(asked: list[str]) -> None:
+def test_writable_system_directory_is_resolved_each_time(asked: list[str]) -> None:
     assert asks_again(SandboxConfig("/usr"), "/bin/true", asked)
 
 
-def test_another_machine_is_judged_again(config: SandboxConfig) -> None:
-    recall = VerdictCache(config)
-    first = recall.vet(Call(("cat", "a")), Machine.of(config))
-    assert recall.vet(Call(("cat", "a")), Machine.of(config)) is not first
+def test_cache_is_not_shared_between_machines(config: SandboxConfig) -> None:
+    cache = VerdictCache(config)
+    first = cache.vet(Call(("cat", "a")), Machine.of(config))
+    assert cache.vet(Call(("cat", "a")), Machine.of(config)) is not first
 
 
 @pytest.mark.parametrize("argv", [("ls", 1), ("ls", ["a"]), ("ls", None), ["ls"], "ls", 3, ("ls", b"x")])
-def test_what_is_no_tuple_of_text_is_judged_each_time(config: SandboxConfig, argv: object) -> None:
-    recall, machine = VerdictCache(config), Machine.of(config)
+def test_call_that_is_not_plain_text_is_not_cached(config: SandboxConfig, argv: object) -> None:
+    cache, machine = VerdictCache(config), Machine.of(config)
     for shell in (False, True):
-        call = Call(argv, shell)  # type: ignore[arg-type]  # what callers may pass
+        call = Call(argv, shell)  # type: ignore[arg-type]  # callers can pass it
         for _ in range(2):
-            assert recall.vet(call, machine) == vet(call, config, machine)
+            assert cache.vet(call, machine) == vet(call, config, machine)
 
 
-def test_a_call_with_variables_is_judged_each_time(config: SandboxConfig) -> None:
-    recall, machine = VerdictCache(config), Machine.of(config)
-    assert recall.vet(Call(("ls",)), machine).allowed
-    assert not recall.vet(Call(("ls",), env={"LD_PRELOAD": "./x.so"}), machine).allowed
+def test_call_with_environment_is_not_cached(config: SandboxConfig) -> None:
+    cache, machine = VerdictCache(config), Machine.of(config)
+    assert cache.vet(Call(("ls",)), machine).allowed
+    assert not cache.vet(Call(("ls",), env={"LD_PRELOAD": "./x.so"}), machine).allowed
 
 
-def test_memory_is_bounded(config: SandboxConfig) -> None:
-    recall, machine = VerdictCache(config), Machine.of(config)
+def test_cache_size_is_bounded(config: SandboxConfig) -> None:
+    cache, machine = VerdictCache(config), Machine.of(config)
     for number in range(3 * MAX_VERDICTS):
-        assert recall.vet(Call(("echo", str(number))), machine).allowed
-    assert len(recall._known) <= MAX_VERDICTS
+        assert cache.vet(Call(("echo", str(number))), machine).allowed
+    assert len(cache._known) <= MAX_VERDICTS

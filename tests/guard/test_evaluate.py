@@ -1,4 +1,4 @@
-"""The verdict as a whole: total, bounded, complete or saying that it is not, and the same however a thing is spelled."""
+"""Tests whole verdicts: total, bounded, marked when incomplete, and the same for every spelling of a command."""
 
 from __future__ import annotations
 
@@ -15,94 +15,16 @@ from corral.guard.evaluate import trace, vet
 from corral.guard.machine import Machine
 from corral.model.call import Call
 
-ROOT = "/usr/share"  # a place that is neither scratch nor a home, wherever the tests are
+ROOT = "/usr/share"  # neither scratch nor a home directory
 STRICT = SandboxConfig(project_root=ROOT)
 WORKSPACE = SandboxConfig(project_root=ROOT, profile="workspace")
 
-fragments = st.sampled_from(
-    [
-        "ls",
-        "rm",
-        "bash",
-        "-c",
-        "'x'",
-        '"$y"',
-        "$(id)",
-        "`id`",
-        ";",
-        "|",
-        "&&",
-        "||",
-        "&",
-        ">",
-        "<",
-        ">>",
-        "<<",
-        "<<<",
-        "<<E\nE\n",
-        "(",
-        ")",
-        "{",
-        "}",
-        "[[",
-        "]]",
-        "((",
-        "))",
-        "$((",
-        "$",
-        "${",
-        "}",
-        "#",
-        "\\",
-        "\n",
-        "\t",
-        "if",
-        "then",
-        "fi",
-        "for",
-        "in",
-        "do",
-        "done",
-        "case",
-        "esac",
-        "while",
-        "function",
-        "=",
-        "x=",
-        "+=",
-        "~",
-        "/",
-        "..",
-        "*",
-        "?",
-        "[",
-        "]",
-        "!",
-        "@",
-        "%",
-        "^",
-        ",",
-        "1",
-        "{a,b}",
-        "{1..9}",
-        "\x00",
-        "\x01",
-        "�",
-        "é",
-        "eval",
-        "sudo",
-        "env",
-        "sed",
-        "s/a/b/e",
-        "find",
-        "-exec",
-        "{}",
-        ";",
-        "+",
-        "--",
-        "-",
-    ]
-)
+fragments = st.sampled_from([
+    "ls", "rm", "bash", "-c", "'x'", '"$y"', "$(id)", "`id`", ";", "|", "&&", "||", "&", ">", "<", ">>", "<<", "<<<", "<<E\nE\n", "(", ")",
+    "{", "}", "[[", "]]", "((", "))", "$((", "$", "${", "}", "#", "\\", "\n", "\t", "if", "then", "fi", "for", "in", "do", "done", "case",
+    "esac", "while", "function", "=", "x=", "+=", "~", "/", "..", "*", "?", "[", "]", "!", "@", "%", "^", ",", "1", "{a,b}", "{1..9}",
+    "\x00", "\x01", "�", "é", "eval", "sudo", "env", "sed", "s/a/b/e", "find", "-exec", "{}", ";", "+", "--", "-",
+])  # fmt: skip
 texts = st.one_of(
     st.text(max_size=60), st.lists(fragments, max_size=12).map(" ".join), st.lists(fragments, max_size=12).map("".join)
 )
@@ -124,14 +46,14 @@ def test_no_argv_crashes_the_guard(argv: list[str]) -> None:
 
 
 class Broken(Machine):
-    """A machine on which no path can be looked at."""
+    """A machine that cannot resolve any path."""
 
     def resolve(self, path: str, cwd: str) -> str:
         raise RuntimeError(path)
 
 
 @pytest.mark.parametrize("config", [STRICT, WORKSPACE], ids=["strict", "workspace"])
-def test_a_crashed_axis_refuses(config: SandboxConfig) -> None:
+def test_crashed_axis_denies(config: SandboxConfig) -> None:
     verdict = vet(Call(["cat", "notes.txt"]), config, Broken(ROOT))
     assert (str(verdict.decision), [f.rule for f in verdict.findings], verdict.complete) == (
         "deny",
@@ -140,7 +62,7 @@ def test_a_crashed_axis_refuses(config: SandboxConfig) -> None:
     )
 
 
-def test_the_checks_spawn_nothing() -> None:
+def test_checks_start_no_process() -> None:
     code = (
         "import sys\n"
         "def hook(event, args):\n"
@@ -173,20 +95,18 @@ PAST_A_LIMIT = {
 
 
 @pytest.mark.parametrize("text", [pytest.param(t, id=name) for name, t in PAST_A_LIMIT.items()])
-def test_past_a_limit_the_call_is_refused_and_the_limit_named(text: str) -> None:
+def test_call_past_a_limit_is_denied(text: str) -> None:
     for config in (STRICT, WORKSPACE):
         verdict = vet(Call(text, shell=True), config)
-        limits = [f for f in verdict.findings if f.rule == "structure-limit"]
-        assert not verdict.allowed
-        assert [f.reason for f in limits if "more than" in f.reason] or (verdict.findings and not verdict.complete)
+        assert "structure-limit" in [f.rule for f in verdict.findings] or (verdict.findings and not verdict.complete)
         assert verdict.decision is Decision.DENY
 
 
-def test_a_variable_that_doubles_forty_times_stays_bounded() -> None:
+def test_doubling_variable_stays_bounded() -> None:
     assert not vet(Call("x=a; " + "x+=$x; " * 40 + "rm $x", shell=True), STRICT).allowed
 
 
-def test_a_verdict_keeps_every_finding() -> None:
+def test_verdict_keeps_every_finding() -> None:
     verdict = vet(Call("rm ../x; python3 -c 1; cat /etc/shadow", shell=True), STRICT)
     assert [f.rule for f in verdict.findings] == [
         "name-rm",
@@ -194,10 +114,10 @@ def test_a_verdict_keeps_every_finding() -> None:
         "path-delete-outside",
         "path-read-secret",
     ]
-    assert verdict.reason.startswith("rm is on the denylist")
+    assert "`rm` is on the denylist" in verdict.reason
 
 
-def test_the_first_reason_is_told_in_the_order_of_the_axes() -> None:
+def test_findings_are_in_the_order_of_the_axes() -> None:
     verdict = vet(Call("cat /etc/passwd; python3 -c 1", shell=True), STRICT)
     assert [f.axis for f in verdict.findings] == [Axis.ARGV, Axis.PATH]
     assert "interpreter" in verdict.reason
@@ -210,7 +130,7 @@ def test_the_first_reason_is_told_in_the_order_of_the_axes() -> None:
         ("cat <<E\né\nE\nsudo x", "sudo"), ("echo $(sudo x)", "sudo"), ("cat x > /etc/y", "/etc/y"),
     ],
 )  # fmt: skip
-def test_a_finding_says_where_it_stands(text: str, part: str) -> None:
+def test_finding_has_the_span_of_its_word(text: str, part: str) -> None:
     spans = {text[f.start : f.start + f.length] for f in vet(Call(text, shell=True), STRICT).findings}
     assert part in spans
 
@@ -231,7 +151,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("text", SPELLINGS)
-def test_a_denied_program_is_not_allowed_however_it_is_spelled(text: str) -> None:
+def test_no_spelling_of_a_denied_program_is_allowed(text: str) -> None:
     assert not vet(Call(text, shell=True), STRICT).allowed
 
 
@@ -245,7 +165,7 @@ EVERYDAY = [
 
 
 @pytest.mark.parametrize("text", EVERYDAY)
-def test_everyday_work_passes_untouched_under_workspace(text: str) -> None:
+def test_workspace_allows_everyday_work(text: str) -> None:
     assert vet(Call(text, shell=True), WORKSPACE).findings == ()
 
 
@@ -257,7 +177,7 @@ REACHING_OUT = [
 
 
 @pytest.mark.parametrize("text", REACHING_OUT)
-def test_what_reaches_outside_is_not_allowed_under_workspace(text: str) -> None:
+def test_workspace_does_not_allow_reaching_outside(text: str) -> None:
     assert not vet(Call(text, shell=True), WORKSPACE).allowed
 
 
@@ -265,11 +185,11 @@ def test_what_reaches_outside_is_not_allowed_under_workspace(text: str) -> None:
     "env",
     [{"LD_PRELOAD": "./x.so"}, {"BASH_ENV": "x.sh"}, {"PATH": "./evil:/usr/bin"}, {"GIT_SSH_COMMAND": "sh -c id"}],
 )
-def test_the_environment_of_a_call_is_judged_like_a_prefix(env: dict[str, str]) -> None:
+def test_environment_of_a_call_is_judged(env: dict[str, str]) -> None:
     assert not vet(Call(["ls"], env=env), STRICT).allowed
 
 
-def test_a_trace_shows_every_command_with_its_effects() -> None:
+def test_trace_shows_every_command_with_its_effects() -> None:
     steps = trace(Call("cat a | env X=1 rm b", shell=True), WORKSPACE)
     assert [(s.depth, s.name, [e.key for e in s.effects]) for s in steps] == [
         (0, "cat", ["read-inside"]),
@@ -278,8 +198,8 @@ def test_a_trace_shows_every_command_with_its_effects() -> None:
     ]
 
 
-def test_no_character_crashes_the_process_that_judges() -> None:
-    # A hook that dies is a call that runs. The grammar's own scanner did, on texts such as these, in one process of a few.
+def test_no_character_crashes_the_parser() -> None:
+    # Hosts run the call if the hook dies. The grammar's scanner crashed on texts such as these, in one process of a few.
     code = (
         "from corral.guard.shell.parser import Script\n"
         "for number in range(1000):\n"
@@ -289,6 +209,6 @@ def test_no_character_crashes_the_process_that_judges() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, env=environment()).returncode == 0
 
 
-def test_characters_beyond_ascii_are_parts_of_words_and_of_no_name() -> None:
+def test_non_ascii_characters_are_parts_of_words() -> None:
     allowed = [step.text for step in trace(Call("echo héllo 'wörld' \"naïve\" é=1 x=ü", shell=True), WORKSPACE)]
     assert allowed == ["echo héllo wörld naïve é=1 x=ü"]

@@ -1,4 +1,4 @@
-"""How a path resolves: the kernel's answer is the library's, for everything that exists and everything that does not."""
+"""Tests that `kernel_realpath` agrees with `os.path.realpath` for existing and missing paths."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(NAMES), max_size=6))
-def test_any_path_resolves_as_the_library_says(tree: Path, parts: list[str]) -> None:
+def test_any_path_resolves_like_realpath(tree: Path, parts: list[str]) -> None:
     path = "/".join([str(tree), *parts])
     assert kernel_realpath(path) == os.path.realpath(path)
 
@@ -40,11 +40,11 @@ def test_any_path_resolves_as_the_library_says(tree: Path, parts: list[str]) -> 
     ["/", "/bin/sh", "/usr/bin/env", "/proc/self/exe", "/proc/self/cwd", "/proc/self/root/etc", "/dev/null", "/dev/stdin",
      "/etc/passwd/x", "/nonexistent", "/" + "x" * 300, "//etc//passwd", "/etc/../etc/./passwd"],
 )  # fmt: skip
-def test_the_systems_paths_resolve_as_the_library_says(path: str) -> None:
+def test_system_paths_resolve_like_realpath(path: str) -> None:
     assert kernel_realpath(path) == os.path.realpath(path)
 
 
-def test_what_has_no_path_resolves_as_the_library_says(tmp_path: Path) -> None:
+def test_pipe_and_deleted_file_resolve_like_realpath(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     with gone.open("w") as file:
         gone.unlink()
@@ -56,7 +56,7 @@ def test_what_has_no_path_resolves_as_the_library_says(tmp_path: Path) -> None:
         os.close(writing)
 
 
-def test_resolving_leaves_no_descriptor(tree: Path) -> None:
+def test_resolving_leaks_no_descriptor(tree: Path) -> None:
     before = descriptors()
     for name in NAMES:
         kernel_realpath(f"{tree}/{name}")

@@ -1,4 +1,4 @@
-"""Where a path lies: near misses of every kind of place."""
+"""Tests the classification of paths, with near misses of every kind of place."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("path", "place"), PLACES.items())
-def test_a_path_has_its_place(path: str, place: str) -> None:
+def test_path_is_classified(path: str, place: str) -> None:
     assert classify_path(path, ROOT, HOME) == place
 
 
-def test_inside_is_component_by_component() -> None:
+def test_inside_compares_whole_components() -> None:
     assert [inside(p, "/a/b") for p in ("/a/b", "/a/b/c", "/a/bc", "/a", "/")] == [True, True, False, False, False]
 
 
-def test_programs_of_the_system() -> None:
+def test_is_program_compares_whole_components() -> None:
     assert [is_program(p) for p in ("/usr/bin/ls", "/bin/ls", "/binx/ls", "/home/me/bin/ls")] == [
         True,
         True,
@@ -39,7 +39,7 @@ def test_programs_of_the_system() -> None:
     ]
 
 
-def test_standard_devices_are_known_as_written() -> None:
+def test_standard_devices_are_recognised_as_written() -> None:
     assert [is_standard_device(p) for p in ("/dev/null", "/dev/../etc/shadow", "/dev/fd/1", "dev/null")] == [
         True,
         False,
@@ -48,7 +48,7 @@ def test_standard_devices_are_known_as_written() -> None:
     ]
 
 
-def test_credentials_stay_credentials_in_a_project_that_holds_the_home_directory() -> None:
+def test_home_inside_the_project_keeps_its_credentials() -> None:
     assert [classify_path(p, "/home", HOME) for p in ("/home/me/.ssh/id", "/home/me/x", "/home/me")] == [
         "secret",
         "inside",
@@ -57,12 +57,12 @@ def test_credentials_stay_credentials_in_a_project_that_holds_the_home_directory
     assert classify_path("/home/me/.ssh/id", HOME, HOME) == "secret"
 
 
-def test_a_glob_that_spells_a_credential_is_one() -> None:
+def test_glob_that_spells_a_credential_counts() -> None:
     globs = (".e*", ".[e]nv", ".en?", "id_*", "*", "*.json", "src*", ".g*", ".env.example")
     assert [is_credential_file(g) for g in globs] == [True, True, True, True, False, False, False, True, False]
 
 
-def test_credentials_in_a_home_directory_below_tmp_are_no_scratch() -> None:
+def test_home_below_tmp_keeps_its_credentials() -> None:
     assert classify_path("/tmp/h/.ssh/id_rsa", "/tmp/p", "/tmp/h") == "secret"
     assert classify_path("/tmp/h/notes", "/tmp/p", "/tmp/h") == "scratch"
     assert classify_path("/tmp/other/.ssh/id_rsa", "/tmp/p", "/tmp/h") == "scratch"

@@ -1,4 +1,4 @@
-"""Replacing commits: asked about where a remote may have them, and not where none has."""
+"""Tests that replacing commits is asked about if a remote may have them, and allowed if none has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AMEND = "git commit --amend -m y"
 
 
 class Repository:
-    """A repository of the test's own, and what the guard says of commands in it."""
+    """A repository for one test, and the guard's decisions on commands in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -50,11 +50,11 @@ class Repository:
         return done.stdout.strip()
 
     def _tick(self) -> None:
-        """Return when the clock of the file system has moved on, so that what is written next is newer."""
+        """Wait until the file system's clock has moved on, so that the next file is newer."""
         probe = self.path.parent / "probe"
         probe.write_text("")
-        begun = probe.stat().st_mtime_ns
-        while probe.stat().st_mtime_ns == begun:
+        start = probe.stat().st_mtime_ns
+        while probe.stat().st_mtime_ns == start:
             probe.write_text("")
 
     def commit(self, *options: str) -> None:
@@ -82,7 +82,7 @@ def pushed(tmp_path: Path, local: Repository) -> Repository:
     return local
 
 
-def test_without_a_remote_nothing_was_pushed(local: Repository) -> None:
+def test_commits_without_a_remote_are_unpushed(local: Repository) -> None:
     for command in (
         AMEND,
         "git commit --amend --no-edit",
@@ -95,17 +95,17 @@ def test_without_a_remote_nothing_was_pushed(local: Repository) -> None:
     assert local.says(AMEND) is ALLOW
 
 
-def test_a_remote_that_was_never_used_has_nothing(local: Repository) -> None:
+def test_commits_with_an_unused_remote_are_unpushed(local: Repository) -> None:
     local.git("remote", "add", "origin", "../origin")
     assert local.says(AMEND) is ALLOW
 
 
-def test_a_pushed_commit_is_asked_about(pushed: Repository) -> None:
+def test_pushed_commit_is_asked_about(pushed: Repository) -> None:
     for command in (AMEND, "git reset --soft HEAD~1", "git reset HEAD~1", "git reset --soft @~"):
         assert (command, pushed.says(command)) == (command, ASK)
 
 
-def test_commits_after_a_push_are_free_and_no_others(pushed: Repository) -> None:
+def test_only_commits_after_the_push_are_unpushed(pushed: Repository) -> None:
     pushed.commit()
     assert [pushed.says(c) for c in (AMEND, "git reset --soft HEAD~1", "git reset --soft HEAD~2")] == [
         ALLOW,
@@ -121,7 +121,7 @@ def test_commits_after_a_push_are_free_and_no_others(pushed: Repository) -> None
     assert pushed.says(AMEND) is ASK
 
 
-def test_work_that_would_be_lost_is_still_asked_about(local: Repository) -> None:
+def test_lost_work_is_asked_about_without_a_remote(local: Repository) -> None:
     for command in (
         "git reset --hard HEAD~1",
         "git reset --soft ORIG_HEAD",
@@ -132,7 +132,7 @@ def test_work_that_would_be_lost_is_still_asked_about(local: Repository) -> None
         assert (command, local.says(command)) == (command, ASK)
 
 
-def test_a_commit_that_was_fetched_is_asked_about(tmp_path: Path, pushed: Repository) -> None:
+def test_fetched_commit_is_asked_about(tmp_path: Path, pushed: Repository) -> None:
     other = Repository(tmp_path / "other")
     other.git("clone", "-q", "../origin", ".")
     assert other.says(AMEND) is ASK
@@ -144,7 +144,7 @@ def test_a_commit_that_was_fetched_is_asked_about(tmp_path: Path, pushed: Reposi
     assert other.says(AMEND) is ALLOW
 
 
-def test_a_commit_that_was_fetched_by_address_is_asked_about(tmp_path: Path, pushed: Repository) -> None:
+def test_commit_fetched_by_url_is_asked_about(tmp_path: Path, pushed: Repository) -> None:
     other = Repository(tmp_path / "other")
     other.git("init", "-q")
     other.git("fetch", "-q", "../origin", "main")
@@ -154,7 +154,7 @@ def test_a_commit_that_was_fetched_by_address_is_asked_about(tmp_path: Path, pus
     assert other.says(AMEND) is ALLOW
 
 
-def test_refs_in_one_file_and_commits_in_a_pack_count(pushed: Repository) -> None:
+def test_packed_refs_and_packed_commits_count(pushed: Repository) -> None:
     pushed.git("pack-refs", "--all")
     assert pushed.says(AMEND) is ASK
     pushed.commit()
@@ -163,7 +163,7 @@ def test_refs_in_one_file_and_commits_in_a_pack_count(pushed: Repository) -> Non
     assert pushed.says(AMEND) is ASK
 
 
-def test_any_of_several_remotes_counts(tmp_path: Path, pushed: Repository) -> None:
+def test_push_to_any_remote_counts(tmp_path: Path, pushed: Repository) -> None:
     Repository(tmp_path / "second").git("init", "-q", "--bare")
     pushed.git("remote", "add", "second", "../second")
     pushed.commit()
@@ -172,7 +172,7 @@ def test_any_of_several_remotes_counts(tmp_path: Path, pushed: Repository) -> No
     assert pushed.says(AMEND) is ASK
 
 
-def test_a_detached_head_and_a_worktree_have_commits_of_their_own(tmp_path: Path, pushed: Repository) -> None:
+def test_worktree_with_detached_head_has_its_own_commits(tmp_path: Path, pushed: Repository) -> None:
     pushed.git("worktree", "add", "-q", "--detach", "trees/a")
     tree = Repository(pushed.path / "trees" / "a")
     for root in (tree.path, pushed.path):
@@ -184,7 +184,7 @@ def test_a_detached_head_and_a_worktree_have_commits_of_their_own(tmp_path: Path
     assert pushed.says("git -C trees/a commit --amend -m y") is ALLOW
 
 
-def test_a_new_branch_is_free_until_it_is_pushed(pushed: Repository) -> None:
+def test_new_branch_is_unpushed_until_its_push(pushed: Repository) -> None:
     pushed.git("checkout", "-q", "-b", "feature")
     pushed.commit()
     assert pushed.says(AMEND) is ALLOW
@@ -193,17 +193,17 @@ def test_a_new_branch_is_free_until_it_is_pushed(pushed: Repository) -> None:
 
 
 @pytest.mark.parametrize("option", ["--single-branch", "--depth=1"])
-def test_a_clone_of_one_branch_is_asked_about(tmp_path: Path, pushed: Repository, option: str) -> None:
+def test_clone_of_one_branch_is_asked_about(tmp_path: Path, pushed: Repository, option: str) -> None:
     other = Repository(tmp_path / "other")
     other.git("clone", "-q", option, f"file://{tmp_path}/origin", ".")
     assert other.says(AMEND) is ASK
     other.git("checkout", "-q", "-b", "feature")
     other.commit()
     other.git("push", "-q", "origin", "feature")
-    assert other.says(AMEND) is ASK  # this push has left no tracking ref
+    assert other.says(AMEND) is ASK  # this push left no tracking ref
 
 
-def test_a_pushed_tag_is_asked_about(pushed: Repository) -> None:
+def test_pushed_tag_is_asked_about(pushed: Repository) -> None:
     pushed.commit()
     pushed.git("tag", "v1")
     pushed.git("push", "-q", "origin", "v1")
@@ -214,13 +214,13 @@ def test_a_pushed_tag_is_asked_about(pushed: Repository) -> None:
     assert pushed.says(AMEND) is ALLOW
 
 
-def test_a_commit_for_review_is_asked_about(pushed: Repository) -> None:
+def test_commit_for_review_is_asked_about(pushed: Repository) -> None:
     pushed.git("commit", "--allow-empty", "-m", "x", "-m", f"Change-Id: I{'0' * 40}")
     pushed.git("push", "-q", "origin", "HEAD:refs/for/main")
     assert pushed.says(AMEND) is ASK
 
 
-def test_a_remote_that_was_removed_is_remembered(pushed: Repository) -> None:
+def test_push_to_a_removed_remote_counts(pushed: Repository) -> None:
     pushed.git("remote", "remove", "origin")
     assert pushed.says(AMEND) is ASK
 
@@ -239,20 +239,20 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_push_that_may_leave_no_tracking_ref_is_asked_about(pushed: Repository, setting: str) -> None:
+def test_push_without_tracking_ref_is_asked_about(pushed: Repository, setting: str) -> None:
     pushed.commit()
     assert pushed.says(AMEND) is ALLOW
     pushed.git("config", *SETTINGS[setting])
     assert pushed.says(AMEND) is ASK
 
 
-def test_a_branch_without_tracking_refs_is_asked_about(pushed: Repository) -> None:
+def test_untracked_branch_is_asked_about(pushed: Repository) -> None:
     pushed.commit()
     pushed.git("config", "--add", "remote.origin.fetch", "^refs/heads/main")
     assert pushed.says(AMEND) is ASK
 
 
-def test_a_setting_that_is_written_in_another_way_is_asked_about(pushed: Repository) -> None:
+def test_unusual_git_configuration_is_asked_about(pushed: Repository) -> None:
     pushed.commit()
     config = pushed.path / ".git" / "config"
     before = config.read_text()
@@ -269,7 +269,7 @@ def test_a_setting_that_is_written_in_another_way_is_asked_about(pushed: Reposit
     assert pushed.says(AMEND) is ALLOW
 
 
-def test_a_merge_is_not_taken_apart(pushed: Repository) -> None:
+def test_commits_behind_a_merge_count_as_pushed(pushed: Repository) -> None:
     pushed.git("checkout", "-q", "-b", "side", "HEAD~1")
     pushed.commit("--author", "b <b@example.org>")
     pushed.git("checkout", "-q", "main")
@@ -277,7 +277,7 @@ def test_a_merge_is_not_taken_apart(pushed: Repository) -> None:
     assert [pushed.says(c) for c in (AMEND, "git reset --soft HEAD~2")] == [ALLOW, ASK]
 
 
-def test_a_call_that_moves_head_or_pushes_first_is_asked_about(pushed: Repository) -> None:
+def test_call_that_moves_head_first_is_asked_about(pushed: Repository) -> None:
     pushed.commit()
     for before in ("git checkout side", "git switch side", "git reset --keep main", "git x", "cd .. "):
         assert (before, pushed.says(f"{before}; {AMEND}")) != (before, ALLOW)
@@ -302,7 +302,7 @@ def test_a_call_that_moves_head_or_pushes_first_is_asked_about(pushed: Repositor
     assert pushed.says(f"git --git-dir=.git {AMEND.removeprefix('git ')}") is ASK
 
 
-def test_what_cannot_be_read_is_asked_about(tmp_path: Path, local: Repository) -> None:
+def test_unreadable_repository_is_asked_about(tmp_path: Path, local: Repository) -> None:
     assert Repository(tmp_path / "plain").says(AMEND) is ASK
     head = local.path / ".git" / "HEAD"
     for content in ("", "ref: refs/heads/none", "ref: ../../../etc/passwd", "x" * 40):
@@ -313,10 +313,10 @@ def test_what_cannot_be_read_is_asked_about(tmp_path: Path, local: Repository) -
     assert local.says(AMEND) is ASK
 
 
-def test_a_remembered_verdict_ends_with_the_push(pushed: Repository) -> None:
+def test_push_invalidates_the_cached_verdict(pushed: Repository) -> None:
     pushed.commit()
     config = SandboxConfig(str(pushed.path), profile="workspace")
-    recall, machine, call = VerdictCache(config), Machine.of(config), Call(AMEND, shell=True)
-    assert [recall.vet(call, machine).decision for _ in range(2)] == [ALLOW, ALLOW]
+    cache, machine, call = VerdictCache(config), Machine.of(config), Call(AMEND, shell=True)
+    assert [cache.vet(call, machine).decision for _ in range(2)] == [ALLOW, ALLOW]
     pushed.git("push", "-q", "origin", "main")
-    assert recall.vet(call, machine).decision is ASK
+    assert cache.vet(call, machine).decision is ASK

@@ -1,4 +1,4 @@
-"""What several test files share: a project on disk, and configs for both profiles."""
+"""Fixtures: a project on disk, and configs for both profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The argv axis: near misses first, then code given inline, on standard input, by module, in every spelling."""
+"""Tests the argv axis: near misses first, then code that is given inline, on standard input or by module."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("argv", [pytest.param(a, id=name) for name, a in ALLOWED.items()])
-def test_code_that_is_a_file_passes(strict: SandboxConfig, argv: list[str]) -> None:
+def test_code_in_a_file_is_allowed(strict: SandboxConfig, argv: list[str]) -> None:
     assert _check_argv_interpreter(argv, strict) is None
 
 
 @pytest.mark.parametrize("argv", [pytest.param(a, id=name) for name, a in REFUSED.items()])
-def test_code_that_arrives_any_other_way_is_refused(strict: SandboxConfig, argv: list[str]) -> None:
+def test_code_that_is_not_in_a_file_is_refused(strict: SandboxConfig, argv: list[str]) -> None:
     reason = _check_argv_interpreter(argv, strict)
     assert reason is not None
     assert "interpreter" in reason
 
 
-def test_the_owner_takes_an_interpreter_off_the_list(project: str) -> None:
+def test_user_can_unblock_an_interpreter(project: str) -> None:
     config = SandboxConfig(project_root=project, interpreter_block=DEFAULT_INTERPRETER_BLOCK - {"python", "python3"})
     assert _check_argv_interpreter(["python3", "-c", "x"], config) is None
     assert _check_argv_interpreter(["perl", "-e", "x"], config) is not None
@@ -76,29 +76,29 @@ def test_the_owner_takes_an_interpreter_off_the_list(project: str) -> None:
 
 @pytest.mark.parametrize("listed", ["python", "python3", "python3.*"])
 @pytest.mark.parametrize("program", ["python3.11", "/usr/bin/python3.11"])
-def test_a_listed_name_blocks_its_versions(project: str, listed: str, program: str) -> None:
+def test_listed_interpreter_blocks_its_versions(project: str, listed: str, program: str) -> None:
     config = SandboxConfig(project_root=project, interpreter_block={listed})
     assert _check_argv_interpreter([program, "-c", "x"], config) is not None
     assert _check_argv_interpreter(["perl", "-e", "x"], config) is None
 
 
-def test_a_listed_version_blocks_no_other_version(project: str) -> None:
+def test_listed_version_blocks_no_other_version(project: str) -> None:
     config = SandboxConfig(project_root=project, interpreter_block={"python3"})
     assert _check_argv_interpreter(["python2", "-c", "x"], config) is None
 
 
-def test_the_owner_adds_an_interpreter_that_no_row_knows(project: str) -> None:
+def test_user_can_block_an_interpreter_without_a_row(project: str) -> None:
     config = SandboxConfig(project_root=project, interpreter_block={"foolang"})
     assert _check_argv_interpreter(["foolang", "-e", "x"], config) is not None
     assert _check_argv_interpreter(["foolang", "x.foo"], config) is None
 
 
-def test_a_file_written_and_run_in_one_call_is_refused(strict: SandboxConfig) -> None:
+def test_file_written_and_run_in_one_call_is_refused(strict: SandboxConfig) -> None:
     verdict = vet(Call("echo 'import os' > x.py; python3 x.py", shell=True), strict)
     assert [f.rule for f in verdict.findings] == ["argv-python-run-written"]
 
 
-def test_the_owners_word_for_the_network_counts_for_the_guard_too(project: str) -> None:
+def test_guard_follows_the_network_setting(project: str) -> None:
     for network, allowed in (("off", False), ("on", True)):
         config = SandboxConfig(project, profile="workspace", containment=Containment(network=network))
         assert vet(Call(["curl", "https://example.com/"]), config).allowed is allowed

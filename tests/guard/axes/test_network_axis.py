@@ -1,4 +1,4 @@
-"""The guard where destinations are granted by name: whom a call talks to is known before it runs, or left to the proxy."""
+"""Tests the guard with granted destinations: known destinations are judged, unknown ones are left to the proxy."""
 
 import pytest
 from hypothesis import given
@@ -83,28 +83,28 @@ def config(project: object) -> SandboxConfig:
 
 
 @pytest.mark.parametrize("text", ALLOWED)
-def test_what_is_granted_or_left_to_the_proxy_is_allowed(text: str, config: SandboxConfig) -> None:
+def test_granted_or_unknown_destination_is_allowed(text: str, config: SandboxConfig) -> None:
     assert vet(Call(text, shell=True), config).findings == ()
 
 
 @pytest.mark.parametrize("text", DENIED)
-def test_another_destination_is_denied_before_it_runs(text: str, config: SandboxConfig) -> None:
+def test_other_destination_is_denied(text: str, config: SandboxConfig) -> None:
     verdict = vet(Call(text, shell=True), config)
     assert verdict.decision is Decision.DENY
     assert {finding.rule.rpartition("-network-")[2] for finding in verdict.findings} == {"elsewhere"}
 
 
 @pytest.mark.parametrize("text", [t for t in ALLOWED if "localhost" not in t and "python3" not in t])
-def test_without_a_grant_each_of_these_is_refused_or_has_no_network(text: str, config: SandboxConfig) -> None:
+def test_allowed_calls_need_the_grant(text: str, config: SandboxConfig) -> None:
     off = config.replace(containment=Containment())
-    known = {"npm install", "npm install --registry https://granted.example"}  # fetches what the project declares
+    known = {"npm install", "npm install --registry https://granted.example"}  # these only fetch declared packages
     assert text in known or not vet(Call(text, shell=True), off).allowed
 
 
 @pytest.mark.parametrize(
     "text", ["git fetch", "git push origin main", "pip install requests", "curl -K cfg", "curl https://$HOST/"]
 )
-def test_where_nothing_contains_what_is_not_known_stays_refused(text: str, config: SandboxConfig) -> None:
+def test_unknown_destination_is_refused_without_containment(text: str, config: SandboxConfig) -> None:
     for loose in (config.replace(profile="strict"), _uncontained(config)):
         assert not vet(Call(text, shell=True), loose).allowed
 
@@ -113,7 +113,7 @@ def _uncontained(config: SandboxConfig) -> SandboxConfig:
     return config.replace(containment=config.containment.replace(backend="none"))
 
 
-def test_an_explanation_says_the_same(config: SandboxConfig) -> None:
+def test_trace_shows_decisions_of_grants(config: SandboxConfig) -> None:
     for text, decision in (("curl https://granted.example/", "allow"), ("curl https://other.example/", "deny")):
         (step,) = trace(Call(text, shell=True), config)
         assert [(effect.key, str(effect.decision)) for effect in step.effects] == [("network", decision)]
@@ -129,7 +129,7 @@ def test_an_explanation_says_the_same(config: SandboxConfig) -> None:
         ("psql postgres://db.example:5433/x", "db.example:5433"),
     ],
 )
-def test_a_refusal_names_the_grant_that_would_allow_it(config: SandboxConfig, text: str, grant: str) -> None:
+def test_refusal_names_the_grant_that_would_allow_it(config: SandboxConfig, text: str, grant: str) -> None:
     call = Call(text, shell=True)
     (finding,) = vet(call, config).findings
     assert f'containment.network = ["{grant}"]' in finding.instead
@@ -137,26 +137,26 @@ def test_a_refusal_names_the_grant_that_would_allow_it(config: SandboxConfig, te
     assert vet(call, config.replace(containment=containment)).allowed
 
 
-def test_where_the_port_is_not_known_no_grant_is_made_up(config: SandboxConfig) -> None:
+def test_refusal_names_no_grant_for_an_unknown_port(config: SandboxConfig) -> None:
     (finding,) = vet(Call(["curl", "1.2.3.4"]), config).findings
     assert finding.instead == effects()["network-elsewhere"]["instead"]
 
 
-def test_the_owner_may_ask_instead(config: SandboxConfig) -> None:
+def test_profile_can_ask_about_other_destinations(config: SandboxConfig) -> None:
     base = profile_named("workspace")
     asks = Profile("asks", {**base.effects, "network-elsewhere": Decision.ASK}, base.groups, base.needs_containment)
     verdict = vet(Call(["curl", "https://other.example/"]), config.replace(profile=asks))
     assert verdict.decision is Decision.ASK
 
 
-def test_who_allows_the_network_as_a_whole_allows_all_of_it(config: SandboxConfig) -> None:
+def test_allowing_the_network_allows_every_destination(config: SandboxConfig) -> None:
     base = profile_named("workspace")
     loose = Profile("loose", {**base.effects, "network": Decision.ALLOW}, base.groups, base.needs_containment)
     assert vet(Call(["curl", "https://other.example/"]), config.replace(profile=loose)).allowed
 
 
 @given(st.text(alphabet="abco.@:/\\%#?[]0x12-_{} ", max_size=30), st.sampled_from(["https://", "http://", ""]))
-def test_an_address_has_one_host_or_none(rest: str, scheme: str) -> None:
+def test_address_has_at_most_one_host(rest: str, scheme: str) -> None:
     try:
         found = destination(scheme + rest)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The path axis: near misses first, then every place where a path can hide and lead out."""
+"""Tests the path axis: near misses first, then every place where a path can hide and lead outside."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REFUSED = {
     "a link to a file": ["cat", "leak"],
     "a link to a directory": ["cat", "up/secret.txt"],
     "home": ["cat", "~/.bashrc"],
-    "another's home": ["cat", "~root/x"],
+    "another user's home": ["cat", "~root/x"],
     "--option=path": ["tool", "--config=/etc/x"],
     "-Ipath": ["tool", "-I/etc"],
     "key=path": ["dd", "if=/etc/passwd"],
@@ -58,12 +58,12 @@ def _at(argv: list[str], root: str) -> list[str]:
 
 
 @pytest.mark.parametrize("argv", [pytest.param(a, id=name) for name, a in ALLOWED.items()])
-def test_what_stays_inside_passes(strict: SandboxConfig, argv: list[str]) -> None:
+def test_path_inside_the_project_is_allowed(strict: SandboxConfig, argv: list[str]) -> None:
     assert _check_path_jail(_at(argv, strict.project_root), strict) is None
 
 
 @pytest.mark.parametrize("argv", [pytest.param(a, id=name) for name, a in REFUSED.items()])
-def test_what_leads_out_is_refused(strict: SandboxConfig, argv: list[str]) -> None:
+def test_path_outside_the_project_is_refused(strict: SandboxConfig, argv: list[str]) -> None:
     reason = _check_path_jail(_at(argv, strict.project_root), strict)
     assert reason is not None
     assert "outside project root" in reason or "credentials" in reason
@@ -78,7 +78,7 @@ def test_what_leads_out_is_refused(strict: SandboxConfig, argv: list[str]) -> No
         "cat *", "cd nowhere && true; cat ../secret.txt", "tee ../x", "cp src/main.py ../x", "cat l[e]ak", "f() { cat $1; }; f /etc/passwd",
     ],
 )  # fmt: skip
-def test_a_path_that_a_shell_makes_is_followed(strict: SandboxConfig, text: str) -> None:
+def test_path_built_by_the_shell_is_followed(strict: SandboxConfig, text: str) -> None:
     findings = vet(Call(text, shell=True), strict).findings
     assert [f for f in findings if f.axis is Axis.PATH]
 
@@ -93,16 +93,16 @@ def test_a_path_that_a_shell_makes_is_followed(strict: SandboxConfig, text: str)
         "(cd src); cat notes.txt",
     ],
 )
-def test_a_shell_that_stays_inside_passes(strict: SandboxConfig, text: str) -> None:
+def test_shell_paths_inside_the_project_are_allowed(strict: SandboxConfig, text: str) -> None:
     assert vet(Call(text, shell=True), strict).findings == ()
 
 
-def test_a_working_directory_outside_is_refused(strict: SandboxConfig) -> None:
+def test_working_directory_outside_is_refused(strict: SandboxConfig) -> None:
     verdict = vet(Call(["ls"], cwd=os.path.dirname(strict.project_root)), strict)
     assert "path-cwd" in [f.rule for f in verdict.findings]
 
 
-def test_a_working_directory_inside_is_where_paths_begin(strict: SandboxConfig) -> None:
+def test_paths_are_relative_to_the_working_directory(strict: SandboxConfig) -> None:
     assert vet(Call(["cat", "../notes.txt"], cwd="src"), strict).allowed
     assert not vet(Call(["cat", "../../secret.txt"], cwd="src"), strict).allowed
 
@@ -120,9 +120,7 @@ PROTECTED = [
 
 
 @pytest.mark.parametrize("path", PROTECTED)
-def test_what_would_run_later_is_not_written_in_any_profile(
-    strict: SandboxConfig, workspace: SandboxConfig, path: str
-) -> None:
+def test_no_profile_allows_writing_protected_files(strict: SandboxConfig, workspace: SandboxConfig, path: str) -> None:
     for config in (strict, workspace):
         verdict = vet(Call(f"echo x > {path}", shell=True), config)
         assert [(f.rule, f.decision) for f in verdict.findings] == [("path-write-protected", Decision.DENY)]
@@ -131,17 +129,17 @@ def test_what_would_run_later_is_not_written_in_any_profile(
 @pytest.mark.parametrize(
     "path", ["~/.ssh/id_rsa", "~/.aws/credentials", "/etc/shadow", "/root/.netrc", "/home/other/.ssh/config"]
 )
-def test_credentials_are_not_read_in_any_profile(strict: SandboxConfig, workspace: SandboxConfig, path: str) -> None:
+def test_no_profile_allows_reading_credentials(strict: SandboxConfig, workspace: SandboxConfig, path: str) -> None:
     for config in (strict, workspace):
         assert "path-read-secret" in [f.rule for f in vet(Call(f"cat {path}", shell=True), config).findings]
 
 
-def test_a_contained_profile_reads_the_system_and_writes_scratch(workspace: SandboxConfig) -> None:
+def test_workspace_reads_the_system_and_writes_scratch(workspace: SandboxConfig) -> None:
     for text in ("cat /usr/include/stdio.h", "cat /proc/cpuinfo", "echo x > /tmp/corral-x", "rm -rf build", "ls /etc"):
         assert vet(Call(text, shell=True), workspace).findings == ()
 
 
-def test_what_the_owner_grants_is_allowed(project: str) -> None:
+def test_granted_paths_are_allowed(project: str) -> None:
     beside = os.path.dirname(project)
     grants = Containment(read=(f"{beside}/proj_evil",), write=("/mnt",))
     config = SandboxConfig(project, containment=grants)

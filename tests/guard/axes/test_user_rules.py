@@ -1,4 +1,4 @@
-"""Rules of the owner: what refuses is looked for behind options, paths, wrappers and holes; what allows is exactly what it says."""
+"""Tests the user's own rules: a refusing rule matches every spelling, an allowing rule only its exact words."""
 
 import pytest
 
@@ -55,7 +55,7 @@ NEAR_MISSES = [
 
 
 @pytest.mark.parametrize("command", NEAR_MISSES)
-def test_what_only_looks_like_it_is_allowed(command: str) -> None:
+def test_near_misses_of_a_rule_are_not_refused(command: str) -> None:
     assert "policy-git-push" not in rules_in(PUSH, command)
     assert decide(PUSH, command) is decide("", command)
 
@@ -139,27 +139,24 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("command", REFUSED)
-def test_a_refused_command_is_refused_however_it_is_written(command: str) -> None:
+def test_every_spelling_of_a_refused_command_is_refused(command: str) -> None:
     assert "policy-git-push" in rules_in(PUSH, command)
     assert decide(PUSH, command) is Decision.DENY
 
 
-def test_a_subcommand_that_nobody_knows_may_be_an_alias_and_is_asked_about() -> None:
+def test_unknown_subcommand_is_asked_about() -> None:
     verdict = vet(Call("git lg", shell=True), policy(PUSH), Machine(ROOT))
     assert [(f.rule, f.decision) for f in verdict.findings] == [("policy-git-push", Decision.ASK)]
-    assert verdict.reason.startswith("This may be git push")
+    assert "`git push`" in verdict.reason
 
 
-def test_a_finding_says_which_words_why_and_what_instead() -> None:
+def test_finding_repeats_words_reason_and_instead() -> None:
     (found,) = [
         f for f in vet(Call(["git", "push"]), policy(PUSH), Machine(ROOT)).findings if f.rule == "policy-git-push"
     ]
-    assert (found.axis, found.reason, found.instead, found.argument) == (
-        Axis.ARGV,
-        "git push is not for this project: a person pushes.",
-        "Commit.",
-        0,
-    )
+    assert (found.axis, found.instead, found.argument) == (Axis.ARGV, "Commit.", 0)
+    assert "`git push`" in found.reason
+    assert "a person pushes" in found.reason
 
 
 FORCE = '[[rule]]\ncommand = "git push --force"\ndecision = "deny"\ndeny = ["git push --force"]\n[effects]\nnetwork = "allow"\nhistory = "allow"\n'
@@ -178,7 +175,7 @@ FORCE = '[[rule]]\ncommand = "git push --force"\ndecision = "deny"\ndeny = ["git
         ("git push origin \"$branch\"", Decision.ASK),
     ],
 )  # fmt: skip
-def test_an_option_in_a_rule_is_found_wherever_it_stands(command: str, decision: Decision) -> None:
+def test_option_of_a_rule_matches_at_any_position(command: str, decision: Decision) -> None:
     assert decide(FORCE, command) is decision
 
 
@@ -195,25 +192,25 @@ CLUSTER = '[[rule]]\ncommand = "tool -rf"\ndecision = "deny"\ndeny = ["tool -rf"
         ("tool -vfr", Decision.DENY),
     ],
 )
-def test_letters_of_options_are_found_together_and_apart(command: str, decision: Decision) -> None:
+def test_option_letters_match_together_and_apart(command: str, decision: Decision) -> None:
     assert decide(CLUSTER, command) is decision
 
 
 GOAL = '[[rule]]\ncommand = "mvn deploy"\ndecision = "deny"\ndeny = ["mvn deploy"]\n'
 
 
-def test_goals_are_found_in_any_order() -> None:
+def test_goals_match_in_any_order() -> None:
     assert decide(GOAL, "mvn -q clean deploy") is Decision.DENY
     assert decide(GOAL, "mvn clean test") is Decision.ALLOW
 
 
-def test_a_name_may_be_abbreviated_where_the_program_allows_it() -> None:
+def test_abbreviated_subcommand_matches() -> None:
     text = '[[rule]]\ncommand = "npm publish"\ndecision = "deny"\ndeny = ["npm publish"]\n'
     assert decide(text, "npm publis") is Decision.DENY
     assert decide(text, "npm run publish") is Decision.ALLOW
 
 
-def test_one_word_refuses_a_program_in_all_its_uses() -> None:
+def test_rule_of_one_word_matches_every_use() -> None:
     text = '[[rule]]\ncommand = "make"\ndecision = "ask"\nask = ["make all"]\n'
     assert decide(text, "env make -j4") is Decision.ASK
     assert decide(text, "cmake .") is Decision.ALLOW
@@ -232,7 +229,7 @@ deny = ["git push origin main"]
 """
 
 
-def test_the_first_rule_that_fits_counts() -> None:
+def test_first_matching_rule_counts() -> None:
     assert decide(ALLOW, "git push origin dev") is Decision.ALLOW
     assert decide(ALLOW, "git push origin main") is Decision.DENY
 
@@ -251,48 +248,47 @@ def test_the_first_rule_that_fits_counts() -> None:
         "$g push origin dev",
     ],
 )
-def test_what_is_allowed_is_not_widened_by_paths_options_or_holes(command: str) -> None:
+def test_allowing_rule_matches_only_its_exact_words(command: str) -> None:
     assert decide(ALLOW, command) > Decision.ALLOW
 
 
-def test_a_rule_lifts_only_the_effects_that_its_examples_have() -> None:
+def test_rule_lifts_only_effects_of_its_examples() -> None:
     text = 'profile = "strict"\n[[rule]]\ncommand = "git push"\ndecision = "allow"\nallow = ["git push origin dev"]\n'
     assert decide(text, "git push origin other") is Decision.ALLOW
     assert decide(text, "git push --receive-pack='sh x' origin dev") is Decision.DENY
     both = text.replace('["git push origin dev"]', '["git push origin dev", "git push --receive-pack=x origin dev"]')
-    # Its text is shell that runs: the rule speaks of git, and not of what git starts.
+    # The value is shell text that runs. The rule is about git, not about the commands that git starts.
     assert decide(both, "git push --receive-pack='rm -rf x' origin dev") is Decision.DENY
     assert decide(both, "git push --receive-pack=x origin dev") is Decision.ALLOW
 
 
-def test_what_a_rule_allows_stays_inside_the_project() -> None:
+def test_allowing_rule_does_not_lift_paths() -> None:
     text = 'profile = "strict"\neffects.delete-inside = "allow"\n[[rule]]\ncommand = "rm"\ndecision = "allow"\nallow = ["rm -r build"]\n'
     assert decide(text, "rm -r build") is Decision.ALLOW
     assert decide(text, "rm -r ../other") is Decision.DENY
     assert decide(text, "rm -r .git/hooks") is Decision.DENY
 
 
-def test_an_exact_rule_allows_nothing_behind_its_words() -> None:
+def test_exact_rule_allows_no_further_words() -> None:
     text = 'profile = "strict"\n[[rule]]\ncommand = "python3 -c pass"\nexact = true\ndecision = "allow"\nallow = ["python3 -c pass"]\n'
     assert decide(text, "python3 -c pass") is Decision.ALLOW
     assert decide(text, "python3 -c pass x") is Decision.DENY
     assert decide(text, "python3 -c 'pass; x'") is Decision.DENY
 
 
-def test_a_function_or_an_alias_of_an_allowed_name_is_judged_by_what_it_does() -> None:
+def test_redefined_allowed_name_is_judged_by_its_body() -> None:
     text = 'profile = "strict"\n[[rule]]\ncommand = "git push"\ndecision = "allow"\nallow = ["git push"]\n'
     assert decide(text, "git() { rm -rf x; }; git push") is Decision.DENY
     assert decide(text, "alias git='rm -rf x'; git push") is Decision.DENY
 
 
-def test_many_options_that_nobody_knows_take_no_longer_than_a_few() -> None:
-    acts, _ = commands_of(Call(["tool", *[f"--o{n}" for n in range(400)], "push"]), Machine(ROOT))
-    (act,) = acts
+def test_many_unknown_options_do_not_take_exponential_time() -> None:
+    (command,) = commands_of(Call(["tool", *[f"--o{n}" for n in range(400)], "push"]), Machine(ROOT))[0]
     file = policy('[[rule]]\ncommand = "tool push"\ndecision = "deny"\ndeny = ["tool push"]\n').rules.commands[0]
-    assert [match.certainty for match in user_rules.matches(act, file)] == [user_rules.SURE]
+    assert [match.certainty for match in user_rules.matches(command, file)] == [user_rules.SURE]
 
 
-def test_of_two_files_the_stricter_word_counts() -> None:
+def test_stricter_rule_of_two_files_counts() -> None:
     allowing = policy('[[rule]]\ncommand = "git push"\ndecision = "allow"\nallow = ["git push"]\n').rules
     refusing = policy(PUSH).rules
     config = SandboxConfig("/usr", profile=allowing.replace(commands=(*allowing.commands, *refusing.commands)))

@@ -1,4 +1,4 @@
-"""Every row of the rules tests itself: its examples hold, and it has enough of them."""
+"""Tests every row of the rules by its own examples."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SandboxConfig
 
 
 @pytest.mark.parametrize(("profile", "text"), examples("deny"))
-def test_a_deny_example_is_not_allowed(configs: dict[str, SandboxConfig], profile: str, text: str) -> None:
+def test_deny_example_is_not_allowed(configs: dict[str, SandboxConfig], profile: str, text: str) -> None:
     verdict = vet(Call(text, shell=True), configs[profile])
     assert verdict.decision > Decision.ALLOW
     assert all(f.rule != "structure-crash" for f in verdict.findings)
 
 
 @pytest.mark.parametrize(("profile", "text"), examples("allow"))
-def test_an_allow_example_is_allowed(configs: dict[str, SandboxConfig], profile: str, text: str) -> None:
+def test_allow_example_is_allowed(configs: dict[str, SandboxConfig], profile: str, text: str) -> None:
     verdict = vet(Call(text, shell=True), configs[profile])
     assert verdict.findings == ()
 
 
 @pytest.mark.parametrize("name", sorted(ROWS))
-def test_a_row_has_an_example_of_each_kind(name: str) -> None:
+def test_row_has_examples_of_both_kinds(name: str) -> None:
     row = ROWS[name]
     every = [kind for kind in ("deny", "allow") if row.get(kind) or row.get("workspace", {}).get(kind)]
     assert every == ["deny", "allow"]

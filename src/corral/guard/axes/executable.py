@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from corral.guard.analysis.command import Command
     from corral.policy.config import SandboxConfig
 
-_LISTED_BY_USER = {"why": "the user listed it", "instead": ""}
+_LISTED_BY_USER = {"why": "the user put it there", "instead": "Continue without it, or ask the user to run it."}
 
 
 def judge(commands: list[Command], config: SandboxConfig) -> list[Finding]:

@@ -58,12 +58,22 @@ def finding(
     data = EFFECTS[key]
     axis = AXIS_OF[key]
     rule = f"argv-{command.row['id'] if command.row else 'call'}-{key}" if axis is Axis.ARGV else f"{axis}-{key}"
-    name = quoted = "The call"
-    if command.name:
-        arguments = sorted((*command.verbs, *named), key=lambda part: (part.argument or 0, part.start))
-        name = f"`{quotable(command.name)}`"
-        quoted = f"`{quotable(' '.join(dict.fromkeys((command.name, *(part.text for part in arguments)))))}`"
+    name = f"`{quotable(command.name)}`" if command.name else "The call"
+    quoted = f"`{quotable(_excerpt(command, named))}`" if command.name else name
     reason = (reason or data["reason"]).format(
         name=name, command=quoted, text=quotable(text or word.text), detail=detail
     )
     return finding_at(word, axis, rule, decision, reason=reason, instead=data["instead"], text=text)
+
+
+def _excerpt(command: Command, named: Sequence[Word]) -> str:
+    """Return a command's name with its subcommands and the named arguments."""
+    verbs = [id(verb) for verb in command.verbs]
+    # A word after an unknown option may be its value instead of a subcommand, so the option is shown too.
+    before = [
+        word
+        for word, after in zip(command.words, command.words[1:], strict=False)
+        if id(after) in verbs and word.text[:1] == "-"
+    ]
+    arguments = sorted((*command.verbs, *before, *named), key=lambda word: (word.argument or 0, word.start))
+    return " ".join(dict.fromkeys((command.name, *(word.text for word in arguments))))
