@@ -105,9 +105,9 @@ def trace(call: Call, config: SandboxConfig, machine: Machine | None = None) -> 
     steps = []
     for command in commands_of(call, machine)[0]:
         effects: list[Effect] = []
-        for key, word, detail in command.effects:
+        for key, word, _ in command.effects:
             keys = [key] if key in AXIS_OF else paths.word_effects(key, word, command.cwds, machine)
-            granted = arguments.destination_decision(key, command, word, detail, config)
+            granted = arguments.destination_decision(key, command, word, config)
             text = _without_holes(word.text)
             effects += [Effect(k, text, decisions[k] if granted is None else granted) for k in keys]
         if not command.name and not effects:

@@ -75,13 +75,12 @@ def resolve_in_sandbox(path: str, path_map: Shown) -> str:
 class Machine:
     """This machine as the guard sees it. No method changes anything, and none raises."""
 
-    __slots__ = ("_prefix", "cwd", "home", "path", "path_map", "readable", "root", "writable")
+    __slots__ = ("_prefix", "home", "path", "path_map", "readable", "root", "writable")
 
-    def __init__(self, root: str, cwd: str | None = None, home: str | None = None, path: tuple[str, ...] = ()) -> None:
+    def __init__(self, root: str, home: str = "/nonexistent", path: tuple[str, ...] = ()) -> None:
         self.root = root
         self._prefix = root + "/"
-        self.cwd = cwd or root
-        self.home = home or "/nonexistent"
+        self.home = home
         self.path = path  # the directories of PATH inside the root, where any program can have any name
         self.readable: tuple[str, ...] = ()  # paths that the policy grants besides the project
         self.writable: tuple[str, ...] = ()
@@ -93,7 +92,7 @@ class Machine:
         root = config.project_root
         home = os.environ.get("HOME") or "/nonexistent"
         inside = tuple(d for d in os.environ.get("PATH", "").split(":") if d == root or d.startswith(root + "/"))
-        machine = cls(root, None, os.path.normpath(home), inside)
+        machine = cls(root, os.path.normpath(home), inside)
         containment = config.containment
         if containment.read or containment.write:
             machine.writable = tuple(os.path.realpath(p) for p in containment.write)
@@ -153,21 +152,15 @@ class Machine:
 
     def exists(self, path: str, cwd: str) -> bool:
         """Say whether a path exists, even as a broken link."""
-        try:
-            return os.path.lexists(host_path(path if path.startswith("/") else f"{cwd}/{path}", self.path_map))
-        except (ValueError, OSError):
-            return False
+        return os.path.lexists(host_path(path if path.startswith("/") else f"{cwd}/{path}", self.path_map))
 
     def is_directory(self, path: str) -> bool:
         """Say whether a path is a directory."""
-        try:
-            return os.path.isdir(host_path(path, self.path_map))
-        except (ValueError, OSError):
-            return False
+        return os.path.isdir(host_path(path, self.path_map))
 
     def is_unpushed(self, cwd: str, depth: str) -> bool:
         """Say whether no remote has the newest `depth` commits of the repository at a directory."""
-        from corral.guard.unpushed_commits import is_unpushed  # noqa: PLC0415  only for a command that would replace commits
+        from corral.guard.unpushed_commits import is_unpushed  # noqa: PLC0415  few calls replace commits
 
         return is_unpushed(host_path(cwd, self.path_map), host_path(self.root, self.path_map), int(depth))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.guard.axes.findings import AXIS_OF, merged_finding
+from corral.guard.axes.findings import AXIS_OF, finding, merged_finding
 from corral.model.call import Axis, Decision, Finding
 
 TYPE_CHECKING = False
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _NETWORK = frozenset({"network", "network-maybe", "network-unproven", "fetch"})  # allowed by containment.network = "on"
 _BY_DESTINATION = _NETWORK | {"install"}  # judged by the granted destinations, where there are any
+_ELSEWHERE = "network-elsewhere"
 _INTERPRETED = frozenset({"code", "code-stdin"})
 
 
@@ -22,14 +23,12 @@ def judge(commands: list[Command], config: SandboxConfig) -> list[Finding]:
     found = []
     for command in commands:
         refusing: dict[str, list[Word]] = {}
-        for key, word, detail in command.effects:
+        for key, word, _ in command.effects:
             if _is_by_destination(key, config):
-                from corral.guard.axes import granted_destinations  # noqa: PLC0415  most policies grant none
-
-                refused = granted_destinations.judge(key, command, word, detail, config)
+                refused = _judge_destination(key, command, word, config)
                 if refused is None:
                     continue
-                if refused.rule.endswith(granted_destinations.ELSEWHERE):
+                if refused.rule.endswith(_ELSEWHERE):
                     found.append(refused)  # not merged: each names a destination and its grant
                     continue
             elif (
@@ -54,14 +53,43 @@ def _is_by_destination(key: str, config: SandboxConfig) -> bool:
     )
 
 
-def destination_decision(key: str, command: Command, word: Word, detail: str, config: SandboxConfig) -> Decision | None:
+def destination_decision(key: str, command: Command, word: Word, config: SandboxConfig) -> Decision | None:
     """Return the decision of the granted destinations on one effect, or None where they do not decide on it."""
     if not _is_by_destination(key, config):
         return None
-    from corral.guard.axes import granted_destinations  # noqa: PLC0415  as above
-
-    refused = granted_destinations.judge(key, command, word, detail, config)
+    refused = _judge_destination(key, command, word, config)
     return Decision.ALLOW if refused is None else refused.decision
+
+
+def _judge_destination(key: str, command: Command, word: Word, config: SandboxConfig) -> Finding | None:
+    """Judge a network effect where the policy grants single destinations: granted hosts pass, other hosts are refused.
+
+    A call may not say which host it connects to. Then the proxy decides at run time, so such a call passes only if it is contained.
+    """
+    from corral._lib.network_grants import Grants, format_destination  # noqa: PLC0415  most policies grant none
+    from corral.guard.analysis.addresses import destination, network_effect  # noqa: PLC0415  as above
+
+    decisions = config.rules.effects
+    is_contained = config.rules.needs_containment and config.containment.backend != "none"
+    # Words of other effects are package names and the like, unless they are written as a URL.
+    is_address = key == "network" or (key != "network-unproven" and "://" in word.text)
+    try:
+        place = destination(word.text) if is_address else None
+    except ValueError:
+        return finding(_ELSEWHERE, decisions[_ELSEWHERE], command, word)
+    if place is not None and network_effect(word.text) != "network-local":
+        host, port = place
+        if Grants(config.containment.destinations).covers(host, port):
+            is_contained = is_contained or key != "install"
+        elif "://" in word.text or "." in host or ":" in host:
+            refused = finding(_ELSEWHERE, decisions[_ELSEWHERE], command, word)
+            if port is None:
+                return refused
+            grant = f'containment.network = ["{format_destination(host, port)}"]'
+            return refused.replace(instead=f"Use a granted destination, or ask the user to grant this one: {grant}.")
+    if is_contained or decisions[key] == Decision.ALLOW:
+        return None
+    return finding(key, decisions[key], command, word)
 
 
 def _is_blocked(command: Command, config: SandboxConfig) -> bool:

@@ -41,11 +41,11 @@ def judge(commands: list[Command], config: SandboxConfig, machine: Machine) -> l
     decisions = config.rules.effects
     found: list[Finding] = []
     for command in commands:
-        for verb, word, detail in command.effects:
+        for verb, word, _ in command.effects:
             if verb in _KEYS:
                 for key in word_effects(verb, word, command.cwds, machine):
                     if decisions[key] != Decision.ALLOW:
-                        found.append(finding(key, decisions[key], command, word, detail))
+                        found.append(finding(key, decisions[key], command, word))
                         break
     return found
 

@@ -224,24 +224,14 @@ def _value_follows(slots: tuple[Any, ...]) -> bool:
 
 def _has_options(wanted: Sequence[str], arguments: list[Word], row: Row) -> int:
     """Return how certainly all wanted options are given, at any position and also in clusters such as -rf."""
-    if not wanted:
-        return SURE
-    texts = []
-    unknown = False
-    for word in arguments:
-        if word.text == "--":
-            break
-        unknown = unknown or not word.proven
-        texts.append(word.text)
+    texts = [word.text for word in arguments]
+    texts = texts[: texts.index("--")] if "--" in texts else texts
     clusters = row.get("style", "guess") in _CLUSTERING
-    letters = (
-        {letter for text in texts if text[:1] == "-" and text[:2] != "--" for letter in text[1:]} if clusters else set()
-    )
+    letters = {letter for text in texts if text[:1] == "-" and text[:2] != "--" for letter in text[1:]}
     for option in wanted:
-        if not any(_is_option(text, option) for text in texts):
-            short = clusters and not option.startswith("--")
-            if not (short and letters.issuperset(option[1:])):
-                return MAYBE if unknown else NO
+        is_clustered = clusters and not option.startswith("--") and letters.issuperset(option[1:])
+        if not is_clustered and not any(_is_option(text, option) for text in texts):
+            return NO if all(word.proven for word in arguments[: len(texts)]) else MAYBE
     return SURE
 
 

@@ -30,6 +30,16 @@ ROW_KEYS = frozenset([
     "names", "style", "abbrev", "options", "globals", "scripts", "hooks", "operands", "sub", "config", "modules", "bare", "effects", "group",
     "interpreter", "appends", "copies", "downloads", "quotes", "wrappers", "why", "instead", "deny", "allow", "workspace",
 ])  # fmt: skip
+_PLAIN_KEYS = (
+    "group",
+    "interpreter",
+    "appends",
+    "copies",
+    "downloads",
+    "quotes",
+    "why",
+    "instead",
+)  # compiled as they are
 HERE = os.path.dirname(os.path.abspath(__file__))
 TAG_BYTES = 8
 COMPILED = os.path.join(HERE, "compiled.bin")
@@ -72,6 +82,14 @@ def _slots(text: str, where: str) -> tuple[Slot, ...]:
     return tuple((*slot[:_UNLESS], tuple(slot[_UNLESS]), tuple(slot[_IF])) for slot in slots)
 
 
+def _slots_by_spelling(table: dict[str, str], where: str) -> dict[str, tuple[Slot, ...]]:
+    return {
+        spelling: _slots(text, f"{where}.{spelled!r}")
+        for spelled, text in table.items()
+        for spelling in spelled.split()
+    }
+
+
 def _slot(word: str, where: str) -> list[Any]:
     repeat = word[-1] if word[-1] in "*?" else ""
     word = word[: len(word) - len(repeat)]
@@ -109,23 +127,13 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
         row["risky"] = True  # an unknown word may be one of these options or subcommands
     if data.get("abbrev"):
         row["longs"] = tuple(sorted(o for o in options if o.startswith("--")))
-    for key in ("scripts", "hooks", "wrappers"):
-        if key in data:
-            row[key] = tuple(data[key])
-    for key in ("group", "interpreter", "appends", "copies", "downloads", "quotes", "why", "instead"):
-        if key in data:
-            row[key] = data[key]
+    row |= {key: tuple(data[key]) for key in ("scripts", "hooks", "wrappers") if key in data}
+    row |= {key: data[key] for key in _PLAIN_KEYS if key in data}
     for key in ("bare", "effects"):
         if key in data:
             texts = [data[key]] if isinstance(data[key], str) else data[key]
             row[key] = tuple(slot for text in texts for slot in _slots(text, f"{where}.{key}"))
-    for key in ("config", "modules"):
-        if key in data:
-            row[key] = {
-                spelling: _slots(value, f"{where}.{key}.{spelled!r}")
-                for spelled, value in data[key].items()
-                for spelling in spelled.split()
-            }
+    row |= {key: _slots_by_spelling(data[key], f"{where}.{key}") for key in ("config", "modules") if key in data}
     if "sub" in data:
         row["sub"] = {}
         for spelled, sub in data["sub"].items():
@@ -142,29 +150,24 @@ def _row(name: str, data: dict[str, Any], where: str) -> dict[str, Any]:
     return row
 
 
-def sources() -> list[str]:
-    """Return the sorted paths of the tables."""
-    return sorted(os.path.join(HERE, f) for f in os.listdir(HERE) if f.endswith(".toml"))
-
-
 def read_tables() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """Return the raw tables (profiles, groups, …) and the raw rows of all files."""
     tables: dict[str, dict[str, Any]] = {}
     rows: dict[str, dict[str, Any]] = {}
-    for path in sources():
-        with open(path, "rb") as file:
+    for source in sorted(name for name in os.listdir(HERE) if name.endswith(".toml")):
+        with open(os.path.join(HERE, source), "rb") as file:
             try:
                 data = tomllib.load(file)
             except tomllib.TOMLDecodeError as error:
-                raise RuleError(f"{os.path.basename(path)}: {error}") from None
-        stem = os.path.basename(path)[:-5]
-        if stem in TABLES:
-            tables[stem] = data
+                raise RuleError(f"{source}: {error}") from None
+        table = source.removesuffix(".toml")
+        if table in TABLES:
+            tables[table] = data
             continue
         for name, row in data.items():
             if name in rows:
-                raise RuleError(f"{os.path.basename(path)}: row [{name}] is already in another table")
-            rows[name] = row | {"file": os.path.basename(path)}
+                raise RuleError(f"{source}: row [{name}] is already in another table")
+            rows[name] = row | {"file": source}
     return tables, rows
 
 
@@ -192,11 +195,7 @@ def compile_rules() -> dict[str, Any]:
                 grouped.setdefault(row["group"], []).append(spelling)
             if row.get("interpreter"):
                 interpreters += [spelling, spelling.removesuffix(".*")]
-    variables = {
-        spelling: _slots(value, f"variables.toml: {spelled!r}")
-        for spelled, value in tables["variables"].items()
-        for spelling in spelled.split()
-    }
+    variables = _slots_by_spelling(tables["variables"], "variables.toml")
     rare: dict[str, Any] = {"grouped": grouped, "interpreters": frozenset(interpreters), "variables": variables}
     for name, profile in tables["profiles"].items():
         loose = [group for group, word in profile.get("groups", {}).items() if word == "allow"]

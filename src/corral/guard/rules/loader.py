@@ -205,16 +205,14 @@ def default_denylist(profile: Profile) -> frozenset[str]:
     """Return the command names that a profile refuses."""
     built_in = _PROFILES.get(profile.name)
     if built_in is not None and profile.groups == built_in.groups:
-        listed: frozenset[str] = _rare(f"denied-{profile.name}")
-        return listed
+        return frozenset(_rare(f"denied-{profile.name}"))
     refused = [group for group, decision in profile.groups.items() if decision != Decision.ALLOW]
     return frozenset(name for group in refused for name in _rare("grouped").get(group, ()))
 
 
 def default_interpreter_block() -> frozenset[str]:
     """Return the names of the interpreters: programs that run code from an argument or standard input."""
-    known: frozenset[str] = _rare("interpreters")
-    return known
+    return frozenset(_rare("interpreters"))
 
 
 if TYPE_CHECKING:
