@@ -1,4 +1,4 @@
-"""Builds the page of a rule by its id: what it refuses, what to do instead, what each profile decides. Reads the rule tables."""
+"""Builds the page of a rule from the rule tables: the refusal, the alternative, the profiles' decisions, and examples."""
 
 from __future__ import annotations
 

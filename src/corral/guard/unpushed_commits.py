@@ -34,10 +34,11 @@ def is_unpushed(folder: str, root: str, depth: int) -> bool:
             return True
         for _ in range(depth):
             name = f"{common}/objects/{commit[:2]}/{commit[2:]}"
-            header, message = _commit(name)
-            parents = [line.removeprefix("parent ") for line in header.split("\n") if line.startswith("parent ")]
+            text = _commit(name)
+            header = text.partition("\n\n")[0].split("\n")
+            parents = [line.removeprefix("parent ") for line in header if line.startswith("parent ")]
             # A push for review leaves no tracking ref.
-            if os.lstat(name).st_mtime_ns <= contact or f"\n{_REVIEWED}" in message:
+            if os.lstat(name).st_mtime_ns <= contact or f"\n{_REVIEWED}" in text:
                 return False
             commit = _checked(parents[0]) if len(parents) == 1 else ""
         return True
@@ -128,16 +129,15 @@ def _checked(commit: str) -> str:
     return commit
 
 
-def _commit(name: str) -> tuple[str, str]:
-    """Return the header and the message of a commit. The message begins with a newline."""
+def _commit(name: str) -> str:
+    """Return the text of a commit object: the header, an empty line and the message."""
     from zlib import decompressobj  # noqa: PLC0415  few calls replace commits
 
     inflater = decompressobj()
     text = inflater.decompress(_text(name).encode("latin-1"), MAX_FILE).decode("latin-1")
     if not text.startswith("commit ") or not inflater.eof:
         raise ValueError("not a whole commit")
-    header, _, message = text.partition("\n\n")
-    return header, f"\n{message}"
+    return text
 
 
 def _last_contact(private: str, common: str, *, has_remote: bool) -> int | None:
