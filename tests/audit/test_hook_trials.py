@@ -52,7 +52,7 @@ def asked(home: Path, work: Path, **environ: str) -> None:
     host = HOSTS["claude"]
     environment = alone.environment(home, **environ)
     event, _, hook = installed_hooks(host, settings_path(host, USER, str(work), environment))[0]
-    payload = next(iter(probe_calls("claude", event, str(work)).values()))
+    payload = next(iter(probe_calls(HOSTS["claude"], event, str(work)).values()))
     done = subprocess.run(
         start_words(hook),
         input=json.dumps(payload).encode(),

@@ -14,10 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import corral
+from corral.integrations.hooks.registry import HOSTS as RECORDS
 
 PACKAGE = Path(corral.__file__).parent
 PROGRAM = PACKAGE / "integrations" / "hooks" / "program.py"
-HOSTS = ("claude", "codex", "gemini", "cursor", "opencode", "copilot")
+HOSTS = tuple(RECORDS)
 # The interpreter itself, as an installed hook names it.
 PYTHON = sys._base_executable  # type: ignore[attr-defined]  # there since 3.3
 DEADLINE_SECONDS = 60
@@ -90,22 +91,8 @@ class Owner:
 
 def payload(host: str, owner: Owner, command: str = "ls", **given: object) -> bytes:
     """Return a call of the host's shell tool."""
-    root, tool = str(owner.root), {"command": command, **given}
-    made: dict[str, dict[str, object]] = {
-        "claude": {"hook_event_name": "PreToolUse", "cwd": root, "tool_name": "Bash", "tool_input": tool},
-        "codex": {
-            "hook_event_name": "PreToolUse",
-            "cwd": root,
-            "tool_name": "Bash",
-            "tool_input": tool,
-            "turn_id": "1",
-        },
-        "gemini": {"hook_event_name": "BeforeTool", "cwd": root, "tool_name": "run_shell_command", "tool_input": tool},
-        "cursor": {"hook_event_name": "beforeShellExecution", "cwd": root, "workspace_roots": [root], **tool},
-        "opencode": {"cwd": root, "tool_name": "bash", "tool_input": tool},
-        "copilot": {"cwd": root, "toolName": "bash", "toolArgs": json.dumps(tool)},
-    }
-    return json.dumps(made[host]).encode()
+    record = RECORDS[host]
+    return json.dumps(record.payload(record.event, {"command": command, **given}, str(owner.root))).encode()
 
 
 def refuses(done: "subprocess.CompletedProcess[bytes]", *words: str) -> bool:

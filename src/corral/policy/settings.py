@@ -5,6 +5,7 @@ The config, the parser, the merge, the published schema and the documentation re
 
 from __future__ import annotations
 
+from corral.guard.rules.loader import hosts
 from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
@@ -16,7 +17,8 @@ TABLES = ("containment", "limits", "output", "audit")
 DECISION_TABLES = ("effects", "groups")  # tables that give a decision to effects and groups of the built-in rules
 LIST_KINDS = ("names", "patterns", "paths", "hosts", "headers", "agents")
 BACKENDS = ("auto", "warden", "bubblewrap", "none")
-QUIET_HOSTS = ("copilot", "cursor")  # they do not tell their hooks whether a person answers a question
+# Hosts that do not tell their hooks whether a person answers a question.
+QUIET_HOSTS = tuple(name for name, host in hosts().items() if host["questions"] == "unknown")
 DEFAULT_PROFILE = "workspace"  # of the command line and hooks, where no file names one
 MAX_FILE_BYTES = 256 * 1024  # of a policy file
 MAX_SECONDS = 1e9  # thirty years; against numbers that no clock of the kernel holds

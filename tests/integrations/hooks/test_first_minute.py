@@ -10,7 +10,8 @@ import alone
 import pytest
 
 import corral
-from corral.integrations.hooks.registry import HOSTS, Host
+from corral.integrations.hooks.hosts import Host
+from corral.integrations.hooks.registry import HOSTS
 
 DOCS = Path(corral.__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "install.md").read_text()

@@ -1,106 +1,127 @@
-"""Whole envelopes of every host, and whole answers: files of golden/HOST, with ROOT, HOME and ids in place of what changes."""
+"""Compares whole payloads and answers of every host with golden/HOST.json.
 
+ROOT, HOME and ID stand for values that differ between runs. Set CORRAL_UPDATE_GOLDEN=1 to write the answers anew, and read the
+difference before you keep it.
+"""
+
+import fcntl
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hosting import HOSTS, Owner
+from hosting import Owner
+
+from corral.integrations.hooks.hosts import claude
+from corral.integrations.hooks.registry import HOSTS
 
 GOLDEN = Path(__file__).parent / "golden"
-CASES = sorted(GOLDEN.glob("*/*.in.json"))
-# What the hosts' documents list, at the top and below what holds the answer; anything else lets the call run at Codex.
-KEYS: dict[str, tuple[set[str], str, set[str]]] = {
-    "claude": (
-        {"hookSpecificOutput", "systemMessage", "continue", "stopReason"},
-        "hookSpecificOutput",
-        {"hookEventName", "permissionDecision", "permissionDecisionReason", "updatedInput", "additionalContext"},
-    ),
-    "codex": (
-        {"hookSpecificOutput", "systemMessage"},
-        "hookSpecificOutput",
-        {"hookEventName", "permissionDecision", "permissionDecisionReason", "updatedInput", "additionalContext"},
-    ),
-    "gemini": (
-        {"decision", "reason", "hookSpecificOutput", "systemMessage", "suppressOutput", "continue", "stopReason"},
-        "hookSpecificOutput",
-        {"tool_input"},
-    ),
-    "cursor": ({"permission", "user_message", "agent_message"}, "", set()),
-    "opencode": ({"decision", "reason", "command"}, "", set()),
-    "copilot": (
-        {"permissionDecision", "permissionDecisionReason", "modifiedArgs", "additionalContext"},
-        "",
-        set(),
-    ),
+FILES = {host: json.loads((GOLDEN / f"{host}.json").read_text()) for host in HOSTS}
+CASES = [(host, name) for host, file in FILES.items() for name in file["cases"]]
+IDS = [f"{host}: {name}" for host, name in CASES]
+NEEDED = {
+    *("allow", "ask", "deny", "other tool", "no command"),
+    *(f"question, default: {decision}" for decision in ("allow", "ask", "deny")),
 }
-DECISIONS = {
-    "claude": {"allow", "ask", "deny"},
-    "codex": {"allow", "deny"},  # `ask` fails open there
-    "gemini": {"allow", "deny"},
-    "cursor": {None, "ask", "deny"},
-    "opencode": {"allow", "deny"},
-    "copilot": {"allow", "ask", "deny"},
-}
-NEEDED = {"allow", "ask", "deny", "other-tool", "no-command"}
 
 
-def told(case: Path) -> dict[str, object]:
-    """Return the answer of a case; empty where the hook is silent."""
-    text = case.with_name(case.name.replace(".in.json", ".out.json")).read_text()
-    answer: dict[str, object] = json.loads(text) if text else {}
-    return answer
-
-
-def decision(host: str, answer: dict[str, object]) -> object:
-    """Return what an answer decides."""
-    inner = answer.get("hookSpecificOutput")
-    body = inner if host in ("claude", "codex") and isinstance(inner, dict) else answer
+def decision(host: str, answer: Any) -> object:
+    """Return the decision of an answer."""
+    inner = answer.get("hookSpecificOutput") if answer else None
+    body = inner if isinstance(inner, dict) and "permissionDecision" in inner else answer or {}
     return next((body[key] for key in ("permissionDecision", "decision", "permission") if key in body), None)
 
 
-def ids(cases: list[Path]) -> list[str]:
-    return [f"{case.parent.name}-{case.name.removesuffix('.in.json')}" for case in cases]
+def hook_answer(owner: Owner, host: str, case: dict[str, Any]) -> dict[str, Any]:
+    """Run the hook on a case's payload; return its whole answer without what differs between runs."""
+    owner.policy(case.get("policy", ""))
+    given = case["in"]
+    done = owner.hook(host, owner.placed(given if isinstance(given, str) else json.dumps(given)).encode())
+    text = owner.displaced(done.stdout.decode())
+    assert not text or text == json.dumps(json.loads(text)) + "\n"
+    return {
+        "stdout": json.loads(text) if text else "",
+        "stderr": owner.displaced(done.stderr.decode()),
+        "status": done.returncode,
+    }
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids(CASES))
-def test_an_envelope_is_answered_to_the_letter(case: Path, tmp_path: Path) -> None:
-    owner = Owner(tmp_path)
-    done = owner.hook(case.parent.name, owner.placed(case.read_text()).encode())
-    said = owner.displaced(done.stdout.decode()), owner.displaced(done.stderr.decode()), f"{done.returncode}\n"
-    stem = case.name.removesuffix(".in.json")
-    assert said == tuple(case.with_name(f"{stem}.{kind}").read_text() for kind in ("out.json", "err", "status"))
+def update(host: str, name: str, answer: dict[str, Any]) -> None:
+    path = GOLDEN / f"{host}.json"
+    with open(path, "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # several workers of `pytest -n` write the same file
+        data = json.load(file)
+        data["cases"][name] |= answer
+        file.seek(0)
+        file.truncate()
+        file.write(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids(CASES))
-def test_no_key_is_said_that_the_host_does_not_list(case: Path) -> None:
-    host, answer = case.parent.name, told(case)
-    top, name, below = KEYS[host]
-    inner = answer.get(name, {}) if name else {}
-    assert isinstance(inner, dict)
-    assert answer.keys() - top == set()
-    assert inner.keys() - below == set()
-    assert not answer or decision(host, answer) in DECISIONS[host]
+@pytest.mark.parametrize(("host", "name"), CASES, ids=IDS)
+def test_payload_gets_exactly_the_golden_answer(host: str, name: str, tmp_path: Path) -> None:
+    case = FILES[host]["cases"][name]
+    answer = hook_answer(Owner(tmp_path), host, case)
+    if os.environ.get("CORRAL_UPDATE_GOLDEN") == "1":
+        update(host, name, answer)
+        return
+    assert answer == {key: case[key] for key in ("stdout", "stderr", "status")}
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids(CASES))
-def test_a_refusal_is_json_and_words_and_exit_code_2_or_none_of_them(case: Path) -> None:
-    stem = case.name.removesuffix(".in.json")
-    err, status = (case.with_name(f"{stem}.{kind}").read_text() for kind in ("err", "status"))
-    is_refusal = decision(case.parent.name, told(case)) == "deny"
-    assert (bool(err.strip()), status) == (is_refusal, "2\n" if is_refusal else "0\n")
+@pytest.mark.parametrize(("host", "name"), CASES, ids=IDS)
+def test_answer_has_only_keys_that_the_host_documents(host: str, name: str) -> None:
+    # Codex runs the call when the answer has an unknown key or `ask`.
+    documented, answer = FILES[host]["answer"], FILES[host]["cases"][name]["stdout"] or {}
+    inner = answer.get(documented["inner"], {}) if documented["inner"] else {}
+    assert answer.keys() - set(documented["keys"]) == set()
+    assert inner.keys() - set(documented["inner_keys"]) == set()
+    assert not answer or decision(host, answer) in documented["decisions"]
+
+
+@pytest.mark.parametrize(("host", "name"), CASES, ids=IDS)
+def test_refusal_is_json_and_stderr_and_exit_code_2(host: str, name: str) -> None:
+    case = FILES[host]["cases"][name]
+    is_refusal = decision(host, case["stdout"]) == "deny"
+    assert (bool(case["stderr"].strip()), case["status"]) == (is_refusal, 2 if is_refusal else 0)
 
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_every_host_has_a_case_of_each_kind(host: str) -> None:
-    present = {case.name.removesuffix(".in.json") for case in CASES if case.parent.name == host}
-    assert NEEDED - present == set()
-    assert any(name.startswith("by-") for name in present)
+    names = set(FILES[host]["cases"])
+    assert NEEDED - names == set()
+    assert any(name.startswith("by ") for name in names), "no payload of another host"
+    assert any("opted in: ask" in name for name in names), "no question with host_questions set"
 
 
-def test_every_file_belongs_to_a_case() -> None:
-    made = {
-        case.with_name(case.name.replace(".in.json", kind))
-        for case in CASES
-        for kind in (".in.json", ".out.json", ".err", ".status")
+def test_every_golden_file_belongs_to_a_host() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == {f"{host}.json" for host in HOSTS}
+
+
+def asking_modes(host: str) -> set[str]:
+    """Return the modes in which the golden answer asks."""
+    modes = {
+        name[10:-5]: case
+        for name, case in FILES[host]["cases"].items()
+        if name.startswith("question, ") and name.endswith(": ask")
     }
-    assert {path for path in GOLDEN.rglob("*") if path.is_file()} == made
+    return {mode for mode, case in modes.items() if decision(host, case["stdout"]) == "ask"}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_hook_asks_only_where_a_person_answers(host: str) -> None:
+    by_ability = {"nobody": set[str](), "unknown": {"opted in"}}
+    in_person = {"default", "acceptEdits", "plan", "default, in a subagent"}
+    assert asking_modes(host) == by_ability.get(HOSTS[host].questions, in_person)
+
+
+def test_every_permission_mode_of_claude_code_has_cases() -> None:
+    assert {f"question, {mode}: ask" for mode in claude._ANSWERS} <= set(FILES["claude"]["cases"])
+
+
+def test_refused_question_leaves_no_pending_call(tmp_path: Path) -> None:
+    for mode in ("auto", "default"):
+        owner = Owner(tmp_path / mode)
+        answer = hook_answer(owner, "claude", FILES["claude"]["cases"][f"question, {mode}: ask"])
+        pending = owner.state / "pending"
+        is_left = pending.exists() and any(pending.iterdir())
+        assert (is_left, "--grant" in json.dumps(answer["stdout"])) == (mode == "default",) * 2

@@ -20,7 +20,6 @@ from corral.integrations.hooks.registry import (
     HOSTS,
     PROJECT,
     USER,
-    Host,
     command_words,
     is_host_present,
     settings_directory,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
+    from corral.integrations.hooks.hosts import Host
     from corral.integrations.hooks.reachability import Installed
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -44,7 +44,6 @@ _UNJUDGED = "The host runs every command unjudged."
 _FOUND_FIRST = "What a host started from here runs by its name, git or a shell, may be what a command has put there."
 SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
 REFUSED_STATUS = 2
-OPEN_SANDBOX = "danger-full-access"  # Codex's word for leaving containment to others
 
 
 @frozen
@@ -105,9 +104,9 @@ def _tried(
         if program.startswith("/") and not os.access(program, os.X_OK):
             return HookCheck(host.name, path, FAIL, f"its interpreter {program} is gone", _UNJUDGED, again)
     answers = []
-    calls = probe_calls(host.name, event, root)
+    calls = probe_calls(host, event, root)
     with hook_trials.ticket(environ) as marked:
-        given = {**_environment(environ, host, root), **marked}
+        given = {**environ, **({host.root_variable: root} if host.root_variable else {}), **marked}
         for payload in calls.values():
             try:
                 answers.append(processes.run_program(start_words(hook), json.dumps(payload).encode(), given, SECONDS))
@@ -135,40 +134,11 @@ def _judged(
     return OK, f"refuses {calls[0]}, {held}", "", ""
 
 
-def probe_calls(host: str, event: str, root: str) -> dict[str, dict[str, Any]]:
-    """Return a call that must be refused and one that must not, as the host sends them, each with its name."""
-    if host == "cursor" and event != "beforeShellExecution":
-        common = {"conversation_id": "canary", "hook_event_name": event, "workspace_roots": [root]}
-        secret, plain = "~/.ssh/id_ed25519", f"{root}/notes.txt"
-        if event == "beforeReadFile":
-            return {
-                f"reading {secret}": {**common, "file_path": secret},
-                "reading notes.txt": {**common, "file_path": plain},
-            }
-        tools = {"writing .envrc": f"{root}/.envrc", "writing notes.txt": plain}
-        return {
-            name: {**common, "tool_name": "Write", "tool_input": {"file_path": path}} for name, path in tools.items()
-        }
-    return {f"`{text}`": _shell_call(host, event, f"{text}  # {CANARY}", root) for text in (REFUSED, ALLOWED)}
-
-
-def _shell_call(host: str, event: str, text: str, root: str) -> dict[str, Any]:
-    if host == "copilot":
-        given = json.dumps({"command": text})
-        return {"sessionId": "canary", "timestamp": 0, "cwd": root, "toolName": "bash", "toolArgs": given}
-    if host == "opencode":
-        return {"tool_name": "bash", "tool_input": {"command": text}, "cwd": root, "session_id": "canary"}
-    if host == "cursor":
-        common = {"conversation_id": "canary", "hook_event_name": event, "workspace_roots": [root]}
-        return {**common, "command": text, "cwd": ""}
-    tool = {"gemini": "run_shell_command"}.get(host, "Bash")
-    about = {"hook_event_name": event, "tool_name": tool, "tool_input": {"command": text}}
-    return {"session_id": "canary", "transcript_path": "", "cwd": root, **about}
-
-
-def _environment(environ: Mapping[str, str], host: Host, root: str) -> dict[str, str]:
-    named = {"claude": "CLAUDE_PROJECT_DIR", "gemini": "GEMINI_PROJECT_DIR"}.get(host.name)
-    return {**environ, named: root} if named else dict(environ)
+def probe_calls(host: Host, event: str, root: str) -> dict[str, dict[str, Any]]:
+    """Return a call that the hook must refuse and one that it must allow, as the host sends them, each with its name."""
+    if host.file_trials is not None and (calls := host.file_trials(event, root)):
+        return calls
+    return {f"`{text}`": host.payload(event, {"command": f"{text}  # {CANARY}"}, root) for text in (REFUSED, ALLOWED)}
 
 
 def _checks(host: Host, root: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
@@ -181,37 +151,9 @@ def _checks(host: Host, root: str, environ: Mapping[str, str]) -> Iterator[HookC
             proofs = [HookCheck(host.name, path, FAIL, str(error), "Neither corral nor the host can read it.")]
         found = found or bool(proofs)
         yield from proofs
-        if proofs and host.name == "codex":
-            yield from _codex(path, environ)
+        if proofs and host.checks is not None:
+            for check in host.checks(path, settings_directory(host, environ)):
+                yield HookCheck(host.name, path, *check)
     if not found and is_host_present(host, environ):
         path = settings_path(host, USER, root, environ)
         yield HookCheck(host.name, path, WARN, f"{host.title} has no hook", _UNJUDGED, f"corral install {host.name}")
-
-
-def _codex(path: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
-    """Look in Codex's own settings: it runs only hooks that it was told to trust, and may wrap commands in a sandbox."""
-    from tomllib import TOMLDecodeError, load  # noqa: PLC0415  only for this host
-
-    place = f"{settings_directory(HOSTS['codex'], environ)}/config.toml"
-    try:
-        with open(place, "rb") as file:
-            config = load(file)
-    except (OSError, TOMLDecodeError):
-        config = {}
-    known = _table(_table(config, "hooks"), "state").items()
-    real = (f"{path}:", f"{os.path.realpath(path)}:")
-    is_open = config.get("sandbox_mode") == OPEN_SANDBOX
-    if not any(isinstance(entry, dict) and entry.get("trusted_hash") and key.startswith(real) for key, entry in known):
-        means = "Codex runs a hook only after you have trusted it. Start codex, type /hooks and trust corral's."
-        status = FAIL if is_open else WARN  # then nothing holds its commands at all
-        yield HookCheck("codex", path, status, f"{place} does not say that it is trusted", means, "codex")
-    elif not is_open:
-        means = (
-            f"corral's cannot start inside it, and commands fail. Set sandbox_mode = {json.dumps(OPEN_SANDBOX)} there."
-        )
-        yield HookCheck("codex", path, WARN, f"{place} leaves Codex's own sandbox on", means)
-
-
-def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
-    found = config.get(name)
-    return found if isinstance(found, dict) else {}

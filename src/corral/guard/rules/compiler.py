@@ -6,6 +6,7 @@ build of a wheel runs it before corral is installed.
 
 from __future__ import annotations
 
+import ast
 import marshal
 import os
 import tomllib
@@ -41,6 +42,8 @@ _PLAIN_KEYS = (
     "instead",
 )  # compiled as they are
 HERE = os.path.dirname(os.path.abspath(__file__))
+HOSTS = os.path.join(HERE, "..", "..", "integrations", "hooks", "hosts")
+HOST_FIELDS = ("title", "protected", "private", "notes", "secrets", "questions")
 TAG_BYTES = 8
 COMPILED = os.path.join(HERE, "compiled.bin")
 TABLES = frozenset({"profiles", "groups", "variables", "places", "effects"})
@@ -171,6 +174,38 @@ def read_tables() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]
     return tables, rows
 
 
+def _host_fields() -> dict[str, dict[str, Any]]:
+    """Return the literal fields of every `HOST = Host(...)` record in integrations/hooks/hosts, by module.
+
+    The guard may not import the hooks, and the build of a wheel cannot, so the records are read as source text.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for file in sorted(f for f in os.listdir(HOSTS) if f.endswith(".py") and not f.startswith("_")):
+        with open(os.path.join(HOSTS, file), encoding="utf-8") as source:
+            body = ast.parse(source.read()).body
+        (record,) = (
+            node.value
+            for node in body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) == "HOST"
+        )
+        fields = {keyword.arg: keyword.value for keyword in record.keywords}
+        try:
+            found[file[:-3]] = {name: ast.literal_eval(fields[name]) for name in HOST_FIELDS}
+        except (KeyError, ValueError) as error:
+            raise RuleError(f"{file}: HOST needs the literal fields {', '.join(HOST_FIELDS)}: {error}") from None
+    return found
+
+
+def _add_hosts(tables: dict[str, dict[str, Any]]) -> None:
+    """Add the hosts' paths to the table of places, and their titles and questions as a table of their own."""
+    hosts, places = _host_fields(), tables["places"]
+    fields = {"protected": "protected", "secret_home": "private", "host_notes": "notes", "host_secrets": "secrets"}
+    for place, field in fields.items():
+        paths = [path for host in hosts.values() for path in host[field]]
+        places[place] = list(dict.fromkeys((*places.get(place, ()), *paths)))
+    tables["hosts"] = {name: {key: host[key] for key in ("title", "questions")} for name, host in hosts.items()}
+
+
 def compile_rules() -> dict[str, Any]:
     """Return everything that the guard reads, as plain data.
 
@@ -178,6 +213,7 @@ def compile_rules() -> dict[str, Any]:
     initials to the names that begin with them, and from these to their rows.
     """
     tables, raw = read_tables()
+    _add_hosts(tables)
     rows: dict[str, bytes] = {}
     grouped: dict[str, list[str]] = {}
     interpreters: list[str] = []

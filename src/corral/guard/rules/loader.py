@@ -152,6 +152,12 @@ def places() -> dict[str, Any]:
     return _TABLES["places"]
 
 
+def hosts() -> dict[str, dict[str, str]]:
+    """Return the title of every agent host, and whether a person answers its questions, by name."""
+    table: dict[str, dict[str, str]] = _BOOK["hosts"]
+    return table
+
+
 def effects() -> dict[str, Any]:
     """Return the table of effects: the axis of each, and the words in which it is refused."""
     return _TABLES["effects"]

@@ -1,1 +1,1 @@
-"""Hooks of coding agents: one program, one verdict, and for each host what it says and how it is answered."""
+"""corral as a hook of coding agents: it checks every tool call of an agent before the agent's host runs it."""

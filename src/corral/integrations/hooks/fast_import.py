@@ -1,7 +1,7 @@
-"""A short process: corral's own modules from what the interpreter has compiled of them; no collection.
+"""Speeds up the short hook process: loads corral's modules from their compiled files, and turns garbage collection off.
 
-By the interpreter's own rule: only if the source still has the time and the size that were noted. What is not so, and every
-other module, is left to the general way, which takes four times as long.
+A compiled file is used by the interpreter's own rule: only if the source still has the recorded time and size. Everything else
+goes through the normal import system, which takes four times as long.
 """
 
 import gc
@@ -16,31 +16,30 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-_OURS = "corral"
-_HEAD_BYTES = 16  # magic number, flags, time and size of the source
-_BY_TIME = b"\0\0\0\0"  # the flags of what is checked by time and size
-_READ = posix.O_RDONLY | posix.O_CLOEXEC
+_HEADER_BYTES = 16  # magic number, flags, modification time and size of the source
+_CHECKED_BY_TIME = b"\0\0\0\0"  # the flags of a file that is checked by time and size
+_OPEN_FLAGS = posix.O_RDONLY | posix.O_CLOEXEC
 
 
 class _Finder:
-    """A finder and loader of modules in one."""
+    """A module finder and loader for the `corral` package."""
 
-    def __init__(self, above: str) -> None:
-        self._above = above
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
         self._suffix = f".{sys.implementation.cache_tag}.pyc"
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> "ModuleSpec | None":
-        """Return where one of our modules is, with its code; None where it is not known, or not compiled as it is now."""
-        if name.partition(".")[0] != _OURS:
+        """Return the spec of one of our modules, with its code; None if it has no up-to-date compiled file."""
+        if name.partition(".")[0] != "corral":
             return None
-        place = f"{self._above}/{name.replace('.', '/')}"
-        folder, _, stem = place.rpartition("/")
-        return self._spec(name, folder, stem, is_package=False) or self._spec(name, place, "__init__", is_package=True)
+        path = f"{self._folder}/{name.replace('.', '/')}"
+        folder, _, stem = path.rpartition("/")
+        return self._spec(name, folder, stem, is_package=False) or self._spec(name, path, "__init__", is_package=True)
 
     def _spec(self, name: str, folder: str, stem: str, *, is_package: bool) -> "ModuleSpec | None":
         source, compiled = f"{folder}/{stem}.py", f"{folder}/__pycache__/{stem}{self._suffix}"
         try:
-            descriptor = posix.open(compiled, _READ)
+            descriptor = posix.open(compiled, _OPEN_FLAGS)
         except OSError:
             return None
         try:
@@ -50,8 +49,8 @@ class _Finder:
             return None
         finally:
             posix.close(descriptor)
-        noted = MAGIC_NUMBER + _BY_TIME + _low(int(state.st_mtime)) + _low(state.st_size)
-        if code[:_HEAD_BYTES] != noted:
+        expected = MAGIC_NUMBER + _CHECKED_BY_TIME + _uint32(int(state.st_mtime)) + _uint32(state.st_size)
+        if code[:_HEADER_BYTES] != expected:
             return None
         loader: Any = self
         spec = ModuleSpec(name, loader, origin=source, loader_state=code, is_package=is_package)
@@ -62,23 +61,23 @@ class _Finder:
         return spec
 
     def create_module(self, _spec: "ModuleSpec") -> None:
-        """Leave it to the interpreter."""
+        """Let the interpreter create the module."""
 
     def exec_module(self, module: "ModuleType") -> None:
-        """Run the code of a module."""
+        """Run a module's code."""
         spec: Any = module.__spec__
         code, spec.loader_state = spec.loader_state, None
-        exec(loads(memoryview(code)[_HEAD_BYTES:]), module.__dict__)  # noqa: S102, S302  as the interpreter itself does
+        exec(loads(memoryview(code)[_HEADER_BYTES:]), module.__dict__)  # noqa: S102, S302  as the interpreter itself does
 
 
-def _low(number: int) -> bytes:
+def _uint32(number: int) -> bytes:
     return (number & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def begin() -> None:
-    """Let what is imported from here on come the short way."""
+    """Use the fast way for all imports that follow."""
     gc.disable()
-    # Every module of ours says `from __future__ import annotations`, and needs nothing else of it.
+    # Our modules need nothing of __future__ but the name `annotations`.
     future: Any = type(sys)("__future__")
     future.annotations = None
     sys.modules.setdefault("__future__", future)

@@ -1,4 +1,4 @@
-"""What a host's own tools read and write, which no kernel of ours holds: the places are judged by the policy's own words."""
+"""Judges the paths that a host's own file tools read and write. These tools do not run in the sandbox, so only the policy applies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from corral.guard.axes.paths import path_effects
 from corral.guard.machine import Machine
 from corral.guard.path_zones import inside, is_credential_file
 from corral.guard.rules.loader import effects, places
-from corral.integrations.hooks.protocol import GLOB_CHARACTERS, WRITE, Answer, ToolCall
+from corral.integrations.hooks.decide import is_answered, why_not_asked
+from corral.integrations.hooks.protocol import WRITE, Answer, ToolCall, split_pattern
 from corral.model.call import Decision
 from corral.policy import user_dirs
 
@@ -19,34 +20,33 @@ if TYPE_CHECKING:
 
     from corral.policy.config import SandboxConfig
 
-# What hosts keep for themselves in a home directory, and read again; not what lets one log in, or decides what is allowed.
-_OWN = (".claude/", ".codex/", ".gemini/", ".cursor/", ".copilot/", ".config/opencode/", ".local/share/opencode/")
-_OWN_SECRETS = frozenset(
-    {".credentials.json", "auth.json", "oauth_creds.json", "mcp-oauth-tokens.json", "config.toml", "config.json"}
-)
 MAX_SHOWN = 200  # characters of a path that a reason repeats
-# Reading elsewhere is left to the host's own rules.
-_READS_JUDGED = frozenset({"read-secret", "read-env", "read-device"})
+# The host's own rules decide about all other reads.
+_JUDGED_READS = frozenset({"read-secret", "read-env", "read-device"})
 
 
-def judge_files(asked: ToolCall, config: SandboxConfig, environ: Mapping[str, str]) -> Answer:
-    """Return the strictest answer to any of the paths."""
+def judge_files(call: ToolCall, config: SandboxConfig, environ: Mapping[str, str]) -> Answer:
+    """Return the strictest answer to any of the call's paths."""
     machine = Machine.of(config)
-    for path in asked.paths if asked.are_patterns else ():
-        if _leaves(path, asked.cwd, machine):
-            why = f"{_shown(path)} is a pattern that reaches outside the project, where it could match credentials."
-            return Answer("deny", f"corral refuses this: {why} Name the files themselves.")
+    for path in call.paths if call.are_patterns else ():
+        if _reaches_outside(path, call.cwd, machine):
+            why = "is a pattern that reaches outside the project, where it could match credentials. Name the files instead."
+            return _refuse(path, why)
     answer = Answer("allow")
-    for path in (meant for given in asked.paths for meant in _meant(given, asked.cwd, machine.home)):
-        one = _judge(path, asked, config, machine, environ)
+    for path in (meant for given in call.paths for meant in _interpretations(given, call.cwd, machine.home)):
+        one = _judge(path, call, config, machine, environ)
         if one.decision == "deny":
             return one
         answer = one if one.decision == "ask" else answer
     return answer
 
 
-def _meant(path: str, cwd: str, home: str) -> list[str]:
-    """Return all that a tool may take a path for: some expand `~`, and some cut `..` out of the text before a link is followed."""
+def _refuse(path: str, why: str) -> Answer:
+    return Answer("deny", f"corral refuses this: {_shown(path)} {why}")
+
+
+def _interpretations(path: str, cwd: str, home: str) -> list[str]:
+    """Return every file that a tool may take a path for: some expand `~`, and some resolve `..` before they follow links."""
     found = [path]
     if path.startswith("~"):
         head, slash, rest = path.partition("/")
@@ -56,67 +56,62 @@ def _meant(path: str, cwd: str, home: str) -> list[str]:
     return found
 
 
-def _leaves(pattern: str, cwd: str, machine: Machine) -> bool:
-    """Say whether a pattern may match what lies neither in the project nor in what the owner lets be read."""
-    parts = pattern.split("/")
-    plain = next((n for n, part in enumerate(parts) if any(sign in part for sign in GLOB_CHARACTERS)), len(parts))
-    rest = "/".join(parts[plain:])
-    if ".." in rest or any(f"{sign}/" in rest for sign in "{,(|"):  # alternatives may lead anywhere
-        return True
-    above = "/".join(parts[:plain]) or ("/" if pattern.startswith("/") else ".")
-    places = [os.path.realpath(os.path.join(cwd, one)) for one in _meant(above, cwd, machine.home)]
-    return bool(rest) and not all(
-        inside(place, machine.root) or (machine.readable and machine.granted("reads", place)) for place in places
+def _reaches_outside(pattern: str, cwd: str, machine: Machine) -> bool:
+    """Say whether a pattern may match files outside the project and outside the directories that the policy makes readable."""
+    above, rest, leaves = split_pattern(pattern)
+    found = [os.path.realpath(os.path.join(cwd, one)) for one in _interpretations(above or ".", cwd, machine.home)]
+    return leaves or (
+        bool(rest)
+        and not all(inside(p, machine.root) or (machine.readable and machine.granted("reads", p)) for p in found)
     )
 
 
-def _judge(path: str, asked: ToolCall, config: SandboxConfig, machine: Machine, environ: Mapping[str, str]) -> Answer:
+def _judge(path: str, call: ToolCall, config: SandboxConfig, machine: Machine, environ: Mapping[str, str]) -> Answer:
     if "\0" in path:
-        return Answer("deny", "corral refuses this: a path with a NUL byte is none.")
-    real = os.path.realpath(os.path.join(asked.cwd, path))
-    writes = asked.kind == WRITE
-    kept = [user_dirs.user_directory(kind, environ) for kind in ("config", "state", "cache")]
-    if any(inside(real, folder) or inside(folder, real.rstrip("/")) for folder in kept):
-        return Answer(
-            "deny", f"corral refuses this: {_shown(path)} holds what corral keeps for the owner. Ask the owner."
-        )
+        return Answer("deny", "corral refuses this: a path cannot contain a NUL byte.")
+    real = os.path.realpath(os.path.join(call.cwd, path))
+    writes = call.kind == WRITE
+    own = [user_dirs.user_directory(kind, environ) for kind in ("config", "state", "cache")]
+    if any(inside(real, folder) or inside(folder, real.rstrip("/")) for folder in own):
+        return _refuse(path, "contains corral's own files for the user. Agents cannot use them. Ask the user.")
     if not writes and _holds_credentials(real, machine):
-        why = f"{_shown(path)} is a directory that holds credentials, which a search would read."
-        return Answer("deny", f"corral refuses this: {why} Name the files themselves. [path-read-secret]")
-    if writes and any(inside(real, own) for own in _own_program()):
-        why = f"{_shown(path)} is a part of corral, or of what it runs on."
-        return Answer("deny", f"corral refuses this: {why} Ask the owner.")
-    if writes and config.containment.project == "read-only" and inside(real, config.project_root):
-        return Answer("deny", "corral refuses this: the policy says containment.project = 'read-only'.")
-    if not writes and _is_own(real, machine.home):
+        return _refuse(
+            path, "is a directory that contains credentials. Name the files you need instead. [path-read-secret]"
+        )
+    if writes:
+        from corral.policy.installation import installation_paths  # noqa: PLC0415  reads do not need it
+
+        if any(inside(real, part) for part in installation_paths()):
+            return _refuse(path, "belongs to corral's installation. Ask the user.")
+        if config.containment.project == "read-only" and inside(real, config.project_root):
+            return Answer("deny", "corral refuses this: the policy sets containment.project = 'read-only'.")
+    elif _is_note(real, machine.home):
         return Answer("allow")
     decisions = config.rules.effects
-    keys = path_effects("writes" if writes else "reads", path, asked.cwd, machine)
-    judged = [key for key in keys if (writes or key in _READS_JUDGED) and decisions[key] is not Decision.ALLOW]
+    keys = path_effects("writes" if writes else "reads", path, call.cwd, machine)
+    judged = [key for key in keys if (writes or key in _JUDGED_READS) and decisions[key] is not Decision.ALLOW]
     if not judged:
         return Answer("allow")
     key = max(judged, key=decisions.__getitem__)
     data = effects()[key]
     why = f"{data['reason'].format(name='The tool', text=_shown(path), detail='')} {data['instead']} [path-{key}]"
     if decisions[key] is Decision.ASK:
-        from corral.integrations.hooks.host_questions import is_answered, why_not_asked  # noqa: PLC0415  seldom asked about
-
-        if is_answered(asked, config):
+        if is_answered(call, config):
             return Answer("ask", f"corral asks about this: {why}")
-        why = f"{why}\n{why_not_asked(asked, environ)} The user can allow it in the policy: effects.{key}."
+        why = f"{why}\n{why_not_asked(call, environ)} The user can allow it in the policy: effects.{key}."
     return Answer("deny", f"corral refuses this: {why}")
 
 
 def _shown(path: str) -> str:
-    """Return a path as a person may be shown it, who is asked: it forges no line, and drives no terminal."""
+    """Shorten a path and escape its control characters: a host may show the reason to a person on a terminal."""
     return printable(path if len(path) <= MAX_SHOWN else f"{path[:MAX_SHOWN]}…")
 
 
 def _holds_credentials(real: str, machine: Machine) -> bool:
-    """Say whether a directory outside the project has credentials below it, or the environments of processes."""
+    """Say whether a directory outside the project contains credentials, or the environments of processes."""
     if inside(real, machine.root) or not os.path.isdir(real):
         return False
-    above = real.rstrip("/")  # of "/" nothing is left, below which everything lies
+    above = real.rstrip("/")  # "/" becomes "", and every path is inside that
     known = (f"{machine.home}/{pattern.partition('*')[0].rstrip('/')}" for pattern in places()["secret_home"])
     return (
         inside(real, "/proc")
@@ -126,15 +121,13 @@ def _holds_credentials(real: str, machine: Machine) -> bool:
     )
 
 
-def _own_program() -> list[str]:
-    """Return where corral, its interpreter and its dependencies lie, which is the next hook's code."""
-    from corral.policy.installation import installation_paths  # noqa: PLC0415  reading does not need it
-
-    return installation_paths()
-
-
-def _is_own(path: str, home: str) -> bool:
-    """Say whether a path is one of the host's own notes, and holds no credentials."""
+def _is_note(path: str, home: str) -> bool:
+    """Say whether a path is one of a host's own notes in the home directory, and not a file of credentials or permissions."""
     name = path.rpartition("/")[2]
     below = path[len(home) + 1 :] if inside(path, home) else ""
-    return below.startswith(_OWN) and name not in _OWN_SECRETS and not is_credential_file(name)
+    table = places()
+    return (
+        below.startswith(tuple(table["host_notes"]))
+        and name not in table["host_secrets"]
+        and not is_credential_file(name)
+    )

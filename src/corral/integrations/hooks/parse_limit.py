@@ -1,14 +1,14 @@
-"""Tries a long text in a forked child before the hook itself parses it.
+"""Parses a long text in a forked child first, before the hook itself parses it.
 
-While tree-sitter parses, no Python signal handler runs, so the hook's own alarm cannot end it. The kernel ends the child: by a
-timer on its processor time, whose signal keeps its default action, and by a limit on its memory. The binding's
+While tree-sitter parses, no Python signal handler runs, so the hook's own alarm cannot interrupt it. The kernel ends the child: by
+a timer on its CPU time, whose signal keeps its default action, and by a limit on its memory. The binding's
 `progress_callback` would be cheaper, but crashes the process in tree-sitter 0.25 and 0.26.
 """
 
 from __future__ import annotations
 
 import os
-from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum
+from _signal import (  # type: ignore[import-not-found]  # `signal` imports enum
     ITIMER_PROF,
     SIG_DFL,
     SIG_SETMASK,
@@ -24,12 +24,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-CPU_SECONDS = 0.5  # ten times what 256 kB of ordinary shell text take
+CPU_SECONDS = 0.5  # ten times as long as 256 kB of ordinary shell text take
 MEMORY_BYTES = 512 * 1024 * 1024  # of the whole child; 40 kB of `!(a|a|a…` take three gigabytes
 
 
 def parses(parser: Any, source: bytes) -> bool:
-    """Say whether the parser gets through a text within the limits."""
+    """Say whether the parser finishes a text within the limits."""
     signal(SIGCHLD, SIG_DFL)  # a host may leave it ignored, and the kernel then keeps no status to wait for
     try:
         child = os.fork()
@@ -39,8 +39,8 @@ def parses(parser: Any, source: bytes) -> bool:
         _parse_and_exit(parser, source)
     try:
         return os.waitpid(child, 0)[1] == 0
-    except BaseException:  # the hook's alarm, which may come just after the child was waited for
-        try:  # noqa: SIM105  contextlib is slow to load
+    except BaseException:  # the hook's alarm, which may arrive just after waitpid() returned
+        try:  # noqa: SIM105  contextlib is slow to import
             os.kill(child, SIGKILL)
         except ProcessLookupError:
             pass
@@ -52,7 +52,7 @@ def _parse_and_exit(parser: Any, source: bytes) -> None:
     try:
         from resource import RLIMIT_AS, RLIMIT_CORE, setrlimit  # noqa: PLC0415  only this child needs it
 
-        # The parser complains of missing memory there before it aborts; the hook's stderr is the host's to read.
+        # Without memory the parser prints an error before it aborts, and the host reads the hook's stderr.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         setrlimit(RLIMIT_CORE, (0, 0))
         setrlimit(RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))

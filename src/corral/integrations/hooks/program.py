@@ -1,28 +1,29 @@
-"""The hook as hosts run it, once for every command of an agent: `python -I -S program.py HOST` and where things lie.
+"""The script that hosts run for every tool call of an agent: `python -I -S program.py HOST` plus directories.
 
-A script is compiled each time it runs, so this one is short; what it does is in `respond`.
+Installed hooks name this file, so it keeps its path. Python compiles a script each time it runs, so this one is short; the
+work is in `respond`.
 """
 
 import posix
 import sys
 
 if __name__ == "__main__":
-    status = 2  # Python's own exit code for a failure, 1, lets the call run at most hosts
+    status = 2  # most hosts run the call after exit code 1, which is Python's own for a crash
     try:
-        # First of all, so that corral itself comes the short way. From this directory, which is ours, and only this.
+        # First, so that corral's own modules load the fast way. Only this directory, which is ours, is on the path.
         sys.path.insert(0, __file__.rpartition("/")[0])
         import fast_import  # type: ignore[import-not-found]
 
-        # Under -I neither the package's own place nor site-packages is on the path. At its end: nothing there may stand in
-        # for a module of the standard library.
+        # Under -I -S neither corral's own directory nor site-packages is on the path. They go to its end, so that no module
+        # in them replaces one of the standard library.
         sys.path[:] = [*sys.path[1:], __file__.rsplit("/", 4)[0], *[word for word in sys.argv[2:] if word[:1] == "/"]]
         fast_import.begin()
         from corral.integrations.hooks.respond import main
 
         status = main(sys.argv[1:])
-    except BaseException as error:  # noqa: BLE001  as above
-        said = f"corral is not whole ({type(error).__name__}: {error}), so the call is refused. Install it again.\n"
-        posix.write(2, said.encode("utf-8", "backslashreplace"))
+    except BaseException as error:  # noqa: BLE001  whatever happens, the call is refused
+        text = f"corral's installation is incomplete ({type(error).__name__}: {error}), so the call is refused. Reinstall it.\n"
+        posix.write(2, text.encode("utf-8", "backslashreplace"))
     finally:
-        # At once, whatever else is raised here: what was said is written, and nothing is worth closing.
+        # Exit at once, even if the lines above raise: the answer is written, and there is nothing to clean up.
         posix._exit(status)

@@ -1,11 +1,14 @@
-"""What a host asks and what it is answered, whatever its protocol. JSON is read without the json package.
+"""Types and helpers that the hosts' protocols share.
 
-That package loads `re` and `enum`, which take as long as the whole hook may.
+Parses JSON without the json package, because that imports `re` and `enum`, which take as long as the whole hook may.
 """
 
 from __future__ import annotations
 
 from _json import make_scanner
+
+from corral._lib.json_text import dumps
+from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,13 +16,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 SHELL, WRITE, READ = "shell", "write", "read"
-# Who answers a question of corral's: no person, a person, or a person if the user's own policy says so (host_questions),
-# because the host does not tell its hooks whether it asks or answers by itself.
+# Who answers when the hook says "ask". UNKNOWN: the host does not tell its hooks whether it asks a person or answers by itself,
+# so corral asks only if the user's policy names the host in `host_questions`.
 NOBODY, PERSON, UNKNOWN = "nobody", "person", "unknown"
-MAX_REASON = 4000  # characters; the hosts cut at 10,000 and some at less
+REFUSED_STATUS = 2
+MAX_REASON = 4000  # characters; some hosts cut long reasons, the others at 10,000
+_GLOB_CHARACTERS = "*?[{(!"
+_NOTHING: dict[str, Any] = {}
 _INFINITE = (float("inf"), float("-inf"))
-# Keys by which the envelope of another host is known, and tools that run commands elsewhere.
-_OTHERS = {
+# Payload keys of programs that also load hooks written for other hosts.
+_FOREIGN_KEYS = {
     "turn_id": "Codex",
     "conversation_id": "Cursor",
     "workspace_roots": "Cursor",
@@ -28,94 +34,55 @@ _OTHERS = {
     "toolInput": "Grok",
     "preToolUse": "Cline",
 }
-GLOB_CHARACTERS = "*?[{(!"  # signs by which a part of a path is a pattern
+_EVENTS = frozenset({"PreToolUse", "BeforeTool", "preToolUse", "beforeShellExecution"})
 _SHELLS = frozenset({
     "bash", "shell", "sh", "execute", "execute_command", "run_command", "run_in_terminal", "run_shell_command", "run_terminal_cmd",
     "local_shell", "exec_command", "shell_command", "terminal", "powershell", "pwsh",
 })  # fmt: skip
-_PATCH_HEADS = (
-    "*** Add File:",
-    "*** Update File:",
-    "*** Delete File:",
-    "*** Move to:",
-)  # some hosts need no blank after it
+# Without a space after the colon: some hosts accept a header without it.
+_PATCH_HEADERS = ("*** Add File:", "*** Update File:", "*** Delete File:", "*** Move to:")
 
 
 class BadPayload(Exception):
-    """The host sent something that is no call of its protocol."""
+    """The payload is not a call in the host's protocol."""
 
 
-class ToolCall:
-    """One call of a host's tool, shell text or files, and what the host can make of an answer.
+@frozen
+class ToolCall(Record):
+    """One call of a host's tool: shell text, or the files that a file tool reads or writes."""
 
-    `asks` is who answers a question: NOBODY, PERSON or UNKNOWN. `keeps` is what its shell keeps for the next command: nothing,
-    the `directory`, or also the `exports`. `base` is where the host works, by which the project is found if no root is named:
-    what an agent chooses for a call chooses no project.
-    """
-
-    __slots__ = (
-        *(
-            "are_patterns",
-            "asks",
-            "base",
-            "cwd",
-            "given",
-            "host",
-            "is_typed",
-            "keeps",
-            "kind",
-            "paths",
-            "rewrites",
-            "root",
-        ),
-        "text",
+    kind: str  # SHELL, WRITE or READ
+    cwd: str
+    root: str = ""  # the project root, if the host names it
+    host: str = ""  # the host's name; `decide.judge` sets it
+    text: str = ""
+    paths: tuple[str, ...] = ()
+    given: Mapping[str, Any] = _NOTHING  # the tool's input, repeated in an answer that rewrites the command
+    rewrites: bool = False  # the host can run another command instead of this one
+    asks: str = NOBODY  # who answers a question about this call: NOBODY, PERSON or UNKNOWN
+    keeps: str = ""  # the state that the host's shell keeps for the next command: "", "directory" or "exports"
+    base: str = (
+        ""  # where the search for the project root starts, if not at `cwd`: an agent chooses `cwd`, but not this
     )
-
-    def __init__(
-        self,
-        kind: str,
-        cwd: str,
-        root: str = "",
-        *,
-        text: str = "",
-        paths: tuple[str, ...] = (),
-        given: dict[str, Any] | None = None,
-        rewrites: bool = False,
-        asks: str = NOBODY,
-        keeps: str = "",
-        base: str = "",
-        is_typed: bool = False,
-        host: str = "",
-        are_patterns: bool = False,
-    ) -> None:
-        self.kind = kind
-        self.cwd = cwd
-        self.root = root
-        self.text = text
-        self.paths = paths
-        self.given = given or {}
-        self.rewrites = rewrites
-        self.asks = asks
-        self.keeps = keeps
-        self.base = base or cwd
-        self.is_typed = is_typed
-        self.host = host
-        self.are_patterns = are_patterns
+    is_typed: bool = False  # the host types the text into a running shell session
+    are_patterns: bool = False  # the paths are glob patterns
 
 
 class Answer:
-    """The verdict as a host is told it. `command` is what is to run instead, where the host can rewrite."""
+    """The hook's decision on one call. `command` runs instead of the call's own, on hosts that can rewrite."""
 
     __slots__ = ("command", "decision", "reason")
 
     def __init__(self, decision: str, reason: str = "", command: str = "") -> None:
         self.decision = decision
-        self.reason = _calm(reason[:MAX_REASON]) or ("" if decision == "allow" else "corral refused the call.")
+        self.reason = _without_escapes(reason[:MAX_REASON]) or (
+            "" if decision == "allow" else "corral refused the call."
+        )
         self.command = command
 
 
-def _calm(text: str) -> str:
-    """Return a reason that drives no terminal: a host may show it to the person whom it asks."""
+def _without_escapes(text: str) -> str:
+    """Escape control characters: a host may print the reason on a terminal."""
     if text.isascii() and text.replace("\n", " ").isprintable():
         return text
     from corral._lib.terminal import printable  # noqa: PLC0415  most reasons are plain
@@ -123,44 +90,49 @@ def _calm(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-class HookOutput:
-    """What the hook prints, and its exit code."""
+@frozen
+class HookOutput(Record):
+    """The hook's output and exit code."""
 
-    __slots__ = ("status", "stderr", "stdout")
-
-    def __init__(self, stdout: str = "", stderr: str = "", status: int = 0) -> None:
-        self.stdout = stdout
-        self.stderr = stderr
-        self.status = status
+    stdout: str = ""
+    stderr: str = ""
+    status: int = 0
 
 
-def _number(text: str) -> float:
+def json_output(body: Mapping[str, object], answer: Answer) -> HookOutput:
+    """Return a JSON answer. A refusal is also on stderr and in the exit code, for hosts that ignore the JSON."""
+    if answer.decision == "deny":
+        return HookOutput(dumps(body) + "\n", f"{answer.reason}\n", REFUSED_STATUS)
+    return HookOutput(dumps(body) + "\n")
+
+
+def _finite(text: str) -> float:
     value = float(text)
     if value in _INFINITE:
-        # It could not be repeated in an answer: a host that cannot read the answer lets the call run.
-        raise BadPayload(f"the payload holds a number that is none: {text[:20]}")
+        # JSON cannot express infinity, and a host that cannot parse our answer runs the call.
+        raise BadPayload(f"the number {text[:20]} in the payload is too large")
     return value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        # Readers differ in which of the two counts: what is judged could be one, and what runs the other.
-        raise BadPayload("a name stands twice in an object of the payload")
+        # Parsers differ in which duplicate wins: the host could run another command than the one that was checked.
+        raise BadPayload("an object in the payload has a duplicate key")
     return made
 
 
 class _Settings:
-    """What the C scanner asks of its decoder."""
+    """The settings that the C scanner reads from its decoder."""
 
-    strict = False  # a command may hold a line break that the host did not escape
+    strict = False  # a command may contain a newline that the host did not escape
     object_hook = None
     object_pairs_hook = staticmethod(_object)
-    parse_float, parse_int = staticmethod(_number), int
+    parse_float, parse_int = staticmethod(_finite), int
 
     @staticmethod
     def parse_constant(name: str) -> None:
-        raise BadPayload(f"the payload holds {name}, which is no JSON")
+        raise BadPayload(f"the payload contains {name}, which is not JSON")
 
 
 _settings: Any = _Settings()
@@ -168,32 +140,32 @@ _scan = make_scanner(_settings)
 
 
 def loads(data: bytes) -> dict[str, Any]:
-    """Return a JSON object; BadPayload for anything else."""
+    """Parse a JSON object; raise BadPayload for anything else."""
     try:
         text = data.decode("utf-8").removeprefix("\ufeff").strip()
         value, end = _scan(text, 0)
     except BadPayload:
         raise
     except (StopIteration, ValueError, RecursionError, IndexError, SystemError):
-        # The last is how the scanner fails to find the exception that the json package would define.
-        raise BadPayload("the payload is no JSON") from None
+        # SystemError: the scanner looks for JSONDecodeError, which is undefined without the json package.
+        raise BadPayload("the payload is not JSON") from None
     if text[end:].strip() or not isinstance(value, dict):
-        raise BadPayload("the payload is no single JSON object")
+        raise BadPayload("the payload is not a single JSON object")
     return value
 
 
 def text_at(payload: Mapping[str, Any], *path: str) -> str:
-    """Return a text that must be there; BadPayload names what is missing."""
+    """Return the string at a path of keys; raise BadPayload if there is none."""
     value: Any = payload
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     if not isinstance(value, str):
-        raise BadPayload(f"the payload has no text at {'.'.join(path)}")
+        raise BadPayload(f"the payload has no string at {'.'.join(path)}")
     return value
 
 
 def object_at(payload: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return an object that must be there."""
+    """Return the object at a key; raise BadPayload if there is none."""
     value = payload.get(name)
     if not isinstance(value, dict):
         raise BadPayload(f"the payload has no object at {name}")
@@ -201,7 +173,7 @@ def object_at(payload: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def paths_at(given: Mapping[str, Any], keys: tuple[str, ...], *, needed: bool) -> tuple[str, ...]:
-    """Return the paths that stand at any of these keys, since versions of a host differ; a tool that writes needs one."""
+    """Return the paths at any of these keys (versions of a host differ); if `needed`, raise BadPayload when there are none."""
     found: list[str] = []
     for key in keys:
         value = given.get(key)
@@ -216,49 +188,86 @@ def paths_at(given: Mapping[str, Any], keys: tuple[str, ...], *, needed: bool) -
     return tuple(found)
 
 
+def split_pattern(pattern: str, *, keeps_name: bool = False) -> tuple[str, str, bool]:
+    """Split a glob pattern into its literal directory and the rest; say whether the rest may leave that directory.
+
+    If `keeps_name`, the last component belongs to the rest even when it is literal.
+    """
+    parts = pattern.split("/")
+    default = len(parts) - keeps_name
+    plain = next((n for n, part in enumerate(parts) if any(sign in part for sign in _GLOB_CHARACTERS)), default)
+    rest = "/".join(parts[plain:])
+    # An alternative may be an absolute path: `{a,/etc}/*`.
+    leaves = ".." in rest or any(f"{sign}/" in rest for sign in "{,(|")
+    return "/".join(parts[:plain]) or ("/" if plain else ""), rest, leaves
+
+
 def searched_directories(given: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the directories that a search for names looks in: those at the keys, and the one that the pattern itself names."""
+    """Return the directories that a file-name search reads: those at the keys, and the literal part of its pattern."""
     folders = paths_at(given, keys, needed=False)
     found: list[str] = []
     for pattern in paths_at(given, ("pattern", "glob_pattern"), needed=False):
-        parts = pattern.split("/")
-        plain = next(
-            (n for n, part in enumerate(parts) if any(sign in part for sign in GLOB_CHARACTERS)), len(parts) - 1
-        )
-        rest = "/".join(parts[plain:])
-        if ".." in rest or any(f"{sign}/" in rest for sign in "{,(|"):  # alternatives may lead anywhere
+        above, _, leaves = split_pattern(pattern, keeps_name=True)
+        if leaves:
             found.append("/")
-        elif plain:
-            above = "/".join(parts[:plain]) or "/"
+        elif above:
             found += [above if above[0] in "/~" else f"{folder}/{above}" for folder in folders or (".",)]
     return (*folders, *found)
 
 
 def patched_files(patch: str) -> tuple[str, ...]:
-    """Return the files that a patch in the format of apply_patch adds, changes, deletes or moves to."""
-    # Not splitlines, for which a path ends at characters that a path may hold.
+    """Return the files that a patch in the apply_patch format adds, changes, deletes or moves to."""
+    # str.splitlines() also splits at characters that a path may contain, such as U+2028.
     lines = [line.strip() for line in patch.split("\n")]
-    files = tuple(line[len(head) :].strip() for line in lines for head in _PATCH_HEADS if line.startswith(head))
+    files = tuple(line[len(head) :].strip() for line in lines for head in _PATCH_HEADERS if line.startswith(head))
     if not files:
         raise BadPayload("the patch names no file")
     return files
 
 
+def file_call(
+    tool: str,
+    given: Mapping[str, Any],
+    where: tuple[str, str],
+    writes: Mapping[str, tuple[str, ...]],
+    reads: Mapping[str, tuple[str, ...]],
+    *,
+    asks: str = NOBODY,
+) -> ToolCall:
+    """Return the call of a file tool. `where` is (cwd, root); `writes` and `reads` map a tool to the keys of its paths."""
+    if tool in writes:
+        return ToolCall(WRITE, *where, paths=paths_at(given, writes[tool], needed=True), asks=asks)
+    keys = reads[tool]
+    is_glob = tool.lower() == "glob"
+    return ToolCall(
+        READ, *where, paths=searched_directories(given, keys) if is_glob else paths_at(given, keys, needed=False)
+    )
+
+
 def resolve_directory(folder: object, cwd: str) -> str:
-    """Return the directory that a tool's own argument names, or the working directory."""
+    """Return the directory that a tool's input names, or `cwd` if it names none."""
     if not isinstance(folder, str) or not folder:
         return cwd
     return folder if folder.startswith("/") else f"{cwd}/{folder}"
 
 
 def refuse_other_hosts(payload: Mapping[str, Any], own: tuple[str, ...] = ()) -> None:
-    """Raise for the envelope of another host: some load hooks that were written for their neighbours."""
-    for key, host in _OTHERS.items():
+    """Raise BadPayload if the payload has another host's keys: some hosts also load hooks that were installed for others."""
+    for key, host in _FOREIGN_KEYS.items():
         if key in payload and key not in own:
-            raise BadPayload(f"it is a call of {host}, which this hook does not speak; see: corral install --help")
+            raise BadPayload(f"this is a call of {host}, which this hook does not serve; see: corral install --help")
 
 
-def refuse_unknown_shell(tool: str) -> None:
-    """Let the call of a tool pass that is not corral's to judge; raise for one that runs commands under another name."""
-    if tool.lower() in _SHELLS:
-        raise BadPayload(f"{tool} runs commands, and is not known here")
+def is_own_event(payload: Mapping[str, Any], *own: str) -> bool:
+    """Say whether the payload is of one of these events; raise BadPayload for another host's event."""
+    event = text_at(payload, "hook_event_name")
+    if event not in own and (event in _EVENTS or (event[:1].islower() and own[0][:1].isupper())):
+        raise BadPayload(f"{event} is an event of another host")
+    return event in own
+
+
+def is_judged(tool: str, tools: tuple[str, ...]) -> bool:
+    """Say whether corral checks calls of this tool; raise BadPayload for an unknown tool that runs commands."""
+    if tool not in tools and tool.lower() in _SHELLS:
+        raise BadPayload(f"{tool} runs commands, and corral does not know this tool of the host")
+    return tool in tools

@@ -1,6 +1,6 @@
-"""Whether a host comes to ask an installed hook at all: an entry that is never reached answers every trial, and judges nothing.
+"""Checks that a host really calls an installed hook. A hook that is never called answers doctor's trial calls, but checks nothing.
 
-What stands in a project's own file is its author's word: it is compared with what corral would write, and not run unless it is that.
+An entry in a project's own settings file may come from the project's author. It is run only if it is exactly what corral writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from corral.integrations.hooks import json_edit
 from corral.integrations.hooks.hook_command import command
 from corral.integrations.hooks.install import MAX_BYTES, plugin_text, read_settings
 from corral.integrations.hooks.json_edit import SettingsError
-from corral.integrations.hooks.registry import Host, hooks_in, settings_directory
+from corral.integrations.hooks.registry import hooks_in, settings_directory
 from corral.policy import user_dirs
 
 TYPE_CHECKING = False
@@ -22,46 +22,48 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    Installed = tuple[str, dict[str, Any], dict[str, Any]]  # the event, its entry, and the hook in that
+    from corral.integrations.hooks.hosts import Host
 
-_EVERYTHING = (None, "", "*")
-_COMMAND = frozenset({"command", "args", "bash"})  # the owner may have another corral, which is tried
-_TIMES = frozenset({"timeout", "timeoutSec"})
-_HARMLESS = frozenset({"name", "description", "statusMessage", "comment", "sequential", "hooks", "matcher"})
+    Installed = tuple[str, dict[str, Any], dict[str, Any]]  # the event, its entry, and the hook in the entry
+
+_MATCH_ALL = (None, "", "*")
+_COMMAND_KEYS = frozenset({"command", "args", "bash"})  # the user may run another corral; doctor tries it
+_TIMEOUT_KEYS = frozenset({"timeout", "timeoutSec"})
+_HARMLESS_KEYS = frozenset({"name", "description", "statusMessage", "comment", "sequential", "hooks", "matcher"})
 MAX_SHOWN = 80
-
-
-def is_of_project(path: str, root: str) -> bool:
-    """Say whether a file is the project's word, by its name or by where it really lies."""
-    return inside(path, root) or inside(os.path.realpath(path), root)
 
 
 def why_unreached(
     host: Host, path: str, installed: Installed, root: str, environ: Mapping[str, str]
 ) -> tuple[str, bool]:
-    """Return why a host would not ask a hook, or not about everything; and whether that leaves commands unjudged."""
+    """Return why a host would not call a hook, or not for every tool; and whether commands then run unchecked."""
     event, entry, hook = installed
     words = command(host.name, environ)
+    is_of_project = inside(path, root) or inside(os.path.realpath(path), root)
     if host.entries is None:
-        return _why_plugin(path, words, hook, strictly=is_of_project(path, root))
+        given = [hook["command"], *hook["args"]]
+        if is_of_project and given != words:
+            return "its command is not what corral writes, so doctor did not run it", True
+        is_intact = read_settings(path) == plugin_text(host, given)
+        return ("", False) if is_intact else ("the plugin is not what corral writes", True)
     wanted = host.entries(words).get(event)
     if wanted is None:
-        return f"it stands at {_shown(event)}, where {host.title} asks about no command", True
+        return f"its entry is for the event {_shown(event)}, which {host.title} does not send for commands", True
     ours = hooks_in(wanted)[0]
-    if is_of_project(path, root) and (hook != ours or entry.get("matcher") != wanted.get("matcher")):
-        return "its entry is not what corral writes, so it was not run", True
-    for key, value in _odd({**entry, **hook}, ours):
-        return f"its entry says {_shown(key)} = {_shown(json.dumps(value))}, which corral did not write", True
-    left_out = _left_out(entry.get("matcher"), wanted.get("matcher"))
-    if left_out:
-        named = _shown(json.dumps(entry.get("matcher")))
-        told = ", ".join(filter(None, left_out)) or "calls"
-        return f"its matcher {named} leaves out {told}", left_out[0] == _tools(wanted.get("matcher"))[0]
+    if is_of_project and (hook != ours or entry.get("matcher") != wanted.get("matcher")):
+        return "its entry is not what corral writes, so doctor did not run it", True
+    for key, value in _unexpected_keys({**entry, **hook}, ours):
+        return f"its entry has {_shown(key)} = {_shown(json.dumps(value))}, which corral did not write", True
+    missing = _missing_tools(entry.get("matcher"), wanted.get("matcher"))
+    if missing:
+        matcher = _shown(json.dumps(entry.get("matcher")))
+        names = ", ".join(filter(None, missing)) or "calls"
+        return f"its matcher {matcher} leaves out {names}", missing[0] == _tools(wanted.get("matcher"))[0]
     return "", False
 
 
 def missing_events(host: Host, installed: list[Installed], environ: Mapping[str, str]) -> list[str]:
-    """Return the events of a host at which corral wants to be asked, and is not."""
+    """Return the events of a host for which no hook of ours is installed."""
     if host.entries is None:
         return []
     found = {event for event, _, _ in installed}
@@ -69,11 +71,11 @@ def missing_events(host: Host, installed: list[Installed], environ: Mapping[str,
 
 
 def disabling_setting(host: Host, path: str, root: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the file that keeps a host from running this hook, and what it says; None where there is none."""
-    own = f"{settings_directory(host, environ)}/{'settings.json' if host.name != 'gemini' else host.file}"
+    """Return the file that turns this hook off, and the setting in it; None if there is none."""
+    own = f"{settings_directory(host, environ)}/settings.json"
     managed = [environ.get(host.managed_variable, "")] if host.managed_variable else []
-    places = [own, path, *(f"{root}/{name}" for name in host.switch_files), *managed, *_managed(host)]
-    for place in dict.fromkeys(filter(None, places)) if host.switch else ():
+    places = [own, path, *(f"{root}/{name}" for name in host.switch_files), *managed, *_managed_files(host)]
+    for place in dict.fromkeys(filter(None, places)) if host.switches else ():
         try:
             data, _ = user_dirs.read_regular_file(place, MAX_BYTES, follows=True)
             value = json_edit.parse(json_edit.decode(data, place), place, comments=True).value if data else {}
@@ -82,12 +84,12 @@ def disabling_setting(host: Host, path: str, root: str, environ: Mapping[str, st
         except (OSError, SettingsError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{place}:")
             return place, f"it cannot be read ({_shown(str(why))}), and may turn hooks off"
-        if said := _said_off(host, value):
-            return place, said
+        if setting := _switch_in(host, value):
+            return place, setting
     return None
 
 
-def _managed(host: Host) -> Iterator[str]:
+def _managed_files(host: Host) -> Iterator[str]:
     for place in host.managed:
         if not place.endswith("/"):
             yield place
@@ -95,36 +97,27 @@ def _managed(host: Host) -> Iterator[str]:
             yield from (f"{place}{name}" for name in sorted(os.listdir(place)) if name.endswith(".json"))
 
 
-def _said_off(host: Host, settings: Any) -> str:
-    for switch in (host.switch, *host.other_switches):
+def _switch_in(host: Host, settings: Any) -> str:
+    for name, off in host.switches:
         value = settings
-        for name in switch:
-            value = value.get(name) if isinstance(value, dict) else None
-        named = ".".join(switch)
+        for key in name.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
         if isinstance(value, list) and "corral" in value:
-            return f"{named} names corral's hook"
-        # What is neither yes nor no may be either to the host.
-        if not isinstance(value, list) and value not in (None, not host.switch_value):
-            return f"{named} turns hooks off"
+            return f"{name} names corral's hook"
+        # The host may read a value that is neither true nor false as either.
+        if not isinstance(value, list) and value not in (None, not off):
+            return f"{name} turns hooks off"
     return ""
 
 
-def _why_plugin(path: str, words: list[str], hook: dict[str, Any], *, strictly: bool) -> tuple[str, bool]:
-    given = [hook["command"], *hook["args"]]
-    if strictly and given != words:
-        return "its command is not what corral writes, so it was not run", True
-    text = read_settings(path)
-    return ("", False) if text == plugin_text(given) else ("the plugin is not what corral writes", True)
-
-
-def _odd(given: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Find what an entry says that could keep the host from asking, or from listening."""
+def _unexpected_keys(given: dict[str, Any], wanted: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the keys of an entry that could keep the host from calling the hook, or from obeying it."""
     for key, value in given.items():
-        if key in _HARMLESS or key in _COMMAND or (key in wanted and value == wanted[key]):
+        if key in _HARMLESS_KEYS or key in _COMMAND_KEYS or (key in wanted and value == wanted[key]):
             continue
-        # Longer is the owner's choice; when it is over, most hosts let the call run.
-        is_time = key in _TIMES and isinstance(value, (int, float)) and key in wanted
-        if not is_time or value < wanted[key]:
+        # The user may choose a longer timeout; after it, most hosts run the call.
+        is_timeout = key in _TIMEOUT_KEYS and isinstance(value, (int, float)) and key in wanted
+        if not is_timeout or value < wanted[key]:
             yield key, value
 
 
@@ -132,9 +125,9 @@ def _tools(matcher: Any) -> list[str]:
     return str(matcher or "").removeprefix("^(").removesuffix(")$").split("|")
 
 
-def _left_out(given: Any, wanted: Any) -> list[str]:
-    """Return the tools that an owner's matcher leaves out, of those that corral asks for."""
-    if given in _EVERYTHING or given == wanted:
+def _missing_tools(given: Any, wanted: Any) -> list[str]:
+    """Return the tools that the installed matcher leaves out."""
+    if given in _MATCH_ALL or given == wanted:
         return []
     if wanted is None or not isinstance(given, str):
         return _tools(wanted)

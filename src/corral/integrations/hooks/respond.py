@@ -1,10 +1,13 @@
-"""One payload on stdin, one answer in the host's protocol. A crash, a bad payload, a limit or its own timeout refuses."""
+"""Reads one payload from stdin and writes one answer in the host's protocol.
+
+A crash, a payload that cannot be read, an exceeded limit and the hook's own timeout all refuse the call.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum
+from _signal import (  # type: ignore[import-not-found]  # `signal` imports enum
     ITIMER_REAL,
     SIG_IGN,
     SIG_UNBLOCK,
@@ -14,79 +17,81 @@ from _signal import (  # type: ignore[import-not-found]  # `signal` loads enum
     signal,
 )
 
-from corral.integrations.hooks.protocol import Answer, BadPayload, HookOutput, ToolCall, loads
+from corral.integrations.hooks.protocol import REFUSED_STATUS, Answer, BadPayload, HookOutput, ToolCall, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import ModuleType
+    from corral.integrations.hooks.hosts import Host
 
-HOSTS = ("claude", "codex", "gemini", "cursor", "opencode", "copilot")
-REFUSED_STATUS = 2
-LOG_SECONDS = 1.0  # for the line about a call that corral failed on
-OWN_SECONDS = 4.0  # well below the shortest timeout that a host has, after which the call would run
+LOG_SECONDS = 1.0  # for the audit entry about a call that corral failed on
+OWN_SECONDS = 4.0  # well below the shortest timeout of a host, after which the host would run the call
 MAX_PAYLOAD_BYTES = 32 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
+_HOSTS = f"{__file__.rpartition('/')[0]}/hosts"
 
 
-class _TooLong(BaseException):
-    """Our own time is up; not an Exception, so that no check of the guard takes it for its own crash. Its argument is the rule."""
+class _TimeoutExceeded(BaseException):
+    """The hook's own time is up. Not an Exception, so that no guard check handles it as its own crash. Its argument is the rule."""
 
 
-def _time_is_up(*_: object) -> None:
-    raise _TooLong
+def _on_alarm(*_: object) -> None:
+    raise _TimeoutExceeded
 
 
 def main(arguments: list[str]) -> int:
-    """Answer one payload for a host; the exit code is the host's. What follows its name is where dependencies and the owner's files lie."""
+    """Answer one payload and return the exit code. Arguments: the host's name, then the directories of dependencies and user files."""
     name = arguments[0] if arguments else ""
-    if name not in HOSTS:
-        words = f"there is no host {name!r}" if name else "no host is named"
-        return _printed(HookOutput("", f"corral: {words}; known: {', '.join(HOSTS)}\n", REFUSED_STATUS))
+    if not name.isidentifier() or not os.path.isfile(f"{_HOSTS}/{name}.py"):
+        known = sorted(file[:-3] for file in os.listdir(_HOSTS) if file.endswith(".py") and file[0] != "_")
+        text = f"there is no host {name!r}" if name else "no host is named"
+        return _write_output(
+            HookOutput("", f"corral: {text}, so the call is refused; known: {', '.join(known)}\n", REFUSED_STATUS)
+        )
     try:
-        signal(SIGALRM, _time_is_up)
+        signal(SIGALRM, _on_alarm)
         pthread_sigmask(SIG_UNBLOCK, (SIGALRM,))  # a host may start its hooks with signals blocked
         setitimer(ITIMER_REAL, OWN_SECONDS)
-        if pins := [word for word in arguments if word.startswith("--")]:
-            from corral.policy.user_dirs import apply_directory_options  # noqa: PLC0415  only an installed hook has some
+        if options := [word for word in arguments if word.startswith("--")]:
+            from corral.policy.user_dirs import apply_directory_options  # noqa: PLC0415  only an installed hook has options
 
-            apply_directory_options(pins, os.environ)
-        said = _answered(_host(name), name, arguments[1:])
+            apply_directory_options(options, os.environ)
+        output = _respond(_load_host(name), arguments[1:])
         setitimer(ITIMER_REAL, 0)
-    except BaseException as error:  # noqa: BLE001  whatever it is, nobody has judged the call
-        said = _refusal(name, error)
-    return _printed(said)
+    except BaseException as error:  # noqa: BLE001  whatever it is, the call was not judged
+        output = _refusal(name, error)
+    return _write_output(output)
 
 
-def _host(name: str) -> ModuleType:
+def _load_host(name: str) -> Host:
     module = f"corral.integrations.hooks.hosts.{name}"
-    __import__(module)  # importlib would load contextlib
-    return sys.modules[module]
+    __import__(module)  # importlib would import contextlib
+    host: Host = sys.modules[module].HOST
+    return host
 
 
-def _answered(host: ModuleType, name: str, paths: list[str]) -> HookOutput:
-    asked: ToolCall | None = None
+def _respond(host: Host, paths: list[str]) -> HookOutput:
+    call: ToolCall | None = None
     try:
-        asked = host.read(loads(_payload()), os.environ)
-        answer = Answer("allow") if asked is None else _judged(asked, name, paths)
+        call = host.read(loads(_read_payload()), os.environ)
+        answer = Answer("allow") if call is None else _judge(call, host.name, paths)
     except BadPayload as error:
         from corral._lib.terminal import printable  # noqa: PLC0415  most payloads are good
 
-        _leave_line(name, error)
+        _log_unjudged(host.name, error)
         why = printable(str(error))
-        answer = Answer("deny", f"corral could not read the call: {why}. Nothing was judged, so it is refused.")
-    said: HookOutput = host.render(answer, asked)
-    return said
+        answer = Answer("deny", f"corral could not read the call: {why}. It was not checked, so it is refused.")
+    return host.render(answer, call)
 
 
-def _judged(asked: ToolCall, name: str, paths: list[str]) -> Answer:
+def _judge(call: ToolCall, name: str, paths: list[str]) -> Answer:
     from corral.guard.shell.parser import set_parse_trial  # noqa: PLC0415
-    from corral.integrations.hooks.decide import judge  # noqa: PLC0415  not for the calls of other tools
+    from corral.integrations.hooks.decide import judge  # noqa: PLC0415  tools that corral ignores do not need it
 
     set_parse_trial(_parses)
     try:
-        return judge(asked, name, os.environ, paths)
-    except _TooLong:
-        raise _TooLong("[structure-limit]") from None
+        return judge(call, name, os.environ, paths)
+    except _TimeoutExceeded:
+        raise _TimeoutExceeded("[structure-limit]") from None
 
 
 def _parses(parser: object, source: bytes) -> bool:
@@ -95,14 +100,13 @@ def _parses(parser: object, source: bytes) -> bool:
     return parses(parser, source)
 
 
-def _leave_line(name: str, error: object) -> None:
+def _log_unjudged(name: str, error: object) -> None:
     from corral.integrations.hooks.decide import log_unjudged  # noqa: PLC0415  as above
 
     log_unjudged(name, error, os.environ)
 
 
-def _payload() -> bytes:
-    """Return all of stdin, whose end the host makes."""
+def _read_payload() -> bytes:
     parts: list[bytes] = []
     size = 0
     while data := os.read(0, CHUNK_BYTES):
@@ -114,10 +118,10 @@ def _payload() -> bytes:
 
 
 def _refusal(name: str, error: BaseException) -> HookOutput:
-    """Return the refusal of a call on which corral itself failed, and leave a line in the log if that can be done soon."""
+    """Return the refusal of a call that corral failed on, and log it if that takes at most LOG_SECONDS."""
     signal(SIGALRM, SIG_IGN)
     reason = f"corral failed on this call ({type(error).__name__}: {error}), so it is refused. Run: corral doctor"
-    if isinstance(error, _TooLong):
+    if isinstance(error, _TimeoutExceeded):
         rule = f". {error}" if error.args else ""
         reason = (
             "corral refused this call because checking it took too long. "
@@ -125,24 +129,23 @@ def _refusal(name: str, error: BaseException) -> HookOutput:
         )
     answer = Answer("deny", reason)
     try:
-        signal(SIGALRM, _time_is_up)
+        signal(SIGALRM, _on_alarm)
         setitimer(ITIMER_REAL, LOG_SECONDS)
-        _leave_line(name, answer.reason)
+        _log_unjudged(name, answer.reason)
         signal(SIGALRM, SIG_IGN)
-    except BaseException:  # noqa: BLE001, S110  the refusal counts, not the line; the alarm comes once
+    except BaseException:  # noqa: BLE001, S110  the refusal matters more than the entry; the alarm is not repeated
         pass
     try:
-        said: HookOutput = _host(name).render(answer, None)
-    except BaseException:  # noqa: BLE001  every host takes this for a refusal
+        return _load_host(name).render(answer, None)
+    except BaseException:  # noqa: BLE001  every host refuses the call after this exit code
         return HookOutput("", f"{answer.reason}\n", REFUSED_STATUS)
-    return said
 
 
-def _printed(said: HookOutput) -> int:
-    """Print an answer and return the exit code; an answer that cannot be heard must not be taken for silence, which allows."""
-    heard = _write(1, said.stdout)
-    _write(2, said.stderr)
-    return said.status if heard else REFUSED_STATUS
+def _write_output(output: HookOutput) -> int:
+    """Write an answer and return the exit code. If the answer cannot be written, refuse: hosts run the call after no output."""
+    is_written = _write(1, output.stdout)
+    _write(2, output.stderr)
+    return output.status if is_written else REFUSED_STATUS
 
 
 def _write(descriptor: int, text: str) -> bool:

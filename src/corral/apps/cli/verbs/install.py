@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from corral._lib.terminal import Terminal
     from corral.apps.doctor.hook_checks import HookCheck
+    from corral.integrations.hooks.hosts import Host
     from corral.integrations.hooks.install import Change
-    from corral.integrations.hooks.registry import Host
 
 DECLINED_STATUS = 1
 

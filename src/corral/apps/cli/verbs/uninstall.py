@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from corral.integrations.hooks.registry import Host
+    from corral.integrations.hooks.hosts import Host
 
 
 def main(options: argparse.Namespace) -> int:

@@ -1,103 +1,110 @@
-"""Claude Code, PreToolUse. Anything but an answer lets the call run there, so every refusal is JSON, stderr and exit code 2."""
+"""Claude Code, event PreToolUse. It runs the call unless the hook answers, so a refusal is JSON, stderr and exit code 2."""
 
 from __future__ import annotations
 
 import os
 
-from corral._lib.json_text import dumps
-from corral.integrations.hooks.protocol import (
-    NOBODY,
-    PERSON,
-    READ,
-    SHELL,
-    WRITE,
-    Answer,
-    BadPayload,
-    HookOutput,
-    ToolCall,
-    object_at,
-    paths_at,
-    refuse_other_hosts,
-    refuse_unknown_shell,
-    searched_directories,
-    text_at,
-)
+from corral.integrations.hooks import protocol
+from corral.integrations.hooks.hosts import TIMEOUT_SECONDS, Host
+from corral.integrations.hooks.protocol import Answer, BadPayload, HookOutput, ToolCall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# Who answers `ask`, by permission_mode. In bypassPermissions Claude Code 2.1.325 runs the call without asking; a mode that is not
+# Who answers `ask`, by permission_mode. In bypassPermissions Claude Code 2.1.325 runs the call without asking. A mode that is not
 # listed may do the same.
 _ANSWERS = {
-    "default": PERSON,
-    "acceptEdits": PERSON,
-    "plan": PERSON,
-    "auto": NOBODY,
-    "dontAsk": NOBODY,
-    "bypassPermissions": NOBODY,
+    "default": protocol.PERSON,
+    "acceptEdits": protocol.PERSON,
+    "plan": protocol.PERSON,
+    "auto": protocol.NOBODY,
+    "dontAsk": protocol.NOBODY,
+    "bypassPermissions": protocol.NOBODY,
 }
 _SHELLS = ("Bash", "Monitor")
-_WRITES = {"Write": "file_path", "Edit": "file_path", "MultiEdit": "file_path", "NotebookEdit": "notebook_path"}
-_READS = {"Read": "file_path", "NotebookRead": "notebook_path", "Grep": "path", "Glob": "path", "LS": "path"}
-TOOLS = (*_SHELLS, "PowerShell", *_WRITES, *_READS)
+_FILE, _NOTEBOOK, _PATH = ("file_path",), ("notebook_path",), ("path",)
+_WRITES = {"Write": _FILE, "Edit": _FILE, "MultiEdit": _FILE, "NotebookEdit": _NOTEBOOK}
+_READS = {"Read": _FILE, "NotebookRead": _NOTEBOOK, "Grep": _PATH, "Glob": _PATH, "LS": _PATH}
+_TOOLS = (*_SHELLS, "PowerShell", *_WRITES, *_READS)
 
 
-def read(payload: dict[str, Any], environ: Mapping[str, str]) -> ToolCall | None:
-    """Return what is asked, or None where it is nothing that corral judges."""
-    refuse_other_hosts(payload)
-    event = text_at(payload, "hook_event_name")
-    if event[:1].islower() or event == "BeforeTool":
-        raise BadPayload(f"{event} is an event of another host")
-    if event != "PreToolUse":
+def _read(payload: dict[str, Any], environ: Mapping[str, str]) -> ToolCall | None:
+    protocol.refuse_other_hosts(payload)
+    if not protocol.is_own_event(payload, HOST.event):
         return None
-    tool = text_at(payload, "tool_name")
-    if tool not in TOOLS:
-        refuse_unknown_shell(tool)
+    tool = protocol.text_at(payload, "tool_name")
+    if not protocol.is_judged(tool, _TOOLS):
         return None
-    given = object_at(payload, "tool_input")
-    cwd = text_at(payload, "cwd")
-    root = environ.get("CLAUDE_PROJECT_DIR", "")
+    given = protocol.object_at(payload, "tool_input")
+    cwd = protocol.text_at(payload, "cwd")
+    root = environ.get(HOST.root_variable, "")
     mode = payload.get("permission_mode")
-    asks = _ANSWERS.get(mode, NOBODY) if isinstance(mode, str) else NOBODY
+    asks = _ANSWERS.get(mode, protocol.NOBODY) if isinstance(mode, str) else protocol.NOBODY
     if tool in _SHELLS:
-        # Its shell goes on where the last command left it, but not where one went on in the background.
+        # Its shell keeps the working directory for the next command, but not that of a background command.
         keeps = "" if given.get("run_in_background") or tool != "Bash" else "directory"
-        text = text_at(payload, "tool_input", "command")
-        return ToolCall(SHELL, cwd, root, text=text, given=given, rewrites=True, asks=asks, keeps=keeps)
+        text = protocol.text_at(given, "command")
+        return ToolCall(protocol.SHELL, cwd, root, text=text, given=given, rewrites=True, asks=asks, keeps=keeps)
     if tool == "PowerShell":
-        raise BadPayload("PowerShell is not read by corral")
-    if tool == "Glob":
-        return ToolCall(READ, cwd, root, paths=searched_directories(given, ("path",)))
-    if tool in _READS:
-        return ToolCall(READ, cwd, root, paths=paths_at(given, (_READS[tool],), needed=False))
-    paths = paths_at(given, (_WRITES[tool],), needed=True)
-    return (
-        None
-        if all(_is_own_note(path, environ) for path in paths)
-        else ToolCall(WRITE, cwd, root, paths=paths, asks=asks)
-    )
+        raise BadPayload("corral does not read PowerShell")
+    call = protocol.file_call(tool, given, (cwd, root), _WRITES, _READS, asks=asks)
+    return None if tool in _WRITES and all(_is_note(path, environ) for path in call.paths) else call
 
 
-def _is_own_note(path: str, environ: Mapping[str, str]) -> bool:
-    """Say whether a file is one of the plans and memories that Claude Code keeps for itself, as text."""
+def _is_note(path: str, environ: Mapping[str, str]) -> bool:
+    """Say whether a file is one of the plans and memories that Claude Code keeps for itself as text."""
     own = f"{os.path.realpath(environ.get('HOME') or '/nonexistent')}/.claude"
     real = os.path.realpath(path)
-    # What goes up is another file to who follows links first than to who does not.
+    # `..` after a symlink resolves differently lexically and on disk, so reject it.
     if not path.startswith("/") or ".." in path or not real.endswith(".md"):
         return False
     return real.startswith(f"{own}/plans/") or (real.startswith(f"{own}/projects/") and "/memory/" in real)
 
 
-def render(answer: Answer, asked: ToolCall | None) -> HookOutput:
-    """Return the answer in the host's protocol."""
+def _render(answer: Answer, call: ToolCall | None) -> HookOutput:
     if answer.decision == "allow" and not answer.command:
         return HookOutput()
-    body: dict[str, object] = {"hookEventName": "PreToolUse", "permissionDecision": answer.decision}
+    body: dict[str, object] = {"hookEventName": HOST.event, "permissionDecision": answer.decision}
     if answer.reason:
         body["permissionDecisionReason"] = answer.reason
-    if answer.command and asked is not None:
-        body["updatedInput"] = {**asked.given, "command": answer.command}
-    said = dumps({"hookSpecificOutput": body}) + "\n"
-    return HookOutput(said, f"{answer.reason}\n", 2) if answer.decision == "deny" else HookOutput(said)
+    if answer.command and call is not None:
+        body["updatedInput"] = {**call.given, "command": answer.command}
+    return protocol.json_output({"hookSpecificOutput": body}, answer)
+
+
+def _payload(event: str, given: dict[str, Any], root: str) -> dict[str, Any]:
+    return {"hook_event_name": event, "cwd": root, "tool_name": "Bash", "tool_input": given}
+
+
+def _entries(words: list[str]) -> dict[str, dict[str, Any]]:
+    command = {"type": "command", "command": words[0], "args": words[1:]}
+    hook = {**command, "timeout": TIMEOUT_SECONDS, "onFailure": "block"}
+    return {HOST.event: {"matcher": "|".join(_TOOLS), "hooks": [hook]}}
+
+
+HOST = Host(
+    name="claude",
+    title="Claude Code",
+    tools=_TOOLS,
+    event="PreToolUse",
+    read=_read,
+    render=_render,
+    payload=_payload,
+    variable="CLAUDE_CONFIG_DIR",
+    folder=".claude",
+    file="settings.json",
+    project_file=".claude/settings.local.json",  # not settings.json, which is committed: the command is for this machine
+    entries=_entries,
+    root_variable="CLAUDE_PROJECT_DIR",
+    protected=(".claude/**", ".mcp.json"),
+    private=(".claude/**", ".claude.json"),
+    notes=(".claude/",),
+    secrets=(".credentials.json",),
+    questions="person",
+    switches=(("disableAllHooks", True), ("allowManagedHooksOnly", True)),
+    switch_files=(".claude/settings.json", ".claude/settings.local.json"),
+    managed=("/etc/claude-code/managed-settings.json", "/etc/claude-code/managed-settings.d/"),
+    note="Claude Code no longer asks before commands that corral allows: they run in the sandbox.",
+)

@@ -1,28 +1,14 @@
-"""Copilot CLI, preToolUse. Its tool arguments are JSON inside a text; a timeout of the hook lets the call run there.
+"""Copilot CLI, event preToolUse. Its tool arguments are JSON inside a string, and it runs the call when the hook times out.
 
-With --allow-all it answers questions itself, and its payload does not tell.
+With --allow-all it answers questions itself, and its payload does not say so.
 """
 
 from __future__ import annotations
 
-from corral._lib.json_text import dumps
-from corral.integrations.hooks.protocol import (
-    READ,
-    SHELL,
-    UNKNOWN,
-    WRITE,
-    Answer,
-    BadPayload,
-    HookOutput,
-    ToolCall,
-    loads,
-    patched_files,
-    paths_at,
-    refuse_other_hosts,
-    refuse_unknown_shell,
-    searched_directories,
-    text_at,
-)
+from corral._lib.quoting import shell_join
+from corral.integrations.hooks import protocol
+from corral.integrations.hooks.hosts import TIMEOUT_SECONDS, Host
+from corral.integrations.hooks.protocol import Answer, BadPayload, HookOutput, ToolCall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,52 +16,88 @@ if TYPE_CHECKING:
     from typing import Any
 
 _SHELLS = ("bash", "shell")
-_WRITES = ("edit", "create", "write", "str_replace_editor")
-_READS = ("view", "grep", "glob")
-TOOLS = (*_SHELLS, "write_bash", *_WRITES, "apply_patch", *_READS)
+_PATH = ("path",)
+_WRITES = dict.fromkeys(("edit", "create", "write", "str_replace_editor"), _PATH)
+_READS = dict.fromkeys(("view", "grep", "glob"), _PATH)
+_TOOLS = (*_SHELLS, "write_bash", *_WRITES, "apply_patch", *_READS)
 
 
-def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> ToolCall | None:
-    """Return what is asked, or None where it is nothing that corral judges."""
-    refuse_other_hosts(payload)
-    tool = text_at(payload, "toolName")
-    if tool not in TOOLS:
-        refuse_unknown_shell(tool)
+def _read(payload: dict[str, Any], _environ: Mapping[str, str]) -> ToolCall | None:
+    protocol.refuse_other_hosts(payload)
+    tool = protocol.text_at(payload, "toolName")
+    if not protocol.is_judged(tool, _TOOLS):
         return None
-    cwd = text_at(payload, "cwd")
+    cwd = protocol.text_at(payload, "cwd")
     if not cwd:
-        raise BadPayload("the payload has no text at cwd")
+        raise BadPayload("the payload has no string at cwd")
     given = payload.get("toolArgs")
     if tool == "apply_patch" and isinstance(given, str):
-        return ToolCall(WRITE, cwd, paths=patched_files(given), asks=UNKNOWN, host="copilot")
+        return ToolCall(protocol.WRITE, cwd, paths=protocol.patched_files(given), asks=protocol.UNKNOWN)
     if isinstance(given, str):
-        given = loads(given.encode("utf-8", "surrogatepass"))
+        given = protocol.loads(given.encode("utf-8", "surrogatepass"))
     if not isinstance(given, dict):
         raise BadPayload("the payload has no object at toolArgs")
     if tool in _SHELLS:
-        # Its shells are sessions: they keep all that a command sets. One that is not waited for is left alone with that.
+        # Its shells are sessions that keep the exports of a command. An asynchronous command has a session of its own.
         keeps = "exports" if given.get("mode", "sync") == "sync" else ""
-        text = text_at(given, "command")
-        return ToolCall(SHELL, cwd, text=text, given=given, rewrites=True, asks=UNKNOWN, host="copilot", keeps=keeps)
+        text = protocol.text_at(given, "command")
+        return ToolCall(protocol.SHELL, cwd, text=text, given=given, rewrites=True, asks=protocol.UNKNOWN, keeps=keeps)
     if tool == "write_bash":
-        # Typed into a session: nobody knows whether a contained program reads it, or the session's own shell.
-        return ToolCall(SHELL, cwd, text=text_at(given, "input"), asks=UNKNOWN, host="copilot", is_typed=True)
-    if tool in _READS or (tool == "str_replace_editor" and given.get("command") == "view"):
-        paths = searched_directories(given, ("path",)) if tool == "glob" else paths_at(given, ("path",), needed=False)
-        return ToolCall(READ, cwd, paths=paths)
+        # Either a confined program or the session's own shell may read this text, and the payload does not say which.
+        return ToolCall(
+            protocol.SHELL, cwd, text=protocol.text_at(given, "input"), asks=protocol.UNKNOWN, is_typed=True
+        )
     if tool == "apply_patch":
-        return ToolCall(WRITE, cwd, paths=patched_files(text_at(given, "patch")), asks=UNKNOWN, host="copilot")
-    return ToolCall(WRITE, cwd, paths=paths_at(given, ("path",), needed=True), asks=UNKNOWN, host="copilot")
+        return ToolCall(
+            protocol.WRITE, cwd, paths=protocol.patched_files(protocol.text_at(given, "patch")), asks=protocol.UNKNOWN
+        )
+    is_view = tool == "str_replace_editor" and given.get("command") == "view"
+    return protocol.file_call("view" if is_view else tool, given, (cwd, ""), _WRITES, _READS, asks=protocol.UNKNOWN)
 
 
-def render(answer: Answer, asked: ToolCall | None) -> HookOutput:
-    """Return the answer in the host's protocol."""
+def _render(answer: Answer, call: ToolCall | None) -> HookOutput:
     if answer.decision == "allow" and not answer.command:
         return HookOutput()
     body: dict[str, object] = {"permissionDecision": answer.decision}
     if answer.reason:
         body["permissionDecisionReason"] = answer.reason
-    if answer.command and asked is not None:
-        body["modifiedArgs"] = {**asked.given, "command": answer.command}
-    said = dumps(body) + "\n"
-    return HookOutput(said, f"{answer.reason}\n", 2) if answer.decision == "deny" else HookOutput(said)
+    if answer.command and call is not None:
+        body["modifiedArgs"] = {**call.given, "command": answer.command}
+    return protocol.json_output(body, answer)
+
+
+def _payload(_event: str, given: dict[str, Any], root: str) -> dict[str, Any]:
+    from json import dumps  # noqa: PLC0415  only doctor and tests need it
+
+    return {"sessionId": "1", "timestamp": 0, "cwd": root, "toolName": "bash", "toolArgs": dumps(given)}
+
+
+def _entries(words: list[str]) -> dict[str, dict[str, Any]]:
+    return {HOST.event: {"type": "command", "bash": shell_join(words), "timeoutSec": TIMEOUT_SECONDS}}
+
+
+HOST = Host(
+    name="copilot",
+    title="Copilot CLI",
+    tools=_TOOLS,
+    event="preToolUse",
+    read=_read,
+    render=_render,
+    payload=_payload,
+    variable="COPILOT_HOME",
+    folder=".copilot",
+    file="hooks/corral.json",
+    project_file=".github/hooks/corral.json",
+    entries=_entries,
+    protected=(".github/hooks/**", ".github/copilot/**", ".github/mcp.json"),
+    private=(".copilot/**",),
+    notes=(".copilot/",),
+    secrets=("config.json",),
+    questions="unknown",
+    skeleton=(("version", 1),),
+    switches=(("disableAllHooks", True),),
+    switch_files=(".github/copilot/settings.json", ".github/copilot/settings.local.json"),
+    note="corral refuses a command that would need a question. If you answer Copilot CLI's questions yourself, set "
+    'host_questions = ["copilot"] in policy.toml.',
+    project_note="Copilot CLI reads a project's hooks only in folders that it trusts.",
+)

@@ -1,73 +1,88 @@
-"""Gemini CLI, BeforeTool. Its documents know allow and deny; nothing but JSON may stand on stdout."""
+"""Gemini CLI, event BeforeTool. It documents only allow and deny, and requires that stdout holds nothing but JSON."""
 
 from __future__ import annotations
 
-from corral._lib.json_text import dumps
-from corral.integrations.hooks.protocol import (
-    READ,
-    SHELL,
-    WRITE,
-    Answer,
-    BadPayload,
-    HookOutput,
-    ToolCall,
-    object_at,
-    paths_at,
-    refuse_other_hosts,
-    refuse_unknown_shell,
-    resolve_directory,
-    searched_directories,
-    text_at,
-)
+from corral._lib.quoting import shell_join
+from corral.integrations.hooks import protocol
+from corral.integrations.hooks.hosts import FAIL_CLOSED_SHELL, TIMEOUT_SECONDS, Host
+from corral.integrations.hooks.protocol import Answer, HookOutput, ToolCall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-_WRITES = ("write_file", "replace")
+_FILE, _DIRECTORY = ("file_path",), ("dir_path", "path")
+_WRITES = {"write_file": _FILE, "replace": _FILE}
 _READS: dict[str, tuple[str, ...]] = {
     "read_file": ("file_path", "absolute_path"),
     "read_many_files": ("include", "paths"),
-    "search_file_content": ("dir_path", "path"),
-    "grep_search": ("dir_path", "path"),
-    "glob": ("dir_path", "path"),
-    "list_directory": ("dir_path", "path"),
+    **dict.fromkeys(("search_file_content", "grep_search", "glob", "list_directory"), _DIRECTORY),
 }
-TOOLS = ("run_shell_command", *_WRITES, *_READS)
+_TOOLS = ("run_shell_command", *_WRITES, *_READS)
 
 
-def read(payload: dict[str, Any], environ: Mapping[str, str]) -> ToolCall | None:
-    """Return what is asked, or None where it is nothing that corral judges."""
-    refuse_other_hosts(payload)
-    event = text_at(payload, "hook_event_name")
-    if event in ("PreToolUse", "preToolUse", "beforeShellExecution"):
-        raise BadPayload(f"{event} is an event of another host")
-    if event != "BeforeTool":
+def _read(payload: dict[str, Any], environ: Mapping[str, str]) -> ToolCall | None:
+    protocol.refuse_other_hosts(payload)
+    if not protocol.is_own_event(payload, HOST.event):
         return None
-    tool = text_at(payload, "tool_name")
-    if tool not in TOOLS:
-        refuse_unknown_shell(tool)
+    tool = protocol.text_at(payload, "tool_name")
+    if not protocol.is_judged(tool, _TOOLS):
         return None
-    given = object_at(payload, "tool_input")
-    cwd = text_at(payload, "cwd")
-    root = environ.get("GEMINI_PROJECT_DIR", "")
+    given = protocol.object_at(payload, "tool_input")
+    cwd = protocol.text_at(payload, "cwd")
+    root = environ.get(HOST.root_variable, "")
     if tool == "run_shell_command":
-        folder = resolve_directory(given.get("dir_path") or given.get("directory"), root or cwd)
-        text = text_at(payload, "tool_input", "command")
-        return ToolCall(SHELL, folder, root, text=text, given=given, rewrites=True, base=cwd)
-    if tool in _WRITES:
-        return ToolCall(WRITE, cwd, root, paths=paths_at(given, ("file_path",), needed=True))
-    keys = _READS[tool]
-    paths = searched_directories(given, keys) if tool == "glob" else paths_at(given, keys, needed=False)
-    return ToolCall(READ, cwd, root, paths=paths, are_patterns=tool == "read_many_files")
+        folder = protocol.resolve_directory(given.get("dir_path") or given.get("directory"), root or cwd)
+        text = protocol.text_at(payload, "tool_input", "command")
+        return ToolCall(protocol.SHELL, folder, root, text=text, given=given, rewrites=True, base=cwd)
+    call = protocol.file_call(tool, given, (cwd, root), _WRITES, _READS)
+    return call.replace(are_patterns=True) if tool == "read_many_files" else call
 
 
-def render(answer: Answer, asked: ToolCall | None) -> HookOutput:
-    """Return the answer in the host's protocol."""
+def _render(answer: Answer, call: ToolCall | None) -> HookOutput:
     if answer.decision == "allow":
-        if not answer.command or asked is None:
+        if not answer.command or call is None:
             return HookOutput()
-        changed = {**asked.given, "command": answer.command}
-        return HookOutput(dumps({"decision": "allow", "hookSpecificOutput": {"tool_input": changed}}) + "\n")
-    return HookOutput(dumps({"decision": "deny", "reason": answer.reason}) + "\n", f"{answer.reason}\n", 2)
+        changed = {**call.given, "command": answer.command}
+        return protocol.json_output({"decision": "allow", "hookSpecificOutput": {"tool_input": changed}}, answer)
+    return protocol.json_output({"decision": "deny", "reason": answer.reason}, Answer("deny", answer.reason))
+
+
+def _payload(event: str, given: dict[str, Any], root: str) -> dict[str, Any]:
+    return {"hook_event_name": event, "cwd": root, "tool_name": "run_shell_command", "tool_input": given}
+
+
+def _entries(words: list[str]) -> dict[str, dict[str, Any]]:
+    command = shell_join((*FAIL_CLOSED_SHELL, *words))
+    hook = {"name": "corral", "type": "command", "command": command, "timeout": TIMEOUT_SECONDS * 1000}
+    return {HOST.event: {"matcher": f"^({'|'.join(_TOOLS)})$", "hooks": [hook]}}
+
+
+HOST = Host(
+    name="gemini",
+    title="Gemini CLI",
+    tools=_TOOLS,
+    event="BeforeTool",
+    read=_read,
+    render=_render,
+    payload=_payload,
+    variable="GEMINI_CLI_HOME",
+    variable_folder=".gemini",
+    folder=".gemini",
+    file="settings.json",
+    project_file=".gemini/settings.json",
+    entries=_entries,
+    root_variable="GEMINI_PROJECT_DIR",
+    protected=(".gemini/**",),
+    private=(".gemini/**",),
+    notes=(".gemini/",),
+    secrets=("oauth_creds.json", "mcp-oauth-tokens.json"),
+    questions="nobody",
+    switches=(("hooksConfig.enabled", False), ("hooksConfig.disabled", False), ("hooks.disabled", False)),
+    switch_files=(".gemini/settings.json",),
+    managed=("/etc/gemini-cli/settings.json", "/etc/gemini-cli/system-defaults.json"),
+    managed_variable="GEMINI_CLI_SYSTEM_SETTINGS_PATH",
+    has_comments=True,
+    project_note="Gemini CLI reads a project's hooks only in folders that it trusts, and warns of a new one once.",
+)

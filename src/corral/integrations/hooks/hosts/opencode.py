@@ -1,61 +1,72 @@
-"""OpenCode. Its plugin, which corral installs, asks this program and throws where the answer is no; the protocol is ours."""
+"""OpenCode. corral installs a plugin (opencode.js) that runs the hook and throws on a refusal; the protocol is our own."""
 
 from __future__ import annotations
 
-from corral._lib.json_text import dumps
-from corral.integrations.hooks.protocol import (
-    READ,
-    SHELL,
-    WRITE,
-    Answer,
-    HookOutput,
-    ToolCall,
-    object_at,
-    patched_files,
-    paths_at,
-    refuse_other_hosts,
-    refuse_unknown_shell,
-    resolve_directory,
-    searched_directories,
-    text_at,
-)
+from corral.integrations.hooks import protocol
+from corral.integrations.hooks.hosts import Host
+from corral.integrations.hooks.protocol import Answer, HookOutput, ToolCall
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-_WRITES = ("write", "edit", "multiedit")
-_READS: dict[str, tuple[str, ...]] = {"read": ("filePath",), "grep": ("path",), "glob": ("path",), "list": ("path",)}
-TOOLS = ("bash", *_WRITES, "patch", "apply_patch", *_READS)
+_FILE, _PATH = ("filePath",), ("path",)
+_WRITES = {"write": _FILE, "edit": _FILE, "multiedit": _FILE}
+_READS = {"read": _FILE, "grep": _PATH, "glob": _PATH, "list": _PATH}
+_TOOLS = ("bash", *_WRITES, "patch", "apply_patch", *_READS)
 
 
-def read(payload: dict[str, Any], _environ: Mapping[str, str]) -> ToolCall | None:
-    """Return what is asked, or None where it is nothing that corral judges."""
-    refuse_other_hosts(payload)
-    tool = text_at(payload, "tool_name")
-    if tool not in TOOLS:
-        refuse_unknown_shell(tool)
+def _read(payload: dict[str, Any], _environ: Mapping[str, str]) -> ToolCall | None:
+    protocol.refuse_other_hosts(payload)
+    tool = protocol.text_at(payload, "tool_name")
+    if not protocol.is_judged(tool, _TOOLS):
         return None
-    cwd = text_at(payload, "cwd")
-    given = object_at(payload, "tool_input")
+    cwd = protocol.text_at(payload, "cwd")
+    given = protocol.object_at(payload, "tool_input")
     if tool == "bash":
-        # Its permission.ask is declared, and never called: nobody can be asked.
-        folder = resolve_directory(given.get("workdir"), cwd)
-        text = text_at(payload, "tool_input", "command")
-        return ToolCall(SHELL, folder, text=text, given=given, rewrites=True, base=cwd)
+        # OpenCode declares a permission.ask hook and never calls it, so nobody can be asked.
+        folder = protocol.resolve_directory(given.get("workdir"), cwd)
+        text = protocol.text_at(payload, "tool_input", "command")
+        return ToolCall(protocol.SHELL, folder, text=text, given=given, rewrites=True, base=cwd)
     if tool in ("patch", "apply_patch"):
-        return ToolCall(WRITE, cwd, paths=patched_files(text_at(payload, "tool_input", "patchText")))
-    if tool in _WRITES:
-        return ToolCall(WRITE, cwd, paths=paths_at(given, ("filePath",), needed=True))
-    keys = _READS[tool]
-    return ToolCall(
-        READ, cwd, paths=searched_directories(given, keys) if tool == "glob" else paths_at(given, keys, needed=False)
-    )
+        return ToolCall(
+            protocol.WRITE, cwd, paths=protocol.patched_files(protocol.text_at(payload, "tool_input", "patchText"))
+        )
+    return protocol.file_call(tool, given, (cwd, ""), _WRITES, _READS)
 
 
-def render(answer: Answer, _asked: ToolCall | None) -> HookOutput:
-    """Return the answer in the protocol of the plugin."""
+def _render(answer: Answer, _call: ToolCall | None) -> HookOutput:
     if answer.decision == "allow":
-        return HookOutput(dumps({"decision": "allow", "command": answer.command}) + "\n" if answer.command else "")
-    return HookOutput(dumps({"decision": "deny", "reason": answer.reason}) + "\n", f"{answer.reason}\n", 2)
+        return (
+            protocol.json_output({"decision": "allow", "command": answer.command}, answer)
+            if answer.command
+            else HookOutput()
+        )
+    return protocol.json_output({"decision": "deny", "reason": answer.reason}, Answer("deny", answer.reason))
+
+
+def _payload(_event: str, given: dict[str, Any], root: str) -> dict[str, Any]:
+    return {"tool_name": "bash", "tool_input": given, "cwd": root}
+
+
+HOST = Host(
+    name="opencode",
+    title="OpenCode",
+    tools=_TOOLS,
+    event="tool.execute.before",
+    read=_read,
+    render=_render,
+    payload=_payload,
+    variable="OPENCODE_CONFIG_DIR",
+    folder=".config/opencode",
+    file="plugins/corral.js",
+    project_file=".opencode/plugins/corral.js",
+    entries=None,
+    plugin="opencode.js",
+    protected=(".opencode/**", "opencode.json", "opencode.jsonc"),
+    private=(".config/opencode/**", ".opencode/**", ".local/share/opencode/**"),
+    notes=(".config/opencode/", ".local/share/opencode/"),
+    secrets=("auth.json",),
+    questions="nobody",
+)
