@@ -10,11 +10,11 @@ from corral.audit import audit_log
 from corral.guard.evaluate import vet
 from corral.guard.machine import Machine
 from corral.guard.path_zones import inside
-from corral.integrations.hooks.protocol import PERSON, READ, SHELL, UNKNOWN, Answer, ToolCall
+from corral.integrations.hooks.protocol import READ, SHELL, Answer, ToolCall, is_answered, why_not_asked
 from corral.model.call import Call, Decision
 from corral.model.errors import AuditError, PolicyError
 from corral.policy import user_dirs
-from corral.policy.loader import PROJECT_FILE, load, user_policy_path
+from corral.policy.loader import PROJECT_FILE, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -174,26 +174,11 @@ def _machine(text: str, config: SandboxConfig, environ: Mapping[str, str]) -> Ma
     return Machine.of(config, project_tmp(own, environ))
 
 
-def is_answered(call: ToolCall, config: SandboxConfig) -> bool:
-    """Say whether a person answers a question about this call."""
-    return call.asks == PERSON or (call.asks == UNKNOWN and call.host in config.host_questions)
-
-
-def why_not_asked(call: ToolCall, environ: Mapping[str, str]) -> str:
-    """Return why the hook refuses instead of asking, and what the user can do about it."""
-    if call.asks != UNKNOWN:
-        return "corral cannot ask the user here, so the call is refused."
-    return (
-        f"corral cannot tell whether a person answers {call.host}'s questions, so it refuses instead. "
-        f'If you answer them yourself, add this to the top of {user_policy_path(environ)}: host_questions = ["{call.host}"]'
-    )
-
-
 def _ask_or_refuse(
     asked: ToolCall, verdict: Verdict, config: SandboxConfig, environ: Mapping[str, str], why: str = ""
 ) -> Answer:
     """Let the host ask if a person answers there; otherwise refuse, and name the settings that would allow the call."""
-    if is_answered(asked, config):
+    if is_answered(asked, config.host_questions):
         return Answer("ask", _reason("corral asks about this", verdict, why))
     why = f"{why} {why_not_asked(asked, environ)}".strip()
     if keys := ", ".join(dict.fromkeys(_setting(finding) for finding in verdict.findings)):

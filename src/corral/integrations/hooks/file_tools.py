@@ -9,8 +9,7 @@ from corral.guard.axes.paths import path_effects
 from corral.guard.machine import Machine
 from corral.guard.path_zones import inside, is_credential_file
 from corral.guard.rules.loader import effects, places
-from corral.integrations.hooks.decide import is_answered, why_not_asked
-from corral.integrations.hooks.protocol import WRITE, Answer, ToolCall, split_pattern
+from corral.integrations.hooks.protocol import WRITE, Answer, ToolCall, is_answered, split_pattern, why_not_asked
 from corral.model.call import Decision
 from corral.policy import user_dirs
 
@@ -96,7 +95,7 @@ def _judge(path: str, call: ToolCall, config: SandboxConfig, machine: Machine, e
     data = effects()[key]
     why = f"{data['reason'].format(name='The tool', text=_shown(path), detail='')} {data['instead']} [path-{key}]"
     if decisions[key] is Decision.ASK:
-        if is_answered(call, config):
+        if is_answered(call, config.host_questions):
             return Answer("ask", f"corral asks about this: {why}")
         why = f"{why}\n{why_not_asked(call, environ)} The user can allow it in the policy: effects.{key}."
     return Answer("deny", f"corral refuses this: {why}")

@@ -12,7 +12,7 @@ from corral._lib.records import Record, frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import Any
 
 SHELL, WRITE, READ = "shell", "write", "read"
@@ -79,6 +79,23 @@ class Answer:
             "" if decision == "allow" else "corral refused the call."
         )
         self.command = command
+
+
+def is_answered(call: ToolCall, host_questions: Collection[str]) -> bool:
+    """Say whether a person answers a question about this call."""
+    return call.asks == PERSON or (call.asks == UNKNOWN and call.host in host_questions)
+
+
+def why_not_asked(call: ToolCall, environ: Mapping[str, str]) -> str:
+    """Return why the hook refuses instead of asking, and what the user can do about it."""
+    if call.asks != UNKNOWN:
+        return "corral cannot ask the user here, so the call is refused."
+    from corral.policy.loader import user_policy_path  # noqa: PLC0415  most calls need no question
+
+    return (
+        f"corral cannot tell whether a person answers {call.host}'s questions, so it refuses instead. "
+        f'If you answer them yourself, add this to the top of {user_policy_path(environ)}: host_questions = ["{call.host}"]'
+    )
 
 
 def _without_escapes(text: str) -> str:

@@ -1,8 +1,8 @@
-"""`corral mcp`: commands of any MCP client, judged, contained and logged as all others. Only this folder imports the SDK, which takes a second."""
+"""`corral mcp`: an MCP server whose tools check commands, run them in the sandbox and log them. Only this folder imports the SDK."""
 
 from corral.integrations.extras import missing_extra
 
 try:
-    from mcp.server import MCPServer as MCPServer  # what version 2 of the SDK has and version 1 has not
+    from mcp.server import MCPServer as MCPServer  # version 1 of the SDK does not have it
 except ImportError as error:
     raise missing_extra("mcp", error) from error

@@ -1,4 +1,4 @@
-"""Processes that run on after their call: bounded in number and in what is kept of their output, and gone when their session is."""
+"""Background processes that outlive their call. Their number and stored output are bounded, and they end with their session."""
 
 from __future__ import annotations
 
@@ -19,134 +19,138 @@ if TYPE_CHECKING:
     from corral.runtime.handle import Handle
     from corral.transactions.transaction import Transaction
 
-MAX_RUNNING = 16  # at a time, of all sessions
-MAX_KNOWN = 64  # those that have ended included, whose output can still be read
-LOG_BYTES = 1 << 20  # kept of each; the last ones printed
+MAX_RUNNING = 16  # at a time, in all sessions
+MAX_KNOWN = 64  # including ended ones, whose output can still be read
+BUFFER_BYTES = 1 << 20  # of each process, the last ones printed
 READ_BYTES = 32 * 1024  # in one answer
-RUNS_IN_TRANSACTION = (
-    "It runs in a transaction: the project stays as it is, and what it changes waits for the owner when it has ended."
-)
-IDLE_SECONDS = 30 * 60.0  # over HTTP, where nobody hangs up: not asked after for so long, a process is ended
+RUNS_IN_TRANSACTION = "It runs in a transaction: the project stays as it is, and when the process has ended, its changes wait for the user."
+IDLE_SECONDS = 30 * 60.0  # over HTTP, where no connection closes: a process that no call has named for so long is ended
 
 
 class JobError(CorralError):
-    """What was asked for cannot be done with a background process; the message says why."""
+    """The request cannot be carried out on a background process; the message says why."""
 
 
 class OutputBuffer:
-    """The last bytes that a process printed, each known by its place in all that it printed."""
+    """The last bytes that a process printed. An offset counts from the first byte that it ever printed."""
 
-    def __init__(self, size: int = LOG_BYTES) -> None:
+    def __init__(self, size: int = BUFFER_BYTES) -> None:
         self._stream = Stream(0, size)
-        self._bell: anyio.Event | None = None  # for those who wait for more
+        self._event: anyio.Event | None = None  # set when there is more output, or will be none
 
     @property
     def total(self) -> int:
-        """How much was printed."""
+        """Return how many bytes were printed."""
         return self._stream.total
 
     def feed(self, data: bytes) -> None:
-        """Take what was printed next."""
+        """Add output."""
         self._stream.feed(data)
-        self.ring()
+        self.wake()
 
-    def ring(self) -> None:
-        """Wake all who wait: there is more, or there will be no more."""
-        if self._bell is not None:
-            self._bell.set()
-            self._bell = None
+    def wake(self) -> None:
+        """Wake everything that waits for more output."""
+        if self._event is not None:
+            self._event.set()
+            self._event = None
 
     async def more(self) -> None:
-        """Wait until there is more, or will be no more."""
-        if self._bell is None:
-            self._bell = anyio.Event()
-        await self._bell.wait()
+        """Wait until there is more output, or will be none."""
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
 
     def last_line(self) -> str:
-        """Return the last line that is not empty, as far as it is there."""
+        """Return the last line that is not empty."""
         lines = self._stream.tail()[-READ_BYTES:].split(b"\n")
         return next((line.decode("utf-8", "replace") for line in reversed(lines) if line.strip()), "")
 
     def read(self, since: int, *, is_over: bool) -> tuple[str, int, int]:
-        """Return a text, where it begins and where it ends; a character of which more is to come is left for later."""
+        """Return text with its begin and end offset. An incomplete UTF-8 character at the end is left for the next read."""
         kept = self._stream.tail()
         first = self.total - len(kept)
         begin = min(max(since, first), self.total)
         data = kept[begin - first : begin - first + READ_BYTES]
-        end = begin + len(data)
-        if not (is_over and end == self.total):
+        if not (is_over and begin + len(data) == self.total):
             data = data[: len(data) - split_at_end(data)]
         return data.decode("utf-8", "replace"), begin, begin + len(data)
 
 
 class Job:
-    """One process in the background."""
+    """One background process."""
 
     def __init__(
-        self, handle: Handle, log: OutputBuffer, place: Project, session: str, transaction: Transaction | None = None
+        self,
+        handle: Handle,
+        output: OutputBuffer,
+        project: Project,
+        session: str,
+        transaction: Transaction | None = None,
     ) -> None:
         self.id = os.urandom(8).hex()
         self.hint = "" if transaction is None else RUNS_IN_TRANSACTION
-        self._transaction = transaction
-        self._turn = anyio.Lock()
         self.handle = handle
-        self.log = log
-        self.place = place
+        self.output = output
+        self.project = project
         self.session = session
-        self.touched_at = monotonic()
+        self.used_at = monotonic()
+        self._transaction = transaction
+        self._lock = anyio.Lock()
+
+    @property
+    def result(self) -> SandboxResult | None:
+        """Return the result, or None while the process runs."""
+        return self.handle.result
 
     async def settle(self) -> None:
-        """Leave what its transaction has changed for the owner, once it has ended."""
+        """If the process has ended, keep the changes of its transaction for the user's review."""
         with anyio.CancelScope(shield=True):
-            async with self._turn:
+            async with self._lock:
                 if self._transaction is None or self.result is None:
                     return
                 ended, self._transaction = self._transaction, None
                 try:
-                    self.hint = await anyio.to_thread.run_sync(self.place.leave_waiting, ended)
+                    self.hint = await anyio.to_thread.run_sync(self.project.leave_waiting, ended)
                 except CorralError as error:
                     ended.discard()
-                    self.hint = f"It ran in a transaction; corral history says whether its changes wait: {error}"
+                    self.hint = (
+                        f"It ran in a transaction. Run `corral history` to see whether its changes wait: {error}"
+                    )
 
-    async def news(self, since: int) -> None:
-        """Wait until something was printed after an offset, or the process has ended."""
-        while self.result is None and self.log.total <= since:
-            await self.log.more()
-
-    @property
-    def result(self) -> SandboxResult | None:
-        """What became of it, or None while it runs."""
-        return self.handle.result
+    async def more_than(self, offset: int) -> None:
+        """Wait until there is output after an offset, or the process has ended."""
+        while self.result is None and self.output.total <= offset:
+            await self.output.more()
 
 
 class Jobs:
-    """All processes in the background."""
+    """All background processes of a server."""
 
     def __init__(self) -> None:
         self._known: dict[str, Job] = {}
 
     def make_room(self) -> None:
-        """Forget the oldest that has ended where there are too many; JobError where too many run."""
+        """Forget the oldest ended processes if there are too many; raise JobError if too many run."""
         if sum(job.result is None for job in self._known.values()) >= MAX_RUNNING:
-            raise JobError(f"{MAX_RUNNING} processes run already; stop one with stop_process first")
+            raise JobError(f"{MAX_RUNNING} processes are running already; stop one with stop_process first")
         for job in list(self._known.values()):
             if len(self._known) >= MAX_KNOWN and job.result is not None:
                 del self._known[job.id]
 
     def add(self, job: Job) -> None:
-        """Keep a process that was started."""
+        """Add a started process."""
         self._known[job.id] = job
 
     def find(self, process_id: str) -> Job:
-        """Return a process by its id."""
+        """Return the process with this id; raise JobError if there is none."""
         job = self._known.get(process_id)
         if job is None:
-            raise JobError("there is no such process; start_process gives the id of one, and its session ends it")
-        job.touched_at = monotonic()
+            raise JobError("no such process: start_process returns the id, and a process ends with its session")
+        job.used_at = monotonic()
         return job
 
     async def stop(self, job: Job, grace_seconds: float) -> None:
-        """Ask a process to end, and end it with all it started when it has not."""
+        """Send SIGTERM to a process, and after the grace time kill it with everything it started."""
         if job.result is None and grace_seconds > 0:
             job.handle.signal(SIGTERM)
             with anyio.move_on_after(grace_seconds):
@@ -156,11 +160,13 @@ class Jobs:
             await job.handle
         await job.settle()
 
-    async def end(self, *, session: str | None = None, place: Project | None = None, idle_seconds: float = 0.0) -> None:
-        """End the processes of a session or a place, or all, that nobody has asked after for so long."""
-        asked_before = monotonic() - idle_seconds
+    async def end(
+        self, *, session: str | None = None, project: Project | None = None, idle_seconds: float = 0.0
+    ) -> None:
+        """Kill and forget the processes of a session or a project, or all, that were not used for `idle_seconds`."""
+        used_before = monotonic() - idle_seconds
         for job in list(self._known.values()):
-            is_meant = (session is None or job.session == session) and (place is None or job.place is place)
-            if is_meant and job.touched_at <= asked_before:
+            is_meant = session in (None, job.session) and (project is None or job.project is project)
+            if is_meant and job.used_at <= used_before:
                 await self.stop(job, 0.0)
                 self._known.pop(job.id, None)

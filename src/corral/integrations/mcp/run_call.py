@@ -1,9 +1,9 @@
-"""How a tool's arguments become a call that may run: in which root, under which policy, with whose word, and for how long.
+"""Turns a tool's arguments into a running command: finds the project, asks the user if needed, and starts the command.
 
-A person's answer lets exactly the call run that the person was shown, once.
+An answer of the user lets exactly the call run that the question showed, once.
 """
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,7 +18,7 @@ from mcp_types import ListRootsResult
 from pydantic import BaseModel, Field
 
 from corral._lib.terminal import clip, printable
-from corral.audit.audit_log import Log as AuditLog
+from corral.audit.audit_log import Log
 from corral.integrations.mcp.background_jobs import OutputBuffer
 from corral.integrations.mcp.elicitation import CHANGED, NOBODY, SAID_NO, TOO_LONG
 from corral.integrations.mcp.server_state import Project, ServerState, approved_call
@@ -27,65 +27,83 @@ from corral.model.call import Call, Decision
 from corral.model.errors import CorralError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
     from corral.model.call import Verdict
     from corral.model.result import SandboxResult
     from corral.runtime.handle import Handle
+    from corral.sandbox import Sandbox
     from corral.transactions.transaction import Transaction
 
-KEEP_ALIVE_SECONDS = 5.0  # clients give up on a call that says nothing for about a minute
+KEEP_ALIVE_SECONDS = 5.0  # clients give up on a call without a message after about a minute
 LAST_LINE_COLUMNS = 200
 ToolContext = Context[ServerState, Any]
 
 
 class Answer(BaseModel):
-    """What a person says to a question."""
+    """A person's answer to a question."""
 
-    answer: Literal["once", "no"] = Field(description="once: run this command now; no: do not")
+    answer: Literal["once", "no"] = Field(description="once: run this command now; no: do not run it")
 
 
 def state_of(ctx: ToolContext) -> ServerState:
-    """Return what all calls share."""
+    """Return the server's state."""
     return ctx.request_context.lifespan_context
 
 
+@contextmanager
+def tool_errors(
+    state: ServerState | None = None, call: Call | None = None, project: Project | None = None
+) -> "Iterator[None]":
+    """Raise ToolError instead of CorralError, which the client would not see. If a call is given, log its failure."""
+    try:
+        yield
+    except CorralError as error:
+        # If the log itself failed, the client learns that from the error.
+        with suppress(CorralError):
+            if project is not None and call is not None:
+                project.log_failure(call, error)
+            elif state is not None and call is not None:
+                Log(event="mcp", environ=state.environ).failure(call, error)
+        raise ToolError(str(error)) from error
+
+
 async def client_roots(ctx: ToolContext) -> ListRoots | None:
-    """Ask the client for its roots, if it has any to tell."""
+    """Ask the client for its roots, if it has any."""
     capabilities = ctx.client_capabilities
     return ListRoots() if capabilities is not None and capabilities.roots is not None else None
 
 
-async def place_of(
+async def project_of(
     ctx: ToolContext,
     roots: Annotated[ListRootsResult | None, Resolve(client_roots)],
     argv: list[str],
     shell: str,
     cwd: str,
 ) -> Project:
-    """Return where a call is to run."""
-    desk = state_of(ctx)
-    try:
+    """Return the project in which a call runs."""
+    state = state_of(ctx)
+    with tool_errors(state, Call((shell,) if shell else tuple(argv), bool(shell), cwd or None)):
         uris = [] if roots is None else [str(root.uri) for root in roots.roots]
-        return await desk.place(desk.root_for(uris, cwd))
-    except CorralError as error:
-        raise _failed(desk, Call((shell,) if shell else tuple(argv), bool(shell), cwd or None), error) from error
+        return await state.project(state.root_for(uris, cwd))
 
 
 def call_of(argv: list[str], shell: str, cwd: str) -> Call:
-    """Return the call that a tool's arguments name."""
+    """Return the call that a tool's arguments describe."""
     if bool(argv) == bool(shell):
-        raise ToolError("give argv (a list: the program and its arguments) or shell (a bash command line), one of them")
+        raise ToolError("give either argv (a list: the program and its arguments) or shell (a bash command line)")
     return Call((shell,), True, cwd or None) if shell else Call(tuple(argv), False, cwd or None)
 
 
-async def permission(
-    ctx: ToolContext, place: Annotated[Project, Resolve(place_of)], argv: list[str], shell: str, cwd: str
+async def ask_permission(
+    ctx: ToolContext, project: Annotated[Project, Resolve(project_of)], argv: list[str], shell: str, cwd: str
 ) -> Elicit[Answer] | str:
-    """Ask a person where the guard says ask; else return why nobody was, or nothing where there was no need."""
+    """Ask the user about a call that needs approval. Otherwise return why nobody is asked; empty if there is no need."""
     call = call_of(argv, shell, cwd)
-    verdict = place.box.check(call.argv, shell=call.shell, cwd=call.cwd)
-    if verdict.decision != Decision.ASK or place.is_approved(call, verdict):
+    if project.fits_transaction(call):
+        return ""
+    verdict = project.box.check(call.argv, shell=call.shell, cwd=call.cwd)
+    if verdict.decision != Decision.ASK or project.is_approved(call, verdict):
         return ""
     capabilities = ctx.client_capabilities
     asking = capabilities.elicitation if capabilities is not None else None
@@ -95,137 +113,109 @@ async def permission(
     return Elicit(text, Answer) if text else TOO_LONG
 
 
-async def permission_or_trial(
-    ctx: ToolContext, place: Annotated[Project, Resolve(place_of)], argv: list[str], shell: str, cwd: str
-) -> Elicit[Answer] | str:
-    """Ask nobody where a call is tried; else as `permission` does."""
-    if place.can_be_tried(call_of(argv, shell, cwd)):
-        return ""
-    return await permission(ctx, place, argv, shell, cwd)
-
-
-Where = Annotated[Project, Resolve(place_of)]
-Said = Annotated[ElicitationResult[Answer], Resolve(permission_or_trial)]
+InProject = Annotated[Project, Resolve(project_of)]
+Permission = Annotated[ElicitationResult[Answer], Resolve(ask_permission)]
 
 
 async def start(
     ctx: ToolContext,
-    place: Project,
-    said: ElicitationResult[Answer],
+    project: Project,
+    permission: ElicitationResult[Answer],
     call: Call,
     *,
     tool: str,
     limit: float | None,
-    log: OutputBuffer,
+    output: OutputBuffer,
 ) -> "tuple[Handle, str]":
-    """Start a call, with a person's word where one was given; and return what is to be added to a refusal."""
-    verdict, note = _settled(ctx, place, said, call)
-    if verdict is not None and await state_of(ctx).place(place.root) is not place:
+    """Start a call, with the user's approval if there is one. Return the handle and a note for a refusal."""
+    verdict, note = _approved_verdict(ctx, project, permission, call)
+    if verdict is not None and await state_of(ctx).project(project.root) is not project:
         verdict, note = None, CHANGED
     token = approved_call.set((call, verdict) if verdict is not None else None)
     try:
-        with tool_call(name=tool):
-            handle = await place.box.astart(
-                call.argv,
-                shell=call.shell,
-                cwd=call.cwd,
-                timeout_seconds=limit,
-                on_output=lambda _, data: log.feed(data),
-            )
-    except CorralError as error:
-        raise _failed(state_of(ctx), call, error, place) from error
+        with tool_errors(state_of(ctx), call, project):
+            return await _start(project.box, call, tool=tool, limit=limit, output=output), note
     finally:
         approved_call.reset(token)
-    return handle, note
+
+
+async def _start(
+    box: "Sandbox | Transaction", call: Call, *, tool: str, limit: float | None, output: OutputBuffer
+) -> "Handle":
+    with tool_call(name=tool):
+        return await box.astart(
+            call.argv,
+            shell=call.shell,
+            cwd=call.cwd,
+            timeout_seconds=limit,
+            on_output=lambda _, data: output.feed(data),
+        )
 
 
 async def start_in_transaction(
-    ctx: ToolContext, place: Project, call: Call, *, tool: str, limit: float | None, log: OutputBuffer
+    ctx: ToolContext, project: Project, call: Call, *, tool: str, limit: float | None, output: OutputBuffer
 ) -> "tuple[Transaction, Handle]":
     """Begin a transaction, and start a call in it."""
-    try:
-        tx = await anyio.to_thread.run_sync(place.transaction)
+    with tool_errors(state_of(ctx), call, project):
+        tx = await anyio.to_thread.run_sync(project.transaction)
         try:
-            with tool_call(name=tool):
-                handle = await tx.astart(
-                    call.argv,
-                    shell=call.shell,
-                    cwd=call.cwd,
-                    timeout_seconds=limit,
-                    on_output=lambda _, data: log.feed(data),
-                )
+            return tx, await _start(tx, call, tool=tool, limit=limit, output=output)
         except BaseException:
             tx.discard()
             raise
-    except CorralError as error:
-        raise _failed(state_of(ctx), call, error, place) from error
-    return tx, handle
 
 
 async def run_in_transaction(
-    ctx: ToolContext, place: Project, call: Call, *, limit: float | None, log: OutputBuffer
+    ctx: ToolContext, project: Project, call: Call, *, limit: float | None, output: OutputBuffer
 ) -> "tuple[SandboxResult, str]":
-    """Run a call in a transaction, and return its result and what became of its changes."""
-    tx, handle = await start_in_transaction(ctx, place, call, tool="run_command", limit=limit, log=log)
-    try:
+    """Run a call in a transaction. Return its result, and a hint that says where its changes are."""
+    tx, handle = await start_in_transaction(ctx, project, call, tool="run_command", limit=limit, output=output)
+    with tool_errors(state_of(ctx), call, project):
         async with tx:
-            try:
-                await wait_with_progress(ctx, lambda: handle, log, total=limit)
-                result = await handle
-            finally:
-                await kill_and_wait(handle)
-            said = "" if result.denied else await anyio.to_thread.run_sync(place.leave_waiting, tx)
-            return result, said
-    except CorralError as error:
-        raise _failed(state_of(ctx), call, error, place) from error
+            result = await finish(ctx, handle, output, limit=limit)
+            return result, "" if result.denied else await anyio.to_thread.run_sync(project.leave_waiting, tx)
 
 
-def _settled(
-    ctx: ToolContext, place: Project, said: ElicitationResult[Answer], call: Call
+def _approved_verdict(
+    ctx: ToolContext, project: Project, permission: ElicitationResult[Answer], call: Call
 ) -> "tuple[Verdict | None, str]":
-    """Return what a person agreed to, or what to add to the refusal of a call that wanted asking."""
-    verdict = place.box.check(call.argv, shell=call.shell, cwd=call.cwd)
+    """Return the verdict that the user approved, or a note for the refusal of a call that needed approval."""
+    verdict = project.box.check(call.argv, shell=call.shell, cwd=call.cwd)
     if verdict.decision != Decision.ASK:
         return None, ""
-    if place.is_approved(call, verdict):
+    if project.is_approved(call, verdict):
         return verdict, ""
-    if isinstance(said, AcceptedElicitation) and not isinstance(said.data, Answer):
-        return None, str(said.data)
-    is_what_was_asked = state_of(ctx).questions.close(call, verdict)
-    if not isinstance(said, AcceptedElicitation) or said.data.answer != "once":
+    if isinstance(permission, AcceptedElicitation) and not isinstance(permission.data, Answer):
+        return None, str(permission.data)
+    was_asked = state_of(ctx).questions.close(call, verdict)
+    if not isinstance(permission, AcceptedElicitation) or permission.data.answer != "once":
         return None, SAID_NO
-    return (verdict, "") if is_what_was_asked else (None, CHANGED)
+    return (verdict, "") if was_asked else (None, CHANGED)
 
 
-def _failed(desk: ServerState, call: Call, error: CorralError, place: Project | None = None) -> ToolError:
-    """Write that corral itself failed, and return what the client is told of it."""
-    # Where the log is what failed, the client hears of it.
-    with suppress(CorralError):
-        if place is None:
-            AuditLog(event="mcp", environ=desk.environ).failure(call, error)
-        else:
-            place.tell_failure(call, error)
-    return ToolError(str(error))
-
-
-async def kill_and_wait(handle: "Handle") -> None:
-    """End what a call that was cancelled left running, and wait until it is gone."""
-    if handle.result is None:
-        handle.kill()
-        # Nobody is there any more to hear that the log cannot be written; the next call is refused for it.
-        with anyio.CancelScope(shield=True), suppress(CorralError):
-            await handle
+async def finish(ctx: ToolContext, handle: "Handle", output: OutputBuffer, *, limit: float | None) -> "SandboxResult":
+    """Wait for a command and return its result. If the call is cancelled, kill the command and wait until it is gone."""
+    try:
+        # The command's own time limit ends it; a limit here would lose the result.
+        await wait_with_progress(ctx, lambda: handle, output, total=limit)
+        return await handle
+    finally:
+        if handle.result is None:
+            handle.kill()
+            # The client is gone, so nobody can be told that the log failed. The next call is refused for that.
+            with anyio.CancelScope(shield=True), suppress(CorralError):
+                await handle
 
 
 async def wait_with_progress(
     ctx: ToolContext,
     wait: "Callable[[], Awaitable[object]]",
-    log: OutputBuffer,
+    output: OutputBuffer,
     *,
     total: float | None,
     seconds: float = inf,
 ) -> None:
-    """Wait, no longer than so long, and tell the client every few seconds that the call goes on and what was printed last."""
+    """Wait at most `seconds`, and report every few seconds that the call goes on, with the last line printed."""
     began_at = monotonic()
     while True:
         with anyio.move_on_after(min(KEEP_ALIVE_SECONDS, began_at + seconds - monotonic())):
@@ -234,5 +224,5 @@ async def wait_with_progress(
         passed = monotonic() - began_at
         if passed >= seconds:
             return
-        line = clip(printable(log.last_line().strip()), LAST_LINE_COLUMNS, "…")
+        line = clip(printable(output.last_line().strip()), LAST_LINE_COLUMNS, "…")
         await ctx.report_progress(round(passed, 1), total, line or "running, nothing printed yet")

@@ -1,4 +1,4 @@
-"""What the tools give back, as data and as schemas: a result's own field names, text that any JSON can carry, nothing without a bound."""
+"""The tools' records and their JSON schemas: the field names of a result, UTF-8 text only, and a bound on every list and text."""
 
 from __future__ import annotations
 
@@ -22,18 +22,15 @@ if TYPE_CHECKING:
     from corral.policy.merge import Setting
 
 MAX_FINDINGS = 20  # of one call; a long script can have thousands
-MAX_TEXT = 2000  # characters of a word that is repeated from the call
-MAX_CALL = 4000  # of all words
+MAX_TEXT = 2000  # characters of one word that is repeated from the call
+MAX_CALL = 4000  # characters of all words
 _OF_ENDED = ("exit_code", "signal", "timed_out", "duration_ms", "killed", "violations", "hint", "stdout_bytes", "stderr_bytes",
              "full_output_path", "transaction")  # fmt: skip
 _PUBLISHED: dict[str, Any] = json.loads(
     (importlib.resources.files("corral") / "model" / "schemas" / "result.schema.json").read_text("utf-8")
 )
 _FIELDS: dict[str, Any] = _PUBLISHED["properties"]
-_INSTEAD = {
-    "description": "What would be allowed instead of a refused call; empty where nothing is known.",
-    "type": "string",
-}
+_INSTEAD = {"description": "What to do instead of a refused call; empty if nothing is known.", "type": "string"}
 
 
 def _object(properties: dict[str, Any], required: Sequence[str]) -> dict[str, Any]:
@@ -54,12 +51,12 @@ VERDICT_SCHEMA = _object(
 )
 PROCESS_SCHEMA = _object(
     {
-        "process_id": {"description": "For read_output and stop_process; empty where nothing was started.", "type": "string"},
+        "process_id": {"description": "For read_output and stop_process; empty if nothing was started.", "type": "string"},
         "running": {"type": "boolean"},
-        "output": {"description": "Both streams as they came, from `offset` on.", "type": "string"},
-        "offset": {"description": "Where `output` begins, in bytes of all that was printed.", "type": "integer"},
-        "next_offset": {"description": "What to give as `since` to read on.", "type": "integer"},
-        "omitted_bytes": {"description": "Printed since what was asked for, and no longer kept.", "type": "integer"},
+        "output": {"description": "Both streams in the order of printing, from `offset` on.", "type": "string"},
+        "offset": {"description": "Where `output` begins, in bytes since the process started.", "type": "integer"},
+        "next_offset": {"description": "The value of `since` for the next read.", "type": "integer"},
+        "omitted_bytes": {"description": "Bytes after `since` that are no longer stored.", "type": "integer"},
         **{name: _FIELDS[name] for name in ("argv", "shell", "cwd", "denied", "reason", "verdict")},
         "instead": _INSTEAD,
         **{name: _or_null(_FIELDS[name]) for name in _OF_ENDED},
@@ -69,25 +66,25 @@ PROCESS_SCHEMA = _object(
 
 
 def result_data(result: SandboxResult, note: str = "") -> dict[str, Any]:
-    """Return a result as data; `note` is added to the reason of a refused one."""
+    """Return the record of a result. `note` is added to the reason of a refusal."""
     data = {name: value for name, value in result.to_dict().items() if not name.endswith("_base64")}
     data["argv"] = _words(result.argv)
     data["verdict"] = _verdict_data(result.verdict)
     data["instead"] = _instead(result.verdict) if result.denied else ""
     if result.denied and note:
         data["reason"] = data["hint"] = f"{result.reason} {note}"
-    return carried(data)
+    return _as_utf8(data)
 
 
 def verdict_data(verdict: Verdict, note: str = "") -> dict[str, Any]:
-    """Return a verdict as data; `note` is added to its reason."""
+    """Return the record of a verdict. `note` is added to its reason."""
     reason = f"{verdict.reason} {note}".strip()
-    return carried(_verdict_data(verdict) | {"reason": reason, "instead": _instead(verdict)})
+    return _as_utf8(_verdict_data(verdict) | {"reason": reason, "instead": _instead(verdict)})
 
 
 def process_data(job: Job, since: int) -> dict[str, Any]:
-    """Return what a background process printed since an offset, and how it ended if it has."""
-    output, offset, next_offset = job.log.read(since, is_over=job.result is not None)
+    """Return the record of a background process: its output since an offset, and how it ended if it has."""
+    output, offset, next_offset = job.output.read(since, is_over=job.result is not None)
     data: dict[str, Any] = {
         "process_id": job.id,
         "running": job.result is None,
@@ -104,27 +101,27 @@ def process_data(job: Job, since: int) -> dict[str, Any]:
         data |= {name: whole[name] for name in _OF_ENDED}
     if job.hint:
         data["hint"] = f"{job.hint} {data.get('hint', '')}".strip()
-    return carried(data)
+    return _as_utf8(data)
 
 
 def unstarted_data(result: SandboxResult, note: str = "") -> dict[str, Any]:
-    """Return what became of a background process that was not started."""
+    """Return the record of a background process that was not started."""
     whole = result_data(result, note)
-    kept = ("argv", "shell", "cwd", "denied", "reason", "instead", "verdict", *_OF_ENDED)
+    fields = ("argv", "shell", "cwd", "denied", "reason", "instead", "verdict", *_OF_ENDED)
     empty = {"process_id": "", "running": False, "output": whole["stderr"], "offset": 0, "omitted_bytes": 0}
-    return {**empty, "next_offset": 0, **{name: whole[name] for name in kept}}
+    return {**empty, "next_offset": 0, **{name: whole[name] for name in fields}}
 
 
-def policy_data(found: Policy) -> dict[str, Any]:
-    """Return a policy as data: what is decided, what is held, and which files said so."""
-    config, rules = found.config, found.config.rules
+def policy_data(policy: Policy) -> dict[str, Any]:
+    """Return the record of a policy: its rules, its limits, and the files that set them."""
+    config, rules = policy.config, policy.config.rules
     groups: dict[str, Any] = {
         name: {field: getattr(record, field) for field in record._fields}
         for name, record in (("containment", config.containment), ("limits", config.limits), ("output", config.output))
     }
-    # Whoever reads this is the one that must not know.
+    # An agent reads this record, and must not learn the injected credentials.
     groups["containment"]["inject"] = [mask_injection(text) for text in config.containment.inject]
-    return carried(
+    return _as_utf8(
         {
             "project_root": config.project_root,
             "profile": rules.name,
@@ -136,17 +133,17 @@ def policy_data(found: Policy) -> dict[str, Any]:
             "timeout_seconds": config.timeout_seconds,
             "max_output_bytes": config.max_output_bytes,
             **groups,
-            "files": [{"level": s.level, "path": s.path, "trusted": s.trusted} for s in found.sources],
-            "settings": [_setting_data(setting) for setting in found.settings],
+            "files": [{"level": s.level, "path": s.path, "trusted": s.trusted} for s in policy.sources],
+            "settings": [_setting_data(setting) for setting in policy.settings],
         }
     )
 
 
 def _setting_data(setting: Setting) -> dict[str, Any]:
     data = {name: getattr(setting, name) for name in ("key", "value", "path", "line", "in_force")}
-    return data | (
-        {"value": [mask_injection(text) for text in data["value"]]} if setting.key == "containment.inject" else {}
-    )
+    if setting.key == "containment.inject":
+        data["value"] = [mask_injection(text) for text in data["value"]]
+    return data
 
 
 def tool_result(data: dict[str, Any], text: str) -> CallToolResult:
@@ -160,7 +157,7 @@ def _verdict_data(verdict: Verdict) -> dict[str, Any]:
 
 
 def _finding_data(finding: Finding) -> dict[str, Any]:
-    return {name: _clipped(value) if isinstance(value, str) else value for name, value in finding.to_dict().items()}
+    return {name: _clip(value) if isinstance(value, str) else value for name, value in finding.to_dict().items()}
 
 
 def _instead(verdict: Verdict) -> str:
@@ -172,29 +169,29 @@ def _instead(verdict: Verdict) -> str:
 
 
 def _words(argv: Sequence[str]) -> list[str]:
-    """Return the words of a call, no more than fit; what is left out is counted."""
+    """Return as many words of a call as fit, and the number of those left out."""
     words: list[str] = []
     room = MAX_CALL
     for word in argv:
         room -= len(word)
         if words and room < 0:
             return [*words, f"… and {len(argv) - len(words)} more"]
-        words.append(_clipped(word))
+        words.append(_clip(word))
     return words
 
 
-def _clipped(text: str) -> str:
+def _clip(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… and {len(text) - MAX_TEXT} characters more"
 
 
-def carried(data: dict[str, Any]) -> dict[str, Any]:
-    """Return data whose texts are all UTF-8: a file's name need not be, and the transport would fail on it."""
-    return {name: _carried(item) for name, item in data.items()}
+def _as_utf8(data: dict[str, Any]) -> dict[str, Any]:
+    """Escape what is not UTF-8 in all texts: a file name need not be UTF-8, and the transport would fail on it."""
 
+    def convert(value: Any) -> Any:
+        if isinstance(value, str):
+            return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+        if isinstance(value, dict):
+            return {name: convert(item) for name, item in value.items()}
+        return [convert(item) for item in value] if isinstance(value, (list, tuple)) else value
 
-def _carried(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return carried(value)
-    return [_carried(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return {name: convert(item) for name, item in data.items()}

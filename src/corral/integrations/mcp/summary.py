@@ -1,4 +1,4 @@
-"""Writes a tool's record as the short text that a model reads: the output as it was printed, then corral's own lines in brackets."""
+"""Renders a tool's record as the short text that a model reads: the output as printed, then corral's own lines in brackets."""
 
 from __future__ import annotations
 
@@ -6,58 +6,56 @@ from corral._lib.terminal import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
-MAX_REASONS = 3  # of one refusal; the record has more of them
-_OWN_LINES = ("[corral:", "[stderr]")  # compared without blanks and in small letters, as a model reads
+MAX_REASONS = 3  # of one refusal; the record has the others
+_OWN_LINES = ("[corral:", "[stderr]")  # compared without white space and case, because a model reads so
 
 
 def result_text(data: dict[str, Any]) -> str:
-    """Return the text of a command that ran to its end, or was refused."""
+    """Return the text for a command that has ended or was refused."""
     if data["denied"]:
         return _refusal(data)
-    errors = _printed(data["stderr"])
-    output = _closed(_printed(data["stdout"])) + (f"[stderr]\n{errors}" if errors else "")
-    return _joined(output, _ending(data)) or "[corral: exit code 0, no output]"
+    errors = _escape_lines(data["stderr"])
+    output = _with_newline(_escape_lines(data["stdout"])) + (f"[stderr]\n{errors}" if errors else "")
+    return _with_notes(output, _ending(data)) or "[corral: exit code 0, no output]"
 
 
 def process_text(data: dict[str, Any]) -> str:
-    """Return the text of a background process: what it printed, and what the next call needs to know."""
-    if data["denied"]:
-        return _refusal(data)
-    return _joined(_printed(data["output"]), _state(data))
+    """Return the text for a background process: its output, and what the next call needs to know."""
+    return _refusal(data) if data["denied"] else _with_notes(_escape_lines(data["output"]), _state(data))
 
 
 def verdict_text(data: dict[str, Any]) -> str:
-    """Return the text of a call that was only judged."""
-    why = _why(data)
+    """Return the text for a call that was only checked."""
+    why = _reasons(data)
     return f"{data['decision']}: {why}" if why else str(data["decision"])
 
 
 def _refusal(data: dict[str, Any]) -> str:
-    return _note(f"refused, nothing ran: {_why(data)}")
+    return _note(f"refused, nothing ran: {_reasons(data)}")
 
 
-def _why(data: dict[str, Any]) -> str:
-    """Return the reason of a verdict and those of its further decisive findings, each way out once."""
+def _reasons(data: dict[str, Any]) -> str:
+    """Return the reason of a verdict and those of its other decisive findings, each way out once."""
     verdict = data.get("verdict", data)
     decisive = [finding for finding in verdict["findings"] if finding["decision"] == verdict["decision"] != "allow"]
-    said: str = data["reason"]
+    text: str = data["reason"]
     for finding in decisive[:MAX_REASONS]:
-        said += "".join(f" {text}" for text in (finding["reason"], finding["instead"]) if text not in said)
+        text += "".join(f" {part}" for part in (finding["reason"], finding["instead"]) if part not in text)
     more = len(decisive) - MAX_REASONS
-    return printable(said.strip()) + (f" (and {more} more)" if more > 0 else "")
+    return printable(text.strip()) + (f" (and {more} more)" if more > 0 else "")
 
 
 def _state(data: dict[str, Any]) -> Iterator[str]:
     id_, offset = data["process_id"], data["next_offset"]
     if data["omitted_bytes"]:
-        yield f"{data['omitted_bytes']} bytes before this are no longer kept"
+        yield f"{data['omitted_bytes']} bytes before this are no longer stored"
     if not id_:
         yield from _ending(data)
     elif data["running"]:
-        yield f"process {id_} runs; next_offset {offset}"
+        yield f"process {id_} is running; next_offset {offset}"
         if data.get("hint"):
             yield data["hint"]
     else:
@@ -76,34 +74,30 @@ def _ending(data: dict[str, Any]) -> Iterator[str]:
         yield f"killed {processes} that the command left running"
     if data.get("truncated"):
         path = data["full_output_path"]
-        yield (
-            f"the output was cut; the whole of it is in {path}, which commands can read"
-            if path
-            else "the output was cut"
-        )
+        yield "the output was cut" + (f"; all of it is in {path}, which commands can read" if path else "")
     if data["hint"]:
         yield data["hint"]
 
 
-def _joined(output: str, notes: Iterator[str]) -> str:
+def _with_notes(output: str, notes: Iterable[str]) -> str:
     lines = [_note(note) for note in notes]
-    return _closed(output) + "\n".join(lines) if lines else output
+    return _with_newline(output) + "\n".join(lines) if lines else output
 
 
 def _note(text: str) -> str:
     return f"[corral: {printable(text)}]"
 
 
-def _closed(text: str) -> str:
+def _with_newline(text: str) -> str:
     return text if not text or text.endswith("\n") else f"{text}\n"
 
 
-def _printed(text: str) -> str:
-    """Return what a command printed, with a backslash before each line that a reader could take for one of corral's."""
-    return "\n".join(map(_line, text.split("\n")))
+def _escape_lines(text: str) -> str:
+    """Escape control characters, and put a backslash before each line that could pass for one of corral's."""
+    return "\n".join(map(_escape_line, text.split("\n")))
 
 
-def _line(text: str) -> str:
-    # Clients print this text on terminals, which escape sequences and NULs in it would drive.
+def _escape_line(text: str) -> str:
+    # Clients print this text on terminals, where escape sequences and NUL bytes have an effect.
     shown = "\t".join(printable(cell) for cell in text.split("\t"))
     return f"\\{shown}" if "".join(shown.split()).casefold().startswith(_OWN_LINES) else shown
