@@ -1,1 +1,1 @@
-"""Leaves: each plugs corral into one thing outside it. They import the core, and nothing imports them."""
+"""Connections of corral to other software. They import the core, and nothing in the core imports them."""

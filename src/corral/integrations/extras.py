@@ -1,4 +1,4 @@
-"""Says which package of an extra is missing, and the command that installs it where corral itself is installed."""
+"""Reports a missing optional dependency, with the command that installs it into corral's own environment."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import suppress
 
 
 def install_command(extra: str, prefix: str = sys.prefix, python: str = sys.executable) -> str:
-    """Return the command that adds an extra to the environment that corral runs in."""
+    """Return the command that installs an extra into the environment that corral runs in."""
     from shlex import quote  # noqa: PLC0415  only a message needs it
 
     wanted = f"install 'corral[{extra}]'"
     if os.path.exists(os.path.join(prefix, "pipx_metadata.json")):
-        # `pipx install 'corral[…]'` says that corral is already there, and adds nothing.
+        # `pipx install 'corral[…]'` reports that corral is already installed, and adds nothing.
         return f"pipx runpip {quote(os.path.basename(prefix))} {wanted}"
     if _is_made_by_uv(prefix):
-        # Such an environment has no pip of its own.
+        # An environment that uv made contains no pip.
         return f"uv pip install --python {quote(python)} 'corral[{extra}]'"
     return f"{quote(python)} -m pip {wanted}"
 
@@ -30,10 +30,10 @@ def _is_made_by_uv(prefix: str) -> bool:
 
 
 class MissingExtraError(ImportError):
-    """The package of an extra is not installed, or is of a version that does not fit."""
+    """A package of an extra is not installed, or has the wrong version."""
 
     def __init__(self, part: str, extra: str, error: ImportError) -> None:
-        # The outermost part knows which extra the user wants; the innermost error knows which package is missing.
+        # The outermost caller knows which extra the user wants; the innermost error knows which package is missing.
         self.cause: ImportError = error.cause if isinstance(error, MissingExtraError) else error
         name = self.cause.name or "a package"
         is_there = not isinstance(self.cause, ModuleNotFoundError)
@@ -46,5 +46,5 @@ class MissingExtraError(ImportError):
 
 
 def missing_extra(extra: str, error: ImportError) -> MissingExtraError:
-    """Return the error of an integration whose package cannot be imported: what is missing, and the command to run."""
+    """Return the error for an integration whose package cannot be imported."""
     return MissingExtraError(f"corral[{extra}]", extra, error)

@@ -180,7 +180,7 @@ def _entries_of(text: str, path: str, host: Host, event: str) -> json_edit.Node 
 
 
 def _put_entry(text: str, path: str, host: Host, event: str, entry: dict[str, Any]) -> str:
-    """Put our entry in place of one that contains only our hooks, or at the end; remove our other hooks."""
+    """Replace an entry that contains only our hooks, or add ours at the end; remove our other hooks."""
     found = _entries_of(text, path, host, event)
     own = [child for child in found.children if all(map(runs_corral, hooks_in(child.value)))] if found else []
     if own:

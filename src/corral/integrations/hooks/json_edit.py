@@ -29,7 +29,7 @@ class SettingsError(CorralError, ValueError):
 
 @frozen
 class Node(Record):
-    """One value and its position in the text. `key` and `key_start` are those of the value in its object or list."""
+    """A JSON value and its position in the text. `key` and `key_start` are those of the value in its object or list."""
 
     start: int
     end: int

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SHELL, WRITE, READ = "shell", "write", "read"
-# Who answers when the hook says "ask". UNKNOWN: the host does not tell its hooks whether it asks a person or answers by itself,
+# The answerer of a question. UNKNOWN: the host does not tell its hooks whether it asks a person or answers by itself,
 # so corral asks only if the user's policy names the host in `host_questions`.
 NOBODY, PERSON, UNKNOWN = "nobody", "person", "unknown"
 REFUSED_STATUS = 2
@@ -49,7 +49,7 @@ class BadPayload(Exception):
 
 @frozen
 class ToolCall(Record):
-    """One call of a host's tool: shell text, or the files that a file tool reads or writes."""
+    """A call of a host's tool: shell text, or the files that a file tool reads or writes."""
 
     kind: str  # SHELL, WRITE or READ
     cwd: str
@@ -59,7 +59,7 @@ class ToolCall(Record):
     paths: tuple[str, ...] = ()
     given: Mapping[str, Any] = _NOTHING  # the tool's input, repeated in an answer that rewrites the command
     rewrites: bool = False  # the host can run another command instead of this one
-    asks: str = NOBODY  # who answers a question about this call: NOBODY, PERSON or UNKNOWN
+    asks: str = NOBODY  # the answerer of a question about this call: NOBODY, PERSON or UNKNOWN
     keeps: str = ""  # the state that the host's shell keeps for the next command: "", "directory" or "exports"
     base: str = (
         ""  # where the search for the project root starts, if not at `cwd`: an agent chooses `cwd`, but not this
@@ -134,7 +134,7 @@ def _finite(text: str) -> float:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        # Parsers differ in which duplicate wins: the host could run another command than the one that was checked.
+        # Parsers differ in which duplicate wins: the host could run a command that was not checked.
         raise BadPayload("an object in the payload has a duplicate key")
     return made
 

@@ -1,4 +1,4 @@
-"""All host records by name, and how a host's settings file and the hooks in it are found. The hook itself does not import this."""
+"""Collects the host records, and finds their settings files and the hooks in them. The hook itself does not import this."""
 
 from __future__ import annotations
 

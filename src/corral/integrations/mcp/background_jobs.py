@@ -77,7 +77,7 @@ class OutputBuffer:
 
 
 class Job:
-    """One background process."""
+    """A background process."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Job:
 
 
 class Jobs:
-    """All background processes of a server."""
+    """The background processes of a server."""
 
     def __init__(self) -> None:
         self._known: dict[str, Job] = {}

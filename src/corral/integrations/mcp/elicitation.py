@@ -10,13 +10,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.model.call import Call, Verdict
 
-MAX_QUESTION = 4000  # characters; nobody can approve a command that the client does not show in full
+MAX_QUESTION = 4000  # characters; the user must see a command in full to approve it
 MAX_OPEN = 64
 _SPECIAL = frozenset(" \t\n'\"\\$`&|;<>()*?[]{}~#!")
 NOT_ASCII = "Note: the command contains letters that are not ASCII and may look like other letters."
-TOO_LONG = "The command is too long to be shown in full, so nobody was asked."
+TOO_LONG = "The command is too long to be shown in full, so the user was not asked."
 NOBODY = (
-    "Nobody can be asked here, because the client does not support elicitation. "
+    "The user cannot be asked here, because the client does not support elicitation. "
     "The user can approve the command for this project in a terminal (corral grants add), or allow it in the policy (corral policy show)."
 )
 CHANGED = (

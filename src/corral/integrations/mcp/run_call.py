@@ -98,7 +98,7 @@ def call_of(argv: list[str], shell: str, cwd: str) -> Call:
 async def ask_permission(
     ctx: ToolContext, project: Annotated[Project, Resolve(project_of)], argv: list[str], shell: str, cwd: str
 ) -> Elicit[Answer] | str:
-    """Ask the user about a call that needs approval. Otherwise return why nobody is asked; empty if there is no need."""
+    """Ask the user about a call that needs approval. Otherwise return why not; empty if no question is needed."""
     call = call_of(argv, shell, cwd)
     if project.fits_transaction(call):
         return ""
@@ -202,7 +202,7 @@ async def finish(ctx: ToolContext, handle: "Handle", output: OutputBuffer, *, li
     finally:
         if handle.result is None:
             handle.kill()
-            # The client is gone, so nobody can be told that the log failed. The next call is refused for that.
+            # The client is gone, so an error of the log cannot be reported now. The next call is refused for it.
             with anyio.CancelScope(shield=True), suppress(CorralError):
                 await handle
 

@@ -185,7 +185,7 @@ def _clip(text: str) -> str:
 
 
 def _as_utf8(data: dict[str, Any]) -> dict[str, Any]:
-    """Escape what is not UTF-8 in all texts: a file name need not be UTF-8, and the transport would fail on it."""
+    """Escape bytes that are not UTF-8 in all texts: a file name need not be UTF-8, and the transport would fail on it."""
 
     def convert(value: Any) -> Any:
         if isinstance(value, str):

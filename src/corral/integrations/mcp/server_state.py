@@ -129,7 +129,7 @@ def _config(config: SandboxConfig) -> SandboxConfig:
 
 
 class ServerState:
-    """What all tools of a server share. The server works only in directories inside `bound`."""
+    """The state that all tools of a server share. The server works only in directories inside `bound`."""
 
     def __init__(
         self, bound: str, environ: Mapping[str, str], *, profile: str | None = None, sweeps: bool = False

@@ -23,7 +23,7 @@ def result_text(data: dict[str, Any]) -> str:
 
 
 def process_text(data: dict[str, Any]) -> str:
-    """Return the text for a background process: its output, and what the next call needs to know."""
+    """Return the text for a background process: its output, and the ids that the next call needs."""
     return _refusal(data) if data["denied"] else _with_notes(_escape_lines(data["output"]), _state(data))
 
 

@@ -38,7 +38,7 @@ INSTRUCTIONS = (
     "does not help. Use start_process for servers and other processes that outlive one call. The text of a result is the command's "
     "output, followed by lines in [corral: ...] that say how it ended (corral puts a backslash before a printed line that looks like one). "
     "The structured content, if there is any, is the whole record. "
-    "A result with a transaction has changed nothing yet: its hint says what the user can do. The resource corral://policy is the policy."
+    "A result with a transaction has changed nothing yet: its hint names the user's options. The resource corral://policy is the policy."
 )
 
 WOULD_RUN_IN_TRANSACTION = "run_command and start_process need no approval for it: it runs in a transaction, and its changes wait for the user."
@@ -210,7 +210,7 @@ def make_server(state: ServerState) -> MCPServer[ServerState]:
     tools = []
     for function, title, annotations, schema in table:
         tool = StrictTool.from_function(function, title=title, annotations=annotations, structured_output=False)
-        # The published schema itself, not one that pydantic would derive from a model.
+        # The published schema itself; pydantic would derive another.
         tool.fn_metadata.output_schema = schema
         tool.parameters["additionalProperties"] = False
         tools.append(tool)

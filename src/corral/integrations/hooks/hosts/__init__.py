@@ -28,7 +28,7 @@ FAIL_CLOSED_SHELL = (
 
 @frozen
 class Host(Record):
-    """One host. `guard/rules/compiler.py` reads the fields marked "literal" from the source text, without importing it."""
+    """An agent host. `guard/rules/compiler.py` reads the fields marked "literal" from the source text, without importing it."""
 
     name: str  # also the name of the module
     title: str  # literal
@@ -67,5 +67,5 @@ class Host(Record):
     checks: Callable[[str, str], Iterator[tuple[str, str, str, str]]] | None = (
         None  # doctor's checks of this host alone
     )
-    note: str = ""  # shown after install: what changes for the user, or what is left to do
+    note: str = ""  # shown after install: changes that the user notices, or steps that are left
     project_note: str = ""  # shown after install for one project

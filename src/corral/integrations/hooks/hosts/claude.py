@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# Who answers `ask`, by permission_mode. In bypassPermissions Claude Code 2.1.325 runs the call without asking. A mode that is not
+# The answerer of `ask`, by permission_mode. In bypassPermissions Claude Code 2.1.325 runs the call without asking. A mode that is not
 # listed may do the same.
 _ANSWERS = {
     "default": protocol.PERSON,

@@ -32,7 +32,7 @@ def _read(payload: dict[str, Any], _environ: Mapping[str, str]) -> ToolCall | No
         return ToolCall(protocol.WRITE, cwd, paths=protocol.patched_files(text))
     given = protocol.object_at(payload, "tool_input")
     shell = given.get("shell") or "bash"
-    # No Codex version seen so far sends `shell`. One that does must not start a program of the project instead of a shell.
+    # No Codex version seen so far sends `shell`. A later version must not start a program of the project instead of a shell.
     if not isinstance(shell, str) or shell.rpartition("/")[::2] not in _SHELLS:
         raise BadPayload(f"{str(shell)[:200]} is not a shell of the system")
     return ToolCall(protocol.SHELL, cwd, text=text, given=given, rewrites=True)

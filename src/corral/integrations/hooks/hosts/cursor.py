@@ -2,7 +2,7 @@
 
 Cursor cannot rewrite a command, so corral refuses or asks about a command that is safe only in the sandbox. In Auto-review it
 answers questions itself, and its payload does not say so. corral's allow is an empty object, which leaves Cursor's own prompts on:
-corral does not approve what it does not confine.
+corral does not approve a command that it does not confine.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _read(payload: dict[str, Any], _environ: Mapping[str, str]) -> ToolCall | No
         return None
     given = protocol.object_at(payload, "tool_input")
     if tool == "Shell":
-        # Cursor honours only allow and deny for this event, so nobody can be asked.
+        # Cursor honours only allow and deny for this event, so a question would be ignored.
         cwd = _directory(given.get("cwd") or given.get("working_directory"), root)
         return ToolCall(protocol.SHELL, cwd, root, text=protocol.text_at(payload, "tool_input", "command"))
     return protocol.file_call(tool, given, (_directory(None, root), root), _WRITES, _READS)

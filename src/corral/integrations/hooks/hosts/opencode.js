@@ -1,5 +1,5 @@
-// corral: is asked before every call of OpenCode's tools. Written by `corral install opencode`.
-// An answer that is not a clear yes throws, and what throws here does not run.
+// corral checks every tool call of OpenCode before it runs. Written by `corral install opencode`.
+// An answer other than a clear yes throws, and OpenCode does not run a call whose hook throws.
 import { spawn } from "node:child_process"
 
 const COMMAND = []
@@ -15,7 +15,7 @@ const ask = (payload) =>
     }, SECONDS * 1000)
     child.stdout.on("data", (data) => (said.out += data))
     child.stderr.on("data", (data) => (said.err += data))
-    child.stdin.on("error", () => {}) // it may answer before it has read everything; the exit code says it
+    child.stdin.on("error", () => {}) // the hook may answer before it has read everything; its exit code counts
     child.on("error", (error) => {
       clearTimeout(timer)
       reject(new Error(`corral could not be asked (${error.message}), so the call is refused. Run: corral doctor`))

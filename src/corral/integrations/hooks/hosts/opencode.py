@@ -25,7 +25,7 @@ def _read(payload: dict[str, Any], _environ: Mapping[str, str]) -> ToolCall | No
     cwd = protocol.text_at(payload, "cwd")
     given = protocol.object_at(payload, "tool_input")
     if tool == "bash":
-        # OpenCode declares a permission.ask hook and never calls it, so nobody can be asked.
+        # OpenCode declares a permission.ask hook and never calls it, so a question would be ignored.
         folder = protocol.resolve_directory(given.get("workdir"), cwd)
         text = protocol.text_at(payload, "tool_input", "command")
         return ToolCall(protocol.SHELL, folder, text=text, given=given, rewrites=True, base=cwd)
