@@ -1,4 +1,4 @@
-"""docs/install.md and docs/agents tell the truth: the transcript is replayed in a clean home, the settings are what install writes."""
+"""Replays the transcript of docs/install.md in a clean home, and compares the settings in docs/agents with what install writes."""
 
 import json
 import re
@@ -17,13 +17,13 @@ DOCS = Path(corral.__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "install.md").read_text()
 MARK = "<!-- not run: replayed, tests/integrations/hooks/test_first_minute.py -->\n"
 TRANSCRIPT = re.findall(rf"{MARK}```console\n\$ ([^\n]+)\n(.*?)```", DOCUMENT, re.DOTALL)
-# Where things lie for the person in the document.
+# The paths in the documentation.
 HOME, PYTHON = "/home/user", "/usr/bin/python3.12"
 LIB = f"{HOME}/.local/share/pipx/venvs/corral/lib/python3.12/site-packages"
 
 
 def told(text: str, home: Path) -> str:
-    """Return what was shown, in the places of the document; the tests' copy of corral is in a temporary directory."""
+    """Return terminal output with the paths of the documentation, without the note that corral is in a temporary directory."""
     text = re.sub(r"  note     .* is in a temporary directory: .*\n", "", text)
     return text.replace(str(alone.lib()), LIB).replace(alone.PYTHON, PYTHON).replace(str(home), HOME)
 
@@ -32,7 +32,7 @@ def page_of(host: Host) -> str:
     return (DOCS / "agents" / f"{host.title.lower().replace(' ', '-')}.md").read_text()
 
 
-def test_the_first_minute_is_what_one_sees(tmp_path: Path) -> None:
+def test_documented_first_minute_matches_the_program(tmp_path: Path) -> None:
     home = tmp_path / "home"
     work = home / "project"
     work.mkdir(parents=True)
@@ -54,7 +54,7 @@ def test_the_first_minute_is_what_one_sees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_the_settings_to_copy_are_those_that_are_written(name: str) -> None:
+def test_documented_settings_match_what_install_writes(name: str) -> None:
     host = HOSTS[name]
     words = [PYTHON, "-I", "-S", f"{LIB}/corral/integrations/hooks/program.py", name, f"--HOME={HOME}"]
     section = page_of(host)
@@ -67,7 +67,7 @@ def test_the_settings_to_copy_are_those_that_are_written(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_every_host_has_its_places_in_the_document(name: str) -> None:
+def test_documentation_names_every_hosts_settings_file(name: str) -> None:
     host = HOSTS[name]
     section = page_of(host)
     assert f"~/{host.folder}/{host.file}".replace("//", "/") in section

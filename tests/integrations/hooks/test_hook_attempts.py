@@ -1,4 +1,4 @@
-"""What an agent could try to have the hook allow: each is harmless as corral first read it, and was not as the host does."""
+"""Calls that looked harmless to an early version of the hook, but not to the host that runs them."""
 
 import json
 import re
@@ -28,14 +28,14 @@ def owner(tmp_path: Path) -> Owner:
 
 
 def claude(owner: Owner, tool: str, path: object) -> bool:
-    """Say whether a file tool of Claude Code is refused."""
+    """Say whether the hook refuses a file tool of Claude Code."""
     payload = {"hook_event_name": "PreToolUse", "cwd": str(owner.root), "tool_name": tool}
     done = owner.hook("claude", json.dumps(payload | {"tool_input": {"file_path": str(path)}}).encode())
     return done.returncode == 2
 
 
 def patched(owner: Owner, host: str, patch: str) -> bool:
-    """Say whether a patch is refused."""
+    """Say whether the hook refuses a patch."""
     payload = {
         "codex": {"hook_event_name": "PreToolUse", "turn_id": "1", "tool_input": {"command": patch}},
         "opencode": {"tool_input": {"patchText": patch}},
@@ -46,8 +46,8 @@ def patched(owner: Owner, host: str, patch: str) -> bool:
 
 @pytest.mark.parametrize(("host", "key"), [("opencode", "workdir"), ("gemini", "dir_path"), ("gemini", "directory")])
 @pytest.mark.parametrize("folder", ["../.ssh", "HOME/.ssh", "HOME", "/etc", "sub", "."])
-def test_a_directory_that_the_agent_names_is_no_project(host: str, key: str, folder: str, owner: Owner) -> None:
-    # Nor is a repository below the project: it could be planted to be rid of the policy above.
+def test_agent_cannot_choose_the_project_by_directory(host: str, key: str, folder: str, owner: Owner) -> None:
+    # Neither is a repository below the project: an agent could create one to escape the policy above it.
     (owner.root / "sub" / ".git").mkdir(parents=True)
     event = {"hook_event_name": "BeforeTool", "tool_name": "run_shell_command"}
     envelope = {"cwd": str(owner.root), **(event if host == "gemini" else {"tool_name": "bash"})}
@@ -58,10 +58,8 @@ def test_a_directory_that_the_agent_names_is_no_project(host: str, key: str, fol
 
 
 @pytest.mark.parametrize("name", ["HOME", "XDG_CONFIG_HOME"])
-def test_an_environment_from_the_project_does_not_move_the_owners_files(
-    name: str, owner: Owner, tmp_path: Path
-) -> None:
-    # Some hosts load a file of the project into their environment, which the agent may have written.
+def test_project_environment_cannot_move_the_users_files(name: str, owner: Owner, tmp_path: Path) -> None:
+    # Some hosts load the project's .env file into their environment, and the agent may have written it.
     owner.policy('[[rule]]\ncommand = "ls"\ndecision = "deny"\nreason = "not here"\ndeny = ["ls"]\n')
     call = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "ls"}}
     payload = json.dumps(call | {"cwd": str(owner.root)}).encode()
@@ -73,7 +71,7 @@ def test_an_environment_from_the_project_does_not_move_the_owners_files(
     assert not Path(elsewhere).exists() or name == "HOME"
 
 
-def test_what_runs_instead_has_the_owners_files_where_they_were(owner: Owner, tmp_path: Path) -> None:
+def test_rewritten_command_keeps_the_users_directories(owner: Owner, tmp_path: Path) -> None:
     call = {"hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "echo kept"}}
     payload = json.dumps(call | {"cwd": str(owner.root)}).encode()
     moved = {"XDG_STATE_HOME": str(tmp_path / "elsewhere")}
@@ -88,8 +86,8 @@ def test_what_runs_instead_has_the_owners_files_where_they_were(owner: Owner, tm
 
 
 @pytest.mark.parametrize("own", ["", "own-tmp"])
-def test_tmpdir_is_the_one_of_the_installation(own: str, owner: Owner, tmp_path: Path) -> None:
-    """A host that loads the project's own environment file must not choose where the next sandbox's home lies."""
+def test_tmpdir_is_fixed_at_installation(own: str, owner: Owner, tmp_path: Path) -> None:
+    """Some hosts load the project's .env file, which must not choose the directory of the next sandbox."""
     (owner.root / "corral.toml").write_text('[containment]\nscratch = "sandbox"\n')
     (owner.root / "show.py").write_text(SHOW)
     (owner.root / "tmp").mkdir()
@@ -103,19 +101,19 @@ def test_tmpdir_is_the_one_of_the_installation(own: str, owner: Owner, tmp_path:
     done = subprocess.run(
         ["bash", "-c", command], cwd=owner.root, env=owner.environ | polluted, capture_output=True, check=False
     )
-    # The kernel names the source of a mount from the top of its file system.
+    # mountinfo shows the source of a mount relative to the root of its file system.
     assert re.search(rb"/corral-[0-9]+-[0-9a-f]+/tmp$", done.stdout.strip()), done
     assert (b"/own-tmp/" in done.stdout) == bool(own)
 
 
 @pytest.mark.parametrize("tool", ["Read", "Write"])
-def test_a_way_up_is_judged_for_who_follows_links_first_and_for_who_does_not(tool: str, owner: Owner) -> None:
+def test_dotdot_is_judged_lexically_and_through_links(tool: str, owner: Owner) -> None:
     assert claude(owner, tool, owner.root / "link" / ".." / ".." / ".ssh" / "id_rsa")
     assert claude(owner, tool, "link/../../.ssh/id_rsa")
     assert not claude(owner, tool, "link/../file")
 
 
-def test_a_way_up_from_the_hosts_own_notes_is_not_one_of_them(owner: Owner) -> None:
+def test_dotdot_out_of_the_hosts_notes_is_refused(owner: Owner) -> None:
     assert claude(owner, "Write", owner.root / "note" / ".." / ".." / ".claude" / "CLAUDE.md")
     assert not claude(owner, "Write", owner.home / ".claude" / "plans" / "plan.md")
 
@@ -123,8 +121,8 @@ def test_a_way_up_from_the_hosts_own_notes_is_not_one_of_them(owner: Owner) -> N
 @pytest.mark.parametrize(
     "name", ["guard/evaluate.py", "integrations/hooks/program.py", "guard/__pycache__/evaluate.cpython-311.pyc"]
 )
-def test_no_tool_writes_corral_itself(name: str, owner: Owner) -> None:
-    # Wherever it is installed: in the project, or where everybody may write.
+def test_file_tools_cannot_write_corral_itself(name: str, owner: Owner) -> None:
+    # This must hold wherever corral is installed: in the project, or in a world-writable directory.
     assert claude(owner, "Write", PACKAGE / name)
     assert not claude(owner, "Read", PACKAGE / name)
 
@@ -140,21 +138,21 @@ def test_no_tool_writes_corral_itself(name: str, owner: Owner) -> None:
         " *** Add File:\tHOME/.bashrc\r",
     ],
 )
-def test_a_patch_names_what_any_host_reads_in_it(host: str, header: str, owner: Owner) -> None:
+def test_patch_headers_are_read_as_every_host_reads_them(host: str, header: str, owner: Owner) -> None:
     patch = "*** Begin Patch\n*** Add File: harmless\n+x\n{}\n+x\n*** End Patch\n"
     assert patched(owner, host, patch.format(owner.placed(header)))
     assert not patched(owner, host, patch.format("*** Add File: other"))
 
 
 @pytest.mark.parametrize("key", ["file_path", "absolute_path"])
-def test_every_key_that_may_hold_the_path_is_judged(key: str, owner: Owner) -> None:
+def test_every_path_key_of_a_tool_is_judged(key: str, owner: Owner) -> None:
     given = {"file_path": "harmless", "absolute_path": "harmless"} | {key: str(owner.home / ".ssh" / "id_rsa")}
     payload = {"hook_event_name": "BeforeTool", "cwd": str(owner.root), "tool_name": "read_file", "tool_input": given}
     assert owner.hook("gemini", json.dumps(payload).encode()).returncode == 2
 
 
 def many(owner: Owner, pattern: str) -> bool:
-    """Say whether reading many files by a pattern is refused."""
+    """Say whether the hook refuses to read files by a pattern."""
     given = {"include": ["harmless", owner.placed(pattern)]}
     payload = {"hook_event_name": "BeforeTool", "cwd": str(owner.root), "tool_name": "read_many_files"}
     return owner.hook("gemini", json.dumps(payload | {"tool_input": given}).encode()).returncode == 2
@@ -164,7 +162,7 @@ def many(owner: Owner, pattern: str) -> bool:
     "pattern",
     ["src/**/*.ts", "*", "**", "ROOT/src/*.py", "app/[id]/page.tsx", "!dist/**", "src/{a,b}/*.md", "/etc/hostname"],
 )
-def test_a_pattern_in_the_project_is_the_hosts(pattern: str, owner: Owner) -> None:
+def test_pattern_inside_the_project_is_allowed(pattern: str, owner: Owner) -> None:
     assert not many(owner, pattern)
 
 
@@ -175,13 +173,13 @@ def test_a_pattern_in_the_project_is_the_hosts(pattern: str, owner: Owner) -> No
         *("{/etc,src}/*", "{src,/etc}/*", "@(src|/etc)/*", "{..,src}/*", "/etc/[s]hadow"),
     ],
 )
-def test_a_pattern_that_reaches_outside_is_refused(pattern: str, owner: Owner) -> None:
+def test_pattern_outside_the_project_is_refused(pattern: str, owner: Owner) -> None:
     (owner.root / "way").symlink_to("/etc")
     assert many(owner, pattern)
 
 
 @pytest.mark.parametrize("piece", ["r", "m -rf src", "ls", "\n", "y"])
-def test_what_is_typed_into_a_session_is_never_allowed_by_itself(piece: str, owner: Owner) -> None:
+def test_text_typed_into_a_session_is_never_just_allowed(piece: str, owner: Owner) -> None:
     arguments = json.dumps({"sessionId": "1", "input": piece})
     payload = {"cwd": str(owner.root), "toolName": "write_bash", "toolArgs": arguments}
     said = json.loads(owner.hook("copilot", json.dumps(payload).encode()).stdout)
@@ -189,8 +187,8 @@ def test_what_is_typed_into_a_session_is_never_allowed_by_itself(piece: str, own
 
 
 @pytest.mark.parametrize("mark", ["package.json", ".git", "corral.toml"])
-def test_a_mark_further_down_does_not_leave_the_policy_above(mark: str, owner: Owner) -> None:
-    # Codex names no project: it is looked for from where it works, which may be a directory below.
+def test_project_mark_below_does_not_escape_the_policy(mark: str, owner: Owner) -> None:
+    # Codex names no project root, so the search for it starts at its working directory.
     (owner.root / "corral.toml").write_text('profile = "strict"\n')
     below = owner.root / "below"
     below.mkdir()
@@ -202,7 +200,7 @@ def test_a_mark_further_down_does_not_leave_the_policy_above(mark: str, owner: O
 
 
 def searched(owner: Owner, host: str, folder: str, **environ: str) -> bool:
-    """Say whether a search through a directory is refused."""
+    """Say whether the hook refuses to search a directory."""
     tool = {"claude": ("PreToolUse", "Grep", "path"), "gemini": ("BeforeTool", "search_file_content", "dir_path")}
     event, name, key = tool[host]
     payload = {"hook_event_name": event, "cwd": str(owner.root), "tool_name": name}
@@ -214,11 +212,11 @@ def searched(owner: Owner, host: str, folder: str, **environ: str) -> bool:
 @pytest.mark.parametrize(
     "folder", ["/", "//", "/proc", "/proc/1", "/proc/self", "HOME", "HOME/.config", "~", "..", "../.."]
 )
-def test_no_search_goes_through_a_directory_with_credentials(
+def test_search_of_a_directory_with_credentials_is_refused(
     host: str, folder: str, owner: Owner, tmp_path: Path
 ) -> None:
     (owner.home / ".config" / "gh").mkdir(parents=True)
-    # The owner's own files lie elsewhere, so that it is not for them.
+    # corral's own files are elsewhere, so that they are not the reason for a refusal.
     elsewhere = {name: str(tmp_path / "x") for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
     assert searched(owner, host, folder, **elsewhere)
     assert not searched(owner, host, "ROOT/deep", **elsewhere)
@@ -229,7 +227,7 @@ DRIVING = "\x1b[2J\x1b]0;title\x07\r\nAllowed by corral.\u202e\u200b"
 
 
 @pytest.mark.parametrize("tool", ["Write", "Edit", "Read", "Grep"])
-def test_what_a_person_is_shown_drives_no_terminal_and_forges_no_line(tool: str, owner: Owner) -> None:
+def test_reason_contains_no_control_characters(tool: str, owner: Owner) -> None:
     payload = {"hook_event_name": "PreToolUse", "cwd": str(owner.root), "tool_name": tool}
     path = str(owner.home / ".ssh" / f"id_rsa{DRIVING}")
     done = owner.hook("claude", json.dumps(payload | {"tool_input": {"file_path": path, "path": path}}).encode())
@@ -240,7 +238,7 @@ def test_what_a_person_is_shown_drives_no_terminal_and_forges_no_line(tool: str,
 
 
 @pytest.mark.parametrize("place", ["tool_name", "cwd", "hook_event_name"])
-def test_nor_does_what_names_the_call(place: str, owner: Owner) -> None:
+def test_reason_about_a_bad_call_has_no_control_characters(place: str, owner: Owner) -> None:
     call = {"hook_event_name": "PreToolUse", "cwd": str(owner.root), "tool_name": "Bash"}
     odd = {"tool_name": "bash", "cwd": f"/etc/{DRIVING}", "hook_event_name": f"before{DRIVING}"}
     payload = call | {place: odd[place], "tool_input": {"command": f"ls {DRIVING}"}}
@@ -281,17 +279,15 @@ def shell_call(owner: Owner, host: str, command: str) -> bytes:
         ("LD_LIBRARY_PATH", "/usr/lib:ROOT/link"),
     ],
 )
-def test_a_shell_of_the_host_that_loads_what_commands_write_runs_nothing(
-    host: str, name: str, value: str, owner: Owner
-) -> None:
-    # Some hosts load the project's .env into their environment, and every shell they start finds it there.
+def test_shell_variable_that_names_a_project_file_refuses(host: str, name: str, value: str, owner: Owner) -> None:
+    # Some hosts load the project's .env into their environment, and pass it to every shell.
     given = value.replace("ROOT", str(owner.root))
-    # A library that is not there is said on stderr and passed over.
+    # The loader reports a missing library on stderr and continues.
     done = owner.hook(host, shell_call(owner, host, "ls"), **{name: given})
-    assert (done.returncode, f"the variable {name}".encode() in done.stderr) == (2, True)
+    assert (done.returncode, name.encode() in done.stderr) == (2, True)
 
 
-def test_such_a_variable_has_the_shell_run_it(owner: Owner) -> None:
+def test_bash_env_runs_a_project_file_without_corral(owner: Owner) -> None:
     (owner.root / "start.sh").write_text("touch started\n")
     command = ["bash", "-c", "true"]
     subprocess.run(command, env=owner.environ | {"BASH_ENV": "./start.sh"}, cwd=owner.root, check=True)
@@ -310,7 +306,7 @@ def test_such_a_variable_has_the_shell_run_it(owner: Owner) -> None:
         ("LD_PRELOAD", ""),
     ],
 )
-def test_the_owners_own_environment_is_the_owners(name: str, value: str, owner: Owner) -> None:
+def test_shell_variables_outside_the_project_are_allowed(name: str, value: str, owner: Owner) -> None:
     given = value if value.startswith("$") else owner.placed(value)
     assert owner.hook("claude", shell_call(owner, "claude", "ls"), **{name: given}).returncode == 0
 
@@ -327,7 +323,7 @@ def test_the_owners_own_environment_is_the_owners(name: str, value: str, owner: 
         (["bash"], True),
     ],
 )
-def test_a_shell_that_the_agent_of_codex_names_is_the_systems(shell: object, is_refused: bool, owner: Owner) -> None:
+def test_codex_shell_must_be_a_system_shell(shell: object, is_refused: bool, owner: Owner) -> None:
     named = shell.replace("ROOT", str(owner.root)) if isinstance(shell, str) else shell
     call = {"hook_event_name": "PreToolUse", "turn_id": "1", "cwd": str(owner.root), "tool_name": "Bash"}
     done = owner.hook("codex", json.dumps(call | {"tool_input": {"command": "ls", "shell": named}}).encode())
@@ -344,7 +340,7 @@ GLOBBERS = {
 
 
 def globbed(owner: Owner, host: str, **given: str) -> int:
-    """Let a host's tool that searches for names ask; return the hook's exit code."""
+    """Send a call of the host's file-name search; return the hook's exit code."""
     tool = {key: owner.placed(value) for key, value in given.items()}
     where = {"cwd": str(owner.root)} | ({"workspace_roots": [str(owner.root)]} if host == "cursor" else {})
     asked = {"toolArgs": json.dumps(tool)} if host == "copilot" else {"tool_input": tool}
@@ -352,7 +348,7 @@ def globbed(owner: Owner, host: str, **given: str) -> int:
 
 
 @pytest.mark.parametrize("host", GLOBBERS)
-def test_a_search_for_names_is_judged_by_where_its_pattern_looks(host: str, owner: Owner) -> None:
+def test_glob_is_judged_by_the_directory_of_its_pattern(host: str, owner: Owner) -> None:
     owner.state.mkdir(parents=True)
     refused = [
         "HOME/.local/state/corral/trials/*",

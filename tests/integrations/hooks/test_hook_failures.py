@@ -1,4 +1,4 @@
-"""Whatever goes wrong in a hook refuses the call: exit code 2 and words on stderr, for real failures."""
+"""Every failure of a hook refuses the call, with exit code 2 and a reason on stderr. The failures are real."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def owner(tmp_path: Path) -> Owner:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_without_a_failure_the_same_call_is_allowed(host: str, owner: Owner) -> None:
+def test_call_without_a_failure_is_allowed(host: str, owner: Owner) -> None:
     done = owner.hook(host, payload(host, owner))
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -41,7 +41,7 @@ BAD_POLICIES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("bad", BAD_POLICIES)
-def test_a_policy_that_cannot_be_read_refuses(host: str, bad: str, owner: Owner) -> None:
+def test_unreadable_policy_refuses(host: str, bad: str, owner: Owner) -> None:
     folder = owner.home / ".config" / "corral"
     folder.mkdir(parents=True)
     BAD_POLICIES[bad](folder / "policy.toml")
@@ -49,7 +49,7 @@ def test_a_policy_that_cannot_be_read_refuses(host: str, bad: str, owner: Owner)
 
 
 @pytest.mark.parametrize("bad", ["a directory", "no TOML", "no UTF-8", "an unknown key"])
-def test_a_project_file_that_cannot_be_read_refuses(bad: str, owner: Owner) -> None:
+def test_unreadable_project_file_refuses(bad: str, owner: Owner) -> None:
     BAD_POLICIES[bad](owner.root / "corral.toml")
     assert refuses(owner.hook("claude", payload("claude", owner)), "corral.toml")
 
@@ -64,8 +64,8 @@ def test_closed_standard_input_refuses(host: str, owner: Owner) -> None:
 
 @pytest.mark.parametrize("host", sorted({*HOSTS} - {"cursor"}))
 @pytest.mark.parametrize("streams", [">&-", ">/dev/full", ">&- 2>&-"])
-def test_an_allow_that_cannot_be_heard_is_no_silence(host: str, streams: str, owner: Owner) -> None:
-    # Silence would let the command run as it is, uncontained.
+def test_allow_that_cannot_be_written_refuses(host: str, streams: str, owner: Owner) -> None:
+    # After no output, the host would run the command outside the sandbox.
     hook = [PYTHON, "-I", "-S", str(PROGRAM), host, *dependencies()]
     command = ["sh", "-c", f'exec "$@" {streams}', "sh", *hook]
     done = subprocess.run(
@@ -80,19 +80,19 @@ def test_an_allow_that_cannot_be_heard_is_no_silence(host: str, streams: str, ow
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_forty_megabytes_refuse(host: str, owner: Owner) -> None:
-    assert refuses(owner.hook(host, payload(host, owner, description="x" * 40 * MEGABYTE)), "longer than")
+def test_payload_over_the_limit_refuses(host: str, owner: Owner) -> None:
+    assert refuses(owner.hook(host, payload(host, owner, description="x" * 40 * MEGABYTE)))
 
 
-def test_ten_megabytes_of_something_else_are_read(owner: Owner) -> None:
+def test_ten_megabytes_of_description_are_read(owner: Owner) -> None:
     done = owner.hook("claude", payload("claude", owner, description="x" * 10 * MEGABYTE))
     changed = json.loads(done.stdout)["hookSpecificOutput"]["updatedInput"]
     assert (done.returncode, len(changed["description"])) == (0, 10 * MEGABYTE)
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_ten_megabytes_of_command_refuse(host: str, owner: Owner) -> None:
-    assert refuses(owner.hook(host, payload(host, owner, command="echo " + "x" * 10 * MEGABYTE)), "longer than")
+def test_ten_megabyte_command_refuses(host: str, owner: Owner) -> None:
+    assert refuses(owner.hook(host, payload(host, owner, command="echo " + "x" * 10 * MEGABYTE)))
 
 
 BOMBS = {
@@ -109,35 +109,35 @@ BOMBS = {
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_what_is_no_payload_refuses(host: str, bomb: str, owner: Owner) -> None:
-    assert refuses(owner.hook(host, BOMBS[bomb]), "could not read the call")
+def test_malformed_payload_refuses(host: str, bomb: str, owner: Owner) -> None:
+    assert refuses(owner.hook(host, BOMBS[bomb]))
 
 
 @pytest.mark.parametrize("depth", [500, 5_000, 500_000])
-def test_a_bomb_inside_a_call_refuses_or_is_repeated_whole(depth: int, owner: Owner) -> None:
+def test_nested_input_refuses_or_is_repeated_in_full(depth: int, owner: Owner) -> None:
     nested = b'{"a":' * depth + b"1" + b"}" * depth
     done = owner.hook("claude", payload("claude", owner)[:-2] + b', "b": ' + nested + b"}}")
     assert done.returncode == 2 or done.stdout.count(b'{"a": ') == depth
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_name_that_stands_twice_refuses(host: str, owner: Owner) -> None:
-    # One reader takes the first, another the last: what is judged would be one, and what runs the other.
+def test_duplicate_key_refuses(host: str, owner: Owner) -> None:
+    # Parsers differ in which duplicate wins, so the host could run a command that was not judged.
     data = payload(host, owner, command="ls")
     first = data.replace(b'"command', b'"command": "sudo id", "command', 1)
     inner = data.replace(b'\\"command', b'\\"command\\": \\"sudo id\\", \\"command', 1)
     twice = inner if host == "copilot" else first
     assert twice != data
     assert json.loads(twice) == json.loads(data) or host == "copilot"
-    assert refuses(owner.hook(host, twice), "stands twice")
-    assert refuses(owner.hook(host, data[:-1] + b', "cwd": "/"}'), "stands twice")
+    assert refuses(owner.hook(host, twice))
+    assert refuses(owner.hook(host, data[:-1] + b', "cwd": "/"}'))
 
 
-def test_a_lone_surrogate_refuses(owner: Owner) -> None:
+def test_lone_surrogate_refuses(owner: Owner) -> None:
     assert refuses(owner.hook("codex", payload("codex", owner, command="echo \ud800")))
 
 
-def test_a_directory_that_is_gone_refuses(owner: Owner) -> None:
+def test_missing_project_directory_refuses(owner: Owner) -> None:
     data = payload("codex", owner)
     shutil.rmtree(owner.root)
     hook = [PYTHON, "-I", "-S", str(PROGRAM), "codex", *dependencies()]
@@ -147,7 +147,7 @@ def test_a_directory_that_is_gone_refuses(owner: Owner) -> None:
     assert refuses(done, "project_root")
 
 
-def test_a_working_directory_of_the_hook_itself_that_is_gone_changes_nothing(owner: Owner) -> None:
+def test_removed_working_directory_of_the_hook_is_harmless(owner: Owner) -> None:
     gone = owner.home / "gone"
     gone.mkdir()
     hook = [PYTHON, "-I", "-S", str(PROGRAM), "claude", *dependencies()]
@@ -156,7 +156,7 @@ def test_a_working_directory_of_the_hook_itself_that_is_gone_changes_nothing(own
     done = subprocess.run(
         command, input=data, env=owner.environ, capture_output=True, check=False, timeout=DEADLINE_SECONDS
     )
-    assert refuses(done, "denylist")
+    assert refuses(done, "[name-sudo]")
 
 
 BAD_LOGS: dict[str, Callable[[Path], object]] = {
@@ -174,26 +174,26 @@ def _made(path: Path) -> Path:
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("bad", BAD_LOGS)
-def test_an_audit_log_that_cannot_be_written_refuses(host: str, bad: str, owner: Owner) -> None:
+def test_unwritable_audit_log_refuses(host: str, bad: str, owner: Owner) -> None:
     owner.state.parent.mkdir(parents=True)
     BAD_LOGS[bad](owner.state)
     assert refuses(owner.hook(host, payload(host, owner)), "audit")
 
 
-def test_the_owner_can_accept_that_nothing_is_recorded(owner: Owner) -> None:
+def test_policy_can_accept_an_unwritable_log(owner: Owner) -> None:
     owner.state.parent.mkdir(parents=True)
     BAD_LOGS["a directory where it should be"](owner.state)
     owner.policy("[audit]\nrequired = false\n")
     assert owner.hook("gemini", payload("gemini", owner)).returncode == 0
 
 
-def test_a_home_that_is_the_project_refuses(owner: Owner) -> None:
-    # Its commands could write the log.
+def test_home_directory_as_project_refuses(owner: Owner) -> None:
+    # The project's commands could write the log.
     done = owner.hook("claude", payload("claude", owner), HOME=str(owner.root))
-    assert refuses(done, "inside the project")
+    assert refuses(done, str(owner.root))
 
 
-def test_what_takes_too_long_refuses(owner: Owner) -> None:
+def test_endless_payload_refuses_after_the_timeout(owner: Owner) -> None:
     hook = [PYTHON, "-I", "-S", str(PROGRAM), "claude", *dependencies()]
     with subprocess.Popen(
         hook, env=owner.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -201,22 +201,23 @@ def test_what_takes_too_long_refuses(owner: Owner) -> None:
         assert process.stdin is not None
         process.stdin.write(payload("claude", owner))
         process.stdin.flush()
-        # The end of the payload never comes.
+        # stdin stays open, so the payload never ends.
         status = process.wait(DEADLINE_SECONDS)
         assert process.stdout is not None
         assert process.stderr is not None
         done = subprocess.CompletedProcess(hook, status, process.stdout.read(), process.stderr.read())
-    assert refuses(done, "took too long")
+    assert refuses(done)
 
 
 @pytest.mark.parametrize("names", [[], ["nobody"], ["Claude"]], ids=["no host", "an unknown host", "another spelling"])
 @pytest.mark.parametrize("way", ["program", "command line"])
-def test_an_unknown_host_refuses(names: list[str], way: str, owner: Owner) -> None:
+def test_unknown_host_refuses(names: list[str], way: str, owner: Owner) -> None:
     start = ["-I", "-S", str(PROGRAM)] if way == "program" else ["-m", "corral", "hook"]
     python = PYTHON if way == "program" else sys.executable
     done = subprocess.run([python, *start, *names], input=b"{}", env=owner.environ, capture_output=True, check=False)
-    said = f"there is no host {names[0]!r}" if names else "no host is named"
-    assert (done.returncode, done.stderr.decode().partition(";")[0]) == (2, f"corral: {said}")
+    known = done.stderr.decode().rpartition("known: ")[2].strip().split(", ")
+    assert (done.returncode, done.stdout, known) == (2, b"", list(HOSTS))
+    assert all(repr(name) in done.stderr.decode() for name in names)
 
 
 BROKEN: dict[str, Callable[[Path], object]] = {
@@ -238,7 +239,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_an_installation_that_is_not_whole_refuses(broken: str, owner: Owner, tmp_path: Path) -> None:
+def test_incomplete_installation_refuses(broken: str, owner: Owner, tmp_path: Path) -> None:
     copy = tmp_path / "lib" / "corral"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     program = str(copy / "integrations" / "hooks" / "program.py")
@@ -252,10 +253,10 @@ def test_an_installation_that_is_not_whole_refuses(broken: str, owner: Owner, tm
         check=False,
         timeout=DEADLINE_SECONDS,
     )
-    assert (done.returncode, b"refused" in done.stderr) == (2, True)
+    assert (done.returncode, bool(done.stderr)) == (2, True)
 
 
-def test_too_little_memory_does_not_allow(owner: Owner) -> None:
+def test_lack_of_memory_refuses(owner: Owner) -> None:
     hook = [PYTHON, "-I", "-S", str(PROGRAM), "claude", *dependencies()]
     data = payload("claude", owner, description="x" * 30 * MEGABYTE)
     limit = 90 * MEGABYTE
@@ -273,7 +274,7 @@ def test_too_little_memory_does_not_allow(owner: Owner) -> None:
 
 @pytest.mark.parametrize("command", ["git status", "sudo id", "git reset --hard"])
 @pytest.mark.parametrize("host", HOSTS)
-def test_the_command_line_gives_the_same_answer(host: str, command: str, owner: Owner) -> None:
+def test_corral_hook_gives_the_same_answer(host: str, command: str, owner: Owner) -> None:
     data = payload(host, owner, command=command)
     program = owner.hook(host, data)
     by_name = subprocess.run(
@@ -293,10 +294,10 @@ def test_the_command_line_gives_the_same_answer(host: str, command: str, owner: 
 
 
 ENDS = {
-    "killed": (["/bin/sh", "-c", "kill -9 $$"], 2, b"The corral hook failed"),
-    "crashed": (["/bin/sh", "-c", "kill -SEGV $$"], 2, b"The corral hook failed"),
-    "missing": (["/nonexistent/python3", "-I"], 2, b"The corral hook failed"),
-    "failed": (["/bin/sh", "-c", "exit 1"], 2, b"The corral hook failed"),
+    "killed": (["/bin/sh", "-c", "kill -9 $$"], 2, b"corral doctor"),
+    "crashed": (["/bin/sh", "-c", "kill -SEGV $$"], 2, b"corral doctor"),
+    "missing": (["/nonexistent/python3", "-I"], 2, b"corral doctor"),
+    "failed": (["/bin/sh", "-c", "exit 1"], 2, b"corral doctor"),
     "refused": (["/bin/sh", "-c", "echo no >&2; exit 2"], 2, b"no\n"),
     "allowed": (["/bin/sh", "-c", "cat"], 0, b""),
 }
@@ -304,13 +305,13 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("host", ["codex", "gemini"])
-def test_the_shell_around_a_hook_refuses_where_the_hook_cannot(host: str, end: str) -> None:
-    # Without it these two hosts run the call: tests/integrations/hooks/test_hosts_end_to_end.py
+def test_fail_closed_shell_refuses_when_the_hook_fails(host: str, end: str) -> None:
+    # Without this shell these two hosts run the call: tests/integrations/hooks/test_hosts_end_to_end.py
     words, status, said = ENDS[end]
     entries = INSTALLED[host].entries
     assert entries is not None
     (hook,) = hooks_in(next(iter(entries(words).values())))
     done = subprocess.run(start_words(hook), input=b"a call", capture_output=True, check=False)
     assert (done.returncode, said in done.stderr) == (status, True)
-    assert done.stderr.startswith(said) or end in ("killed", "crashed", "missing")
+    assert done.stderr == said or end != "refused"
     assert done.stdout == (b"a call" if status == 0 else b"")

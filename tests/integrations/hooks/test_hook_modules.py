@@ -1,4 +1,4 @@
-"""What the hook loads for a plain command, by name: every module is a part of what each command of an agent waits for."""
+"""The modules that the hook imports for a plain command, by name. Every import delays every command of an agent."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hosting import DEADLINE_SECONDS, PACKAGE, PROGRAM, PYTHON, Owner, dependencies
 
-# What the interpreter has loaded before it runs anything differs between versions, and is measured in what runs nothing.
+# Modules that a bare interpreter imports differ between versions, so the tests measure and subtract them.
 STANDARD = {
     *(
         "gc",
@@ -117,7 +117,7 @@ def owner(tmp_path: Path) -> Owner:
 
 
 def loaded(words: list[str], owner: Owner, data: bytes = b"") -> set[str]:
-    """Return the modules that an interpreter loads for a program."""
+    """Return the modules that an interpreter imports for a program."""
     command = [PYTHON, "-I", "-S", "-X", "importtime", *words]
     done = subprocess.run(
         command,
@@ -133,7 +133,7 @@ def loaded(words: list[str], owner: Owner, data: bytes = b"") -> set[str]:
 
 
 def modules(owner: Owner, command: str) -> tuple[set[str], set[str]]:
-    """Return what the hook loads besides a bare interpreter: of the standard library and others, and of ours."""
+    """Return the modules that the hook imports in addition to a bare interpreter: foreign ones, and corral's."""
     call = {
         "hook_event_name": "PreToolUse",
         "cwd": str(owner.root),
@@ -147,29 +147,32 @@ def modules(owner: Owner, command: str) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.parametrize("command", ["git status", "ls -la", "pytest -q"])
-def test_a_plain_command_loads_exactly_these_modules(command: str, owner: Owner) -> None:
+def test_plain_command_loads_exactly_these_modules(command: str, owner: Owner) -> None:
     standard, ours = modules(owner, command)
     assert (standard - STANDARD, standard & SLOW, ours) == (set(), set(), OURS)
 
 
-def test_a_policy_adds_exactly_these(owner: Owner) -> None:
+def test_policy_loads_exactly_these_modules(owner: Owner) -> None:
     owner.policy('[[rule]]\ncommand = "terraform apply"\ndecision = "deny"\ndeny = ["terraform apply"]\n')
-    modules(owner, "git status")  # the first time it is compiled
+    modules(owner, "git status")  # compiles the policy
     standard, ours = modules(owner, "git status")
     assert (standard - STANDARD, standard & SLOW, ours) == (set(), set(), OURS | WITH_A_POLICY)
 
 
-def test_a_source_that_has_changed_is_not_run_as_it_was_compiled(owner: Owner, tmp_path: Path) -> None:
+def test_changed_source_is_recompiled(owner: Owner, tmp_path: Path) -> None:
     copy = tmp_path / "lib" / "corral"
     shutil.copytree(PACKAGE, copy)
     hooks = copy / "integrations" / "hooks"
     hook = [PYTHON, "-I", "-S", str(hooks / "program.py"), "claude", *(dependencies() or [str(PACKAGE.parent)])]
 
-    def said() -> bytes:
+    def stderr() -> bytes:
         return subprocess.run(hook, input=b"{}", env=owner.environ, capture_output=True, check=False).stderr
 
-    before = said(), said()
+    before = stderr(), stderr()
     source = hooks / "respond.py"
-    source.write_text(source.read_text().replace("corral could not read the call", "the new words"))
+    changed = source.read_text().replace(
+        "BadPayload as error:", "BadPayload as error:\n        raise SystemExit('changed')"
+    )
+    source.write_text(changed)
     os.utime(source, (time.time() + 10, time.time() + 10))
-    assert (b"could not read" in before[1], before[0] == before[1], b"the new words" in said()) == (True, True, True)
+    assert (b"changed" in before[1], before[0] == before[1], b"changed" in stderr()) == (False, True, True)

@@ -1,4 +1,4 @@
-"""A rewritten command does what the command would have done: output, status, directory and exports, in the shells of hosts."""
+"""A rewritten command has the same output, status, directory and exports as the original, in every shell that hosts use."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 SHELLS = ("bash", "sh", "zsh")
-# As Claude Code does it: by eval, and then where the shell is now.
+# Claude Code runs a command by eval, and then asks the shell for its directory.
 TRAIL = 'eval "$TEXT"; code=$?; pwd >"$PLACE"; exit $code'
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cf", "Zl", "Zp", "Co"]), max_size=12)
 
@@ -31,7 +31,7 @@ def fresh(above: Path) -> Owner:
 
 
 def rewritten(owner: Owner, text: str, host: str = "claude", cwd: Path | None = None, **given: object) -> str:
-    """Return what the host would run instead of a command; empty where it is not simply allowed."""
+    """Return the rewritten command; empty if the command is not allowed."""
     call: dict[str, object] = {"command": text, **given}
     where = str(cwd or owner.root)
     envelope: dict[str, object] = {
@@ -52,7 +52,7 @@ def rewritten(owner: Owner, text: str, host: str = "claude", cwd: Path | None = 
 def ran(
     owner: Owner, shell: str, text: str, *, stdin: bytes = b"", cwd: Path | None = None
 ) -> tuple[bytes, bytes, int, str]:
-    """Run text in a shell as a host does; return output, errors, status, and where the shell then was."""
+    """Run text in a shell as a host does; return stdout, stderr, status, and the shell's directory afterwards."""
     place = owner.home / "place"
     place.unlink(missing_ok=True)
     options = {"bash": ["--noprofile", "--norc"], "zsh": ["-f"]}.get(shell, [])
@@ -107,13 +107,13 @@ SCRIPTS = st.lists(st.tuples(statement(), st.sampled_from(["\n", "; ", "\n\n"]))
 @example("nosuchcommand_; cd sub; nosuchcommand_ 2>&1")
 @example("echo first\n\n\nnosuchcommand_")
 @example("trap 'echo bye' EXIT; cd sub")
-def test_a_rewritten_script_gives_the_same_in_every_shell(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_rewritten_script_behaves_the_same_in_every_shell(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     plain = fresh(tmp_path_factory.mktemp("plain"))
     contained = fresh(tmp_path_factory.mktemp("contained"))
     command = rewritten(contained, text)
     assume(command)
     expected = ran(plain, "bash", text, stdin=b"given\nmore\n")
-    # The host's shell does not follow a `cd` that leaves the project.
+    # The host's shell must not follow a `cd` out of the project.
     assume(not expected[3].startswith(".."))
     for shell in filter(shutil.which, SHELLS):
         (contained.root / "made.txt").unlink(missing_ok=True)
@@ -122,7 +122,7 @@ def test_a_rewritten_script_gives_the_same_in_every_shell(tmp_path_factory: pyte
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("size", [20_000, 130_000, 250_000])
-def test_a_command_that_is_longer_than_an_argument_runs(size: int, shell: str, owner: Owner) -> None:
+def test_command_longer_than_an_argument_runs(size: int, shell: str, owner: Owner) -> None:
     body = 'it\'s $HOME \\ "x"\n' * (size // 18)
     text = f"cat > long.txt <<'END'\n{body}END\ncd sub; false"
     command = rewritten(owner, text)
@@ -134,20 +134,20 @@ def test_a_command_that_is_longer_than_an_argument_runs(size: int, shell: str, o
 @pytest.mark.parametrize(
     "text", ["exit 3", "kill -TERM $$", "exec false", "nosuchcommand_", "./data.txt", "set -e; false; true"]
 )
-def test_the_status_is_the_commands_own(text: str, owner: Owner) -> None:
+def test_exit_status_is_the_commands_own(text: str, owner: Owner) -> None:
     plain = subprocess.run(["bash", "-c", f"({text})"], cwd=owner.root, capture_output=True, check=False).returncode
     status = {-15: 143}.get(plain, plain)
     assert ran(owner, "bash", rewritten(owner, text))[2] == status
 
 
-def test_nothing_is_left_behind(owner: Owner) -> None:
+def test_rewritten_command_leaves_no_files(owner: Owner) -> None:
     for text in ("cd sub", "echo " + "x" * 20_000, "exit 1"):
         ran(owner, "bash", rewritten(owner, text))
     assert list((owner.state / "pending").iterdir()) == []
     assert list(owner.home.glob(".cache/corral/scratch/*/tmp/.corral*")) == []
 
 
-def test_the_next_command_starts_where_the_last_one_ended(owner: Owner) -> None:
+def test_next_command_starts_in_the_last_directory(owner: Owner) -> None:
     where = owner.root / ran(owner, "bash", rewritten(owner, "cd sub"))[3]
     assert ran(owner, "bash", rewritten(owner, "cd 'deep er'; pwd | tail -c 8", cwd=where), cwd=where) == (
         b"deep er\n",
@@ -168,11 +168,11 @@ def test_the_next_command_starts_where_the_last_one_ended(owner: Owner) -> None:
         "mkdir 'a\nb'; cd 'a\nb'",
     ],
 )
-def test_the_shell_of_the_host_goes_nowhere_outside_the_project(text: str, owner: Owner) -> None:
+def test_host_shell_never_leaves_the_project(text: str, owner: Owner) -> None:
     assert ran(owner, "bash", rewritten(owner, text) or "false")[3] == "."
 
 
-def test_a_link_by_which_the_host_came_stays_its_way(owner: Owner) -> None:
+def test_host_shell_keeps_its_symlinked_directory(owner: Owner) -> None:
     link = owner.home / "link"
     link.symlink_to(owner.root)
     command = rewritten(owner, "true", cwd=link)
@@ -185,13 +185,13 @@ def test_a_link_by_which_the_host_came_stays_its_way(owner: Owner) -> None:
     assert done.stdout == f"{link}\n".encode()
 
 
-def test_what_runs_in_the_background_is_contained_and_moves_nobody(owner: Owner) -> None:
+def test_background_command_is_confined_and_changes_no_directory(owner: Owner) -> None:
     command = rewritten(owner, "cd sub; echo done", run_in_background=True)
     done = ran(owner, "bash", f"{command} & wait $!")
     assert (done[0], done[2], done[3]) == (b"done\n", 0, ".")
 
 
-def test_a_command_is_contained(owner: Owner) -> None:
+def test_rewritten_command_is_confined(owner: Owner) -> None:
     victim = owner.home / "victim.txt"
     text = f"python3 -c \"open('{victim}', 'w')\""
     ran(owner, "bash", rewritten(owner, text))
@@ -202,8 +202,8 @@ def test_a_command_is_contained(owner: Owner) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("host", ["claude", "copilot"])
-def test_no_program_of_the_project_runs_in_the_shell_of_the_host(shell: str, host: str, owner: Owner) -> None:
-    # As where the project's virtual environment was activated before the host was started.
+def test_host_shell_runs_no_program_of_the_project(shell: str, host: str, owner: Owner) -> None:
+    # This happens when the user activates the project's virtual environment before starting the host.
     folder, mark = owner.root / ".venv" / "bin", owner.home / "mark"
     folder.mkdir(parents=True)
     for name in ("rm", "env", "cat", "pwd", "test", "[", "cd", "true", "python3", "unset", "eval", "exit", "export"):
@@ -216,21 +216,21 @@ def test_no_program_of_the_project_runs_in_the_shell_of_the_host(shell: str, hos
     assert mark.read_text() == "rm\n"
 
 
-def test_the_policy_of_the_project_holds_when_it_runs(owner: Owner) -> None:
+def test_project_policy_applies_when_the_command_runs(owner: Owner) -> None:
     owner.policy("timeout_seconds = 0.5\n")
     status = ran(owner, "bash", rewritten(owner, "sleep 30"))[2]
     (owner.root / "corral.toml").write_text('[[rule]]\ncommand = "make"\ndecision = "deny"\ndeny = ["make"]\n')
     assert (status, rewritten(owner, "make"), bool(rewritten(owner, "ls"))) == (124, "", True)
 
 
-def test_a_policy_that_changes_meanwhile_refuses_what_was_allowed(owner: Owner) -> None:
+def test_policy_change_refuses_an_allowed_command(owner: Owner) -> None:
     command = rewritten(owner, "make --version")
     (owner.root / "corral.toml").write_text('[[rule]]\ncommand = "make"\ndecision = "deny"\ndeny = ["make"]\n')
     assert ran(owner, "bash", command)[2] == 126
 
 
 class Session:
-    """A shell that a host keeps, as Copilot CLI does: what one command sets, the next one finds."""
+    """A shell session of a host such as Copilot CLI, whose state lasts from command to command."""
 
     def __init__(self, owner: Owner, shell: str) -> None:
         self._owner = owner
@@ -241,7 +241,7 @@ class Session:
         )
 
     def run(self, text: str) -> str:
-        """Type one line, and return what is printed before the shell is at its prompt again."""
+        """Type one line, and return the output until the next prompt."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{text}\necho; echo END\n".encode())
@@ -250,7 +250,7 @@ class Session:
         return b"".join(lines).decode().removesuffix("\n").removesuffix("\n")
 
     def command(self, text: str) -> str:
-        """Run a command as the hook has rewritten it."""
+        """Run a command in its rewritten form."""
         made = rewritten(self._owner, text, "copilot", Path(self.run("pwd")))
         assert made, text
         return self.run(made)
@@ -260,7 +260,7 @@ class Session:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_exports_and_the_directory_last_in_a_session(shell: str, owner: Owner) -> None:
+def test_session_keeps_exports_and_directory(shell: str, owner: Owner) -> None:
     session = Session(owner, shell)
     session.command("export COLOUR=green WORDS='it'\"'\"'s $HOME' DEBUG=1; cd sub; LOCAL=1")
     seen = session.command('echo "$COLOUR|$WORDS|$DEBUG|$LOCAL"; pwd | tail -c 4')
@@ -318,11 +318,11 @@ STEERING = [
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_no_variable_that_steers_a_program_reaches_the_shell_of_the_host(shell: str, owner: Owner) -> None:
+def test_dangerous_exports_do_not_reach_the_host_shell(shell: str, owner: Owner) -> None:
     show = "; ".join(f'echo "{name}=${name}"' for name in STEERING)
     session = Session(owner, shell)
     before = session.run(show)
-    # By a program: the shell itself would refuse some, and the guard others.
+    # From a script: the shell refuses to set some of these names, and the guard refuses others.
     names = " ".join(f"'{name}'" for name in STEERING)
     script = owner.root / "steer.sh"
     script.write_text(f'for name in {names}; do export "$name=/evil"; done\n')
@@ -332,7 +332,7 @@ def test_no_variable_that_steers_a_program_reaches_the_shell_of_the_host(shell: 
     assert (after.replace("CORRAL_EXPORTED=HARMLESS", "CORRAL_EXPORTED="), harmless) == (before, "1")
 
 
-def test_a_secret_of_the_host_does_not_reach_a_command_by_its_name(owner: Owner) -> None:
+def test_host_variable_does_not_reach_a_command(owner: Owner) -> None:
     owner.environ |= {"TEAM": "a secret of the host's"}
     session = Session(owner, "bash")
     seen = session.command('echo "<$TEAM>"')

@@ -1,4 +1,4 @@
-"""What cannot be taken back runs in a transaction where the owner says so: the agent goes on, and the project waits for the owner."""
+"""A command that cannot be undone runs in a transaction if the policy says so, and its changes wait for the user."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ RESET = "git reset --hard && echo done"
 
 @pytest.fixture
 def owner(tmp_path: Path) -> Owner:
-    """An owner with a repository in which there is work that is not committed."""
+    """A user with a repository that has uncommitted changes."""
     owner = Owner(tmp_path)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(owner.root)]
     (owner.root / "notes.txt").write_text("committed\n")
@@ -24,7 +24,7 @@ def owner(tmp_path: Path) -> Owner:
 
 
 def answered(owner: Owner, text: str, host: str = "claude") -> tuple[str, str]:
-    """Return a host's decision and the command that runs instead."""
+    """Return the hook's decision and the rewritten command."""
     envelope = {
         "hook_event_name": "PreToolUse",
         "permission_mode": "default",
@@ -54,17 +54,16 @@ def log(owner: Owner) -> list[dict[str, object]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-def test_without_the_owners_word_it_is_asked_about(owner: Owner) -> None:
+def test_destructive_command_asks_by_default(owner: Owner) -> None:
     assert answered(owner, RESET)[0] == "ask"
 
 
-def test_with_it_the_command_runs_and_its_changes_wait(owner: Owner) -> None:
+def test_try_policy_runs_it_and_keeps_the_changes_waiting(owner: Owner) -> None:
     owner.policy(TRY)
     decision, command = answered(owner, RESET)
     assert (decision, "--try" in command) == ("allow", True)
     done = ran(owner, command)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "done"), done.stderr
-    assert "the project is as it was" in done.stderr
     assert "corral apply" in done.stderr
     assert (owner.root / "notes.txt").read_text() == "not committed\n"
     ours = [line for line in log(owner) if "transaction" in line]
@@ -72,30 +71,30 @@ def test_with_it_the_command_runs_and_its_changes_wait(owner: Owner) -> None:
     assert len({str(line["transaction"]) for line in ours}) == 1
 
 
-def test_what_is_asked_about_for_another_reason_is_still_asked(owner: Owner) -> None:
+def test_other_questions_are_still_asked(owner: Owner) -> None:
     owner.policy(TRY)
     assert answered(owner, '"$x" --hard')[0] == "ask"
     assert answered(owner, f'{RESET}; "$x"')[0] == "ask"
 
 
-def test_what_is_denied_stays_denied(owner: Owner) -> None:
+def test_denied_command_stays_denied(owner: Owner) -> None:
     owner.policy(TRY + "[effects]\ndiscard = 'deny'\n")
     assert answered(owner, RESET)[0] == "deny"
     assert answered(owner, "sudo id")[0] == "deny"
 
 
-def test_a_project_cannot_choose_it_for_its_owner(owner: Owner) -> None:
+def test_project_file_cannot_turn_transactions_on(owner: Owner) -> None:
     (owner.root / "corral.toml").write_text(TRY)
     assert answered(owner, RESET)[0] == "ask"
 
 
-def test_a_project_can_do_without(owner: Owner) -> None:
+def test_project_file_can_turn_transactions_off(owner: Owner) -> None:
     owner.policy(TRY)
     (owner.root / "corral.toml").write_text('[containment]\ndestructive = "ask"\n')
     assert answered(owner, RESET)[0] == "ask"
 
 
-def test_a_harmless_command_needs_no_transaction(owner: Owner) -> None:
+def test_harmless_command_needs_no_transaction(owner: Owner) -> None:
     owner.policy(TRY)
     decision, command = answered(owner, "ls")
     assert (decision, "--try" in command) == ("allow", False)

@@ -82,7 +82,9 @@ def test_compiled_rules_contain_the_hosts_fields(name: str) -> None:
 @pytest.mark.parametrize("name", HOSTS)
 def test_fields_that_the_compiler_reads_are_literals(name: str) -> None:
     tree = ast.parse((FOLDER / f"{name}.py").read_text())
-    (record,) = (node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HOST")
+    (record,) = (
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HOST"
+    )
     assert isinstance(record, ast.Call)
     fields = {keyword.arg: keyword.value for keyword in record.keywords}
     assert {field: ast.literal_eval(fields[field]) for field in HOST_FIELDS} == {

@@ -1,7 +1,7 @@
-"""The hosts themselves, as their makers ship them, driven by a scripted model in a network namespace of the test's own.
+"""Runs the released programs of the hosts with a scripted model, in a network namespace of the test.
 
-They are looked for in CORRAL_HOSTS, a directory of programs such as node_modules/.bin, and on PATH. A host of a version that was
-not tried is skipped: its protocol may be another. CORRAL_MUST_HOSTS=1 turns a skip into a failure.
+The programs come from CORRAL_HOSTS, a directory such as node_modules/.bin, and from PATH. A host of an unknown version is
+skipped, because its protocol may differ. CORRAL_MUST_HOSTS=1 turns a skip into a failure.
 """
 
 import json
@@ -30,13 +30,13 @@ Call = dict[str, Any]
 
 
 class Driven(NamedTuple):
-    """How a host is told to follow the script, and how its tools are called."""
+    """The settings that make a host follow the script, and the names of its tools."""
 
     command: list[str]
     env: dict[str, str]
     shell: Callable[[str], Call]
     write: Callable[[str], Call]
-    settings: dict[str, str] = {}  # noqa: RUF012  files below the home directory that are there before corral
+    settings: dict[str, str] = {}  # noqa: RUF012  files in the home directory that exist before corral is installed
     configured: dict[str, str] = {}  # noqa: RUF012  the same, with the model's address
     keeps_directory: bool = False
 
@@ -70,14 +70,14 @@ HOSTS = {
             "ANTHROPIC_API_KEY": "x",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             "DISABLE_AUTOUPDATER": "1",
-            "IS_SANDBOX": "1",  # it takes no such word from root otherwise
+            "IS_SANDBOX": "1",  # otherwise root may not use that option
         },
         lambda text: {"tool": "Bash", "input": {"command": text, "description": "a step"}},
         lambda path: {"tool": "Write", "input": {"file_path": path, "content": "planted\n"}},
         keeps_directory=True,
     ),
     "codex": Driven(
-        # What it runs is held by corral here, not by its own sandbox; its trust in hooks is given by hand in a terminal.
+        # corral confines its commands here, not its own sandbox. A user trusts a hook by hand in a terminal.
         ["codex", "exec", "--dangerously-bypass-hook-trust", "--dangerously-bypass-approvals-and-sandbox", "go"],
         {"SCRIPTED_KEY": "x"},
         lambda text: {"tool": "exec_command", "input": {"cmd": text}},
@@ -128,7 +128,7 @@ def missing(why: str) -> None:
 
 @cache
 def version_of(path: str) -> str:
-    """Return the version that a host's program says it has; in a home of its own, which it may write."""
+    """Return the version that a host's program prints, in an empty home directory."""
     with tempfile.TemporaryDirectory() as home:
         environ = {"HOME": home, "PATH": os.environ["PATH"], "COPILOT_OFFLINE": "true", "DISABLE_AUTOUPDATER": "1"}
         done = subprocess.run([path, "--version"], env=environ, capture_output=True, text=True, check=False)
@@ -149,7 +149,7 @@ def program(name: str) -> str:
 
 
 def driven(plan: Mapping[str, object]) -> dict[str, Any]:
-    """Let a host follow a script in a network of its own; return what both said."""
+    """Run a host with a script in its own network namespace; return the output of both."""
     unshare = ["unshare", "--net", *(() if os.geteuid() == 0 else ("--map-current-user", "--keep-caps"))]
     done = subprocess.run(
         [*unshare, sys.executable, SCRIPTED], input=json.dumps(plan), capture_output=True, text=True, check=False
@@ -161,7 +161,7 @@ def driven(plan: Mapping[str, object]) -> dict[str, Any]:
 
 
 class Session:
-    """A host in a home and a project of its own."""
+    """A host with its own home directory and project."""
 
     def __init__(self, name: str, place: Path) -> None:
         self.name, self.driven = name, HOSTS[name]
@@ -180,7 +180,7 @@ class Session:
         assert done.returncode == 0, done.stderr
 
     def drive(self, *calls: Call) -> list[str]:
-        """Let the host follow the script; return what it told the model of each call."""
+        """Run the host with the script; return the result of each call as the model got it."""
         own = {"TERM": "xterm-256color", **self.driven.env}
         plan = {
             "command": [self.program, *self.driven.command[1:]],
@@ -207,7 +207,7 @@ def session(request: pytest.FixtureRequest, tmp_path: Path) -> Session:
     return Session(request.param, tmp_path)
 
 
-def test_a_refused_command_does_not_run_and_the_model_reads_why(session: Session) -> None:
+def test_refused_command_does_not_run_and_the_model_reads_why(session: Session) -> None:
     session.install()
     (told,) = session.drive(session.driven.shell(PLANT))
     assert "corral refuses this: echo would write" in told
@@ -219,7 +219,7 @@ def test_without_the_hook_the_refused_command_runs(session: Session) -> None:
     assert session.bashrc == "# mine\nplanted\n"
 
 
-def test_an_allowed_command_runs_contained(session: Session) -> None:
+def test_allowed_command_runs_confined(session: Session) -> None:
     session.install()
     (told,) = session.drive(session.driven.shell(CONTAINED))
     inside = (session.work / "inside.txt").read_text().strip()
@@ -228,12 +228,12 @@ def test_an_allowed_command_runs_contained(session: Session) -> None:
     assert inside != os.readlink("/proc/self/ns/pid")
 
 
-def test_without_the_hook_it_does_not(session: Session) -> None:
+def test_without_the_hook_the_command_is_not_confined(session: Session) -> None:
     session.drive(session.driven.shell(CONTAINED))
     assert (session.work / "inside.txt").read_text().strip() == os.readlink("/proc/self/ns/pid")
 
 
-def test_the_hosts_own_file_tool_does_not_plant_what_runs_later(session: Session) -> None:
+def test_host_file_tool_cannot_write_a_git_hook(session: Session) -> None:
     session.install()
     (told,) = session.drive(session.driven.write(str(session.work / ".envrc")))
     assert "corral refuses this: " in told
@@ -241,13 +241,13 @@ def test_the_hosts_own_file_tool_does_not_plant_what_runs_later(session: Session
     assert not (session.work / ".envrc").exists()
 
 
-def test_without_the_hook_its_file_tool_does(session: Session) -> None:
+def test_without_the_hook_the_file_tool_writes_it(session: Session) -> None:
     session.drive(session.driven.write(str(session.work / ".envrc")))
     assert (session.work / ".envrc").read_text() == "planted\n"
 
 
 @pytest.mark.parametrize("session", KEEPERS, indirect=True)
-def test_the_hosts_shell_goes_on_where_a_contained_command_left_it(session: Session) -> None:
+def test_host_shell_continues_in_the_commands_directory(session: Session) -> None:
     session.install()
     shell = session.driven.shell
     moved, there, outside = session.drive(shell("mkdir src && cd src"), shell("pwd"), shell("cd /usr; pwd"))
@@ -256,17 +256,17 @@ def test_the_hosts_shell_goes_on_where_a_contained_command_left_it(session: Sess
 
 
 @pytest.mark.parametrize("session", HOSTS, indirect=True)
-def test_what_a_host_does_when_the_hook_cannot_start(session: Session) -> None:
+def test_host_behaviour_when_the_hook_cannot_start(session: Session) -> None:
     session.install()
     for file in session.home.rglob("*"):
         if file.is_file() and alone.PYTHON in file.read_text(errors="replace"):
             file.write_text(file.read_text().replace(alone.PYTHON, "/gone/python3"))
     session.drive(session.driven.shell(PLANT))
-    runs = session.name == "claude" and version_of(session.program) == "2.1.197"  # it knows no onFailure yet
+    runs = session.name == "claude" and version_of(session.program) == "2.1.197"  # this version does not know onFailure
     assert ("planted" in session.bashrc) == runs
 
 
-# What each host does with the call when its hook fails, as corral would be started without a shell around it. docs/hooks.md tells it.
+# The behaviour of each host when its hook fails, without corral's fail-closed shell. docs/hooks.md documents it.
 FAILURES = {
     "slow": "sleep 60",
     "killed": "kill -9 $$",
@@ -286,7 +286,7 @@ RUNS = {
 
 
 def with_hook(value: Any, words: list[str]) -> Any:
-    """Return settings in which every hook runs another program, and is waited for three seconds."""
+    """Return settings in which every hook runs another program, with a timeout of three seconds."""
     if isinstance(value, list):
         return [with_hook(item, words) for item in value]
     if not isinstance(value, dict):
@@ -298,7 +298,7 @@ def with_hook(value: Any, words: list[str]) -> Any:
 
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("name", dict.fromkeys(name for name, _ in RUNS))
-def test_what_a_host_does_with_the_call_when_a_hook_fails(name: str, failure: str, tmp_path: Path) -> None:
+def test_host_behaviour_when_a_hook_fails(name: str, failure: str, tmp_path: Path) -> None:
     session = Session(name, tmp_path)
     session.install()
     hook = tmp_path / "hook.sh"
@@ -311,8 +311,8 @@ def test_what_a_host_does_with_the_call_when_a_hook_fails(name: str, failure: st
     assert ("planted" in session.bashrc) == (failure in RUNS[name, version_of(session.program)])
 
 
-def test_claude_code_runs_what_a_hook_asks_about_where_permissions_are_bypassed(tmp_path: Path) -> None:
-    # Why corral's hook asks nothing in that mode.
+def test_claude_code_runs_an_ask_in_bypass_mode(tmp_path: Path) -> None:
+    # This is why corral's hook does not ask in that mode.
     session = Session("claude", tmp_path)
     session.install()
     path = session.home / ".claude" / "settings.json"
@@ -325,7 +325,7 @@ def test_claude_code_runs_what_a_hook_asks_about_where_permissions_are_bypassed(
     assert "planted" in session.bashrc
 
 
-def test_corrals_hook_asks_nothing_there(tmp_path: Path) -> None:
+def test_corral_does_not_ask_in_bypass_mode(tmp_path: Path) -> None:
     session = Session("claude", tmp_path)
     session.install()
     (session.work / "file").write_text("kept")
@@ -334,8 +334,8 @@ def test_corrals_hook_asks_nothing_there(tmp_path: Path) -> None:
     assert (session.work / "file").read_text() == "kept"
 
 
-def test_inside_codexs_own_sandbox_nothing_runs_and_the_model_reads_why() -> None:
-    # Not below /tmp, where Codex does not put the program of its sandbox.
+def test_nothing_runs_inside_codexs_own_sandbox() -> None:
+    # Not below /tmp, because Codex does not put its sandbox program there.
     with tempfile.TemporaryDirectory(prefix="corral-codex-", dir="/var/tmp") as place:
         session = Session("codex", Path(place))
         session.install()
@@ -353,12 +353,12 @@ INSIDE = "readlink /proc/self/ns/net | tee inside.txt; cat ~/.bashrc; curl -sS h
 
 @pytest.fixture(params=HOSTS)
 def whole(request: pytest.FixtureRequest) -> Iterator[Session]:
-    """A host in a home outside /tmp, which is the sandbox's own."""
+    """A host with a home directory outside /tmp, because the sandbox has its own /tmp."""
     with tempfile.TemporaryDirectory(prefix="corral-whole-", dir="/var/tmp", ignore_cleanup_errors=True) as place:
         yield Session(request.param, Path(place))
 
 
-def test_a_whole_agent_works_inside_and_reaches_its_model_by_name_alone(whole: Session) -> None:
+def test_agent_in_the_sandbox_reaches_its_model_by_name(whole: Session) -> None:
     model = "http://model.example:{port}"
     own = {name: value.replace("{url}", model) for name, value in whole.driven.env.items()}
     policy = f"environment = {json.dumps(sorted(own))}\n[containment]\nagents = [{whole.name!r}]\n"
@@ -381,7 +381,7 @@ def test_a_whole_agent_works_inside_and_reaches_its_model_by_name_alone(whole: S
     )
     assert told["status"] == 0, told
     (result,) = told["results"]
-    # Its commands are where it is, and neither sees the home or another host.
+    # Its commands run in the same sandbox, and neither sees the home directory or another host.
     assert (whole.work / "inside.txt").read_text().strip() in result
     assert "No such file" in result
     assert "evil.example:80 is not let through" in result
@@ -389,8 +389,8 @@ def test_a_whole_agent_works_inside_and_reaches_its_model_by_name_alone(whole: S
     assert "model.example:" in told["stderr"]
 
 
-def test_codex_starts_no_file_of_the_project_for_the_shell_that_its_agent_names(tmp_path: Path) -> None:
-    # The hook is told the command alone, so nobody but Codex can see to it; some older versions did not.
+def test_codex_does_not_start_a_project_file_as_shell(tmp_path: Path) -> None:
+    # The hook gets only the command, so only Codex can prevent this. Some older versions did not.
     session = Session("codex", tmp_path)
     session.install()
     shell = session.work / "bash"
@@ -404,7 +404,7 @@ def test_codex_starts_no_file_of_the_project_for_the_shell_that_its_agent_names(
     assert session.bashrc == "# mine\nplanted\n"
 
 
-def test_gemini_runs_nothing_where_a_file_of_the_project_has_its_shell_load_another(tmp_path: Path) -> None:
+def test_gemini_refuses_when_env_file_sets_bash_env(tmp_path: Path) -> None:
     session = Session("gemini", tmp_path)
     (session.work / "start.sh").write_text(f"echo planted >>{session.home}/.bashrc\n")
     (session.work / ".env").write_text(f"BASH_ENV={session.work}/start.sh\n")
@@ -433,7 +433,7 @@ MCP_HOSTS = {
     "claude": McpHost(
         {"tool": "mcp__corral__run_command"},
         lambda words: {".claude.json": json.dumps(servers(words))},
-        {"MCP_CONNECTION_NONBLOCKING": "0"},  # or the first turn may come before the server's tools
+        {"MCP_CONNECTION_NONBLOCKING": "0"},  # otherwise the first turn may begin before the server's tools are known
     ),
     "codex": McpHost(
         {"namespace": "mcp__corral", "tool": "run_command"},
@@ -466,7 +466,7 @@ MCP_HOSTS = {
 
 
 @pytest.mark.parametrize("session", MCP_HOSTS, indirect=True)
-def test_the_model_reads_the_text_of_an_mcp_answer_and_not_its_record(session: Session) -> None:
+def test_model_reads_the_text_of_an_mcp_answer_only(session: Session) -> None:
     host = MCP_HOSTS[session.name]
     words = [sys.executable, "-m", "corral", "mcp", "--root", str(session.work)]
     session.driven = session.driven._replace(configured=host.settings(words), env={**session.driven.env, **host.env})

@@ -1,4 +1,4 @@
-"""corral install and uninstall: every other byte stays, what cannot be read is refused, and the hook is proven."""
+"""corral install and uninstall keep every other byte, refuse a file that they cannot parse, and prove the hook."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import alone
 import pytest
+from golden import check
 
-from corral.guard.path_zones import classify_path
 from corral.integrations.hooks import json_edit
 from corral.integrations.hooks.json_edit import SettingsError, parse
 from corral.integrations.hooks.registry import HOSTS, command_words, hooks_in, runs_corral, settings_path
@@ -56,7 +56,7 @@ def installed(path: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_fresh_install_is_proven_and_undone_without_a_trace(name: str, home: Path, work: Path) -> None:
+def test_install_is_proven_and_uninstall_leaves_no_trace(name: str, home: Path, work: Path) -> None:
     before = sorted(home.rglob("*"))
     done = alone.run("install", name, "--yes", home=home, cwd=work)
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_a_fresh_install_is_proven_and_undone_without_a_trace(name: str, home: P
 
 @pytest.mark.parametrize("text", FILES.values(), ids=FILES)
 @pytest.mark.parametrize("name", JSON_HOSTS)
-def test_everything_else_in_the_file_stays(name: str, text: str, home: Path, work: Path) -> None:
+def test_other_settings_stay_unchanged(name: str, text: str, home: Path, work: Path) -> None:
     path = place_for(name, home)
     path.parent.mkdir(parents=True)
     path.write_bytes(text.encode())
@@ -95,7 +95,7 @@ def test_everything_else_in_the_file_stays(name: str, text: str, home: Path, wor
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_only_our_entry_goes_where_the_file_changed_since(home: Path, work: Path) -> None:
+def test_uninstall_removes_only_our_entry_from_a_changed_file(home: Path, work: Path) -> None:
     path = place_for("claude", home)
     path.parent.mkdir()
     theirs = {"matcher": "Bash", "hooks": [{"type": "command", "command": "their-guard"}]}
@@ -107,7 +107,7 @@ def test_only_our_entry_goes_where_the_file_changed_since(home: Path, work: Path
     assert path.read_text() == expected
 
 
-def test_our_hook_in_a_group_of_others_goes_alone(home: Path, work: Path) -> None:
+def test_uninstall_keeps_other_hooks_of_the_group(home: Path, work: Path) -> None:
     path = place_for("claude", home)
     path.parent.mkdir()
     ours = {"type": "command", "command": "/old/python -I -S /old/corral/integrations/hooks/program.py claude"}
@@ -124,9 +124,9 @@ def test_our_hook_in_a_group_of_others_goes_alone(home: Path, work: Path) -> Non
         {"type": "command", "command": "/usr/local/bin/corral hook claude", "timeout": 5},
         {"type": "command", "command": "corral", "args": ["hook", "claude"]},
     ],
-    ids=["another place", "the program of people", "in exec form"],
+    ids=["another path", "corral hook", "in exec form"],
 )
-def test_an_older_entry_is_replaced_where_it_stands(old: dict[str, object], home: Path, work: Path) -> None:
+def test_older_entry_is_replaced_in_place(old: dict[str, object], home: Path, work: Path) -> None:
     path = place_for("claude", home)
     path.parent.mkdir()
     groups = [{"matcher": "Bash", "hooks": [old]}, {"matcher": "Read", "hooks": [{"type": "command", "command": "x"}]}]
@@ -140,42 +140,45 @@ def test_an_older_entry_is_replaced_where_it_stands(old: dict[str, object], home
 
 
 @pytest.mark.parametrize(
-    ("text", "where", "why"),
+    ("text", "where"),
     [
-        ('{\n  "a": 1,\n}', "2:9", "a comma stands before the end"),
-        ('{\n  "a" 1\n}', "2:7", "a colon is missing here"),
-        ('{"a": 1 "b": 2}', "1:9", "a comma or } is missing here"),
-        ('{"a": nope}', "1:7", "this is no JSON value"),
-        ('{"a": }', "1:7", "a value is missing here"),
-        ('{"a": "x', "1:7", "Unterminated string starting at"),
-        ("[]", "1:1", "an object in braces is expected here"),
-        ("{}\n{}", "2:1", "something stands behind the end"),
-        ('{"a": 1, "a": 2}', "1:10", 'the name "a" stands here for the second time'),
-        ('{\n  // mine\n  "a": 1\n}', "2:3", "a comment stands here"),
-        ('{"hooks": []}', "1:11", "an object is expected"),
-        ('{"hooks": {"PreToolUse": {}}}', "1:26", "a list is expected"),
-        ('{"a": ' + "[" * 200 + "]" * 200 + "}", "1:107", "nested more than 100 deep"),
+        pytest.param('{\n  "a": 1,\n}', "2:9", id="trailing comma"),
+        pytest.param('{\n  "a" 1\n}', "2:7", id="missing colon"),
+        pytest.param('{"a": 1 "b": 2}', "1:9", id="missing comma"),
+        pytest.param('{"a": nope}', "1:7", id="not a value"),
+        pytest.param('{"a": }', "1:7", id="missing value"),
+        pytest.param('{"a": "x', "1:7", id="unterminated string"),
+        pytest.param("[]", "1:1", id="not an object"),
+        pytest.param("{}\n{}", "2:1", id="two objects"),
+        pytest.param('{"a": 1, "a": 2}', "1:10", id="duplicate key"),
+        pytest.param('{\n  // mine\n  "a": 1\n}', "2:3", id="comment"),
+        pytest.param('{"hooks": []}', "1:11", id="hooks is not an object"),
+        pytest.param('{"hooks": {"PreToolUse": {}}}', "1:26", id="event is not a list"),
+        pytest.param('{"a": ' + "[" * 200 + "]" * 200 + "}", "1:107", id="too deep"),
     ],
 )
-def test_a_malformed_file_is_refused_with_its_place(text: str, where: str, why: str, home: Path, work: Path) -> None:
+def test_malformed_file_is_refused_with_its_position(
+    text: str, where: str, request: pytest.FixtureRequest, home: Path, work: Path
+) -> None:
     path = place_for("claude", home)
     path.parent.mkdir()
     path.write_text(text)
     done = alone.run("install", "claude", "--yes", home=home, cwd=work)
     assert (done.returncode, done.stdout, path.read_text()) == (125, "", text)
-    assert done.stderr.startswith(f"corral: {path}:{where}: ")
-    assert why in done.stderr
+    head = f"corral: {path}:{where}: "
+    assert done.stderr.startswith(head)
+    check("hook-settings", request.node.callspec.id, done.stderr.removeprefix(head))
 
 
-def test_what_is_not_utf_8_is_refused_with_its_place(home: Path, work: Path) -> None:
+def test_invalid_utf_8_is_refused_with_its_position(home: Path, work: Path) -> None:
     path = place_for("claude", home)
     path.parent.mkdir()
     path.write_bytes(b'{\n "a": "\xff"}')
     done = alone.run("install", "claude", "--yes", home=home, cwd=work)
-    assert (done.returncode, done.stderr) == (125, f"corral: {path}:2:8: this is not UTF-8\n")
+    assert (done.returncode, done.stderr.startswith(f"corral: {path}:2:8: ")) == (125, True)
 
 
-def test_comments_stay_where_the_host_reads_them(home: Path, work: Path) -> None:
+def test_comments_stay_in_a_file_that_allows_them(home: Path, work: Path) -> None:
     path = place_for("gemini", home)
     path.parent.mkdir()
     text = '{\n  // mine, {with} "marks"\n  "a": 1 /* one, two */, // last\n  "b": [] // end\n}\n'
@@ -188,31 +191,31 @@ def test_comments_stay_where_the_host_reads_them(home: Path, work: Path) -> None
     assert path.read_text() == text + "\n"
 
 
-def test_a_plugin_of_somebody_else_is_left_alone(home: Path, work: Path) -> None:
+def test_foreign_plugin_is_left_alone(home: Path, work: Path) -> None:
     path = place_for("opencode", home)
     path.parent.mkdir(parents=True)
     path.write_text("export const Mine = async () => ({})\n")
     done = alone.run("install", "opencode", "--yes", home=home, cwd=work)
     assert (done.returncode, path.read_text()) == (125, "export const Mine = async () => ({})\n")
-    assert f"{path}:1:1: this plugin is not corral's" in done.stderr
+    assert done.stderr.startswith(f"corral: {path}:1:1: ")
 
 
-def test_a_dry_run_shows_the_change_and_writes_nothing(home: Path, work: Path) -> None:
+def test_dry_run_shows_the_change_and_writes_nothing(home: Path, work: Path) -> None:
     done = alone.run("install", "claude", "--dry-run", home=home, cwd=work)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"--- /dev/null\n+++ {place_for('claude', home)}\n@@")
     assert list(home.iterdir()) == []
 
 
-def test_without_a_terminal_and_without_a_word_nothing_is_written(home: Path, work: Path) -> None:
+def test_without_terminal_and_yes_nothing_is_written(home: Path, work: Path) -> None:
     done = alone.run("install", "claude", home=home, cwd=work)
     assert done.returncode == 125
-    assert "there is no terminal to ask on, and nothing was written" in done.stderr
+    assert "--yes" in done.stderr
     assert list(home.iterdir()) == []
 
 
 @pytest.mark.parametrize(("typed", "status"), [(b"y\n", 0), (b"n\n", 1), (b"\n", 1)], ids=["yes", "no", "nothing"])
-def test_on_a_terminal_the_owner_is_asked(typed: bytes, status: int, home: Path, work: Path) -> None:
+def test_terminal_user_is_asked(typed: bytes, status: int, home: Path, work: Path) -> None:
     done, shown = alone.at_terminal("install", "claude", typed=typed, home=home, cwd=work)
     assert done == status
     assert '+            "onFailure": "block"' in shown
@@ -220,7 +223,7 @@ def test_on_a_terminal_the_owner_is_asked(typed: bytes, status: int, home: Path,
     assert place_for("claude", home).exists() == (status == 0)
 
 
-def test_the_project_level_is_a_file_that_is_not_committed(home: Path, work: Path) -> None:
+def test_project_install_uses_the_uncommitted_file(home: Path, work: Path) -> None:
     done = alone.run("install", "claude", "--project", "--yes", home=home, cwd=work)
     assert done.returncode == 0, done.stderr
     assert installed(work / ".claude" / "settings.local.json")
@@ -232,21 +235,21 @@ def test_the_project_level_is_a_file_that_is_not_committed(home: Path, work: Pat
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_host_can_be_hooked_for_one_project(name: str, home: Path, work: Path) -> None:
+def test_every_host_can_be_installed_for_one_project(name: str, home: Path, work: Path) -> None:
     done = alone.run("install", name, "--project", "--yes", "--json", home=home, cwd=work)
     facts = json.loads(done.stdout)
     assert (done.returncode, facts["path"]) == (0, str(work / HOSTS[name].project_file)), done.stderr
     assert [check["status"] for check in facts["checks"]] == ["ok"] * (3 if name == "cursor" else 1)
 
 
-def test_a_home_directory_is_no_project(home: Path) -> None:
+def test_home_directory_is_not_a_project(home: Path) -> None:
     done = alone.run("install", "claude", "--project", "--yes", home=home, cwd=home)
     assert done.returncode == 125
-    assert "is no project" in done.stderr
+    assert str(home) in done.stderr
     assert alone.run("install", "claude", "--yes", home=home, cwd=home).returncode == 0
 
 
-def test_a_link_is_followed_for_the_owner_and_refused_in_a_project(home: Path, work: Path, tmp_path: Path) -> None:
+def test_link_is_followed_for_the_user_and_refused_in_a_project(home: Path, work: Path, tmp_path: Path) -> None:
     real = tmp_path / "dotfiles.json"
     real.write_text("{}")
     path = place_for("claude", home)
@@ -259,14 +262,14 @@ def test_a_link_is_followed_for_the_owner_and_refused_in_a_project(home: Path, w
     (work / ".claude" / "settings.local.json").symlink_to(real)
     done = alone.run("install", "claude", "--project", "--yes", home=home, cwd=work)
     assert done.returncode == 125
-    assert "is a link" in done.stderr
+    assert str(real) in done.stderr
 
 
-def test_the_owners_settings_may_not_lie_in_the_project(home: Path, work: Path) -> None:
+def test_user_settings_inside_the_project_are_refused(home: Path, work: Path) -> None:
     env = {"CLAUDE_CONFIG_DIR": str(work / "claude")}
     done = alone.run("install", "claude", "--yes", home=home, cwd=work, env=env)
     assert done.returncode == 125
-    assert "whose commands could write it" in done.stderr
+    assert str(work) in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -280,16 +283,14 @@ def test_the_owners_settings_may_not_lie_in_the_project(home: Path, work: Path) 
         ("copilot", "COPILOT_HOME", "hooks/corral.json"),
     ],
 )
-def test_a_host_that_keeps_its_settings_elsewhere_is_followed(
-    name: str, variable: str, file: str, home: Path, work: Path
-) -> None:
+def test_moved_settings_directory_is_used(name: str, variable: str, file: str, home: Path, work: Path) -> None:
     moved = home.parent / "moved"
     done = alone.run("install", name, "--yes", home=home, cwd=work, env={variable: str(moved)})
     assert done.returncode == 0, done.stderr
     assert (moved / file).exists()
 
 
-def test_a_package_inside_a_project_is_refused(home: Path, tmp_path: Path) -> None:
+def test_package_inside_a_project_is_refused(home: Path, tmp_path: Path) -> None:
     place = tmp_path / "checkout"
     shutil.copytree(alone.lib(), place / ".venv" / "lib")
     (place / "pyproject.toml").touch()
@@ -299,12 +300,12 @@ def test_a_package_inside_a_project_is_refused(home: Path, tmp_path: Path) -> No
             [*words, "--yes"], cwd=cwd, env=alone.environment(home), capture_output=True, text=True, check=False
         )
         assert done.returncode == 125
-        assert f", inside {place}, where" in done.stderr
+        assert str(place) in done.stderr
         assert "pipx install ." in done.stderr
 
 
-def test_an_interpreter_inside_the_project_is_refused(home: Path, work: Path) -> None:
-    # A link to the system's interpreter is resolved, so a real copy is what an agent could change.
+def test_interpreter_inside_the_project_is_refused(home: Path, work: Path) -> None:
+    # corral resolves a link to the system's interpreter, so the project needs a real copy.
     fake = work / "python3"
     shutil.copy(alone.PYTHON, fake)
     code = (
@@ -320,10 +321,10 @@ def test_an_interpreter_inside_the_project_is_refused(home: Path, work: Path) ->
         check=False,
     )
     assert done.returncode == 125
-    assert f"corral's Python is installed in {fake}, inside {work}" in done.stderr
+    assert str(fake) in done.stderr
 
 
-def test_a_package_that_anybody_can_change_is_refused(home: Path, work: Path, tmp_path: Path) -> None:
+def test_world_writable_package_is_refused(home: Path, work: Path, tmp_path: Path) -> None:
     place = tmp_path / "open"
     shutil.copytree(alone.lib(), place / "lib")
     (place / "lib").chmod(0o777)
@@ -336,10 +337,10 @@ def test_a_package_that_anybody_can_change_is_refused(home: Path, work: Path, tm
         check=False,
     )
     assert done.returncode == 125
-    assert "can be changed by anybody" in done.stderr
+    assert f"chmod o-w {place / 'lib'}" in done.stderr
 
 
-def test_dependencies_elsewhere_are_named_in_the_command(home: Path, work: Path, tmp_path: Path) -> None:
+def test_command_names_the_directory_of_dependencies(home: Path, work: Path, tmp_path: Path) -> None:
     place = tmp_path / "it's apart"
     shutil.copytree(alone.lib() / "corral", place / "one" / "corral")
     for name in alone.DEPENDENCIES:
@@ -362,12 +363,12 @@ def test_dependencies_elsewhere_are_named_in_the_command(home: Path, work: Path,
     assert shlex.split(str(hook["command"]))[-len(words) :] == words
 
 
-def test_a_file_that_changed_while_it_was_shown_is_left_alone(home: Path, work: Path) -> None:
+def test_file_that_changed_meanwhile_is_left_alone(home: Path, work: Path) -> None:
     from corral.integrations.hooks.install import Change, apply
 
     path = home / "settings.json"
     path.write_text("{} ")
-    with pytest.raises(SettingsError, match="changed in the meantime"):
+    with pytest.raises(SettingsError, match=str(path)):
         apply(Change(HOSTS["claude"], "user", str(path), b"{}", b"{...}"), alone.environment(home), "")
     assert path.read_text() == "{} "
 
@@ -375,13 +376,13 @@ def test_a_file_that_changed_while_it_was_shown_is_left_alone(home: Path, work: 
 def doctor_hooks(home: Path, work: Path) -> dict[str, list[tuple[str, str]]]:
     done = alone.run("doctor", "--json", home=home, cwd=work)
     found: dict[str, list[tuple[str, str]]] = {}
-    for check in json.loads(done.stdout)["checks"]:
-        if check["group"] == "hooks":
-            found.setdefault(check["name"], []).append((check["status"], check["found"]))
+    for row in json.loads(done.stdout)["checks"]:
+        if row["group"] == "hooks":
+            found.setdefault(row["name"], []).append((row["status"], row["found"]))
     return found
 
 
-def test_doctor_proves_what_is_installed_and_names_hosts_without(home: Path, work: Path) -> None:
+def test_doctor_proves_hooks_and_names_hosts_without(home: Path, work: Path) -> None:
     assert doctor_hooks(home, work) == {}
     (home / ".gemini").mkdir()
     (home / ".gemini" / "settings.json").write_text("{}")
@@ -402,7 +403,7 @@ def test_doctor_proves_what_is_installed_and_names_hosts_without(home: Path, wor
         (True, "danger-full-access", ["ok"]),
     ],
 )
-def test_doctor_reads_what_codex_was_told(
+def test_doctor_reads_codexs_trust_and_sandbox_mode(
     trusted: bool, mode: str, statuses: list[str], home: Path, work: Path
 ) -> None:
     alone.run("install", "codex", "--yes", home=home, cwd=work)
@@ -411,7 +412,7 @@ def test_doctor_reads_what_codex_was_told(
     assert [status for status, _ in doctor_hooks(home, work)["codex"]] == statuses
 
 
-def test_doctor_notices_an_interpreter_that_is_gone(home: Path, work: Path) -> None:
+def test_doctor_notices_a_missing_interpreter(home: Path, work: Path) -> None:
     for name in JSON_HOSTS:
         alone.run("install", name, "--yes", home=home, cwd=work)
         path = place_for(name, home)
@@ -448,7 +449,7 @@ def test_doctor_notices_that_hooks_are_turned_off(name: str, file: str, text: st
     assert (status, "turns hooks off" in found) == ("fail", True)
 
 
-def test_a_broken_hook_makes_doctor_fail(home: Path, work: Path) -> None:
+def test_broken_hook_makes_doctor_fail(home: Path, work: Path) -> None:
     alone.run("install", "claude", "--yes", home=home, cwd=work)
     (home / ".config" / "corral").mkdir(parents=True)
     (home / ".config" / "corral" / "policy.toml").write_text("nonsense = ")
@@ -457,16 +458,7 @@ def test_a_broken_hook_makes_doctor_fail(home: Path, work: Path) -> None:
     assert "it refuses even `ls`" in done.stdout
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_agent_may_write_the_file_of_any_host(name: str) -> None:
-    host = HOSTS[name]
-    for file in (host.project_file, *host.switch_files):
-        assert classify_path(f"/work/project/{file}", "/work/project", "/home/user") == "protected"
-    environ = {"HOME": "/home/user"}
-    assert classify_path(settings_path(host, "user", "", environ), "/work/project", "/home/user") == "secret"
-
-
-def test_a_value_is_read_with_its_place() -> None:
+def test_value_is_parsed_with_its_position() -> None:
     node = parse('{"a": [1, {"b": "c"}]}', "x")
     inner = node.at("a")
     assert inner is not None
@@ -474,7 +466,7 @@ def test_a_value_is_read_with_its_place() -> None:
     assert json_edit.without_child('{"a": [1, {"b": "c"}]}', inner, 0) == '{"a": [{"b": "c"}]}'
 
 
-def test_the_owner_of_a_file_stays_its_owner(home: Path, work: Path) -> None:
+def test_file_keeps_its_owner(home: Path, work: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files away")
     path = place_for("claude", home)

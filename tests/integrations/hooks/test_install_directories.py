@@ -1,4 +1,4 @@
-"""Directories that install makes for a host: uninstall removes those, and only while nothing else is in them."""
+"""uninstall removes the directories that install made, and only if nothing else is in them."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 from corral.integrations.hooks.registry import HOSTS, USER, is_host_present, settings_path
 
 NAMES = list(HOSTS)
-# What corral keeps for itself, and the directories above that.
+# Directories of corral itself, and their parents.
 OWN = (".local", ".cache", ".config/corral")
 
 
@@ -44,10 +44,10 @@ def file_of(name: str, home: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_directories_that_install_made_go_with_it(name: str, home: Path, work: Path) -> None:
+def test_uninstall_removes_directories_that_install_made(name: str, home: Path, work: Path) -> None:
     changed("install", name, home, work)
     assert directories(home)
-    # A second one, as after an upgrade, does not make them the user's.
+    # A second install, as after an upgrade, still knows that corral made the directories.
     file = file_of(name, home)
     file.write_text(file.read_text() + "\n")
     changed("install", name, home, work)
@@ -56,7 +56,7 @@ def test_directories_that_install_made_go_with_it(name: str, home: Path, work: P
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_upgraded_entry_still_knows_its_directories(name: str, home: Path, work: Path) -> None:
+def test_upgrade_keeps_the_record_of_directories(name: str, home: Path, work: Path) -> None:
     changed("install", name, home, work)
     file = file_of(name, home)
     newest = file.read_text()
@@ -68,7 +68,7 @@ def test_an_upgraded_entry_still_knows_its_directories(name: str, home: Path, wo
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_directories_of_the_project_go_too(name: str, home: Path, work: Path) -> None:
+def test_uninstall_removes_directories_in_the_project(name: str, home: Path, work: Path) -> None:
     changed("install", name, home, work, "--project")
     assert directories(work)
     changed("uninstall", name, home, work, "--project")
@@ -76,7 +76,7 @@ def test_directories_of_the_project_go_too(name: str, home: Path, work: Path) ->
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_directories_that_were_there_stay(name: str, home: Path, work: Path) -> None:
+def test_existing_directories_stay(name: str, home: Path, work: Path) -> None:
     file_of(name, home).parent.mkdir(parents=True)
     before = directories(home)
     changed("install", name, home, work)
@@ -85,7 +85,7 @@ def test_directories_that_were_there_stay(name: str, home: Path, work: Path) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_directory_with_the_users_files_stays(name: str, home: Path, work: Path) -> None:
+def test_directory_with_other_files_stays(name: str, home: Path, work: Path) -> None:
     changed("install", name, home, work)
     file = file_of(name, home)
     mine = file.parent / "mine.txt"
@@ -94,7 +94,7 @@ def test_a_directory_with_the_users_files_stays(name: str, home: Path, work: Pat
     assert (file.exists(), mine.read_text()) == (False, "mine")
 
 
-def test_a_link_in_the_place_of_a_directory_stays(home: Path, work: Path, tmp_path: Path) -> None:
+def test_link_in_place_of_a_directory_stays(home: Path, work: Path, tmp_path: Path) -> None:
     changed("install", "copilot", home, work)
     folder = file_of("copilot", home).parent
     elsewhere = tmp_path / "elsewhere"
@@ -105,9 +105,9 @@ def test_a_link_in_the_place_of_a_directory_stays(home: Path, work: Path, tmp_pa
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_directory_is_in_use_once_something_is_in_it(name: str, home: Path) -> None:
+def test_host_is_present_when_its_directory_has_files(name: str, home: Path) -> None:
     host, environ = HOSTS[name], alone.environment(home)
-    where = home / ".gemini" if name == "gemini" else Path(os.path.join(home, host.folder))
+    where = Path(os.path.join(home, host.folder))
     assert not is_host_present(host, environ)
     where.mkdir(parents=True)
     assert not is_host_present(host, environ)
@@ -115,7 +115,7 @@ def test_a_directory_is_in_use_once_something_is_in_it(name: str, home: Path) ->
     assert is_host_present(host, environ)
 
 
-def test_an_empty_directory_is_no_unguarded_host(home: Path, work: Path) -> None:
+def test_empty_directory_is_not_an_unguarded_host(home: Path, work: Path) -> None:
     for folder in (".cursor", ".copilot", ".codex"):
         (home / folder).mkdir()
     (home / ".codex" / "config.toml").touch()

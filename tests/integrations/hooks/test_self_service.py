@@ -1,6 +1,6 @@
-"""An agent that tries to read the owner's log, trust a file, grant itself or change the policy: from inside, and through a hook.
+"""Attempts of an agent to read the log, trust a file, approve its own calls or change the policy, in the sandbox and through a hook.
 
-Inside, the guard allows everything and only the kernel is in the way; the same text uncontained is the canary.
+In the sandbox the guard allows everything, so only the kernel stops an attempt. The canary runs the same text outside the sandbox.
 """
 
 import json
@@ -19,34 +19,34 @@ from corral.policy.pending_calls import save_pending_call
 
 SECRET = "what-the-log-says"
 DENY = 'profile = "strict"\n'
-# Each is shell text. $STATE, $CONFIG and $CACHE are the owner's, $CORRAL is the installed package.
+# Shell texts. $STATE, $CONFIG and $CACHE are the user's directories, $CORRAL is the installed package.
 INSIDE = {
     "read the log": "cat $STATE/audit/log.jsonl",
     "read the log by a link": "ln -s $STATE/audit link && cat link/log.jsonl",
     "read the log by a hard link": "ln $STATE/audit/log.jsonl hard && cat hard",
     "read the log through the process that started it": "cat /proc/$HOST/root$STATE/audit/log.jsonl",
     "read the log through the working directory of that process": "cat /proc/$HOST/cwd/../.local/state/corral/audit/log.jsonl",
-    "copy everything of the owner's": "tar -cf all.tar -C / ${STATE#/} && grep -a 'what-the-log' all.tar",
+    "copy all of the user's files": "tar -cf all.tar -C / ${STATE#/} && grep -a 'what-the-log' all.tar",
     "remove the log": "rm -rf $STATE/audit",
     "cut the log": ": > $STATE/audit/log.jsonl",
     "append a line to the log": "echo '{}' >> $STATE/audit/log.jsonl",
     "move the log away": "mv $STATE/audit $STATE/gone",
     "trust a file": 'echo "$(sha256sum corral.toml | cut -c1-64) $PWD/corral.toml" >> $STATE/trust',
     "leave an approval to be taken": "mkdir -p $STATE/pending && echo x > $STATE/pending/00112233445566778899aabbccddeeff",
-    "change the owner's policy": "echo 'profile = \"workspace\"' > $CONFIG/policy.toml",
-    "remove the owner's policy": "rm $CONFIG/policy.toml",
+    "change the user's policy": "echo 'profile = \"workspace\"' > $CONFIG/policy.toml",
+    "remove the user's policy": "rm $CONFIG/policy.toml",
     "put a compiled policy into the cache": "mkdir -p $CACHE/policy && echo x > $CACHE/policy/planted",
     "change the project's policy": "echo '' > corral.toml",
     "put another project's policy in its place": "echo '' > other && mv other corral.toml",
     "move the project's policy away": "mv corral.toml away.toml",
-    "change what the guard knows": "echo x >> $CORRAL/guard/rules/planted.toml",
+    "change the guard's rules": "echo x >> $CORRAL/guard/rules/planted.toml",
     "change corral itself": "echo 'raise SystemExit(0)' > $CORRAL/planted.py",
     "settings of an agent in the project": "mkdir -p .claude && echo '{}' > .claude/settings.json",
 }
 
 
 class Watched(Owner):
-    """An owner whose files are looked at before and after."""
+    """A user whose files are compared before and after."""
 
     def __init__(self, above: Path) -> None:
         super().__init__(above)
@@ -61,7 +61,7 @@ class Watched(Owner):
         shutil.copytree(PACKAGE / "guard" / "rules", self.package / "guard" / "rules")
 
     def text(self, attempt: str) -> str:
-        """Return an attempt as shell text."""
+        """Return an attempt as shell text with its variables."""
         places = {
             "STATE": self.state,
             "CONFIG": self.config,
@@ -72,7 +72,7 @@ class Watched(Owner):
         return "".join(f"{name}={value}; " for name, value in places.items()) + attempt
 
     def seen(self) -> dict[str, bytes]:
-        """Return all that is the owner's to decide, file by file."""
+        """Return the contents of all files that only the user may change."""
         above = self.home.parent
         folders = (self.state, self.config, self.cache / "policy", self.package)
         files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
@@ -82,7 +82,7 @@ class Watched(Owner):
 
 @pytest.fixture
 def owner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    # Not below /tmp, which every sandbox has for itself anyway.
+    # Not below /tmp, because every sandbox has its own /tmp.
     folder = Path(tempfile.mkdtemp(prefix="corral-owner-", dir="/var/tmp"))
     made = Watched(folder)
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
@@ -94,7 +94,7 @@ def owner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
 
 
 @pytest.mark.parametrize("attempt", INSIDE)
-def test_from_inside_nothing_of_the_owners_is_read_or_changed(
+def test_sandbox_cannot_read_or_change_the_users_files(
     attempt: str, owner: Watched, open_sandbox: Callable[..., Sandbox]
 ) -> None:
     text = owner.text(INSIDE[attempt])
@@ -110,7 +110,7 @@ def test_from_inside_nothing_of_the_owners_is_read_or_changed(
     assert SECRET in bare.stdout or owner.seen() != before, "the canary shows nothing"
 
 
-# Through a hook, of a host that runs what it is allowed uncontained. Nothing of this is ever run.
+# Commands sent to the hook of a host that runs allowed commands outside the sandbox. They are never run.
 SAID = {
     "trust": "corral trust",
     "trust by another way": "python3 -m corral trust corral.toml",
@@ -123,7 +123,7 @@ SAID = {
     "grant": "corral grants add -- rm -rf /",
     "run with a grant": "corral run --grant 00112233445566778899aabbccddeeff --shell 'rm -rf x'",
     "run without a sandbox": "corral run --backend none -- cat ~/.ssh/id_rsa",
-    "run where the host's shell is told": "corral run --directory-file ~/.bashrc -- ls",
+    "run with a directory file": "corral run --directory-file ~/.bashrc -- ls",
     "ask the hook for an approval": "echo '{}' | corral hook claude",
     "take the hook out": "corral uninstall claude --yes",
     "put another hook in": "corral install claude -y --root /tmp",
@@ -131,7 +131,7 @@ SAID = {
     "read the log": "corral log",
     "read the log as a file": "cat ~/.local/state/corral/audit/log.jsonl",
     "search for it": "grep -r token ~/.local/state",
-    "the owner's policy": "echo 'profile = \"workspace\"' > ~/.config/corral/policy.toml",
+    "the user's policy": "echo 'profile = \"workspace\"' > ~/.config/corral/policy.toml",
     "the project's policy": "sed -i s/strict/workspace/ corral.toml",
     "the project's policy by a link": "ln -sf evil.toml corral.toml",
     "the project's policy by a move": "mv evil.toml corral.toml",
@@ -156,14 +156,14 @@ def cursor(owner: Owner, text: str) -> "subprocess.CompletedProcess[bytes]":
 
 
 @pytest.mark.parametrize("attempt", SAID)
-def test_through_a_hook_nothing_of_it_is_allowed(attempt: str, owner: Watched) -> None:
+def test_hook_allows_no_attempt(attempt: str, owner: Watched) -> None:
     owner.policy('profile = "workspace"\n')
     (owner.root / "corral.toml").unlink()
     answer = json.loads(cursor(owner, SAID[attempt]).stdout)
     assert answer.get("permission") in ("ask", "deny"), answer
 
 
-def test_what_only_looks_is_allowed(owner: Watched) -> None:
+def test_read_only_corral_commands_are_allowed(owner: Watched) -> None:
     for text in (
         "corral --version",
         "corral check -- rm -rf /",
@@ -178,8 +178,8 @@ FILES = {
     "read the log": ("Read", "HOME/.local/state/corral/audit/log.jsonl"),
     "search above the log": ("Grep", "HOME/.local"),
     "write an approval": ("Write", "HOME/.local/state/corral/pending/00112233445566778899aabbccddeeff"),
-    "write what is trusted": ("Edit", "HOME/.local/state/corral/trust"),
-    "write the owner's policy": ("Write", "HOME/.config/corral/policy.toml"),
+    "write the trust file": ("Edit", "HOME/.local/state/corral/trust"),
+    "write the user's policy": ("Write", "HOME/.config/corral/policy.toml"),
     "write the project's policy": ("Write", "ROOT/corral.toml"),
     "write a compiled policy": ("Write", "HOME/.cache/corral/policy/planted"),
     "write the host's settings": ("Write", "HOME/.claude/settings.json"),
@@ -189,7 +189,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("attempt", FILES)
-def test_no_tool_of_the_host_reaches_it(attempt: str, owner: Watched) -> None:
+def test_file_tools_cannot_reach_the_users_files(attempt: str, owner: Watched) -> None:
     (owner.root / "link").symlink_to(owner.config)
     tool, path = FILES[attempt]
     given = {"path" if tool == "Grep" else "file_path": owner.placed(path), "content": "x", "pattern": "x"}
@@ -216,7 +216,7 @@ def run(owner: Owner, *words: str) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(command, env=owner.environ, cwd=owner.root, capture_output=True, check=False)
 
 
-def test_an_approval_runs_its_own_text_once_and_nothing_else(owner: Watched) -> None:
+def test_approval_runs_its_own_text_once(owner: Watched) -> None:
     owner.policy('profile = "workspace"\n')
     (owner.root / "corral.toml").unlink()
     root, rules = str(owner.root), frozenset({"argv-git-history"})
@@ -225,7 +225,7 @@ def test_an_approval_runs_its_own_text_once_and_nothing_else(owner: Watched) -> 
     other = run(owner, "--grant", names[0], "--shell", "git reset --hard")
     first = run(owner, "--grant", names[1], "--shell", text)
     again = run(owner, "--grant", names[1], "--shell", text)
-    # More was found than the person was told of.
+    # The check finds more rules than the person approved.
     more = run(
         owner,
         "--grant",
@@ -238,13 +238,13 @@ def test_an_approval_runs_its_own_text_once_and_nothing_else(owner: Watched) -> 
     assert (first.returncode in (1, 128, 129), b"git" in first.stderr or b"fatal" in first.stderr) == (True, True)
 
 
-def test_what_a_command_tells_the_shell_of_the_host_is_never_more_than_a_directory(owner: Watched) -> None:
+def test_forged_directory_file_changes_only_the_directory(owner: Watched) -> None:
     owner.policy('profile = "workspace"\n')
     (owner.root / "corral.toml").unlink()
     (owner.root / "sub").mkdir()
     file = owner.state / "pending" / "0123456789abcdef.sh"
     file.parent.mkdir(mode=0o700)
-    # It knows where it is to leave what it tells, and does so itself, before and after the shell does.
+    # The command knows the path of its directory file, and writes it before and after the shell does.
     forge = (
         "import os, re, time\n"
         "own = open('/proc/%d/cmdline' % os.getppid()).read()\n"
@@ -261,7 +261,7 @@ def test_what_a_command_tells_the_shell_of_the_host_is_never_more_than_a_directo
         'cd "/usr"',
         "cd sub; trap 'python3 ../forge.py' EXIT",
     ):
-        # One waits for a reader of its pipe, until its time is up.
+        # A command that opens the pipe waits for a reader until its time limit.
         run(owner, "--timeout", "3", "--exports", "--directory-file", str(file), "--shell", text)
         told.append(file.read_text() if file.exists() else "")
         file.unlink(missing_ok=True)
@@ -269,7 +269,7 @@ def test_what_a_command_tells_the_shell_of_the_host_is_never_more_than_a_directo
     assert {*told} <= allowed, told
 
 
-def test_a_place_of_its_own_choice_is_not_written(owner: Watched) -> None:
+def test_directory_file_outside_the_state_is_refused(owner: Watched) -> None:
     owner.policy('profile = "workspace"\n')
     (owner.root / "sub").mkdir()
     victim = owner.home / "victim.sh"

@@ -1,7 +1,7 @@
-"""What an agent may try through the tools to read the owner's log, trust a file, grant itself something or change the policy.
+"""Attempts of an agent, through the tools, to read the log, trust a file, approve its own calls or change the policy.
 
-Each attempt is made in the call itself, where the guard reads it, and in a script of the project, where only the kernel
-stands in the way. Its canary is the same text uncontained, on a copy: there it works.
+Each attempt is made twice: in the call itself, which the guard checks, and in a script of the project, which only the kernel
+stops. The canary runs the same text outside the sandbox on a copy, where it succeeds.
 """
 
 import shlex
@@ -19,7 +19,7 @@ from mcp_client_ways import Home, connected, served, told
 
 from corral._lib.sha256 import sha256_hex
 
-MARK = "only-the-owner-reads-this"
+MARK = "only-the-user-reads-this"
 LOOSE = '[containment]\nnetwork = "on"\n'
 READ = {
     "by its path": "cat {log}",
@@ -71,7 +71,7 @@ BY_CORRAL = {
 
 
 class Owner(Home):
-    """A home with all that corral keeps there, and a project."""
+    """A home directory with all of corral's files, and a project."""
 
     def __init__(self, top: Path) -> None:
         super().__init__(top)
@@ -84,26 +84,26 @@ class Owner(Home):
         (self.state / "trust").write_text(f"{'0' * 64} /nowhere\n")
 
     def words(self) -> dict[str, object]:
-        """Return what attempts are written with."""
+        """Return the values of the placeholders in attempts."""
         named = ("top", "home", "project", "state", "config", "cache", "log")
         corral = f"{shlex.quote(sys.executable)} -m corral"
         return {name: getattr(self, name) for name in named} | {"digest": sha256_hex(LOOSE.encode()), "corral": corral}
 
     def kept(self) -> dict[str, tuple[int, bytes]]:
-        """Return all that is the owner's, but for what corral itself appends and caches."""
+        """Return all of the user's files, except corral's log and cache."""
         tops = (self.home, self.project / "corral.toml")
         found = {path for top in tops for path in (top, *top.rglob("*")) if path.exists()}
         own = {path for path in found if not {"audit", ".cache"} & set(path.parts)}
         return {str(path): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"") for path in own}
 
     def all(self) -> object:
-        """Return all of it."""
+        """Return all of the user's files, with corral's log and cache."""
         return self.kept(), self.audit(), sorted(map(str, self.cache.rglob("*")))
 
 
 @pytest.fixture(scope="module")
 def owner() -> Iterator[Owner]:
-    """An owner, not below /tmp: that is the commands' own, and nothing of the host's shows there anyway."""
+    """A user whose files are not below /tmp, because every sandbox has its own /tmp."""
     with tempfile.TemporaryDirectory(prefix="corral-mcp-", dir="/var/tmp") as top:
         made = Owner(Path(top))
         made.home.chmod(0o700)
@@ -115,7 +115,7 @@ Call = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def call(owner: Owner) -> Iterator[Call]:
-    """A function that calls a tool, over a connection that stays; the log has a line that only the owner may read."""
+    """A function that calls a tool over one connection. The log contains a line with MARK."""
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(connected(owner, "stdio", "auto")) as client,
@@ -131,7 +131,7 @@ def call(owner: Owner) -> Iterator[Call]:
 
 
 def forms(text: str, owner: Owner, call: Call) -> list[dict[str, Any]]:
-    """Make an attempt in the call itself, and in a script of the project; return what came of each."""
+    """Make an attempt in the call itself and in a script of the project; return both results."""
     text = text.format(**owner.words())
     script = owner.project / "attempt.sh"
     script.write_text(text + "\n")
@@ -139,7 +139,7 @@ def forms(text: str, owner: Owner, call: Call) -> list[dict[str, Any]]:
 
 
 def uncontained(text: str, owner: Owner, tmp_path: Path) -> tuple[str, bool]:
-    """Make an attempt on a copy of all that is the owner's, with nothing in the way; return what it printed and whether it changed anything."""
+    """Make an attempt outside the sandbox on a copy of the user's files; return its output and whether it changed anything."""
     shutil.copytree(owner.top, tmp_path / "copy", symlinks=True)
     copy = Owner(tmp_path / "copy")
     before = copy.all()
@@ -149,7 +149,7 @@ def uncontained(text: str, owner: Owner, tmp_path: Path) -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("text", READ.values(), ids=READ)
-def test_the_log_cannot_be_read(owner: Owner, call: Call, tmp_path: Path, text: str) -> None:
+def test_agent_cannot_read_the_log(owner: Owner, call: Call, tmp_path: Path, text: str) -> None:
     for result in forms(text, owner, call):
         assert "error" not in result
         assert MARK not in result["stdout"] + result["stderr"]
@@ -157,12 +157,12 @@ def test_the_log_cannot_be_read(owner: Owner, call: Call, tmp_path: Path, text: 
 
 
 @pytest.mark.parametrize("text", WRITE.values(), ids=WRITE)
-def test_nothing_of_the_owners_can_be_changed(owner: Owner, call: Call, tmp_path: Path, text: str) -> None:
+def test_agent_cannot_change_the_users_files(owner: Owner, call: Call, tmp_path: Path, text: str) -> None:
     before, lines = owner.kept(), owner.audit()
     for result in forms(text, owner, call):
         assert "error" not in result
     assert owner.kept() == before
-    # It has grown by the attempts themselves.
+    # The log has grown by the entries about the attempts.
     assert owner.audit().startswith(lines)
     assert len(owner.audit()) > len(lines)
     assert call("run_command", argv=["shred", "x"])["denied"]
@@ -170,7 +170,7 @@ def test_nothing_of_the_owners_can_be_changed(owner: Owner, call: Call, tmp_path
 
 
 @pytest.mark.parametrize("text", BY_CORRAL.values(), ids=BY_CORRAL)
-def test_corral_itself_does_none_of_it_for_an_agent(owner: Owner, call: Call, text: str) -> None:
+def test_corral_commands_do_not_help_an_agent(owner: Owner, call: Call, text: str) -> None:
     before, lines = owner.kept(), owner.audit()
     for result in forms(text, owner, call):
         assert "error" not in result
@@ -179,7 +179,7 @@ def test_corral_itself_does_none_of_it_for_an_agent(owner: Owner, call: Call, te
     assert owner.audit().startswith(lines)
 
 
-def test_no_argument_of_a_tool_leads_there(owner: Owner, call: Call) -> None:
+def test_tool_arguments_cannot_reach_the_users_files(owner: Owner, call: Call) -> None:
     before = owner.kept()
     for cwd in (owner.state, owner.state / "audit", "../home/.local/state/corral/audit", owner.home, "/proc/self/root"):
         result = call("run_command", shell="cat *.jsonl; pwd", cwd=str(cwd))
@@ -191,12 +191,12 @@ def test_no_argument_of_a_tool_leads_there(owner: Owner, call: Call) -> None:
     assert owner.kept() == before
 
 
-def test_a_file_of_a_long_output_cannot_be_made_to_lead_there(owner: Owner, call: Call) -> None:
+def test_output_file_cannot_be_replaced_by_a_link(owner: Owner, call: Call) -> None:
     before, lines = owner.kept(), owner.audit()
     long = "seq 1 100000"
     path = call("run_command", shell=long)["full_output_path"]
     assert path.startswith("/tmp/")
-    # The next ones are written, and the oldest removed, in a directory where commands can put what they like.
+    # corral writes new output files and removes old ones in a directory that commands can write.
     script = owner.project / "lead.sh"
     script.write_text(f"rm {path}; ln -s {owner.log} {path}; ln -s {owner.state} /tmp/state")
     assert call("run_command", argv=["bash", "lead.sh"])["exit_code"] == 0
@@ -207,23 +207,23 @@ def test_a_file_of_a_long_output_cannot_be_made_to_lead_there(owner: Owner, call
     assert owner.audit().startswith(lines)
 
 
-def test_the_server_cannot_be_ended_or_looked_into(owner: Owner, call: Call) -> None:
+def test_command_cannot_kill_or_inspect_the_server(owner: Owner, call: Call) -> None:
     text = (
         "kill -9 $PPID; kill -9 -1; pkill -9 -f corral; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline | tr '\\0' '\\n'"
     )
     for result in forms(text, owner, call):
-        # The server has that variable, and no command.
+        # The server has that variable, commands do not.
         assert "PYTHONPATH" not in result["stdout"]
     assert call("run_command", argv=["echo", "here"])["stdout"] == "here\n"
 
 
-def test_a_command_cannot_speak_to_the_server_over_http(owner: Owner) -> None:
+def test_command_cannot_connect_to_the_http_server(owner: Owner) -> None:
     ask = "import urllib.request; urllib.request.urlopen('{url}', timeout=5)"
     with served(owner) as server:
         outside = subprocess.run(
             [sys.executable, "-c", ask.format(url=server.url)], capture_output=True, text=True, check=False
         )
-        # The canary: from outside, the gate is what answers.
+        # The canary: outside the sandbox, the server answers and requires the token.
         assert "401" in outside.stderr
         with (
             start_blocking_portal() as portal,

@@ -1,4 +1,4 @@
-"""Background processes and what is kept of their output: by offset, in whole characters, bounded, and ended when nobody asks."""
+"""Background processes and their output buffer: offsets, whole characters, bounds, and the end of idle processes."""
 
 import anyio
 import pytest
@@ -7,8 +7,8 @@ from observe import alive, eventually, unique_seconds
 
 from corral import Sandbox
 from corral.integrations.mcp.background_jobs import (
+    BUFFER_BYTES,
     IDLE_SECONDS,
-    LOG_BYTES,
     MAX_KNOWN,
     READ_BYTES,
     Job,
@@ -28,7 +28,7 @@ def read_all(log: OutputBuffer, *, is_over: bool) -> str:
         text, since = text + more, following
 
 
-def test_what_is_read_piece_by_piece_is_all_of_it() -> None:
+def test_pieces_add_up_to_the_whole_output() -> None:
     log, text = OutputBuffer(), "é漢🐎" * 10_000
     data = text.encode()
     for start in range(0, len(data), 777):
@@ -37,17 +37,17 @@ def test_what_is_read_piece_by_piece_is_all_of_it() -> None:
     assert read_all(log, is_over=True) == text
 
 
-def test_half_a_character_is_told_only_when_no_more_comes() -> None:
+def test_incomplete_character_is_held_back_until_the_end() -> None:
     log = OutputBuffer()
     log.feed("aé".encode()[:-1])
     assert log.read(0, is_over=False) == ("a", 0, 1)
     assert log.read(0, is_over=True) == ("a\ufffd", 0, 2)
     log.feed(b"\xffb")
-    # What is no character at all is not waited for.
+    # An invalid byte is not held back.
     assert log.read(0, is_over=False) == ("a\ufffd\ufffdb", 0, 4)
 
 
-def test_what_is_no_longer_kept_is_counted_by_the_offset() -> None:
+def test_dropped_output_is_counted_by_the_offset() -> None:
     log = OutputBuffer(10)
     log.feed(b"0123456789abcde")
     assert log.read(0, is_over=False) == ("56789abcde", 5, 15)
@@ -55,24 +55,24 @@ def test_what_is_no_longer_kept_is_counted_by_the_offset() -> None:
     assert log.read(99, is_over=False) == ("", 15, 15)
 
 
-def test_one_answer_is_bounded() -> None:
+def test_one_read_is_bounded() -> None:
     log = OutputBuffer()
-    log.feed(b"x" * (2 * LOG_BYTES))
+    log.feed(b"x" * (2 * BUFFER_BYTES))
     text, offset, following = log.read(0, is_over=False)
-    assert (len(text), offset, following) == (READ_BYTES, LOG_BYTES, LOG_BYTES + READ_BYTES)
+    assert (len(text), offset, following) == (READ_BYTES, BUFFER_BYTES, BUFFER_BYTES + READ_BYTES)
 
 
 @pytest.mark.parametrize(
     ("data", "line"),
     [(b"", ""), (b"one\n\n \n", "one"), (b"one\ntwo", "two"), (b"\xff\n", "\ufffd"), (b"\n", "")],
 )
-def test_the_last_line_is_the_last_that_says_something(data: bytes, line: str) -> None:
+def test_last_line_is_the_last_nonempty_one(data: bytes, line: str) -> None:
     log = OutputBuffer(4096)
     log.feed(data)
     assert log.last_line() == line
 
 
-def test_who_waits_for_more_is_woken_by_it() -> None:
+def test_new_output_wakes_a_waiting_reader() -> None:
     async def body() -> None:
         log, woken = OutputBuffer(), 0
 
@@ -91,7 +91,7 @@ def test_who_waits_for_more_is_woken_by_it() -> None:
     drive(body)
 
 
-def test_a_process_that_nobody_asks_after_is_ended(open_box: Sandbox) -> None:
+def test_idle_process_is_ended(open_box: Sandbox) -> None:
     async def body() -> None:
         jobs, asked, forgotten = Jobs(), unique_seconds(), unique_seconds()
         made = [
@@ -100,7 +100,7 @@ def test_a_process_that_nobody_asks_after_is_ended(open_box: Sandbox) -> None:
         ]
         for job in made:
             jobs.add(job)
-            job.touched_at -= IDLE_SECONDS + 1
+            job.used_at -= IDLE_SECONDS + 1
         eventually(lambda: alive(asked) and alive(forgotten))
         assert jobs.find(made[0].id) is made[0]
         await jobs.end(idle_seconds=IDLE_SECONDS)
@@ -113,7 +113,7 @@ def test_a_process_that_nobody_asks_after_is_ended(open_box: Sandbox) -> None:
     drive(body)
 
 
-def test_those_that_have_ended_are_forgotten_one_by_one(open_box: Sandbox) -> None:
+def test_oldest_ended_processes_are_forgotten(open_box: Sandbox) -> None:
     async def body() -> None:
         jobs, made = Jobs(), []
         for _ in range(MAX_KNOWN + 3):

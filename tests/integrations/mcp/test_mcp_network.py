@@ -1,4 +1,4 @@
-"""Over MCP, destinations by name: what is granted is reached, another is refused before it runs, with the grant that would allow it."""
+"""Network grants over MCP: a granted destination is reached, another is refused before the command runs, with the grant to add."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +17,13 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def home(tmp_path: Path, port: int) -> Home:
-    """An owner who grants that server by a name."""
+    """A user whose policy grants that server by name."""
     home = Home(tmp_path)
     home.policy(f'[containment]\nnetwork = ["own.example:{port}"]\nhosts = ["own.example=127.0.0.1"]\n')
     return home
 
 
-def test_what_is_granted_is_reached_and_what_was_reached_is_told(home: Home, port: int) -> None:
+def test_granted_destination_is_reached_and_reported(home: Home, port: int) -> None:
     async def body() -> None:
         async with connected(home, "stdio", "auto") as client:
             data = told(await client.call_tool("run_command", {"argv": ["curl", "-sS", f"http://own.example:{port}/"]}))
@@ -35,7 +35,7 @@ def test_what_is_granted_is_reached_and_what_was_reached_is_told(home: Home, por
     assert '"connections"' in home.audit()
 
 
-def test_another_name_is_refused_with_the_grant_that_would_allow_it(home: Home) -> None:
+def test_other_destination_is_refused_with_its_grant(home: Home) -> None:
     call = {"argv": ["curl", "https://other.example/"]}
     grant = 'containment.network = ["other.example:443"]'
 
@@ -51,7 +51,7 @@ def test_another_name_is_refused_with_the_grant_that_would_allow_it(home: Home) 
     drive(body)
 
 
-def test_what_a_program_asks_for_while_it_runs_is_a_violation_with_its_grant(home: Home) -> None:
+def test_connection_at_run_time_is_a_violation_with_its_grant(home: Home) -> None:
     (home.project / "ask.py").write_text(
         "import socket\nwith socket.create_connection(('127.0.0.1', 61080)) as proxy:\n"
         "    proxy.sendall(b'CONNECT other.example:443 HTTP/1.1\\r\\nHost: other.example:443\\r\\n\\r\\n')\n"

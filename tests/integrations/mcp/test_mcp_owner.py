@@ -1,4 +1,4 @@
-"""What stays the owner's over MCP: the person's word, the roots, the time, the policy that is read again at each call."""
+"""Decisions that stay with the user over MCP: approvals, project roots, time limits and the policy, which is read at each call."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from mcp_types import ElicitResult, InputRequiredResult, ListRootsResult, Root
 from observe import alive, unique_seconds
 
 from corral import Sandbox
-from corral.integrations.mcp.elicitation import MAX_OPEN, MAX_QUESTION, Questions
+from corral.integrations.mcp.elicitation import MAX_OPEN, MAX_QUESTION, NOT_ASCII, SAID_NO, Questions
 from corral.model.call import Axis, Call, Decision, Finding, Verdict
 from corral.policy import approvals
 from corral.policy import loader as policy
@@ -24,13 +24,13 @@ ASKED = {"shell": "git init -q . && git reset --hard"}
 
 @pytest.fixture
 def home(tmp_path: Any) -> Home:
-    """An owner's home beside a project."""
+    """A user's home directory beside a project."""
     return Home(tmp_path)
 
 
 @pytest.fixture(params=["auto", "legacy"])
 def connect(request: pytest.FixtureRequest, home: Home) -> Connect:
-    """A function that connects a client by pipes, in each protocol era."""
+    """A function that connects a client by pipes, for each protocol version."""
 
     def make(*options: str, **callbacks: Any) -> AbstractAsyncContextManager[Client]:
         return connected(home, "stdio", request.param, options=options, **callbacks)
@@ -39,7 +39,7 @@ def connect(request: pytest.FixtureRequest, home: Home) -> Connect:
 
 
 class Person:
-    """Somebody who answers, and remembers what was asked."""
+    """A person who answers questions and records them."""
 
     def __init__(self, action: str, **content: Any) -> None:
         self.answer = ElicitResult(action=action, content=content or None)  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ class Person:
         return self.answer
 
 
-def test_a_person_who_says_once_lets_one_call_run(connect: Connect) -> None:
+def test_answer_once_lets_one_call_run(connect: Connect) -> None:
     person = Person("accept", answer="once")
 
     async def body() -> None:
@@ -61,7 +61,7 @@ def test_a_person_who_says_once_lets_one_call_run(connect: Connect) -> None:
                 assert (data["denied"], data["exit_code"], data["verdict"]["decision"]) == (False, 0, "ask")
             started = told(await client.call_tool("start_process", ASKED))
             assert started["process_id"]
-            # What is allowed asks nobody, and what is refused cannot be agreed to.
+            # An allowed call needs no question, and a refused call cannot be approved.
             assert told(await client.call_tool("run_command", {"argv": ["true"]}))["ok"]
             assert told(await client.call_tool("run_command", {"argv": ["sudo", "ls"]}))["denied"]
             assert told(await client.call_tool("check_command", ASKED))["decision"] == "ask"
@@ -71,7 +71,7 @@ def test_a_person_who_says_once_lets_one_call_run(connect: Connect) -> None:
     assert all("git init -q . && git reset --hard" in text for text in person.asked)
 
 
-def test_a_person_who_does_not_say_once_refuses(connect: Connect) -> None:
+def test_any_other_answer_refuses(connect: Connect) -> None:
     someone = Person("accept")
 
     async def body() -> None:
@@ -80,14 +80,14 @@ def test_a_person_who_does_not_say_once_refuses(connect: Connect) -> None:
                 someone.answer = Person(action, **content).answer
                 data = told(await client.call_tool("run_command", ASKED))
                 assert data["denied"], action
-                assert data["reason"].endswith("The person who was asked said no.")
+                assert data["reason"].endswith(SAID_NO)
                 assert told(await client.call_tool("start_process", ASKED))["denied"], action
 
     drive(body)
     assert len(someone.asked) == 6
 
 
-def test_an_answer_that_is_none_runs_nothing(connect: Connect, home: Home) -> None:
+def test_invalid_answer_runs_nothing(connect: Connect, home: Home) -> None:
     someone = Person("accept")
 
     async def body() -> None:
@@ -102,7 +102,7 @@ def test_an_answer_that_is_none_runs_nothing(connect: Connect, home: Home) -> No
     assert len(someone.asked) == 4
 
 
-def test_an_answer_counts_for_its_question_only_and_only_once(home: Home) -> None:
+def test_answer_counts_only_once_and_for_its_question(home: Home) -> None:
     async def body() -> None:
         async with connected(home, "stdio", "auto", elicitation_callback=Person("accept", answer="no")) as client:
 
@@ -116,10 +116,10 @@ def test_an_answer_counts_for_its_question_only_and_only_once(home: Home) -> Non
                 "input_responses": {key: ElicitResult(action="accept", content={"answer": "once"})},
                 "request_state": first.request_state,
             }
-            # For another command the state does not even open.
+            # The state belongs to one command, and is rejected for another.
             with pytest.raises(Exception, match="requestState"):
                 await call({"shell": "git clean -fdx"}, **answer)
-            # Without the state nothing was asked.
+            # Without the state the answer belongs to no question.
             unasked = await call(ASKED, input_responses=answer["input_responses"])
             assert isinstance(unasked, InputRequiredResult)
             ran = await call(ASKED, **answer)
@@ -134,17 +134,17 @@ def finding(text: str = "It would be lost.") -> Finding:
     return Finding(Axis.ARGV, "argv-test", Decision.ASK, text)
 
 
-def test_a_question_shows_everything_in_a_form_that_hides_nothing() -> None:
+def test_question_shows_the_whole_command_escaped() -> None:
     call = Call(("git", "reset", "--hard\x1b[2K\rls", "\u202etxt"), False, "sub\ndir")
     text = Questions().text(call, Verdict((finding("a\x1bb"),)))
     assert all(line.isprintable() for line in text.splitlines())
     assert [line for line in text.splitlines() if "git" in line] == [r"  git reset '--hard\x1b[2K\rls' \u202etxt"]
     assert r"sub\ndir" in text
-    assert "not ASCII" in text
-    assert "not ASCII" not in Questions().text(Call(("git", "reset")), Verdict((finding(),)))
+    assert NOT_ASCII in text
+    assert NOT_ASCII not in Questions().text(Call(("git", "reset")), Verdict((finding(),)))
 
 
-def test_what_cannot_be_shown_whole_is_not_asked() -> None:
+def test_too_long_command_is_not_asked_about() -> None:
     assert Questions().text(Call(("x" * MAX_QUESTION,)), Verdict((finding(),))) == ""
 
 
@@ -163,7 +163,7 @@ def test_questions_are_used_once_and_bounded() -> None:
 
 
 def roots(*paths: object) -> Callable[..., Any]:
-    """Return a client's answer to the question for its roots."""
+    """Return a client's answer to a request for its roots."""
 
     async def answer(_: object) -> ListRootsResult:
         return ListRootsResult(roots=[Root(uri=f"file://{path}") for path in paths])  # type: ignore[arg-type]
@@ -171,7 +171,7 @@ def roots(*paths: object) -> Callable[..., Any]:
     return answer
 
 
-def test_the_clients_roots_choose_the_project_within_the_bound(connect: Connect, home: Home) -> None:
+def test_client_roots_choose_the_project_inside_the_bound(connect: Connect, home: Home) -> None:
     one, two = home.project / "one", home.project / "two words"
     one.mkdir()
     two.mkdir()
@@ -203,7 +203,7 @@ def test_roots_outside_the_bound_run_nothing(home: Home, outside: str) -> None:
     drive(body)
 
 
-def test_a_client_without_roots_works_where_the_server_was_started(connect: Connect, home: Home) -> None:
+def test_client_without_roots_uses_the_servers_root(connect: Connect, home: Home) -> None:
     async def body() -> None:
         async with connect(list_roots_callback=roots()) as client:
             assert told(await client.call_tool("run_command", {"argv": ["pwd"]}))["stdout"] == f"{home.project}\n"
@@ -211,7 +211,7 @@ def test_a_client_without_roots_works_where_the_server_was_started(connect: Conn
     drive(body)
 
 
-def test_the_owners_time_limit_cannot_be_exceeded(home: Home) -> None:
+def test_policy_time_limit_cannot_be_exceeded(home: Home) -> None:
     home.policy("timeout_seconds = 0.5\n")
 
     async def body() -> None:
@@ -230,17 +230,17 @@ def test_the_owners_time_limit_cannot_be_exceeded(home: Home) -> None:
     drive(body)
 
 
-def test_without_one_a_call_may_take_the_time_it_names(home: Home) -> None:
+def test_call_may_set_its_own_time_limit(home: Home) -> None:
     async def body() -> None:
         async with connected(home, "stdio", "auto") as client:
-            # The default of a call is thirty seconds; a process in the background has none.
+            # A call has thirty seconds by default, a background process has no limit.
             data = told(await client.call_tool("run_command", {"argv": ["true"], "timeout_seconds": 3600}))
             assert data["ok"]
 
     drive(body)
 
 
-def test_what_the_owner_changes_holds_from_the_next_call(home: Home) -> None:
+def test_policy_change_applies_to_the_next_call(home: Home) -> None:
     async def body() -> None:
         seconds = unique_seconds()
         async with connected(home, "stdio", "auto") as client:
@@ -249,8 +249,8 @@ def test_what_the_owner_changes_holds_from_the_next_call(home: Home) -> None:
             assert started["running"]
             home.policy('denylist = ["ls"]\n')
             data = told(await client.call_tool("run_command", {"argv": ["ls"]}))
-            assert (data["denied"], "denylist" in data["reason"]) == (True, True)
-            # What ran under what held before is gone with it.
+            assert (data["denied"], data["verdict"]["findings"][0]["rule"]) == (True, "name-ls")
+            # The process that ran under the old policy has ended.
             assert alive(seconds) == []
             policy = json.loads((await client.read_resource("corral://policy")).contents[0].text)
             assert "ls" in policy["denylist"]
@@ -266,7 +266,7 @@ def test_what_the_owner_changes_holds_from_the_next_call(home: Home) -> None:
     drive(body)
 
 
-def test_a_project_file_that_nobody_trusts_only_tightens(home: Home) -> None:
+def test_untrusted_project_file_only_tightens(home: Home) -> None:
     (home.project / "corral.toml").write_text('denylist = ["tac"]\n[containment]\nnetwork = "on"\n')
 
     async def body() -> None:
@@ -282,7 +282,7 @@ def test_a_project_file_that_nobody_trusts_only_tightens(home: Home) -> None:
     drive(body)
 
 
-def test_nothing_runs_that_could_not_be_logged(home: Home) -> None:
+def test_nothing_runs_that_cannot_be_logged(home: Home) -> None:
     async def body() -> None:
         async with connected(home, "stdio", "auto") as client:
             assert told(await client.call_tool("run_command", {"argv": ["true"]}))["ok"]
@@ -296,7 +296,7 @@ def test_nothing_runs_that_could_not_be_logged(home: Home) -> None:
     assert not (home.project / "ran").exists()
 
 
-def test_an_owner_may_accept_that_nothing_is_logged(home: Home) -> None:
+def test_policy_can_accept_a_missing_log(home: Home) -> None:
     home.policy("[audit]\nrequired = false\n")
     home.state.mkdir(parents=True)
     (home.state / "audit").write_text("in the way")
@@ -309,7 +309,7 @@ def test_an_owner_may_accept_that_nothing_is_logged(home: Home) -> None:
     drive(body)
 
 
-def test_what_the_owner_approved_in_a_terminal_is_not_asked_about(home: Home) -> None:
+def test_approval_from_a_terminal_needs_no_question(home: Home) -> None:
     home.home.chmod(0o700)
     call = Call((ASKED["shell"],), True)
     found = policy.load(str(home.project), home.env)
@@ -327,7 +327,7 @@ def test_what_the_owner_approved_in_a_terminal_is_not_asked_about(home: Home) ->
     drive(body)
 
 
-def test_processes_of_one_http_session_end_with_it_alone(home: Home) -> None:
+def test_deleted_http_session_ends_only_its_processes(home: Home) -> None:
     async def body() -> None:
         mine, others = unique_seconds(), unique_seconds()
         with served(home) as server:
@@ -343,7 +343,7 @@ def test_processes_of_one_http_session_end_with_it_alone(home: Home) -> None:
     drive(body)
 
 
-def test_a_server_that_is_told_to_end_ends_everything(home: Home) -> None:
+def test_sigterm_ends_all_processes_of_the_server(home: Home) -> None:
     async def body() -> None:
         seconds = unique_seconds()
         with served(home) as server:

@@ -1,4 +1,4 @@
-"""Over MCP, what cannot be taken back runs in a transaction where the owner says so."""
+"""Over MCP, a command that cannot be undone runs in a transaction if the policy says so."""
 
 import json
 import subprocess
@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 from mcp_client_ways import Home, connected, drive, told
 
+from corral.integrations.mcp.background_jobs import RUNS_IN_TRANSACTION
+from corral.integrations.mcp.tools import WOULD_RUN_IN_TRANSACTION
+
 TRY = '[containment]\ndestructive = "try"\n'
 RESET = {"argv": ["git", "reset", "--hard"]}
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """An owner's home beside a repository in which there is work that is not committed."""
+    """A user's home directory beside a repository with uncommitted changes."""
     home = Home(tmp_path)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(home.project)]
     (home.project / "notes.txt").write_text("committed\n")
@@ -29,7 +32,7 @@ async def nobody(*_: object) -> Any:
     raise AssertionError("somebody was asked")
 
 
-def test_it_runs_and_its_changes_wait_and_nobody_is_asked(home: Home) -> None:
+def test_try_policy_runs_it_without_a_question(home: Home) -> None:
     home.policy(TRY)
 
     async def body() -> None:
@@ -38,7 +41,7 @@ def test_it_runs_and_its_changes_wait_and_nobody_is_asked(home: Home) -> None:
             assert (data["exit_code"], data["denied"]) == (0, False), data["reason"]
             assert data["transaction"]
             assert "corral apply" in data["hint"]
-            # What can be taken back is done to the project itself.
+            # A command that can be undone changes the project itself.
             plain = told(await client.call_tool("run_command", {"argv": ["touch", "made"]}))
             assert (plain["transaction"], plain["hint"]) == (None, "")
 
@@ -58,14 +61,14 @@ def waiting(home: Home) -> list[str]:
     return [entry["state"] for entry in json.loads(found.stdout)]
 
 
-def test_a_process_in_the_background_is_tried_until_it_ends(home: Home) -> None:
+def test_background_process_runs_in_a_transaction(home: Home) -> None:
     home.policy(TRY)
 
     async def body() -> None:
         async with connected(home, "stdio", "auto", elicitation_callback=nobody) as client:
             begun = told(await client.call_tool("start_process", RESET))
             assert begun["process_id"], begun["reason"]
-            assert "in a transaction" in begun["hint"]
+            assert begun["hint"] == RUNS_IN_TRANSACTION
             about = {"process_id": begun["process_id"], "wait_seconds": 30}
             data = told(await client.call_tool("read_output", about))
             while data["running"]:
@@ -82,7 +85,7 @@ def test_a_process_in_the_background_is_tried_until_it_ends(home: Home) -> None:
 
 
 @pytest.mark.parametrize("ends", ["stop_process", "the session"])
-def test_what_a_process_changed_waits_however_it_is_ended(home: Home, ends: str) -> None:
+def test_changes_wait_however_the_process_ends(home: Home, ends: str) -> None:
     home.policy(TRY)
     shell = "git reset -q --hard; echo done; sleep 300"
 
@@ -101,18 +104,18 @@ def test_what_a_process_changed_waits_however_it_is_ended(home: Home, ends: str)
     assert waiting(home) == ["waits"]
 
 
-def test_a_check_says_that_it_would_be_tried(home: Home) -> None:
+def test_check_reports_that_it_would_run_in_a_transaction(home: Home) -> None:
     async def body() -> None:
         async with connected(home, "stdio", "auto") as client:
-            assert "in a transaction" not in told(await client.call_tool("check_command", RESET))["reason"]
+            assert WOULD_RUN_IN_TRANSACTION not in told(await client.call_tool("check_command", RESET))["reason"]
             home.policy(TRY)
             data = told(await client.call_tool("check_command", RESET))
-            assert (data["decision"], "runs in a transaction" in data["reason"]) == ("ask", True)
+            assert (data["decision"], WOULD_RUN_IN_TRANSACTION in data["reason"]) == ("ask", True)
 
     drive(body)
 
 
-def test_without_the_owners_word_it_is_refused_where_nobody_can_be_asked(home: Home) -> None:
+def test_default_policy_refuses_without_elicitation(home: Home) -> None:
     async def body() -> None:
         async with connected(home, "stdio", "auto") as client:
             assert told(await client.call_tool("run_command", RESET))["denied"]
