@@ -43,7 +43,7 @@ def why_unreached(
     if host.entries is None:
         given = [hook["command"], *hook["args"]]
         if is_of_project and given != words:
-            return "its command is not what corral writes, so doctor did not run it", True
+            return "its command is not what corral writes, so it was not run", True
         is_intact = read_settings(path) == plugin_text(host, given)
         return ("", False) if is_intact else ("the plugin is not what corral writes", True)
     wanted = host.entries(words).get(event)
@@ -51,7 +51,7 @@ def why_unreached(
         return f"its entry is for the event {_shown(event)}, which {host.title} does not send for commands", True
     ours = hooks_in(wanted)[0]
     if is_of_project and (hook != ours or entry.get("matcher") != wanted.get("matcher")):
-        return "its entry is not what corral writes, so doctor did not run it", True
+        return "its entry is not what corral writes, so it was not run", True
     for key, value in _unexpected_keys({**entry, **hook}, ours):
         return f"its entry has {_shown(key)} = {_shown(json.dumps(value))}, which corral did not write", True
     missing = _missing_tools(entry.get("matcher"), wanted.get("matcher"))
