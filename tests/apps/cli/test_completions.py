@@ -12,7 +12,7 @@ from corral.apps.cli.help import VERBS
 from corral.apps.cli.verbs.completions import SHELLS, describe_verb, words_of
 
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-HOSTS = ["claude", "codex", "gemini", "cursor", "opencode", "copilot"]
+HOSTS = ["claude", "codex", "copilot", "cursor", "gemini", "opencode"]
 
 
 @pytest.fixture(scope="session")

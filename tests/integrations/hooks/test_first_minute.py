@@ -62,7 +62,7 @@ def test_documented_settings_match_what_install_writes(name: str) -> None:
         assert f"const COMMAND = {json.dumps(words)}\n" in section
         return
     (block,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
-    expected = {**dict(host.skeleton), "hooks": {event: [entry] for event, entry in host.entries(words).items()}}
+    expected = {**host.skeleton, "hooks": {event: [entry] for event, entry in host.entries(words).items()}}
     assert json.loads(block) == expected
 
 

@@ -65,7 +65,7 @@ def plan_install(host: Host, level: str, root: str, environ: Mapping[str, str]) 
     text = json_edit.decode(before or b"", path)
     if _is_blank(text):
         text = "{}\n"
-    for key, value in host.skeleton:
+    for key, value in host.skeleton.items():
         node = _parse(text, path, host)
         text = text if node.at(key) else json_edit.with_child(text, node, key, value)
     wanted = host.entries(words)
@@ -251,7 +251,7 @@ def _without_ours(host: Host, path: str, current: bytes, backup: tuple[bytes | N
     left = _remove_ours(host, path, current)
     if backup is None or backup[0] is not None or host.entries is None or left is None:
         return left
-    return None if _parse(json_edit.decode(left, path), path, host).value == dict(host.skeleton) else left
+    return None if _parse(json_edit.decode(left, path), path, host).value == host.skeleton else left
 
 
 def plugin_text(host: Host, words: list[str]) -> bytes:

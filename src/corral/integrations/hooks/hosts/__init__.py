@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
     from corral.integrations.hooks.protocol import Answer, HookOutput, ToolCall
 
-TIMEOUT_SECONDS = (
-    10  # for the host; the hook refuses after 4 seconds, and most hosts run the call after their own timeout
-)
+_NOTHING: dict[str, Any] = {}
+TIMEOUT_SECONDS = 10  # after which most hosts run the call; the hook itself refuses after 4 seconds
 # Codex and Gemini CLI run the call when the hook's interpreter is missing or the hook is killed. This shell then refuses instead.
 FAIL_CLOSED_SHELL = (
     "/bin/sh",
@@ -54,7 +53,7 @@ class Host(Record):
     variable: str = ""  # the environment variable that moves the settings directory
     variable_folder: str = ""  # the settings directory below the directory that the variable names
     root_variable: str = ""  # the environment variable by which the host tells its hooks the project root
-    skeleton: tuple[tuple[str, Any], ...] = ()  # keys that the host requires in the settings file besides `hooks`
+    skeleton: Mapping[str, Any] = _NOTHING  # keys that the host requires in the settings file besides `hooks`
     has_comments: bool = False  # the settings file may contain comments
     switches: tuple[tuple[str, bool], ...] = ()  # dotted settings, each with the value that turns hooks off
     switch_files: tuple[str, ...] = ()  # project files that may contain a switch, besides `project_file`

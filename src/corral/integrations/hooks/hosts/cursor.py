@@ -110,7 +110,7 @@ HOST = Host(
     notes=(".cursor/",),
     secrets=(),
     questions="unknown",
-    skeleton=(("version", 1),),
+    skeleton={"version": 1},
     rewrites=False,
     note="Cursor cannot rewrite commands, so corral checks them and does not confine them. corral refuses a command "
     "that would need a question or the sandbox. If you answer Cursor's questions yourself, set "
