@@ -149,7 +149,7 @@ class RemoteWorker:
         self.chunk = 1
 
     def ready(self) -> None:
-        """Wait until Ray has placed the actor and it has begun its work, or until this worker is cancelled."""
+        """Wait until Ray has placed the actor and it has started its work, or until this worker is cancelled."""
         why = ""
         for _ in range(MAX_DEATHS):
             asked = self._ask("begin")

@@ -39,7 +39,7 @@ def connect(request: pytest.FixtureRequest, home: Home) -> Connect:
 
 
 class Person:
-    """A person who answers questions and records them."""
+    """A person that answers questions and records them."""
 
     def __init__(self, action: str, **content: Any) -> None:
         self.answer = ElicitResult(action=action, content=content or None)  # type: ignore[arg-type]

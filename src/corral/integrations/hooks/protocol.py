@@ -87,7 +87,7 @@ def is_answered(call: ToolCall, host_questions: Collection[str]) -> bool:
 
 
 def why_not_asked(call: ToolCall, environ: Mapping[str, str]) -> str:
-    """Return why the hook refuses instead of asking, and what the user can do about it."""
+    """Return why the hook refuses instead of asking, and how the user can change that."""
     if call.asks != UNKNOWN:
         return "corral cannot ask the user here, so the call is refused."
     from corral.policy.loader import user_policy_path  # noqa: PLC0415  most calls need no question
@@ -172,7 +172,7 @@ def loads(data: bytes) -> dict[str, Any]:
 
 
 def text_at(payload: Mapping[str, Any], *path: str) -> str:
-    """Return the string at a path of keys; raise BadPayload if there is none."""
+    """Return the string at a path of keys; raise BadPayload if it is missing."""
     value: Any = payload
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
@@ -182,7 +182,7 @@ def text_at(payload: Mapping[str, Any], *path: str) -> str:
 
 
 def object_at(payload: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the object at a key; raise BadPayload if there is none."""
+    """Return the object at a key; raise BadPayload if it is missing."""
     value = payload.get(name)
     if not isinstance(value, dict):
         raise BadPayload(f"the payload has no object at {name}")

@@ -71,7 +71,7 @@ def missing_events(host: Host, installed: list[Installed], environ: Mapping[str,
 
 
 def disabling_setting(host: Host, path: str, root: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return the file that turns this hook off, and the setting in it; None if there is none."""
+    """Return the file that turns this hook off, and the setting in it, or None."""
     own = f"{settings_directory(host, environ)}/settings.json"
     managed = [environ.get(host.managed_variable, "")] if host.managed_variable else []
     places = [own, path, *(f"{root}/{name}" for name in host.switch_files), *managed, *_managed_files(host)]

@@ -142,7 +142,7 @@ class Jobs:
         self._known[job.id] = job
 
     def find(self, process_id: str) -> Job:
-        """Return the process with this id; raise JobError if there is none."""
+        """Return the process with this id; raise JobError if it is unknown."""
         job = self._known.get(process_id)
         if job is None:
             raise JobError("no such process: start_process returns the id, and a process ends with its session")
