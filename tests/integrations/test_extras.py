@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from golden import check
 
 from corral.integrations.extras import MissingExtraError, install_command, missing_extra
+from golden import check
 
 PYTHON = "/home/me/tools/corral/bin/python"
 

@@ -186,7 +186,9 @@ def _host_fields() -> dict[str, dict[str, Any]]:
         (record,) = (
             node.value
             for node in body
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.targets[0]) == "HOST"
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and ast.unparse(node.targets[0]) == "HOST"
         )
         fields = {keyword.arg: keyword.value for keyword in record.keywords}
         try:

@@ -154,8 +154,7 @@ def places() -> dict[str, Any]:
 
 def hosts() -> dict[str, dict[str, str]]:
     """Return the title of every agent host, and whether a person answers its questions, by name."""
-    table: dict[str, dict[str, str]] = _BOOK["hosts"]
-    return table
+    return _TABLES["hosts"]
 
 
 def effects() -> dict[str, Any]:
