@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 
+from corral._lib.process_identity import ProcessIdentity
 from corral.containment.state import ContainmentState, unmet_requirement
 from corral.guard.cache import VerdictCache
 from corral.guard.machine import Machine
@@ -52,7 +53,7 @@ _SHARED = (
     "_seen",
     "_holding",
     "_workshop",
-    "_admitted_in",
+    "_admitted",
 )  # with a transaction
 
 
@@ -82,7 +83,7 @@ class Sandbox:
         )
         self._workshop: Workshop | None = None
         self._within: tuple[SandboxConfig, VerdictCache] | None = None  # by what the calls of transactions are judged
-        self._admitted_in = 0
+        self._admitted: ProcessIdentity | None = None  # the process in which the containment was checked
 
     def check(
         self,
@@ -162,7 +163,7 @@ class Sandbox:
         """
         terminal = _terminal(rows, columns, lends=inherit_stdin or inherit_stdio) if pty else None
         call, data, limit = call_of(argv, shell, cwd, env), input_of(stdin), timeout_of(timeout_seconds)
-        is_admitted = self._admitted_in == os.getpid()  # before the look, which then sees what that has changed
+        is_admitted = self._is_admitted()  # before the look, which then sees what that has changed
         environment, machine = self._look()
         verdict = self._recall.vet(call, machine)
         refusal = self._refusal(call, verdict) if verdict.findings else ""
@@ -170,7 +171,7 @@ class Sandbox:
         if refusal or why:
             return self._refused(call, verdict, refusal, why)
         warden = None
-        if not is_admitted or self._admitted_in != os.getpid():
+        if not is_admitted or not self._is_admitted():
             warden = self._pool.acquire()
             self._admit(warden)
             environment = self._look()[0]
@@ -223,7 +224,7 @@ class Sandbox:
         if refusal or why:
             return self._refused(call, verdict, refusal, why)
         warden = await self._pool.acquire_in_loop()
-        if self._admitted_in != os.getpid():
+        if not self._is_admitted():
             self._admit(warden)
         try:
             planned = plan(call, self.config, self._look()[0], stdin=data, timeout_seconds=limit)
@@ -333,7 +334,7 @@ class Sandbox:
 
     def _scratch_for(self, path: str) -> Shown:
         """Return where the commands' own /tmp and home lie; those that a path may need are made."""
-        if self._admitted_in != os.getpid() and files.may_be_scratch(path, self.config):
+        if not self._is_admitted() and files.may_be_scratch(path, self.config):
             warden = self._pool.acquire()
             self._admit(warden)
             self._pool.release(warden)
@@ -377,7 +378,7 @@ class Sandbox:
             if self._workshop is not None:
                 self._workshop.clean()
                 self._workshop = None
-            self._admitted_in = 0
+            self._admitted = None
             return ""
 
     def _unplanned(self, call: Call, verdict: Verdict, why: LaunchFailure) -> Handle:
@@ -395,7 +396,10 @@ class Sandbox:
             self._pool.retire()
             raise ContainmentError(demand)
         self._environment.replace(self._holding.variables(*status))
-        self._admitted_in = os.getpid()
+        self._admitted = ProcessIdentity()
+
+    def _is_admitted(self) -> bool:
+        return self._admitted is not None and self._admitted.is_current()
 
     def _refusal(self, call: Call, verdict: Verdict) -> str:
         """Return why a call may not run, or nothing."""

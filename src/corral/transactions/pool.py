@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from corral._lib.process_identity import ProcessIdentity
 from corral.model.errors import ContainmentError
 from corral.runtime.pool import Pool
 
@@ -26,7 +25,7 @@ class TransactionPool(Pool):
         self._trunk = trunk
         self._inspect = inspect
         self.first_words: tuple[Violation, ...] = ()  # told with the first result
-        self._begun_in = os.getpid()
+        self._process = ProcessIdentity()
         self.place = place
         self.transaction = place.id
 
@@ -61,7 +60,7 @@ class TransactionPool(Pool):
             warden.hang_up()
 
     def _make(self, place: str = "") -> WardenClient:
-        if self._begun_in != os.getpid():
+        if not self._process.is_current():
             raise ContainmentError("a transaction belongs to the process that began it, of which this one is a fork")
         if self._closed:
             raise ContainmentError("the transaction has ended; begin another")

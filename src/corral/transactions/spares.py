@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock, start_new_thread
 
+from corral._lib.process_identity import ProcessIdentity
 from corral.transactions import copying, workspace
 from corral.transactions.pool import TransactionPool
 from corral.transactions.undo_store import recover
@@ -42,13 +43,13 @@ class Workshop:
         self._spare: Spare | None = None
         self._done: list[TransactionPool] = []
         self._open: set[TransactionPool] = set()
-        self._made_in = os.getpid()
+        self._process = ProcessIdentity()
         self._closed = False
         self._cleaned = False
 
     def take(self) -> tuple[TransactionPool, str]:
         """Return a transaction that begins now, and why it works on a copy, if so."""
-        if self._made_in != os.getpid():
+        if not self._process.is_current():
             # Those were the process's that this one is a fork of.
             self.__init__(self._holding, self._trunk)  # type: ignore[misc]
         with self._lock:
@@ -96,7 +97,7 @@ class Workshop:
 
     def clean(self) -> None:
         """Remove what is left, when the sandbox's processes are gone."""
-        if self._made_in == os.getpid():
+        if self._process.is_current():
             # A thread that began only after the stop may still be removing one.
             with self._at_work:
                 with self._lock:

@@ -22,6 +22,7 @@ except ImportError as error:
     raise missing_extra("otel", error) from error
 
 import corral
+from corral._lib.process_identity import ProcessIdentity
 from corral.integrations.telemetry import labels
 from corral.integrations.telemetry.labels import DURATION_BUCKETS
 from corral.integrations.telemetry.otel_attributes import attributes_of, rule_attributes, words_of
@@ -242,7 +243,7 @@ class _Run:
         self.is_taken = False
         self.result: SandboxResult | None = None
         self._ended = False
-        self._pid = os.getpid()
+        self._process = ProcessIdentity()
         self._began_at = time_ns()
         current = trace.get_current_span()
         # Who traces tools already has a span for this one: a second would count it twice.
@@ -358,7 +359,7 @@ class _Run:
 
     def __del__(self) -> None:
         # A handle that was dropped ends its command; without this its span would never be seen. A fork has no say in it.
-        if not self._ended and self._pid == os.getpid():
+        if not self._ended and self._process.is_current():
             self._ended = True
             with suppress(Exception):  # of an interpreter that is being taken down
                 self._finish(None, labels.ABANDONED, time_ns())
