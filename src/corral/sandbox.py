@@ -19,7 +19,7 @@ from corral.policy.config import SandboxConfig
 from corral.runtime import dispatch, files
 from corral.runtime.call_arguments import call_of, input_of, timeout_of
 from corral.runtime.environment import HostEnvironment
-from corral.runtime.handle import Finished
+from corral.runtime.handle import Handle
 from corral.runtime.launch import LaunchFailure, plan
 from corral.runtime.outcome import call_fields
 from corral.runtime.pool import Pool
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from corral.runtime.capture import Capture
     from corral.runtime.driver import OnResult
     from corral.runtime.executor import Executor
-    from corral.runtime.handle import Handle
     from corral.runtime.processes import WardenClient
     from corral.runtime.waiters import OnOutput
     from corral.transactions.apply import Applied
@@ -440,7 +439,7 @@ class Sandbox:
     def _finished(self, result: SandboxResult) -> Handle:
         if self.on_result is not None:
             self.on_result(result)
-        return Finished(result)
+        return Handle(None, result)
 
     def _denied(self, call: Call, verdict: Verdict, reason: str) -> SandboxResult:
         return SandboxResult(**self._facts(call, verdict), exit_code=DENIED_EXIT_CODE, denied=True, reason=reason)

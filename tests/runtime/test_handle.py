@@ -97,13 +97,13 @@ def test_kill_from_another_thread_wakes_who_waits(open_box: Sandbox) -> None:
 
 def test_a_kill_that_comes_too_late_hits_nobody(open_box: Sandbox) -> None:
     first = open_box.start(["echo", "$PPID"])
-    warden = first._warden
+    warden = first._driver._warden
     first.wait()
     second = open_box.start("sleep 0.2; echo alive", shell=True)
-    assert second._warden is warden
+    assert second._driver._warden is warden
     first.kill()
     first.signal(signal.SIGKILL)
-    warden.say(protocol.KILL, first._nonce, 0)
+    warden.say(protocol.KILL, first._driver._nonce, 0)
     assert second.wait().stdout == b"alive\n"
 
 
@@ -268,7 +268,7 @@ def test_a_forged_outcome_with_another_nonce_is_not_believed(forged: tuple[_Desk
     desk, started = forged
     desk.theirs.send(outcome(b"f" * protocol.NONCE_BYTES, 0))
     assert started.poll() is None
-    desk.theirs.send(outcome(started._nonce, 3 << 8))
+    desk.theirs.send(outcome(started._driver._nonce, 3 << 8))
     assert started.wait().exit_code == 3
     assert desk.released == [desk.warden]
 
@@ -293,7 +293,7 @@ def printed(nonce: bytes, out: int, err: int, data: bytes) -> bytes:
 
 def test_what_comes_with_an_outcome_was_printed(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
-    desk.theirs.send(printed(started._nonce, 3, 2, b"outer"))
+    desk.theirs.send(printed(started._driver._nonce, 3, 2, b"outer"))
     result = started.wait()
     assert (result.stdout, result.stderr, result.stdout_bytes, result.exit_code) == (b"out", b"er", 3, 0)
 
@@ -301,7 +301,7 @@ def test_what_comes_with_an_outcome_was_printed(forged: tuple[_Desk, Handle]) ->
 @pytest.mark.parametrize(("out", "err"), [(3, 3), (2, 2), (5, 1 << 31), ((1 << 32) - 1, 6)])
 def test_an_outcome_that_lies_about_its_size_is_not_believed(forged: tuple[_Desk, Handle], out: int, err: int) -> None:
     desk, started = forged
-    desk.theirs.send(printed(started._nonce, out, err, b"outer"))
+    desk.theirs.send(printed(started._driver._nonce, out, err, b"outer"))
     assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
 
 
@@ -314,21 +314,21 @@ def hand_over(desk: _Desk, nonce: bytes, ends: list[int], kind: int = protocol.O
 def test_what_is_handed_over_is_read(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
     pipes = [os.pipe(), os.pipe()]
-    hand_over(desk, started._nonce, [ours for ours, _ in pipes])
+    hand_over(desk, started._driver._nonce, [ours for ours, _ in pipes])
     os.write(pipes[0][1], b"out")
     os.write(pipes[1][1], b"err")
     protocol.close_all([end for pipe in pipes for end in pipe])
-    desk.theirs.send(outcome(started._nonce))
+    desk.theirs.send(outcome(started._driver._nonce))
     result = started.wait()
     assert (result.stdout, result.stderr) == (b"out", b"err")
 
 
 def test_what_is_handed_over_after_the_commands_exit_is_read(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
-    said = protocol.CONTROL.pack(protocol.OUTPUT, started._nonce, 0)
+    said = protocol.CONTROL.pack(protocol.OUTPUT, started._driver._nonce, 0)
     protocol.send(desk.theirs, said)
     # A child prints on, and what it prints could not be handed over yet.
-    desk.theirs.send(outcome(started._nonce, kind=protocol.EXITED))
+    desk.theirs.send(outcome(started._driver._nonce, kind=protocol.EXITED))
     for _ in range(2):
         assert started.poll() is None
     with pytest.raises(BlockingIOError):
@@ -339,15 +339,15 @@ def test_what_is_handed_over_after_the_commands_exit_is_read(forged: tuple[_Desk
     protocol.close_all([end for pipe in pipes for end in pipe])
     for _ in range(3):
         assert started.poll() is None
-    assert desk.theirs.recv(100, MSG_DONTWAIT) == protocol.CONTROL.pack(protocol.DRAINED, started._nonce, 0)
-    desk.theirs.send(outcome(started._nonce))
+    assert desk.theirs.recv(100, MSG_DONTWAIT) == protocol.CONTROL.pack(protocol.DRAINED, started._driver._nonce, 0)
+    desk.theirs.send(outcome(started._driver._nonce))
     assert started.wait().stdout == b"late"
 
 
 def test_an_answer_is_waited_for_as_long_as_it_takes(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
     desk.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
-    late = threading.Timer(0.1, desk.theirs.send, (outcome(started._nonce, 3 << 8),))
+    late = threading.Timer(0.1, desk.theirs.send, (outcome(started._driver._nonce, 3 << 8),))
     late.start()
     assert started.wait().exit_code == 3
     late.join()
@@ -356,7 +356,7 @@ def test_an_answer_is_waited_for_as_long_as_it_takes(forged: tuple[_Desk, Handle
 def test_a_warden_that_does_not_answer_is_given_up(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
     desk.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
-    impatient = threading.Timer(0.1, setattr, (started, "_patience_ends_at", 0.0))
+    impatient = threading.Timer(0.1, setattr, (started._driver, "_patience_ends_at", 0.0))
     impatient.start()
     assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
     assert desk.released == []
@@ -371,7 +371,7 @@ def test_a_warden_that_was_given_back_is_not_touched(forged: tuple[_Desk, Handle
         desk.warden.inbox[0] = protocol.ENDED
 
     started.when_done(take)
-    desk.theirs.send(outcome(started._nonce))
+    desk.theirs.send(outcome(started._driver._nonce))
     started.wait()
     assert desk.released == [desk.warden]
     assert desk.warden.inbox[0] == protocol.ENDED
@@ -385,7 +385,7 @@ def test_descriptors_that_are_no_output_end_the_trust_in_the_warden(
     before = descriptors()
     pipes = [os.pipe(), os.pipe()]
     ends = [ours for ours, _ in pipes]
-    nonce = started._nonce
+    nonce = started._driver._nonce
     kind = protocol.TERMINAL if forgery == "another kind" else protocol.OUTPUT
     if forgery == "files":
         (tmp_path / "file").touch()
@@ -409,7 +409,7 @@ def test_an_interrupt_after_an_outcome_was_taken_does_not_lose_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Handle, "_act", interrupted)
+        patch.setattr(Driver, "_handle_message", interrupted)
         with pytest.raises(KeyboardInterrupt):
             started.wait()
     assert started.wait(DEADLINE_SECONDS).stdout == b"x\n"
@@ -475,7 +475,7 @@ def test_a_signal_handler_may_kill_in_the_middle_of_anything(open_box: Sandbox) 
     started = open_box.start(["sleep", unique_seconds()], open_stdin=True)
     before = signal.signal(signal.SIGUSR2, lambda *_: started.kill())
     try:
-        with started._speaking:
+        with started._driver._control:
             # As if it fell into the middle of a word to the warden.
             signal.raise_signal(signal.SIGUSR2)
         assert started.wait().exit_code == 137
@@ -518,7 +518,7 @@ def test_who_waits_behind_another_keeps_an_own_timeout(open_box: Sandbox) -> Non
     started = open_box.start("read; echo done", shell=True, open_stdin=True)
     with ThreadPoolExecutor(1) as pool:
         driving = pool.submit(started.wait)
-        eventually(lambda: not started._driving.acquire(False) or started._driving.release())
+        eventually(lambda: not started._driver._driving.acquire(False) or started._driver._driving.release())
         with pytest.raises(TimeoutError):
             started.wait(0.05)
         assert started.poll() is None
@@ -544,16 +544,16 @@ def test_an_iteration_that_is_dropped_holds_no_output(open_box: Sandbox) -> None
         iter(started)
     assert next(iter(started))[0] == "stdout"
     started.wait()
-    assert started._audience is not None
-    assert started._audience._queues == []
+    assert started._driver._waiters is not None
+    assert started._driver._waiters._queues == []
 
 
 def test_silence_after_the_commands_end_is_not_watched(
     open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
-    watch = Driver._watch_the_clock
-    monkeypatch.setattr(Driver, "_watch_the_clock", lambda self, warden: (looks.append(0), watch(self, warden)))
+    watch = Driver._check_deadlines
+    monkeypatch.setattr(Driver, "_check_deadlines", lambda self, warden: (looks.append(0), watch(self, warden)))
     box = open_sandbox(output=Output(silence_seconds=0.05, drain_seconds=0.5))
     result = box.run(f"sleep {unique_seconds()} & true", shell=True)
     assert (result.exit_code, result.killed, result.violations) == (0, 1, ())
@@ -565,7 +565,7 @@ def test_a_fork_that_waits_for_a_command_its_parent_drives_gets_an_error(open_bo
     started = open_box.start(["sleep", unique_seconds()])
     driver = threading.Thread(target=started.wait)
     driver.start()
-    eventually(lambda: not started._driving.acquire(False) or started._driving.release())
+    eventually(lambda: not started._driver._driving.acquire(False) or started._driver._driving.release())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()

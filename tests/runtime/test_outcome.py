@@ -8,7 +8,14 @@ import pytest
 from corral import Limits, Usage, Violation
 from corral.containment import protocol
 from corral.model.call import Call, Launch, Verdict
-from corral.runtime.outcome import Ending, broken, call_fields, ending_of, lost, silent
+from corral.runtime.outcome import (
+    Ending,
+    call_fields,
+    limit_violations,
+    parse_outcome,
+    silence_ending,
+    warden_lost_ending,
+)
 
 LAUNCH = Launch("/nonexistent/tool", ("tool", "x"), "/project", {})
 USAGE = Usage(1.5, 0.25, 4096, 512, 1024)
@@ -44,7 +51,7 @@ def hit(kind: str, field: str, value: str, *, inferred: bool = False) -> Violati
     ],
 )
 def test_how_a_command_ended(said: bytearray, ending: Ending) -> None:
-    assert ending_of(said, LAUNCH, Limits()) == ending
+    assert parse_outcome(said, LAUNCH, Limits()) == ending
 
 
 @pytest.mark.parametrize(
@@ -60,7 +67,7 @@ def test_how_a_command_ended(said: bytearray, ending: Ending) -> None:
     ],
 )
 def test_why_a_command_did_not_start(flags: int, error: int, code: int, message: str) -> None:
-    assert ending_of(outcome(flags, 0, error), LAUNCH, Limits()) == Ending(code, message=message, usage=USAGE)
+    assert parse_outcome(outcome(flags, 0, error), LAUNCH, Limits()) == Ending(code, message=message, usage=USAGE)
 
 
 def test_a_script_whose_interpreter_is_missing_is_not_called_missing_itself(tmp_path: Path) -> None:
@@ -68,7 +75,7 @@ def test_a_script_whose_interpreter_is_missing_is_not_called_missing_itself(tmp_
     script.write_text("#!/nonexistent/interpreter\n")
     launch = LAUNCH.replace(executable=str(script))
     message = "corral: tool: the interpreter in its first line does not exist\n"
-    assert ending_of(outcome(error=ENOENT), launch, Limits()) == Ending(126, message=message, usage=USAGE)
+    assert parse_outcome(outcome(error=ENOENT), launch, Limits()) == Ending(126, message=message, usage=USAGE)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,7 @@ def test_a_script_whose_interpreter_is_missing_is_not_called_missing_itself(tmp_
 def test_a_signal_of_a_limit_is_a_violation_only_where_the_limit_is_set(
     number: int, limits: Limits, violations: tuple[Violation, ...]
 ) -> None:
-    assert ending_of(outcome(status=number), LAUNCH, limits) == Ending(
+    assert parse_outcome(outcome(status=number), LAUNCH, limits) == Ending(
         128 + number, number, False, violations, usage=USAGE
     )
 
@@ -99,35 +106,35 @@ def test_a_signal_of_a_limit_is_a_violation_only_where_the_limit_is_set(
     ],
 )  # fmt: skip
 def test_a_bound_that_was_broken_is_named_with_its_value(flag: int, limits: Limits, violation: Violation) -> None:
-    assert ending_of(outcome(flag, 9), LAUNCH, limits) == Ending(137, 9, False, (violation,), usage=USAGE)
+    assert parse_outcome(outcome(flag, 9), LAUNCH, limits) == Ending(137, 9, False, (violation,), usage=USAGE)
 
 
 def test_what_could_not_be_ended_is_said_and_the_warden_not_used_again() -> None:
-    ending = ending_of(outcome(protocol.UNKILLABLE_LEFT, 0), LAUNCH, Limits())
+    ending = parse_outcome(outcome(protocol.UNKILLABLE_LEFT, 0), LAUNCH, Limits())
     assert ([violation.kind for violation in ending.violations], ending.reusable) == (["left-running"], False)
 
 
 def test_a_lost_warden_is_a_kill_that_says_so() -> None:
-    ending = lost(4, timed_out=False)
+    ending = warden_lost_ending(4, timed_out=False)
     assert ending == Ending(137, 9, False, ending.violations, 4, reusable=False)
     assert [violation.kind for violation in ending.violations] == ["warden-lost"]
 
 
 def test_a_warden_lost_when_memory_was_out_says_that_too() -> None:
-    ending = lost(4, broken(protocol.TOO_MUCH_MEMORY, Limits(memory_bytes=9)), timed_out=False)
+    ending = warden_lost_ending(4, limit_violations(protocol.TOO_MUCH_MEMORY, Limits(memory_bytes=9)), timed_out=False)
     first, second = ending.violations
     assert first == hit("memory-limit", "memory_bytes", "9", inferred=True)
     assert second.kind == "warden-lost"
 
 
 def test_a_warden_lost_after_the_deadline_is_a_timeout() -> None:
-    ending = lost(4, timed_out=True)
+    ending = warden_lost_ending(4, timed_out=True)
     assert ending == Ending(-101, 9, True, ending.violations, 4, reusable=False)
 
 
 def test_silence_is_a_timeout_that_says_so() -> None:
     violation = Violation("silence", detail="nothing was printed for 1.5 seconds")
-    assert silent(Ending(137, 9, killed=1), 1.5) == Ending(-101, 9, True, (violation,), 1)
+    assert silence_ending(Ending(137, 9, killed=1), 1.5) == Ending(-101, 9, True, (violation,), 1)
 
 
 @pytest.mark.parametrize(

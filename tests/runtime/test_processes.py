@@ -433,7 +433,7 @@ def test_a_stopped_keeper_is_ended_with_what_its_wardens_left(open_sandbox: Call
     started = box.start(f"setsid sleep {seconds} & sleep {seconds}", shell=True)
     eventually(lambda: len(alive(seconds)) == 3)
     (keeper,) = children(os.getpid())
-    warden = started._warden
+    warden = started._driver._warden
     assert warden is not None
     os.kill(keeper, signal.SIGSTOP)
     os.kill(warden.pid, signal.SIGKILL)

@@ -40,7 +40,7 @@ def test_what_is_printed_arrives_on_its_own_stream(streams: Streams, buffer: mem
     assert streams.read(err, buffer, capture, None)
     streams.close_lent()
     assert not streams.read(out, buffer, capture, chunks)
-    streams.shut(out)
+    streams.close_reading(out)
     assert list(streams.reading) == [err]
     kept = capture.finish()
     assert (kept.stdout, kept.stderr, chunks) == (b"to stdout", b"to stderr", [("stdout", b"to stdout")])

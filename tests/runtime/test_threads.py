@@ -145,8 +145,8 @@ def test_the_first_commands_all_have_the_variables_of_what_holds_them(
 def test_one_who_is_called_before_they_wait_does_not_wait() -> None:
     async def scene() -> float:
         crowd = LoopWaiters(asyncio.get_running_loop())
-        called = crowd.called
-        caller = threading.Thread(target=crowd.call)
+        called = crowd.wakeups
+        caller = threading.Thread(target=crowd.wake_from_thread)
         caller.start()
         caller.join()
         begun = time.monotonic()

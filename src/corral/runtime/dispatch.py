@@ -7,6 +7,7 @@ from time import monotonic, time
 
 from corral.containment import protocol
 from corral.model.errors import ContainmentError
+from corral.runtime.driver import Driver
 from corral.runtime.handle import Handle
 from corral.runtime.streams import Streams, is_outer_end
 
@@ -81,7 +82,7 @@ def start(
             if launch.stdin is not None:
                 streams.write(launch.stdin)
                 streams.end_input()
-        return Handle(
+        driver = Driver(
             pool,
             warden,
             streams,
@@ -95,6 +96,7 @@ def start(
             on_output=on_output,
             on_result=on_result,
         )
+        return Handle(driver)
     except BaseException:
         streams.close()
         warden.close()

@@ -1,6 +1,7 @@
-"""What happens while one command runs, in a poll loop or in an event loop: read, write, watch the clock, make the result.
+"""Drives one command from the host: reads output, writes input, watches the deadlines and builds the result.
 
-Exactly one result, whatever happens to the command, the warden or the keeper. One drives at a time, whoever waits.
+The same code serves a poll loop and an event loop. Every command gets exactly one result, also when its warden or the keeper
+dies. Any number of threads and coroutines may wait; one of them drives at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from corral.containment import protocol
 from corral.model.errors import ContainmentError
 from corral.model.result import SandboxResult
 from corral.runtime.capture import STREAM_NAMES, Capture, Captured
-from corral.runtime.outcome import broken, call_fields, ending_of, lost, merges_errors, silent
+from corral.runtime.outcome import (
+    call_fields,
+    limit_violations,
+    merges_errors,
+    parse_outcome,
+    silence_ending,
+    warden_lost_ending,
+)
 from corral.runtime.processes import LONGEST_WAIT_SECONDS
 from corral.runtime.streams import FLOOD_BYTES, READ_BYTES, Streams
 from corral.runtime.waiters import Waiters
@@ -35,43 +43,43 @@ if TYPE_CHECKING:
 
     OnResult = Callable[[SandboxResult], object]
 
-GRACE_SECONDS = 3.0  # what a warden has to end its command once it must, before it is itself killed
-LONGEST_WAIT_WITH_INPUT_SECONDS = 0.05  # so that what another thread left to write is noticed
-ANSWER_POLLS = 12  # that take less than to sleep and be woken
+GRACE_SECONDS = 3.0  # for a warden to end its command after a deadline or a kill; then the warden itself is killed
+LONGEST_WAIT_WITH_INPUT_SECONDS = 0.05  # so that input queued by another thread is written soon
+ANSWER_POLLS = 12  # polls without sleeping; together they take less time than one sleep and wake-up
 NEVER = float("inf")
 _NOTHING_PRINTED = Captured()
 
 
 class Driver:
-    """The inside of a handle: streams, clock and warden of one command."""
+    """The streams, the deadlines and the warden of one running command."""
 
     __slots__ = (
-        "_audience",
         "_began_at",
         "_capture",
         "_config",
+        "_control",
         "_driving",
         "_exited",
-        "_expects_output",
-        "_heard_at",
+        "_expects_pipes",
+        "_facts_after_eof",
         "_inherits",
         "_judged",
-        "_known",
+        "_last_output_at",
         "_launch",
         "_nonce",
         "_on_result",
         "_patience_ends_at",
         "_pool",
         "_printed",
-        "_relayed",
-        "_result",
         "_silence_seconds",
         "_silent",
-        "_speaking",
         "_started_at",
         "_streams",
+        "_waiters",
         "_warden",
-        "_whole",
+        "_whole_output",
+        "relayed",
+        "result",
     )
 
     def __init__(
@@ -99,214 +107,245 @@ class Driver:
         self._nonce = nonce
         self._inherits = inherits
         self._began_at = began_at
-        self._started_at = self._heard_at = started_at
-        self._result: SandboxResult | None = None
-        self._known: dict[str, Any] | None = None
-        self._capture: Capture | None = None  # made when something is read
-        self._whole = _NOTHING_PRINTED  # what came with the answer
-        self._audience = None if on_output is None else Waiters(on_output)
-        self._printed: list[Chunk] | None = None if on_output is None else []  # not yet told to those who listen
+        self._started_at = self._last_output_at = started_at
+        self.result: SandboxResult | None = None
+        self._facts_after_eof: dict[str, Any] | None = None
+        self._capture: Capture | None = None  # created by the first read
+        self._whole_output = _NOTHING_PRINTED  # output that came inside the warden's answer
+        self._waiters = None if on_output is None else Waiters(on_output)
+        self._printed: list[Chunk] | None = None if on_output is None else []  # not yet given to the waiters
         self._on_result = on_result
-        self._relayed = -1
-        self._driving = RLock()  # a thread that drives knows that it does, although an interrupt came in between
-        # By a signal handler too, in the middle of the same thread's words.
-        self._speaking = RLock()  # held while a message is sent, and while the warden is given back
+        self.relayed = -1  # a descriptor of the host whose data becomes the command's input
+        self._driving = RLock()  # reentrant: a thread that was interrupted while driving must still know that it drives
+        # Held while a message is sent to the warden and while the warden is released. Reentrant: a signal handler may send a
+        # message in the middle of another one.
+        self._control = RLock()
         limit = launch.timeout_seconds
         self._patience_ends_at = NEVER if limit is None else started_at + limit + GRACE_SECONDS
         self._silence_seconds = None if inherits else config.output.silence_seconds
-        self._silent = self._exited = self._expects_output = False
+        self._silent = self._exited = self._expects_pipes = False
         warden.streams = streams
         streams.close_lent()
         for descriptor in streams.reading:
             warden.poller.register(descriptor, POLLIN)
 
     def __del__(self) -> None:
-        # Nobody can ask for the result any more: hanging up makes the warden end the command.
-        # A handle that an interrupt kept from being made has no warden.
+        # Nothing can ask for the result any more. Closing the connection makes the warden kill the command.
+        # An interrupt inside the constructor leaves an object without this attribute.
         warden: WardenClient | None = getattr(self, "_warden", None)
         if warden is not None:
             self._streams.close()
             warden.close()
 
-    def _say(self, kind: int, number: int = 0) -> None:
+    def send(self, kind: int, number: int = 0) -> None:
+        """Send a control message about the command to its warden. Does nothing after the command has ended."""
         if self._warden is None or self._warden.pidfd < 0:
-            # In a fork of the host, the lock may be held for ever.
+            # After fork() the child may have inherited this lock in the locked state.
             return
-        with self._speaking:
+        with self._control:
             if self._warden is not None:
                 try:
                     self._warden.say(kind, self._nonce, number)
                 except OSError:
-                    # The warden is gone; whoever drives will see that.
+                    # The warden is dead; the thread that drives notices that.
                     return
 
-    def _end(self) -> None:
+    def kill(self) -> None:
+        """Have the warden kill the command; kill the warden when it has not done so in time."""
         self._patience_ends_at = min(self._patience_ends_at, monotonic() + GRACE_SECONDS)
-        self._say(protocol.KILL)
+        self.send(protocol.KILL)
 
-    def _dismiss(self) -> None:
-        if self._audience is not None:
-            self._audience.on_output = None
+    def drop_callback(self) -> None:
+        """Deliver no more output to `on_output`."""
+        if self._waiters is not None:
+            self._waiters.on_output = None
 
-    def _hearers(self) -> Waiters:
-        self._check_owner()
-        with self._speaking:
-            if self._audience is None:
-                self._audience = Waiters()
-            return self._audience
+    def when_done(self, callback: OnResult) -> bool:
+        """Register a callback for the result. Returns false when the command has ended already."""
+        with self._control:
+            # The warden is released under this lock, and the callbacks run only after that.
+            if self._warden is None:
+                return False
+            self._on_result = callback if self._on_result is None else _call_both(self._on_result, callback)
+            return True
 
-    def _subscribe(self) -> deque[Chunk]:
-        queue = self._hearers().subscribe()
+    def write(self, data: bytes) -> bool:
+        """Queue input for the command. Returns false when the command takes none."""
+        self.check_process()
+        with self._control:
+            return self._streams.write(data)
+
+    def end_input(self) -> None:
+        """Close the command's input after the queued data."""
+        self.check_process()
+        with self._control:
+            self._streams.end_input()
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of the command's terminal, if it has one."""
+        self.check_process()
+        with self._control:
+            self._streams.resize(rows, columns)
+
+    def _require_waiters(self) -> Waiters:
+        self.check_process()
+        with self._control:
+            if self._waiters is None:
+                self._waiters = Waiters()
+            return self._waiters
+
+    def subscribe(self) -> deque[Chunk]:
+        """Return a queue that receives all output from now on."""
+        queue = self._require_waiters().subscribe()
         if self._printed is None:
             self._printed = []
         return queue
 
-    def _is_driving(self) -> bool:
-        return bool(self._driving._is_owned())  # type: ignore[attr-defined]  # what threading.Condition uses
+    def is_driving(self) -> bool:
+        """Return whether the calling thread drives this command."""
+        return bool(self._driving._is_owned())  # type: ignore[attr-defined]  # threading.Condition uses it too
 
-    def _drive(self, until: float) -> None:
-        """Handle what is ready, waiting for it no longer than `until`; or wait for another who does."""
-        if self._is_driving():
-            raise RuntimeError("this thread is waiting for the command already; a callback cannot do so once more")
-        self._check_owner()
+    def drive(self, until: float) -> None:
+        """Handle events until the result is known or `until` has passed. When another thread drives, wait for it instead."""
+        if self.is_driving():
+            raise RuntimeError("this thread is waiting for the command already; a callback cannot wait for it again")
+        self.check_process()
         try:
             if not self._driving.acquire(False):
-                self._follow(until)
+                seconds = min(until - monotonic(), LONGEST_WAIT_SECONDS)
+                if seconds > 0:
+                    self._require_waiters().wait_for(self._driving, seconds)
             else:
-                while self._result is None:
-                    self._turn(self._held_warden(), until)
-                    # Who follows or listens is told after each turn.
-                    if until != NEVER or self._audience is not None:
+                while self.result is None:
+                    self._turn(self._live_warden(), until)
+                    # Other waiters must see the state after every turn.
+                    if until != NEVER or self._waiters is not None:
                         break
         finally:
-            if self._is_driving():
+            if self.is_driving():
                 self._driving.release()
-                if self._audience is not None:
-                    self._audience.ring()
-
-    def _follow(self, until: float) -> None:
-        seconds = min(until - monotonic(), LONGEST_WAIT_SECONDS)
-        if seconds > 0:
-            self._hearers().wait_for(self._driving, seconds)
+                if self._waiters is not None:
+                    self._waiters.wake()
 
     def _turn(self, warden: WardenClient, until: float) -> None:
+        """Wait for one batch of events and handle it."""
         if self._streams.arrived:
-            # Received, and a KeyboardInterrupt fell before it was acted on.
-            self._take_output(warden)
+            # A KeyboardInterrupt came between receiving these pipes and using them.
+            self._receive_pipes(warden)
             return
         if warden.inbox[0]:
-            # Taken before, by who started the command, or a KeyboardInterrupt fell between taking it and acting on it.
-            self._act(warden)
+            # The message was received by `dispatch`, or a KeyboardInterrupt came before it was handled.
+            self._handle_message(warden)
             return
         streams = self._streams
         seconds = self._seconds_to_wait(until)
-        if seconds == LONGEST_WAIT_SECONDS and not (streams.reading or self._expects_output or streams.stdin >= 0):
-            # Nothing but the answer can come.
-            self._hear(warden)
+        if seconds == LONGEST_WAIT_SECONDS and not (streams.reading or self._expects_pipes or streams.stdin >= 0):
+            # Only the warden's answer can arrive, so a blocking read replaces poll().
+            self._receive(warden)
             return
-        of_input = {streams.stdin: POLLOUT} if streams.stdin >= 0 and streams.wants_to_write else {}
-        if self._relayed >= 0 and streams.takes_input:
-            of_input[self._relayed] = POLLIN
-        for descriptor, event in of_input.items():
+        input_events = {streams.stdin: POLLOUT} if streams.stdin >= 0 and streams.wants_to_write else {}
+        if self.relayed >= 0 and streams.takes_input:
+            input_events[self.relayed] = POLLIN
+        for descriptor, event in input_events.items():
             warden.poller.register(descriptor, event)
         try:
             events = warden.poller.poll(seconds * 1000)
         finally:
-            for descriptor in of_input:
+            for descriptor in input_events:
                 warden.poller.unregister(descriptor)
         if not events:
-            self._watch_the_clock(warden)
+            self._check_deadlines(warden)
             return
-        spoken = False
+        has_message = False
         for descriptor, event in events:
             if descriptor in streams.reading:
                 self._read(warden, descriptor, event)
             elif descriptor == warden.descriptor:
-                spoken = True
-            elif of_input.get(descriptor) == POLLIN:
-                self._pass_on()
+                has_message = True
+            elif input_events.get(descriptor) == POLLIN:
+                self._relay_input()
             else:
-                with self._speaking:
+                with self._control:
                     streams.flush()
-        if spoken:
-            self._hear(warden)
-        elif self._known is not None and not self._exited:
-            # All is printed, so most often the answer is on its way: to sleep until it comes takes longer.
+        if has_message:
+            self._receive(warden)
+        elif self._facts_after_eof is not None and not self._exited:
+            # Both streams are at EOF, so the answer usually follows at once. Sleeping until it comes takes longer.
             any(warden.poller.poll(0) for _ in range(ANSWER_POLLS))
         if self._printed:
             self._publish()
 
     def _publish(self) -> None:
         printed, self._printed = self._printed, []
-        if printed and self._audience is not None:
-            self._audience.tell(printed)
+        if printed and self._waiters is not None:
+            self._waiters.deliver(printed)
 
-    def _pass_on(self) -> None:
+    def _relay_input(self) -> None:
         try:
-            data = os.read(self._relayed, READ_BYTES)
+            data = os.read(self.relayed, READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            # A terminal that is gone.
+            # The terminal was closed.
             data = b""
-        with self._speaking:
+        with self._control:
             if data:
                 self._streams.write(data)
             else:
-                self._relayed = -1
+                self.relayed = -1
                 self._streams.end_input()
 
-    async def _readiness(self) -> None:
+    async def wait_ready(self) -> None:
         """Wait in the running event loop until there is something to handle."""
-        from asyncio import get_running_loop  # noqa: PLC0415  for those who have it loaded already
+        from asyncio import get_running_loop  # noqa: PLC0415  a program without an event loop does not load asyncio
 
-        self._check_owner()
-        crowd = self._hearers().waiters_in_loop(get_running_loop())
-        called, seconds = crowd.called, LONGEST_WAIT_SECONDS
-        # Where a thread drives, it calls when it has.
+        in_loop = self._require_waiters().waiters_in_loop(get_running_loop())
+        wakeups, seconds = in_loop.wakeups, LONGEST_WAIT_SECONDS
+        # When another thread drives, it wakes this loop.
         if self._driving.acquire(False):
             try:
-                if self._result is not None or self._held_warden().inbox[0]:
+                if self.result is not None or self._live_warden().inbox[0]:
                     return
                 streams = self._streams
-                relayed = (self._relayed,) if self._relayed >= 0 and streams.takes_input else ()
-                crowd.watch(
-                    (self._held_warden().descriptor, *streams.reading, *relayed),
+                relayed = (self.relayed,) if self.relayed >= 0 and streams.takes_input else ()
+                in_loop.watch(
+                    (self._live_warden().descriptor, *streams.reading, *relayed),
                     (streams.stdin,) if streams.wants_to_write else (),
                 )
                 seconds = self._seconds_to_wait(NEVER)
             finally:
                 self._driving.release()
-                # For a thread that has just found it held.
-                self._hearers().ring()
-        await crowd.wait(seconds, called)
+                # Another thread may just have found the lock taken.
+                self._require_waiters().wake()
+        await in_loop.wait(seconds, wakeups)
 
-    def _held_warden(self) -> WardenClient:
-        self._check_owner()
+    def _live_warden(self) -> WardenClient:
+        self.check_process()
         assert self._warden is not None  # noqa: S101  there is no result yet
         return self._warden
 
-    def _check_owner(self) -> None:
-        # In this order: a thread that concludes sets the result before it gives the warden back.
+    def check_process(self) -> None:
+        """Raise ContainmentError in a fork of the process that started the command."""
+        # In this order: the thread that concludes sets the result before it releases the warden.
         warden = self._warden
-        if (warden is None or warden.pidfd < 0) and self._result is None:
+        if (warden is None or warden.pidfd < 0) and self.result is None:
             raise ContainmentError("this command belongs to the process that started it, of which this one is a fork")
 
     def _seconds_to_wait(self, until: float) -> float:
-        alarm = min(until, self._patience_ends_at)
+        deadline = min(until, self._patience_ends_at)
         if self._silence_seconds is not None and not self._exited and not self._silent:
-            alarm = min(alarm, self._heard_at + self._silence_seconds)
+            deadline = min(deadline, self._last_output_at + self._silence_seconds)
         longest = LONGEST_WAIT_SECONDS if self._streams.stdin < 0 else LONGEST_WAIT_WITH_INPUT_SECONDS
-        return max(min(alarm - monotonic(), longest), 0.0)
+        return max(min(deadline - monotonic(), longest), 0.0)
 
-    def _watch_the_clock(self, warden: WardenClient) -> None:
+    def _check_deadlines(self, warden: WardenClient) -> None:
         now = monotonic()
         silence = self._silence_seconds
-        if silence is not None and not self._silent and not self._exited and now >= self._heard_at + silence:
+        if silence is not None and not self._silent and not self._exited and now >= self._last_output_at + silence:
             self._silent = True
-            self._end()
+            self.kill()
         if now >= self._patience_ends_at:
-            self._lose(warden)
+            self._conclude_without_warden(warden)
 
     def _read(self, warden: WardenClient, descriptor: int, event: int) -> None:
         if event & POLLIN:
@@ -314,110 +353,112 @@ class Driver:
                 self._capture = self._new_capture()
             if self._streams.read(descriptor, warden.buffer, self._capture, self._printed):
                 if self._silence_seconds is not None:
-                    self._heard_at = monotonic()
+                    self._last_output_at = monotonic()
                 return
         warden.poller.unregister(descriptor)
-        self._streams.shut(descriptor)
+        self._streams.close_reading(descriptor)
         if self._exited:
-            self._end_the_drain()
+            self._report_drained()
         elif not self._streams.reading:
-            # Most often the command is about to end: what is known by now need not be put together when it has.
-            self._known = self._facts()
+            # The command is usually about to exit. Building these fields now saves time after it has.
+            self._facts_after_eof = self._facts()
 
     def _new_capture(self) -> Capture:
         if self._pool.spill is not None:
             return self._pool.spill()
         return Capture(self._config.max_output_bytes, self._config.output.keep)
 
-    def _end_the_drain(self) -> None:
-        # The command is over and nobody can print any more: what still runs need not be waited for.
-        if not (self._streams.reading or self._inherits or self._expects_output):
-            self._say(protocol.DRAINED)
+    def _report_drained(self) -> None:
+        # The command has exited and all its output was read, so the warden need not wait for processes that still run.
+        if not (self._streams.reading or self._inherits or self._expects_pipes):
+            self.send(protocol.DRAINED)
 
-    def _hear(self, warden: WardenClient) -> None:
-        if self._expects_output:
-            self._take_output(warden)
+    def _receive(self, warden: WardenClient) -> None:
+        if self._expects_pipes:
+            self._receive_pipes(warden)
             return
         try:
             size = warden.sock.recv_into(warden.inbox)
         except BlockingIOError:
-            self._watch_the_clock(warden)
+            self._check_deadlines(warden)
             return
         except OSError:
             size = 0
-        self._believe(warden, size)
+        self._handle_if_valid(warden, size)
 
-    def _believe(self, warden: WardenClient, size: int) -> None:
-        """Act on what has the form of a message; who says something else is not listened to any more."""
+    def _handle_if_valid(self, warden: WardenClient, size: int) -> None:
+        """Handle the message in the inbox. A warden that sends anything else is killed."""
         is_outcome = size >= protocol.OUTCOME.size and size == protocol.answer_bytes(warden.inbox)
         if is_outcome or (size == protocol.CONTROL.size and warden.inbox[0] == protocol.OUTPUT):
-            self._act(warden)
+            self._handle_message(warden)
         else:
-            self._lose(warden)
+            self._conclude_without_warden(warden)
 
-    def _take_output(self, warden: WardenClient) -> None:
-        """Read from now on what the command prints, which its warden has held so far."""
+    def _receive_pipes(self, warden: WardenClient) -> None:
+        """Receive the command's output pipes, which the warden has read until now."""
         warden.use_room()
         message, ends = self._streams.receive_ends(warden.sock)
         if ends and message == protocol.CONTROL.pack(protocol.OUTPUT, self._nonce, 0):
-            self._expects_output = False
+            self._expects_pipes = False
             for end in ends:
                 warden.poller.register(end, POLLIN)
             self._streams.read_from(ends)
             return
         self._streams.drop_ends()
-        # It has exited or ended meanwhile, and nothing could be handed over yet.
+        # The command may have exited before its warden could send the pipes.
         is_outcome = not ends and len(message) > protocol.CONTROL.size
         warden.inbox[: len(message)] = message
-        self._believe(warden, len(message) if is_outcome else 0)
+        self._handle_if_valid(warden, len(message) if is_outcome else 0)
 
-    def _feed_printed(self, inbox: bytearray) -> None:
-        """Take what was printed from an answer."""
+    def _take_printed(self, inbox: bytearray) -> None:
+        """Take the output from the warden's answer."""
         stdout, stderr = printed = protocol.printed(inbox)
         if max(len(stdout), len(stderr)) <= self._config.max_output_bytes:
-            # All of it is kept.
-            self._whole = Captured(stdout, stderr, False, len(stdout), len(stderr))
+            self._whole_output = Captured(stdout, stderr, False, len(stdout), len(stderr))
         else:
             capture = self._new_capture()
             for stream, data in enumerate(printed):
                 capture.feed(stream, data)
             self._capture = capture
-        # However often an interrupt has this done again, it is told once.
+        # A KeyboardInterrupt can restart this block; replacing the list keeps output from being delivered twice.
         if self._printed is not None:
             self._printed = [chunk for chunk in zip(STREAM_NAMES, printed, strict=True) if chunk[1]]
         protocol.clear_printed(inbox)
 
-    def _act(self, warden: WardenClient) -> None:
-        """Act on what the warden said; a word about another command is none."""
+    def _handle_message(self, warden: WardenClient) -> None:
+        """Handle one message from the warden. Messages that carry another command's nonce are ignored."""
         inbox = warden.inbox
         kind = inbox[0] if inbox[1 : 1 + protocol.NONCE_BYTES] == self._nonce else 0
         if kind == protocol.ENDED:
             if self._streams.reading:
                 self._drain(warden)
             elif protocol.answer_bytes(inbox) > protocol.OUTCOME.size:
-                self._feed_printed(inbox)
-            self._conclude(warden, ending_of(inbox, self._launch, self._config.limits))
-            # Given back by now: what is in it may be the answer to another thread's command.
+                self._take_printed(inbox)
+            self._conclude(warden, parse_outcome(inbox, self._launch, self._config.limits))
+            # The warden is back in the pool: its inbox may already hold the answer to another thread's command.
             return
         if kind == protocol.EXITED:
             self._exited = True
-            self._end_the_drain()
+            self._report_drained()
         elif kind == protocol.OUTPUT:
-            # The same comes once more, with what a buffer has no place for.
-            self._expects_output = True
+            # The warden sends this message again, with the pipes attached. recv_into() above cannot receive descriptors.
+            self._expects_pipes = True
         inbox[0] = 0
 
-    def _lose(self, warden: WardenClient) -> None:
-        """Make a result without the warden, which was killed or does not answer."""
+    def _conclude_without_warden(self, warden: WardenClient) -> None:
+        """Build the result of a command whose warden died, stopped answering or sent an invalid message."""
         limit = self._launch.timeout_seconds
         timed_out = limit is not None and monotonic() >= self._started_at + limit
         warden.kill()
         killed, hits = self._pool.sweep(warden)
         self._drain(warden)
-        self._conclude(warden, lost(killed, broken(hits, self._config.limits), timed_out=timed_out))
+        self._conclude(
+            warden, warden_lost_ending(killed, limit_violations(hits, self._config.limits), timed_out=timed_out)
+        )
 
     def _drain(self, warden: WardenClient) -> None:
-        # The writers are dead, so what is left fits the pipes; more comes only from one who got a descriptor outside.
+        # All writers are dead, so the remaining output fits in the pipe buffers. More can only come from a process outside
+        # the sandbox that received the descriptor; the read limit bounds that.
         streams = self._streams
         reads_left = 2 * FLOOD_BYTES // READ_BYTES
         while streams.reading and reads_left:
@@ -429,8 +470,8 @@ class Driver:
                 self._read(warden, descriptor, event)
 
     def _facts(self) -> dict[str, Any]:
-        """Return the fields of the result that are known once everything is printed."""
-        kept = self._whole if self._capture is None else self._capture.finish()
+        """Return the fields of the result that are known once all output was read."""
+        kept = self._whole_output if self._capture is None else self._capture.finish()
         facts = call_fields(*self._judged, self._launch.cwd, self._nonce, self._began_at)
         facts["stdout"], facts["stdout_bytes"] = kept.stdout, kept.stdout_bytes
         facts["stderr"], facts["stderr_bytes"] = kept.stderr, kept.stderr_bytes
@@ -438,20 +479,21 @@ class Driver:
         return facts
 
     def _conclude(self, warden: WardenClient, ending: Ending) -> None:
+        """Build the result, release the warden and call `on_result`."""
         if self._printed:
-            # Before the result is to be seen: who iterates ends with it.
+            # Before the result is set: an iteration stops as soon as it sees one.
             self._publish()
         if self._silent:
-            ending = silent(ending, self._silence_seconds or 0.0)
-        facts = self._known or self._facts()
+            ending = silence_ending(ending, self._silence_seconds or 0.0)
+        facts = self._facts_after_eof or self._facts()
         violations = ending.violations
         if self._pool.inspect is not None:
-            told = facts["stderr"]
-            # On a terminal errors stand among the rest, and where the shell puts them there.
-            if self._streams.terminal >= 0 or (not told and facts["stdout"] and merges_errors(self._judged[0])):
-                told = facts["stdout"]
+            errors = facts["stderr"]
+            # A terminal, and shell text with 2>&1, mixes errors into stdout.
+            if self._streams.terminal >= 0 or (not errors and facts["stdout"] and merges_errors(self._judged[0])):
+                errors = facts["stdout"]
             found = self._pool.inspect(
-                told,
+                errors,
                 self._launch.cwd,
                 warden.missing_layers,
                 signal=ending.signal,
@@ -462,10 +504,10 @@ class Driver:
                 known = {violation.kind for violation in violations}
                 violations += tuple([violation for violation in found if violation.kind not in known])
         if ending.message:
-            said = ending.message.encode("utf-8", "surrogateescape")
-            facts["stderr"] += said
-            facts["stderr_bytes"] += len(said)
-        self._result = SandboxResult(
+            message = ending.message.encode("utf-8", "surrogateescape")
+            facts["stderr"] += message
+            facts["stderr_bytes"] += len(message)
+        self.result = SandboxResult(
             exit_code=ending.exit_code,
             timed_out=ending.timed_out,
             duration_ms=(monotonic() - self._started_at) * 1000,
@@ -485,9 +527,9 @@ class Driver:
             try:
                 warden.poller.unregister(descriptor)
             except KeyError:
-                # An interrupt fell between this and its closing.
+                # A KeyboardInterrupt came between unregistering and closing it.
                 continue
-        with self._speaking:
+        with self._control:
             self._warden = None
             self._streams.close()
         warden.streams = None
@@ -497,4 +539,14 @@ class Driver:
         else:
             warden.close()
         if self._on_result is not None:
-            self._on_result(self._result)
+            self._on_result(self.result)
+
+
+def _call_both(first: OnResult, second: OnResult) -> OnResult:
+    def call(result: SandboxResult) -> None:
+        try:
+            first(result)
+        finally:
+            second(result)
+
+    return call

@@ -1,4 +1,4 @@
-"""What a warden says about a command, as the fields of a result. The warden's numbers are read, nothing else of it."""
+"""Turns a warden's outcome message into the fields of a result. Only the numbers of the message are used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from corral.model.call import Call, Launch, Verdict
     from corral.policy.config import Limits
 
-# flag of an outcome: the kind of violation, the field of `limits`, and whether the hit itself was not seen
+# Flag of an outcome: kind of the violation, field of `limits`, and whether the violation is only inferred.
 _LIMIT_FLAGS = {
     protocol.TOO_MUCH_CPU: ("cpu-limit", "cpu_seconds", False),
     protocol.TOO_MUCH_MEMORY: ("memory-limit", "memory_bytes", False),
@@ -29,7 +29,7 @@ _LIMIT_FLAGS = {
     protocol.DISK_NEARLY_FULL: ("disk-full", "free_disk_bytes", False),
 }
 _LIMITS_BROKEN = sum(_LIMIT_FLAGS)
-_SIGNALED = 0x7F  # the bits of a wait status that are 0 where a process has exited
+_SIGNALED = 0x7F  # bits of a wait status that are 0 when the process has exited
 _LEFT_RUNNING = Violation("left-running", detail="processes that the command started could not be ended by SIGKILL")
 _WARDEN_LOST = Violation(
     "warden-lost",
@@ -38,13 +38,13 @@ _WARDEN_LOST = Violation(
 
 
 def merges_errors(call: Call) -> bool:
-    """Say whether shell text puts errors among its output, as agents like to have it: `make 2>&1 | tail`."""
+    """Return whether shell text redirects errors to stdout, as in `make 2>&1 | tail`."""
     text = call.argv
     return call.shell and isinstance(text, str) and any(mark in text for mark in ("2>&1", "&>", "|&"))
 
 
 def call_fields(call: Call, verdict: Verdict, cwd: str, id_: bytes, started_at: float) -> dict[str, Any]:
-    """Return the fields of a result that are known when a call is judged, at a time of the epoch."""
+    """Return the fields of a result that are known when a call is judged. `started_at` is in seconds since the epoch."""
     argv = call.argv if isinstance(call.argv, tuple) else (call.argv,)
     return {
         "argv": tuple([word if isinstance(word, str) else repr(word) for word in argv]),
@@ -58,7 +58,7 @@ def call_fields(call: Call, verdict: Verdict, cwd: str, id_: bytes, started_at: 
 
 @frozen
 class Ending(Record):
-    """How a command ended. `message` is corral's own word on stderr, where there was no command to say anything."""
+    """How a command ended. `message` is added to stderr: corral's explanation of a command that could not start."""
 
     exit_code: int
     signal: int | None = None
@@ -70,8 +70,8 @@ class Ending(Record):
     reusable: bool = True
 
 
-def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
-    """Read a warden's outcome."""
+def parse_outcome(message: bytearray, launch: Launch, limits: Limits) -> Ending:
+    """Parse a warden's outcome message."""
     _, _, flags, status, error, killed, user, system, peak, read, written, _, _ = protocol.OUTCOME.unpack_from(message)
     usage = Usage(user, system, peak, read, written)
     if not (flags or error or status & _SIGNALED):
@@ -79,7 +79,7 @@ def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
     exit_code, number, text = 0, None, ""
     violations: tuple[Violation, ...] = ()
     if error:
-        exit_code, text = _explain(error, launch, flags)
+        exit_code, text = _start_failure(error, launch, flags)
     elif os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         exit_code = 128 + number
@@ -88,7 +88,7 @@ def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
     else:
         exit_code = os.WEXITSTATUS(status)
     if flags & _LIMITS_BROKEN:
-        violations += broken(flags, limits)
+        violations += limit_violations(flags, limits)
     timed_out = bool(flags & protocol.TIMED_OUT)
     spent = bool(flags & protocol.UNKILLABLE_LEFT)
     return Ending(
@@ -103,21 +103,21 @@ def ending_of(message: bytearray, launch: Launch, limits: Limits) -> Ending:
     )
 
 
-def lost(killed: int, hits: tuple[Violation, ...] = (), *, timed_out: bool) -> Ending:
-    """Return the ending of a command whose warden is gone, and whose group had hit bounds."""
+def warden_lost_ending(killed: int, hits: tuple[Violation, ...] = (), *, timed_out: bool) -> Ending:
+    """Return the ending of a command whose warden died. `hits` are the limits that its cgroup has hit."""
     exit_code = TIMED_OUT_EXIT_CODE if timed_out else 128 + SIGKILL
-    # The group may have hit them under a command before.
+    # An earlier command in the same cgroup may have hit them.
     violations = (*(hit.replace(inferred=True) for hit in hits), _WARDEN_LOST)
     return Ending(exit_code, int(SIGKILL), timed_out, violations, killed, reusable=False)
 
 
-def silent(ending: Ending, seconds: float) -> Ending:
+def silence_ending(ending: Ending, seconds: float) -> Ending:
     """Return the ending of a command that was killed because it printed nothing."""
     violation = Violation("silence", detail=f"nothing was printed for {seconds:g} seconds")
     return ending.replace(exit_code=TIMED_OUT_EXIT_CODE, timed_out=True, violations=(*ending.violations, violation))
 
 
-def _explain(error: int, launch: Launch, flags: int) -> tuple[int, str]:
+def _start_failure(error: int, launch: Launch, flags: int) -> tuple[int, str]:
     why = os.strerror(error)
     if flags & protocol.NO_TERMINAL:
         return NOT_EXECUTABLE_EXIT_CODE, f"corral: no terminal can be given to the command: {why}\n"
@@ -131,8 +131,8 @@ def _explain(error: int, launch: Launch, flags: int) -> tuple[int, str]:
     return NOT_EXECUTABLE_EXIT_CODE, f"corral: {name}: {why}\n"
 
 
-def broken(flags: int, limits: Limits) -> tuple[Violation, ...]:
-    """Return the violations that the flags of an outcome stand for."""
+def limit_violations(flags: int, limits: Limits) -> tuple[Violation, ...]:
+    """Return one violation for each limit flag of an outcome."""
     return tuple(
         limit_hit(kind, field, limits, inferred=inferred)
         for flag, (kind, field, inferred) in _LIMIT_FLAGS.items()

@@ -190,7 +190,7 @@ class Streams:
             self._widen(descriptor)
         return True
 
-    def shut(self, descriptor: int) -> None:
+    def close_reading(self, descriptor: int) -> None:
         """Close a stream that has ended."""
         del self.reading[descriptor]
         os.close(descriptor)

@@ -1,6 +1,6 @@
-"""Those who wait for one command: threads, coroutines, iterations, a callback. What is printed reaches each of them once.
+"""Wakes the threads, coroutines and iterations that wait for one command, and delivers its output to each of them once.
 
-One of them drives at a time; when it has, all look again.
+One waiter drives the command at a time. After each turn it wakes the others, which then look at the state again.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 class Waiters:
-    """All who wait for one command."""
+    """Everything that waits for one command."""
 
-    __slots__ = ("_bells", "_crowds", "_queues", "on_output")
+    __slots__ = ("_locks", "_loops", "_queues", "on_output")
 
     def __init__(self, on_output: OnOutput | None = None) -> None:
         self.on_output = on_output
         self._queues: list[ref[deque[Chunk]]] = []
-        self._bells: list[LockType] = []  # of threads that wait while another drives
-        self._crowds: dict[AbstractEventLoop, LoopWaiters] = {}
+        self._locks: list[LockType] = []  # one per waiting thread, released to wake it
+        self._loops: dict[AbstractEventLoop, LoopWaiters] = {}
 
     def subscribe(self) -> deque[Chunk]:
-        """Return a queue that gets everything printed from now on, as long as somebody holds it."""
+        """Return a queue that receives all output from now on, until the caller drops it."""
         queue: deque[Chunk] = deque()
         self._queues.append(ref(queue))
         return queue
 
-    def tell(self, chunks: list[Chunk]) -> None:
-        """Hand on what was printed."""
+    def deliver(self, chunks: list[Chunk]) -> None:
+        """Pass output to all queues and to `on_output`."""
         for held in self._queues[:]:
             queue = held()
             if queue is None:
@@ -47,70 +47,70 @@ class Waiters:
             else:
                 queue.extend(chunks)
         for name, data in chunks:
-            # Looked at each time: it may be dismissed by itself.
+            # Read for each chunk: the callback itself may close the handle, which removes it.
             if self.on_output is not None:
                 self.on_output(name, data)
 
     def wait_for(self, driving: RLock, seconds: float) -> None:
-        """Wait until who drives has done something, or for so long."""
-        bell = allocate_lock()
-        bell.acquire()
-        self._bells.append(bell)
+        """Wait until the driving thread has finished a turn, at most `seconds`."""
+        lock = allocate_lock()
+        lock.acquire()
+        self._locks.append(lock)
         if driving.acquire(False):
-            # Let go between the caller's look and the bell.
+            # The driver stopped before it could see this thread's lock.
             driving.release()
-            self.ring()
+            self.wake()
             return
-        bell.acquire(True, seconds)
+        lock.acquire(True, seconds)
         try:
-            self._bells.remove(bell)
+            self._locks.remove(lock)
         except ValueError:
-            # It was rung.
+            # `wake` has removed it.
             return
 
-    def ring(self) -> None:
-        """Wake all who wait for another to drive."""
-        while self._bells:
+    def wake(self) -> None:
+        """Wake all threads and event loops that wait for another thread to drive."""
+        while self._locks:
             try:
-                self._bells.pop().release()
+                self._locks.pop().release()
             except IndexError:
-                # Another thread rings too.
+                # Another thread emptied the list meanwhile.
                 break
-        for crowd in list(self._crowds.values()):
-            crowd.call()
+        for waiters in list(self._loops.values()):
+            waiters.wake_from_thread()
 
     def waiters_in_loop(self, loop: AbstractEventLoop) -> LoopWaiters:
-        """Return those who wait in an event loop."""
-        crowd = self._crowds.get(loop)
-        if crowd is None:
-            crowd = self._crowds[loop] = LoopWaiters(loop)
-        return crowd
+        """Return the waiters of one event loop."""
+        waiters = self._loops.get(loop)
+        if waiters is None:
+            waiters = self._loops[loop] = LoopWaiters(loop)
+        return waiters
 
 
 class LoopWaiters:
-    """The coroutines of one event loop that wait for one command. They wake together: a loop has one reader a descriptor."""
+    """The coroutines of one event loop that wait for one command. They wake together: a loop has one reader per descriptor."""
 
-    __slots__ = ("_copies", "_loop", "_thread", "_waiting", "_writing", "called")
+    __slots__ = ("_loop", "_reading", "_thread", "_waiting", "_writing", "wakeups")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self._loop = loop
         self._thread = get_ident()
-        self.called = 0  # how often, by other threads
+        self.wakeups = 0  # how often another thread has called `wake_from_thread`
         self._waiting: list[Future[None]] = []
-        # Copies: who drives in another thread may close a descriptor while the loop still watches it.
-        self._copies: dict[int, int] = {}
+        # The loop watches duplicates: a driving thread may close the originals at any time.
+        self._reading: dict[int, int] = {}
         self._writing: dict[int, int] = {}
 
     def watch(self, reading: Collection[int], writing: Collection[int]) -> None:
-        """Wake when one of these is ready; who calls sees to it that nobody closes them meanwhile."""
-        self._change(reading, self._copies, self._loop.add_reader, self._loop.remove_reader)
+        """Wake when one of these descriptors is ready. The caller holds the driving lock, so they stay open meanwhile."""
+        self._change(reading, self._reading, self._loop.add_reader, self._loop.remove_reader)
         self._change(writing, self._writing, self._loop.add_writer, self._loop.remove_writer)
 
-    async def wait(self, seconds: float, called: int) -> None:
-        """Wait until something is ready, another thread has driven since `called` was so many, or for so long."""
+    async def wait(self, seconds: float, wakeups: int) -> None:
+        """Wait until a descriptor is ready, `wakeups` is out of date, or `seconds` have passed."""
         ready = self._loop.create_future()
         self._waiting.append(ready)
-        if self.called != called:
+        if self.wakeups != wakeups:
             self._wake()
         timer = self._loop.call_later(seconds, self._wake)
         try:
@@ -122,12 +122,12 @@ class LoopWaiters:
             if not self._waiting:
                 self.watch((), ())
 
-    def call(self) -> None:
-        """Wake all, from another thread."""
+    def wake_from_thread(self) -> None:
+        """Wake all coroutines, called from another thread than the loop's."""
         if get_ident() == self._thread:
             return
-        # First: who is about to wait looks after they are among those who do.
-        self.called += 1
+        # Counted first: a coroutine that is about to wait compares the count after it has added itself to the list.
+        self.wakeups += 1
         if self._waiting:
             try:
                 self._loop.call_soon_threadsafe(self._wake)

@@ -15,7 +15,7 @@ from corral.integrations.gates.recency import Recency
 from corral.integrations.gates.sandbox_gate import SandboxGate
 from corral.model.call import DENIED_EXIT_CODE, Call, Decision, Verdict
 from corral.model.result import SandboxResult
-from corral.runtime.handle import Finished
+from corral.runtime.handle import Handle
 from corral.runtime.outcome import call_fields
 
 TYPE_CHECKING = False
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from corral.integrations.gates.chain import OnRuling
     from corral.integrations.gates.model import Gate, Ruling
     from corral.integrations.gates.token_budget import ObservationLedger
-    from corral.runtime.handle import Handle
     from corral.sandbox import Sandbox
 
 READ_TOOL = "read_file"
@@ -201,7 +200,7 @@ class GatedSandbox:
 
     def _never_started(self, passage: Passage) -> Handle:
         with passage:
-            return Finished(self._refused(passage))
+            return Handle(None, self._refused(passage))
 
     def _refused(self, passage: Passage) -> SandboxResult:
         ruling = passage.ruling
