@@ -17,13 +17,12 @@ from corral.model.errors import ContainmentError
 from corral.model.result import SandboxResult
 from corral.policy.config import SandboxConfig
 from corral.runtime import dispatch, files
-from corral.runtime.call_arguments import call_of, input_of, timeout_of
 from corral.runtime.environment import HostEnvironment
 from corral.runtime.handle import Handle
-from corral.runtime.launch import LaunchFailure, plan
+from corral.runtime.launch import LaunchFailure, plan_launch
 from corral.runtime.outcome import call_fields
 from corral.runtime.pool import Pool
-from corral.runtime.streams import checked_size
+from corral.runtime.run_options import RunOptions, call_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,8 +159,12 @@ class Sandbox:
         `inherit_stdio` gives it all three streams: nothing is captured then, and silence is not noticed.
         `pty` puts it on a terminal of its own, which the handle writes and reads, all of it as stdout.
         """
-        terminal = _terminal(rows, columns, lends=inherit_stdin or inherit_stdio) if pty else None
-        call, data, limit = call_of(argv, shell, cwd, env), input_of(stdin), timeout_of(timeout_seconds)
+        call = call_of(argv, shell, cwd, env)
+        streams = (open_stdin, inherit_stdin, inherit_stdio, pty, rows, columns)
+        return self._start(RunOptions(call, stdin, timeout_seconds, on_output, *streams))
+
+    def _start(self, options: RunOptions) -> Handle:
+        call = options.call
         is_admitted = self._is_admitted()  # before the look, which then sees what that has changed
         environment, machine = self._look()
         verdict = self._recall.vet(call, machine)
@@ -175,7 +178,7 @@ class Sandbox:
             self._admit(warden)
             environment = self._look()[0]
         try:
-            planned = plan(call, self.config, environment, stdin=data, timeout_seconds=limit)
+            planned = plan_launch(options, self.config, environment)
         except BaseException:
             if warden is not None:
                 self._pool.release(warden)
@@ -185,18 +188,7 @@ class Sandbox:
                 self._pool.release(warden)
             return self._unplanned(call, verdict, planned)
         return dispatch.start(
-            self._pool,
-            planned,
-            self.config,
-            call,
-            verdict,
-            warden=warden,
-            open_stdin=open_stdin,
-            inherit_stdin=inherit_stdin,
-            inherit_stdio=inherit_stdio,
-            terminal=terminal,
-            on_output=on_output,
-            on_result=self.on_result,
+            self._pool, self.config, planned, options, verdict, warden=warden, on_result=self.on_result
         )
 
     async def astart(
@@ -215,8 +207,12 @@ class Sandbox:
         on_output: OnOutput | None = None,
     ) -> Handle:
         """Start a call as `start` does, and let the running event loop run on while what holds it is made."""
-        terminal = _terminal(rows, columns, lends=False) if pty else None
-        call, data, limit = call_of(argv, shell, cwd, env), input_of(stdin), timeout_of(timeout_seconds)
+        call = call_of(argv, shell, cwd, env)
+        streams = (open_stdin, False, False, pty, rows, columns)
+        return await self._astart(RunOptions(call, stdin, timeout_seconds, on_output, *streams))
+
+    async def _astart(self, options: RunOptions) -> Handle:
+        call = options.call
         verdict = self._recall.vet(call, self._look()[1])
         refusal = await self._refusal_in_loop(call, verdict) if verdict.findings else ""
         why = self._renewed()
@@ -226,7 +222,7 @@ class Sandbox:
         if not self._is_admitted():
             self._admit(warden)
         try:
-            planned = plan(call, self.config, self._look()[0], stdin=data, timeout_seconds=limit)
+            planned = plan_launch(options, self.config, self._look()[0])
         except BaseException:
             self._pool.release(warden)
             raise
@@ -234,16 +230,7 @@ class Sandbox:
             self._pool.release(warden)
             return self._unplanned(call, verdict, planned)
         return dispatch.start(
-            self._pool,
-            planned,
-            self.config,
-            call,
-            verdict,
-            warden=warden,
-            open_stdin=open_stdin,
-            terminal=terminal,
-            on_output=on_output,
-            on_result=self.on_result,
+            self._pool, self.config, planned, options, verdict, warden=warden, on_result=self.on_result
         )
 
     def map(
@@ -454,12 +441,6 @@ class Sandbox:
         cwd = root if call.cwd is None else os.path.join(root, str(call.cwd))
         facts = call_fields(call, verdict, cwd, os.urandom(ID_BYTES), time.time())
         return facts | {"transaction": self._pool.transaction, "network": self.config.containment.reach}
-
-
-def _terminal(rows: int, columns: int, *, lends: bool) -> tuple[int, int]:
-    if lends:
-        raise ValueError("a command has a terminal of its own (pty) or this process's streams, not both")
-    return checked_size(rows, columns)
 
 
 def _reason(verdict: Verdict) -> str:

@@ -24,6 +24,7 @@ from corral.runtime import dispatch
 from corral.runtime.driver import Driver
 from corral.runtime.pool import Pool
 from corral.runtime.processes import WardenClient
+from corral.runtime.run_options import RunOptions
 
 ECHO = "import sys\nfor line in sys.stdin:\n    print('got', line.strip(), flush=True)\nprint('end')\n"
 
@@ -103,7 +104,7 @@ def test_a_kill_that_comes_too_late_hits_nobody(open_box: Sandbox) -> None:
     assert second._driver._warden is warden
     first.kill()
     first.signal(signal.SIGKILL)
-    warden.say(protocol.KILL, first._driver._nonce, 0)
+    warden.say(protocol.KILL, first._driver._sent.nonce, 0)
     assert second.wait().stdout == b"alive\n"
 
 
@@ -253,7 +254,7 @@ class _Desk:
 def forged(box: Sandbox) -> Iterator[tuple[_Desk, Handle]]:
     desk = _Desk()
     launch = Launch("/bin/true", ("true",), "/", {}, None, 100.0)
-    yield desk, dispatch.start(desk, launch, box.config, Call(("true",)), Verdict())  # type: ignore[arg-type]
+    yield desk, dispatch.start(desk, box.config, launch, RunOptions(Call(("true",))), Verdict())  # type: ignore[arg-type]
     desk.process.kill()
     desk.process.wait()
     desk.theirs.close()
@@ -268,7 +269,7 @@ def test_a_forged_outcome_with_another_nonce_is_not_believed(forged: tuple[_Desk
     desk, started = forged
     desk.theirs.send(outcome(b"f" * protocol.NONCE_BYTES, 0))
     assert started.poll() is None
-    desk.theirs.send(outcome(started._driver._nonce, 3 << 8))
+    desk.theirs.send(outcome(started._driver._sent.nonce, 3 << 8))
     assert started.wait().exit_code == 3
     assert desk.released == [desk.warden]
 
@@ -293,7 +294,7 @@ def printed(nonce: bytes, out: int, err: int, data: bytes) -> bytes:
 
 def test_what_comes_with_an_outcome_was_printed(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
-    desk.theirs.send(printed(started._driver._nonce, 3, 2, b"outer"))
+    desk.theirs.send(printed(started._driver._sent.nonce, 3, 2, b"outer"))
     result = started.wait()
     assert (result.stdout, result.stderr, result.stdout_bytes, result.exit_code) == (b"out", b"er", 3, 0)
 
@@ -301,7 +302,7 @@ def test_what_comes_with_an_outcome_was_printed(forged: tuple[_Desk, Handle]) ->
 @pytest.mark.parametrize(("out", "err"), [(3, 3), (2, 2), (5, 1 << 31), ((1 << 32) - 1, 6)])
 def test_an_outcome_that_lies_about_its_size_is_not_believed(forged: tuple[_Desk, Handle], out: int, err: int) -> None:
     desk, started = forged
-    desk.theirs.send(printed(started._driver._nonce, out, err, b"outer"))
+    desk.theirs.send(printed(started._driver._sent.nonce, out, err, b"outer"))
     assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
 
 
@@ -314,21 +315,21 @@ def hand_over(desk: _Desk, nonce: bytes, ends: list[int], kind: int = protocol.O
 def test_what_is_handed_over_is_read(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
     pipes = [os.pipe(), os.pipe()]
-    hand_over(desk, started._driver._nonce, [ours for ours, _ in pipes])
+    hand_over(desk, started._driver._sent.nonce, [ours for ours, _ in pipes])
     os.write(pipes[0][1], b"out")
     os.write(pipes[1][1], b"err")
     protocol.close_all([end for pipe in pipes for end in pipe])
-    desk.theirs.send(outcome(started._driver._nonce))
+    desk.theirs.send(outcome(started._driver._sent.nonce))
     result = started.wait()
     assert (result.stdout, result.stderr) == (b"out", b"err")
 
 
 def test_what_is_handed_over_after_the_commands_exit_is_read(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
-    said = protocol.CONTROL.pack(protocol.OUTPUT, started._driver._nonce, 0)
+    said = protocol.CONTROL.pack(protocol.OUTPUT, started._driver._sent.nonce, 0)
     protocol.send(desk.theirs, said)
     # A child prints on, and what it prints could not be handed over yet.
-    desk.theirs.send(outcome(started._driver._nonce, kind=protocol.EXITED))
+    desk.theirs.send(outcome(started._driver._sent.nonce, kind=protocol.EXITED))
     for _ in range(2):
         assert started.poll() is None
     with pytest.raises(BlockingIOError):
@@ -339,15 +340,17 @@ def test_what_is_handed_over_after_the_commands_exit_is_read(forged: tuple[_Desk
     protocol.close_all([end for pipe in pipes for end in pipe])
     for _ in range(3):
         assert started.poll() is None
-    assert desk.theirs.recv(100, MSG_DONTWAIT) == protocol.CONTROL.pack(protocol.DRAINED, started._driver._nonce, 0)
-    desk.theirs.send(outcome(started._driver._nonce))
+    assert desk.theirs.recv(100, MSG_DONTWAIT) == protocol.CONTROL.pack(
+        protocol.DRAINED, started._driver._sent.nonce, 0
+    )
+    desk.theirs.send(outcome(started._driver._sent.nonce))
     assert started.wait().stdout == b"late"
 
 
 def test_an_answer_is_waited_for_as_long_as_it_takes(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
     desk.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
-    late = threading.Timer(0.1, desk.theirs.send, (outcome(started._driver._nonce, 3 << 8),))
+    late = threading.Timer(0.1, desk.theirs.send, (outcome(started._driver._sent.nonce, 3 << 8),))
     late.start()
     assert started.wait().exit_code == 3
     late.join()
@@ -371,7 +374,7 @@ def test_a_warden_that_was_given_back_is_not_touched(forged: tuple[_Desk, Handle
         desk.warden.inbox[0] = protocol.ENDED
 
     started.when_done(take)
-    desk.theirs.send(outcome(started._driver._nonce))
+    desk.theirs.send(outcome(started._driver._sent.nonce))
     started.wait()
     assert desk.released == [desk.warden]
     assert desk.warden.inbox[0] == protocol.ENDED
@@ -385,7 +388,7 @@ def test_descriptors_that_are_no_output_end_the_trust_in_the_warden(
     before = descriptors()
     pipes = [os.pipe(), os.pipe()]
     ends = [ours for ours, _ in pipes]
-    nonce = started._driver._nonce
+    nonce = started._driver._sent.nonce
     kind = protocol.TERMINAL if forgery == "another kind" else protocol.OUTPUT
     if forgery == "files":
         (tmp_path / "file").touch()
@@ -640,7 +643,7 @@ def test_a_warden_that_gives_something_else_than_a_terminal_is_not_believed(box:
 
         desk.dispatch = answer  # type: ignore[method-assign]
         with pytest.raises(ContainmentError, match="no terminal"):
-            dispatch.start(desk, launch, box.config, Call(("true",)), Verdict(), terminal=(24, 80))  # type: ignore[arg-type]
+            dispatch.start(desk, box.config, launch, RunOptions(Call(("true",)), pty=True), Verdict())  # type: ignore[arg-type]
         assert len(descriptors()) == len(before) - 2
         os.close(descriptor)
         desk.theirs.close()

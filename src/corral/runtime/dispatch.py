@@ -1,4 +1,4 @@
-"""Hands what was decided to run to a warden, and returns the handle of it."""
+"""Sends a planned command to a warden and returns its handle."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from time import monotonic, time
 
 from corral.containment import protocol
 from corral.model.errors import ContainmentError
-from corral.runtime.driver import Driver
+from corral.runtime.driver import Driver, SentCommand
 from corral.runtime.handle import Handle
 from corral.runtime.streams import Streams, is_outer_end
 
@@ -15,144 +15,126 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from corral.model.call import Call, Launch, Verdict
+    from corral.model.call import Launch, Verdict
     from corral.policy.config import SandboxConfig
     from corral.runtime.driver import OnResult
     from corral.runtime.pool import Pool
     from corral.runtime.processes import WardenClient
-    from corral.runtime.waiters import OnOutput
+    from corral.runtime.run_options import RunOptions
 
 
 def start(
     pool: Pool,
-    launch: Launch,
     config: SandboxConfig,
-    call: Call,
+    launch: Launch,
+    options: RunOptions,
     verdict: Verdict,
     *,
     warden: WardenClient | None = None,
-    open_stdin: bool = False,
-    inherit_stdin: bool = False,
-    inherit_stdio: bool = False,
-    terminal: tuple[int, int] | None = None,
-    on_output: OnOutput | None = None,
     on_result: OnResult | None = None,
 ) -> Handle:
-    """Hand a command to a warden: the one given, or one of the pool. `terminal` is rows and columns."""
+    """Send a command to `warden`, or to one from the pool, and return its handle."""
     streams = Streams()
-    holds_output = False
     try:
         if warden is None:
-            # Before the clock starts: a deadline is the command's, not ours.
+            # Before the clock starts: making a warden must not use up the command's time limit.
             warden = pool.acquire()
-        nonce = os.urandom(protocol.NONCE_BYTES)
-        # Before the command can do anything: what is told of it is what came since.
-        began_at, started_at = time(), monotonic()
-        deadline = 0.0 if launch.timeout_seconds is None else started_at + launch.timeout_seconds
-        if inherit_stdio:
-            streams.lend_own()
-        elif terminal is None:
-            # Who listens wants to hear at once.
-            listens = on_output is not None or config.output.silence_seconds is not None
-            holds_output = not (listens or open_stdin or inherit_stdin)
-            if holds_output:
-                warden.make_room()
-            else:
-                streams.open_output()
-            if launch.stdin is not None:
-                streams.give_input(launch.stdin)
-            elif inherit_stdin:
-                streams.lend_input()
-            elif open_stdin:
-                streams.open_input()
-        request = _request(launch, config, nonce, deadline, streams, terminal=terminal, holds_output=holds_output)
+        # Before the request is sent: connections and kernel audit records are assigned to the command by time.
+        sent = SentCommand(launch, options, verdict, os.urandom(protocol.NONCE_BYTES), time(), monotonic())
+        warden_makes_pipes = _open_streams(streams, warden, config, launch, options)
+        request = _request(sent, config, streams, warden_makes_pipes=warden_makes_pipes)
     except BaseException as error:
         streams.close()
         if warden is not None:
             pool.release(warden)
-        raise _own(error) from error
+        raise _containment_error(error) from error
     try:
         warden = pool.dispatch(warden, request, streams.lent)
     except BaseException as error:
         streams.close()
-        raise _own(error) from error
+        raise _containment_error(error) from error
     try:
-        if terminal is not None:
-            _take_terminal(warden, nonce, streams)
+        if options.pty:
+            _receive_terminal(warden, sent.nonce, streams)
             if launch.stdin is not None:
                 streams.write(launch.stdin)
                 streams.end_input()
-        driver = Driver(
-            pool,
-            warden,
-            streams,
-            launch,
-            config,
-            judged=(call, verdict),
-            nonce=nonce,
-            began_at=began_at,
-            started_at=started_at,
-            inherits=inherit_stdio,
-            on_output=on_output,
-            on_result=on_result,
-        )
-        return Handle(driver)
+        return Handle(Driver(pool, config, warden, streams, sent, on_result=on_result))
     except BaseException:
         streams.close()
         warden.close()
         raise
 
 
-def _own(error: BaseException) -> BaseException:
+def _containment_error(error: BaseException) -> BaseException:
     if isinstance(error, OSError):
-        return ContainmentError(f"the command could not be handed to a warden: {error}")
+        return ContainmentError(f"the command could not be sent to a warden: {error}")
     return error
 
 
-def _take_terminal(warden: WardenClient, nonce: bytes, streams: Streams) -> None:
-    """Take the outer end of the command's terminal; or its outcome, which the handle acts on, where it could not start."""
+def _open_streams(
+    streams: Streams, warden: WardenClient, config: SandboxConfig, launch: Launch, options: RunOptions
+) -> bool:
+    """Open the descriptors that the command gets. Returns whether the warden makes the output pipes itself."""
+    if options.inherit_stdio:
+        streams.lend_own()
+        return False
+    if options.pty:
+        return False
+    # Live output, and a silence limit, need pipes that the host reads from the start.
+    is_live = options.on_output is not None or config.output.silence_seconds is not None
+    warden_makes_pipes = not (is_live or options.open_stdin or options.inherit_stdin)
+    if warden_makes_pipes:
+        warden.make_room()
+    else:
+        streams.open_output()
+    if launch.stdin is not None:
+        streams.give_input(launch.stdin)
+    elif options.inherit_stdin:
+        streams.lend_input()
+    elif options.open_stdin:
+        streams.open_input()
+    return warden_makes_pipes
+
+
+def _receive_terminal(warden: WardenClient, nonce: bytes, streams: Streams) -> None:
+    """Receive the master of the command's terminal. If the command could not start, leave its outcome to the driver."""
     message, descriptors = warden.receive()
     if len(message) == protocol.OUTCOME.size and not descriptors:
         warden.inbox[: len(message)] = message
         return
-    fits = message == protocol.CONTROL.pack(protocol.TERMINAL, nonce, 0) and len(descriptors) == 1
-    if not fits or not is_outer_end(descriptors[0]):
+    is_valid = message == protocol.CONTROL.pack(protocol.TERMINAL, nonce, 0) and len(descriptors) == 1
+    if not is_valid or not is_outer_end(descriptors[0]):
         protocol.close_all(descriptors)
-        raise ContainmentError("the warden gave no terminal; it was killed, or is not to be trusted")
+        raise ContainmentError("the warden sent no terminal; it was killed or cannot be trusted")
     streams.open_terminal(descriptors[0])
 
 
-def _request(
-    launch: Launch,
-    config: SandboxConfig,
-    nonce: bytes,
-    deadline: float,
-    streams: Streams,
-    *,
-    terminal: tuple[int, int] | None,
-    holds_output: bool,
-) -> bytes:
-    flags = protocol.WARDEN_MAKES_PIPES if holds_output else 0
-    if len(streams.lent) > (0 if holds_output else 2):
+def _request(sent: SentCommand, config: SandboxConfig, streams: Streams, *, warden_makes_pipes: bool) -> bytes:
+    flags = protocol.WARDEN_MAKES_PIPES if warden_makes_pipes else 0
+    if len(streams.lent) > (0 if warden_makes_pipes else 2):
         flags |= protocol.HAS_STDIN
     rows = columns = 0
-    if terminal is not None:
+    if sent.options.pty:
         flags = protocol.ON_TERMINAL
-        rows, columns = terminal
-    body, environment_bytes = _body(launch)
+        rows, columns = sent.options.rows, sent.options.columns
+    limit = sent.launch.timeout_seconds
+    deadline = 0.0 if limit is None else sent.started_at + limit
+    body, environment_bytes = _body(sent.launch)
     if len(body) > protocol.MAX_PACKET_BYTES:
         streams.lent.append(protocol.sealed("request", body))
         flags |= protocol.HAS_BODY
         body = b""
     drain = config.output.drain_seconds or 0.0
-    return protocol.REQUEST.pack(protocol.RUN, nonce, deadline, drain, flags, environment_bytes, rows, columns) + body
+    header = protocol.REQUEST.pack(protocol.RUN, sent.nonce, deadline, drain, flags, environment_bytes, rows, columns)
+    return header + body
 
 
 _last: tuple[Launch | None, Mapping[str, str], bytes, bytes] = (None, {}, b"", b"")
 
 
 def _body(launch: Launch) -> tuple[bytes, int]:
-    """Return a request's variable part, and how many bytes of it are the environment, which most launches have in common."""
+    """Return the variable part of a request and the size of its environment block. The last one is cached."""
     global _last  # noqa: PLW0603  one assignment, so threads see the old one or the new
     seen, env, block, body = _last
     if launch is not seen:

@@ -11,6 +11,7 @@ from _thread import RLock
 from select import POLLIN, POLLOUT
 from time import monotonic
 
+from corral._lib.records import Record, frozen
 from corral.containment import protocol
 from corral.model.errors import ContainmentError
 from corral.model.result import SandboxResult
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from corral.model.call import Call, Launch, Verdict
+    from corral.model.call import Launch, Verdict
     from corral.policy.config import SandboxConfig
     from corral.runtime.outcome import Ending
     from corral.runtime.pool import Pool
     from corral.runtime.processes import WardenClient
+    from corral.runtime.run_options import RunOptions
     from corral.runtime.streams import Chunk
-    from corral.runtime.waiters import OnOutput
 
     OnResult = Callable[[SandboxResult], object]
 
@@ -50,11 +51,22 @@ NEVER = float("inf")
 _NOTHING_PRINTED = Captured()
 
 
+@frozen
+class SentCommand(Record):
+    """A command as it was sent to a warden. The nonce marks the warden's messages about it and becomes the result's id."""
+
+    launch: Launch
+    options: RunOptions
+    verdict: Verdict
+    nonce: bytes
+    began_at: float  # seconds since the epoch
+    started_at: float  # the same moment on the monotonic clock
+
+
 class Driver:
     """The streams, the deadlines and the warden of one running command."""
 
     __slots__ = (
-        "_began_at",
         "_capture",
         "_config",
         "_control",
@@ -62,18 +74,14 @@ class Driver:
         "_exited",
         "_expects_pipes",
         "_facts_after_eof",
-        "_inherits",
-        "_judged",
         "_last_output_at",
-        "_launch",
-        "_nonce",
         "_on_result",
         "_patience_ends_at",
         "_pool",
         "_printed",
+        "_sent",
         "_silence_seconds",
         "_silent",
-        "_started_at",
         "_streams",
         "_waiters",
         "_warden",
@@ -85,33 +93,24 @@ class Driver:
     def __init__(
         self,
         pool: Pool,
+        config: SandboxConfig,
         warden: WardenClient,
         streams: Streams,
-        launch: Launch,
-        config: SandboxConfig,
+        sent: SentCommand,
         *,
-        judged: tuple[Call, Verdict],
-        nonce: bytes,
-        began_at: float,
-        started_at: float,
-        inherits: bool,
-        on_output: OnOutput | None = None,
         on_result: OnResult | None = None,
     ) -> None:
         self._streams = streams
         self._warden: WardenClient | None = warden
         self._pool = pool
-        self._launch = launch
         self._config = config
-        self._judged = judged
-        self._nonce = nonce
-        self._inherits = inherits
-        self._began_at = began_at
-        self._started_at = self._last_output_at = started_at
+        self._sent = sent
+        self._last_output_at = sent.started_at
         self.result: SandboxResult | None = None
         self._facts_after_eof: dict[str, Any] | None = None
         self._capture: Capture | None = None  # created by the first read
         self._whole_output = _NOTHING_PRINTED  # output that came inside the warden's answer
+        on_output = sent.options.on_output
         self._waiters = None if on_output is None else Waiters(on_output)
         self._printed: list[Chunk] | None = None if on_output is None else []  # not yet given to the waiters
         self._on_result = on_result
@@ -120,9 +119,9 @@ class Driver:
         # Held while a message is sent to the warden and while the warden is released. Reentrant: a signal handler may send a
         # message in the middle of another one.
         self._control = RLock()
-        limit = launch.timeout_seconds
-        self._patience_ends_at = NEVER if limit is None else started_at + limit + GRACE_SECONDS
-        self._silence_seconds = None if inherits else config.output.silence_seconds
+        limit = sent.launch.timeout_seconds
+        self._patience_ends_at = NEVER if limit is None else sent.started_at + limit + GRACE_SECONDS
+        self._silence_seconds = None if sent.options.inherit_stdio else config.output.silence_seconds
         self._silent = self._exited = self._expects_pipes = False
         warden.streams = streams
         streams.close_lent()
@@ -145,7 +144,7 @@ class Driver:
         with self._control:
             if self._warden is not None:
                 try:
-                    self._warden.say(kind, self._nonce, number)
+                    self._warden.say(kind, self._sent.nonce, number)
                 except OSError:
                     # The warden is dead; the thread that drives notices that.
                     return
@@ -370,7 +369,7 @@ class Driver:
 
     def _report_drained(self) -> None:
         # The command has exited and all its output was read, so the warden need not wait for processes that still run.
-        if not (self._streams.reading or self._inherits or self._expects_pipes):
+        if not (self._streams.reading or self._sent.options.inherit_stdio or self._expects_pipes):
             self.send(protocol.DRAINED)
 
     def _receive(self, warden: WardenClient) -> None:
@@ -398,7 +397,7 @@ class Driver:
         """Receive the command's output pipes, which the warden has read until now."""
         warden.use_room()
         message, ends = self._streams.receive_ends(warden.sock)
-        if ends and message == protocol.CONTROL.pack(protocol.OUTPUT, self._nonce, 0):
+        if ends and message == protocol.CONTROL.pack(protocol.OUTPUT, self._sent.nonce, 0):
             self._expects_pipes = False
             for end in ends:
                 warden.poller.register(end, POLLIN)
@@ -428,13 +427,13 @@ class Driver:
     def _handle_message(self, warden: WardenClient) -> None:
         """Handle one message from the warden. Messages that carry another command's nonce are ignored."""
         inbox = warden.inbox
-        kind = inbox[0] if inbox[1 : 1 + protocol.NONCE_BYTES] == self._nonce else 0
+        kind = inbox[0] if inbox[1 : 1 + protocol.NONCE_BYTES] == self._sent.nonce else 0
         if kind == protocol.ENDED:
             if self._streams.reading:
                 self._drain(warden)
             elif protocol.answer_bytes(inbox) > protocol.OUTCOME.size:
                 self._take_printed(inbox)
-            self._conclude(warden, parse_outcome(inbox, self._launch, self._config.limits))
+            self._conclude(warden, parse_outcome(inbox, self._sent.launch, self._config.limits))
             # The warden is back in the pool: its inbox may already hold the answer to another thread's command.
             return
         if kind == protocol.EXITED:
@@ -447,8 +446,8 @@ class Driver:
 
     def _conclude_without_warden(self, warden: WardenClient) -> None:
         """Build the result of a command whose warden died, stopped answering or sent an invalid message."""
-        limit = self._launch.timeout_seconds
-        timed_out = limit is not None and monotonic() >= self._started_at + limit
+        limit = self._sent.launch.timeout_seconds
+        timed_out = limit is not None and monotonic() >= self._sent.started_at + limit
         warden.kill()
         killed, hits = self._pool.sweep(warden)
         self._drain(warden)
@@ -471,8 +470,9 @@ class Driver:
 
     def _facts(self) -> dict[str, Any]:
         """Return the fields of the result that are known once all output was read."""
+        sent = self._sent
         kept = self._whole_output if self._capture is None else self._capture.finish()
-        facts = call_fields(*self._judged, self._launch.cwd, self._nonce, self._began_at)
+        facts = call_fields(sent.options.call, sent.verdict, sent.launch.cwd, sent.nonce, sent.began_at)
         facts["stdout"], facts["stdout_bytes"] = kept.stdout, kept.stdout_bytes
         facts["stderr"], facts["stderr_bytes"] = kept.stderr, kept.stderr_bytes
         facts["truncated"], facts["full_output_path"] = kept.truncated, kept.path
@@ -490,14 +490,16 @@ class Driver:
         if self._pool.inspect is not None:
             errors = facts["stderr"]
             # A terminal, and shell text with 2>&1, mixes errors into stdout.
-            if self._streams.terminal >= 0 or (not errors and facts["stdout"] and merges_errors(self._judged[0])):
+            if self._streams.terminal >= 0 or (
+                not errors and facts["stdout"] and merges_errors(self._sent.options.call)
+            ):
                 errors = facts["stdout"]
             found = self._pool.inspect(
                 errors,
-                self._launch.cwd,
+                self._sent.launch.cwd,
                 warden.missing_layers,
                 signal=ending.signal,
-                began_at=self._began_at,
+                began_at=self._sent.began_at,
                 warden=warden.pid,
             )
             if found:
@@ -510,13 +512,13 @@ class Driver:
         self.result = SandboxResult(
             exit_code=ending.exit_code,
             timed_out=ending.timed_out,
-            duration_ms=(monotonic() - self._started_at) * 1000,
+            duration_ms=(monotonic() - self._sent.started_at) * 1000,
             signal=ending.signal,
             backend=warden.backend,
             enforcement=warden.enforcement,
             missing_layers=warden.missing_layers,
             violations=violations,
-            connections=() if self._pool.reached is None else self._pool.reached(self._began_at),
+            connections=() if self._pool.reached is None else self._pool.reached(self._sent.began_at),
             usage=ending.usage,
             killed=ending.killed,
             transaction=self._pool.transaction,

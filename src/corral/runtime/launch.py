@@ -9,14 +9,15 @@ from corral._lib.quoting import shell_quote
 from corral._lib.records import Record, frozen
 from corral.guard.rules.loader import places
 from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, Call, Launch
-from corral.policy.settings import MAX_SECONDS
 from corral.runtime.environment import overlay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from corral.policy.config import Output, SandboxConfig
+    from corral.runtime.run_options import RunOptions
 
 
 @frozen
@@ -31,16 +32,11 @@ class _UnusableError(Exception):
     """Something in the call that no process can be given."""
 
 
-def plan(
-    call: Call,
-    config: SandboxConfig,
-    environment: dict[str, str],
-    *,
-    stdin: bytes | None = None,
-    timeout_seconds: float | None = None,
-) -> Launch | LaunchFailure:
-    """Decide what a call runs, in a scrubbed environment. Total: what cannot be run is a Failure."""
+def plan_launch(options: RunOptions, config: SandboxConfig, environment: dict[str, str]) -> Launch | LaunchFailure:
+    """Decide what a call runs, in a scrubbed environment. Total: what cannot be run is a LaunchFailure."""
     global _last  # noqa: PLW0603  one assignment, so threads see the old one or the new
+    call, timeout_seconds = options.call, options.timeout_seconds
+    stdin: Any = options.stdin  # bytes: text was encoded
     is_plain = stdin is None and timeout_seconds is None and call.env is None and call.cwd is None
     try:
         words = _words(call)
@@ -48,8 +44,7 @@ def plan(
             return known
         cwd = config.project_root if call.cwd is None else _directory(call, config)
         env = environment if call.env is None else overlay(environment, _given(call.env))
-        timeout = config.timeout_seconds if timeout_seconds is None else _timeout(timeout_seconds)
-        data = None if stdin is None else _input(stdin)
+        timeout = config.timeout_seconds if timeout_seconds is None else timeout_seconds
         joined = "".join((cwd, *words) if call.env is None else (cwd, *words, *env, *env.values()))
         if "\0" in joined or not joined.isascii():
             _check_encodable(joined)
@@ -62,12 +57,12 @@ def plan(
             return LaunchFailure(DENIED_EXIT_CODE, reason)
         # The two dashes: a text that begins with one would be taken for an option of bash.
         argv = ("bash", "--noprofile", "--norc", "-c", "--", *_told(words[0], config.output))
-        launch = Launch(bash, argv, cwd, env, data, timeout)
+        launch = Launch(bash, argv, cwd, env, stdin, timeout)
     else:
         executable = _find(words[0], cwd, env["PATH"])
         if isinstance(executable, LaunchFailure):
             return executable
-        launch = Launch(executable, words, cwd, env, data, timeout)
+        launch = Launch(executable, words, cwd, env, stdin, timeout)
     # What was looked for on PATH may lie elsewhere the next time.
     if is_plain and (call.shell or "/" in words[0]):
         _last = (words, call.shell, config, environment, launch)
@@ -134,20 +129,6 @@ def _given(env: object) -> Mapping[str, str]:
         if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name:
             raise _UnusableError(f"env holds {name!r}, which is no name with a text")
     return env
-
-
-def _input(stdin: object) -> bytes:
-    if not isinstance(stdin, (bytes, bytearray, memoryview)):
-        raise _UnusableError(f"stdin must be bytes, not {type(stdin).__name__}")
-    return bytes(stdin)
-
-
-def _timeout(value: object) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise _UnusableError(f"timeout_seconds must be a number above 0, not {value!r}")
-    if value > MAX_SECONDS:
-        raise _UnusableError(f"timeout_seconds must be at most {MAX_SECONDS:g}")
-    return float(value)
 
 
 def _check_encodable(joined: str) -> None:

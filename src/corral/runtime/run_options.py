@@ -1,16 +1,50 @@
-"""Turns what callers give to `run` and its like into a Call. Takes what `subprocess` takes; what no call can have is an error at once."""
+"""The options of one run, as callers give them.
+
+Accepts the types that `subprocess` accepts. A type that no option can have raises an error before the call is judged.
+"""
 
 from __future__ import annotations
 
 import os
 
+from corral._lib.records import Record, frozen
 from corral.model.call import Call
 from corral.policy.settings import MAX_SECONDS
+from corral.runtime.streams import checked_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
+
+    from corral.runtime.waiters import OnOutput
+
+
+@frozen
+class RunOptions(Record):
+    """One call and how to run it. `Sandbox.run`, `arun`, `start` and `astart` turn their keywords into one of these."""
+
+    call: Call
+    stdin: bytes | str | None = None  # text is encoded when the record is made
+    timeout_seconds: float | None = None
+    on_output: OnOutput | None = None
+    open_stdin: bool = False
+    inherit_stdin: bool = False
+    inherit_stdio: bool = False
+    pty: bool = False
+    rows: int = 24
+    columns: int = 80
+    call_id: str = ""  # the model's id of the tool call, for observers
+
+    def _validate(self) -> None:
+        if self.pty:
+            if self.inherit_stdin or self.inherit_stdio:
+                raise ValueError("a command has a terminal of its own (pty) or this process's streams, not both")
+            checked_size(self.rows, self.columns)
+        if self.stdin is not None:
+            object.__setattr__(self, "stdin", _input(self.stdin))
+        if self.timeout_seconds is not None:
+            object.__setattr__(self, "timeout_seconds", _timeout(self.timeout_seconds))
 
 
 def call_of(
@@ -19,9 +53,9 @@ def call_of(
     cwd: str | os.PathLike[str] | None,
     env: Mapping[str, str] | None,
 ) -> Call:
-    """Return a call that is a copy of what was given, in plain strings."""
-    # What was judged must be what runs, although the caller's own may change meanwhile, and although a subclass of str may
-    # show the guard another text than the kernel gets.
+    """Return a call that holds a copy of the arguments, as plain strings."""
+    # The guard must judge exactly what runs. The caller may change its list meanwhile, and a subclass of str may show the
+    # guard another text than the kernel gets.
     if isinstance(argv, (list, tuple)):
         argv = tuple([word if type(word) is str else _plain(word) for word in argv])
     elif isinstance(argv, str):
@@ -32,14 +66,14 @@ def call_of(
         try:
             env = {_plain(name): _plain(value) for name, value in dict(env).items()}
         except (TypeError, ValueError):
-            # No mapping at all; the guard says so.
+            # Not a mapping: the guard refuses the call.
             return Call(argv, bool(shell), _directory(cwd), env)  # type: ignore[arg-type]  # as above
-    return Call(argv, bool(shell), _directory(cwd), env)  # type: ignore[arg-type]  # the guard refuses what is no words
+    return Call(argv, bool(shell), _directory(cwd), env)  # type: ignore[arg-type]  # the guard refuses words of other types
 
 
 def _directory(cwd: object) -> Any:
     found = _plain(cwd)
-    # The guard refuses what a path's own code leaves.
+    # A PathLike that is left over failed to give its path. The guard refuses a NUL byte.
     return "\0" if isinstance(found, os.PathLike) else found
 
 
@@ -55,10 +89,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def input_of(stdin: object) -> bytes | None:
-    """Return what a command reads; text as UTF-8."""
-    if stdin is None or type(stdin) is bytes:
-        return stdin
+def _input(stdin: object) -> bytes:
     if isinstance(stdin, str):
         return stdin.encode("utf-8", "surrogateescape")
     if isinstance(stdin, (bytes, bytearray, memoryview)):
@@ -66,10 +97,7 @@ def input_of(stdin: object) -> bytes | None:
     raise TypeError(f"stdin must be bytes or str, not {type(stdin).__name__}")
 
 
-def timeout_of(seconds: object) -> float | None:
-    """Return how long a command may run; None is the config's."""
-    if seconds is None:
-        return None
+def _timeout(seconds: object) -> float:
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
         raise TypeError(f"timeout_seconds must be a number, not {type(seconds).__name__}")
     if not 0 < seconds <= MAX_SECONDS:

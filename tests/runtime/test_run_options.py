@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from corral import Sandbox
-from corral.runtime.call_arguments import call_of, input_of, timeout_of
+from corral.runtime.run_options import RunOptions, call_of
 
 Run = Callable[..., Any]
 
@@ -114,7 +114,10 @@ def test_call_that_cannot_start_says_why(project: Path, open_box: Sandbox) -> No
 def test_plain_call_is_given_as_it_was() -> None:
     call = call_of(["a", Path("b")], False, Path("c"), None)
     assert (call.argv, call.cwd) == (("a", "b"), "c")
-    assert (input_of(None), timeout_of(None), timeout_of(2)) == (None, None, 2.0)
+    assert (RunOptions(call), RunOptions(call, timeout_seconds=2).timeout_seconds) == (
+        RunOptions(call, None, None),
+        2.0,
+    )
 
 
 def test_refusal_of_a_number_names_what_to_pass(box: Sandbox) -> None:
