@@ -192,11 +192,11 @@ def test_what_cannot_be_killed_is_reported_and_does_not_hold_the_run(shelf: Path
     code = f"""
 from corral import Containment, Sandbox, SandboxConfig
 from corral.runtime.dispatch import start
-from corral.runtime.run_options import RunOptions
+from corral.runtime.run_options import RunContext, RunOptions
 from corral.model.call import Call, Launch, Verdict
 with Sandbox(SandboxConfig({str(shelf / "home")!r}, containment=Containment(backend="none"))) as box:
     launch = Launch({str(stubborn)!r}, ("stubborn", "-c", {become_root!r}, {seconds!r}), "/", {{}}, None, 1.2)
-    result = start(box._pool, box.config, launch, RunOptions(Call(("stubborn",))), Verdict()).wait()
+    result = start(box._pool, RunContext(box.config), launch, RunOptions(Call(("stubborn",))), Verdict()).wait()
     print(result.exit_code, [violation.kind for violation in result.violations], box.run(["true"]).ok)
 """
     done = as_nobody(shelf, "-c", code)

@@ -22,7 +22,7 @@ from corral.runtime.handle import Handle
 from corral.runtime.launch import LaunchFailure, plan_launch
 from corral.runtime.outcome import call_fields
 from corral.runtime.pool import Pool
-from corral.runtime.run_options import RunOptions, call_of
+from corral.runtime.run_options import RunContext, RunOptions, call_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,12 +73,11 @@ class Sandbox:
         traffic = self._holding.traffic
         self._pool = Pool(
             self._holding.plan,
-            self._holding.violations,
-            self._spill(),
             lend=None if traffic is None else traffic.lend,
-            reached=None if traffic is None else traffic.connections,
             generation=self._holding.generation,
         )
+        connections = None if traffic is None else traffic.connections
+        self._context = RunContext(self.config, self._holding.violations, self._spill(), connections)
         self._workshop: Workshop | None = None
         self._within: tuple[SandboxConfig, VerdictCache] | None = None  # by what the calls of transactions are judged
         self._admitted: ProcessIdentity | None = None  # the process in which the containment was checked
@@ -188,7 +187,7 @@ class Sandbox:
                 self._pool.release(warden)
             return self._unplanned(call, verdict, planned)
         return dispatch.start(
-            self._pool, self.config, planned, options, verdict, warden=warden, on_result=self.on_result
+            self._pool, self._context, planned, options, verdict, warden=warden, on_result=self.on_result
         )
 
     async def astart(
@@ -230,7 +229,7 @@ class Sandbox:
             self._pool.release(warden)
             return self._unplanned(call, verdict, planned)
         return dispatch.start(
-            self._pool, self.config, planned, options, verdict, warden=warden, on_result=self.on_result
+            self._pool, self._context, planned, options, verdict, warden=warden, on_result=self.on_result
         )
 
     def map(
@@ -253,7 +252,11 @@ class Sandbox:
     def transaction(self) -> Transaction:
         """Begin a transaction: what its calls do to the project is kept apart until `apply`, and gone without."""
         from corral.transactions.spares import Workshop  # noqa: PLC0415  as above
-        from corral.transactions.transaction import Transaction, transaction_config  # noqa: PLC0415  most sandboxes have none
+        from corral.transactions.transaction import (  # noqa: PLC0415  most sandboxes have none
+            Transaction,
+            transaction_config,
+            with_notice,
+        )
 
         if self._within is None:
             config = transaction_config(self.config)
@@ -270,11 +273,15 @@ class Sandbox:
         for name in _SHARED:
             setattr(inner, name, getattr(self, name))
         inner.config, inner._recall = self._within
+        inspect = self._holding.denials
+        if copied:
+            inspect = with_notice(inspect, self.config.project_root, copied)
+        inner._context = self._context.replace(config=inner.config, inspect=inspect, transaction=branch.place.id)
         inner._pool = branch
         told = self.__dict__.get("_instrumentation")
         if told is not None:
             told.spread(inner)
-        return Transaction(inner, branch, workshop, self._holding, copied)
+        return Transaction(inner, branch, workshop, self._holding)
 
     def undo(self, id: str = "") -> Applied:  # noqa: A002  what history and results call it
         """Restore what was there before the transaction that was applied last, or the one whose id begins so."""
@@ -350,7 +357,7 @@ class Sandbox:
             path = self._holding.replaced()  # once more: another thread may have made it anew meanwhile
             if path == self.config.project_root:
                 return self._holding.project_error() or f"{path} was replaced; try again, or make a new sandbox"
-            if not path or self._pool.transaction is not None:  # what a transaction writes there is never applied
+            if not path or self._context.transaction is not None:  # what a transaction writes there is never applied
                 return ""
             if self._pool.is_busy() or (self._workshop is not None and self._workshop.is_open()):
                 return (
@@ -440,7 +447,7 @@ class Sandbox:
         root = self.config.project_root
         cwd = root if call.cwd is None else os.path.join(root, str(call.cwd))
         facts = call_fields(call, verdict, cwd, os.urandom(ID_BYTES), time.time())
-        return facts | {"transaction": self._pool.transaction, "network": self.config.containment.reach}
+        return facts | {"transaction": self._context.transaction, "network": self.config.containment.reach}
 
 
 def _reason(verdict: Verdict) -> str:

@@ -24,7 +24,7 @@ from corral.runtime import dispatch
 from corral.runtime.driver import Driver
 from corral.runtime.pool import Pool
 from corral.runtime.processes import WardenClient
-from corral.runtime.run_options import RunOptions
+from corral.runtime.run_options import RunContext, RunOptions
 
 ECHO = "import sys\nfor line in sys.stdin:\n    print('got', line.strip(), flush=True)\nprint('end')\n"
 
@@ -229,8 +229,6 @@ def test_the_callers_own_streams_can_be_lent(
 class _Desk:
     """Stands where a pool does, with a warden that is a sleeping process and whose socket's other end is the test's."""
 
-    inspect = reached = spill = transaction = None
-
     def __init__(self) -> None:
         ours, self.theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
         self.process = subprocess.Popen(["sleep", "100"])
@@ -254,7 +252,7 @@ class _Desk:
 def forged(box: Sandbox) -> Iterator[tuple[_Desk, Handle]]:
     desk = _Desk()
     launch = Launch("/bin/true", ("true",), "/", {}, None, 100.0)
-    yield desk, dispatch.start(desk, box.config, launch, RunOptions(Call(("true",))), Verdict())  # type: ignore[arg-type]
+    yield desk, dispatch.start(desk, RunContext(box.config), launch, RunOptions(Call(("true",))), Verdict())  # type: ignore[arg-type]
     desk.process.kill()
     desk.process.wait()
     desk.theirs.close()
@@ -643,7 +641,7 @@ def test_a_warden_that_gives_something_else_than_a_terminal_is_not_believed(box:
 
         desk.dispatch = answer  # type: ignore[method-assign]
         with pytest.raises(ContainmentError, match="no terminal"):
-            dispatch.start(desk, box.config, launch, RunOptions(Call(("true",)), pty=True), Verdict())  # type: ignore[arg-type]
+            dispatch.start(desk, RunContext(box.config), launch, RunOptions(Call(("true",)), pty=True), Verdict())  # type: ignore[arg-type]
         assert len(descriptors()) == len(before) - 2
         os.close(descriptor)
         desk.theirs.close()

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from corral.runtime.driver import OnResult
     from corral.runtime.pool import Pool
     from corral.runtime.processes import WardenClient
-    from corral.runtime.run_options import RunOptions
+    from corral.runtime.run_options import RunContext, RunOptions
 
 
 def start(
     pool: Pool,
-    config: SandboxConfig,
+    context: RunContext,
     launch: Launch,
     options: RunOptions,
     verdict: Verdict,
@@ -41,8 +41,8 @@ def start(
             warden = pool.acquire()
         # Before the request is sent: connections and kernel audit records are assigned to the command by time.
         sent = SentCommand(launch, options, verdict, os.urandom(protocol.NONCE_BYTES), time(), monotonic())
-        warden_makes_pipes = _open_streams(streams, warden, config, launch, options)
-        request = _request(sent, config, streams, warden_makes_pipes=warden_makes_pipes)
+        warden_makes_pipes = _open_streams(streams, warden, context.config, launch, options)
+        request = _request(sent, context.config, streams, warden_makes_pipes=warden_makes_pipes)
     except BaseException as error:
         streams.close()
         if warden is not None:
@@ -59,7 +59,7 @@ def start(
             if launch.stdin is not None:
                 streams.write(launch.stdin)
                 streams.end_input()
-        return Handle(Driver(pool, config, warden, streams, sent, on_result=on_result))
+        return Handle(Driver(pool, context, warden, streams, sent, on_result=on_result))
     except BaseException:
         streams.close()
         warden.close()

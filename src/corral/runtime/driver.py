@@ -35,11 +35,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral.model.call import Launch, Verdict
-    from corral.policy.config import SandboxConfig
     from corral.runtime.outcome import Ending
     from corral.runtime.pool import Pool
     from corral.runtime.processes import WardenClient
-    from corral.runtime.run_options import RunOptions
+    from corral.runtime.run_options import RunContext, RunOptions
     from corral.runtime.streams import Chunk
 
     OnResult = Callable[[SandboxResult], object]
@@ -69,6 +68,7 @@ class Driver:
     __slots__ = (
         "_capture",
         "_config",
+        "_context",
         "_control",
         "_driving",
         "_exited",
@@ -93,7 +93,7 @@ class Driver:
     def __init__(
         self,
         pool: Pool,
-        config: SandboxConfig,
+        context: RunContext,
         warden: WardenClient,
         streams: Streams,
         sent: SentCommand,
@@ -103,7 +103,8 @@ class Driver:
         self._streams = streams
         self._warden: WardenClient | None = warden
         self._pool = pool
-        self._config = config
+        self._context = context
+        self._config = context.config
         self._sent = sent
         self._last_output_at = sent.started_at
         self.result: SandboxResult | None = None
@@ -121,7 +122,7 @@ class Driver:
         self._control = RLock()
         limit = sent.launch.timeout_seconds
         self._patience_ends_at = NEVER if limit is None else sent.started_at + limit + GRACE_SECONDS
-        self._silence_seconds = None if sent.options.inherit_stdio else config.output.silence_seconds
+        self._silence_seconds = None if sent.options.inherit_stdio else context.config.output.silence_seconds
         self._silent = self._exited = self._expects_pipes = False
         warden.streams = streams
         streams.close_lent()
@@ -349,7 +350,7 @@ class Driver:
     def _read(self, warden: WardenClient, descriptor: int, event: int) -> None:
         if event & POLLIN:
             if self._capture is None:
-                self._capture = self._new_capture()
+                self._capture = self._context.new_capture()
             if self._streams.read(descriptor, warden.buffer, self._capture, self._printed):
                 if self._silence_seconds is not None:
                     self._last_output_at = monotonic()
@@ -361,11 +362,6 @@ class Driver:
         elif not self._streams.reading:
             # The command is usually about to exit. Building these fields now saves time after it has.
             self._facts_after_eof = self._facts()
-
-    def _new_capture(self) -> Capture:
-        if self._pool.spill is not None:
-            return self._pool.spill()
-        return Capture(self._config.max_output_bytes, self._config.output.keep)
 
     def _report_drained(self) -> None:
         # The command has exited and all its output was read, so the warden need not wait for processes that still run.
@@ -415,7 +411,7 @@ class Driver:
         if max(len(stdout), len(stderr)) <= self._config.max_output_bytes:
             self._whole_output = Captured(stdout, stderr, False, len(stdout), len(stderr))
         else:
-            capture = self._new_capture()
+            capture = self._context.new_capture()
             for stream, data in enumerate(printed):
                 capture.feed(stream, data)
             self._capture = capture
@@ -487,14 +483,15 @@ class Driver:
             ending = silence_ending(ending, self._silence_seconds or 0.0)
         facts = self._facts_after_eof or self._facts()
         violations = ending.violations
-        if self._pool.inspect is not None:
+        context = self._context
+        if context.inspect is not None:
             errors = facts["stderr"]
             # A terminal, and shell text with 2>&1, mixes errors into stdout.
             if self._streams.terminal >= 0 or (
                 not errors and facts["stdout"] and merges_errors(self._sent.options.call)
             ):
                 errors = facts["stdout"]
-            found = self._pool.inspect(
+            found = context.inspect(
                 errors,
                 self._sent.launch.cwd,
                 warden.missing_layers,
@@ -518,10 +515,10 @@ class Driver:
             enforcement=warden.enforcement,
             missing_layers=warden.missing_layers,
             violations=violations,
-            connections=() if self._pool.reached is None else self._pool.reached(self._sent.began_at),
+            connections=() if context.connections is None else context.connections(self._sent.began_at),
             usage=ending.usage,
             killed=ending.killed,
-            transaction=self._pool.transaction,
+            transaction=context.transaction,
             network=self._config.containment.reach,
             **facts,
         )

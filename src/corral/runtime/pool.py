@@ -23,12 +23,6 @@ if TYPE_CHECKING:
     from asyncio import Future
     from collections.abc import Callable, Sequence
 
-    from corral.model.call import Connection, Violation
-    from corral.runtime.capture import Capture
-
-    Inspect = Callable[..., tuple[Violation, ...]]
-    Lend = Callable[[], Sequence[int]]
-    Reached = Callable[[float], tuple[Connection, ...]]
 
 MAX_IDLE_WARDENS = 16  # a burst of runs leaves at most these, about 2 MB each
 IDLE_SECONDS = 30.0  # after which an idle warden ends, unless it is the first; what is held of it here then goes too
@@ -62,20 +56,13 @@ class Pool:
     def __init__(
         self,
         plan: Callable[[], bytes],
-        inspect: Inspect | None = None,
-        spill: Callable[[], Capture] | None = None,
         *,
-        lend: Lend | None = None,
-        reached: Reached | None = None,
+        lend: Callable[[], Sequence[int]] | None = None,
         generation: Callable[[], int] | None = None,
     ) -> None:
         self._plan = plan
         self._generation = generation  # increases when a credential appears that running wardens do not mask
         self._lend = lend  # what a keeper gets besides the plan, for the network by name
-        self.reached = reached  # asked after each command what it connected to
-        self.spill = spill  # makes a capture that saves what it cuts, where the config wants that
-        self.inspect = inspect  # asked after each command what it did against the policy
-        self.transaction: str | None = None  # in which all commands of this pool run
         self._lock = allocate_lock()  # for the orders; never held for long
         self._talking = allocate_lock()  # with the keeper, which may take its time
         self._keeper: KeeperClient | None = None

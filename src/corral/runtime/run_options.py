@@ -1,4 +1,4 @@
-"""The options of one run, as callers give them.
+"""The options of one run, as callers give them, and the context that all commands of a sandbox share.
 
 Accepts the types that `subprocess` accepts. A type that no option can have raises an error before the call is judged.
 """
@@ -10,14 +10,19 @@ import os
 from corral._lib.records import Record, frozen
 from corral.model.call import Call
 from corral.policy.settings import MAX_SECONDS
+from corral.runtime.capture import Capture
 from corral.runtime.streams import checked_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
+    from corral.model.call import Connection, Violation
+    from corral.policy.config import SandboxConfig
     from corral.runtime.waiters import OnOutput
+
+    Inspect = Callable[..., tuple[Violation, ...]]
 
 
 @frozen
@@ -45,6 +50,23 @@ class RunOptions(Record):
             object.__setattr__(self, "stdin", _input(self.stdin))
         if self.timeout_seconds is not None:
             object.__setattr__(self, "timeout_seconds", _timeout(self.timeout_seconds))
+
+
+@frozen
+class RunContext(Record):
+    """Settings and callbacks that are the same for every command of a sandbox, or of one of its transactions."""
+
+    config: SandboxConfig
+    inspect: Inspect | None = None  # called after each command; returns the violations that the host can see
+    spill: Callable[[], Capture] | None = None  # creates captures that save truncated output to a file
+    connections: Callable[[float], tuple[Connection, ...]] | None = None  # returns the proxied connections since a time
+    transaction: str | None = None  # id of the transaction in which all commands run
+
+    def new_capture(self) -> Capture:
+        """Return a buffer for the output of one command."""
+        if self.spill is not None:
+            return self.spill()
+        return Capture(self.config.max_output_bytes, self.config.output.keep)
 
 
 def call_of(

@@ -9,10 +9,7 @@ from corral.runtime.pool import Pool
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
-    from corral.model.call import Violation
-    from corral.runtime.pool import Inspect
     from corral.runtime.processes import WardenClient
     from corral.transactions.workspace import Place
 
@@ -20,18 +17,11 @@ if TYPE_CHECKING:
 class TransactionPool(Pool):
     """A pool beside the sandbox's own. Closed, it has no process left."""
 
-    def __init__(self, trunk: Pool, place: Place, inspect: Inspect | None) -> None:
-        super().__init__(trunk._plan, self._look, trunk.spill, reached=trunk.reached, generation=trunk._generation)
+    def __init__(self, trunk: Pool, place: Place) -> None:
+        super().__init__(trunk._plan, generation=trunk._generation)
         self._trunk = trunk
-        self._inspect = inspect
-        self.first_words: tuple[Violation, ...] = ()  # told with the first result
         self._process = ProcessIdentity()
         self.place = place
-        self.transaction = place.id
-
-    def _look(self, *facts: Any, **more: Any) -> tuple[Violation, ...]:
-        words, self.first_words = self.first_words, ()
-        return words + (() if self._inspect is None else self._inspect(*facts, **more))
 
     def prepare(self) -> None:
         """Have a warden ready."""

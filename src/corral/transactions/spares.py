@@ -157,7 +157,7 @@ class Workshop:
         except BaseException:
             made.remove()
             raise
-        return TransactionPool(self._trunk, made, self._holding.denials), os.strerror(refusal) if refusal else ""
+        return TransactionPool(self._trunk, made), os.strerror(refusal) if refusal else ""
 
 
 def _identity(path: str) -> tuple[int, int]:

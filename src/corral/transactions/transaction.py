@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corral.policy.config import SandboxConfig
     from corral.runtime.batch import Batch
     from corral.runtime.handle import Handle
+    from corral.runtime.run_options import Inspect
     from corral.sandbox import Sandbox
     from corral.transactions.changes import Change
     from corral.transactions.pool import TransactionPool
@@ -99,12 +100,25 @@ def _cut(path: str) -> str:
     return path if len(path) <= MAX_NOTED_CHARACTERS else f"{path[:MAX_NOTED_CHARACTERS]}…"
 
 
+def with_notice(inspect: Inspect, project_root: str, why_copied: str) -> Inspect:
+    """Return an inspector that reports with the first result that the transaction works on a copy of the project."""
+    detail = f"the transaction works on a copy of the project, because no overlay can be mounted: {why_copied}"
+    notices = [Violation("copied", project_root, detail)]
+
+    def inspected(*facts: Any, **more: Any) -> tuple[Violation, ...]:
+        found = inspect(*facts, **more)
+        try:
+            return (notices.pop(), *found)
+        except IndexError:
+            return found
+
+    return inspected
+
+
 class Transaction:
     """Runs calls as a sandbox does, against an overlay of the project. Use it in a `with`, and `apply` what is to stay."""
 
-    def __init__(
-        self, box: Sandbox, branch: TransactionPool, workshop: Workshop, holding: ContainmentState, copied: str
-    ) -> None:
+    def __init__(self, box: Sandbox, branch: TransactionPool, workshop: Workshop, holding: ContainmentState) -> None:
         self._box = box
         self._branch = branch
         self._workshop = workshop
@@ -113,9 +127,6 @@ class Transaction:
         self._commands: list[str] = []
         self._takes_calls = True
         self._has_ended = False
-        if copied:
-            words = f"the transaction works on a copy of the project, since there is no overlay here: {copied}"
-            branch.first_words = (Violation("copied", box.config.project_root, words),)
 
     @property
     def id(self) -> str:
