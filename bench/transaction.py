@@ -5,7 +5,7 @@ import subprocess
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter_ns, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench._peers import Missing, site_packages
 from bench._place import make_project, workplace
@@ -74,7 +74,7 @@ def _way(box: Sandbox) -> str:
 
 
 def _in_transaction(box: Sandbox, argv: list[str]) -> int:
-    workshop = box._workshop
+    workshop: Any = box._state.spares
     give_up_at = monotonic() + SPARE_SECONDS
     while workshop is not None and workshop._spare is None and monotonic() < give_up_at:
         sleep(0.001)

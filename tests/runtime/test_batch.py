@@ -191,7 +191,7 @@ def test_the_work_arrives_elsewhere_with_a_copy_of_the_project(
 ) -> None:
     box = open_sandbox(limits=Limits(open_files=123))
     (project / "notes.txt").write_text("pears\n")
-    here = LocalWork(box)
+    here = LocalWork(box.config, box.start)
     worker = pickle.loads(pickle.dumps(here)).begin()
     place = worker._place.path
     calls = [
@@ -212,7 +212,7 @@ def test_the_work_arrives_elsewhere_with_a_copy_of_the_project(
 
 
 def test_what_was_lost_with_its_worker_says_so(box: Sandbox) -> None:
-    result = LocalWork(box).lost(BatchCall(Call(["make"])), "its node died")
+    result = LocalWork(box.config, box.start).lost(BatchCall(Call(["make"])), "its node died")
     assert (result.argv, result.exit_code, result.ok) == (("make",), 137, False)
     (violation,) = result.violations
     assert violation == Violation("worker-lost", detail="its node died; whether the command ran is not known")

@@ -229,7 +229,7 @@ def test_a_place_whose_process_was_killed_is_removed_by_the_next(held: Sandbox, 
 def test_a_spare_is_not_used_once_what_is_protected_has_changed(in_repository: Sandbox, project: Path) -> None:
     with in_repository.transaction():
         pass
-    workshop = in_repository._workshop
+    workshop = in_repository._state.spares
     assert workshop is not None
     eventually(lambda: workshop._spare is not None)
     # As git does it: another file takes the name, which an overlay that has looked would not see.

@@ -16,6 +16,8 @@ from corral.model.result import SandboxResult
 from corral.policy.config import SandboxConfig
 from corral.runtime.executor import executor_named, stream_results
 from corral.runtime.outcome import call_fields
+from corral.runtime.run_options import run_options
+from corral.runtime.runner import open_runner
 from corral.runtime.tempdirs import ProcessTempDir
 
 TYPE_CHECKING = False
@@ -23,10 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any, Self
 
+    from corral.runtime.driver import OnResult
     from corral.runtime.executor import Executor
     from corral.runtime.handle import Handle
-    from corral.sandbox import Sandbox
-    from corral.transactions.transaction import Transaction
+    from corral.runtime.runner import CommandRunner
+
+    Start = Callable[..., Handle]
 
 ID_BYTES = 16
 MAX_TRIES = 3  # of a call that may be repeated, against one that takes its warden with it each time
@@ -90,21 +94,21 @@ class Batch:
 
     def __init__(
         self,
-        box: Sandbox,
+        work: LocalWork,
         calls: Iterable[object],
         *,
         workers: int | None = None,
         ordered: bool = True,
         idempotent: bool = False,
         engine: str | Executor = "local",
+        on_result: OnResult | None = None,
     ) -> None:
         if workers is not None and (type(workers) is not int or workers < 1):
             raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
-        work = LocalWork(box)
         hired = executor_named(engine).hire(work, workers)
         self._stream = stream_results(work, hired, _entries(calls, idempotent), ordered=ordered)
-        # Here the sandbox tells it itself.
-        self._on_result = None if engine == "local" else box.on_result
+        # A local sandbox calls it for each result itself.
+        self._on_result = None if engine == "local" else on_result
 
     def numbered(self) -> Iterator[tuple[int, SandboxResult]]:
         """Yield the results that are still to come, each with the number of its call."""
@@ -146,12 +150,13 @@ def _entries(calls: Iterable[object], idempotent: bool) -> Iterator[BatchCall]:
 class LocalWork:
     """The work of running calls in one sandbox, by its own wardens. Pickled, it is the same in a copy of its project."""
 
-    def __init__(self, box: Sandbox) -> None:
-        self._box = box
+    def __init__(self, config: SandboxConfig, start: Start) -> None:
+        self._config = config
+        self._start = start
 
     def begin(self) -> CallWorker:
         """Return a worker; all share the sandbox."""
-        return CallWorker(self._box)
+        return CallWorker(self._start)
 
     def may_repeat(self, item: BatchCall) -> bool:
         """Say whether a call may run twice."""
@@ -160,24 +165,23 @@ class LocalWork:
     def lost(self, item: BatchCall, why: str) -> SandboxResult:
         """Return the result of a call of which nobody knows how far it came."""
         call = item.call if isinstance(item.call.argv, str) else item.call.replace(argv=tuple(item.call.argv))
-        facts = call_fields(call, Verdict(), self._box.config.project_root, os.urandom(ID_BYTES), time())
+        facts = call_fields(call, Verdict(), self._config.project_root, os.urandom(ID_BYTES), time())
         violation = Violation("worker-lost", detail=f"{why}; whether the command ran is not known")
         return SandboxResult(exit_code=128 + SIGKILL, signal=int(SIGKILL), violations=(violation,), **facts)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         from corral.runtime.project_archive import pack  # noqa: PLC0415  only what runs elsewhere is sent
 
-        config = self._box.config
+        config = self._config
         # Not the config itself, which would be looked for in a place where there is no such directory.
         settings = {name: getattr(config, name) for name in config._fields if name != "project_root"}
-        return ProjectCopyWork, (type(self._box), settings, config.project_root, pack(config.project_root))
+        return ProjectCopyWork, (settings, config.project_root, pack(config.project_root))
 
 
 class ProjectCopyWork:
     """The work of running calls in a copy of a project; each worker has one of its own, and nobody there is asked."""
 
-    def __init__(self, sandbox: type[Sandbox], settings: Mapping[str, Any], root: str, packed: bytes) -> None:
-        self._sandbox = sandbox
+    def __init__(self, settings: Mapping[str, Any], root: str, packed: bytes) -> None:
         self._settings = settings
         self._root = root
         self._packed = packed
@@ -191,7 +195,7 @@ class ProjectCopyWork:
             # Its own name, which commands may print.
             project = os.path.join(place.path, os.path.basename(self._root))
             unpack(self._packed, project)
-            return ProjectCopyWorker(self._sandbox(SandboxConfig(project, **self._settings)), place, self._root)
+            return ProjectCopyWorker(open_runner(SandboxConfig(project, **self._settings)), place, self._root)
         except BaseException:
             place.close()
             raise
@@ -202,8 +206,8 @@ class CallWorker:
 
     chunk = most = 1
 
-    def __init__(self, box: Sandbox | Transaction) -> None:
-        self._box = box
+    def __init__(self, start: Start) -> None:
+        self._start = start
         self._running: Handle | None = None
         self._is_cancelled = False
 
@@ -220,7 +224,7 @@ class CallWorker:
 
     def _run(self, entry: BatchCall) -> SandboxResult:
         call = entry.call
-        running = self._box.start(
+        running = self._start(
             call.argv,
             shell=call.shell,
             cwd=call.cwd,
@@ -256,20 +260,20 @@ class CallWorker:
 class ProjectCopyWorker(CallWorker):
     """A runner with a sandbox and a project of its own, both gone afterwards."""
 
-    def __init__(self, box: Sandbox, place: ProcessTempDir, home: str) -> None:
-        super().__init__(box)
-        self._own = box
+    def __init__(self, runner: CommandRunner, place: ProcessTempDir, home: str) -> None:
+        super().__init__(lambda argv, **options: runner.start(run_options(argv, **options)))
+        self._runner = runner
         self._place = place
         self._home = home
 
     def _run(self, entry: BatchCall) -> SandboxResult:
         result = super()._run(entry)
         # As whoever reads it knows the project.
-        return result.replace(cwd=self._home + result.cwd.removeprefix(self._own.config.project_root))
+        return result.replace(cwd=self._home + result.cwd.removeprefix(self._runner.context.config.project_root))
 
     def close(self) -> None:
         """End the sandbox, and remove the copy of the project."""
-        self._own.close()
+        self._runner.state.close()
         self._place.close()
 
 

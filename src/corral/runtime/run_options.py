@@ -69,6 +69,18 @@ class RunContext(Record):
         return Capture(self.config.max_output_bytes, self.config.output.keep)
 
 
+def run_options(
+    argv: Sequence[object] | str | os.PathLike[str],
+    *,
+    shell: bool = False,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
+) -> RunOptions:
+    """Return the options of a call that is given by keywords."""
+    return RunOptions(call_of(argv, shell, cwd, env), **options)
+
+
 def call_of(
     argv: Sequence[object] | str | os.PathLike[str],
     shell: bool,

@@ -47,11 +47,12 @@ class Workshop:
         self._closed = False
         self._cleaned = False
 
+    def is_current(self) -> bool:
+        """Return false in a fork of the process that made it."""
+        return self._process.is_current()
+
     def take(self) -> tuple[TransactionPool, str]:
         """Return a transaction that begins now, and why it works on a copy, if so."""
-        if not self._process.is_current():
-            # Those were the process's that this one is a fork of.
-            self.__init__(self._holding, self._trunk)  # type: ignore[misc]
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None and spare.is_fresh():

@@ -13,6 +13,8 @@ from corral.guard.evaluate import vet
 from corral.guard.rules.loader import Profile, profile_named
 from corral.model.call import Decision, Violation
 from corral.model.errors import TransactionError
+from corral.runtime.run_options import run_options
+from corral.runtime.runner import CommandRunner
 from corral.transactions.apply import MAX_NOTED_CHANGES, Applied, Look, apply
 from corral.transactions.changes import summary
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any, Self
 
-    from corral.containment.state import ContainmentState
+    from corral.guard.cache import VerdictCache
     from corral.model.call import Call, Verdict
     from corral.model.result import SandboxResult
     from corral.policy.config import SandboxConfig
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from corral.runtime.run_options import Inspect
     from corral.sandbox import Sandbox
     from corral.transactions.changes import Change
-    from corral.transactions.pool import TransactionPool
     from corral.transactions.spares import Workshop
 
 # What is asked about because it cannot be taken back: here it can.
@@ -56,7 +57,7 @@ def can_be_tried(box: Sandbox, call: Call) -> bool:
     """Say whether a call is asked about only because it cannot be taken back, and the owner lets such calls be tried."""
     if box.config.containment.destructive != "try":
         return False
-    machine = box._look()[1]
+    machine = box._state.look()[1]
     asked = vet(call, box.config, machine).decision == Decision.ASK
     return asked and vet(call, transaction_config(box.config), machine).allowed
 
@@ -118,12 +119,20 @@ def with_notice(inspect: Inspect, project_root: str, why_copied: str) -> Inspect
 class Transaction:
     """Runs calls as a sandbox does, against an overlay of the project. Use it in a `with`, and `apply` what is to stay."""
 
-    def __init__(self, box: Sandbox, branch: TransactionPool, workshop: Workshop, holding: ContainmentState) -> None:
-        self._box = box
-        self._branch = branch
+    def __init__(
+        self, sandbox: CommandRunner, workshop: Workshop, config: SandboxConfig, verdicts: VerdictCache
+    ) -> None:
+        pool, why_copied = workshop.take()
+        containment = sandbox.state.containment
+        inspect: Inspect = containment.denials
+        if why_copied:
+            inspect = with_notice(inspect, config.project_root, why_copied)
+        context = sandbox.context.replace(config=config, inspect=inspect, transaction=pool.place.id)
+        self._runner = CommandRunner(sandbox.state, context, pool, verdicts)
+        self._pool = pool
         self._workshop = workshop
-        self._holding = holding
-        self._place = branch.place
+        self._containment = containment
+        self._place = pool.place
         self._commands: list[str] = []
         self._takes_calls = True
         self._has_ended = False
@@ -136,7 +145,7 @@ class Transaction:
     @property
     def root(self) -> str:
         """The project."""
-        return self._box.config.project_root
+        return self._runner.context.config.project_root
 
     @property
     def how(self) -> str:
@@ -145,27 +154,31 @@ class Transaction:
 
     def check(self, argv: Sequence[object] | str, **options: Any) -> Verdict:
         """Judge a call as `Sandbox.check` does; deleting and rewriting are allowed here."""
-        return self._box.check(argv, **options)
+        return self._runner.check(run_options(argv, **options).call)
 
     def run(self, argv: Sequence[object] | str, **options: Any) -> SandboxResult:
         """Run a call to its end, as `Sandbox.run` does."""
-        return self._box_for(argv).run(argv, **options)
+        return self._runner_for(argv).run(run_options(argv, **options))
 
     async def arun(self, argv: Sequence[object] | str, **options: Any) -> SandboxResult:
         """Run a call to its end in the running event loop, as `Sandbox.arun` does."""
-        return await self._box_for(argv).arun(argv, **options)
+        return await self._runner_for(argv).arun(run_options(argv, **options))
 
     def start(self, argv: Sequence[object] | str, **options: Any) -> Handle:
         """Start a call, as `Sandbox.start` does."""
-        return self._box_for(argv).start(argv, **options)
+        return self._runner_for(argv).start(run_options(argv, **options))
 
     async def astart(self, argv: Sequence[object] | str, **options: Any) -> Handle:
         """Start a call in the running event loop, as `Sandbox.astart` does."""
-        return await self._box_for(argv).astart(argv, **options)
+        return await self._runner_for(argv).astart(run_options(argv, **options))
 
     def map(self, calls: Iterable[object], **options: Any) -> Batch:
         """Run many calls, as `Sandbox.map` does, all against the same overlay."""
-        return self._box_for("…").map(calls, **options)
+        from corral.runtime.batch import Batch, LocalWork  # noqa: PLC0415  it loads threading
+
+        runner = self._runner_for("…")
+        work = LocalWork(runner.context.config, lambda argv, **given: runner.start(run_options(argv, **given)))
+        return Batch(work, calls, on_result=runner.state.on_result, **options)
 
     def changes(self) -> tuple[Change, ...]:
         """Return what the calls have changed so far: added, changed, deleted, renamed, and other modes, links and times."""
@@ -187,7 +200,7 @@ class Transaction:
         self._check()
         self._takes_calls = False
         # Nobody may write any more when the changes are looked at.
-        self._branch.end()
+        self._pool.end()
         with self._look() as look:
             return apply(look, os.environ, chosen, self._commands)
 
@@ -195,12 +208,12 @@ class Transaction:
         """Let the changes wait for an answer after this process has ended; `corral apply` and `corral discard` give it."""
         self._check()
         self._takes_calls = False
-        self._branch.end()
+        self._pool.end()
         # What the owner does to the project from here on is no longer what the calls saw.
         with self._look() as look:
             changes = [change.to_dict() for change in look.changes()[:MAX_NOTED_CHANGES]]
         self._has_ended = True
-        self._workshop.let_go(self._branch)
+        self._workshop.let_go(self._pool)
         facts = {"commands": self._commands, "root": self.root, "changes": changes}
         self._place.keep(facts | {"bytes": disk_usage(self._place.layer)})
         self._place.release()
@@ -209,7 +222,7 @@ class Transaction:
         """End what still runs, and forget everything that was written and not applied."""
         if not self._has_ended:
             self._has_ended, self._takes_calls = True, False
-            self._workshop.give_back(self._branch)
+            self._workshop.give_back(self._pool)
 
     def __enter__(self) -> Self:
         return self
@@ -223,19 +236,19 @@ class Transaction:
     async def __aexit__(self, *_: object) -> None:
         self.discard()
 
-    def _box_for(self, argv: Sequence[object] | str) -> Sandbox:
+    def _runner_for(self, argv: Sequence[object] | str) -> CommandRunner:
         self._check()
         if not self._takes_calls:
             raise TransactionError("changes of the transaction were applied already; begin another")
         if len(self._commands) < MAX_COMMANDS:
             words = argv if isinstance(argv, str) else " ".join(map(str, argv))
             self._commands.append(words[:MAX_COMMAND_CHARACTERS])
-        return self._box
+        return self._runner
 
     def _look(self) -> Look:
         self._check()
-        root = self._box.config.project_root
-        return Look(root, self._place, self._holding.kept(), self._holding.programs())
+        root = self._runner.context.config.project_root
+        return Look(root, self._place, self._containment.kept(), self._containment.programs())
 
     def _check(self) -> None:
         if self._has_ended:

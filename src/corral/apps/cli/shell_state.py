@@ -60,7 +60,7 @@ class ShellState:
 
     def __init__(self, box: Sandbox, call: Call, *, exports: bool) -> None:
         # The sandbox is begun: only then it is known where its commands' temporary directory lies.
-        shown = box._scratch_for("/tmp/corral")  # noqa: S108  the commands' own
+        shown = box._state.scratch_for("/tmp/corral")  # noqa: S108  the commands' own
         self._seen, self._real = next((pair for pair in shown if pair[0].endswith("/tmp")), ("/tmp", "/tmp"))  # noqa: S108
         self._name = f".corral-{os.urandom(8).hex()}"
         self._root = box.config.project_root
@@ -73,7 +73,7 @@ class ShellState:
         if isinstance(call.argv, str) and len(call.argv.encode("utf-8", "surrogatepass")) > MAX_ARGUMENT_BYTES:
             box.write_bytes(f"{told}.text", os.fsencode(call.argv))
             output = output.replace(text_file=f"{told}.text")
-        box.config = box.config.replace(output=output)
+        box.use_output(output)
 
     def leave(self, file: str, environ: Mapping[str, str]) -> None:
         """Write, as shell text in a file of ours, what the host's shell has to take over; no file where that is nothing."""

@@ -124,7 +124,7 @@ class Trier:
             box = stack.enter_context(Sandbox(task.config(_root(folder, "files"))))
             tx = stack.enter_context(box.transaction()) if task.transaction else None
             profile = (transaction_config(box.config) if tx else box.config).rules.name
-            self._runner = runner = CallWorker(tx or box)
+            self._runner = runner = CallWorker((tx or box).start)
             try:
                 for call in task.calls:
                     if self._is_cancelled:

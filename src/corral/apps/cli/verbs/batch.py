@@ -45,7 +45,7 @@ def main(options: argparse.Namespace) -> int:
     asking = Approver(config, machine_of, may_ask=False)
     is_here = options.engine == "local"
     with Sandbox(config, on_ask=asking.answer, on_result=record.result if is_here else None) as box:
-        work = Answering(LocalWork(box))
+        work = Answering(LocalWork(box.config, box.start))
         workers = executor_named(options.engine).hire(work, options.workers)
         # Not sys.stdin, and never closed: whoever still waits for a line there would hold up the end of the process.
         source = open(0, "rb", closefd=False)  # noqa: SIM115

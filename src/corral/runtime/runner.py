@@ -1,0 +1,245 @@
+"""Judges calls and starts the allowed ones, for a sandbox or for one of its transactions.
+
+Nothing is started unless the guard allows it. A command that fails or is refused is a result, never an exception.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from corral.guard.cache import VerdictCache
+from corral.model.call import DENIED_EXIT_CODE, NOT_EXECUTABLE_EXIT_CODE, Decision, Launch
+from corral.model.result import SandboxResult
+from corral.runtime import dispatch
+from corral.runtime.handle import Handle
+from corral.runtime.launch import LaunchFailure, plan_launch
+from corral.runtime.observers import ObservedCall
+from corral.runtime.outcome import call_fields
+from corral.runtime.run_options import RunContext
+from corral.runtime.shared_state import SharedState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from corral.model.call import Call, Verdict
+    from corral.policy.config import SandboxConfig
+    from corral.runtime.capture import Capture
+    from corral.runtime.driver import OnResult
+    from corral.runtime.observers import Observer
+    from corral.runtime.pool import Pool
+    from corral.runtime.processes import WardenClient
+    from corral.runtime.run_options import RunOptions
+    from corral.runtime.shared_state import OnAsk
+
+ID_BYTES = 16
+
+
+class CommandRunner:
+    """Runs calls under one context, with the wardens of one pool."""
+
+    def __init__(self, state: SharedState, context: RunContext, pool: Pool, verdicts: VerdictCache) -> None:
+        self.state = state
+        self.context = context
+        self.pool = pool
+        self._verdicts = verdicts
+
+    def check(self, call: Call) -> Verdict:
+        """Judge a call without running it."""
+        return self._verdicts.vet(call, self.state.look()[1])
+
+    def run(self, options: RunOptions, started: Callable[[Handle], object] | None = None) -> SandboxResult:
+        """Run a call to its end. `started` gets its handle."""
+        _refuse(options, "run", "open_stdin", "inherit_stdin", "inherit_stdio", "pty")
+        with ObservedCall(self.state.observers, options) as call:
+            call.handle = handle = self._start(options)
+            if started is not None:
+                started(handle)
+            try:
+                return handle.wait()
+            except BaseException:
+                handle.close()
+                raise
+
+    async def arun(self, options: RunOptions, started: Callable[[Handle], object] | None = None) -> SandboxResult:
+        """Run a call to its end in the running event loop. Cancelling kills the command."""
+        _refuse(options, "arun", "open_stdin", "inherit_stdin", "inherit_stdio", "pty")
+        with ObservedCall(self.state.observers, options) as call:
+            call.handle = handle = await self._astart(options)
+            if started is not None:
+                started(handle)
+            try:
+                return await handle
+            except BaseException:
+                handle.close()
+                raise
+
+    def start(self, options: RunOptions) -> Handle:
+        """Start a call and return its handle. The handle of a refused call has its result already."""
+        with ObservedCall(self.state.observers, options) as call:
+            call.handle = handle = self._start(options)
+            return handle
+
+    async def astart(self, options: RunOptions) -> Handle:
+        """Start a call without blocking the running event loop while a warden is made."""
+        _refuse(options, "astart", "inherit_stdin", "inherit_stdio")
+        with ObservedCall(self.state.observers, options) as call:
+            call.handle = handle = await self._astart(options)
+            return handle
+
+    def _start(self, options: RunOptions) -> Handle:
+        call = options.call
+        was_admitted = self.state.is_admitted()  # read first: `look` then sees the environment that `admit` has set
+        environment, machine = self.state.look()
+        verdict = self._verdicts.vet(call, machine)
+        reason = self._refusal(call, verdict) if verdict.findings else ""
+        error = self.state.renew(in_transaction=self.context.transaction is not None)
+        if reason or error:
+            return self._not_started(call, verdict, reason, error)
+        warden = None
+        if not was_admitted or not self.state.is_admitted():
+            warden = self.pool.acquire()
+            self.state.admit(warden)
+            environment = self.state.look()[0]
+        return self._launch(options, verdict, environment, warden)
+
+    async def _astart(self, options: RunOptions) -> Handle:
+        call = options.call
+        verdict = self.check(call)
+        reason = await self._refusal_in_loop(call, verdict) if verdict.findings else ""
+        error = self.state.renew(in_transaction=self.context.transaction is not None)
+        if reason or error:
+            return self._not_started(call, verdict, reason, error)
+        warden = await self.pool.acquire_in_loop()
+        if not self.state.is_admitted():
+            self.state.admit(warden)
+        return self._launch(options, verdict, self.state.look()[0], warden)
+
+    def _launch(
+        self, options: RunOptions, verdict: Verdict, environment: dict[str, str], warden: WardenClient | None
+    ) -> Handle:
+        launch = None
+        try:
+            launch = plan_launch(options, self.context.config, environment)
+        finally:
+            if warden is not None and not isinstance(launch, Launch):
+                self.pool.release(warden)
+        if isinstance(launch, Launch):
+            on_result = self.state.on_result
+            return dispatch.start(self.pool, self.context, launch, options, verdict, warden=warden, on_result=on_result)
+        if launch.exit_code == DENIED_EXIT_CODE:
+            return self._finished(self._denied(options.call, verdict, launch.message))
+        return self._finished(self._unstarted(options.call, verdict, launch))
+
+    def _not_started(self, call: Call, verdict: Verdict, reason: str, error: str) -> Handle:
+        if reason:
+            return self._finished(self._denied(call, verdict, reason))
+        return self._finished(
+            self._unstarted(call, verdict, LaunchFailure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {error}\n"))
+        )
+
+    def _refusal(self, call: Call, verdict: Verdict) -> str:
+        """Return the reason why a call may not run, or ""."""
+        if not self._is_asked(verdict):
+            return _reason(verdict)
+        try:
+            answer = self.state.on_ask(call, verdict)  # type: ignore[misc]  # `_is_asked` has checked it
+            if hasattr(answer, "__await__"):
+                _close(answer)
+                raise TypeError("on_ask returned an awaitable, which only arun and astart accept")
+        except Exception as error:  # noqa: BLE001  any failure of the callback refuses the call
+            return _unanswered(verdict, error)
+        return self._answered(call, verdict, answer)
+
+    async def _refusal_in_loop(self, call: Call, verdict: Verdict) -> str:
+        """Return the reason why a call may not run, or "". The event loop goes on while the answer is awaited."""
+        if not self._is_asked(verdict):
+            return _reason(verdict)
+        try:
+            answer = self.state.on_ask(call, verdict)  # type: ignore[misc]  # as above
+            if not isinstance(answer, bool) and hasattr(answer, "__await__"):
+                answer = await answer
+        except Exception as error:  # noqa: BLE001  as above
+            return _unanswered(verdict, error)
+        return self._answered(call, verdict, answer)
+
+    def _is_asked(self, verdict: Verdict) -> bool:
+        return verdict.decision == Decision.ASK and self.state.on_ask is not None
+
+    def _answered(self, call: Call, verdict: Verdict, answer: object) -> str:
+        # Only True is a yes: a coroutine that was not awaited is a true value too.
+        if answer is not True:
+            return _reason(verdict)
+        # The user may take minutes to answer, and a link may have been changed meanwhile.
+        again = self.check(call)
+        if again == verdict:
+            return ""
+        changed = "A file or link used by this command changed while the user was asked. The command was not run."
+        return f"{changed} {_reason(again)}".rstrip()
+
+    def _finished(self, result: SandboxResult) -> Handle:
+        if self.state.on_result is not None:
+            self.state.on_result(result)
+        return Handle(None, result)
+
+    def _denied(self, call: Call, verdict: Verdict, reason: str) -> SandboxResult:
+        return SandboxResult(**self._fields(call, verdict), exit_code=DENIED_EXIT_CODE, denied=True, reason=reason)
+
+    def _unstarted(self, call: Call, verdict: Verdict, failure: LaunchFailure) -> SandboxResult:
+        message = failure.message.encode("utf-8", "replace")
+        fields = self._fields(call, verdict)
+        return SandboxResult(**fields, exit_code=failure.exit_code, stderr=message, stderr_bytes=len(message))
+
+    def _fields(self, call: Call, verdict: Verdict) -> dict[str, Any]:
+        config = self.context.config
+        cwd = config.project_root if call.cwd is None else os.path.join(config.project_root, str(call.cwd))
+        fields = call_fields(call, verdict, cwd, os.urandom(ID_BYTES), time.time())
+        return fields | {"transaction": self.context.transaction, "network": config.containment.reach}
+
+
+def open_runner(
+    config: SandboxConfig,
+    *,
+    on_ask: OnAsk | None = None,
+    on_result: OnResult | None = None,
+    observers: Iterable[Observer] = (),
+) -> CommandRunner:
+    """Return the runner of a new sandbox. Closing its state ends everything."""
+    state = SharedState(config, on_ask, on_result, observers)
+    traffic = state.containment.traffic
+    connections = None if traffic is None else traffic.connections
+    context = RunContext(config, state.containment.violations, _spill(state), connections)
+    return CommandRunner(state, context, state.pool, VerdictCache(config))
+
+
+def _spill(state: SharedState) -> Callable[[], Capture] | None:
+    size = state.config.output.spill_bytes
+    if size is None:
+        return None
+    from corral.runtime.spill_file import SpillDirectory  # noqa: PLC0415  most sandboxes save no output
+
+    return SpillDirectory(state.config, size, state.containment.shown).capture
+
+
+def _refuse(options: RunOptions, method: str, *names: str) -> None:
+    """Raise TypeError if an option is set that a method does not have."""
+    for name in names:
+        if getattr(options, name):
+            raise TypeError(f"{method} has no option {name}; use start")
+
+
+def _reason(verdict: Verdict) -> str:
+    return "" if verdict.decision == Decision.ALLOW else verdict.reason or "The call was not allowed."
+
+
+def _unanswered(verdict: Verdict, error: Exception) -> str:
+    return f"{_reason(verdict)} (asking failed: {type(error).__name__}: {error})"
+
+
+def _close(answer: object) -> None:
+    close = getattr(answer, "close", None)
+    if close is not None:
+        # A coroutine that is neither awaited nor closed makes Python print a warning.
+        close()
