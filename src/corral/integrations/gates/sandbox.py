@@ -16,7 +16,9 @@ from corral.integrations.gates.sandbox_gate import SandboxGate
 from corral.model.call import DENIED_EXIT_CODE, Call, Decision, Verdict
 from corral.model.result import SandboxResult
 from corral.runtime.handle import Handle
+from corral.runtime.observers import ObservedCall
 from corral.runtime.outcome import call_fields
+from corral.runtime.run_options import run_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from corral.integrations.gates.chain import OnRuling
     from corral.integrations.gates.model import Gate, Ruling
     from corral.integrations.gates.token_budget import ObservationLedger
+    from corral.runtime.observers import Observer
     from corral.sandbox import Sandbox
 
 READ_TOOL = "read_file"
@@ -53,6 +56,7 @@ class GatedSandbox:
         self.chain = Chain(*gates, last, on_ruling=on_ruling, clock=clock)
         self.box = box
         self.config = box.config
+        self.observers: list[Observer] = []
         self._ledger = ledger
         self._tool = tool
         self._clock = clock
@@ -78,12 +82,16 @@ class GatedSandbox:
         `meant` is the call as the model wrote it, where an adapter has put words of its own around it: that is what gates judge.
         """
         argv = _copy(argv)
-        with self._passage(self._call(argv if meant is None else _copy(meant), call_id, options)) as passage:
+        given = run_options(argv, call_id=call_id, **options)
+        tool_call = self._call(argv if meant is None else _copy(meant), call_id, options)
+        with ObservedCall(self.observers, given) as call, self._passage(tool_call) as passage:
             if not passage.may_run:
-                return self._refused(passage)
-            result = self.box.run(argv, **options)
+                return self._observed_refusal(passage, call)
+            result = self.box._runner.run(given, call.follow)
             passage.result_id = result.id
-            return self._shown(result, call_id)
+            shown = self._shown(result, call_id)
+            call.handle = Handle(None, shown)
+            return shown
 
     async def arun(
         self,
@@ -95,41 +103,50 @@ class GatedSandbox:
     ) -> SandboxResult:
         """Run a call as `Sandbox.arun` does, if every gate lets it pass; `meant` as with `run`."""
         argv = _copy(argv)
-        call = self._call(argv if meant is None else _copy(meant), call_id, options)
-        with await self._passage_in_loop(call) as passage:
+        given = run_options(argv, call_id=call_id, **options)
+        tool_call = self._call(argv if meant is None else _copy(meant), call_id, options)
+        with ObservedCall(self.observers, given) as call, await self._passage_in_loop(tool_call) as passage:
             if not passage.may_run:
-                return self._refused(passage)
-            result = await self.box.arun(argv, **options)
+                return self._observed_refusal(passage, call)
+            result = await self.box._runner.arun(given, call.follow)
             passage.result_id = result.id
-            return self._shown(result, call_id)
+            shown = self._shown(result, call_id)
+            call.handle = Handle(None, shown)
+            return shown
 
     def start(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> Handle:
         """Start a call as `Sandbox.start` does. It is recorded when it ends; what is shown of it, the caller charges."""
         argv = _copy(argv)
-        passage = self._passage(self._call(argv, call_id, options))
-        if not passage.may_run:
-            return self._never_started(passage)
-        passage.begin()
-        try:
-            handle = self.box.start(argv, **options)
-        except BaseException:
-            passage.end(worked=False)
-            raise
-        return _recorded(passage, handle)
+        given = run_options(argv, call_id=call_id, **options)
+        with ObservedCall(self.observers, given) as call:
+            passage = self._passage(self._call(argv, call_id, options))
+            if not passage.may_run:
+                call.handle = handle = self._never_started(passage)
+                return handle
+            passage.begin()
+            try:
+                call.handle = handle = self.box._runner.start(given)
+            except BaseException:
+                passage.end(worked=False)
+                raise
+            return _recorded(passage, handle)
 
     async def astart(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> Handle:
         """Start a call as `Sandbox.astart` does; the rest is as with `start`."""
         argv = _copy(argv)
-        passage = await self._passage_in_loop(self._call(argv, call_id, options))
-        if not passage.may_run:
-            return self._never_started(passage)
-        passage.begin()
-        try:
-            handle = await self.box.astart(argv, **options)
-        except BaseException:
-            passage.end(worked=False)
-            raise
-        return _recorded(passage, handle)
+        given = run_options(argv, call_id=call_id, **options)
+        with ObservedCall(self.observers, given) as call:
+            passage = await self._passage_in_loop(self._call(argv, call_id, options))
+            if not passage.may_run:
+                call.handle = handle = self._never_started(passage)
+                return handle
+            passage.begin()
+            try:
+                call.handle = handle = await self.box._runner.astart(given)
+            except BaseException:
+                passage.end(worked=False)
+                raise
+            return _recorded(passage, handle)
 
     def read_bytes(self, path: str | os.PathLike[str], *, call_id: str = "") -> bytes:
         """Return a file's bytes, which count as seen; PermissionError where a gate or the sandbox refuses."""
@@ -201,6 +218,11 @@ class GatedSandbox:
     def _never_started(self, passage: Passage) -> Handle:
         with passage:
             return Handle(None, self._refused(passage))
+
+    def _observed_refusal(self, passage: Passage, call: ObservedCall) -> SandboxResult:
+        result = self._refused(passage)
+        call.follow(Handle(None, result))
+        return result
 
     def _refused(self, passage: Passage) -> SandboxResult:
         ruling = passage.ruling

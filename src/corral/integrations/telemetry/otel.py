@@ -9,7 +9,6 @@ import logging
 import os
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from copy import copy
 from time import time_ns
 
 try:
@@ -39,7 +38,8 @@ if TYPE_CHECKING:
     from corral.integrations.gates import GatedSandbox, Ruling
     from corral.model.call import Verdict
     from corral.model.result import SandboxResult
-    from corral.runtime.handle import Handle
+    from corral.runtime.observers import Observation
+    from corral.runtime.run_options import RunOptions
     from corral.sandbox import Sandbox
 
 OLDER_SPAN_NAME = "gen_ai.tool.execution"
@@ -47,13 +47,10 @@ CONTENT_SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON = frozenset({"true", "1", "span_only", "span_and_event"})
 _OPERATION, _TOOL, _TYPE = "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.tool.type"
 _CALL_ID = "gen_ai.tool.call.id"
-_WRAPPED = ("run", "arun", "start", "astart")
-_STARTS = ("start", "astart")
 
 _log = logging.getLogger(__name__)
 _call_id: ContextVar[str] = ContextVar("corral_call_id", default="")
 _tool_name: ContextVar[str] = ContextVar("corral_tool_name", default="")
-_pending: ContextVar[_Run | None] = ContextVar("corral_pending", default=None)
 
 
 def instrument(
@@ -72,9 +69,9 @@ def instrument(
     whether arguments and output are told, instead of the environment. With `times_every_call` the duration is recorded
     also where the tool's span is another's, who then must not.
     """
-    known = getattr(box, "_instrumentation", None)
-    if isinstance(known, Instrumentation):
-        return known
+    for observer in box.observers:
+        if isinstance(observer, Instrumentation):
+            return observer
     return Instrumentation(
         box,
         tracer_provider,
@@ -143,105 +140,26 @@ class Instrumentation:
         self.span_name = span_name
         self.content = content
         self.times_every_call = times_every_call
-        self._attach(box)
+        self._observers = box.observers
+        self._observers.append(self)
 
-    def _attach(self, box: Sandbox | GatedSandbox) -> None:
-        self._box = box
-        self._run, self._arun, self._start, self._astart = (getattr(box, name) for name in _WRAPPED)
-        # On the object, so that its class and every other sandbox stay as they are.
-        for name in _WRAPPED:
-            setattr(box, name, getattr(self, f"_told_{name}"))
-        box._instrumentation = self  # type: ignore[union-attr]  # found by a second `instrument`
-        self._inner: Sandbox | None = getattr(box, "box", None)
-        if self._inner is not None:
-            # What a gated call starts, it starts there; a call that is interrupted has no other result to tell of.
-            self._inner_start, self._inner_astart = self._inner.start, self._inner.astart
-            for name in _STARTS:
-                setattr(self._inner, name, getattr(self, f"_noted_{name}"))
-
-    def spread(self, box: Sandbox) -> None:
-        """Tell of a transaction's calls too, as of the sandbox's own."""
-        made = copy(self)
-        made._attach(box)
+    def observe(self, options: RunOptions) -> Observation:
+        """Begin the span of a call."""
+        return _Run(self, options.call_id)
 
     def remove(self) -> None:
-        """Leave the sandbox as it was; what runs still ends its span."""
-        for name in (*_WRAPPED, "_instrumentation"):
-            self._box.__dict__.pop(name, None)
-        for name in _STARTS if self._inner is not None else ():
-            # Another's who came later stays.
-            if self._inner.__dict__.get(name) == getattr(self, f"_noted_{name}"):
-                del self._inner.__dict__[name]
-
-    def _told_run(self, argv: object, **options: Any) -> SandboxResult:
-        run = _Run(self, options)
-        with run.current(pending=True):
-            try:
-                result: SandboxResult = self._run(argv, **options)
-            except BaseException as error:
-                run.end(run.result, error)
-                raise
-        run.end(result)
-        return result
-
-    async def _told_arun(self, argv: object, **options: Any) -> SandboxResult:
-        run = _Run(self, options)
-        with run.current(pending=True):
-            try:
-                result: SandboxResult = await self._arun(argv, **options)
-            except BaseException as error:
-                run.end(run.result, error)
-                raise
-        run.end(result)
-        return result
-
-    def _told_start(self, argv: object, **options: Any) -> Handle:
-        within = self._taken()
-        if within is not None:
-            return within.following(self._start(argv, **options))
-        run = _Run(self, options)
-        with run.current(), run.failing():
-            handle: Handle = self._start(argv, **options)
-        handle.when_done(run.end)
-        return handle
-
-    async def _told_astart(self, argv: object, **options: Any) -> Handle:
-        within = self._taken()
-        if within is not None:
-            return within.following(await self._astart(argv, **options))
-        run = _Run(self, options)
-        with run.current(), run.failing():
-            handle: Handle = await self._astart(argv, **options)
-        handle.when_done(run.end)
-        return handle
-
-    def _noted_start(self, argv: object, **options: Any) -> Handle:
-        within = self._taken()
-        handle: Handle = self._inner_start(argv, **options)
-        return handle if within is None else within.following(handle)
-
-    async def _noted_astart(self, argv: object, **options: Any) -> Handle:
-        within = self._taken()
-        handle: Handle = await self._inner_astart(argv, **options)
-        return handle if within is None else within.following(handle)
-
-    def _taken(self) -> _Run | None:
-        """Return the run that this start is the inside of; only the first start within it is."""
-        run = _pending.get()
-        if run is None or run.told is not self or run.is_taken:
-            return None
-        run.is_taken = True
-        return run
+        """Detach from the sandbox. Calls that still run end their spans."""
+        if self in self._observers:
+            self._observers.remove(self)
 
 
 class _Run:
     """One call from its beginning to its end: the span, which is ours or another's, and what is counted."""
 
-    def __init__(self, told: Instrumentation, options: dict[str, Any]) -> None:
+    def __init__(self, told: Instrumentation, call_id: str) -> None:
         self.told = told
         self.tool_name = _tool_name.get() or told.tool_name
-        self.is_taken = False
-        self.result: SandboxResult | None = None
+        self._token: Any = None
         self._ended = False
         self._process = ProcessIdentity()
         self._began_at = time_ns()
@@ -250,7 +168,7 @@ class _Run:
         self._is_ours = not _is_of_tool(current, self.tool_name)
         self._span = current if not self._is_ours else self._new_span()
         self._context = trace.set_span_in_context(self._span)
-        call_id = options.get("call_id") or _call_id.get()
+        call_id = call_id or _call_id.get()
         if call_id and self._span.is_recording():
             self._span.set_attribute(_CALL_ID, call_id)
 
@@ -263,34 +181,13 @@ class _Run:
             _log.exception("a span could not be started")
             return trace.INVALID_SPAN
 
-    @contextmanager
-    def current(self, *, pending: bool = False) -> Iterator[None]:
-        """Make the span the current one: of questions, callbacks and whatever else happens inside."""
-        token = contexts.attach(self._context)
-        pending_token = _pending.set(self) if pending else None
-        try:
-            yield
-        finally:
-            if pending_token is not None:
-                _pending.reset(pending_token)
-            contexts.detach(token)
+    def enter(self) -> None:
+        """Make the span current, for questions, callbacks and everything else that happens inside the call."""
+        self._token = contexts.attach(self._context)
 
-    @contextmanager
-    def failing(self) -> Iterator[None]:
-        """End the span with the error that comes out, if one does."""
-        try:
-            yield
-        except BaseException as error:
-            self.end(None, error)
-            raise
-
-    def following(self, handle: Handle) -> Handle:
-        """Note the result of a handle, for a run that is interrupted before it returns it."""
-        handle.when_done(self._note)
-        return handle
-
-    def _note(self, result: SandboxResult) -> None:
-        self.result = result
+    def leave(self) -> None:
+        """Make the span that was current before current again."""
+        contexts.detach(self._token)
 
     def end(self, result: SandboxResult | None, error: BaseException | None = None) -> None:
         """Say on the span and in the counts what became of the call. Once."""
