@@ -7,8 +7,9 @@ from time import monotonic, time
 
 from corral.containment import protocol
 from corral.model.errors import ContainmentError
-from corral.runtime.driver import Driver, SentCommand
+from corral.runtime.driver import Driver
 from corral.runtime.handle import Handle
+from corral.runtime.run_options import SentCommand
 from corral.runtime.streams import Streams, is_outer_end
 
 TYPE_CHECKING = False

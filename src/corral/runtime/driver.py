@@ -11,15 +11,13 @@ from _thread import RLock
 from select import POLLIN, POLLOUT
 from time import monotonic
 
-from corral._lib.records import Record, frozen
 from corral.containment import protocol
 from corral.model.errors import ContainmentError
-from corral.model.result import SandboxResult
 from corral.runtime.capture import STREAM_NAMES, Capture, Captured
 from corral.runtime.outcome import (
-    call_fields,
+    build_result,
     limit_violations,
-    merges_errors,
+    output_fields,
     parse_outcome,
     silence_ending,
     warden_lost_ending,
@@ -34,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from corral.model.call import Launch, Verdict
+    from corral.model.result import SandboxResult
     from corral.runtime.outcome import Ending
     from corral.runtime.pool import Pool
     from corral.runtime.processes import WardenClient
-    from corral.runtime.run_options import RunContext, RunOptions
+    from corral.runtime.run_options import RunContext, SentCommand
     from corral.runtime.streams import Chunk
 
     OnResult = Callable[[SandboxResult], object]
@@ -50,24 +48,11 @@ NEVER = float("inf")
 _NOTHING_PRINTED = Captured()
 
 
-@frozen
-class SentCommand(Record):
-    """A command as it was sent to a warden. The nonce marks the warden's messages about it and becomes the result's id."""
-
-    launch: Launch
-    options: RunOptions
-    verdict: Verdict
-    nonce: bytes
-    began_at: float  # seconds since the epoch
-    started_at: float  # the same moment on the monotonic clock
-
-
 class Driver:
     """The streams, the deadlines and the warden of one running command."""
 
     __slots__ = (
         "_capture",
-        "_config",
         "_context",
         "_control",
         "_driving",
@@ -104,7 +89,6 @@ class Driver:
         self._warden: WardenClient | None = warden
         self._pool = pool
         self._context = context
-        self._config = context.config
         self._sent = sent
         self._last_output_at = sent.started_at
         self.result: SandboxResult | None = None
@@ -408,7 +392,7 @@ class Driver:
     def _take_printed(self, inbox: bytearray) -> None:
         """Take the output from the warden's answer."""
         stdout, stderr = printed = protocol.printed(inbox)
-        if max(len(stdout), len(stderr)) <= self._config.max_output_bytes:
+        if max(len(stdout), len(stderr)) <= self._context.config.max_output_bytes:
             self._whole_output = Captured(stdout, stderr, False, len(stdout), len(stderr))
         else:
             capture = self._context.new_capture()
@@ -429,7 +413,7 @@ class Driver:
                 self._drain(warden)
             elif protocol.answer_bytes(inbox) > protocol.OUTCOME.size:
                 self._take_printed(inbox)
-            self._conclude(warden, parse_outcome(inbox, self._sent.launch, self._config.limits))
+            self._conclude(warden, parse_outcome(inbox, self._sent.launch, self._context.config.limits))
             # The warden is back in the pool: its inbox may already hold the answer to another thread's command.
             return
         if kind == protocol.EXITED:
@@ -448,7 +432,7 @@ class Driver:
         killed, hits = self._pool.sweep(warden)
         self._drain(warden)
         self._conclude(
-            warden, warden_lost_ending(killed, limit_violations(hits, self._config.limits), timed_out=timed_out)
+            warden, warden_lost_ending(killed, limit_violations(hits, self._context.config.limits), timed_out=timed_out)
         )
 
     def _drain(self, warden: WardenClient) -> None:
@@ -465,14 +449,8 @@ class Driver:
                 self._read(warden, descriptor, event)
 
     def _facts(self) -> dict[str, Any]:
-        """Return the fields of the result that are known once all output was read."""
-        sent = self._sent
         kept = self._whole_output if self._capture is None else self._capture.finish()
-        facts = call_fields(sent.options.call, sent.verdict, sent.launch.cwd, sent.nonce, sent.began_at)
-        facts["stdout"], facts["stdout_bytes"] = kept.stdout, kept.stdout_bytes
-        facts["stderr"], facts["stderr_bytes"] = kept.stderr, kept.stderr_bytes
-        facts["truncated"], facts["full_output_path"] = kept.truncated, kept.path
-        return facts
+        return output_fields(self._sent, kept)
 
     def _conclude(self, warden: WardenClient, ending: Ending) -> None:
         """Build the result, release the warden and call `on_result`."""
@@ -482,46 +460,8 @@ class Driver:
         if self._silent:
             ending = silence_ending(ending, self._silence_seconds or 0.0)
         facts = self._facts_after_eof or self._facts()
-        violations = ending.violations
-        context = self._context
-        if context.inspect is not None:
-            errors = facts["stderr"]
-            # A terminal, and shell text with 2>&1, mixes errors into stdout.
-            if self._streams.terminal >= 0 or (
-                not errors and facts["stdout"] and merges_errors(self._sent.options.call)
-            ):
-                errors = facts["stdout"]
-            found = context.inspect(
-                errors,
-                self._sent.launch.cwd,
-                warden.missing_layers,
-                signal=ending.signal,
-                began_at=self._sent.began_at,
-                warden=warden.pid,
-            )
-            if found:
-                known = {violation.kind for violation in violations}
-                violations += tuple([violation for violation in found if violation.kind not in known])
-        if ending.message:
-            message = ending.message.encode("utf-8", "surrogateescape")
-            facts["stderr"] += message
-            facts["stderr_bytes"] += len(message)
-        self.result = SandboxResult(
-            exit_code=ending.exit_code,
-            timed_out=ending.timed_out,
-            duration_ms=(monotonic() - self._sent.started_at) * 1000,
-            signal=ending.signal,
-            backend=warden.backend,
-            enforcement=warden.enforcement,
-            missing_layers=warden.missing_layers,
-            violations=violations,
-            connections=() if context.connections is None else context.connections(self._sent.began_at),
-            usage=ending.usage,
-            killed=ending.killed,
-            transaction=context.transaction,
-            network=self._config.containment.reach,
-            **facts,
-        )
+        on_terminal = self._streams.terminal >= 0
+        self.result = build_result(self._sent, self._context, warden, ending, facts, on_terminal=on_terminal)
         for descriptor in self._streams.reading:
             try:
                 warden.poller.unregister(descriptor)

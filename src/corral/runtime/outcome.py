@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from errno import ENOENT, ENOTDIR
 from signal import SIGKILL, SIGXFSZ
+from time import monotonic
 
 from corral._lib.records import Record, frozen
 from corral._lib.timestamps import format_utc
 from corral.containment import protocol
 from corral.containment.violations.detect import limit_hit
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE, TIMED_OUT_EXIT_CODE, Usage, Violation
+from corral.model.result import SandboxResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
     from corral.model.call import Call, Launch, Verdict
     from corral.policy.config import Limits
+    from corral.runtime.capture import Captured
+    from corral.runtime.processes import WardenClient
+    from corral.runtime.run_options import RunContext, SentCommand
 
 # Flag of an outcome: kind of the violation, field of `limits`, and whether the violation is only inferred.
 _LIMIT_FLAGS = {
@@ -37,12 +42,6 @@ _WARDEN_LOST = Violation(
 )
 
 
-def merges_errors(call: Call) -> bool:
-    """Return whether shell text redirects errors to stdout, as in `make 2>&1 | tail`."""
-    text = call.argv
-    return call.shell and isinstance(text, str) and any(mark in text for mark in ("2>&1", "&>", "|&"))
-
-
 def call_fields(call: Call, verdict: Verdict, cwd: str, id_: bytes, started_at: float) -> dict[str, Any]:
     """Return the fields of a result that are known when a call is judged. `started_at` is in seconds since the epoch."""
     argv = call.argv if isinstance(call.argv, tuple) else (call.argv,)
@@ -54,6 +53,63 @@ def call_fields(call: Call, verdict: Verdict, cwd: str, id_: bytes, started_at: 
         "id": id_.hex(),
         "started_at": format_utc(started_at),
     }
+
+
+def output_fields(sent: SentCommand, kept: Captured) -> dict[str, Any]:
+    """Return the fields of a result that are known once all output was read."""
+    fields = call_fields(sent.options.call, sent.verdict, sent.launch.cwd, sent.nonce, sent.began_at)
+    fields["stdout"], fields["stdout_bytes"] = kept.stdout, kept.stdout_bytes
+    fields["stderr"], fields["stderr_bytes"] = kept.stderr, kept.stderr_bytes
+    fields["truncated"], fields["full_output_path"] = kept.truncated, kept.path
+    return fields
+
+
+def build_result(
+    sent: SentCommand,
+    context: RunContext,
+    warden: WardenClient,
+    ending: Ending,
+    fields: dict[str, Any],
+    *,
+    on_terminal: bool,
+) -> SandboxResult:
+    """Return the result of a command. `fields` come from `output_fields`."""
+    violations = ending.violations
+    if context.inspect is not None:
+        errors = fields["stderr"]
+        # A terminal, and shell text such as `make 2>&1 | tail`, mixes errors into stdout.
+        if on_terminal or (not errors and fields["stdout"] and _merges_errors(sent.options.call)):
+            errors = fields["stdout"]
+        cwd, missing = sent.launch.cwd, warden.missing_layers
+        found = context.inspect(errors, cwd, missing, signal=ending.signal, began_at=sent.began_at, warden=warden.pid)
+        if found:
+            known = {violation.kind for violation in violations}
+            violations += tuple([violation for violation in found if violation.kind not in known])
+    if ending.message:
+        message = ending.message.encode("utf-8", "surrogateescape")
+        fields["stderr"] += message
+        fields["stderr_bytes"] += len(message)
+    return SandboxResult(
+        exit_code=ending.exit_code,
+        timed_out=ending.timed_out,
+        duration_ms=(monotonic() - sent.started_at) * 1000,
+        signal=ending.signal,
+        backend=warden.backend,
+        enforcement=warden.enforcement,
+        missing_layers=warden.missing_layers,
+        violations=violations,
+        connections=() if context.connections is None else context.connections(sent.began_at),
+        usage=ending.usage,
+        killed=ending.killed,
+        transaction=context.transaction,
+        network=context.config.containment.reach,
+        **fields,
+    )
+
+
+def _merges_errors(call: Call) -> bool:
+    text = call.argv
+    return call.shell and isinstance(text, str) and any(mark in text for mark in ("2>&1", "&>", "|&"))
 
 
 @frozen

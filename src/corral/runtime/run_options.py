@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from corral.model.call import Connection, Violation
+    from corral.model.call import Connection, Launch, Verdict, Violation
     from corral.policy.config import SandboxConfig
     from corral.runtime.waiters import OnOutput
 
@@ -50,6 +50,18 @@ class RunOptions(Record):
             object.__setattr__(self, "stdin", _input(self.stdin))
         if self.timeout_seconds is not None:
             object.__setattr__(self, "timeout_seconds", _timeout(self.timeout_seconds))
+
+
+@frozen
+class SentCommand(Record):
+    """A command as it was sent to a warden. The nonce marks the warden's messages about it and becomes the result's id."""
+
+    launch: Launch
+    options: RunOptions
+    verdict: Verdict
+    nonce: bytes
+    began_at: float  # seconds since the epoch
+    started_at: float  # the same moment on the monotonic clock
 
 
 @frozen
