@@ -383,7 +383,7 @@ def test_a_keeper_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytes
     with pytest.raises(ContainmentError, match=r"did not start: .*No such file"):
         made.acquire()
     monkeypatch.setattr(sys, "_base_executable", "/bin/true")
-    with pytest.raises(ContainmentError, match="did not start: it ended at once"):
+    with pytest.raises(ContainmentError, match="did not start: it exited at once"):
         made.acquire()
     monkeypatch.undo()
     monkeypatch.setattr(processes, "_PROGRAM", "raise SystemError('no such luck')")

@@ -79,17 +79,17 @@ def test_a_warden_that_was_ordered_before_a_transaction_ended_runs_nothing_in_it
 
 def test_a_warden_is_closed_once(held: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     warden = held._pool.acquire()
-    use_room = type(warden).use_room
+    free_reserved = type(warden).free_reserved
 
     def meanwhile(self: object) -> None:
         monkeypatch.undo()
-        use_room(warden)
+        free_reserved(warden)
         other = threading.Thread(target=warden.close)
         other.start()
         # It waits until this one is done.
         other.join(0.05)
 
-    monkeypatch.setattr(type(warden), "use_room", meanwhile)
+    monkeypatch.setattr(type(warden), "free_reserved", meanwhile)
     pidfd = warden.pidfd
     warden.close()
     with pytest.raises(OSError, match="Bad file descriptor"):

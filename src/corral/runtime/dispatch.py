@@ -86,7 +86,7 @@ def _open_streams(
     is_live = options.on_output is not None or config.output.silence_seconds is not None
     warden_makes_pipes = not (is_live or options.open_stdin or options.inherit_stdin)
     if warden_makes_pipes:
-        warden.make_room()
+        warden.reserve_descriptors()
     else:
         streams.open_output()
     if launch.stdin is not None:

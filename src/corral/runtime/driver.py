@@ -375,7 +375,7 @@ class Driver:
 
     def _receive_pipes(self, warden: WardenClient) -> None:
         """Receive the command's output pipes, which the warden has read until now."""
-        warden.use_room()
+        warden.free_reserved()
         message, ends = self._streams.receive_ends(warden.sock)
         if ends and message == protocol.CONTROL.pack(protocol.OUTPUT, self._sent.nonce, 0):
             self._expects_pipes = False

@@ -1,7 +1,7 @@
-"""The wardens of one sandbox: taken when idle, made when there is none, replaced when they or their keeper are gone.
+"""The wardens of one sandbox: reused when idle, made when needed, replaced when they or their keeper have died.
 
-They are made by a thread that lives only as long as somebody waits for one: an interrupt of the caller cannot fall into the
-middle, and an event loop runs on. A fork of the host has a pool of its own; what it inherited it closes and never speaks to.
+A short-lived thread makes them, so that a KeyboardInterrupt of the caller cannot interrupt it and an event loop is not blocked.
+After fork() the child closes the inherited descriptors and starts a keeper of its own.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-MAX_IDLE_WARDENS = 16  # a burst of runs leaves at most these, about 2 MB each
-IDLE_SECONDS = 30.0  # after which an idle warden ends, unless it is the first; what is held of it here then goes too
-MAX_STARTS = 3  # of keepers in a row, against one that dies as soon as it starts
-MAX_MAKERS = 2  # threads at a time: while one warden confines itself, the keeper can fork the next
+MAX_IDLE_WARDENS = 16  # kept after a burst of commands; each takes about 2 MB
+IDLE_SECONDS = 30.0  # after this time an idle warden exits, except the first one
+MAX_STARTS = 3  # keepers in a row, against one that dies as soon as it starts
+MAX_MAKERS = 2  # threads: while one warden sets up its sandbox, the keeper can fork the next one
 
 
-class _Order:
-    """A warden that somebody waits for, and how to tell them that it is there."""
+class _Request:
+    """A request for a warden. `notify` is called when `warden` or `error` is set."""
 
-    __slots__ = ("error", "is_given_up", "tell", "warden")
+    __slots__ = ("error", "is_cancelled", "notify", "warden")
 
-    def __init__(self, tell: Callable[[], object]) -> None:
-        self.tell = tell
+    def __init__(self, notify: Callable[[], object]) -> None:
+        self.notify = notify
         self.warden: WardenClient | None = None
         self.error: BaseException | None = None
-        self.is_given_up = False
+        self.is_cancelled = False
 
-    def taken(self) -> WardenClient:
-        """Return the warden, or raise why there is none."""
+    def take(self) -> WardenClient:
+        """Return the warden, or raise the error."""
         if self.error is not None:
             raise self.error
         warden, self.warden = self.warden, None
-        assert warden is not None  # noqa: S101  told only when there is one of the two
+        assert warden is not None  # noqa: S101  `notify` is called when one of the two is set
         return warden
 
 
 class Pool:
-    """The wardens of one sandbox. Any thread may acquire; each warden runs one command at a time."""
+    """The wardens of one sandbox. Any thread may acquire one. A warden runs one command at a time."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Pool:
         generation: Callable[[], int] | None = None,
     ) -> None:
         self._plan = plan
-        self._generation = generation  # increases when a credential appears that running wardens do not mask
-        self._lend = lend  # what a keeper gets besides the plan, for the network by name
-        self._lock = allocate_lock()  # for the orders; never held for long
-        self._talking = allocate_lock()  # with the keeper, which may take its time
+        self._generation = generation  # increases when a credential file appears that running wardens do not hide
+        self._lend = lend  # returns the proxy's descriptors, which a new keeper gets with its plan
+        self._lock = allocate_lock()  # for the requests and the set of wardens
+        self._keeper_lock = allocate_lock()  # held while the keeper is asked, which may take long
         self._keeper: KeeperClient | None = None
-        self._orders: deque[_Order] = deque()
+        self._requests: deque[_Request] = deque()
         self._makers = 0
         self._idle: list[WardenClient] = []
         self._wardens: WeakSet[WardenClient] = WeakSet()
@@ -74,39 +74,39 @@ class Pool:
         _POOLS.add(self)
 
     def acquire(self) -> WardenClient:
-        """Return a warden that is ready: the one used last, whose memory is warm, or a new one."""
-        if (warden := self._idle_one()) is not None:
+        """Return a ready warden: the one used last, whose memory is warm, or a new one."""
+        if (warden := self._pop_idle()) is not None:
             return warden
-        told = allocate_lock()
-        told.acquire()
-        order = _Order(told.release)
+        ready = allocate_lock()
+        ready.acquire()
+        request = _Request(ready.release)
         try:
-            self._place(order)
-            told.acquire()
-            return order.taken()
+            self._submit(request)
+            ready.acquire()
+            return request.take()
         except BaseException:
-            self._give_up(order)
+            self._cancel(request)
             raise
 
     async def acquire_in_loop(self) -> WardenClient:
-        """Return a warden that is ready, and let the running event loop run on while one is made."""
-        from asyncio import get_running_loop  # noqa: PLC0415  for those who have it loaded already
+        """Return a ready warden without blocking the running event loop."""
+        from asyncio import get_running_loop  # noqa: PLC0415  a program without an event loop does not load asyncio
 
-        if (warden := self._idle_one()) is not None:
+        if (warden := self._pop_idle()) is not None:
             return warden
         loop = get_running_loop()
         ready = loop.create_future()
-        order = _Order(lambda: loop.call_soon_threadsafe(_set, ready))
+        request = _Request(lambda: loop.call_soon_threadsafe(_set, ready))
         try:
-            self._place(order)
+            self._submit(request)
             await ready
-            return order.taken()
+            return request.take()
         except BaseException:
-            self._give_up(order)
+            self._cancel(request)
             raise
 
     def dispatch(self, warden: WardenClient, message: bytes, descriptors: Sequence[int]) -> WardenClient:
-        """Hand a request to a warden and return it; one that died while it was idle is replaced."""
+        """Send a request to a warden. If it died while it was idle, send it to another. Returns the one that got it."""
         for _ in range(MAX_IDLE_WARDENS + MAX_STARTS):
             try:
                 protocol.send(warden.sock, message, descriptors)
@@ -116,30 +116,30 @@ class Pool:
                 self.release(warden)
                 raise
             except BaseException:
-                # It may have the request.
+                # The warden may have received the request.
                 warden.close()
                 raise
             else:
                 return warden
             warden = self.acquire()
-            warden.make_room()
+            warden.reserve_descriptors()
         warden.close()
-        raise ContainmentError("every warden ends before it takes a command")
+        raise ContainmentError("every warden exits before it accepts a command; run `corral doctor` for the cause")
 
     def release(self, warden: WardenClient) -> None:
-        """Take a warden back that has ended its command."""
+        """Return a warden whose command has ended to the pool."""
         if self._closed:
             warden.close()
             return
-        warden.restore_room()
+        warden.try_to_reserve()
         warden.idle_since = now = monotonic()
         self._idle.append(warden)
         if len(self._idle) > 1:
             self._trim(now)
 
     def sweep(self, lost: WardenClient) -> tuple[int, int]:
-        """End a warden that is lost and what it leaves behind; return how many were killed, and the bounds its group had hit."""
-        with self._talking:
+        """Kill the processes of a lost warden. Returns how many were killed, and the limit flags of its cgroup."""
+        with self._keeper_lock:
             if self._keeper is None:
                 return 0, 0
             try:
@@ -150,11 +150,11 @@ class Pool:
                 return 0, 0
             return killed, hits
 
-    def _idle_one(self) -> WardenClient | None:
+    def _pop_idle(self) -> WardenClient | None:
         generation = self._generation() if self._generation is not None else 0
         while True:
             try:
-                # Atomic without a lock. Asked for its length first, the list could be empty by then.
+                # pop() is atomic. After a check of the length, another thread could empty the list.
                 warden = self._idle.pop()
             except IndexError:
                 return None
@@ -164,80 +164,80 @@ class Pool:
             warden.close()
 
     def is_busy(self) -> bool:
-        """Say whether a command runs, or is about to."""
+        """Return whether a command runs or is about to start."""
         return any(warden.pidfd >= 0 and not warden.idle_since for warden in self._known())
 
     def _known(self) -> list[WardenClient]:
-        # A WeakSet that another thread adds to cannot be iterated.
+        # Iterating over a WeakSet fails when another thread adds to it.
         with self._lock:
             return list(self._wardens)
 
     def retire(self, then: Callable[[], object] | None = None) -> None:
-        """End the keeper and all below, and do something before the next command starts another."""
-        with self._talking:
+        """End the keeper and all its wardens. `then` is called before the next keeper can start."""
+        with self._keeper_lock:
             self._drop_keeper()
             if then is not None:
                 then()
 
     def close(self) -> None:
-        """End all commands, wardens and the keeper, and wait until they are gone."""
+        """End all commands, all wardens and the keeper, and wait until they are gone."""
         self._closed = True
-        with self._talking:
+        with self._keeper_lock:
             self._drop_keeper()
 
-    def _place(self, order: _Order) -> None:
-        self._orders.append(order)
+    def _submit(self, request: _Request) -> None:
+        self._requests.append(request)
         if self._makers < MAX_MAKERS:
             try:
-                start_new_thread(self._make_what_is_ordered, ())
+                start_new_thread(self._serve_requests, ())
             except RuntimeError:
-                # No more threads are to be had.
-                self._make_what_is_ordered()
+                # The system allows no more threads.
+                self._serve_requests()
 
-    def _give_up(self, order: _Order) -> None:
+    def _cancel(self, request: _Request) -> None:
         with self._lock:
-            order.is_given_up = True
-            warden, order.warden = order.warden, None
+            request.is_cancelled = True
+            warden, request.warden = request.warden, None
         if warden is not None:
             self.release(warden)
 
-    def _make_what_is_ordered(self) -> None:
+    def _serve_requests(self) -> None:
         with self._lock:
             self._makers += 1
-        while (order := self._next_order()) is not None:
+        while (request := self._next_request()) is not None:
             warden = error = None
             try:
-                warden = self._idle_one() or self._make()
-            except BaseException as failure:  # noqa: BLE001  it is raised where the warden is waited for
+                warden = self._pop_idle() or self._make()
+            except BaseException as failure:  # noqa: BLE001  raised in the thread that asked
                 error = failure
             with self._lock:
-                is_given_up = order.is_given_up
-                if not is_given_up:
-                    order.warden, order.error = warden, error
+                is_cancelled = request.is_cancelled
+                if not is_cancelled:
+                    request.warden, request.error = warden, error
             try:
-                if is_given_up and warden is not None:
+                if is_cancelled and warden is not None:
                     self.release(warden)
-                order.tell()
+                request.notify()
             except RuntimeError:
-                # An event loop that was closed meanwhile.
-                self._give_up(order)
+                # The event loop was closed meanwhile.
+                self._cancel(request)
 
-    def _next_order(self) -> _Order | None:
+    def _next_request(self) -> _Request | None:
         with self._lock:
-            while self._orders:
-                order = self._orders.popleft()
-                if not order.is_given_up:
-                    return order
+            while self._requests:
+                request = self._requests.popleft()
+                if not request.is_cancelled:
+                    return request
             self._makers -= 1
             return None
 
     def lay(self, place: str) -> int:
-        """Have the keeper lay a transaction's overlay; return the error that prevents it, or 0."""
-        with self._talking:
+        """Have the keeper mount a transaction's overlay. Returns the errno of a failure, or 0."""
+        with self._keeper_lock:
             keeper = self._started_keeper()
             if keeper.backend == "none" or "mount" in keeper.missing_layers:
                 raise ContainmentError(
-                    "a transaction needs the layer mount: without it, commands write the project itself"
+                    "a transaction needs the layer mount: without it, commands would write to the project itself"
                 )
             try:
                 return keeper.ask(bytes((protocol.MOUNT_OVERLAY,)) + os.fsencode(place))[0]
@@ -246,8 +246,8 @@ class Pool:
                 return EIO
 
     def lift(self, place: str) -> None:
-        """Have the keeper forget a transaction's overlay. What was written to it stays."""
-        with self._talking:
+        """Have the keeper unmount a transaction's overlay. The written files stay."""
+        with self._keeper_lock:
             if self._keeper is None:
                 return
             try:
@@ -256,21 +256,21 @@ class Pool:
                 self._drop_keeper()
 
     def _make(self, place: str = "") -> WardenClient:
-        """Make a warden: in a transaction's place, or in the project itself."""
-        told = ""
+        """Make a warden for the project, or for the workspace of a transaction."""
+        error = ""
         for _ in range(MAX_STARTS):
-            with self._talking:
+            with self._keeper_lock:
                 keeper = self._started_keeper()
-                # Before it is made, so that it hides at least what is there by now.
+                # Read first: the new warden hides at least the credential files of this generation.
                 generation = self._generation() if self._generation is not None else 0
                 try:
                     number, descriptors = keeper.ask(bytes((protocol.NEW,)) + os.fsencode(place))
                 except (OSError, protocol.ProtocolError):
-                    # The keeper was killed or stopped from outside; the next turn starts another.
+                    # The keeper was killed or stopped from outside; the next iteration starts another one.
                     self._drop_keeper()
                     continue
                 if not descriptors:
-                    raise ContainmentError(f"a warden could not be made: {os.strerror(number)}")
+                    raise ContainmentError(f"the keeper could not make a warden: {os.strerror(number)}")
                 warden = WardenClient(socket(fileno=descriptors[0]), number, descriptors[1])
                 warden.generation = generation
                 with self._lock:
@@ -279,16 +279,17 @@ class Pool:
                 warden.await_ready()
             except (OSError, protocol.ProtocolError):
                 warden.close()
-                told = keeper.told()
+                error = keeper.last_error()
                 continue
             return warden
-        raise ContainmentError(f"what runs all commands ends as soon as it starts: {told or 'it was killed'}")
+        why = error or "it was killed"
+        raise ContainmentError(f"The sandbox process exited during start-up: {why}. Run `corral doctor` for the cause")
 
     def _started_keeper(self) -> KeeperClient:
         if self._closed:
             raise ContainmentError("the sandbox is closed; make a new one")
         if self._keeper is None:
-            # Known before it starts, so that a fork in the meantime closes what it has.
+            # Assigned before it starts: a fork meanwhile must close its descriptors.
             self._keeper = KeeperClient()
             try:
                 self._keeper.start(self._plan, self._lend)
@@ -304,7 +305,7 @@ class Pool:
                 return
             self._idle.remove(oldest)
         except (IndexError, ValueError):
-            # Another thread has just acquired it.
+            # Another thread acquired it meanwhile.
             return
         oldest.close()
 
@@ -318,8 +319,8 @@ class Pool:
 
     def _forget_after_fork(self) -> None:
         self._lock = allocate_lock()
-        self._talking = allocate_lock()
-        self._orders = deque()
+        self._keeper_lock = allocate_lock()
+        self._requests = deque()
         self._makers = 0
         for warden in list(self._wardens):
             warden.forget_after_fork()

@@ -1,6 +1,7 @@
-"""The only module of the host that starts processes: one keeper per sandbox, which makes the wardens.
+"""The host's connections to the keeper and the wardens. No other module of the host starts processes.
 
-Both are ended by pidfd, never by number alone; what they say is not believed unless it has the form of a message.
+There is one keeper per sandbox, and it makes the wardens. Both are signalled by pidfd, never by pid alone. Messages that are
+not well-formed are not trusted.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ if TYPE_CHECKING:
 
     from corral.runtime.streams import Streams
 
-START_SECONDS = 30.0  # against a keeper or warden that never says it is ready; a loaded machine may take seconds
-END_SECONDS = 5.0  # against a keeper that does not end; it has 2 seconds for what no signal ends
-FORCE_SECONDS = 2.0  # against what no signal ends, where the keeper is past doing it
-LONGEST_WAIT_SECONDS = 5.0  # for an answer, so that a kill from another thread is followed up although this one waits
-LOOK_SECONDS = 0.1  # between two looks whether a keeper that does not answer was stopped
-_FIRST_FREE_DESCRIPTOR = 10  # above those the keeper gets by number
-# At the end of the path: a package beside corral must not stand in for a module of the standard library.
+START_SECONDS = 30.0  # for a keeper or warden to become ready; a loaded machine may take seconds
+END_SECONDS = 5.0  # for a keeper to exit; it spends up to 2 of them on processes that no signal ends
+FORCE_SECONDS = 2.0  # for killing the processes of a keeper that does not exit
+LONGEST_WAIT_SECONDS = 5.0  # of one wait for an answer, so that a kill from another thread takes effect
+LOOK_SECONDS = 0.1  # between two checks whether a silent keeper was stopped by SIGSTOP
+_FIRST_FREE_DESCRIPTOR = 10  # above the fixed numbers 0 to 4 of the keeper
+# Appended: a package beside corral must not replace a module of the standard library.
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from corral.containment.processes.keeper import main; main()"
 
 
 class WardenClient:
-    """The host's end of one warden."""
+    """The host's connection to one warden."""
 
     __slots__ = (
         "__weakref__",
         "_closing",
-        "_room",
+        "_reserved",
         "backend",
         "buffer",
         "descriptor",
@@ -61,27 +62,28 @@ class WardenClient:
 
     def __init__(self, sock: socket, pid: int, pidfd: int) -> None:
         self.sock = sock
-        self._closing = RLock()  # another thread may end it, and must not signal or close what is another's by then
-        # The kernel's own timeout, for who waits for nothing else.
+        self._closing = RLock()  # two threads may close it; a descriptor number must not be used after it was closed
+        # The kernel's timeout serves a thread that waits for the answer alone.
         sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, pack("@ll", int(LONGEST_WAIT_SECONDS), 0))
         self.pid = pid
         self.descriptor = sock.fileno()
         self.pidfd = pidfd
         self.poller = select.poll()
         self.poller.register(self.descriptor, select.POLLIN)
-        self.streams: Streams | None = None  # of the command at hand, for a fork of the host to close
+        self.streams: Streams | None = None  # of the running command; a fork of the host closes them
         self.idle_since = 0.0
-        self.generation = 0  # of the credentials that it masks, as the pool counts them
-        # A message at hand is one whose first byte is not 0.
+        self.generation = 0  # of the credential files that it hides, as counted by the pool
+        # Holds an unhandled message when its first byte is not 0.
         self.inbox = bytearray(protocol.MAX_ANSWER_BYTES + 1)
-        # Held so that two descriptors of the command's can be taken, whatever the host opens; closed twice, it does no harm.
-        self._room: list[FileIO] = []
+        # Two open files that keep two descriptor numbers free for the command's pipes, whatever else the host opens.
+        # A FileIO may be closed twice without harm.
+        self._reserved: list[FileIO] = []
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.backend = self.enforcement = ""
         self.missing_layers: tuple[str, ...] = ()
 
     def await_ready(self) -> None:
-        """Wait until the warden has put on what will hold its commands."""
+        """Wait until the warden has set up the sandbox for its commands."""
         if not self.poller.poll(START_SECONDS * 1000):
             raise ContainmentError(f"a warden was not ready after {START_SECONDS:g} seconds")
         self.backend, self.enforcement, self.missing_layers = protocol.unpack_ready(
@@ -89,58 +91,58 @@ class WardenClient:
         )
 
     def receive(self) -> tuple[bytes, tuple[int, ...]]:
-        """Wait for a message that comes at once, and return it with its descriptors; empty when there is none."""
+        """Return the next message with its descriptors, or an empty one when none comes."""
         try:
             return protocol.receive(self.sock) if self.poller.poll(START_SECONDS * 1000) else (b"", ())
         except (OSError, protocol.ProtocolError):
             return b"", ()
 
-    def make_room(self) -> None:
-        """See to it that two descriptors can be taken later; OSError if they cannot."""
-        if len(self._room) < 2:
-            # In one step: an interrupt loses none.
-            self._room.extend(map(FileIO, map(os.dup, (self.pidfd,) * (2 - len(self._room)))))
+    def reserve_descriptors(self) -> None:
+        """Reserve two descriptor numbers for the command's pipes; OSError if none are left."""
+        if len(self._reserved) < 2:
+            # One call into C: a KeyboardInterrupt between two calls would leak a descriptor.
+            self._reserved.extend(map(FileIO, map(os.dup, (self.pidfd,) * (2 - len(self._reserved)))))
 
-    def restore_room(self) -> None:
-        """Make it again where it was taken, if that can be now."""
+    def try_to_reserve(self) -> None:
+        """Reserve the descriptors again if that is possible now."""
         try:
-            self.make_room()
+            self.reserve_descriptors()
         except OSError:
-            # The next command that needs it is told.
+            # The next command that needs them gets the error.
             return
 
-    def use_room(self) -> None:
-        """Take them now."""
-        for one in self._room:
-            one.close()
-        self._room.clear()
+    def free_reserved(self) -> None:
+        """Close the reserved descriptors."""
+        for file in self._reserved:
+            file.close()
+        self._reserved.clear()
 
     @property
     def owns_pids(self) -> bool:
-        """Whether the warden is the first process of a pid namespace, with which all of it ends."""
+        """Whether the warden is the init process of a pid namespace, so that its death kills all processes in it."""
         return self.backend != "none" and "pid" not in self.missing_layers
 
     def kill(self) -> None:
-        """End the warden itself; its keeper ends what is below."""
+        """Kill the warden itself. Its keeper then kills the command."""
         self._signal(SIGKILL)
 
     def say(self, kind: int, nonce: bytes, number: int) -> None:
-        """Tell the warden something about the command that it runs."""
+        """Send a control message about the running command."""
         protocol.send(self.sock, protocol.CONTROL.pack(kind, nonce, number))
         pidfd_send_signal(self.pidfd, SIGUSR1)
 
     def close(self) -> None:
-        """Hang up: the warden ends its command and itself."""
+        """End the warden and its command, and close the connection."""
         if self.pidfd >= 0:
             self.hang_up()
             self.forget()
 
     def hang_up(self) -> None:
-        """Have the warden end its command and itself, from any thread."""
+        """End the warden and its command. The connection stays open. Any thread may call this."""
         self._signal(SIGKILL if self.owns_pids else SIGTERM)
 
     def await_end(self) -> None:
-        """Wait until the warden and its command are gone, whoever closes it meanwhile."""
+        """Wait until the warden and its command are gone, also if another thread closes the connection meanwhile."""
         with self._closing:
             if self.pidfd < 0:
                 return
@@ -148,27 +150,27 @@ class WardenClient:
         try:
             poller = select.poll()
             poller.register(copy, select.POLLIN)
-            # The first process of a pid namespace ends after all others in it.
+            # The init process of a pid namespace exits after all others in it.
             poller.poll(END_SECONDS * 1000)
         finally:
             os.close(copy)
 
     def forget(self) -> None:
-        """Close what is held of the warden without a word, as a fork of the host must."""
+        """Close the connection without signalling the warden, as a fork of the host must."""
         with self._closing:
             pidfd, self.pidfd = self.pidfd, -1
             if pidfd >= 0:
                 self.sock.close()
-                self.use_room()
+                self.free_reserved()
                 os.close(pidfd)
 
     def forget_after_fork(self) -> None:
-        """As `forget`, where a thread that is not here may have held the lock."""
+        """Do as `forget`, after fork(): a thread of the parent may have held the lock."""
         self._closing = RLock()
         self.forget()
 
     def __del__(self) -> None:
-        # Dropped on the way by an interrupt.
+        # A KeyboardInterrupt may drop a warden on its way to the pool.
         self.close()
 
     def _signal(self, number: int) -> None:
@@ -176,12 +178,12 @@ class WardenClient:
             try:
                 pidfd_send_signal(self.pidfd, number)
             except OSError:
-                # It is dead already.
+                # The warden is dead already.
                 return
 
 
 class KeeperClient:
-    """The host's end of the keeper."""
+    """The host's connection to the keeper."""
 
     def __init__(self) -> None:
         self.pid = 0
@@ -198,33 +200,32 @@ class KeeperClient:
         self.backend = self.enforcement = ""
 
     def start(self, plan: Callable[[], bytes], lend: Callable[[], Sequence[int]] | None = None) -> None:
-        """Start the program, and wait until it is ready to make wardens. What is lent goes with the plan, and is closed here."""
+        """Start the keeper and wait until it is ready. The descriptors from `lend` are sent with the plan and closed here."""
         try:
             self.pid = _start(self.theirs.fileno(), self.host, self.errors)
             self.pidfd = os.pidfd_open(self.pid)
             self._close_theirs()
-            # Made while the interpreter starts.
-            self._brief(plan(), () if lend is None else lend())
+            # The plan is made while the keeper's interpreter starts.
+            self._send_plan(plan(), () if lend is None else lend())
             self.backend, self.enforcement, self.missing_layers = self._await_ready()
         except (OSError, protocol.ProtocolError) as error:
-            why = "it ended at once" if isinstance(error, ConnectionError) else str(error)
-            told = self.told()
+            why = self.last_error() or ("it exited at once" if isinstance(error, ConnectionError) else str(error))
             self.end()
-            raise ContainmentError(f"the keeper, which runs all commands, did not start: {told or why}") from error
+            raise ContainmentError(f"the keeper, which runs all commands, did not start: {why}") from error
         except BaseException:
             self.end()
             raise
 
-    def told(self) -> str:
-        """Return the last line that the keeper or a warden left on its standard error."""
+    def last_error(self) -> str:
+        """Return the last line that the keeper or a warden wrote to stderr."""
         if self.errors < 0:
             return ""
         return os.pread(self.errors, 1 << 16, 0).decode("utf-8", "replace").strip().rpartition("\n")[2]
 
     def ask(self, message: bytes) -> tuple[int, tuple[int, ...]]:
-        """Ask something, and return the number and the descriptors of the answer."""
+        """Send a request and return the number and the descriptors of the answer."""
         protocol.send(self.ctl, message)
-        self._await_word()
+        self._await_answer()
         run_program, descriptors = protocol.receive(self.ctl)
         try:
             return protocol.unpack_count(run_program, message[0]), descriptors
@@ -232,7 +233,7 @@ class KeeperClient:
             protocol.close_all(descriptors)
             raise
 
-    def _await_word(self) -> None:
+    def _await_answer(self) -> None:
         poller = select.poll()
         poller.register(self.ctl.fileno(), select.POLLIN)
         give_up_at = monotonic() + START_SECONDS
@@ -240,8 +241,8 @@ class KeeperClient:
             if monotonic() >= give_up_at or process_tree.is_stopped(self.pid):
                 raise TimeoutError("the keeper was stopped, or does not answer")
 
-    def _brief(self, plan: bytes, lent: Sequence[int]) -> None:
-        # By descriptor: a project of many repositories has a plan too large for a packet.
+    def _send_plan(self, plan: bytes, lent: Sequence[int]) -> None:
+        # As a file: the plan of a project with many repositories is too large for a packet.
         descriptor = protocol.sealed("plan", plan)
         try:
             protocol.send(self.ctl, b"plan", (descriptor, *lent))
@@ -264,7 +265,7 @@ class KeeperClient:
             self.host = -1
 
     def close(self) -> None:
-        """Forget the keeper without a word, as a fork of the host must."""
+        """Close the connection without ending the keeper, as a fork of the host must."""
         self._close_theirs()
         self.ctl.close()
         for descriptor in (self.errors, self.pidfd):
@@ -273,20 +274,20 @@ class KeeperClient:
         self.errors = self.pidfd = -1
 
     def end(self) -> None:
-        """Hang up and wait until the keeper and all below are gone."""
+        """End the keeper and wait until it and all its processes are gone."""
         try:
-            # Not only closed: a fork of the host below Python may hold it too.
+            # shutdown(), because a fork that bypassed Python may still hold a copy of the socket.
             self.ctl.shutdown(SHUT_RDWR)
         except OSError:
-            # Codex's own sandbox around us does not let anybody; then hanging up is all there is.
+            # Codex's own sandbox forbids shutdown(); closing our copy is all that is left.
             self.ctl.close()
         if self.pidfd >= 0:
-            if not self._ends_by_itself():
-                self._end_by_force()
+            if not self._exits_in_time():
+                self._kill_all()
             _reap(self.pid)
         self.close()
 
-    def _ends_by_itself(self) -> bool:
+    def _exits_in_time(self) -> bool:
         poller = select.poll()
         poller.register(self.pidfd, select.POLLIN)
         give_up_at = monotonic() + END_SECONDS
@@ -295,8 +296,8 @@ class KeeperClient:
                 return False
         return True
 
-    def _end_by_force(self) -> None:
-        # What a dead warden left behind is the keeper's child, and would be nobody's when the keeper is killed.
+    def _kill_all(self) -> None:
+        # Orphans of a dead warden are children of the keeper. After its death nothing could find them, so they go first.
         give_up_at = monotonic() + FORCE_SECONDS
         while process_tree.kill_descendants_of(self.pid) and monotonic() < give_up_at:
             sleep(process_tree.PASS_SECONDS)
@@ -304,7 +305,7 @@ class KeeperClient:
 
 
 def _map_all_ids(pid: int) -> int:
-    """Give the keeper's user namespace all ids of this one; return the error that prevents it, or 0."""
+    """Map all ids of this user namespace into the keeper's. Returns the errno of a failure, or 0."""
     try:
         namespaces.map_all_ids(pid)
     except OSError as error:
@@ -316,14 +317,14 @@ def _reap(pid: int) -> None:
     try:
         os.waitpid(pid, 0)
     except ChildProcessError:
-        # The host program waits for all its children itself, or ignores SIGCHLD.
+        # The host program reaps all children itself, or ignores SIGCHLD.
         return
 
 
 def _start(ctl: int, host: int, errors: int) -> int:
     python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # there since 3.3
     package_parent = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    # Above the numbers they will have: the host may have closed its own 0, 1 or 2.
+    # Above the target numbers: if the host has closed its 0, 1 or 2, one of these descriptors may have that number.
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_DESCRIPTOR) for fd in (ctl, host, errors)]
     try:
         return os.posix_spawn(
@@ -339,7 +340,7 @@ def _start(ctl: int, host: int, errors: int) -> int:
             ),
             setsid=True,
             setsigmask=(),
-            # An ignored SIGCHLD would be handed on, and then no exit could be waited for.
+            # exec() keeps ignored signals ignored, and with SIGCHLD ignored the keeper could not wait for its children.
             setsigdef=valid_signals() - {SIGKILL, SIGSTOP},
         )
     finally:
@@ -347,11 +348,11 @@ def _start(ctl: int, host: int, errors: int) -> int:
 
 
 def run_program(argv: list[str], data: bytes, environ: Mapping[str, str], seconds: float) -> tuple[int, bytes, bytes]:
-    """Run a program of the owner's to its end, as a host runs a hook; return its status and what it said.
+    """Run a trusted program outside the sandbox, as an agent runs a hook. Returns its exit code, stdout and stderr.
 
-    OSError where it cannot be started, TimeoutError where it does not end.
+    OSError if it cannot be started, TimeoutError if it does not exit in time.
     """
-    # Files, not pipes: nobody waits for a reader.
+    # Files, not pipes: the program never blocks on a full pipe.
     streams = [os.memfd_create(f"corral-{name}", os.MFD_CLOEXEC) for name in ("stdin", "stdout", "stderr")]
     try:
         os.pwrite(streams[0], data, 0)
@@ -361,25 +362,25 @@ def run_program(argv: list[str], data: bytes, environ: Mapping[str, str], second
             pid = os.posix_spawn(argv[0], argv, environ, file_actions=actions, setsid=True, setsigmask=())
         finally:
             protocol.close_all(high)
-        status = os.waitstatus_to_exitcode(_ended(pid, seconds))
+        status = os.waitstatus_to_exitcode(_wait_or_kill(pid, seconds))
         out, err = (os.pread(fd, READ_BYTES, 0) for fd in streams[1:])
         return status, out, err
     finally:
         protocol.close_all(streams)
 
 
-def _ended(pid: int, seconds: float) -> int:
+def _wait_or_kill(pid: int, seconds: float) -> int:
     pidfd = os.pidfd_open(pid)
     try:
         poller = select.poll()
         poller.register(pidfd, select.POLLIN)
         in_time = poller.poll(seconds * 1000)
         if not in_time:
-            # Its number is its own until it is reaped, and so is its group's.
+            # The pid and the process group cannot be reused until the program is reaped.
             os.killpg(pid, SIGKILL)
         status = os.waitpid(pid, 0)[1]
     finally:
         os.close(pidfd)
     if not in_time:
-        raise TimeoutError(f"it did not end within {seconds:g} seconds")
+        raise TimeoutError(f"it did not exit within {seconds:g} seconds")
     return status

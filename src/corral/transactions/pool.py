@@ -1,4 +1,4 @@
-"""The wardens of one transaction: of the same keeper as the sandbox's own, in a tree whose project is not the real one."""
+"""The wardens of one transaction. They come from the sandbox's keeper and see an overlay in place of the project."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 
 class TransactionPool(Pool):
-    """A pool beside the sandbox's own. Closed, it has no process left."""
+    """A second pool over the keeper of the sandbox's pool."""
 
-    def __init__(self, trunk: Pool, place: Place) -> None:
-        super().__init__(trunk._plan, generation=trunk._generation)
-        self._trunk = trunk
+    def __init__(self, sandbox_pool: Pool, place: Place) -> None:
+        super().__init__(sandbox_pool._plan, generation=sandbox_pool._generation)
+        self._sandbox_pool = sandbox_pool
         self._process = ProcessIdentity()
         self.place = place
 
     def prepare(self) -> None:
-        """Have a warden ready."""
+        """Make one warden in advance."""
         self.release(self.acquire())
 
     def sweep(self, lost: WardenClient) -> tuple[int, int]:
-        """End a warden that is lost and what it leaves behind."""
-        return self._trunk.sweep(lost)
+        """Kill the processes of a lost warden, through the sandbox's pool."""
+        return self._sandbox_pool.sweep(lost)
 
     def retire(self, then: Callable[[], object] | None = None) -> None:
-        """End everything of the sandbox; what was written stays."""
-        self._trunk.retire(then)
+        """End the keeper and all wardens of the sandbox. The written files stay."""
+        self._sandbox_pool.retire(then)
 
     def end(self) -> None:
-        """End every command and warden, and wait until they are gone: nobody writes any more."""
+        """End every command and warden and wait until they are gone, so that nothing writes any more."""
         self.close()
         for warden in self._known():
             warden.await_end()
@@ -46,19 +46,19 @@ class TransactionPool(Pool):
         self._closed = True
         self._idle = []
         for warden in self._known():
-            # Who drives its command closes it then; what is open here must not become another's while they look at it.
+            # Only signal it: the thread that drives its command still polls the descriptors, and closes them itself.
             warden.hang_up()
 
     def _make(self, place: str = "") -> WardenClient:
         if not self._process.is_current():
-            raise ContainmentError("a transaction belongs to the process that began it, of which this one is a fork")
+            raise ContainmentError("this transaction belongs to the process that began it, of which this one is a fork")
         if self._closed:
             raise ContainmentError("the transaction has ended; begin another")
-        warden = self._trunk._make(place or self.place.path)
+        warden = self._sandbox_pool._make(place or self.place.path)
         with self._lock:
             self._wardens.add(warden)
         if self._closed:
-            # It ended while this one was made, and has not met it.
+            # `close` ran while this warden was made and has not seen it.
             warden.close()
             raise ContainmentError("the transaction has ended; begin another")
         return warden
