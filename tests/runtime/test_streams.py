@@ -11,7 +11,7 @@ import pytest
 from observe import descriptors
 
 from corral.runtime.capture import STDERR, STDOUT, Capture
-from corral.runtime.streams import FLOOD_BYTES, READ_BYTES, Streams, is_outer_end
+from corral.runtime.streams import FLOOD_BYTES, READ_BYTES, Streams, is_pty_master
 
 
 @pytest.fixture
@@ -150,6 +150,6 @@ def test_only_the_outer_end_of_a_terminal_is_taken_for_one() -> None:
     outer, inner = os.openpty()
     null = os.open("/dev/null", os.O_RDWR)
     pipe = os.pipe()
-    assert [is_outer_end(descriptor) for descriptor in (outer, inner, null, *pipe)] == [True, *[False] * 4]
+    assert [is_pty_master(descriptor) for descriptor in (outer, inner, null, *pipe)] == [True, *[False] * 4]
     for descriptor in (outer, inner, null, *pipe):
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Bounded memory of what a command prints: bytes in, head and tail out. No I/O, and nothing is lost uncounted."""
+"""Keeps the head and the tail of a command's output in bounded memory, and counts every byte. Does no I/O."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _LONGEST_UTF8 = 4
 
 @frozen
 class Captured(Record):
-    """What was kept of both streams, and how much there was."""
+    """The kept bytes of both streams and their full sizes."""
 
     stdout: bytes = b""
     stderr: bytes = b""
     truncated: bool = False
     stdout_bytes: int = 0
     stderr_bytes: int = 0
-    path: str | None = None  # of a file that holds all of it
+    path: str | None = None  # of the file with the full output
 
 
 class Stream:
-    """The head and the tail of one stream; `head` plus `tail` bytes is all it ever holds."""
+    """The head and the tail of one stream. It never holds more than `head_size` plus `tail_size` bytes."""
 
     __slots__ = ("_head", "_head_size", "_next", "_tail", "_tail_size", "total")
 
@@ -37,10 +37,10 @@ class Stream:
         self._tail_size = tail_size
         self._head = bytearray()
         self._tail = bytearray()
-        self._next = 0  # where the ring's oldest byte is, once it is full
+        self._next = 0  # index of the oldest byte in the full ring buffer
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes; they may be overwritten by the caller afterwards."""
+        """Copy the next bytes of the stream."""
         size = len(data)
         self.total += size
         room = self._head_size - len(self._head)
@@ -68,11 +68,11 @@ class Stream:
         self._next = (self._next + size) % self._tail_size
 
     def tail(self) -> bytes:
-        """Return the kept bytes that came last, after the head."""
+        """Return the kept bytes after the head."""
         return bytes(self._tail[self._next :]) + bytes(self._tail[: self._next])
 
     def finish(self) -> tuple[bytes, bool]:
-        """Return what is kept, with a marker where bytes were dropped, and whether any were."""
+        """Return the kept bytes, with a marker in place of dropped ones, and whether any were dropped."""
         if not self.total:
             return b"", False
         head, tail = bytes(self._head), self.tail()
@@ -85,8 +85,8 @@ class Stream:
 
 
 def split_at_end(data: bytes) -> int:
-    """Return how many bytes at the end are the beginning of a character."""
-    # A character cut in two would make the whole stream need base64 in JSON.
+    """Return how many bytes at the end begin an incomplete UTF-8 character."""
+    # With half a character, the whole stream would be base64 in JSON.
     for back in range(1, min(_LONGEST_UTF8, len(data) + 1)):
         byte = data[-back]
         if byte >= 0xC0:
@@ -106,7 +106,7 @@ def _split_at_start(data: bytes) -> int:
 
 
 class Capture:
-    """Both streams of one command. `keep` says which part survives: head, tail or both halves."""
+    """Both streams of one command. `keep` selects the part that is kept: head, tail or both."""
 
     __slots__ = ("streams",)
 
@@ -115,11 +115,11 @@ class Capture:
         self.streams: Sequence[Stream] = (Stream(head, max_bytes - head), Stream(head, max_bytes - head))
 
     def feed(self, stream: int, data: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes of STDOUT or STDERR."""
+        """Copy the next bytes of STDOUT or STDERR."""
         self.streams[stream].feed(data)
 
     def finish(self) -> Captured:
-        """Return what was kept."""
+        """Return the kept output."""
         out, err = self.streams
         stdout, stdout_cut = out.finish()
         stderr, stderr_cut = err.finish()

@@ -10,7 +10,7 @@ from corral.model.errors import ContainmentError
 from corral.runtime.driver import Driver
 from corral.runtime.handle import Handle
 from corral.runtime.run_options import SentCommand
-from corral.runtime.streams import Streams, is_outer_end
+from corral.runtime.streams import Streams, is_pty_master
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _receive_terminal(warden: WardenClient, nonce: bytes, streams: Streams) -> N
         warden.inbox[: len(message)] = message
         return
     is_valid = message == protocol.CONTROL.pack(protocol.TERMINAL, nonce, 0) and len(descriptors) == 1
-    if not is_valid or not is_outer_end(descriptors[0]):
+    if not is_valid or not is_pty_master(descriptors[0]):
         protocol.close_all(descriptors)
         raise ContainmentError("the warden sent no terminal; it was killed or cannot be trusted")
     streams.open_terminal(descriptors[0])

@@ -1,6 +1,6 @@
-"""The environment a command gets: what the allowlist names of the host's, then what the call gave.
+"""Builds a command's environment: the host's variables that the allowlist names, then the call's own.
 
-A pattern never lets through credentials or what a program loads code from; only an exact name of the owner's does.
+A pattern in the allowlist never matches credentials or variables that make a program load code. Only an exact name does.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Names that carry credentials, whatever pattern the owner wrote: only an exact name lets one of these through.
+# A variable with one of these words holds a credential, so no pattern matches it.
 CREDENTIAL_WORDS = (
     "TOKEN",
     "SECRET",
@@ -32,7 +32,7 @@ CREDENTIAL_WORDS = (
 
 
 def clean_path(path: str) -> str:
-    """Return a search path without empty and relative entries, which would mean the command's directory."""
+    """Return a search path without empty and relative entries, which depend on the working directory."""
     return ":".join(entry for entry in path.split(":") if entry.startswith("/")) or DEFAULT_PATH
 
 
@@ -45,25 +45,25 @@ def _passes_pattern(name: str, prefixes: tuple[str, ...]) -> bool:
 
 
 def scrub(environ: Mapping[str, str], allowlist: Collection[str]) -> dict[str, str]:
-    """Return what the allowlist names of `environ`; `PATH` is always there, and clean."""
+    """Return the variables of `environ` that the allowlist names. `PATH` is always set, and clean."""
     prefixes = tuple(name[:-1] for name in allowlist if name.endswith("*"))
-    # Names first: os.environ decodes a value each time it is asked for.
+    # Names first: os.environ decodes a value on each access.
     names = [name for name in list(environ) if name in allowlist or _passes_pattern(name, prefixes)]
-    # Another thread may take one away meanwhile.
+    # Another thread may remove a variable meanwhile.
     kept = {name: value for name in names if (value := environ.get(name)) is not None}
     kept["PATH"] = clean_path(kept.get("PATH", DEFAULT_PATH))
     return kept
 
 
 def overlay(base: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return `base` with what a call gave on top; `PATH` stays clean."""
+    """Return `base` updated with the call's variables. `PATH` stays clean."""
     merged = {**base, **given}
     merged["PATH"] = clean_path(merged["PATH"])
     return merged
 
 
 class HostEnvironment:
-    """This process's environment, scrubbed, and scrubbed anew only when it has changed."""
+    """This process's environment, scrubbed. The result is cached until the environment changes."""
 
     __slots__ = ("_allowlist", "_last", "_replaced")
 
@@ -73,17 +73,17 @@ class HostEnvironment:
         self._last: tuple[object, dict[str, str]] = (None, {})
 
     def replace(self, variables: Mapping[str, str]) -> None:
-        """Give commands these variables instead of the host's."""
+        """Override the host's variables with these."""
         self._replaced = variables
         self._last = (None, {})
 
     def scrubbed(self) -> dict[str, str]:
-        """Return what a command may see of the environment now. The same object means the same variables."""
-        # The raw mapping below os.environ: comparing it costs a microsecond, asking os.environ for all of it thirty.
+        """Return the variables for a command. The same object means the same variables."""
+        # Comparing the raw mapping behind os.environ takes 1 microsecond, reading os.environ takes 30.
         raw = getattr(os.environ, "_data", None)
         seen, scrubbed = self._last
         if raw is None or raw != seen:
-            snapshot = dict(raw or {})  # first: a change after it is seen the next time
+            snapshot = dict(raw or {})  # taken first: a later change is noticed by the next call
             scrubbed = {**scrub(os.environ, self._allowlist), **self._replaced}
             self._last = (snapshot, scrubbed)
         return scrubbed

@@ -1,4 +1,4 @@
-"""Files as a command sees them: in the project, scratch and what the owner grants, under the profile's rules, whatever links do meanwhile."""
+"""Reads and writes files with the rights of a command: in the project, in scratch and in granted paths. Safe against link swaps."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from corral.guard.machine import Shown
     from corral.policy.config import SandboxConfig
 
-# The places inside a project that the profile may close, and the effect that it decides on.
+# Zones inside a project that the profile may close, and the effect that decides.
 _READING = {"env": "read-env"}
 _WRITING = {"protected": "write-protected"}
 
 
 def read_bytes(path: str, config: SandboxConfig, scratch: Shown = ()) -> bytes:
-    """Return what a regular file holds. `scratch` is what the commands see of their own, and where it lies."""
+    """Return the content of a regular file. `scratch` maps the commands' own directories to their places on the host."""
     top, below, shown = _place(path, config, scratch, _READING)
     with open(_open_below(host_path(top, shown), below, os.O_RDONLY, path), "rb") as file:
         return file.read()
 
 
 def write_bytes(path: str, data: bytes, config: SandboxConfig, scratch: Shown = ()) -> None:
-    """Replace what a regular file holds; its directory must exist."""
-    data = bytes(memoryview(data))  # before the file is touched: what is no bytes must not empty it
+    """Replace the content of a regular file. Its directory must exist."""
+    data = bytes(memoryview(data))  # before the file is opened: data of a wrong type must not truncate it
     top, below, shown = _place(path, config, scratch, _WRITING)
     project = (config.project_root,) if config.containment.project == "read-write" else ()
     if top not in dict(scratch) and top not in (*project, *map(os.path.realpath, config.containment.write)):
@@ -41,7 +41,7 @@ def write_bytes(path: str, data: bytes, config: SandboxConfig, scratch: Shown = 
 
 
 def may_be_scratch(path: str, config: SandboxConfig) -> bool:
-    """Say whether a path as written may mean what commands have of their own, and not the project or a grant."""
+    """Return whether a path may lie in the commands' scratch, and not in the project or a granted path."""
     return path.startswith("/") and not any(inside(os.path.normpath(path), seen) for seen, _ in _granted(config))
 
 
@@ -51,13 +51,13 @@ def _granted(config: SandboxConfig) -> list[tuple[str, str]]:
 
 
 def _place(path: str, config: SandboxConfig, scratch: Shown, closed: dict[str, str]) -> tuple[str, str, Shown]:
-    """Return the directory that a path lies in as commands see it, the way from there, and where what they see lies."""
+    """Return the granted directory above a path, the rest of the path, and the map from sandbox paths to host paths."""
     absolute = os.path.join(config.project_root, path)
     if not path.startswith("/") and not inside(os.path.normpath(absolute), config.project_root):
-        scratch = ()  # with `..` out of the project and into a /tmp that the project lies in: nobody means that
-    # The longest first: a project below the home directory is not the commands' home.
+        scratch = ()  # `..` out of a project below /tmp must not reach the commands' /tmp
+    # Longest first: a project below the home directory is not part of the commands' own home.
     shown = tuple(sorted((*_granted(config), *scratch), key=lambda pair: -len(pair[0])))
-    # Links are followed here, by name; the walk below refuses any, so one that is swapped in meanwhile leads nowhere.
+    # Links are resolved here. `_open_below` follows none, so a link that is swapped in later is refused.
     resolved = resolve_in_sandbox(absolute, shown)
     top = next((seen for seen, _ in shown if inside(resolved, seen)), "")
     if not top or (
@@ -73,7 +73,7 @@ def _place(path: str, config: SandboxConfig, scratch: Shown, closed: dict[str, s
 
 
 def _is_hidden(path: str, shown: Shown) -> bool:
-    """Say whether the host has something at a path where commands see nothing."""
+    """Return whether a path exists on the host but not in the sandbox."""
     return os.path.lexists(path) and not os.path.lexists(host_path(path, shown))
 
 
@@ -86,7 +86,7 @@ def _open_below(top: str, below: str, flags: int, path: str) -> int:
             inner = os.open(directory, walk, dir_fd=at)
             os.close(at)
             at = inner
-        # O_NONBLOCK: a named pipe would wait for its other end.
+        # O_NONBLOCK: opening a named pipe would wait for its other end.
         descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666, dir_fd=at)
     finally:
         os.close(at)

@@ -1,4 +1,4 @@
-"""What exactly will run: a judged call becomes a Launch, or an exit code and why it cannot start. Starts nothing."""
+"""Turns a judged call into a Launch, or into an exit code and a message why it cannot start. Starts nothing."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 @frozen
 class LaunchFailure(Record):
-    """Why a call cannot start."""
+    """The reason why a call cannot start."""
 
     exit_code: int
     message: str
 
 
-class _UnusableError(Exception):
-    """Something in the call that no process can be given."""
+class _InvalidCallError(Exception):
+    """The call has an argument that no process can have."""
 
 
 def plan_launch(options: RunOptions, config: SandboxConfig, environment: dict[str, str]) -> Launch | LaunchFailure:
-    """Decide what a call runs, in a scrubbed environment. Total: what cannot be run is a LaunchFailure."""
+    """Return the launch of a call in a scrubbed environment. Total: a call that cannot start gives a LaunchFailure."""
     global _last  # noqa: PLW0603  one assignment, so threads see the old one or the new
     call, timeout_seconds = options.call, options.timeout_seconds
     stdin: Any = options.stdin  # bytes: text was encoded
@@ -48,22 +48,22 @@ def plan_launch(options: RunOptions, config: SandboxConfig, environment: dict[st
         joined = "".join((cwd, *words) if call.env is None else (cwd, *words, *env, *env.values()))
         if "\0" in joined or not joined.isascii():
             _check_encodable(joined)
-    except _UnusableError as unusable:
-        return LaunchFailure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {unusable}\n")
+    except _InvalidCallError as error:
+        return LaunchFailure(NOT_EXECUTABLE_EXIT_CODE, f"corral: {error}\n")
     if call.shell:
         bash = _system_program("bash")
         if bash is None:
             reason = "shell=True needs bash in a system directory, and there is none. Pass the command as a list."
             return LaunchFailure(DENIED_EXIT_CODE, reason)
-        # The two dashes: a text that begins with one would be taken for an option of bash.
-        argv = ("bash", "--noprofile", "--norc", "-c", "--", *_told(words[0], config.output))
+        # The two dashes end the options: text that begins with a dash is not an option of bash.
+        argv = ("bash", "--noprofile", "--norc", "-c", "--", *_shell_arguments(words[0], config.output))
         launch = Launch(bash, argv, cwd, env, stdin, timeout)
     else:
         executable = _find(words[0], cwd, env["PATH"])
         if isinstance(executable, LaunchFailure):
             return executable
         launch = Launch(executable, words, cwd, env, stdin, timeout)
-    # What was looked for on PATH may lie elsewhere the next time.
+    # A program found on PATH is not cached: the next search may find another one.
     if is_plain and (call.shell or "/" in words[0]):
         _last = (words, call.shell, config, environment, launch)
     return launch
@@ -73,7 +73,7 @@ _last: tuple[tuple[str, ...], bool, object, object, Launch | None] = ((), False,
 
 
 def _planned_before(words: tuple[str, ...], shell: bool, config: SandboxConfig, environment: object) -> Launch | None:
-    """Return what the same words came to, if they were the last ones."""
+    """Return the cached launch if the last call was the same."""
     last_words, last_shell, last_config, last_environment, launch = _last
     if last_environment is not environment or last_config is not config or last_shell is not shell:
         return None
@@ -82,22 +82,22 @@ def _planned_before(words: tuple[str, ...], shell: bool, config: SandboxConfig, 
     return launch
 
 
-def _told(text: str, output: Output) -> tuple[str, ...]:
-    """Return what bash is given to do and end as `text` does, and then to leave in files where that was and what it exported."""
+def _shell_arguments(text: str, output: Output) -> tuple[str, ...]:
+    """Return bash's arguments for `text`. After it, bash writes its directory and exported variables to files, if wanted."""
     if output.directory_file is None and output.exports_file is None and output.text_file is None:
         return (text,)
-    # By eval: what is put behind a text could become part of it, as behind a backslash or a here-document. From an argument,
-    # which is forgotten: written out, it would count its lines from the end.
+    # eval keeps the text apart: appended commands could become part of it after a backslash or in a here-document. The text is
+    # an argument, so that its line numbers are right, and `set --` clears it.
     run = 'eval "set --; $1"'
     arguments: tuple[str, ...] = ("bash", text)
     if output.text_file is not None:
         file = shell_quote(output.text_file)
         run, arguments = f'eval "$(cat {file}; rm -f {file})"', ("bash",)
-    told = f"pwd -P >{shell_quote(output.directory_file)}; " if output.directory_file is not None else ""
+    after = f"pwd -P >{shell_quote(output.directory_file)}; " if output.directory_file is not None else ""
     if output.exports_file is not None:
-        # By its path: the text may have changed where programs are looked for.
-        told += f"{_system_program('env') or 'env'} -0 >{shell_quote(output.exports_file)}; "
-    return (f"{run}\ncorral_status=$?; {{ {told}:; }} 2>/dev/null; exit $corral_status", *arguments)
+        # By path: the text may have changed PATH.
+        after += f"{_system_program('env') or 'env'} -0 >{shell_quote(output.exports_file)}; "
+    return (f"{run}\ncorral_status=$?; {{ {after}:; }} 2>/dev/null; exit $corral_status", *arguments)
 
 
 def _words(call: Call) -> tuple[str, ...]:
@@ -105,39 +105,39 @@ def _words(call: Call) -> tuple[str, ...]:
     if isinstance(argv, str):
         argv = (argv,)
     elif not isinstance(argv, (tuple, list)):
-        raise _UnusableError(f"the command must be a list of strings, not {type(argv).__name__}")
+        raise _InvalidCallError(f"the command must be a list of strings, not {type(argv).__name__}")
     for number, word in enumerate(argv):
         if not isinstance(word, str):
-            raise _UnusableError(f"argument {number} must be a string, not {type(word).__name__}")
+            raise _InvalidCallError(f"argument {number} must be a string, not {type(word).__name__}")
     if not argv or (call.shell and len(argv) != 1):
-        raise _UnusableError("with shell=True the command is one string" if call.shell else "the command is empty")
+        raise _InvalidCallError("with shell=True the command is one string" if call.shell else "the command is empty")
     if isinstance(call.argv, str) and not call.shell and call.argv.split() != [call.argv]:
-        raise _UnusableError("a command of several words must be a list, or needs shell=True")
+        raise _InvalidCallError("a command of several words must be a list, or needs shell=True")
     return tuple(argv)
 
 
 def _directory(call: Call, config: SandboxConfig) -> str:
     if not isinstance(call.cwd, str):
-        raise _UnusableError(f"cwd must be a path, not {type(call.cwd).__name__}")
+        raise _InvalidCallError(f"cwd must be a path, not {type(call.cwd).__name__}")
     return os.path.join(config.project_root, call.cwd)
 
 
 def _given(env: object) -> Mapping[str, str]:
     if not isinstance(env, dict):
-        raise _UnusableError(f"env must be a dict of names and values, not {type(env).__name__}")
+        raise _InvalidCallError(f"env must be a dict of names and values, not {type(env).__name__}")
     for name, value in env.items():
         if not isinstance(name, str) or not isinstance(value, str) or not name or "=" in name:
-            raise _UnusableError(f"env holds {name!r}, which is no name with a text")
+            raise _InvalidCallError(f"env holds {name!r}, which is no name with a text")
     return env
 
 
 def _check_encodable(joined: str) -> None:
     if "\0" in joined:
-        raise _UnusableError("a NUL byte cannot be part of an argument, a path or a variable")
+        raise _InvalidCallError("a NUL byte cannot be part of an argument, a path or a variable")
     try:
         os.fsencode(joined)
     except UnicodeEncodeError as error:
-        raise _UnusableError(f"{joined[error.start]!r} cannot be encoded for the system") from None
+        raise _InvalidCallError(f"{joined[error.start]!r} cannot be encoded for the system") from None
 
 
 def _system_program(name: str) -> str | None:
@@ -149,7 +149,7 @@ def _system_program(name: str) -> str | None:
 
 def _find(name: str, cwd: str, path: str) -> str | LaunchFailure:
     if "/" in name:
-        # The kernel says the rest: looking first would only make a second answer possible.
+        # Not checked here: the file may change until exec(), which reports the error.
         return name if name[0] == "/" else f"{cwd}/{name}"
     candidates = [f"{directory}/{name}" for directory in path.split(":")]
     for candidate in candidates:

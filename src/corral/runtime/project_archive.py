@@ -1,4 +1,4 @@
-"""A project as one piece of bytes, and back: files, directories, links and modes. What is no file of a project stays behind."""
+"""Packs a project into a tar archive and unpacks it: files, directories, links and modes. Sockets, pipes and devices are left out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import tarfile
 from corral.guard.path_zones import inside
 from corral.model.errors import CorralError
 
-MAX_PARCEL_BYTES = 1024**3  # against a project that no memory takes; such a one belongs on a disk that all share
+MAX_ARCHIVE_BYTES = 1024**3  # the archive is held in memory; a larger project belongs on a shared disk
 
 
 def pack(root: str) -> bytes:
-    """Return what lies in a directory."""
+    """Return the content of a directory as an archive."""
     sink = _Bounded()
     with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(os.listdir(root)):
@@ -22,7 +22,7 @@ def pack(root: str) -> bytes:
 
 
 def unpack(packed: bytes, root: str) -> None:
-    """Make a directory that holds what was packed; all of it is this user's."""
+    """Create a directory with the content of an archive. Everything in it belongs to this user."""
     os.makedirs(root)
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:") as archive:
         for member in archive:
@@ -30,15 +30,15 @@ def unpack(packed: bytes, root: str) -> None:
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Leave out sockets, pipes and devices, as nobody can carry them."""
     return member if member.isfile() or member.isdir() or member.issym() or member.islnk() else None
 
 
 def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
-    # By hand: Python before 3.11.4 has no filters. Never through a link to outside, though a project may well have some.
+    # Checked here because Python before 3.11.4 has no filters. A project may contain a link that leads outside, but nothing
+    # may be written through it.
     above = os.path.realpath(os.path.dirname(os.path.join(root, member.name)))
     if not inside(above, os.path.realpath(root)) or ".." in member.name.split("/"):
-        raise CorralError(f"a parcel holds {member.name!r}, which leads out of it")
+        raise CorralError(f"the project archive holds {member.name!r}, which leads out of the project")
     member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
     member.mode &= 0o755
     if hasattr(tarfile, "fully_trusted_filter"):
@@ -49,8 +49,8 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> No
 
 class _Bounded(io.BytesIO):
     def write(self, data: object) -> int:
-        if self.tell() > MAX_PARCEL_BYTES:
+        if self.tell() > MAX_ARCHIVE_BYTES:
             raise CorralError(
-                f"the project is larger than {MAX_PARCEL_BYTES >> 20} MiB, too large to be sent; leave out what can be made there"
+                f"the project is larger than {MAX_ARCHIVE_BYTES >> 20} MiB, too large to send; remove files that can be built again"
             )
         return super().write(data)  # type: ignore[arg-type]  # as io has it

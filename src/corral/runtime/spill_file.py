@@ -1,6 +1,6 @@
-"""All of an output that is too long for its result, in a file where commands can read it: their own /tmp. Bounded, and off by default.
+"""Saves output that is too long for its result to a bounded file in the commands' /tmp, where they can read it. Off by default.
 
-What cannot be written there is lost as it would have been without; the command never waits or fails for it.
+A failure to write only loses the saved copy. The command neither waits nor fails.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from corral.policy.config import SandboxConfig
     from corral.runtime.capture import Captured
 
-MAX_KEPT_OUTPUTS = 16  # of one sandbox, against a session that fills the disk one long output at a time
-LOOK_BYTES = 1 << 20  # between two looks at what is free on the disk
+MAX_KEPT_OUTPUTS = 16  # per sandbox, against a session that fills the disk with many long outputs
+LOOK_BYTES = 1 << 20  # written between two checks of the free disk space
 CUT = b"\n[corral: truncated, the rest was not saved]\n"
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Not followed, not opened if it is there: a command may write in that directory too.
+# O_EXCL and O_NOFOLLOW: commands can create files and links in this directory too.
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SpillDirectory:
-    """Where one sandbox saves long outputs."""
+    """The directory in which one sandbox saves long outputs."""
 
     def __init__(self, config: SandboxConfig, max_bytes: int, shown: Callable[[], Shown]) -> None:
         self._config = config
@@ -36,11 +36,11 @@ class SpillDirectory:
         self._kept: deque[str] = deque()
 
     def capture(self) -> Capture:
-        """Return what takes the output of one command."""
+        """Return a capture for one command."""
         return SpillingCapture(self, self._config.max_output_bytes, self._config.output.keep, self._room)
 
     def open(self) -> tuple[int, str] | None:
-        """Make a file and return its descriptor and its path as commands see it; the oldest goes for it."""
+        """Create a file and return its descriptor and its path in the sandbox. Removes the oldest file if there are too many."""
         name = f"corral-output-{os.urandom(8).hex()}.txt"
         for seen, real in self._shown()[:1]:
             try:
@@ -60,7 +60,7 @@ class SpillDirectory:
         return None
 
     def has_room(self, descriptor: int) -> bool:
-        """Say whether the disk has more left than every command must leave."""
+        """Return whether the disk has more free space than the limit `free_disk_bytes`."""
         found = os.fstatvfs(descriptor)
         return found.f_bavail * found.f_frsize > (self._config.limits.free_disk_bytes or 0)
 
@@ -69,39 +69,39 @@ def _remove(name: str, directory: int) -> None:
     try:
         os.unlink(name, dir_fd=directory)
     except OSError:
-        # The commands' own to remove, or to put a directory in its place.
+        # A command has removed it, or put a directory in its place.
         return
 
 
 class SpillingCapture(Capture):
-    """A capture that also writes both streams as they come, once one of them is longer than what is kept of it."""
+    """A capture that also writes both streams to a file, once one of them exceeds `max_bytes`."""
 
-    __slots__ = ("_descriptor", "_early", "_look_at", "_max_bytes", "_path", "_room", "_shelf", "_written")
+    __slots__ = ("_descriptor", "_directory", "_early", "_look_at", "_max_bytes", "_path", "_room", "_written")
 
-    def __init__(self, shelf: SpillDirectory, max_bytes: int, keep: str, room: int) -> None:
+    def __init__(self, directory: SpillDirectory, max_bytes: int, keep: str, room: int) -> None:
         super().__init__(max_bytes, keep)
-        self._shelf = shelf
+        self._directory = directory
         self._max_bytes = max_bytes
         self._room = room
-        self._early: bytearray | None = bytearray()  # until it is known whether a file is needed
+        self._early: bytearray | None = bytearray()  # output until it is known whether a file is needed
         self._descriptor = -1
         self._path: str | None = None
         self._written = self._look_at = 0
 
     def feed(self, stream: int, data: bytes | bytearray | memoryview) -> None:
-        """Take the next bytes of STDOUT or STDERR."""
+        """Copy the next bytes of STDOUT or STDERR."""
         super().feed(stream, data)
         if self._early is not None:
             self._early += data
             if self.streams[stream].total <= self._max_bytes:
                 return
             data, self._early = self._early, None
-            self._descriptor, self._path = self._shelf.open() or (-1, None)
+            self._descriptor, self._path = self._directory.open() or (-1, None)
         if self._descriptor >= 0:
             self._write(data)
 
     def finish(self) -> Captured:
-        """Return what was kept, and where all of it is."""
+        """Return the kept output and the path of the file."""
         self._close()
         return super().finish().replace(path=self._path)
 
@@ -109,7 +109,7 @@ class SpillingCapture(Capture):
         try:
             if self._written >= self._look_at:
                 self._look_at = self._written + LOOK_BYTES
-                if not self._shelf.has_room(self._descriptor):
+                if not self._directory.has_room(self._descriptor):
                     self._room = 0
             for part in (data[: self._room], CUT if len(data) > self._room else b""):
                 view = memoryview(part)

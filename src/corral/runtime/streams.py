@@ -1,7 +1,7 @@
 """The host's ends of a command's three streams: output is read into a bounded capture, input never blocks the host.
 
-Only pipes, sealed memory and a terminal of its own go to a command: any other file it could reopen, and reach what lies
-behind it. The exception is what the caller lends of its own.
+A command only gets pipes, sealed memory files and its own terminal. Any other file it could reopen through /proc and use with
+other rights. The exception are the caller's own streams, when the caller lends them.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ if TYPE_CHECKING:
     Chunk = tuple[str, bytes]
 
 READ_BYTES = 1 << 16  # a pipe's default size
-MAX_TERMINAL_SIZE = 65535  # of rows and columns: the kernel has sixteen bits for each
+MAX_TERMINAL_SIZE = 65535  # rows or columns: the kernel has 16 bits for each
 _TIOCSWINSZ = 0x5414
-_OUTER_END = os.makedev(5, 2)  # of any terminal, however many there are
-_END_OF_INPUT = b"\x04"  # what a terminal takes for it, unless the command has set another key
+_PTY_MASTER = os.makedev(5, 2)  # the device number of every pty master
+_END_OF_INPUT = b"\x04"  # Ctrl-D, the default end-of-file key of a terminal
 _CLOSED_BY_EXEC = (os.O_CLOEXEC, os.O_CLOEXEC)
-FLOOD_BYTES = 1 << 20  # pipe and reads of a stream that fills its pipe; the most an ordinary user may have
+FLOOD_BYTES = 1 << 20  # size of pipe and reads for a stream that fills its pipe; the limit for unprivileged users
 
 
 def _copy_of(descriptor: int) -> int:
     try:
-        # A host that has closed its own 0, 1 or 2 has something else there by now, perhaps a control socket. What is lent
-        # is what a program started by exec would have.
+        # If the host has closed its 0, 1 or 2, that number may now be something else, such as a control socket. Python opens
+        # those non-inheritable, so only a descriptor that exec() would pass on is lent.
         if os.get_inheritable(descriptor):
             return os.dup(descriptor)
     except OSError:
-        # Closed here: empty there.
+        # The host has closed it: the command gets /dev/null.
         pass
     return os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
 
 
 def checked_size(rows: int, columns: int) -> tuple[int, int]:
-    """Return the size of a terminal, or raise ValueError where there is none such."""
+    """Return the size of a terminal; ValueError if no terminal can have it."""
     for name, number in (("rows", rows), ("columns", columns)):
         if type(number) is not int or not 1 <= number <= MAX_TERMINAL_SIZE:
             raise ValueError(f"{name} must be a whole number from 1 to {MAX_TERMINAL_SIZE}, not {number!r}")
     return rows, columns
 
 
-def is_outer_end(descriptor: int) -> bool:
-    """Say whether a descriptor is the outer end of a terminal: a warden is not believed."""
+def is_pty_master(descriptor: int) -> bool:
+    """Return whether a descriptor is the master of a pty. A warden may be compromised, so its descriptors are checked."""
     kind = os.fstat(descriptor)
-    return S_ISCHR(kind.st_mode) and kind.st_rdev == _OUTER_END
+    return S_ISCHR(kind.st_mode) and kind.st_rdev == _PTY_MASTER
 
 
 class Streams:
-    """The streams of one command, from before it starts until it is over."""
+    """The streams of one command, from before it starts until its end."""
 
     __slots__ = (
         "_input",
@@ -80,16 +80,16 @@ class Streams:
         self._input: bytearray | None = None
         self._input_ends = False
         self._line_begins = True
-        self._made: list[tuple[int, int]] = []  # pipes that are not among the others yet
-        self.arrived: list[Any] = []  # a message that was received, with ends that are not among the others yet
-        self.reading: dict[int, int] = {}  # descriptor to stream
-        self.lent: list[int] = []  # the command's ends: stdout, stderr, perhaps stdin
-        self.stdin = -1  # our end of an input that stays open
-        self.terminal = -1  # the outer end of the command's terminal, until all is over
+        self._made: list[tuple[int, int]] = []  # pipes that were made and are not yet in `reading` and `lent`
+        self.arrived: list[Any] = []  # a received message whose descriptors are not yet in `reading`
+        self.reading: dict[int, int] = {}  # descriptor to stream number
+        self.lent: list[int] = []  # the command's ends: stdout, stderr and, if any, stdin
+        self.stdin = -1  # the host's end of an open stdin pipe
+        self.terminal = -1  # the master of the command's terminal
 
     def open_output(self) -> None:
-        """Make the pipes that the command prints to."""
-        # Made and noted in one step: an interrupt between two steps of Python would lose them.
+        """Create the pipes for stdout and stderr."""
+        # One call into C: a KeyboardInterrupt between creating and storing a pipe would leak it.
         self._made.extend(map(os.pipe2, _CLOSED_BY_EXEC))
         (stdout, their_stdout), (stderr, their_stderr) = self._made
         self.reading = {stdout: STDOUT, stderr: STDERR}
@@ -97,10 +97,10 @@ class Streams:
         self._made.clear()
 
     def receive_ends(self, sock: socket) -> tuple[bytes, tuple[int, ...]]:
-        """Receive a message that is there, with two pipes to read or none; of anything else, nothing."""
+        """Receive a message with two pipes to read, or without any. Returns an empty message for anything else."""
         try:
             if not self.arrived:
-                # Received and noted in one step, as above.
+                # One call into C, as above.
                 self.arrived.extend(map(sock.recvmsg, *zip(protocol.RECEIVED)))
             message, ends = protocol.parse_received(self.arrived[0])
         except (OSError, protocol.ProtocolError):
@@ -113,61 +113,61 @@ class Streams:
         return message, ends
 
     def read_from(self, ends: tuple[int, ...]) -> None:
-        """Read what comes out of these, stdout and stderr."""
+        """Use these descriptors as stdout and stderr."""
         self.reading = dict(zip(ends, (STDOUT, STDERR), strict=True))
         self.arrived.clear()
 
     def drop_ends(self) -> None:
-        """Close what was received and is not read."""
+        """Close received descriptors that are not used."""
         if self.arrived:
             try:
                 _, ends = protocol.parse_received(self.arrived.pop())
                 protocol.close_all([end for end in ends if end not in self.reading])
             except protocol.ProtocolError:
-                # Closed already.
+                # The protocol has closed them.
                 return
 
     def lend_own(self) -> None:
-        """Let the command have this process's own streams."""
+        """Give the command this process's three streams."""
         self.lent.append(_copy_of(1))
         self.lent.append(_copy_of(2))
         self.lend_input()
 
     def lend_input(self) -> None:
-        """Let the command read this process's own input."""
+        """Give the command this process's stdin."""
         self.lent.append(_copy_of(0))
 
     def give_input(self, data: bytes) -> None:
-        """Let the command read `data`, then the end."""
+        """Let the command read `data`, then EOF."""
         self.lent.append(protocol.sealed("stdin", data))
 
     def open_input(self) -> None:
-        """Let the command read what will be written."""
+        """Open a pipe for input that `write` provides."""
         theirs, self.stdin = os.pipe()
         self.lent.append(theirs)
         self._input = bytearray()
         os.set_blocking(self.stdin, False)
 
-    def open_terminal(self, outer: int) -> None:
-        """Read and write the outer end of a terminal, on which the command is."""
-        self.reading[outer] = STDOUT
-        # One to read, one to write: a poll object knows a descriptor once.
-        self.stdin = self.terminal = os.dup(outer)
+    def open_terminal(self, master: int) -> None:
+        """Read and write the master of the command's terminal."""
+        self.reading[master] = STDOUT
+        # One to read, one to write: a poll object holds each descriptor once.
+        self.stdin = self.terminal = os.dup(master)
         self._input = bytearray()
-        os.set_blocking(outer, False)
+        os.set_blocking(master, False)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Change the terminal's size, which the kernel tells the command by SIGWINCH."""
+        """Change the terminal's size. The kernel then sends SIGWINCH to the command."""
         if self.terminal >= 0:
             fcntl.ioctl(self.terminal, _TIOCSWINSZ, pack("HHHH", *checked_size(rows, columns), 0, 0))
 
     def close_lent(self) -> None:
-        """Close the command's ends, which it has by now."""
+        """Close the host's copies of the command's ends."""
         while self.lent:
             os.close(self.lent.pop())
 
     def read(self, descriptor: int, buffer: memoryview, capture: Capture, chunks: list[Chunk] | None) -> bool:
-        """Read once from a stream that is ready, into `capture` and `chunks`; false at its end."""
+        """Read once from a ready stream, into `capture` and `chunks`. Returns false at EOF."""
         if self._wide_buffer is not None:
             buffer = self._wide_buffer
         try:
@@ -175,7 +175,7 @@ class Streams:
         except BlockingIOError:
             return True
         except OSError as error:
-            # A terminal that nobody holds any more is an error, not an end.
+            # A terminal reports EIO instead of EOF when the command has closed it.
             if error.errno != EIO:
                 raise
             return False
@@ -191,22 +191,22 @@ class Streams:
         return True
 
     def close_reading(self, descriptor: int) -> None:
-        """Close a stream that has ended."""
+        """Close a stream at EOF."""
         del self.reading[descriptor]
         os.close(descriptor)
 
     def _widen(self, descriptor: int) -> None:
-        # Only for a stream that has filled its pipe: a new size costs more than all that /bin/true prints.
+        # Only for a stream that has filled its pipe: resizing costs more than reading a short output.
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, FLOOD_BYTES)
         except OSError:
-            # The user's share of pipe memory is used up; it works without.
+            # The user's limit for pipe memory is used up; the small pipe works too.
             return
         if self._wide_buffer is None:
             self._wide_buffer = memoryview(bytearray(FLOOD_BYTES))
 
     def write(self, data: bytes) -> bool:
-        """Take input for the command; false when it no longer reads any."""
+        """Queue input for the command. Returns false when the command reads no more."""
         if self._input is None or self._input_ends:
             return False
         self._input += data
@@ -215,15 +215,15 @@ class Streams:
         return self.flush()
 
     def end_input(self) -> None:
-        """Close the input after what was written; a terminal gets the key that means it."""
+        """Close the input after the queued data. On a terminal, send its end-of-file key."""
         if self.terminal >= 0 and self._input is not None and not self._input_ends:
-            # In the middle of a line the first only hands the line over.
+            # In the middle of a line the first Ctrl-D only submits the line.
             self._input += _END_OF_INPUT if self._line_begins else 2 * _END_OF_INPUT
         self._input_ends = True
         self.flush()
 
     def flush(self) -> bool:
-        """Write what the pipe takes; false when the command no longer reads."""
+        """Write as much as the pipe takes. Returns false when the command reads no more."""
         if self._input is None:
             return False
         try:
@@ -242,12 +242,12 @@ class Streams:
 
     @property
     def wants_to_write(self) -> bool:
-        """Whether there is something to write as soon as the pipe takes it."""
+        """Whether queued input waits for the pipe."""
         return bool(self._input)
 
     @property
     def takes_input(self) -> bool:
-        """Whether there is an open input, and nothing waits to be written to it."""
+        """Whether the input is open and nothing is queued."""
         return self._input is not None and not self._input and not self._input_ends
 
     def _close_input(self) -> None:
@@ -259,7 +259,7 @@ class Streams:
     def close(self) -> None:
         """Close everything."""
         if self._made:
-            # An interrupt came while they were told apart.
+            # A KeyboardInterrupt came before they were assigned.
             known = {*self.lent, *self.reading}
             self.lent += [end for pipe in self._made for end in pipe if end not in known]
             self._made.clear()

@@ -1,4 +1,4 @@
-"""Directories that go with the process that made them. Those of a process that was killed go when the next one is made."""
+"""Temporary directories that end with their process. The next one that is made removes those of killed processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOCK = ".corral-alive"
 
 
 class ProcessTempDir:
-    """A directory of this process alone, for as long as it is open."""
+    """A temporary directory, removed by `close`. A locked file in it shows other processes that it is in use."""
 
     def __init__(self, prefix: str) -> None:
         above = process_temp_dir()
@@ -26,11 +26,11 @@ class ProcessTempDir:
         os.mkdir(self.path, 0o700)
         self._descriptor = os.open(f"{self.path}/{_LOCK}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        # Only now: a lock that is there and not held means that nobody is left.
+        # Renamed after locking: an existing lock file that is not locked means that the process is dead.
         os.rename(f"{self.path}/{_LOCK}.new", f"{self.path}/{_LOCK}")
 
     def close(self) -> None:
-        """Remove it with all that lies in it."""
+        """Remove the directory and its content."""
         if self._descriptor >= 0:
             remove(self.path)
             os.close(self._descriptor)

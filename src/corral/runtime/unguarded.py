@@ -1,4 +1,4 @@
-"""The same sandbox without its guard, for what tries the kernel and not the rules. Never for the calls of an agent."""
+"""Configs without a guard, for self-tests and the doctor, which test the kernel and not the rules. Never for an agent's calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def unguarded(config: SandboxConfig, **changes: Any) -> SandboxConfig:
-    """Return a config whose guard allows everything, and which is content with less than all layers."""
+    """Return a config whose guard allows everything and which accepts missing layers."""
     groups = dict.fromkeys(profile_named("strict").groups, Decision.ALLOW)
     profile = Profile("unguarded", dict.fromkeys(effects(), Decision.ALLOW), groups)
     containment = changes.pop("containment", config.containment).replace(accept_partial=True)
@@ -26,7 +26,7 @@ def unguarded(config: SandboxConfig, **changes: Any) -> SandboxConfig:
 
 @contextmanager
 def state_dirs_in(folder: str) -> Iterator[None]:
-    """Let what sandboxes keep for the owner, quarantine and scratch, lie in a directory meanwhile."""
+    """Put the state and cache of all sandboxes (quarantine, scratch) below `folder` inside the block."""
     names = ("XDG_STATE_HOME", "XDG_CACHE_HOME")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update({name: f"{folder}/{name}" for name in names})
