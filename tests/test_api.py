@@ -124,7 +124,7 @@ CALL = {
 
 
 def test_a_sandbox_takes_a_config_somebody_to_ask_and_somebody_to_tell() -> None:
-    assert list(parameters(corral.Sandbox.__init__)) == ["config", "on_ask", "on_result"]
+    assert list(parameters(corral.Sandbox.__init__)) == ["config", "on_ask", "on_result", "observers"]
     for name in ("on_ask", "on_result"):
         assert parameters(corral.Sandbox.__init__)[name] == ("KEYWORD_ONLY", None)
 

@@ -1,6 +1,6 @@
-"""corral runs the commands of a coding agent: guard, confined process, structured result.
+"""corral runs the commands of a coding agent: a guard, a confined process, a structured result.
 
-Names are loaded on first use, so that `import corral` costs next to nothing.
+Names are loaded on first use, so that `import corral` is cheap.
 """
 
 from __future__ import annotations
@@ -27,33 +27,16 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "Audit": "policy.config",
-    "AuditError": "model.errors",
-    "Axis": "model.call",
-    "Containment": "policy.config",
-    "ContainmentError": "model.errors",
-    "CorralError": "model.errors",
-    "DEFAULT_DENYLIST": "guard.rules.loader",
-    "DEFAULT_INTERPRETER_BLOCK": "guard.rules.loader",
-    "DENIED_EXIT_CODE": "model.call",
-    "Decision": "model.call",
-    "Finding": "model.call",
-    "Handle": "runtime.handle",
-    "Limits": "policy.config",
-    "Output": "policy.config",
-    "PolicyError": "model.errors",
-    "Profile": "guard.rules.loader",
-    "Sandbox": "sandbox",
-    "SandboxConfig": "policy.config",
-    "SandboxResult": "model.result",
-    "TIMED_OUT_EXIT_CODE": "model.call",
-    "Transaction": "transactions.transaction",
-    "TransactionError": "model.errors",
-    "Usage": "model.call",
-    "Verdict": "model.call",
-    "Violation": "model.call",
-}
+_MODULES = {
+    "guard.rules.loader": ("DEFAULT_DENYLIST", "DEFAULT_INTERPRETER_BLOCK", "Profile"),
+    "model.call": ("Axis", "DENIED_EXIT_CODE", "Decision", "Finding", "TIMED_OUT_EXIT_CODE", "Usage", "Verdict", "Violation"),
+    "model.errors": ("AuditError", "ContainmentError", "CorralError", "PolicyError", "TransactionError"),
+    "model.result": ("SandboxResult",),
+    "policy.config": ("Audit", "Containment", "Limits", "Output", "SandboxConfig"),
+    "runtime.handle": ("Handle",),
+    "sandbox": ("Sandbox",),
+    "transactions.transaction": ("Transaction",),
+}  # fmt: skip
 
 __all__ = [
     "DEFAULT_DENYLIST",
@@ -85,13 +68,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'corral' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415  lazily, as everything here
+    for module, names in _MODULES.items():
+        if name in names:
+            from importlib import import_module  # noqa: PLC0415  loaded on first use, like the names
 
-    value = getattr(import_module(f"corral.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+            value = globals()[name] = getattr(import_module(f"corral.{module}"), name)
+            return value
+    raise AttributeError(f"module 'corral' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,9 @@
-"""The command line: `python -m corral`, or this very file under `python -I -S`, where nothing is on the path by itself."""
+"""Runs the command line: by `python -m corral`, or as a file under `python -I -S`, which leaves sys.path without site-packages."""
 
 import sys
 
 if not __package__:
-    # At the end: nothing there may stand in for a module of the standard library.
+    # Appended: nothing there may replace a module of the standard library.
     sys.path.append(__file__.rsplit("/", 2)[0])
     while sys.argv[1:] and sys.argv[1].startswith("--path="):
         sys.path.append(sys.argv.pop(1).partition("=")[2])

@@ -1,4 +1,4 @@
-"""The four checks of the lesson that corral began as, under their old names. Each runs the whole guard and reports one axis."""
+"""Four checks under the names of corral's first version. Each runs the whole guard and reports one axis."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _check_path_jail(argv: Sequence[str], config: SandboxConfig) -> str | None:
 def _check_shell_metachars(
     argv: Sequence[str] | str, config: SandboxConfig | None = None, *, shell: bool = False
 ) -> str | None:
-    """Return why an argv is refused for its shape, or None. Without a policy a shell's text holds what it likes."""
+    """Return why an argv is refused for its structure, or None. Without a config, shell text is not checked."""
     if shell and config is None:
         return None
     refused = structure.refuse(Call(argv, shell))
@@ -46,7 +46,7 @@ def _check_shell_metachars(
 
 
 def _reason(call: Call, config: SandboxConfig, axis: Axis) -> str | None:
-    """Return why one axis refuses a call, or None."""
+    """Return the reason why one axis refuses a call, or None."""
     for found in vet(call, config).findings:
         if found.axis is axis or found.rule == "structure-crash":
             return f"{found.reason} {found.instead}".strip()

@@ -9,8 +9,14 @@ import pytest
 from observe import eventually
 
 from corral.model.errors import CorralError
-from corral.runtime.executor import WINDOW_PER_WORKER, ThreadExecutor, WorkerLost, executor_named, stream_results
-from corral.runtime.item_source import Fed
+from corral.runtime.executor import (
+    WINDOW_PER_WORKER,
+    ThreadExecutor,
+    WorkerLost,
+    _PrefetchingSource,
+    executor_named,
+    stream_results,
+)
 
 
 class Worker:
@@ -257,7 +263,7 @@ def test_a_source_that_runs_ahead_takes_a_few_items_and_no_more() -> None:
             taken.append(number)
             yield number
 
-    source = Fed(items(), 8)
+    source = _PrefetchingSource(items(), 8)
     eventually(lambda: len(taken) == 9)
     assert [source.take() for _ in range(1000)] == [*range(1000)]
     with pytest.raises(StopIteration):

@@ -14,5 +14,5 @@ class ProcessIdentity:
         self._pid = os.getpid()
 
     def is_current(self) -> bool:
-        """Return whether the calling process is the one that created this object."""
+        """Return whether the calling process created this object."""
         return self._pid == os.getpid()

@@ -1,6 +1,6 @@
-"""Many calls of one sandbox, several at a time: a call each becomes one result, and a lost one is repeated only where that was allowed.
+"""Runs many calls, several at a time. Each call gives one result. A call that was lost is repeated only if it is idempotent.
 
-Elsewhere, the calls run in copies of the project; what they change there is not brought back.
+On other machines the calls run in copies of the project, and their changes are not copied back.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     Start = Callable[..., Handle]
 
 ID_BYTES = 16
-MAX_TRIES = 3  # of a call that may be repeated, against one that takes its warden with it each time
+MAX_TRIES = 3  # of an idempotent call, against a call that kills its warden each time
 KEYS = ("argv", "shell", "cwd", "env", "stdin", "timeout_seconds", "idempotent")
 
 
 class CallError(CorralError, ValueError):
-    """What was given for a call is none; the message names its number and what is wrong."""
+    """An item of a batch is not a call. The message names its number and the error."""
 
 
 @frozen
 class BatchCall(Record):
-    """One call, with what it runs on, and whether running it twice does no harm."""
+    """A call of a batch, its input and its time limit. An idempotent call may run twice."""
 
     call: Call
     stdin: bytes | None = None
@@ -52,22 +52,22 @@ class BatchCall(Record):
 
 
 def parse_batch_call(given: object, *, idempotent: bool = False) -> BatchCall:
-    """Return what was given as an entry; ValueError says what is wrong with it."""
+    """Parse an item of a batch; ValueError if it is not a call."""
     if isinstance(given, BatchCall):
         return given
     if isinstance(given, Call):
         return BatchCall(given, idempotent=idempotent)
     if hasattr(given, "keys"):
-        return _entry(dict(given), idempotent)  # type: ignore[call-overload]  # a mapping
+        return _parse_mapping(dict(given), idempotent)  # type: ignore[call-overload]  # a mapping
     if isinstance(given, (list, tuple)):
         return BatchCall(Call(given), idempotent=idempotent)
     if isinstance(given, str):
-        # map(["rm", "x"]) and map("ls") are one call that was not put into a list; its words, or letters, are none.
-        raise ValueError(f"a text is no call: write {[given]!r}, or {{'shell': {given!r}}}")
+        # map(["rm", "x"]) and map("ls") pass one call where a list of calls is expected.
+        raise ValueError(f"a string is not a call: write {[given]!r}, or {{'shell': {given!r}}}")
     raise ValueError(f"a call is a list of words or a mapping with argv or shell, not {given!r}")
 
 
-def _entry(given: Mapping[str, Any], idempotent: bool) -> BatchCall:
+def _parse_mapping(given: Mapping[str, Any], idempotent: bool) -> BatchCall:
     unknown = [key for key in given if key not in KEYS]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is unknown; a call has {', '.join(KEYS)}")
@@ -90,7 +90,7 @@ def _entry(given: Mapping[str, Any], idempotent: bool) -> BatchCall:
 
 
 class Batch:
-    """The results of many calls, as an iterator. `numbered` gives each with the number of its call, which begins at 0."""
+    """Iterates over the results of many calls. `numbered` adds the number of each call, starting at 0."""
 
     def __init__(
         self,
@@ -106,22 +106,22 @@ class Batch:
         if workers is not None and (type(workers) is not int or workers < 1):
             raise ValueError(f"workers must be a whole number of at least 1, not {workers!r}")
         hired = executor_named(engine).hire(work, workers)
-        self._stream = stream_results(work, hired, _entries(calls, idempotent), ordered=ordered)
+        self._stream = stream_results(work, hired, _parse_all(calls, idempotent), ordered=ordered)
         # A local sandbox calls it for each result itself.
         self._on_result = None if engine == "local" else on_result
 
     def numbered(self) -> Iterator[tuple[int, SandboxResult]]:
-        """Yield the results that are still to come, each with the number of its call."""
+        """Yield the remaining results, each with the number of its call."""
         for number, result in self._stream:
-            self._tell(result)
+            self._report(result)
             yield number, result
 
-    def _tell(self, result: SandboxResult) -> None:
+    def _report(self, result: SandboxResult) -> None:
         if self._on_result is not None:
             self._on_result(result)
 
     def close(self) -> None:
-        """End what runs, and wait until it is gone; what was not handed out is lost."""
+        """Kill the running commands and wait until they are gone. Their results are lost."""
         self._stream.close()
 
     def __iter__(self) -> Self:
@@ -129,7 +129,7 @@ class Batch:
 
     def __next__(self) -> SandboxResult:
         result: SandboxResult = next(self._stream)[1]
-        self._tell(result)
+        self._report(result)
         return result
 
     def __enter__(self) -> Self:
@@ -139,7 +139,7 @@ class Batch:
         self.close()
 
 
-def _entries(calls: Iterable[object], idempotent: bool) -> Iterator[BatchCall]:
+def _parse_all(calls: Iterable[object], idempotent: bool) -> Iterator[BatchCall]:
     for number, given in enumerate(calls):
         try:
             yield parse_batch_call(given, idempotent=idempotent)
@@ -148,38 +148,38 @@ def _entries(calls: Iterable[object], idempotent: bool) -> Iterator[BatchCall]:
 
 
 class LocalWork:
-    """The work of running calls in one sandbox, by its own wardens. Pickled, it is the same in a copy of its project."""
+    """Runs calls in one sandbox of this process. Pickling turns it into work on a copy of the project."""
 
     def __init__(self, config: SandboxConfig, start: Start) -> None:
         self._config = config
         self._start = start
 
     def begin(self) -> CallWorker:
-        """Return a worker; all share the sandbox."""
+        """Return a worker. All workers share the sandbox."""
         return CallWorker(self._start)
 
     def may_repeat(self, item: BatchCall) -> bool:
-        """Say whether a call may run twice."""
+        """Return whether a call may run twice."""
         return item.idempotent
 
     def lost(self, item: BatchCall, why: str) -> SandboxResult:
-        """Return the result of a call of which nobody knows how far it came."""
+        """Return the result of a call whose worker died."""
         call = item.call if isinstance(item.call.argv, str) else item.call.replace(argv=tuple(item.call.argv))
         facts = call_fields(call, Verdict(), self._config.project_root, os.urandom(ID_BYTES), time())
         violation = Violation("worker-lost", detail=f"{why}; whether the command ran is not known")
         return SandboxResult(exit_code=128 + SIGKILL, signal=int(SIGKILL), violations=(violation,), **facts)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        from corral.runtime.project_archive import pack  # noqa: PLC0415  only what runs elsewhere is sent
+        from corral.runtime.project_archive import pack  # noqa: PLC0415  only needed for other machines
 
         config = self._config
-        # Not the config itself, which would be looked for in a place where there is no such directory.
+        # Not the config itself: unpickling would check a project root that does not exist on the other machine.
         settings = {name: getattr(config, name) for name in config._fields if name != "project_root"}
         return ProjectCopyWork, (settings, config.project_root, pack(config.project_root))
 
 
 class ProjectCopyWork:
-    """The work of running calls in a copy of a project; each worker has one of its own, and nobody there is asked."""
+    """Runs calls in copies of a project, one per worker. Calls that the policy asks about are refused."""
 
     def __init__(self, settings: Mapping[str, Any], root: str, packed: bytes) -> None:
         self._settings = settings
@@ -192,7 +192,7 @@ class ProjectCopyWork:
 
         place = ProcessTempDir("corral-project-")
         try:
-            # Its own name, which commands may print.
+            # The project keeps its name: commands may print it.
             project = os.path.join(place.path, os.path.basename(self._root))
             unpack(self._packed, project)
             return ProjectCopyWorker(open_runner(SandboxConfig(project, **self._settings)), place, self._root)
@@ -202,7 +202,7 @@ class ProjectCopyWork:
 
 
 class CallWorker:
-    """Runs calls one after the other; a call whose warden was lost again, where that does no harm."""
+    """Runs calls one after the other. Repeats an idempotent call whose warden died."""
 
     chunk = most = 1
 
@@ -212,7 +212,7 @@ class CallWorker:
         self._is_cancelled = False
 
     def do_all(self, items: list[BatchCall]) -> list[SandboxResult]:
-        """Run calls to their ends."""
+        """Run calls to their end."""
         return [self._do(entry) for entry in items]
 
     def _do(self, entry: BatchCall) -> SandboxResult:
@@ -244,21 +244,21 @@ class CallWorker:
             self._running = None
 
     def cancel(self) -> None:
-        """End the call that runs, and let no other begin for long."""
+        """Kill the running command, and every command that starts later."""
         self._is_cancelled = True
         running = self._running
         if running is not None:
             running.kill()
 
     def close(self) -> None:
-        """Leave the sandbox open: it is its owner's."""
+        """Do nothing: the caller owns the sandbox."""
 
     def ready(self) -> None:
-        """Do nothing: wardens are made and replaced by their pool."""
+        """Do nothing: the pool makes and replaces wardens."""
 
 
 class ProjectCopyWorker(CallWorker):
-    """A runner with a sandbox and a project of its own, both gone afterwards."""
+    """A worker with a sandbox in its own copy of the project. `close` removes both."""
 
     def __init__(self, runner: CommandRunner, place: ProcessTempDir, home: str) -> None:
         super().__init__(lambda argv, **options: runner.start(run_options(argv, **options)))
@@ -268,15 +268,15 @@ class ProjectCopyWorker(CallWorker):
 
     def _run(self, entry: BatchCall) -> SandboxResult:
         result = super()._run(entry)
-        # As whoever reads it knows the project.
+        # The caller knows the project by its original path.
         return result.replace(cwd=self._home + result.cwd.removeprefix(self._runner.context.config.project_root))
 
     def close(self) -> None:
-        """End the sandbox, and remove the copy of the project."""
+        """Close the sandbox and remove the copy of the project."""
         self._runner.state.close()
         self._place.close()
 
 
 def was_lost(result: SandboxResult) -> bool:
-    """Say whether a command ended only because the process that ran it did: not by a limit, and not by its time."""
+    """Return whether a command ended only because its warden died, not because of a limit or a timeout."""
     return not result.timed_out and [violation.kind for violation in result.violations] == ["warden-lost"]

@@ -1,6 +1,6 @@
-"""Many items through several workers, in order or as they are done. Where the workers are is the executor's business.
+"""Passes many items through several workers and yields the results, in order or as they are done. An executor places the workers.
 
-At most a window of items is taken and not yet handed out, whatever the source holds and however slow the reader is.
+The number of items that were taken and not yet returned is bounded, whatever the size of the source and the speed of the reader.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from importlib import import_module
 from threading import Condition, Lock, Thread
 
 from corral.model.errors import CorralError
-from corral.runtime.item_source import Fed, Source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,13 +19,13 @@ if TYPE_CHECKING:
     from typing import Any, Protocol, Self
 
     class Worker(Protocol):
-        """Does items, one after the other. `cancel` may come from any thread, and ends what runs; `close` comes last.
+        """Processes items. `ready` is called first and waits until the worker can work. `close` is called last.
 
-        `ready` waits until it can work, and comes first; one that is lost with its items raises WorkerLost, and is asked again.
+        Any thread may call `cancel`, which ends the running item. A worker that dies raises WorkerLost; `ready` then replaces it.
         """
 
-        chunk: int  # how many items it would like at a time; it may change
-        most: int  # the most it ever likes
+        chunk: int  # preferred number of items per call; may change
+        most: int  # upper bound of `chunk`
 
         def do_all(self, items: list[Any]) -> list[Any]: ...
         def cancel(self) -> None: ...
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
         def ready(self) -> None: ...
 
     class Work(Protocol):
-        """What is to be done with each item: begun once by every worker. Elsewhere it arrives by pickle.
+        """Creates workers. It is pickled to run on another machine.
 
-        Where a worker is lost with its items, those that may be repeated are, and `lost` is the result of the others.
+        When a worker dies, items for which `may_repeat` is true are repeated. `lost` returns the result of the others.
         """
 
         def begin(self) -> Worker: ...
@@ -44,45 +43,45 @@ if TYPE_CHECKING:
         def lost(self, item: Any, why: str) -> Any: ...
 
     class Executor(Protocol):
-        """Where work is done."""
+        """Creates workers in threads, in processes or on other machines."""
 
         def hire(self, work: Work, count: int | None) -> Sequence[Worker]: ...
 
 
 EXECUTORS = {"local": "corral.runtime.executor:ThreadExecutor", "ray": "corral.integrations.ray:Ray"}
-MAX_TRIES = 3  # of an item whose worker is lost each time: it may be the item that does it
-# After which the reader looks by itself: to wake it for each of many short items takes a tenth of their time.
+MAX_TRIES = 3  # of an item whose worker dies each time: the item may be the cause
+# The reader polls at this interval: waking it for each of many short items would take a tenth of their time.
 LOOK_SECONDS = 0.002
-ENOUGH = 8  # results for which it is woken sooner
-WINDOW_PER_WORKER = 32  # items; so that one slow item holds up no other worker for a while
+ENOUGH = 8  # results that wake the reader at once
+WINDOW_PER_WORKER = 32  # items in flight, so that one slow item does not soon block the other workers
 
 
 class WorkerLost(CorralError):
-    """A worker died with the items it had; the message says how."""
+    """A worker died with its items. The message says how."""
 
 
 def executor_named(engine: str | Executor) -> Executor:
-    """Return the executor of a name, or the one that was given."""
+    """Return the executor with this name. An executor is returned as it is."""
     if not isinstance(engine, str):
         return engine
     if engine not in EXECUTORS:
         raise CorralError(f"there is no engine {engine!r}; choose one of {', '.join(EXECUTORS)}")
     module, _, name = EXECUTORS[engine].partition(":")
-    # By name, because the core imports no integration.
+    # By name: the core imports no integration.
     made: Executor = getattr(import_module(module), name)()
     return made
 
 
 class ThreadExecutor:
-    """Workers in this process, each in a thread of its own."""
+    """Runs each worker in a thread of this process."""
 
     def hire(self, work: Work, count: int | None) -> list[Worker]:
-        """Begin the work as often as asked, or once for each core."""
+        """Create `count` workers, or one for each core."""
         return [work.begin() for _ in range(count or len(os.sched_getaffinity(0)))]
 
 
 class _Raised:
-    """Stands where a result would: what prevented it, for the reader."""
+    """An exception in place of a result. The reader raises it."""
 
     __slots__ = ("error",)
 
@@ -90,43 +89,111 @@ class _Raised:
         self.error = error
 
 
-def _source(items: Iterable[object], workers: Sequence[Worker]) -> Source:
+class _Source:
+    """Items of an iterator, taken one at a time."""
+
+    def __init__(self, items: Iterable[object]) -> None:
+        self._items = iter(items)
+
+    def take(self) -> object:
+        """Return the next item; StopIteration after the last."""
+        return next(self._items)
+
+    def has_ready(self) -> bool:
+        """Return whether an item can be taken without waiting. A plain iterator cannot tell."""
+        return False
+
+    def close(self) -> None:
+        """Stop reading the iterator."""
+
+
+class _PrefetchingSource(_Source):
+    """A source whose thread reads a few items ahead, so that a worker can take all items that are ready.
+
+    No result waits for the next item of a slow iterator.
+    """
+
+    def __init__(self, items: Iterable[object], most: int) -> None:
+        super().__init__(items)
+        self._most = most
+        self._ready: deque[object] = deque()
+        self._state = Condition()
+        self._end: BaseException | None = None
+        self._is_closed = False
+        Thread(target=self._feed, name="corral-source", daemon=True).start()
+
+    def _feed(self) -> None:
+        end: BaseException | None = None
+        while end is None and not self._is_closed:
+            try:
+                item = next(self._items)
+            except BaseException as error:  # noqa: BLE001  the caller's source raised it, so the reader gets it
+                end = error
+            with self._state:
+                if end is None:
+                    self._state.wait_for(lambda: self._is_closed or len(self._ready) < self._most)
+                    self._ready.append(item)
+                self._end = end
+                self._state.notify_all()
+
+    def take(self) -> object:
+        """Return the next item. After the last one, raises the exception that ended the iterator."""
+        with self._state:
+            self._state.wait_for(lambda: self._ready or self._end is not None or self._is_closed)
+            if self._ready:
+                self._state.notify_all()
+                return self._ready.popleft()
+        raise StopIteration if self._end is None else self._end
+
+    def has_ready(self) -> bool:
+        """Return whether an item can be taken without waiting."""
+        return bool(self._ready)
+
+    def close(self) -> None:
+        """Stop reading the iterator after the item that it is waiting for."""
+        with self._state:
+            self._is_closed = True
+            self._ready.clear()
+            self._state.notify_all()
+
+
+def _source(items: Iterable[object], workers: Sequence[Worker]) -> _Source:
     most = max(worker.most for worker in workers)
-    return Source(items) if most == 1 else Fed(items, most)
+    return _Source(items) if most == 1 else _PrefetchingSource(items, most)
 
 
-class _Line:
-    """What the workers and the reader share."""
+class _Queues:
+    """State that the workers and the reader share."""
 
-    def __init__(self, work: Work, source: Source, window: int, *, ordered: bool) -> None:
+    def __init__(self, work: Work, source: _Source, window: int, *, ordered: bool) -> None:
         self.work = work
         self.source = source
         self.ordered = ordered
-        # A token for each that may be taken: a semaphore of `threading` is Python, and takes ten times as long.
+        # One token per item that may be taken. threading.Semaphore is written in Python and takes ten times as long.
         self.room: SimpleQueue[None] = SimpleQueue()
         self.make_room(window)
         self.taking = Lock()
         self.taken = self.given = 0
-        self.is_over = False  # nothing more is taken
+        self.is_over = False  # no more items are taken
         self.done: dict[int, object] = {}
-        self.queue: deque[tuple[int, object]] = deque()  # instead of `done`, where the order does not matter
-        self.again: deque[tuple[int, object]] = deque()  # what was lost with a worker, and may be repeated
+        self.queue: deque[tuple[int, object]] = deque()  # used instead of `done` when the order does not matter
+        self.again: deque[tuple[int, object]] = deque()  # items to repeat, because their worker died
         self.tries: dict[int, int] = {}
-        self.bell = Lock()  # released when there may be something for the reader
-        self.is_awaited = False  # the reader has looked by itself, and now waits for the next one, however long
-        self.bell.acquire()
+        self.reader_lock = Lock()  # released to wake the reader
+        self.is_awaited = False  # the reader waits without a timeout and must be woken
+        self.reader_lock.acquire()
         self.state = Condition()
         self.busy = self.waiting = 0
         self.is_closed = False
         self.failure: BaseException | None = None
 
     def make_room(self, count: int) -> None:
-        """Let so many more be taken."""
+        """Allow `count` more items to be taken."""
         for _ in range(count):
             self.room.put(None)
 
     def take(self, most: int) -> tuple[int, list[object]]:
-        """Return the next items, with the number of the first; none when there are no more, and none can be lost any more."""
+        """Return the number of the first of the next items, and the items. No items means that the work is done."""
         while True:
             self.room.get()
             first, items = self._take_again() or self._take_new(most)
@@ -148,12 +215,12 @@ class _Line:
         try:
             first, item = self.again.popleft()
         except IndexError:
-            # Another was quicker.
+            # Another thread took it.
             return None
         return first, [item]
 
     def _take_new(self, most: int) -> tuple[int, list[object]]:
-        """Take from the source; there is room for one."""
+        """Take items from the source. The caller holds one token."""
         spare = 1
         items: list[object] = []
         with self.taking:
@@ -165,16 +232,16 @@ class _Line:
                 except StopIteration:
                     self.is_over = True
                     spare = 1
-                except BaseException as error:  # noqa: BLE001  the source is the reader's own code, and so is its error
+                except BaseException as error:  # noqa: BLE001  the caller's source raised it, so the reader gets it
                     self.put(self.taken, [_Raised(error)])
                     self.taken += 1
                     self.is_over = True
                 else:
                     self.taken += 1
         if self.is_over:
-            self.ring()
+            self.wake_reader()
         if spare:
-            # For the next who waits for room, and must see that it is over.
+            # The next thread that waits for a token must see that the source is exhausted.
             self.make_room(1)
         return first, items
 
@@ -188,7 +255,7 @@ class _Line:
         return True
 
     def put(self, first: int, values: list[object]) -> None:
-        """Leave results for the reader."""
+        """Store results for the reader."""
         if self.ordered:
             self.done.update(enumerate(values, first))
         else:
@@ -196,10 +263,10 @@ class _Line:
         if self.ordered and self.given not in self.done:
             return
         if self.is_awaited or self.is_over or len(self.done) + len(self.queue) >= ENOUGH:
-            self.ring()
+            self.wake_reader()
 
     def get(self) -> tuple[int, object] | None:
-        """Return what the reader is to have next, if it is there."""
+        """Return the next result for the reader, or None."""
         number = self.given
         if not self.ordered:
             if not self.queue:
@@ -214,7 +281,7 @@ class _Line:
         return number, value
 
     def step(self, worker: Worker) -> bool:
-        """Let a worker do the next items; false when there are none. What it raises is left for the reader."""
+        """Process the next items with a worker. Returns false when there are none. The reader gets the worker's exceptions."""
         first, items = self.take(worker.chunk)
         if not items:
             return False
@@ -224,7 +291,7 @@ class _Line:
         except WorkerLost as error:
             is_lost = True
             self._give_back(first, items, str(error))
-        except BaseException as error:  # noqa: BLE001  as above
+        except BaseException as error:  # noqa: BLE001  the reader raises it
             self.is_over = True
             self.put(first, [_Raised(error)])
         finally:
@@ -233,7 +300,7 @@ class _Line:
                 if self.waiting or self.is_closed:
                     self.state.notify_all()
         if is_lost and not self.is_closed:
-            # Without items: whoever has room meanwhile does them.
+            # The worker holds no items now: other workers may repeat them meanwhile.
             worker.ready()
         return True
 
@@ -242,24 +309,24 @@ class _Line:
             self.tries[number] = self.tries.get(number, 0) + 1
             if self.tries[number] < MAX_TRIES and self.work.may_repeat(item):
                 self.again.append((number, item))
-                # It has its room already: this is for somebody to come and take it.
+                # The item has its token already. This one makes a worker take it.
                 self.make_room(1)
             else:
                 self.put(number, [self.work.lost(item, why)])
 
-    def ring(self) -> None:
+    def wake_reader(self) -> None:
         """Wake the reader."""
         try:
-            self.bell.release()
+            self.reader_lock.release()
         except RuntimeError:
-            # It rings already.
+            # It was woken already.
             return
 
 
 def stream_results(
     work: Work, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True
 ) -> ResultStream:
-    """Return the results of all items, as an iterator that ends what runs when it is closed."""
+    """Return an iterator over the results of all items. Closing it ends the running items."""
     return (
         SequentialResults(work, workers[0], items)
         if len(workers) == 1
@@ -268,7 +335,7 @@ def stream_results(
 
 
 class ResultStream:
-    """The results, each with the number of its item. One that nobody holds closes itself."""
+    """Iterates over results, each with the number of its item. Dropping it closes it."""
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         return self
@@ -277,7 +344,7 @@ class ResultStream:
         raise NotImplementedError
 
     def close(self) -> None:
-        """End everything that runs, and wait until it is gone; what was not handed out is lost."""
+        """End all running items and wait until they are gone. Their results are lost."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -291,7 +358,7 @@ class ResultStream:
 
 
 class SequentialResults(ResultStream):
-    """One worker, in the reader's own thread, whenever the reader wants more: two threads would only take turns."""
+    """Uses one worker in the reader's own thread: with two threads, one would always wait for the other."""
 
     def __init__(self, work: Work, worker: Worker, items: Iterable[object]) -> None:
         self._work = work
@@ -339,7 +406,7 @@ class SequentialResults(ResultStream):
         return items
 
     def close(self) -> None:
-        """Let the worker go. Nothing runs while the reader does something else."""
+        """Close the worker. Nothing runs between two calls of `next`."""
         worker, self._worker = self._worker, None
         self._source.close()
         self._ready.clear()
@@ -349,13 +416,13 @@ class SequentialResults(ResultStream):
 
 
 class ThreadedResults(ResultStream):
-    """Several workers, each in a thread of its own. The items are taken by these threads, one at a time."""
+    """Uses several workers, each in its own thread. These threads take the items from the source."""
 
     def __init__(self, work: Work, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> None:
         self._workers = workers
-        self._line = _Line(work, _source(items, workers), len(workers) * WINDOW_PER_WORKER, ordered=ordered)
+        self._line = _Queues(work, _source(items, workers), len(workers) * WINDOW_PER_WORKER, ordered=ordered)
         for worker in workers:
-            Thread(target=_work, args=(self._line, worker), name="corral-worker", daemon=True).start()
+            Thread(target=_run_worker, args=(self._line, worker), name="corral-worker", daemon=True).start()
 
     def __next__(self) -> tuple[int, Any]:
         try:
@@ -379,15 +446,15 @@ class ThreadedResults(ResultStream):
             if is_over and line.given == line.taken:
                 break
             if line.is_awaited:
-                line.bell.acquire()
+                line.reader_lock.acquire()
                 line.is_awaited = False
             else:
-                # Said first, and looked again then: what is left meanwhile is seen, or rung for.
-                line.is_awaited = not line.bell.acquire(timeout=LOOK_SECONDS)
+                # Set first, then checked again: a result that arrives meanwhile is seen or wakes the reader.
+                line.is_awaited = not line.reader_lock.acquire(timeout=LOOK_SECONDS)
         raise StopIteration
 
     def close(self) -> None:
-        """End everything that runs, and wait until it is gone; what was not handed out is lost."""
+        """End all running items and wait until they are gone. Their results are lost."""
         line = self._line
         with line.state:
             if line.is_closed:
@@ -399,18 +466,18 @@ class ThreadedResults(ResultStream):
             worker.cancel()
         line.make_room(len(self._workers))
         with line.state:
-            # Not for those who wait for the source: nobody can interrupt it, and they do nothing once it gives something.
+            # Threads that wait for the source are not counted: the source cannot be interrupted, and they discard its item.
             while line.busy:
                 line.state.wait()
         for worker in self._workers:
             worker.close()
 
 
-def _work(line: _Line, worker: Worker) -> None:
+def _run_worker(line: _Queues, worker: Worker) -> None:
     try:
         worker.ready()
         while line.step(worker):
             pass
-    except BaseException as error:  # noqa: BLE001  one that cannot work at all; the reader hears of it at once
+    except BaseException as error:  # noqa: BLE001  the worker cannot work at all; the reader raises the error
         line.failure = error
-        line.ring()
+        line.wake_reader()

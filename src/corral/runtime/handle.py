@@ -49,7 +49,7 @@ class Handle:
         return result
 
     def poll(self) -> SandboxResult | None:
-        """Handle what has arrived without waiting, and return the result if there is one."""
+        """Handle pending events without waiting, and return the result if there is one."""
         if self._driver is not None and not self._driver.is_driving():
             self._driver.drive(0.0)
         return self.result

@@ -53,7 +53,7 @@ def plan_launch(options: RunOptions, config: SandboxConfig, environment: dict[st
     if call.shell:
         bash = _system_program("bash")
         if bash is None:
-            reason = "shell=True needs bash in a system directory, and there is none. Pass the command as a list."
+            reason = "shell=True needs bash in a system directory, but it is not installed there. Pass the command as a list."
             return LaunchFailure(DENIED_EXIT_CODE, reason)
         # The two dashes end the options: text that begins with a dash is not an option of bash.
         argv = ("bash", "--noprofile", "--norc", "-c", "--", *_shell_arguments(words[0], config.output))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from corral.runtime.run_options import RunOptions
 
     class Observation(Protocol):
-        """One observer's view of one call. Its methods must not raise."""
+        """An observer's view of a single call. Its methods must not raise."""
 
         def enter(self) -> None:
             """Called in the caller's context before the call is judged."""

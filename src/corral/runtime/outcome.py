@@ -38,7 +38,7 @@ _SIGNALED = 0x7F  # bits of a wait status that are 0 when the process has exited
 _LEFT_RUNNING = Violation("left-running", detail="processes that the command started could not be ended by SIGKILL")
 _WARDEN_LOST = Violation(
     "warden-lost",
-    detail="the process that ran the command was killed or did not answer; what the command had started was killed",
+    detail="the process that ran the command was killed or did not answer; all processes of the command were killed",
 )
 
 
@@ -114,7 +114,7 @@ def _merges_errors(call: Call) -> bool:
 
 @frozen
 class Ending(Record):
-    """How a command ended. `message` is added to stderr: corral's explanation of a command that could not start."""
+    """The end of a command. `message` is added to stderr: corral's explanation of a command that could not start."""
 
     exit_code: int
     signal: int | None = None

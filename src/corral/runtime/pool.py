@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_IDLE_WARDENS = 16  # kept after a burst of commands; each takes about 2 MB
 IDLE_SECONDS = 30.0  # after this time an idle warden exits, except the first one
-MAX_STARTS = 3  # keepers in a row, against one that dies as soon as it starts
+MAX_STARTS = 3  # keepers in a row, against a keeper that dies as soon as it starts
 MAX_MAKERS = 2  # threads: while one warden sets up its sandbox, the keeper can fork the next one
 
 
@@ -106,7 +106,7 @@ class Pool:
             raise
 
     def dispatch(self, warden: WardenClient, message: bytes, descriptors: Sequence[int]) -> WardenClient:
-        """Send a request to a warden. If it died while it was idle, send it to another. Returns the one that got it."""
+        """Send a request to a warden. If it died while it was idle, send it to another. Returns the warden that got it."""
         for _ in range(MAX_IDLE_WARDENS + MAX_STARTS):
             try:
                 protocol.send(warden.sock, message, descriptors)

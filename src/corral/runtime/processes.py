@@ -119,7 +119,7 @@ class WardenClient:
 
     @property
     def owns_pids(self) -> bool:
-        """Whether the warden is the init process of a pid namespace, so that its death kills all processes in it."""
+        """True if the warden is the init process of a pid namespace, so that its death kills all processes in it."""
         return self.backend != "none" and "pid" not in self.missing_layers
 
     def kill(self) -> None:

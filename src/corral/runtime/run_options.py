@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @frozen
 class RunOptions(Record):
-    """One call and how to run it. `Sandbox.run`, `arun`, `start` and `astart` turn their keywords into one of these."""
+    """A call and the options to run it with. `Sandbox.run`, `arun`, `start` and `astart` turn their keywords into one of these."""
 
     call: Call
     stdin: bytes | str | None = None  # text is encoded when the record is made

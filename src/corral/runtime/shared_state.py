@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class SharedState:
-    """One per sandbox. Any thread may use it."""
+    """Holds the shared parts of one sandbox. Any thread may use it."""
 
     def __init__(
         self, config: SandboxConfig, on_ask: OnAsk | None, on_result: OnResult | None, observers: Iterable[Observer]

@@ -242,12 +242,12 @@ class Streams:
 
     @property
     def wants_to_write(self) -> bool:
-        """Whether queued input waits for the pipe."""
+        """True if queued input waits for the pipe."""
         return bool(self._input)
 
     @property
     def takes_input(self) -> bool:
-        """Whether the input is open and nothing is queued."""
+        """True if the input is open and nothing is queued."""
         return self._input is not None and not self._input and not self._input_ends
 
     def _close_input(self) -> None:

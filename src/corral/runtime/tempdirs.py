@@ -1,4 +1,4 @@
-"""Temporary directories that end with their process. The next one that is made removes those of killed processes."""
+"""Temporary directories that end with their process. Creating one removes those of killed processes."""
 
 from __future__ import annotations
 

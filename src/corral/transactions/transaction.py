@@ -1,7 +1,4 @@
-"""Calls that run against the project without changing it, until somebody has looked and says that they may.
-
-Nothing of a transaction reaches the project but by `apply`; left in any other way, it was never there.
-"""
+"""Transactions: calls that write to an overlay of the project. Only `apply` writes their changes to the project itself."""
 
 from __future__ import annotations
 
@@ -34,27 +31,26 @@ if TYPE_CHECKING:
     from corral.transactions.changes import Change
     from corral.transactions.spares import Workshop
 
-# What is asked about because it cannot be taken back: here it can.
-_TAKEN_BACK = ("history", "discard", "delete-root", "delete-inside")
+# Effects that the policy asks about because they cannot be undone. In a transaction they can.
+_UNDOABLE = ("history", "discard", "delete-root", "delete-inside")
 
-
-MAX_COMMANDS = 20  # of which the history keeps the words
+MAX_COMMANDS = 20  # whose text the history keeps
 MAX_COMMAND_CHARACTERS = 500
-MAX_NOTED = 20  # changes, conflicts and refusals each that the log keeps
-MAX_NOTED_CHARACTERS = 160  # of each path, so that a line stays a line whatever a command calls its files
+MAX_NOTED = 20  # changes, conflicts and refusals each in the audit log
+MAX_NOTED_CHARACTERS = 160  # of each path, so that long file names cannot blow up a log line
 
 
 def transaction_config(config: SandboxConfig) -> SandboxConfig:
-    """Return the config that a transaction's calls are judged by: `workspace`, with what can be taken back allowed."""
+    """Return the config that judges a transaction's calls: at least `workspace`, and undoable effects are allowed."""
     base = profile_named("workspace") if config.profile == "strict" else config.rules
-    asked = {name: Decision.ALLOW for name in _TAKEN_BACK if base.effects[name] == Decision.ASK}
-    # What the owner's policy denies stays denied.
+    asked = {name: Decision.ALLOW for name in _UNDOABLE if base.effects[name] == Decision.ASK}
+    # Only `ask` becomes `allow`: denied effects stay denied.
     profile = Profile(base.name, {**base.effects, **asked}, base.groups, base.needs_containment)
     return config.replace(profile=profile)
 
 
 def can_be_tried(box: Sandbox, call: Call) -> bool:
-    """Say whether a call is asked about only because it cannot be taken back, and the owner lets such calls be tried."""
+    """Return whether the policy asks about a call only because it cannot be undone, and `containment.destructive` is `try`."""
     if box.config.containment.destructive != "try":
         return False
     machine = box._state.look()[1]
@@ -63,36 +59,38 @@ def can_be_tried(box: Sandbox, call: Call) -> bool:
 
 
 def keep_for_review(tx: Transaction) -> tuple[dict[str, object], str]:
-    """Keep a transaction's changes for the owner; return what the log says of it, and what the agent is told whose command it was."""
+    """Keep a transaction's changes until the user applies or discards them. Returns the log fields and a message for the agent."""
     changes = tx.changes()
     if not changes:
-        return log_fields(tx.id, "nothing"), "It ran in a transaction, and nothing was changed."
+        return log_fields(tx.id, "nothing"), "The command ran in a transaction and changed nothing."
     tx.keep()
-    look, apply, discard = (
+    show, apply, discard = (
         f"corral {verb} --root {shell_quote(tx.root)} {tx.id}" for verb in ("history", "apply", "discard")
     )
-    waits = f"They wait for the owner, who can look ({look}) and answer: {apply}, or {discard}"
-    said = f"It ran in a transaction, and the project is as it was. {summary(changes)}. {waits}"
-    return log_fields(tx.id, "kept", changes), said
+    message = f"The command ran in a transaction, and the project is unchanged. {summary(changes)}. "
+    message += f"The user can look at the changes ({show}) and decide: {apply}, or {discard}"
+    return log_fields(tx.id, "kept", changes), message
 
 
 def log_fields(
-    id_: str, became: str, changes: Sequence[Change] = (), applied: Applied | None = None, *, in_part: bool = False
+    id_: str, outcome: str, changes: Sequence[Change] = (), applied: Applied | None = None, *, in_part: bool = False
 ) -> dict[str, object]:
-    """Return what the owner's log says of what became of a transaction."""
-    told: dict[str, object] = {
-        "changes": [_told(change) for change in changes[:MAX_NOTED]],
+    """Return the audit log's fields about the outcome of a transaction."""
+    details: dict[str, object] = {
+        "changes": [_change_fields(change) for change in changes[:MAX_NOTED]],
         "changed": len(changes),
         "in_part": in_part,
     }
     if applied is not None:
         both = (("conflicts", applied.conflicts), ("refused", applied.refused))
-        told |= {name: [{"path": _cut(each.path), "why": each.why} for each in some[:MAX_NOTED]] for name, some in both}
-    fields = {"transaction": id_, "decision": "allow", "reason": became}
-    return fields | {name: value for name, value in told.items() if value}
+        details |= {
+            name: [{"path": _cut(each.path), "why": each.why} for each in some[:MAX_NOTED]] for name, some in both
+        }
+    fields = {"transaction": id_, "decision": "allow", "reason": outcome}
+    return fields | {name: value for name, value in details.items() if value}
 
 
-def _told(change: Change) -> dict[str, str]:
+def _change_fields(change: Change) -> dict[str, str]:
     old_path = {"old_path": _cut(change.old_path)} if change.old_path else {}
     return {"kind": change.kind, "path": _cut(change.path), **old_path}
 
@@ -117,7 +115,7 @@ def with_notice(inspect: Inspect, project_root: str, why_copied: str) -> Inspect
 
 
 class Transaction:
-    """Runs calls as a sandbox does, against an overlay of the project. Use it in a `with`, and `apply` what is to stay."""
+    """Runs calls as a sandbox does, in an overlay of the project. Use it in a `with` block and `apply` the changes to keep."""
 
     def __init__(
         self, sandbox: CommandRunner, workshop: Workshop, config: SandboxConfig, verdicts: VerdictCache
@@ -139,41 +137,41 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """The name by which results, log and history know it."""
+        """The transaction's id in results, log and history."""
         return self._place.id
 
     @property
     def root(self) -> str:
-        """The project."""
+        """The project's root."""
         return self._runner.context.config.project_root
 
     @property
     def how(self) -> str:
-        """What stands for the project: an `overlay`, or a `reflink` or plain `copy` of it where the kernel gives none."""
+        """The copy of the project that the calls change: `overlay`, or `reflink` or `copy` where the kernel allows no overlay."""
         return self._place.how
 
     def check(self, argv: Sequence[object] | str, **options: Any) -> Verdict:
-        """Judge a call as `Sandbox.check` does; deleting and rewriting are allowed here."""
+        """Judge a call as `Sandbox.check` does. Deleting and rewriting files is allowed here."""
         return self._runner.check(run_options(argv, **options).call)
 
     def run(self, argv: Sequence[object] | str, **options: Any) -> SandboxResult:
-        """Run a call to its end, as `Sandbox.run` does."""
+        """Run a call as `Sandbox.run` does."""
         return self._runner_for(argv).run(run_options(argv, **options))
 
     async def arun(self, argv: Sequence[object] | str, **options: Any) -> SandboxResult:
-        """Run a call to its end in the running event loop, as `Sandbox.arun` does."""
+        """Run a call as `Sandbox.arun` does."""
         return await self._runner_for(argv).arun(run_options(argv, **options))
 
     def start(self, argv: Sequence[object] | str, **options: Any) -> Handle:
-        """Start a call, as `Sandbox.start` does."""
+        """Start a call as `Sandbox.start` does."""
         return self._runner_for(argv).start(run_options(argv, **options))
 
     async def astart(self, argv: Sequence[object] | str, **options: Any) -> Handle:
-        """Start a call in the running event loop, as `Sandbox.astart` does."""
+        """Start a call as `Sandbox.astart` does."""
         return await self._runner_for(argv).astart(run_options(argv, **options))
 
     def map(self, calls: Iterable[object], **options: Any) -> Batch:
-        """Run many calls, as `Sandbox.map` does, all against the same overlay."""
+        """Run many calls as `Sandbox.map` does, all in the same overlay."""
         from corral.runtime.batch import Batch, LocalWork  # noqa: PLC0415  it loads threading
 
         runner = self._runner_for("…")
@@ -181,35 +179,35 @@ class Transaction:
         return Batch(work, calls, on_result=runner.state.on_result, **options)
 
     def changes(self) -> tuple[Change, ...]:
-        """Return what the calls have changed so far: added, changed, deleted, renamed, and other modes, links and times."""
+        """Return the changes so far: files added, changed, deleted or renamed, and changed modes, links and times."""
         with self._look() as look:
             return look.changes()
 
     def diff(self) -> str:
-        """Return the changes as a unified diff, in git's form; binary and huge files are told of in a line."""
+        """Return the changes as a unified diff in git's format. Binary and huge files take one line each."""
         with self._look() as look:
             return look.diff()
 
     def apply(self, paths: Iterable[str | os.PathLike[str]] | None = None) -> Applied:
-        """Write the changes to the project, all or nothing; with `paths`, those at or below them.
+        """Write the changes to the project, all or nothing. With `paths`, only those at or below them.
 
-        A file that was changed in the project since the transaction began is a conflict: then nothing is written, and the
-        conflicts are returned. What is protected is left out. No more calls run in the transaction afterwards.
+        A file that changed in the project since the transaction began is a conflict: nothing is written, and the conflicts
+        are returned. Changes to protected paths are left out. The transaction runs no more calls afterwards.
         """
         chosen = None if paths is None else [os.fspath(path) for path in paths]
         self._check()
         self._takes_calls = False
-        # Nobody may write any more when the changes are looked at.
+        # No command may write while the changes are read.
         self._pool.end()
         with self._look() as look:
             return apply(look, os.environ, chosen, self._commands)
 
     def keep(self) -> None:
-        """Let the changes wait for an answer after this process has ended; `corral apply` and `corral discard` give it."""
+        """Keep the changes after this process has ended, until `corral apply` or `corral discard`."""
         self._check()
         self._takes_calls = False
         self._pool.end()
-        # What the owner does to the project from here on is no longer what the calls saw.
+        # Listed now: later changes to the project must not appear as changes of the calls.
         with self._look() as look:
             changes = [change.to_dict() for change in look.changes()[:MAX_NOTED_CHANGES]]
         self._has_ended = True
@@ -219,7 +217,7 @@ class Transaction:
         self._place.release()
 
     def discard(self) -> None:
-        """End what still runs, and forget everything that was written and not applied."""
+        """Kill what still runs and drop all changes that were not applied."""
         if not self._has_ended:
             self._has_ended, self._takes_calls = True, False
             self._workshop.give_back(self._pool)
@@ -239,7 +237,7 @@ class Transaction:
     def _runner_for(self, argv: Sequence[object] | str) -> CommandRunner:
         self._check()
         if not self._takes_calls:
-            raise TransactionError("changes of the transaction were applied already; begin another")
+            raise TransactionError("the transaction's changes were applied already; begin another transaction")
         if len(self._commands) < MAX_COMMANDS:
             words = argv if isinstance(argv, str) else " ".join(map(str, argv))
             self._commands.append(words[:MAX_COMMAND_CHARACTERS])
@@ -252,4 +250,4 @@ class Transaction:
 
     def _check(self) -> None:
         if self._has_ended:
-            raise TransactionError("the transaction has ended; begin another")
+            raise TransactionError("the transaction has ended; begin another one")
