@@ -41,8 +41,9 @@ class Handle:
 
     def wait(self, timeout: float | None = None) -> SandboxResult:
         """Drive the command to its end and return its result; TimeoutError after `timeout` seconds, and the command runs on."""
+        driver = self._driver
         until = NEVER if timeout is None else monotonic() + timeout
-        while (result := self.result) is None:
+        while (result := self._result if driver is None else driver.result) is None:
             self._running().drive(until)
             if until != NEVER and self.result is None and monotonic() >= until:
                 raise TimeoutError(f"the command still runs after {timeout} seconds")

@@ -52,20 +52,20 @@ class CommandRunner:
 
     def run(self, options: RunOptions, started: Callable[[Handle], object] | None = None) -> SandboxResult:
         """Run a call to its end. `started` gets its handle."""
-        _refuse(options, "run", "open_stdin", "inherit_stdin", "inherit_stdio", "pty")
+        if options.open_stdin or options.inherit_stdin or options.inherit_stdio or options.pty:
+            raise TypeError("run has no options for open streams or a terminal; use start")
+        if not self.state.observers and started is None:
+            return _wait(self._start(options))
         with ObservedCall(self.state.observers, options) as call:
             call.handle = handle = self._start(options)
             if started is not None:
                 started(handle)
-            try:
-                return handle.wait()
-            except BaseException:
-                handle.close()
-                raise
+            return _wait(handle)
 
     async def arun(self, options: RunOptions, started: Callable[[Handle], object] | None = None) -> SandboxResult:
         """Run a call to its end in the running event loop. Cancelling kills the command."""
-        _refuse(options, "arun", "open_stdin", "inherit_stdin", "inherit_stdio", "pty")
+        if options.open_stdin or options.inherit_stdin or options.inherit_stdio or options.pty:
+            raise TypeError("arun has no options for open streams or a terminal; use astart")
         with ObservedCall(self.state.observers, options) as call:
             call.handle = handle = await self._astart(options)
             if started is not None:
@@ -78,13 +78,16 @@ class CommandRunner:
 
     def start(self, options: RunOptions) -> Handle:
         """Start a call and return its handle. The handle of a refused call has its result already."""
+        if not self.state.observers:
+            return self._start(options)
         with ObservedCall(self.state.observers, options) as call:
             call.handle = handle = self._start(options)
             return handle
 
     async def astart(self, options: RunOptions) -> Handle:
         """Start a call without blocking the running event loop while a warden is made."""
-        _refuse(options, "astart", "inherit_stdin", "inherit_stdio")
+        if options.inherit_stdin or options.inherit_stdio:
+            raise TypeError("astart cannot lend this process's streams; use start")
         with ObservedCall(self.state.observers, options) as call:
             call.handle = handle = await self._astart(options)
             return handle
@@ -223,11 +226,12 @@ def _spill(state: SharedState) -> Callable[[], Capture] | None:
     return SpillDirectory(state.config, size, state.containment.shown).capture
 
 
-def _refuse(options: RunOptions, method: str, *names: str) -> None:
-    """Raise TypeError if an option is set that a method does not have."""
-    for name in names:
-        if getattr(options, name):
-            raise TypeError(f"{method} has no option {name}; use start")
+def _wait(handle: Handle) -> SandboxResult:
+    try:
+        return handle.wait()
+    except BaseException:
+        handle.close()
+        raise
 
 
 def _reason(verdict: Verdict) -> str:
