@@ -68,38 +68,38 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_the_public_names_are_exactly_these() -> None:
+def test_public_names_are_exactly_these() -> None:
     assert set(corral.__all__) == NAMES
     assert set(dir(corral)) == NAMES | {"__version__"}
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_every_public_name_is_there(name: str) -> None:
+def test_every_public_name_can_be_loaded(name: str) -> None:
     assert getattr(corral, name) is not None
 
 
 @pytest.mark.parametrize("block", [corral.DEFAULT_DENYLIST, corral.DEFAULT_INTERPRETER_BLOCK], ids=["names", "argv"])
-def test_every_pattern_of_versions_has_its_plain_name_beside_it(block: frozenset[str]) -> None:
+def test_versioned_pattern_has_its_plain_name(block: frozenset[str]) -> None:
     assert {name.removesuffix(".*") for name in block if name.endswith(".*")} <= block
 
 
-def test_the_constants_list_the_plain_names_that_people_look_for() -> None:
+def test_denylists_contain_the_well_known_names() -> None:
     shells = {"bash", "sh", "zsh", "dash", "ksh", "fish", "csh", "tcsh"}
     languages = {"python", "python2", "python3", "node", "nodejs", "perl", "ruby", "php", "lua", "deno", "bun", "awk"}
     assert (shells | languages) - corral.DEFAULT_INTERPRETER_BLOCK == set()
     assert {"rm", "sudo", "su", "chmod", "chown", "mkfs", "dd", "shutdown", "reboot"} - corral.DEFAULT_DENYLIST == set()
 
 
-def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Sandbx'"):
         corral.Sandbx  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_importing_corral_loads_corral_alone() -> None:
+def test_import_corral_loads_no_other_module() -> None:
     assert modules_after("import corral") - modules_after("pass") == {"corral", "__future__"}
 
 
-def test_a_plain_check_loads_nothing_heavy(tmp_path: Path) -> None:
+def test_check_loads_no_heavy_module(tmp_path: Path) -> None:
     code = "from corral.guard.evaluate import vet; from corral.model.call import Call; from corral.policy.config import SandboxConfig; "
     code += f"vet(Call(['ls', '-la']), SandboxConfig({str(tmp_path)!r}))"
     assert modules_after(code) & HEAVY == set()
@@ -123,24 +123,24 @@ CALL = {
 }
 
 
-def test_a_sandbox_takes_a_config_somebody_to_ask_and_somebody_to_tell() -> None:
+def test_sandbox_parameters() -> None:
     assert list(parameters(corral.Sandbox.__init__)) == ["config", "on_ask", "on_result", "observers"]
     for name in ("on_ask", "on_result"):
         assert parameters(corral.Sandbox.__init__)[name] == ("KEYWORD_ONLY", None)
 
 
 @pytest.mark.parametrize("method", ["run", "arun"])
-def test_run_and_arun_have_one_signature(method: str) -> None:
+def test_run_and_arun_have_the_same_signature(method: str) -> None:
     assert parameters(getattr(corral.Sandbox, method)) == CALL
 
 
-def test_start_takes_at_least_what_run_takes_and_check_what_can_be_judged() -> None:
+def test_start_accepts_the_parameters_of_run() -> None:
     assert parameters(corral.Sandbox.start).items() >= CALL.items()
     judged = {name: CALL[name] for name in ("argv", "shell", "cwd", "env")}
     assert parameters(corral.Sandbox.check) == judged
 
 
-def test_arun_is_a_coroutine_function_and_run_is_not() -> None:
+def test_arun_is_a_coroutine_function() -> None:
     assert inspect.iscoroutinefunction(corral.Sandbox.arun)
     assert not inspect.iscoroutinefunction(corral.Sandbox.run)
 
@@ -154,13 +154,13 @@ def test_arun_is_a_coroutine_function_and_run_is_not() -> None:
         ("_check_shell_metachars", {"argv": EMPTY, "config": None, "shell": False}),
     ],
 )
-def test_the_four_checks_have_the_signatures_of_the_design(name: str, wanted: dict[str, object]) -> None:
+def test_four_axis_checks_keep_their_signatures(name: str, wanted: dict[str, object]) -> None:
     import corral.axes
 
     assert {n: default for n, (_, default) in parameters(getattr(corral.axes, name)).items()} == wanted
 
 
-def test_the_fields_of_config_and_result_are_the_ones_of_the_design() -> None:
+def test_config_and_result_fields_are_exactly_these() -> None:
     assert set(corral.SandboxConfig._fields) == {
         *("project_root", "max_output_bytes", "timeout_seconds", "denylist", "interpreter_block", "profile"),
         *("env_allowlist", "containment", "limits", "output", "audit", "host_questions"),
@@ -229,12 +229,12 @@ def mypy(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_program_that_uses_the_api_is_well_typed(tmp_path: Path) -> None:
+def test_typical_program_passes_mypy(tmp_path: Path) -> None:
     done = mypy(GOOD, tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_misuse_of_the_api_is_a_type_error(tmp_path: Path) -> None:
+def test_misuse_fails_mypy(tmp_path: Path) -> None:
     code = "\n".join(
         f"def case_{i}() -> None:\n" + "\n".join(f"    {line}" for line in text.split("\n"))
         for i, text in enumerate(BAD.values())

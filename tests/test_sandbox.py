@@ -42,7 +42,7 @@ def asking(project: Path) -> Iterator[Callable[..., Sandbox]]:
         box.close()
 
 
-def test_a_result_knows_its_call(open_box: Sandbox, project: Path) -> None:
+def test_result_describes_its_call(open_box: Sandbox, project: Path) -> None:
     result = open_box.run("echo x", shell=True)
     assert result == SandboxResult(
         argv=("echo x",),
@@ -64,7 +64,7 @@ def test_a_result_knows_its_call(open_box: Sandbox, project: Path) -> None:
     assert result.duration_ms > 0
 
 
-def test_what_is_denied_starts_nothing(box: Sandbox, project: Path) -> None:
+def test_denied_call_starts_nothing(box: Sandbox, project: Path) -> None:
     (project / "x").write_text("")
     before = descriptors()
     result = box.run(["rm", "x"])
@@ -89,7 +89,7 @@ def test_check_starts_nothing(box: Sandbox) -> None:
     assert children(os.getpid()) == []
 
 
-def test_an_ask_without_somebody_to_ask_is_refused(asking: Callable[..., Sandbox], project: Path) -> None:
+def test_ask_without_on_ask_is_refused(asking: Callable[..., Sandbox], project: Path) -> None:
     box = asking()
     result = box.run(["touch", "new"])
     assert (result.denied, result.exit_code, result.verdict.decision) == (True, -100, Decision.ASK)
@@ -97,7 +97,7 @@ def test_an_ask_without_somebody_to_ask_is_refused(asking: Callable[..., Sandbox
     assert list(project.iterdir()) == []
 
 
-def test_a_yes_runs_it(asking: Callable[..., Sandbox], project: Path) -> None:
+def test_true_from_on_ask_runs_the_call(asking: Callable[..., Sandbox], project: Path) -> None:
     asked: list[tuple[Call, Verdict]] = []
 
     def yes(call: Call, verdict: Verdict) -> bool:
@@ -130,12 +130,12 @@ def _raise(call: Call, verdict: Verdict) -> bool:
         pytest.param(lambda: True, id="the wrong arguments"),
     ],
 )
-def test_anything_but_a_yes_refuses(asking: Callable[..., Sandbox], project: Path, answer: object) -> None:
+def test_any_other_answer_refuses_the_call(asking: Callable[..., Sandbox], project: Path, answer: object) -> None:
     result = asking(answer).run(["touch", "new"])
     assert (result.denied, result.exit_code, list(project.iterdir())) == (True, -100, [])
 
 
-def test_a_call_that_became_another_while_it_was_asked_about_is_refused(
+def test_call_that_changed_during_on_ask_is_refused(
     asking: Callable[..., Sandbox], project: Path, tmp_path: Path
 ) -> None:
     (project / "sub").mkdir()
@@ -152,7 +152,7 @@ def test_a_call_that_became_another_while_it_was_asked_about_is_refused(
     assert not (tmp_path / "new").exists()
 
 
-def test_what_is_allowed_and_what_is_denied_is_not_asked(box: Sandbox, project: Path) -> None:
+def test_on_ask_is_called_only_for_ask(box: Sandbox, project: Path) -> None:
     asked: list[Call] = []
     with Sandbox(box.config, on_ask=lambda call, verdict: bool(asked.append(call))) as other:
         assert other.run(["true"]).ok
@@ -167,7 +167,7 @@ def test_what_is_allowed_and_what_is_denied_is_not_asked(box: Sandbox, project: 
         ({"containment": Containment(backend="none", project="read-only")}, "containment.project"),
     ],
 )
-def test_containment_that_is_wanted_and_missing_is_an_error_that_names_it(
+def test_missing_containment_raises_and_names_the_setting(
     sandbox: Callable[..., Sandbox], settings_: dict[str, object], named: str
 ) -> None:
     box = sandbox(**settings_)
@@ -178,7 +178,7 @@ def test_containment_that_is_wanted_and_missing_is_an_error_that_names_it(
     assert children(os.getpid()) == []
 
 
-def test_the_list_that_was_judged_is_the_list_that_runs(asking: Callable[..., Sandbox], project: Path) -> None:
+def test_argv_is_copied_before_it_is_judged(asking: Callable[..., Sandbox], project: Path) -> None:
     argv = ["touch", "new"]
     env = {"A": "1"}
 
@@ -192,7 +192,7 @@ def test_the_list_that_was_judged_is_the_list_that_runs(asking: Callable[..., Sa
     assert [path.name for path in project.iterdir()] == ["new"]
 
 
-def test_the_with_form_closes_what_it_opened(project: Path) -> None:
+def test_with_block_closes_everything(project: Path) -> None:
     seconds = unique_seconds()
     before = descriptors()
     with Sandbox(SandboxConfig(str(project))) as box:
@@ -205,14 +205,14 @@ def test_the_with_form_closes_what_it_opened(project: Path) -> None:
     box.close()
 
 
-def test_a_closed_sandbox_checks_but_runs_nothing(box: Sandbox) -> None:
+def test_closed_sandbox_checks_but_runs_nothing(box: Sandbox) -> None:
     box.close()
     assert box.check(["ls"]).allowed
     with pytest.raises(ContainmentError, match="closed"):
         box.run(["true"])
 
 
-def test_two_sandboxes_do_not_disturb_each_other(sandbox: Callable[..., Sandbox]) -> None:
+def test_two_sandboxes_are_independent(sandbox: Callable[..., Sandbox]) -> None:
     first, second = sandbox(), sandbox()
     assert first.run(["echo", "1"]).stdout == b"1\n"
     assert second.run(["echo", "2"]).stdout == b"2\n"
@@ -250,7 +250,7 @@ STRANGE += [
 
 @pytest.mark.parametrize("argv", STRANGE, ids=lambda value: repr(value).partition(" at 0x")[0][:40])
 @pytest.mark.parametrize("shell", [False, True])
-def test_no_command_makes_run_raise(box: Sandbox, argv: object, shell: bool) -> None:
+def test_no_argv_makes_run_raise(box: Sandbox, argv: object, shell: bool) -> None:
     result = box.run(argv, shell=shell)  # type: ignore[arg-type]
     assert result.exit_code in (-100, 126, 127)
     assert result.denied == (result.exit_code == -100)
@@ -277,7 +277,7 @@ def test_no_command_makes_run_raise(box: Sandbox, argv: object, shell: bool) -> 
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_no_other_argument_makes_run_raise(box: Sandbox, arguments: dict[str, object]) -> None:
+def test_no_cwd_or_env_makes_run_raise(box: Sandbox, arguments: dict[str, object]) -> None:
     result = box.run(["true"], **arguments)  # type: ignore[arg-type]
     assert result.exit_code in (-100, 126) or (result.ok and "env" in arguments)
     assert SandboxResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
@@ -285,11 +285,11 @@ def test_no_other_argument_makes_run_raise(box: Sandbox, arguments: dict[str, ob
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(argv=st.lists(st.text(max_size=20), max_size=4) | st.text(max_size=30), shell=st.booleans())
-def test_run_gives_a_result_for_any_text(box: Sandbox, argv: list[str] | str, shell: bool) -> None:
+def test_run_returns_a_result_for_any_text(box: Sandbox, argv: list[str] | str, shell: bool) -> None:
     assert isinstance(box.run(argv, shell=shell, timeout_seconds=5), SandboxResult)
 
 
-def test_a_project_that_was_deleted_is_a_result(sandbox: Callable[..., Sandbox], project: Path) -> None:
+def test_deleted_project_is_a_result(sandbox: Callable[..., Sandbox], project: Path) -> None:
     box = sandbox()
     project.rmdir()
     result = box.run(["true"])
@@ -299,7 +299,7 @@ def test_a_project_that_was_deleted_is_a_result(sandbox: Callable[..., Sandbox],
     )
 
 
-def test_a_directory_that_cannot_be_entered_is_a_result(open_box: Sandbox, project: Path) -> None:
+def test_unenterable_directory_is_a_result(open_box: Sandbox, project: Path) -> None:
     (project / "locked").mkdir(mode=0)
     result = open_box.run(["true"], cwd="locked")
     assert result.exit_code == (0 if os.geteuid() == 0 else 126)
@@ -322,11 +322,11 @@ class _Disguised(str):
         pytest.param(lambda box: box.run(["ls"], env={"LD_PRELOAD": _Disguised("./x.so")}), id="a variable"),
     ],
 )
-def test_what_is_judged_is_what_would_run(box: Sandbox, ask: Callable[[Sandbox], SandboxResult]) -> None:
+def test_str_subclass_is_judged_by_its_real_text(box: Sandbox, ask: Callable[[Sandbox], SandboxResult]) -> None:
     assert ask(box).denied
 
 
-def test_what_is_no_bytes_does_not_empty_a_file(box: Sandbox, project: Path) -> None:
+def test_wrong_data_type_does_not_truncate_a_file(box: Sandbox, project: Path) -> None:
     (project / "keep.txt").write_bytes(b"kept")
     with pytest.raises(TypeError):
         box.write_bytes("keep.txt", "text")  # type: ignore[arg-type]
@@ -334,6 +334,6 @@ def test_what_is_no_bytes_does_not_empty_a_file(box: Sandbox, project: Path) -> 
 
 
 @pytest.mark.parametrize("config", [{}, "", 0, False, (), "project", {"project_root": "."}])
-def test_a_config_of_another_type_is_an_error(config: Any) -> None:
+def test_config_of_another_type_raises_type_error(config: Any) -> None:
     with pytest.raises(TypeError, match=f"config must be a SandboxConfig, not {type(config).__name__}"):
         Sandbox(config)

@@ -15,7 +15,7 @@ from corral.runtime.pool import Pool
 from corral.runtime.processes import WardenClient
 
 
-def test_arun_gives_what_run_gives(open_box: Sandbox) -> None:
+def test_arun_returns_the_same_as_run(open_box: Sandbox) -> None:
     text = "echo out; echo err >&2; exit 3"
     awaited = asyncio.run(open_box.arun(text, shell=True, env={"A": "1"}, stdin=b"x", timeout_seconds=20))
     ran = open_box.run(text, shell=True, env={"A": "1"}, stdin=b"x", timeout_seconds=20)
@@ -23,14 +23,14 @@ def test_arun_gives_what_run_gives(open_box: Sandbox) -> None:
     assert awaited.replace(**own) == ran
 
 
-def test_a_refused_call_is_a_result_at_once(box: Sandbox) -> None:
+def test_refused_call_is_a_result_at_once(box: Sandbox) -> None:
     assert asyncio.run(box.arun(["rm", "x"])).denied
 
 
 @pytest.mark.parametrize(
     ("answer", "runs"), [(True, True), (False, False), (1, False), (None, False), (RuntimeError("nobody"), False)]
 )
-def test_an_answer_may_be_awaited(project: Path, answer: object, runs: bool) -> None:
+def test_on_ask_may_be_a_coroutine(project: Path, answer: object, runs: bool) -> None:
     ticks: list[int] = []
 
     async def thinks(call: Call, verdict: Verdict) -> bool:
@@ -51,7 +51,7 @@ def test_an_answer_may_be_awaited(project: Path, answer: object, runs: bool) -> 
     assert len(ticks) == 2
 
 
-def test_who_is_cancelled_while_asked_runs_nothing(project: Path) -> None:
+def test_cancelling_during_on_ask_runs_nothing(project: Path) -> None:
     async def never(call: Call, verdict: Verdict) -> bool:
         await asyncio.Event().wait()
         return True
@@ -67,7 +67,7 @@ def test_who_is_cancelled_while_asked_runs_nothing(project: Path) -> None:
     asyncio.run(cancelled())
 
 
-def test_a_hundred_runs_at_once_in_one_thread(open_box: Sandbox) -> None:
+def test_hundred_concurrent_aruns_in_one_thread(open_box: Sandbox) -> None:
     async def crowd() -> list[bytes]:
         runs = (open_box.arun(f"sleep 0.3; echo {n}", shell=True) for n in range(100))
         results = await asyncio.gather(*runs)
@@ -78,7 +78,7 @@ def test_a_hundred_runs_at_once_in_one_thread(open_box: Sandbox) -> None:
     assert asyncio.run(crowd()) == [f"{n}\n".encode() for n in range(100)]
 
 
-def test_the_loop_runs_on_while_a_command_runs(open_box: Sandbox, project: Path) -> None:
+def test_event_loop_is_not_blocked_by_a_command(open_box: Sandbox, project: Path) -> None:
     async def both() -> SandboxResult:
         # It ends only if somebody else does something meanwhile.
         run = asyncio.ensure_future(open_box.arun("until [ -e go ]; do sleep 0.01; done; echo went", shell=True))
@@ -91,7 +91,7 @@ def test_the_loop_runs_on_while_a_command_runs(open_box: Sandbox, project: Path)
     assert asyncio.run(both()).stdout == b"went\n"
 
 
-def test_cancelling_ends_the_tree_and_is_not_swallowed(open_box: Sandbox) -> None:
+def test_cancelling_kills_the_process_tree(open_box: Sandbox) -> None:
     seconds = unique_seconds()
 
     async def cancelled() -> None:
@@ -110,7 +110,7 @@ def test_cancelling_ends_the_tree_and_is_not_swallowed(open_box: Sandbox) -> Non
     assert open_box.run(["echo", "next"]).stdout == b"next\n"
 
 
-def test_a_timeout_of_the_loop_ends_the_tree(open_box: Sandbox) -> None:
+def test_asyncio_timeout_kills_the_process_tree(open_box: Sandbox) -> None:
     seconds = unique_seconds()
 
     async def late() -> None:
@@ -121,7 +121,7 @@ def test_a_timeout_of_the_loop_ends_the_tree(open_box: Sandbox) -> None:
     assert alive(seconds) == []
 
 
-def test_the_commands_own_timeout_and_silence_hold(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_timeout_and_silence_limits_hold_in_a_loop(open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox()
     result = with_enough_time(
         lambda limit: asyncio.run(box.arun("echo kept; sleep 100", shell=True, timeout_seconds=limit)),
@@ -132,7 +132,7 @@ def test_the_commands_own_timeout_and_silence_hold(open_sandbox: Callable[..., S
     assert (result.exit_code, [violation.kind for violation in result.violations]) == (-101, ["silence"])
 
 
-def test_a_flood_is_bounded_here_too(open_box: Sandbox) -> None:
+def test_long_output_is_bounded_in_a_loop(open_box: Sandbox) -> None:
     result = asyncio.run(open_box.arun(["head", "-c", "50000000", "/dev/zero"]))
     assert (result.exit_code, result.stdout_bytes, result.truncated) == (0, 50_000_000, True)
 
@@ -155,7 +155,7 @@ def test_output_is_read_while_it_is_printed(open_box: Sandbox, project: Path) ->
     assert asyncio.run(stream()) == [("stdout", b"one\n"), ("stderr", b"two\n")]
 
 
-def test_more_input_than_a_pipe_holds_is_written_in_the_loop(open_box: Sandbox) -> None:
+def test_loop_writes_more_input_than_a_pipe_holds(open_box: Sandbox) -> None:
     async def feed() -> int:
         started = open_box.start(["cat"], open_stdin=True)
         started.write_stdin(b"x" * 3_000_000)
@@ -165,7 +165,7 @@ def test_more_input_than_a_pipe_holds_is_written_in_the_loop(open_box: Sandbox) 
     assert asyncio.run(feed()) == 3_000_000
 
 
-def test_awaiting_a_handle_may_be_given_up_while_the_command_runs_on(open_box: Sandbox) -> None:
+def test_cancelled_await_leaves_the_command_running(open_box: Sandbox) -> None:
     seconds = unique_seconds()
 
     async def impatient() -> None:
@@ -182,7 +182,7 @@ def test_awaiting_a_handle_may_be_given_up_while_the_command_runs_on(open_box: S
     eventually(lambda: not alive(seconds))
 
 
-def test_everybody_who_iterates_or_awaits_gets_everything(open_box: Sandbox) -> None:
+def test_every_iteration_and_await_gets_all_output(open_box: Sandbox) -> None:
     async def crowd() -> None:
         started = await open_box.astart("for n in 1 2 3 4 5 6; do echo $n; sleep 0.02; done", shell=True)
 
@@ -202,7 +202,7 @@ def test_everybody_who_iterates_or_awaits_gets_everything(open_box: Sandbox) -> 
     assert len(descriptors()) == len(before) + grown
 
 
-def test_one_of_several_may_give_up_while_the_others_wait_on(open_box: Sandbox) -> None:
+def test_one_cancelled_waiter_does_not_stop_the_others(open_box: Sandbox) -> None:
     async def crowd() -> bytes:
         started = await open_box.astart("read; echo done", shell=True, open_stdin=True)
         patient = asyncio.ensure_future(_of(started))
@@ -218,7 +218,7 @@ def test_one_of_several_may_give_up_while_the_others_wait_on(open_box: Sandbox) 
     assert asyncio.run(crowd()) == b"done\n"
 
 
-def test_a_thread_and_a_loop_may_wait_for_one_command(open_box: Sandbox) -> None:
+def test_thread_and_loop_wait_for_the_same_command(open_box: Sandbox) -> None:
     async def both() -> None:
         started = await open_box.astart("for n in 1 2 3 4 5 6; do echo $n; sleep 0.02; done", shell=True)
         chunks = aiter(started)
@@ -230,7 +230,7 @@ def test_a_thread_and_a_loop_may_wait_for_one_command(open_box: Sandbox) -> None
     asyncio.run(both())
 
 
-def test_the_with_form_ends_what_still_runs_in_the_loop(open_box: Sandbox) -> None:
+def test_async_with_kills_a_running_command(open_box: Sandbox) -> None:
     seconds = unique_seconds()
 
     async def leave() -> None:
@@ -243,13 +243,13 @@ def test_the_with_form_ends_what_still_runs_in_the_loop(open_box: Sandbox) -> No
     assert alive(seconds) == []
 
 
-def test_a_callback_hears_what_is_printed_in_the_loop(open_box: Sandbox) -> None:
+def test_on_output_is_called_in_a_loop(open_box: Sandbox) -> None:
     heard: list[tuple[str, bytes]] = []
     result = asyncio.run(open_box.arun(["echo", "x"], on_output=lambda *chunk: heard.append(chunk)))
     assert (result.exit_code, heard) == (0, [("stdout", b"x\n")])
 
 
-def test_a_terminal_is_talked_to_in_the_loop(open_box: Sandbox) -> None:
+def test_loop_reads_and_writes_a_terminal(open_box: Sandbox) -> None:
     async def talk() -> bytes:
         started = await open_box.astart(["cat"], pty=True)
         started.write_stdin(b"x" * 100 + b"\n")
@@ -261,7 +261,7 @@ def test_a_terminal_is_talked_to_in_the_loop(open_box: Sandbox) -> None:
     assert asyncio.run(talk()).endswith(b"x" * 100 + b"\r\n")
 
 
-def test_the_loop_runs_on_while_keeper_and_wardens_are_made(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_loop_is_not_blocked_by_starting_a_keeper(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     ticked = threading.Event()
     make = Pool._make
 
@@ -282,7 +282,7 @@ def test_the_loop_runs_on_while_keeper_and_wardens_are_made(open_box: Sandbox, m
     assert asyncio.run(crowd()) == [f"{n}\n".encode() for n in range(20)]
 
 
-def test_cancelling_while_a_warden_is_made_loses_nothing(open_box: Sandbox) -> None:
+def test_cancelling_while_a_warden_starts_leaks_nothing(open_box: Sandbox) -> None:
     async def hurry() -> None:
         runs = [asyncio.ensure_future(open_box.arun(["true"])) for _ in range(5)]
         await asyncio.sleep(0)
@@ -298,7 +298,7 @@ def test_cancelling_while_a_warden_is_made_loses_nothing(open_box: Sandbox) -> N
     assert set(children(keeper)) == idle
 
 
-def test_a_closed_sandbox_says_so_in_the_loop(open_box: Sandbox) -> None:
+def test_closed_sandbox_raises_in_a_loop(open_box: Sandbox) -> None:
     open_box.close()
     with pytest.raises(ContainmentError, match="closed"):
         asyncio.run(open_box.arun(["true"]))

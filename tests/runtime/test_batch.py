@@ -24,12 +24,12 @@ def told(result: SandboxResult) -> tuple[int, bytes, bytes]:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_every_call_gives_its_result_in_order(box: Sandbox, workers: int) -> None:
+def test_map_returns_results_in_order(box: Sandbox, workers: int) -> None:
     results = list(box.map([["echo", str(n)] for n in range(40)], workers=workers))
     assert [told(result) for result in results] == [(0, f"{n}\n".encode(), b"") for n in range(40)]
 
 
-def test_a_call_has_all_that_run_takes(box: Sandbox, project: Path) -> None:
+def test_batch_call_accepts_the_options_of_run(box: Sandbox, project: Path) -> None:
     (project / "sub").mkdir()
     calls: list[object] = [
         {"argv": ["pwd"], "cwd": "sub"},
@@ -61,7 +61,7 @@ def test_a_call_has_all_that_run_takes(box: Sandbox, project: Path) -> None:
         pytest.param({"argv": ["ls"], "idempotent": 1}, "call 2: idempotent must be True or False", id="no boolean"),
     ],
 )
-def test_what_is_no_call_is_named_by_its_number_after_the_results_before_it(
+def test_invalid_call_is_reported_by_number_after_earlier_results(
     box: Sandbox, given: Any, words: str
 ) -> None:
     results = box.map([["true"], ["true"], given, ["true"]], workers=2)
@@ -71,14 +71,14 @@ def test_what_is_no_call_is_named_by_its_number_after_the_results_before_it(
     assert str(error.value).startswith(words)
 
 
-def test_as_completed_gives_what_ends_first_and_says_which_it_was(open_box: Sandbox) -> None:
+def test_unordered_map_yields_the_first_to_end_with_its_number(open_box: Sandbox) -> None:
     calls = [{"shell": WAIT}, {"argv": ["echo", "quick"]}, {"argv": ["touch", "go"]}]
     found = list(open_box.map(calls, workers=2, ordered=False).numbered())
     assert [number for number, _ in found] == [1, 2, 0] or [number for number, _ in found] == [1, 0, 2]
     assert all(result.ok for _, result in found)
 
 
-def test_workers_are_that_many_commands_at_a_time(open_box: Sandbox, project: Path) -> None:
+def test_workers_is_the_number_of_concurrent_commands(open_box: Sandbox, project: Path) -> None:
     # Each waits until all four are there: with three at a time none would end.
     wait = "until [ $(ls here.* | wc -l) -ge 4 ]; do sleep 0.01; done"
     results = list(open_box.map([{"shell": f"touch here.{n}; {wait}"} for n in range(4)], workers=4))
@@ -86,7 +86,7 @@ def test_workers_are_that_many_commands_at_a_time(open_box: Sandbox, project: Pa
 
 
 @pytest.mark.parametrize("way", ["close", "with", "drop"])
-def test_what_runs_ends_with_the_iterator(open_box: Sandbox, way: str) -> None:
+def test_closing_the_iterator_kills_running_commands(open_box: Sandbox, way: str) -> None:
     seconds = unique_seconds()
     results = open_box.map([["true"], *[["sleep", seconds]] * 40], workers=3)
     assert next(results).ok
@@ -102,7 +102,7 @@ def test_what_runs_ends_with_the_iterator(open_box: Sandbox, way: str) -> None:
     assert open_box.run(["echo", "on"]).stdout == b"on\n"
 
 
-def test_a_sandbox_that_is_closed_ends_its_calls(open_box: Sandbox) -> None:
+def test_closing_the_sandbox_ends_its_batch(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     results = open_box.map([["sleep", seconds]] * 4, workers=2)
     eventually(lambda: len(alive(seconds)) == 2)
@@ -113,7 +113,7 @@ def test_a_sandbox_that_is_closed_ends_its_calls(open_box: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("workers", ["2", 0, -1, True, 1.5])
-def test_workers_are_a_positive_number(box: Sandbox, workers: Any) -> None:
+def test_workers_must_be_positive(box: Sandbox, workers: Any) -> None:
     with pytest.raises(ValueError, match="workers must be a whole number of at least 1"):
         box.map([], workers=workers)
 
@@ -142,7 +142,7 @@ def _lose_the_first_try(box: Sandbox, project: Path, call: dict[str, Any], **set
         pytest.param({}, {"idempotent": True}, id="all calls are said to be"),
     ],
 )
-def test_a_call_that_may_be_repeated_is_when_its_warden_is_lost(
+def test_idempotent_call_is_repeated_after_its_warden_died(
     open_box: Sandbox, project: Path, call: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     result = _lose_the_first_try(open_box, project, call, **settings)
@@ -157,7 +157,7 @@ def test_a_call_that_may_be_repeated_is_when_its_warden_is_lost(
         pytest.param({"idempotent": False}, {"idempotent": True}, id="the call says no"),
     ],
 )
-def test_any_other_call_runs_once_and_says_that_its_warden_was_lost(
+def test_other_calls_run_once_and_report_warden_lost(
     open_box: Sandbox, project: Path, call: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     result = _lose_the_first_try(open_box, project, call, **settings)
@@ -165,28 +165,28 @@ def test_any_other_call_runs_once_and_says_that_its_warden_was_lost(
     assert (project / "tries").read_text() == "x\n"
 
 
-def test_failing_is_no_reason_to_repeat(open_box: Sandbox, project: Path) -> None:
+def test_failed_command_is_not_repeated(open_box: Sandbox, project: Path) -> None:
     list(
         open_box.map([{"shell": "echo x >> tries; exit 3"}, {"shell": "echo x >> tries; kill -9 $$"}], idempotent=True)
     )
     assert (project / "tries").read_text() == "x\nx\n"
 
 
-def test_a_limit_or_the_clock_is_no_lost_warden() -> None:
+def test_limit_or_timeout_is_not_a_lost_warden() -> None:
     lost = SandboxResult(("x",), 137, violations=(Violation("warden-lost"),))
     assert was_lost(lost)
     assert not was_lost(lost.replace(timed_out=True))
     assert not was_lost(lost.replace(violations=(Violation("memory-limit"), Violation("warden-lost"))))
 
 
-def test_on_result_hears_of_every_call(project: Path) -> None:
+def test_on_result_gets_every_result_of_a_batch(project: Path) -> None:
     heard: list[bytes] = []
     with Sandbox(SandboxConfig(project), on_result=lambda result: heard.append(result.stdout)) as box:
         list(box.map([["echo", str(n)] for n in range(10)], workers=2))
     assert sorted(heard) == [f"{n}\n".encode() for n in range(10)]
 
 
-def test_the_work_arrives_elsewhere_with_a_copy_of_the_project(
+def test_pickled_work_carries_a_copy_of_the_project(
     open_sandbox: Callable[..., Sandbox], project: Path
 ) -> None:
     box = open_sandbox(limits=Limits(open_files=123))
@@ -211,7 +211,7 @@ def test_the_work_arrives_elsewhere_with_a_copy_of_the_project(
     assert not Path(place).exists()
 
 
-def test_what_was_lost_with_its_worker_says_so(box: Sandbox) -> None:
+def test_lost_worker_gives_worker_lost_results(box: Sandbox) -> None:
     result = LocalWork(box.config, box.start).lost(BatchCall(Call(["make"])), "its node died")
     assert (result.argv, result.exit_code, result.ok) == (("make",), 137, False)
     (violation,) = result.violations
@@ -219,7 +219,7 @@ def test_what_was_lost_with_its_worker_says_so(box: Sandbox) -> None:
     assert SandboxResult.from_dict(result.to_dict()) == result
 
 
-def test_a_parcel_has_files_modes_and_links_and_nothing_that_cannot_be_carried(tmp_path: Path) -> None:
+def test_project_archive_keeps_files_modes_and_links_only(tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     (before / "sub" / "empty").mkdir(parents=True)
     (before / "sub" / "tool").write_bytes(b"\0\xff")

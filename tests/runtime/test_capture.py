@@ -32,7 +32,7 @@ def cut(head: bytes, omitted: int, tail: bytes) -> bytes:
         pytest.param((bytes((0xC3, 0xA9)) * 4,), "both", id="two-byte characters"),
     ],
 )
-def test_what_fits_is_kept_as_it_is(parts: tuple[bytes, ...], keep: str) -> None:
+def test_short_output_is_kept_unchanged(parts: tuple[bytes, ...], keep: str) -> None:
     text = b"".join(parts)
     assert captured(*parts, keep=keep) == Captured(text, b"", False, len(text), 0)
 
@@ -49,15 +49,15 @@ def test_what_fits_is_kept_as_it_is(parts: tuple[bytes, ...], keep: str) -> None
         pytest.param((b"abcdefgh", b"ijkl" * 100), "both", cut(b"abcd", 400, b"ijkl"), id="a part replaces the tail"),
     ],
 )
-def test_what_does_not_fit_is_cut_and_counted(parts: tuple[bytes, ...], keep: str, kept: bytes) -> None:
+def test_long_output_is_cut_and_counted(parts: tuple[bytes, ...], keep: str, kept: bytes) -> None:
     assert captured(*parts, keep=keep) == Captured(kept, b"", True, len(b"".join(parts)), 0)
 
 
-def test_a_bound_of_nothing_keeps_only_the_count() -> None:
+def test_zero_limit_keeps_only_the_count() -> None:
     assert captured(b"abc", max_bytes=0) == Captured(cut(b"", 3, b""), b"", True, 3, 0)
 
 
-def test_the_marker_is_a_line_of_its_own_that_says_truncated() -> None:
+def test_truncation_marker_is_a_separate_line() -> None:
     assert cut(b"a", 5, b"b").decode().split("\n") == ["a", "[corral: truncated, 5 bytes omitted]", "b"]
 
 
@@ -72,22 +72,22 @@ def test_the_marker_is_a_line_of_its_own_that_says_truncated() -> None:
         pytest.param("🂡" + "x" * 9, cut("🂡".encode(), 5, b"xxxx"), id="four bytes that just fit"),
     ],
 )
-def test_a_character_is_not_cut_in_two(text: str, kept: bytes) -> None:
+def test_utf8_character_is_not_split(text: str, kept: bytes) -> None:
     assert captured(text.encode()) == Captured(kept, b"", True, len(text.encode()), 0)
 
 
-def test_bytes_that_are_no_text_are_kept_as_they_are() -> None:
+def test_invalid_utf8_is_kept_unchanged() -> None:
     assert captured(b"\x80" * 9).stdout == cut(b"\x80" * 4, 1, b"\x80" * 4)
 
 
-def test_the_streams_are_separate_and_both_bounded() -> None:
+def test_both_streams_are_bounded_separately() -> None:
     capture = Capture(4)
     capture.feed(STDOUT, b"abcdef")
     capture.feed(STDERR, b"xy")
     assert capture.finish() == Captured(cut(b"ab", 2, b"ef"), b"xy", True, 6, 2)
 
 
-def test_the_callers_buffer_may_be_overwritten() -> None:
+def test_capture_copies_the_callers_buffer() -> None:
     capture = Capture(8)
     buffer = bytearray(b"abcdefgh")
     view = memoryview(buffer)
@@ -103,7 +103,7 @@ def test_the_callers_buffer_may_be_overwritten() -> None:
     st.integers(0, 60),
     st.sampled_from(["both", "head", "tail"]),
 )
-def test_nothing_is_lost_uncounted(parts: list[bytes], max_bytes: int, keep: str) -> None:
+def test_every_dropped_byte_is_counted(parts: list[bytes], max_bytes: int, keep: str) -> None:
     everything = b"".join(parts)
     kept = captured(*parts, max_bytes=max_bytes, keep=keep)
     assert kept.stdout_bytes == len(everything)
@@ -121,13 +121,13 @@ def test_nothing_is_lost_uncounted(parts: list[bytes], max_bytes: int, keep: str
 
 
 @given(st.text(), st.integers(0, 40), st.integers(1, 7))
-def test_text_stays_text_when_it_is_cut(text: str, max_bytes: int, step: int) -> None:
+def test_cut_text_is_still_valid_utf8(text: str, max_bytes: int, step: int) -> None:
     raw = text.encode()
     kept = captured(*(raw[i : i + step] for i in range(0, len(raw), step)), max_bytes=max_bytes)
     kept.stdout.decode()
 
 
-def test_memory_does_not_grow_with_what_is_fed() -> None:
+def test_memory_does_not_grow_with_the_output() -> None:
     capture = Capture(1 << 16)
     block = b"x" * 100_000
     sizes = []

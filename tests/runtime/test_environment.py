@@ -28,7 +28,7 @@ HOST = {
 }
 
 
-def test_by_default_only_the_plain_ones_pass() -> None:
+def test_default_allowlist_passes_only_harmless_variables() -> None:
     assert scrub(HOST, DEFAULT_ENV_ALLOWLIST) == {
         name: HOST[name] for name in ("PATH", "HOME", "LANG", "LC_ALL", "LC_TIME", "TERM", "TZ", "TMPDIR")
     }
@@ -48,7 +48,7 @@ def test_by_default_only_the_plain_ones_pass() -> None:
         pytest.param(set(), set(), id="nothing"),
     ],
 )  # fmt: skip
-def test_what_an_allowlist_lets_through(allowlist: set[str], names: set[str]) -> None:
+def test_allowlist_selects_variables(allowlist: set[str], names: set[str]) -> None:
     assert scrub({k: v for k, v in HOST.items() if k != "PATH"}, allowlist) == {
         "PATH": DEFAULT_PATH,
         **{name: HOST[name] for name in names - {"PATH"}},
@@ -69,11 +69,11 @@ def test_what_an_allowlist_lets_through(allowlist: set[str], names: set[str]) ->
         pytest.param(".:bin", DEFAULT_PATH, id="nothing but relative entries"),
     ],
 )
-def test_path_has_no_empty_and_no_relative_entries(path: str, clean: str) -> None:
+def test_path_variable_has_only_absolute_entries(path: str, clean: str) -> None:
     assert clean_path(path) == clean
 
 
-def test_what_a_call_gives_lies_on_top_and_its_path_is_cleaned_too() -> None:
+def test_call_env_overrides_and_its_path_is_cleaned() -> None:
     assert overlay({"PATH": "/bin", "A": "1"}, {"A": "2", "PATH": ".:/usr/bin", "B": "3"}) == {
         "PATH": "/usr/bin",
         "A": "2",
@@ -81,7 +81,7 @@ def test_what_a_call_gives_lies_on_top_and_its_path_is_cleaned_too() -> None:
     }
 
 
-def test_a_change_of_the_hosts_environment_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_of_the_host_environment_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = HostEnvironment({"CORRAL_TEST"})
     monkeypatch.setenv("CORRAL_TEST", "one")
     first = environment.scrubbed()

@@ -58,7 +58,7 @@ class Work:
 @pytest.mark.parametrize("count", [1, 2, 5], ids=lambda count: f"{count} workers")
 @pytest.mark.parametrize("chunk", [1, 7], ids=lambda chunk: f"chunks of {chunk}")
 @pytest.mark.parametrize("ordered", [True, False], ids=["in order", "as done"])
-def test_every_item_is_done_once_and_numbered(count: int, chunk: int, ordered: bool) -> None:
+def test_every_item_is_processed_once_and_numbered(count: int, chunk: int, ordered: bool) -> None:
     workers = [Worker(chunk) for _ in range(count)]
     results = list(stream_results(Work(), workers, (f"item {n}" for n in range(500)), ordered=ordered))
     assert sorted(results) == [(n, f"item {n}") for n in range(500)]
@@ -67,12 +67,12 @@ def test_every_item_is_done_once_and_numbered(count: int, chunk: int, ordered: b
     assert [worker.closed for worker in workers] == [1] * count
 
 
-def test_no_items_are_no_results() -> None:
+def test_no_items_give_no_results() -> None:
     assert list(stream_results(Work(), [Worker(), Worker()], ())) == []
     assert list(stream_results(Work(), [Worker()], ())) == []
 
 
-def test_what_is_done_first_comes_first_where_the_order_does_not_matter() -> None:
+def test_unordered_stream_yields_the_first_to_finish() -> None:
     gate = threading.Event()
     items = [lambda _: gate.wait(20), lambda _: "quick"]
     results = stream_results(Work(), [Worker(), Worker()], items, ordered=False)
@@ -81,7 +81,7 @@ def test_what_is_done_first_comes_first_where_the_order_does_not_matter() -> Non
     assert next(results) == (0, True)
 
 
-def test_no_more_is_taken_than_there_is_room_for() -> None:
+def test_number_of_items_in_flight_is_bounded() -> None:
     taken: list[int] = []
     gate = threading.Event()
 
@@ -101,7 +101,7 @@ def test_no_more_is_taken_than_there_is_room_for() -> None:
     assert [value for _, value in results] == list(range(1000))
 
 
-def test_closing_cancels_what_runs_and_waits_for_it() -> None:
+def test_closing_cancels_running_items_and_waits() -> None:
     worker, other = Worker(), Worker()
     results = stream_results(Work(), [worker, other], [lambda self: self.cancelled.wait(20)] * 10)
     eventually(lambda: len(worker.done) == len(other.done) == 1)
@@ -110,7 +110,7 @@ def test_closing_cancels_what_runs_and_waits_for_it() -> None:
     assert list(results) == []
 
 
-def test_a_stream_that_nobody_holds_closes_itself() -> None:
+def test_dropped_stream_closes_itself() -> None:
     worker, other = Worker(), Worker()
     results = stream_results(Work(), [worker, other], [lambda self: self.cancelled.wait(20)] * 10)
     eventually(lambda: len(worker.done) == len(other.done) == 1)
@@ -119,7 +119,7 @@ def test_a_stream_that_nobody_holds_closes_itself() -> None:
     assert (worker.closed, other.closed) == (1, 1)
 
 
-def test_closing_does_not_wait_for_a_source_that_gives_nothing() -> None:
+def test_closing_does_not_wait_for_a_blocked_source() -> None:
     gate = threading.Event()
 
     def source() -> Iterator[Any]:
@@ -138,7 +138,7 @@ def test_closing_does_not_wait_for_a_source_that_gives_nothing() -> None:
 
 @pytest.mark.parametrize("count", [1, 3], ids=lambda count: f"{count} workers")
 @pytest.mark.parametrize("chunk", [1, 4], ids=lambda chunk: f"chunks of {chunk}")
-def test_what_came_before_an_error_of_the_source_is_handed_out(count: int, chunk: int) -> None:
+def test_results_before_a_source_error_are_returned(count: int, chunk: int) -> None:
     def source() -> Iterator[int]:
         yield from range(30)
         raise LookupError("the source broke")
@@ -153,7 +153,7 @@ def test_what_came_before_an_error_of_the_source_is_handed_out(count: int, chunk
 
 
 @pytest.mark.parametrize("count", [1, 3], ids=lambda count: f"{count} workers")
-def test_what_a_worker_raises_comes_out_at_its_place(count: int) -> None:
+def test_worker_exception_is_raised_at_its_position(count: int) -> None:
     def fall(_: Worker) -> None:
         raise CorralError("it fell")
 
@@ -164,7 +164,7 @@ def test_what_a_worker_raises_comes_out_at_its_place(count: int) -> None:
     assert list(results) == []
 
 
-def test_an_engine_is_known_by_its_name() -> None:
+def test_engine_is_found_by_name() -> None:
     assert isinstance(executor_named("local"), ThreadExecutor)
     mine = ThreadExecutor()
     assert executor_named(mine) is mine
@@ -175,7 +175,7 @@ def test_an_engine_is_known_by_its_name() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3], ids=lambda count: f"{count} workers")
 @pytest.mark.parametrize("ordered", [True, False], ids=["in order", "as done"])
 @pytest.mark.parametrize("chunk", [1, 5], ids=lambda chunk: f"chunks of {chunk}")
-def test_what_is_lost_with_a_worker_is_done_again_and_nothing_twice(count: int, ordered: bool, chunk: int) -> None:
+def test_items_of_a_dead_worker_are_repeated_and_no_others(count: int, ordered: bool, chunk: int) -> None:
     fallen = threading.Lock()
 
     def fall_once(worker: Worker) -> str:
@@ -191,7 +191,7 @@ def test_what_is_lost_with_a_worker_is_done_again_and_nothing_twice(count: int, 
 
 
 @pytest.mark.parametrize("count", [1, 3], ids=lambda count: f"{count} workers")
-def test_what_may_not_be_repeated_or_is_lost_each_time_has_a_result_that_says_so(count: int) -> None:
+def test_unrepeatable_items_of_a_dead_worker_give_lost_results(count: int) -> None:
     tried: list[str] = []
 
     def always(_: Worker) -> None:
@@ -208,7 +208,7 @@ def test_what_may_not_be_repeated_or_is_lost_each_time_has_a_result_that_says_so
     assert (tried.count("always"), tried.count("once")) == (3, 1)
 
 
-def test_a_worker_that_never_comes_back_holds_up_nobody() -> None:
+def test_hanging_worker_does_not_block_the_others() -> None:
     class Gone(Worker):
         def do_all(self, items: list[Any]) -> list[Any]:
             self.done += items
@@ -226,7 +226,7 @@ def test_a_worker_that_never_comes_back_holds_up_nobody() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3], ids=lambda count: f"{count} workers")
-def test_a_worker_that_cannot_work_is_told_at_once(count: int) -> None:
+def test_broken_worker_is_reported_at_once(count: int) -> None:
     class Unfit(Worker):
         def ready(self) -> None:
             raise CorralError("no room")
@@ -239,7 +239,7 @@ def test_a_worker_that_cannot_work_is_told_at_once(count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3], ids=lambda count: f"{count} workers")
-def test_no_result_waits_for_the_next_item_though_several_are_taken_at_a_time(count: int) -> None:
+def test_result_does_not_wait_for_the_next_item(count: int) -> None:
     gate = threading.Semaphore(0)
 
     def items() -> Iterator[int]:
@@ -255,7 +255,7 @@ def test_no_result_waits_for_the_next_item_though_several_are_taken_at_a_time(co
         assert [number for number, _ in results] == [*range(10, 100)]
 
 
-def test_a_source_that_runs_ahead_takes_a_few_items_and_no_more() -> None:
+def test_prefetching_source_reads_a_bounded_number_ahead() -> None:
     taken: list[int] = []
 
     def items() -> Iterator[int]:

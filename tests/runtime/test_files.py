@@ -17,12 +17,12 @@ def outside(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_comes_back_as_it_was_written(box: Sandbox, project: Path) -> None:
+def test_written_bytes_are_read_back(box: Sandbox, project: Path) -> None:
     box.write_bytes("a.bin", b"\0\xff\n" * 1000)
     assert box.read_bytes("a.bin") == box.read_bytes(project / "a.bin") == b"\0\xff\n" * 1000
 
 
-def test_writing_replaces_and_keeps_the_mode(box: Sandbox, project: Path) -> None:
+def test_write_replaces_content_and_keeps_the_mode(box: Sandbox, project: Path) -> None:
     script = project / "script"
     script.write_bytes(b"long old text")
     script.chmod(0o751)
@@ -30,7 +30,7 @@ def test_writing_replaces_and_keeps_the_mode(box: Sandbox, project: Path) -> Non
     assert (script.read_bytes(), script.stat().st_mode & 0o777) == (b"new", 0o751)
 
 
-def test_a_link_that_stays_inside_is_followed(box: Sandbox, project: Path) -> None:
+def test_symlink_inside_the_project_is_followed(box: Sandbox, project: Path) -> None:
     (project / "real").mkdir()
     (project / "relative").symlink_to("real")
     (project / "absolute").symlink_to(project / "real")
@@ -52,7 +52,7 @@ def test_a_link_that_stays_inside_is_followed(box: Sandbox, project: Path) -> No
         "{project}_evil/secret",
     ],
 )
-def test_what_leads_outside_is_refused(box: Sandbox, project: Path, outside: Path, path: str) -> None:
+def test_path_outside_the_project_is_refused(box: Sandbox, project: Path, outside: Path, path: str) -> None:
     (project / "sub").mkdir()
     (project / "link").symlink_to(outside / "secret")
     (project / "directory").symlink_to(outside)
@@ -68,7 +68,7 @@ def test_what_leads_outside_is_refused(box: Sandbox, project: Path, outside: Pat
     assert (outside / "secret").read_bytes() == (evil / "secret").read_bytes() == b"secret"
 
 
-def test_a_link_that_appears_after_the_path_was_resolved_leads_nowhere(
+def test_symlink_swapped_in_after_resolving_is_refused(
     box: Sandbox, project: Path, outside: Path
 ) -> None:
     (project / "sub").mkdir()
@@ -88,7 +88,7 @@ def test_a_link_that_appears_after_the_path_was_resolved_leads_nowhere(
         os.readlink = read
 
 
-def test_what_is_no_regular_file_is_refused(box: Sandbox, project: Path) -> None:
+def test_non_regular_file_is_refused(box: Sandbox, project: Path) -> None:
     os.mkfifo(project / "pipe")
     (project / "directory").mkdir()
     with pytest.raises(PermissionError, match="not a regular file"):
@@ -100,14 +100,14 @@ def test_what_is_no_regular_file_is_refused(box: Sandbox, project: Path) -> None
             box.write_bytes(path, b"")
 
 
-def test_what_does_not_exist_is_not_found(box: Sandbox) -> None:
+def test_missing_file_raises_file_not_found(box: Sandbox) -> None:
     with pytest.raises(FileNotFoundError):
         box.read_bytes("missing")
     with pytest.raises(FileNotFoundError):
         box.write_bytes("missing/file", b"")
 
 
-def test_the_owners_further_directories_count(sandbox: Callable[..., Sandbox], outside: Path, tmp_path: Path) -> None:
+def test_granted_directories_are_accessible(sandbox: Callable[..., Sandbox], outside: Path, tmp_path: Path) -> None:
     readable = sandbox(containment=Containment(read=(str(outside),)))
     assert readable.read_bytes(outside / "secret") == b"secret"
     with pytest.raises(PermissionError):
@@ -117,13 +117,13 @@ def test_the_owners_further_directories_count(sandbox: Callable[..., Sandbox], o
     assert writable.read_bytes(outside / "new") == b"x"
 
 
-def test_a_read_only_project_is_not_written(sandbox: Callable[..., Sandbox], project: Path) -> None:
+def test_read_only_project_refuses_writes(sandbox: Callable[..., Sandbox], project: Path) -> None:
     with pytest.raises(PermissionError):
         sandbox(containment=Containment(project="read-only")).write_bytes("new", b"")
     assert list(project.iterdir()) == []
 
 
-def test_the_profiles_rules_hold_for_files_too(project: Path) -> None:
+def test_profile_rules_apply_to_files(project: Path) -> None:
     (project / ".env").write_text("PASSWORD=x")
     (project / ".git" / "hooks").mkdir(parents=True)
     with Sandbox(SandboxConfig(str(project))) as box:
@@ -136,7 +136,7 @@ def test_the_profiles_rules_hold_for_files_too(project: Path) -> None:
     assert sorted(path.name for path in project.iterdir()) == [".env", ".git", "plain"]
 
 
-def test_refused_files_leave_no_descriptor(box: Sandbox, project: Path) -> None:
+def test_refused_file_leaks_no_descriptor(box: Sandbox, project: Path) -> None:
     os.mkfifo(project / "pipe")
     box.run(["true"])
     before = set(os.listdir("/proc/self/fd"))
@@ -155,7 +155,7 @@ def workspace(sandbox: Callable[..., Sandbox]) -> Sandbox:
     return box
 
 
-def test_temporary_files_are_the_commands_own(workspace: Sandbox, tmp_path: Path) -> None:
+def test_tmp_is_the_commands_own_scratch(workspace: Sandbox, tmp_path: Path) -> None:
     assert workspace.run("mkdir /tmp/a && echo 1 > /tmp/a/x && ln -s /tmp/a /tmp/b", shell=True).ok
     assert workspace.read_bytes("/tmp/b/x") == b"1\n"
     name = f"/tmp/corral-test-{os.getpid()}"
@@ -166,7 +166,7 @@ def test_temporary_files_are_the_commands_own(workspace: Sandbox, tmp_path: Path
         workspace.read_bytes("/tmp/none")
 
 
-def test_links_in_scratch_lead_where_they_lead_for_a_command(workspace: Sandbox, project: Path, outside: Path) -> None:
+def test_symlinks_in_scratch_resolve_as_in_the_sandbox(workspace: Sandbox, project: Path, outside: Path) -> None:
     (project / "notes").write_text("mine")
     workspace.run(f"ln -s {project}/notes /tmp/n; ln -s /etc/passwd /tmp/p; ln -s {outside} /tmp/o", shell=True)
     workspace.run("ln -s /tmp/n here; ln -s ../../../../../etc/passwd /tmp/up", shell=True)
@@ -178,7 +178,7 @@ def test_links_in_scratch_lead_where_they_lead_for_a_command(workspace: Sandbox,
             workspace.write_bytes(path, b"")
 
 
-def test_the_commands_home_is_not_the_owners(
+def test_home_is_the_commands_own_scratch(
     sandbox: Callable[..., Sandbox], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").mkdir()
@@ -194,12 +194,12 @@ def test_the_commands_home_is_not_the_owners(
     assert os.listdir(tmp_path / "home") == ["mine"]
 
 
-def test_without_containment_nobody_has_a_tmp_of_their_own(sandbox: Callable[..., Sandbox]) -> None:
+def test_without_containment_tmp_is_the_hosts(sandbox: Callable[..., Sandbox]) -> None:
     with pytest.raises(PermissionError, match="outside project root"):
         sandbox(containment=Containment(backend="none")).read_bytes("/tmp/x")
 
 
-def test_the_guard_resolves_as_commands_see_it(workspace: Sandbox, project: Path, outside: Path) -> None:
+def test_guard_resolves_paths_as_in_the_sandbox(workspace: Sandbox, project: Path, outside: Path) -> None:
     (project / "to").symlink_to("/tmp/leak")
     assert workspace.run("ln -s /etc/shadow /tmp/leak; echo 1 > /tmp/fine", shell=True).denied
     assert workspace.run(["python3", "-c", "import os; os.symlink('/etc/shadow', '/tmp/leak')"]).ok

@@ -29,14 +29,14 @@ from corral.runtime.run_options import RunContext, RunOptions
 ECHO = "import sys\nfor line in sys.stdin:\n    print('got', line.strip(), flush=True)\nprint('end')\n"
 
 
-def test_wait_gives_the_result_and_gives_it_again(open_box: Sandbox) -> None:
+def test_wait_returns_the_same_result_again(open_box: Sandbox) -> None:
     started = open_box.start(["echo", "hello"])
     result = started.wait()
     assert (result.exit_code, result.stdout) == (0, b"hello\n")
     assert started.wait() is started.result is started.poll() is result
 
 
-def test_a_wait_that_takes_too_long_says_so_and_the_command_runs_on(open_box: Sandbox) -> None:
+def test_wait_timeout_raises_and_the_command_runs_on(open_box: Sandbox) -> None:
     started = open_box.start("read; echo done", shell=True, open_stdin=True)
     with pytest.raises(TimeoutError, match=r"still runs after 0\.05 seconds"):
         started.wait(0.05)
@@ -45,7 +45,7 @@ def test_a_wait_that_takes_too_long_says_so_and_the_command_runs_on(open_box: Sa
     assert started.wait(DEADLINE_SECONDS).stdout == b"done\n"
 
 
-def test_poll_never_waits_and_reads_what_is_there(open_box: Sandbox) -> None:
+def test_poll_does_not_wait(open_box: Sandbox) -> None:
     started = open_box.start("read", shell=True, open_stdin=True)
     assert started.poll() is None
     started.write_stdin(b"\n")
@@ -68,19 +68,19 @@ def test_output_is_read_while_it_is_printed(open_box: Sandbox, project: Path) ->
     assert (result.stdout, result.stderr) == (b"one\n", b"two\n")
 
 
-def test_chunks_are_not_truncated_although_the_result_is(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_iteration_yields_all_output_of_a_truncated_result(open_sandbox: Callable[..., Sandbox]) -> None:
     started = open_sandbox(max_output_bytes=100).start(["head", "-c", "3000000", "/dev/zero"])
     assert sum(len(data) for _, data in started) == 3_000_000
     assert (started.wait().truncated, started.wait().stdout_bytes) == (True, 3_000_000)
 
 
-def test_iterating_over_a_finished_command_gives_nothing(open_box: Sandbox) -> None:
+def test_iterating_over_a_finished_command_yields_nothing(open_box: Sandbox) -> None:
     started = open_box.start(["echo", "x"])
     started.wait()
     assert list(started) == []
 
 
-def test_kill_ends_the_tree(open_box: Sandbox) -> None:
+def test_kill_ends_the_process_tree(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     started = open_box.start(f"sleep {seconds} & sleep {seconds} & wait", shell=True)
     eventually(lambda: len(alive(seconds)) == 2)
@@ -90,13 +90,13 @@ def test_kill_ends_the_tree(open_box: Sandbox) -> None:
     assert (result.exit_code, result.signal, result.timed_out, result.killed) == (137, 9, False, 3)
 
 
-def test_kill_from_another_thread_wakes_who_waits(open_box: Sandbox) -> None:
+def test_kill_from_another_thread_wakes_wait(open_box: Sandbox) -> None:
     started = open_box.start(["sleep", unique_seconds()], timeout_seconds=100)
     threading.Timer(0.1, started.kill).start()
     assert started.wait().exit_code == 137
 
 
-def test_a_kill_that_comes_too_late_hits_nobody(open_box: Sandbox) -> None:
+def test_late_kill_does_not_hit_the_next_command(open_box: Sandbox) -> None:
     first = open_box.start(["echo", "$PPID"])
     warden = first._driver._warden
     first.wait()
@@ -108,7 +108,7 @@ def test_a_kill_that_comes_too_late_hits_nobody(open_box: Sandbox) -> None:
     assert second.wait().stdout == b"alive\n"
 
 
-def test_a_signal_reaches_the_commands_process_group(open_box: Sandbox) -> None:
+def test_signal_reaches_the_process_group(open_box: Sandbox) -> None:
     started = open_box.start("trap 'echo caught; exit 5' INT; echo ready; while :; do sleep 0.05; done", shell=True)
     for _, data in started:
         if data == b"ready\n":
@@ -117,14 +117,14 @@ def test_a_signal_reaches_the_commands_process_group(open_box: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, 65, 300, "TERM", None])
-def test_a_signal_that_does_not_exist_is_an_error_and_does_nothing(open_box: Sandbox, number: Any) -> None:
+def test_invalid_signal_number_raises_value_error(open_box: Sandbox, number: Any) -> None:
     started = open_box.start(["true"])
     with pytest.raises(ValueError, match=f"{number!r} is no signal"):
         started.signal(number)
     assert started.wait().exit_code == 0
 
 
-def test_input_can_be_written_until_it_is_closed(open_box: Sandbox, project: Path) -> None:
+def test_stdin_can_be_written_until_closed(open_box: Sandbox, project: Path) -> None:
     (project / "echo.py").write_text(ECHO)
     started = open_box.start(["python3", "echo.py"], open_stdin=True)
     assert started.write_stdin(b"one\n")
@@ -134,14 +134,14 @@ def test_input_can_be_written_until_it_is_closed(open_box: Sandbox, project: Pat
     assert started.wait().stdout == b"got one\ngot two\nend\n"
 
 
-def test_more_input_than_a_pipe_holds_is_written_while_output_is_read(open_box: Sandbox) -> None:
+def test_input_larger_than_a_pipe_is_written_while_reading(open_box: Sandbox) -> None:
     started = open_box.start(["cat"], open_stdin=True)
     assert started.write_stdin(b"x" * 3_000_000)
     started.close_stdin()
     assert started.wait().stdout_bytes == 3_000_000
 
 
-def test_another_thread_may_write_while_one_waits(open_box: Sandbox) -> None:
+def test_another_thread_may_write_stdin_during_wait(open_box: Sandbox) -> None:
     started = open_box.start(["cat"], open_stdin=True)
 
     def feed() -> None:
@@ -155,20 +155,20 @@ def test_another_thread_may_write_while_one_waits(open_box: Sandbox) -> None:
     writer.join()
 
 
-def test_a_command_that_reads_no_more_takes_no_more(open_box: Sandbox) -> None:
+def test_write_stdin_is_false_after_the_command_ended(open_box: Sandbox) -> None:
     started = open_box.start(["true"], open_stdin=True)
     started.wait()
     assert not started.write_stdin(b"x")
     started.close_stdin()
 
 
-def test_a_command_without_open_input_takes_none(open_box: Sandbox) -> None:
+def test_write_stdin_is_false_without_open_stdin(open_box: Sandbox) -> None:
     started = open_box.start(["cat"])
     assert not started.write_stdin(b"x")
     assert started.wait().stdout == b""
 
 
-def test_the_with_form_ends_what_still_runs(open_box: Sandbox) -> None:
+def test_with_block_kills_a_running_command(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     with open_box.start(["sleep", seconds]) as started:
         eventually(lambda: alive(seconds))
@@ -176,7 +176,7 @@ def test_the_with_form_ends_what_still_runs(open_box: Sandbox) -> None:
     assert started.wait().exit_code == 137
 
 
-def test_a_handle_that_is_dropped_ends_its_command_and_leaks_nothing(open_box: Sandbox) -> None:
+def test_dropped_handle_kills_its_command_and_leaks_nothing(open_box: Sandbox) -> None:
     open_box.run(["true"])
     open_box.start(["true"]).wait()
     seconds = unique_seconds()
@@ -194,7 +194,7 @@ def test_a_handle_that_is_dropped_ends_its_command_and_leaks_nothing(open_box: S
     assert len(descriptors()) <= len(before)
 
 
-def test_two_threads_may_wait_for_one_command(open_box: Sandbox) -> None:
+def test_several_threads_wait_for_one_command(open_box: Sandbox) -> None:
     started = open_box.start(["sleep", "0.2"])
     results: list[SandboxResult] = []
     waiting = [threading.Thread(target=lambda: results.append(started.wait())) for _ in range(5)]
@@ -205,7 +205,7 @@ def test_two_threads_may_wait_for_one_command(open_box: Sandbox) -> None:
     assert results == [started.result] * 5
 
 
-def test_a_refused_call_has_a_handle_that_is_finished(box: Sandbox) -> None:
+def test_refused_call_has_a_finished_handle(box: Sandbox) -> None:
     refused = box.start(["rm", "-rf", "x"])
     assert refused.result is not None
     assert (refused.result.denied, refused.result.exit_code) == (True, -100)
@@ -218,7 +218,7 @@ def test_a_refused_call_has_a_handle_that_is_finished(box: Sandbox) -> None:
         assert same is refused
 
 
-def test_the_callers_own_streams_can_be_lent(
+def test_caller_can_lend_its_streams(
     open_box: Sandbox, project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     result = open_box.start("echo out; echo err >&2", shell=True, inherit_stdio=True).wait()
@@ -263,7 +263,7 @@ def outcome(nonce: bytes, status: int = 0, kind: int = protocol.ENDED) -> bytes:
     return protocol.OUTCOME.pack(kind, nonce, 0, status, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
 
 
-def test_a_forged_outcome_with_another_nonce_is_not_believed(forged: tuple[_Desk, Handle]) -> None:
+def test_outcome_with_another_nonce_is_ignored(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
     desk.theirs.send(outcome(b"f" * protocol.NONCE_BYTES, 0))
     assert started.poll() is None
@@ -277,7 +277,7 @@ def test_a_forged_outcome_with_another_nonce_is_not_believed(forged: tuple[_Desk
     [b"", b"x", outcome(b"f" * protocol.NONCE_BYTES) + b"x", b"x" * 1000],
     ids=["empty", "short", "one byte too long", "long"],
 )
-def test_what_is_no_message_ends_the_trust_in_the_warden(forged: tuple[_Desk, Handle], message: bytes) -> None:
+def test_malformed_message_gives_warden_lost(forged: tuple[_Desk, Handle], message: bytes) -> None:
     desk, started = forged
     desk.theirs.send(message)
     result = started.wait()
@@ -290,7 +290,7 @@ def printed(nonce: bytes, out: int, err: int, data: bytes) -> bytes:
     return outcome(nonce)[:-8] + out.to_bytes(4, "little") + err.to_bytes(4, "little") + data
 
 
-def test_what_comes_with_an_outcome_was_printed(forged: tuple[_Desk, Handle]) -> None:
+def test_output_inside_the_outcome_is_used(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
     desk.theirs.send(printed(started._driver._sent.nonce, 3, 2, b"outer"))
     result = started.wait()
@@ -298,7 +298,7 @@ def test_what_comes_with_an_outcome_was_printed(forged: tuple[_Desk, Handle]) ->
 
 
 @pytest.mark.parametrize(("out", "err"), [(3, 3), (2, 2), (5, 1 << 31), ((1 << 32) - 1, 6)])
-def test_an_outcome_that_lies_about_its_size_is_not_believed(forged: tuple[_Desk, Handle], out: int, err: int) -> None:
+def test_outcome_with_a_wrong_size_gives_warden_lost(forged: tuple[_Desk, Handle], out: int, err: int) -> None:
     desk, started = forged
     desk.theirs.send(printed(started._driver._sent.nonce, out, err, b"outer"))
     assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
@@ -310,7 +310,7 @@ def hand_over(desk: _Desk, nonce: bytes, ends: list[int], kind: int = protocol.O
     protocol.send(desk.theirs, said, ends)
 
 
-def test_what_is_handed_over_is_read(forged: tuple[_Desk, Handle]) -> None:
+def test_received_pipes_are_read(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
     pipes = [os.pipe(), os.pipe()]
     hand_over(desk, started._driver._sent.nonce, [ours for ours, _ in pipes])
@@ -322,7 +322,7 @@ def test_what_is_handed_over_is_read(forged: tuple[_Desk, Handle]) -> None:
     assert (result.stdout, result.stderr) == (b"out", b"err")
 
 
-def test_what_is_handed_over_after_the_commands_exit_is_read(forged: tuple[_Desk, Handle]) -> None:
+def test_pipes_received_after_the_exit_are_read(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
     said = protocol.CONTROL.pack(protocol.OUTPUT, started._driver._sent.nonce, 0)
     protocol.send(desk.theirs, said)
@@ -345,7 +345,7 @@ def test_what_is_handed_over_after_the_commands_exit_is_read(forged: tuple[_Desk
     assert started.wait().stdout == b"late"
 
 
-def test_an_answer_is_waited_for_as_long_as_it_takes(forged: tuple[_Desk, Handle]) -> None:
+def test_wait_continues_after_a_socket_timeout(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
     desk.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
     late = threading.Timer(0.1, desk.theirs.send, (outcome(started._driver._sent.nonce, 3 << 8),))
@@ -354,7 +354,7 @@ def test_an_answer_is_waited_for_as_long_as_it_takes(forged: tuple[_Desk, Handle
     late.join()
 
 
-def test_a_warden_that_does_not_answer_is_given_up(forged: tuple[_Desk, Handle]) -> None:
+def test_silent_warden_is_killed_after_the_deadline(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
     desk.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
     impatient = threading.Timer(0.1, setattr, (started._driver, "_patience_ends_at", 0.0))
@@ -364,7 +364,7 @@ def test_a_warden_that_does_not_answer_is_given_up(forged: tuple[_Desk, Handle])
     impatient.join()
 
 
-def test_a_warden_that_was_given_back_is_not_touched(forged: tuple[_Desk, Handle]) -> None:
+def test_released_warden_is_not_touched(forged: tuple[_Desk, Handle]) -> None:
     desk, started = forged
 
     def take(result: object) -> None:
@@ -379,7 +379,7 @@ def test_a_warden_that_was_given_back_is_not_touched(forged: tuple[_Desk, Handle
 
 
 @pytest.mark.parametrize("forgery", ["files", "one", "three", "another kind", "twice", "none"])
-def test_descriptors_that_are_no_output_end_the_trust_in_the_warden(
+def test_unexpected_descriptors_give_warden_lost(
     forged: tuple[_Desk, Handle], tmp_path: Path, forgery: str
 ) -> None:
     desk, started = forged
@@ -401,7 +401,7 @@ def test_descriptors_that_are_no_output_end_the_trust_in_the_warden(
     assert descriptors().items() <= before.items()
 
 
-def test_an_interrupt_after_an_outcome_was_taken_does_not_lose_it(
+def test_interrupt_after_receiving_keeps_the_outcome(
     open_box: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = open_box.start(["echo", "x"])
@@ -416,14 +416,14 @@ def test_an_interrupt_after_an_outcome_was_taken_does_not_lose_it(
     assert started.wait(DEADLINE_SECONDS).stdout == b"x\n"
 
 
-def test_a_handle_without_a_sandbox_still_works(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
+def test_handle_outlives_its_dropped_sandbox(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
     config = open_sandbox().config
     started = Sandbox(config).start("sleep 0.1; echo done", shell=True)
     gc.collect()
     assert started.wait().stdout == b"done\n"
 
 
-def test_closing_the_sandbox_ends_what_runs(open_box: Sandbox) -> None:
+def test_closing_the_sandbox_kills_running_commands(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     started = open_box.start(["sleep", seconds])
     eventually(lambda: alive(seconds))
@@ -435,7 +435,7 @@ def test_closing_the_sandbox_ends_what_runs(open_box: Sandbox) -> None:
         open_box.run(["true"])
 
 
-def test_a_callback_hears_what_is_printed_as_it_comes(open_box: Sandbox) -> None:
+def test_on_output_gets_output_as_it_arrives(open_box: Sandbox) -> None:
     heard: list[tuple[str, bytes]] = []
     text = "echo one; read; echo two >&2"
 
@@ -453,7 +453,7 @@ def test_a_callback_hears_what_is_printed_as_it_comes(open_box: Sandbox) -> None
     assert heard == [("stdout", b"x\n")]
 
 
-def test_a_callback_that_fails_fails_the_run_and_ends_the_command(open_box: Sandbox) -> None:
+def test_failing_on_output_kills_the_command(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     calls: list[bytes] = []
 
@@ -472,7 +472,7 @@ def test_a_callback_that_fails_fails_the_run_and_ends_the_command(open_box: Sand
     assert open_box.run(["echo", "next"]).stdout == b"next\n"
 
 
-def test_a_signal_handler_may_kill_in_the_middle_of_anything(open_box: Sandbox) -> None:
+def test_signal_handler_may_call_kill_at_any_time(open_box: Sandbox) -> None:
     started = open_box.start(["sleep", unique_seconds()], open_stdin=True)
     before = signal.signal(signal.SIGUSR2, lambda *_: started.kill())
     try:
@@ -484,7 +484,7 @@ def test_a_signal_handler_may_kill_in_the_middle_of_anything(open_box: Sandbox) 
         signal.signal(signal.SIGUSR2, before)
 
 
-def test_a_callback_cannot_wait_for_the_command_that_calls_it(open_box: Sandbox) -> None:
+def test_on_output_cannot_wait_for_its_own_command(open_box: Sandbox) -> None:
     def wait(*_: object) -> None:
         started.wait()
 
@@ -500,7 +500,7 @@ def in_threads(*functions: Callable[[], object]) -> list[object]:
         return [future.result(DEADLINE_SECONDS) for future in [pool.submit(function) for function in functions]]
 
 
-def test_everybody_who_iterates_gets_everything_although_others_wait(open_box: Sandbox) -> None:
+def test_every_iteration_gets_all_output_while_others_wait(open_box: Sandbox) -> None:
     started = open_box.start("for n in 1 2 3 4 5 6 7 8; do echo $n; echo $n >&2; sleep 0.02; done", shell=True)
     first, second, third = iter(started), iter(started), iter(started)
 
@@ -515,7 +515,7 @@ def test_everybody_who_iterates_gets_everything_although_others_wait(open_box: S
     assert list(started) == []
 
 
-def test_who_waits_behind_another_keeps_an_own_timeout(open_box: Sandbox) -> None:
+def test_second_waiter_keeps_its_own_timeout(open_box: Sandbox) -> None:
     started = open_box.start("read; echo done", shell=True, open_stdin=True)
     with ThreadPoolExecutor(1) as pool:
         driving = pool.submit(started.wait)
@@ -528,7 +528,7 @@ def test_who_waits_behind_another_keeps_an_own_timeout(open_box: Sandbox) -> Non
         assert driving.result(DEADLINE_SECONDS) is started.result
 
 
-def test_when_the_one_that_drives_gives_up_another_goes_on(open_box: Sandbox) -> None:
+def test_another_waiter_takes_over_driving(open_box: Sandbox) -> None:
     started = open_box.start("read; echo done", shell=True, open_stdin=True)
     with ThreadPoolExecutor(2) as pool:
         impatient = pool.submit(started.wait, 0.3)
@@ -539,7 +539,7 @@ def test_when_the_one_that_drives_gives_up_another_goes_on(open_box: Sandbox) ->
         assert patient.result(DEADLINE_SECONDS).stdout == b"done\n"
 
 
-def test_an_iteration_that_is_dropped_holds_no_output(open_box: Sandbox) -> None:
+def test_dropped_iteration_holds_no_output(open_box: Sandbox) -> None:
     started = open_box.start(["head", "-c", "3000000", "/dev/zero"])
     for _ in range(3):
         iter(started)
@@ -549,7 +549,7 @@ def test_an_iteration_that_is_dropped_holds_no_output(open_box: Sandbox) -> None
     assert started._driver._waiters._queues == []
 
 
-def test_silence_after_the_commands_end_is_not_watched(
+def test_silence_limit_ends_with_the_command(
     open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
@@ -562,7 +562,7 @@ def test_silence_after_the_commands_end_is_not_watched(
     assert len(looks) < 50
 
 
-def test_a_fork_that_waits_for_a_command_its_parent_drives_gets_an_error(open_box: Sandbox) -> None:
+def test_fork_cannot_wait_for_its_parents_command(open_box: Sandbox) -> None:
     started = open_box.start(["sleep", unique_seconds()])
     driver = threading.Thread(target=started.wait)
     driver.start()
@@ -587,20 +587,20 @@ def test_a_fork_that_waits_for_a_command_its_parent_drives_gets_an_error(open_bo
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(0, 80), (24, 65536), (-1, 80), (24.0, 80), ("24", 80), (True, 80)])
-def test_a_size_that_no_terminal_has_is_an_error(open_box: Sandbox, rows: Any, columns: Any) -> None:
+def test_invalid_terminal_size_raises_value_error(open_box: Sandbox, rows: Any, columns: Any) -> None:
     with pytest.raises(ValueError, match="must be a whole number from 1 to 65535"):
         open_box.start(["true"], pty=True, rows=rows, columns=columns)
     with open_box.start(["cat"], pty=True) as started, pytest.raises(ValueError, match="must be a whole number"):
         started.resize(rows, columns)
 
 
-def test_a_terminal_and_the_callers_own_streams_exclude_each_other(open_box: Sandbox) -> None:
+def test_pty_and_inherited_streams_exclude_each_other(open_box: Sandbox) -> None:
     for lent in ("inherit_stdin", "inherit_stdio"):
         with pytest.raises(ValueError, match="not both"):
             open_box.start(["true"], pty=True, **{lent: True})  # type: ignore[arg-type]
 
 
-def test_a_terminal_leaves_no_descriptor_behind(open_box: Sandbox) -> None:
+def test_terminal_leaks_no_descriptor_on_the_host(open_box: Sandbox) -> None:
     open_box.run(["true"])
     before = descriptors()
     for _ in range(3):
@@ -614,7 +614,7 @@ def test_a_terminal_leaves_no_descriptor_behind(open_box: Sandbox) -> None:
     assert descriptors() == before
 
 
-def test_what_is_read_elsewhere_can_be_relayed_as_input(open_box: Sandbox) -> None:
+def test_relay_copies_a_descriptor_to_stdin(open_box: Sandbox) -> None:
     theirs, ours = os.pipe()
     started = open_box.start(["cat"], open_stdin=True)
     started.relay(theirs)
@@ -625,7 +625,7 @@ def test_what_is_read_elsewhere_can_be_relayed_as_input(open_box: Sandbox) -> No
     os.close(theirs)
 
 
-def test_a_warden_that_gives_something_else_than_a_terminal_is_not_believed(box: Sandbox) -> None:
+def test_fake_terminal_from_a_warden_is_refused(box: Sandbox) -> None:
     launch = Launch("/bin/true", ("true",), "/", {}, None, 100.0)
     for given in ("/dev/null", "/dev/zero", "/etc/passwd"):
         desk = _Desk()
@@ -649,7 +649,7 @@ def test_a_warden_that_gives_something_else_than_a_terminal_is_not_believed(box:
         desk.process.wait()
 
 
-def test_a_command_has_begun_before_it_can_do_anything(
+def test_started_at_is_before_the_commands_first_effect(
     open_box: Sandbox, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What it connected to, or the kernel refused, is told by its time.

@@ -33,21 +33,21 @@ def config(project: Path) -> SandboxConfig:
     return SandboxConfig(str(project), timeout_seconds=7)
 
 
-def test_a_name_is_looked_up_in_the_path_of_the_launch(config: SandboxConfig, project: Path) -> None:
+def test_name_is_looked_up_in_path(config: SandboxConfig, project: Path) -> None:
     first = program(project / "a" / "tool")
     program(project / "b" / "tool")
     env = {"PATH": f"{project}/nowhere:{project}/a:{project}/b"}
     assert plan(Call(("tool", "x")), config, env) == Launch(str(first), ("tool", "x"), str(project), env, None, 7)
 
 
-def test_the_calls_own_path_counts(config: SandboxConfig, project: Path) -> None:
+def test_path_of_the_calls_env_is_used(config: SandboxConfig, project: Path) -> None:
     tool = program(project / "a" / "tool")
     assert plan(Call(("tool",), env={"PATH": f"{project}/a", "X": "1"}), config, ENV) == Launch(
         str(tool), ("tool",), str(project), {"PATH": f"{project}/a", "HOME": "/home/u", "X": "1"}, None, 7
     )
 
 
-def test_what_is_not_executable_is_passed_over_for_what_is(config: SandboxConfig, project: Path) -> None:
+def test_non_executable_file_in_path_is_skipped(config: SandboxConfig, project: Path) -> None:
     program(project / "a" / "tool", 0o644)
     (project / "b" / "tool").mkdir(parents=True)
     good = program(project / "c" / "tool")
@@ -56,19 +56,19 @@ def test_what_is_not_executable_is_passed_over_for_what_is(config: SandboxConfig
     assert launch.executable == str(good)
 
 
-def test_a_path_is_taken_from_the_directory_of_the_call(config: SandboxConfig, project: Path) -> None:
+def test_relative_path_starts_at_cwd(config: SandboxConfig, project: Path) -> None:
     assert plan(Call(("./tool",), cwd="sub"), config, ENV) == Launch(
         f"{project}/sub/./tool", ("./tool",), f"{project}/sub", ENV, None, 7
     )
 
 
-def test_a_single_word_given_as_a_string_is_a_command(config: SandboxConfig, project: Path) -> None:
+def test_string_of_one_word_is_a_command(config: SandboxConfig, project: Path) -> None:
     env = {"PATH": str(project)}
     tool = program(project / "tool")
     assert plan(Call("tool"), config, env) == Launch(str(tool), ("tool",), str(project), env, None, 7)
 
 
-def test_a_shell_call_runs_bash_of_a_system_directory(config: SandboxConfig, project: Path) -> None:
+def test_shell_call_runs_bash_from_a_system_directory(config: SandboxConfig, project: Path) -> None:
     program(project / "bash")
     launch = plan(Call("-x; echo", shell=True), config, {"PATH": str(project)})
     assert isinstance(launch, Launch)
@@ -76,20 +76,20 @@ def test_a_shell_call_runs_bash_of_a_system_directory(config: SandboxConfig, pro
     assert os.path.dirname(launch.executable) in places()["programs"]
 
 
-def test_without_bash_a_shell_call_is_refused(config: SandboxConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_call_without_bash_is_refused(config: SandboxConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(places(), "programs", ["/nonexistent"])
     failure = plan(Call("ls", shell=True), config, ENV)
     assert isinstance(failure, LaunchFailure)
     assert failure.exit_code == DENIED_EXIT_CODE
 
 
-def test_timeout_and_input_of_the_call(config: SandboxConfig) -> None:
+def test_call_sets_timeout_and_stdin(config: SandboxConfig) -> None:
     launch = plan(Call(("/x",)), config, ENV, stdin=bytearray(b"in"), timeout_seconds=2)
     assert isinstance(launch, Launch)
     assert (launch.stdin, launch.timeout_seconds) == (b"in", 2.0)
 
 
-def test_a_sandbox_without_a_timeout_has_none(config: SandboxConfig) -> None:
+def test_config_without_timeout_sets_none(config: SandboxConfig) -> None:
     launch = plan(Call(("/x",)), config.replace(timeout_seconds=None), ENV)
     assert isinstance(launch, Launch)
     assert launch.timeout_seconds is None
@@ -121,7 +121,7 @@ def test_not_found_is_127_and_not_executable_126(config: SandboxConfig, project:
         pytest.param(Call(("/x",), env={"A": "\0"}), "a NUL byte cannot be part of an argument, a path or a variable", id="env"),
     ],
 )  # fmt: skip
-def test_what_no_process_can_be_given_is_126_with_words(config: SandboxConfig, call: Call, why: str) -> None:
+def test_invalid_call_is_126_with_a_message(config: SandboxConfig, call: Call, why: str) -> None:
     assert plan(call, config, ENV) == LaunchFailure(126, f"corral: {why}\n")
 
 
@@ -133,7 +133,7 @@ def test_planning_is_total(argv: Any, shell: bool, cwd: Any, env: Any) -> None:
     assert isinstance(plan(Call(argv, shell, cwd, env), SandboxConfig("/usr"), ENV), Launch | LaunchFailure)
 
 
-def test_a_call_that_comes_again_is_planned_once(config: SandboxConfig, project: Path) -> None:
+def test_repeated_call_uses_the_cached_launch(config: SandboxConfig, project: Path) -> None:
     first = plan(Call(("/bin/true", "x")), config, ENV)
     assert plan(Call(("/bin/true", "x")), config, ENV) is first
     text = plan(Call("echo hi", shell=True), config, ENV)
@@ -142,7 +142,7 @@ def test_a_call_that_comes_again_is_planned_once(config: SandboxConfig, project:
 
 
 @pytest.mark.parametrize("argv", [("/bin/true",), ("./tool",), "echo hi"])
-def test_another_call_has_a_plan_of_its_own(config: SandboxConfig, project: Path, argv: tuple[str, ...] | str) -> None:
+def test_different_call_does_not_use_the_cached_launch(config: SandboxConfig, project: Path, argv: tuple[str, ...] | str) -> None:
     def planned(call: Call, of: SandboxConfig = config, env: dict[str, str] = ENV, **given: object) -> object:
         plan(Call(argv, shell), config, ENV)
         return plan(call, of, env, **given)  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ def test_another_call_has_a_plan_of_its_own(config: SandboxConfig, project: Path
     assert planned(Call(argv, shell)) == known
 
 
-def test_what_was_found_in_the_path_is_looked_for_again(config: SandboxConfig, project: Path) -> None:
+def test_path_lookup_is_not_cached(config: SandboxConfig, project: Path) -> None:
     env = {"PATH": f"{project}/a:{project}/b"}
     second = program(project / "b" / "tool")
     assert plan(Call(("tool",)), config, env).executable == str(second)  # type: ignore[union-attr]

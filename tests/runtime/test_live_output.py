@@ -42,7 +42,7 @@ def script(project: Path, text: str) -> list[str]:
     return [PYTHON, "-S", "program.py"]
 
 
-def test_a_terminal_is_one_on_all_three_streams_and_controls_its_session(some_box: Sandbox, project: Path) -> None:
+def test_pty_is_the_controlling_terminal_on_all_streams(some_box: Sandbox, project: Path) -> None:
     seen = script(
         project,
         "import os\n"
@@ -54,7 +54,7 @@ def test_a_terminal_is_one_on_all_three_streams_and_controls_its_session(some_bo
     assert lines[1] == b"True True"
 
 
-def test_a_terminal_has_the_size_that_was_asked_for_and_hears_of_another(some_box: Sandbox, project: Path) -> None:
+def test_pty_has_its_size_and_is_notified_of_a_resize(some_box: Sandbox, project: Path) -> None:
     program = script(
         project,
         "import os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])\n"
@@ -68,7 +68,7 @@ def test_a_terminal_has_the_size_that_was_asked_for_and_hears_of_another(some_bo
     assert started.wait().exit_code == 0
 
 
-def test_what_is_typed_is_echoed_and_read_line_by_line(some_box: Sandbox) -> None:
+def test_pty_echoes_input_and_is_line_buffered(some_box: Sandbox) -> None:
     started = some_box.start([PYTHON, "-c", "print('got', input('> '))"], pty=True)
     until(started, b"> ")
     started.write_stdin(b"wrojng\x7f\x7f\x7f\x7fong\n")
@@ -77,7 +77,7 @@ def test_what_is_typed_is_echoed_and_read_line_by_line(some_box: Sandbox) -> Non
     assert (result.exit_code, result.stderr) == (0, b"")
 
 
-def test_a_character_of_several_bytes_is_erased_as_one(some_box: Sandbox) -> None:
+def test_erase_key_removes_a_whole_utf8_character(some_box: Sandbox) -> None:
     started = some_box.start([PYTHON, "-X", "utf8", "-c", "print(ascii(input('> ')))"], pty=True)
     until(started, b"> ")
     started.write_stdin("aé\x7fb\n".encode())
@@ -87,7 +87,7 @@ def test_a_character_of_several_bytes_is_erased_as_one(some_box: Sandbox) -> Non
 @pytest.mark.parametrize(
     ("typed", "read"), [(b"", b"b''"), (b"one\n", rb"b'one\n'"), (b"one\ntwo", rb"b'one\ntwo'")], ids=["nothing", "line", "part of a line"]
 )  # fmt: skip
-def test_the_end_of_input_reaches_the_command(some_box: Sandbox, typed: bytes, read: bytes) -> None:
+def test_end_of_input_reaches_a_command_on_a_pty(some_box: Sandbox, typed: bytes, read: bytes) -> None:
     program = [PYTHON, "-c", "import sys; print(sys.stdin.buffer.read())"]
     assert some_box.start(program, pty=True, stdin=typed).wait().stdout.splitlines()[-1].endswith(read)
     started = some_box.start(program, pty=True)
@@ -97,7 +97,7 @@ def test_the_end_of_input_reaches_the_command(some_box: Sandbox, typed: bytes, r
     assert not started.write_stdin(b"late")
 
 
-def test_keys_are_signals_for_who_is_in_the_foreground(some_box: Sandbox, project: Path) -> None:
+def test_control_keys_signal_the_foreground_group(some_box: Sandbox, project: Path) -> None:
     program = script(
         project,
         "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
@@ -109,7 +109,7 @@ def test_keys_are_signals_for_who_is_in_the_foreground(some_box: Sandbox, projec
     assert started.wait().exit_code == 7
 
 
-def test_a_shell_controls_its_jobs(some_box: Sandbox) -> None:
+def test_shell_has_job_control_on_a_pty(some_box: Sandbox) -> None:
     seconds = unique_seconds()
     started = some_box.start(
         ["bash", "--noprofile", "--norc", "-i"], pty=True, env={"PS1": "ready> ", "TERM": "dumb"}, timeout_seconds=60
@@ -130,7 +130,7 @@ def test_a_shell_controls_its_jobs(some_box: Sandbox) -> None:
     assert started.wait().exit_code == 5
 
 
-def test_a_program_that_takes_the_whole_screen_works(some_box: Sandbox, project: Path) -> None:
+def test_full_screen_program_works_on_a_pty(some_box: Sandbox, project: Path) -> None:
     if shutil.which("less") is None:
         pytest.skip("less is not installed")
     (project / "long").write_text("".join(f"line {n}\n" for n in range(500)))
@@ -142,7 +142,7 @@ def test_a_program_that_takes_the_whole_screen_works(some_box: Sandbox, project:
     assert started.wait().exit_code == 0
 
 
-def test_more_output_than_a_terminal_holds_is_all_read(some_box: Sandbox) -> None:
+def test_long_output_on_a_pty_is_read_completely(some_box: Sandbox) -> None:
     count = 0
     started = some_box.start("head -c 300000 /dev/zero | tr '\\0' x", shell=True, pty=True)
     for name, data in started:
@@ -151,7 +151,7 @@ def test_more_output_than_a_terminal_holds_is_all_read(some_box: Sandbox) -> Non
     assert count == started.wait().stdout_bytes == 300_000
 
 
-def test_the_deadline_ends_what_is_on_a_terminal(some_box: Sandbox) -> None:
+def test_timeout_kills_a_command_on_a_pty(some_box: Sandbox) -> None:
     seconds = unique_seconds()
     text = f"sleep {seconds} & sleep {seconds}"
     result = with_enough_time(
@@ -164,7 +164,7 @@ def test_the_deadline_ends_what_is_on_a_terminal(some_box: Sandbox) -> None:
     assert alive(seconds) == []
 
 
-def test_what_cannot_start_on_a_terminal_says_why(some_box: Sandbox, project: Path) -> None:
+def test_start_failure_on_a_pty_is_explained(some_box: Sandbox, project: Path) -> None:
     (project / "file").write_text("")
     result = some_box.start(["./file"], pty=True).wait()
     assert (result.exit_code, result.stderr) == (126, b"corral: ./file: Permission denied\n")
@@ -172,7 +172,7 @@ def test_what_cannot_start_on_a_terminal_says_why(some_box: Sandbox, project: Pa
     assert some_box.run(["echo", "next"]).stdout == b"next\n"
 
 
-def test_words_of_the_kernel_on_a_terminal_are_violations_too(held: Sandbox) -> None:
+def test_kernel_errors_on_a_pty_become_violations(held: Sandbox) -> None:
     expected = held.run(["touch", "/usr/corral-test"]).violations
     assert [violation.kind for violation in expected] == ["write-outside"]
     assert held.start(["touch", "/usr/corral-test"], pty=True).wait().violations == expected
@@ -183,7 +183,7 @@ PUSH_WITH_HIGH_BITS = "for key in b'x': call(16 if X86 else 29, 0, 0x100005412, 
 
 
 @pytest.mark.parametrize("body", [PUSH, PUSH_WITH_HIGH_BITS], ids=["plain", "high bits"])
-def test_nothing_is_typed_into_a_terminal_from_inside(held: Sandbox, loose: Sandbox, project: Path, body: str) -> None:
+def test_command_cannot_inject_terminal_input(held: Sandbox, loose: Sandbox, project: Path, body: str) -> None:
     (project / "attack.py").write_text(program(body))
 
     def attack(box: Sandbox) -> bytes:
@@ -198,13 +198,13 @@ def test_nothing_is_typed_into_a_terminal_from_inside(held: Sandbox, loose: Sand
         assert b"succeeded" in attack(loose)
 
 
-def test_a_terminal_leaks_no_descriptor_into_the_command(held: Sandbox) -> None:
+def test_pty_leaks_no_descriptor_into_the_command(held: Sandbox) -> None:
     seen = held.start([PYTHON, "-c", "import os; print(sorted(os.listdir('/proc/self/fd')))"], pty=True).wait()
     # The fourth is the listing's own.
     assert seen.stdout == b"['0', '1', '2', '3']\r\n"
 
 
-def test_a_server_on_a_terminal_outlives_the_next_commands_and_ends_with_the_sandbox(
+def test_server_on_a_pty_runs_until_the_sandbox_closes(
     held: Sandbox, project: Path
 ) -> None:
     seconds = unique_seconds()
@@ -233,7 +233,7 @@ def moved(project: Path) -> Path:
 
 @pytest.mark.parametrize("is_link", [False, True], ids=["another directory", "a link"])
 @pytest.mark.parametrize("has_run", [False, True], ids=["before the first command", "later"])
-def test_a_project_that_was_replaced_is_noticed(
+def test_replaced_project_is_noticed(
     held: Sandbox, project: Path, moved: Path, outside: Path, *, is_link: bool, has_run: bool
 ) -> None:
     box = held if has_run else Sandbox(held.config)
@@ -253,7 +253,7 @@ def test_a_project_that_was_replaced_is_noticed(
     box.close()
 
 
-def test_a_project_that_comes_back_is_worked_in_again(open_box: Sandbox, project: Path, moved: Path) -> None:
+def test_restored_project_can_be_used_again(open_box: Sandbox, project: Path, moved: Path) -> None:
     project.rename(moved)
     gone = open_box.run(["true"])
     assert (gone.exit_code, gone.stderr_text) == (126, f"corral: cannot enter {project}: No such file or directory\n")

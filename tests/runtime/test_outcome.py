@@ -50,7 +50,7 @@ def hit(kind: str, field: str, value: str, *, inferred: bool = False) -> Violati
         ),
     ],
 )
-def test_how_a_command_ended(said: bytearray, ending: Ending) -> None:
+def test_outcome_gives_exit_code_signal_and_flags(said: bytearray, ending: Ending) -> None:
     assert parse_outcome(said, LAUNCH, Limits()) == ending
 
 
@@ -66,11 +66,11 @@ def test_how_a_command_ended(said: bytearray, ending: Ending) -> None:
         (protocol.NO_DIRECTORY, EACCES, 126, "corral: cannot enter /project: Permission denied\n"),
     ],
 )
-def test_why_a_command_did_not_start(flags: int, error: int, code: int, message: str) -> None:
+def test_start_errors_give_exit_code_and_message(flags: int, error: int, code: int, message: str) -> None:
     assert parse_outcome(outcome(flags, 0, error), LAUNCH, Limits()) == Ending(code, message=message, usage=USAGE)
 
 
-def test_a_script_whose_interpreter_is_missing_is_not_called_missing_itself(tmp_path: Path) -> None:
+def test_missing_interpreter_is_not_command_not_found(tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text("#!/nonexistent/interpreter\n")
     launch = LAUNCH.replace(executable=str(script))
@@ -85,7 +85,7 @@ def test_a_script_whose_interpreter_is_missing_is_not_called_missing_itself(tmp_
         (25, Limits(cpu_seconds=2), ()),
     ],
 )  # fmt: skip
-def test_a_signal_of_a_limit_is_a_violation_only_where_the_limit_is_set(
+def test_sigxfsz_is_a_violation_only_with_a_file_size_limit(
     number: int, limits: Limits, violations: tuple[Violation, ...]
 ) -> None:
     assert parse_outcome(outcome(status=number), LAUNCH, limits) == Ending(
@@ -105,34 +105,34 @@ def test_a_signal_of_a_limit_is_a_violation_only_where_the_limit_is_set(
         (protocol.DISK_NEARLY_FULL, Limits(free_disk_bytes=9), hit("disk-full", "free_disk_bytes", "9")),
     ],
 )  # fmt: skip
-def test_a_bound_that_was_broken_is_named_with_its_value(flag: int, limits: Limits, violation: Violation) -> None:
+def test_exceeded_limit_is_named_with_its_value(flag: int, limits: Limits, violation: Violation) -> None:
     assert parse_outcome(outcome(flag, 9), LAUNCH, limits) == Ending(137, 9, False, (violation,), usage=USAGE)
 
 
-def test_what_could_not_be_ended_is_said_and_the_warden_not_used_again() -> None:
+def test_unkillable_processes_are_reported_and_warden_not_reused() -> None:
     ending = parse_outcome(outcome(protocol.UNKILLABLE_LEFT, 0), LAUNCH, Limits())
     assert ([violation.kind for violation in ending.violations], ending.reusable) == (["left-running"], False)
 
 
-def test_a_lost_warden_is_a_kill_that_says_so() -> None:
+def test_lost_warden_is_reported_as_sigkill() -> None:
     ending = warden_lost_ending(4, timed_out=False)
     assert ending == Ending(137, 9, False, ending.violations, 4, reusable=False)
     assert [violation.kind for violation in ending.violations] == ["warden-lost"]
 
 
-def test_a_warden_lost_when_memory_was_out_says_that_too() -> None:
+def test_lost_warden_reports_the_memory_limit_too() -> None:
     ending = warden_lost_ending(4, limit_violations(protocol.TOO_MUCH_MEMORY, Limits(memory_bytes=9)), timed_out=False)
     first, second = ending.violations
     assert first == hit("memory-limit", "memory_bytes", "9", inferred=True)
     assert second.kind == "warden-lost"
 
 
-def test_a_warden_lost_after_the_deadline_is_a_timeout() -> None:
+def test_warden_lost_after_the_deadline_is_a_timeout() -> None:
     ending = warden_lost_ending(4, timed_out=True)
     assert ending == Ending(-101, 9, True, ending.violations, 4, reusable=False)
 
 
-def test_silence_is_a_timeout_that_says_so() -> None:
+def test_silence_is_reported_as_a_timeout() -> None:
     violation = Violation("silence", detail="nothing was printed for 1.5 seconds")
     assert silence_ending(Ending(137, 9, killed=1), 1.5) == Ending(-101, 9, True, (violation,), 1)
 
@@ -148,7 +148,7 @@ def test_silence_is_a_timeout_that_says_so() -> None:
         ({"a": 1}, ("{'a': 1}",)),
     ],
 )
-def test_a_result_tells_any_call_as_text(argv: object, told: tuple[str, ...]) -> None:
+def test_call_fields_turn_every_word_into_text(argv: object, told: tuple[str, ...]) -> None:
     assert call_fields(Call(argv), Verdict(), "/project", b"\x01\xff", 1_700_000_000.25) == {
         "argv": told,
         "shell": False,

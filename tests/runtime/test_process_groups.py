@@ -70,7 +70,7 @@ def signal_masks(box: Sandbox) -> tuple[int, int]:
         ("(kill -TERM $BASHPID)", (143, None)),
     ],
 )
-def test_exit_codes_are_the_commands_own_or_128_and_the_signal(
+def test_exit_code_is_the_commands_or_128_plus_signal(
     open_box: Sandbox, text: str, expected: tuple[int, int | None]
 ) -> None:
     result = open_box.run(text, shell=True)
@@ -97,7 +97,7 @@ def test_exit_codes_are_the_commands_own_or_128_and_the_signal(
         ),
     ],
 )
-def test_what_cannot_start_says_why(
+def test_start_failure_is_explained(
     open_box: Sandbox, project: Path, argv: list[str], expected: tuple[int, bytes, bytes]
 ) -> None:
     (project / "plain").write_text("")
@@ -108,7 +108,7 @@ def test_what_cannot_start_says_why(
     assert told(open_box.run(argv)) == expected
 
 
-def test_a_working_directory_that_is_missing_is_126(open_box: Sandbox, project: Path) -> None:
+def test_missing_working_directory_is_126(open_box: Sandbox, project: Path) -> None:
     assert told(open_box.run(["pwd"], cwd="missing")) == (
         126,
         b"",
@@ -116,7 +116,7 @@ def test_a_working_directory_that_is_missing_is_126(open_box: Sandbox, project: 
     )
 
 
-def test_a_command_starts_in_its_directory(open_box: Sandbox, project: Path) -> None:
+def test_command_starts_in_its_directory(open_box: Sandbox, project: Path) -> None:
     (project / "sub").mkdir()
     results = [open_box.run(["pwd"], cwd=cwd) for cwd in (None, "sub", str(project / "sub"), project / "sub")]
     expected = [(f"{path}\n".encode(), str(path)) for path in (project, *[project / "sub"] * 3)]
@@ -129,16 +129,16 @@ def test_nine_thousand_arguments_arrive(open_box: Sandbox, project: Path) -> Non
     assert told(open_box.run(argv)) == (0, f"9001 {sum(range(9000))}\n".encode(), b"")
 
 
-def test_a_huge_environment_is_a_result_too(open_box: Sandbox) -> None:
+def test_huge_environment_is_a_result(open_box: Sandbox) -> None:
     result = open_box.run(["true"], env={"HUGE": "x" * 500_000})
     assert told(result) == (126, b"", b"corral: true: Argument list too long\n")
 
 
-def test_bytes_that_are_no_utf8_pass_through(open_box: Sandbox) -> None:
+def test_invalid_utf8_bytes_pass_through(open_box: Sandbox) -> None:
     assert open_box.run(["printf", "%s", "a\udcffb"]).stdout == b"a\xffb"
 
 
-def test_the_environment_is_scrubbed(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_scrubbed(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", ":.:/usr/bin:/bin")
@@ -150,23 +150,23 @@ def test_the_environment_is_scrubbed(open_box: Sandbox, monkeypatch: pytest.Monk
     assert sorted(seen) == ["", "GIVEN=1", "HOME=/home/u", "LC_TIME=C", "PATH=/usr/bin:/bin"]
 
 
-def test_input_is_empty_unless_it_is_given(open_box: Sandbox) -> None:
+def test_stdin_is_empty_by_default(open_box: Sandbox) -> None:
     assert open_box.run(["wc", "-c"]).stdout == b"0\n"
     assert open_box.run(["cat"], stdin=b"a\0b\xff").stdout == b"a\0b\xff"
     assert open_box.run(["cat"], stdin=b"").stdout == b""
 
 
-def test_a_large_input_arrives_although_the_command_prints_first(open_box: Sandbox, project: Path) -> None:
+def test_large_input_arrives_although_the_command_prints_first(open_box: Sandbox, project: Path) -> None:
     text = "import sys; print('x' * 1000000); print(len(sys.stdin.buffer.read()))"
     result = open_box.run(script(project, "late.py", text), stdin=b"y" * 5_000_000)
     assert (result.exit_code, result.stdout[-8:], result.stdout_bytes) == (0, b"5000000\n", 1_000_009)
 
 
-def test_a_command_that_ignores_its_input_is_no_error(open_box: Sandbox) -> None:
+def test_command_may_ignore_its_input(open_box: Sandbox) -> None:
     assert told(open_box.run(["true"], stdin=b"x" * 1_000_000)) == (0, b"", b"")
 
 
-def test_a_command_gets_nothing_but_three_descriptors_and_default_signals(open_box: Sandbox, project: Path) -> None:
+def test_command_gets_three_descriptors_and_default_signals(open_box: Sandbox, project: Path) -> None:
     leaked = os.open("/etc/passwd", os.O_RDONLY)
     os.set_inheritable(leaked, True)
     text = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])"
@@ -177,7 +177,7 @@ def test_a_command_gets_nothing_but_three_descriptors_and_default_signals(open_b
     assert signal_masks(open_box) == (0, 0)
 
 
-def test_a_timeout_ends_the_whole_tree_and_keeps_what_was_printed(open_box: Sandbox) -> None:
+def test_timeout_kills_the_tree_and_keeps_output(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     text = f"echo before; echo problem >&2; sleep {seconds} & (sleep {seconds} & sleep {seconds}; :) & wait"
     result = with_enough_time(
@@ -203,20 +203,20 @@ def test_a_timeout_ends_the_whole_tree_and_keeps_what_was_printed(open_box: Sand
         pytest.param("for i in 1 2 3 4 5; do sleep {0} & done; echo done", 5, id="five"),
     ],
 )
-def test_what_is_left_when_the_command_ends_is_killed_and_counted(open_box: Sandbox, text: str, killed: int) -> None:
+def test_leftover_processes_are_killed_and_counted(open_box: Sandbox, text: str, killed: int) -> None:
     seconds = unique_seconds()
     result = open_box.run(text.format(seconds), shell=True)
     assert alive(seconds) == []
     assert (*told(result), result.killed, result.timed_out) == (0, b"done\n", b"", killed, False)
 
 
-def test_what_a_background_child_prints_soon_is_still_read(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_output_of_a_background_child_is_drained(open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox(output=Output(drain_seconds=10))
     result = box.run("(sleep 0.2; echo late) & echo early", shell=True)
     assert (told(result), result.killed) == ((0, b"early\nlate\n", b""), 0)
 
 
-def test_processes_that_fork_faster_than_they_are_listed_end_too(open_box: Sandbox, project: Path) -> None:
+def test_fast_forking_processes_are_killed(open_box: Sandbox, project: Path) -> None:
     seconds = unique_seconds()
     command = [*script(project, "hopper.py", HOPPER), seconds]
     result = with_enough_time(lambda limit: open_box.run(command, timeout_seconds=limit), lambda ended: ended.stdout)
@@ -224,7 +224,7 @@ def test_processes_that_fork_faster_than_they_are_listed_end_too(open_box: Sandb
     assert told(result) == (-101, b"hopping\n", b"")
 
 
-def test_a_fork_bomb_ends_at_the_deadline(open_box: Sandbox, project: Path) -> None:
+def test_fork_bomb_ends_at_the_deadline(open_box: Sandbox, project: Path) -> None:
     seconds = unique_seconds()
     command = [*script(project, "bomb.py", BOMB), seconds]
     result = with_enough_time(
@@ -237,7 +237,7 @@ def test_a_fork_bomb_ends_at_the_deadline(open_box: Sandbox, project: Path) -> N
     assert (result.exit_code, result.killed) == (-101, 64)
 
 
-def test_orphans_do_not_stay_as_zombies_while_the_command_runs(open_box: Sandbox, project: Path) -> None:
+def test_orphans_are_reaped_while_the_command_runs(open_box: Sandbox, project: Path) -> None:
     text = """
 import os, subprocess
 for _ in range(30):
@@ -264,7 +264,7 @@ print(count)
     assert told(open_box.run(script(project, "orphans.py", text), timeout_seconds=100)) == (0, b"0\n", b"")
 
 
-def test_silence_ends_a_command_that_prints_nothing(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_silence_limit_kills_a_command_that_prints_nothing(open_sandbox: Callable[..., Sandbox]) -> None:
     seconds = unique_seconds()
 
     def run(limit: float) -> tuple[float, SandboxResult]:
@@ -277,7 +277,7 @@ def test_silence_ends_a_command_that_prints_nothing(open_sandbox: Callable[..., 
     assert result.violations == (Violation("silence", detail=f"nothing was printed for {limit:g} seconds"),)
 
 
-def test_a_command_that_keeps_talking_is_not_silent(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_steady_output_resets_the_silence_limit(open_sandbox: Callable[..., Sandbox]) -> None:
     def run(limit: float) -> SandboxResult:
         # Longer than the limit in all, and much shorter between two lines.
         text = f"for i in 1 2 3 4 5 6 7 8; do echo $i; sleep {limit / 5}; done"
@@ -295,7 +295,7 @@ def test_a_command_that_keeps_talking_is_not_silent(open_sandbox: Callable[..., 
         ("tail", b"[corral: truncated, 10 bytes omitted]6789067890"),
     ],
 )
-def test_long_output_is_cut_where_the_owner_wants_it(
+def test_output_keep_selects_head_tail_or_both(
     open_sandbox: Callable[..., Sandbox], keep: str, kept: bytes
 ) -> None:
     box = open_sandbox(max_output_bytes=10, output=Output(keep=keep))
@@ -304,7 +304,7 @@ def test_long_output_is_cut_where_the_owner_wants_it(
 
 
 @pytest.mark.real
-def test_a_gigabyte_of_output_costs_no_memory(project: Path) -> None:
+def test_gigabyte_of_output_takes_bounded_memory(project: Path) -> None:
     host = """
 import resource, sys
 from corral import Sandbox, SandboxConfig
@@ -322,7 +322,7 @@ print(result.exit_code, result.stdout_bytes, result.truncated, len(result.stdout
     assert (done.stdout, done.stderr) == ("0 1000000000 True True True\n", "")
 
 
-def test_two_hundred_runs_at_once(open_box: Sandbox) -> None:
+def test_two_hundred_concurrent_runs(open_box: Sandbox) -> None:
     before = descriptors()
     with ThreadPoolExecutor(200) as threads:
         results = list(
@@ -339,7 +339,7 @@ def test_two_hundred_runs_at_once(open_box: Sandbox) -> None:
     assert (descriptors(), children(os.getpid())) == (before, [])
 
 
-def test_three_hundred_runs_in_a_row_leave_nothing(open_box: Sandbox, project: Path) -> None:
+def test_three_hundred_runs_leak_nothing(open_box: Sandbox, project: Path) -> None:
     open_box.run(["true"])
     open_box.run("sleep 100 & echo x", shell=True)
     before, mine = descriptors(), children(os.getpid())
@@ -355,14 +355,14 @@ def test_three_hundred_runs_in_a_row_leave_nothing(open_box: Sandbox, project: P
     assert not Path(open_box._holding.scratch).exists()
 
 
-def test_the_same_warden_is_used_again_after_a_timeout(open_box: Sandbox) -> None:
+def test_warden_is_reused_after_a_timeout(open_box: Sandbox) -> None:
     text = "echo $PPID"
     first = open_box.run(text, shell=True).stdout
     assert open_box.run("sleep 100", shell=True, timeout_seconds=0.1).timed_out
     assert open_box.run(text, shell=True).stdout == first
 
 
-def test_a_command_uses_what_usage_says(open_box: Sandbox, project: Path) -> None:
+def test_usage_reports_cpu_and_memory(open_box: Sandbox, project: Path) -> None:
     text = (
         "data = b'x' * 50_000_000\nimport time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
     )
@@ -371,20 +371,20 @@ def test_a_command_uses_what_usage_says(open_box: Sandbox, project: Path) -> Non
     assert usage.peak_memory_bytes >= 50_000_000
 
 
-def test_limits_hold_in_the_command_and_everything_below(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_limits_apply_to_all_descendants(open_sandbox: Callable[..., Sandbox]) -> None:
     limits = Limits(open_files=77, file_size_bytes=4096 * 1024)
     result = open_sandbox(limits=limits).run('bash -c "ulimit -n; ulimit -f; ulimit -Hn"', shell=True)
     assert told(result) == (0, b"77\n4096\n77\n", b"")
 
 
-def test_a_limit_that_is_passed_is_a_violation(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
+def test_exceeded_limit_is_a_violation(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
     box = open_sandbox(limits=Limits(file_size_bytes=1000))
     writing = box.run(["dd", "if=/dev/zero", "of=big", "bs=2000", "count=1"])
     assert (writing.exit_code, [violation.kind for violation in writing.violations]) == (153, ["file-size-limit"])
     assert (project / "big").stat().st_size == 1000
 
 
-def test_what_cannot_start_says_why_under_limits_too(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_start_failure_is_explained_under_limits(open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox(limits=Limits(open_files=100))
     assert told(box.run(["./nonesuch"])) == (127, b"", b"corral: ./nonesuch: command not found\n")
     assert told(box.run(["cat"], stdin=b"x")) == (0, b"x", b"")

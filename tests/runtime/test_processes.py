@@ -69,7 +69,7 @@ def wardens_of(keeper: int) -> list[int]:
     return children(keeper)
 
 
-def test_a_keeper_is_a_bare_program_with_a_session_of_its_own(open_box: Sandbox) -> None:
+def test_keeper_is_a_bare_interpreter_in_its_own_session(open_box: Sandbox) -> None:
     open_box.run(["true"])
     (keeper,) = children(os.getpid())
     environ = subprocess.run(["cat", f"/proc/{keeper}/environ"], capture_output=True, check=False).stdout
@@ -80,7 +80,7 @@ def test_a_keeper_is_a_bare_program_with_a_session_of_its_own(open_box: Sandbox)
     assert command[:3] == [base.encode(), b"-I", b"-S"]
 
 
-def test_the_host_is_no_subreaper(open_box: Sandbox) -> None:
+def test_host_is_not_a_subreaper(open_box: Sandbox) -> None:
     open_box.run(["true"])
     answer = c_int(7)
     assert CDLL(None).prctl(37, byref(answer), 0, 0, 0) == 0
@@ -88,7 +88,7 @@ def test_the_host_is_no_subreaper(open_box: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("pty", [False, True], ids=["", "on a terminal"])
-def test_when_the_host_is_killed_everything_ends(project: Path, pty: bool) -> None:
+def test_killing_the_host_ends_everything(project: Path, pty: bool) -> None:
     seconds = unique_seconds()
     code = f"h = box.start(['sleep', seconds], pty={pty}); print(1, flush=True); signal.pause()"
     with host(project, seconds, code) as process:
@@ -99,7 +99,7 @@ def test_when_the_host_is_killed_everything_ends(project: Path, pty: bool) -> No
     eventually(lambda: not alive(seconds) and not exist(keeper, warden))
 
 
-def test_when_a_host_that_has_forked_is_killed_everything_ends(project: Path) -> None:
+def test_killing_a_forked_host_ends_everything(project: Path) -> None:
     seconds = unique_seconds()
     code = """
 import ctypes
@@ -123,7 +123,7 @@ signal.pause()
         os.kill(child, signal.SIGKILL)
 
 
-def test_the_deadline_holds_although_the_host_is_stopped(project: Path) -> None:
+def test_deadline_holds_while_the_host_is_stopped(project: Path) -> None:
     def run(limit: float) -> bool:
         """Say whether the host was stopped before its command ended."""
         seconds = unique_seconds()
@@ -141,14 +141,14 @@ def test_the_deadline_holds_although_the_host_is_stopped(project: Path) -> None:
     assert with_enough_time(run, bool)
 
 
-def test_a_host_that_ends_without_closing_says_nothing_and_leaves_nothing(project: Path) -> None:
+def test_host_exit_without_close_leaves_nothing(project: Path) -> None:
     seconds = unique_seconds()
     with host(project, seconds, "h = box.start(['sleep', seconds]); box.run(['true'])") as process:
         assert (*process.communicate(timeout=DEADLINE_SECONDS), process.returncode) == ("", "", 0)
     eventually(lambda: not alive(seconds))
 
 
-def test_a_fork_of_the_host_has_a_keeper_of_its_own(project: Path) -> None:
+def test_fork_of_the_host_starts_its_own_keeper(project: Path) -> None:
     code = """
 assert box.run(["echo", "parent"]).stdout == b"parent\\n"
 pid = os.fork()
@@ -166,7 +166,7 @@ print("done")
     assert output_of(project, code) == (0, "done\n", "")
 
 
-def test_a_fork_does_not_own_what_its_parent_started(project: Path) -> None:
+def test_fork_does_not_own_its_parents_command(project: Path) -> None:
     code = """
 from corral import ContainmentError
 started = box.start("sleep 0.3; echo done", shell=True)
@@ -209,7 +209,7 @@ print("done")
     assert output_of(project, code) == (0, "done\n", "")
 
 
-def test_a_host_that_ignores_its_children_still_gets_results(project: Path) -> None:
+def test_host_that_ignores_sigchld_gets_results(project: Path) -> None:
     code = """
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 print(box.run("exit 3", shell=True).exit_code)
@@ -218,7 +218,7 @@ box.close()
     assert output_of(project, code) == (0, "3\n", "")
 
 
-def test_a_host_that_waits_for_every_child_still_gets_results(project: Path) -> None:
+def test_host_that_reaps_all_children_gets_results(project: Path) -> None:
     code = """
 box.run(["true"])
 keeper, warden = box._pool._keeper.pid, box._pool._idle[0].pid
@@ -232,7 +232,7 @@ box.close()
     assert output_of(project, code) == (0, "3\n", "")
 
 
-def test_a_host_without_standard_streams_still_gets_results(project: Path) -> None:
+def test_host_without_standard_streams_gets_results(project: Path) -> None:
     code = """
 keep = os.dup(1)
 for number in (0, 1, 2): os.close(number)
@@ -243,7 +243,7 @@ os.write(keep, repr((result.stdout, result.stderr)).encode())
     assert output_of(project, code) == (0, r"(b'out\nin', b'err\n')", "")
 
 
-def test_a_host_in_a_deleted_directory_still_gets_results(project: Path, tmp_path: Path) -> None:
+def test_host_in_a_deleted_directory_gets_results(project: Path, tmp_path: Path) -> None:
     code = f"""
 os.mkdir({str(tmp_path / "gone")!r}); os.chdir({str(tmp_path / "gone")!r}); os.rmdir({str(tmp_path / "gone")!r})
 print(box.run(["pwd"]).stdout.decode(), end="")
@@ -252,7 +252,7 @@ box.close()
     assert output_of(project, code) == (0, f"{project}\n", "")
 
 
-def test_an_interrupt_ends_the_command_and_reaches_the_caller(project: Path) -> None:
+def test_keyboard_interrupt_kills_the_command_and_propagates(project: Path) -> None:
     seconds = unique_seconds()
     code = """
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children ignore it
@@ -269,7 +269,7 @@ box.close()
     assert alive(seconds) == []
 
 
-def test_a_keeper_that_was_killed_is_replaced(open_box: Sandbox) -> None:
+def test_killed_keeper_is_replaced(open_box: Sandbox) -> None:
     open_box.run(["true"])
     (keeper,) = children(os.getpid())
     (warden,) = wardens_of(keeper)
@@ -282,7 +282,7 @@ def test_a_keeper_that_was_killed_is_replaced(open_box: Sandbox) -> None:
     assert len(descriptors()) == len(before)
 
 
-def test_a_run_whose_keeper_is_killed_ends_and_says_so(open_box: Sandbox) -> None:
+def test_killing_the_keeper_ends_the_run_as_warden_lost(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     started = open_box.start(f"echo before; sleep {seconds} & sleep {seconds}", shell=True)
     # What the warden holds would be lost with it.
@@ -297,7 +297,7 @@ def test_a_run_whose_keeper_is_killed_ends_and_says_so(open_box: Sandbox) -> Non
     assert open_box.run(["echo", "next"]).stdout == b"next\n"
 
 
-def test_a_run_whose_warden_is_killed_ends_says_so_and_leaves_nothing(open_box: Sandbox) -> None:
+def test_killing_the_warden_ends_the_run_as_warden_lost(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     started = open_box.start(f"echo before; sleep {seconds} & setsid sleep {seconds} & wait", shell=True)
     eventually(lambda: len(alive(seconds)) == 2)
@@ -313,7 +313,7 @@ def test_a_run_whose_warden_is_killed_ends_says_so_and_leaves_nothing(open_box: 
     eventually(lambda: warden not in wardens_of(keeper))
 
 
-def test_a_warden_that_died_idle_is_replaced_unnoticed(open_box: Sandbox) -> None:
+def test_warden_that_died_idle_is_replaced(open_box: Sandbox) -> None:
     open_box.run(["true"])
     (keeper,) = children(os.getpid())
     (warden,) = wardens_of(keeper)
@@ -323,7 +323,7 @@ def test_a_warden_that_died_idle_is_replaced_unnoticed(open_box: Sandbox) -> Non
     assert (result.stdout, result.violations) == (b"next\n", ())
 
 
-def test_a_warden_that_is_stopped_does_not_hold_the_run(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_warden_does_not_block_the_run(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "GRACE_SECONDS", 0.3)
     seconds = unique_seconds()
 
@@ -346,7 +346,7 @@ def test_a_warden_that_is_stopped_does_not_hold_the_run(open_box: Sandbox, monke
     assert open_box.run(["echo", "next"]).stdout == b"next\n"
 
 
-def test_a_command_that_kills_its_warden_gets_no_further(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_command_that_kills_its_warden_dies_too(open_sandbox: Callable[..., Sandbox]) -> None:
     seconds = unique_seconds()
     uncontained = open_sandbox(containment=Containment(backend="none"))
     result = uncontained.run(f"setsid sleep {seconds} & kill -KILL $PPID; sleep {seconds}", shell=True)
@@ -354,7 +354,7 @@ def test_a_command_that_kills_its_warden_gets_no_further(open_sandbox: Callable[
     assert (result.exit_code, [violation.kind for violation in result.violations]) == (137, ["warden-lost"])
 
 
-def test_idle_wardens_are_let_go(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_wardens_exit(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "MAX_IDLE_WARDENS", 2)
     started = [open_box.start(["cat"], open_stdin=True) for _ in range(6)]
     (keeper,) = children(os.getpid())
@@ -369,14 +369,14 @@ def test_idle_wardens_are_let_go(open_box: Sandbox, monkeypatch: pytest.MonkeyPa
     assert open_box.run(["true"]).ok
 
 
-def test_a_sandbox_that_is_dropped_ends_its_keeper(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_dropped_sandbox_ends_its_keeper(open_sandbox: Callable[..., Sandbox]) -> None:
     config = open_sandbox().config
     before = descriptors()
     Sandbox(config).run(["true"])
     assert (children(os.getpid()), descriptors()) == ([], before)
 
 
-def test_a_keeper_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeper_start_failure_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     before = descriptors()
     made = pool.Pool(lambda: Plan().pack())
     monkeypatch.setattr(sys, "_base_executable", "/nonexistent/python")
@@ -392,7 +392,7 @@ def test_a_keeper_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytes
     assert (children(os.getpid()), descriptors()) == ([], before)
 
 
-def test_without_descriptors_a_run_is_corrals_own_failure_and_leaks_nothing(project: Path) -> None:
+def test_descriptor_exhaustion_raises_and_leaks_nothing(project: Path) -> None:
     code = """
 import resource
 from corral import ContainmentError
@@ -417,7 +417,7 @@ box.close()
     assert output_of(project, code) == (0, line * 3, "")
 
 
-def test_a_keeper_lives_as_long_as_runs_come(open_box: Sandbox) -> None:
+def test_keeper_is_kept_while_runs_come(open_box: Sandbox) -> None:
     open_box.run(["true"])
     keepers = children(os.getpid())
     until = time.monotonic() + 0.3
@@ -426,7 +426,7 @@ def test_a_keeper_lives_as_long_as_runs_come(open_box: Sandbox) -> None:
     assert children(os.getpid()) == keepers
 
 
-def test_a_stopped_keeper_is_ended_with_what_its_wardens_left(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_stopped_keeper_is_killed_with_its_orphans(open_sandbox: Callable[..., Sandbox]) -> None:
     seconds = unique_seconds()
     box = open_sandbox(containment=Containment(backend="none"))
     server = box.start(["sleep", seconds])
@@ -445,7 +445,7 @@ def test_a_stopped_keeper_is_ended_with_what_its_wardens_left(open_sandbox: Call
     assert keeper not in children(os.getpid())
 
 
-def test_a_stopped_keeper_does_not_hold_up_who_needs_another_warden(open_box: Sandbox) -> None:
+def test_stopped_keeper_is_replaced_when_a_warden_is_needed(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     with open_box.start(["sleep", seconds]) as started:
         eventually(lambda: alive(seconds))
@@ -457,7 +457,7 @@ def test_a_stopped_keeper_does_not_hold_up_who_needs_another_warden(open_box: Sa
         assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
 
 
-def test_a_stopped_keeper_does_not_hold_up_the_end(open_box: Sandbox) -> None:
+def test_stopped_keeper_does_not_block_close(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     started = open_box.start(["sleep", seconds])
     eventually(lambda: alive(seconds))
@@ -469,7 +469,7 @@ def test_a_stopped_keeper_does_not_hold_up_the_end(open_box: Sandbox) -> None:
 
 
 @pytest.mark.real
-def test_an_interrupt_while_a_keeper_starts_leaks_nothing(project: Path) -> None:
+def test_interrupt_while_a_keeper_starts_leaks_nothing(project: Path) -> None:
     code = """
 import gc
 class Late(Exception): pass
@@ -501,7 +501,7 @@ except ChildProcessError:
     assert output_of(project, code) == (0, "0 True\n", "")
 
 
-def test_an_idle_pool_shrinks_to_its_first_warden_although_nothing_runs() -> None:
+def test_idle_pool_shrinks_to_one_warden() -> None:
     made = pool.Pool(lambda: Plan(idle_seconds=0.2).pack())
     try:
         wardens = [made.acquire() for _ in range(4)]
@@ -516,7 +516,7 @@ def test_an_idle_pool_shrinks_to_its_first_warden_although_nothing_runs() -> Non
         made.close()
 
 
-def test_wardens_that_have_left_are_not_missed(open_box: Sandbox) -> None:
+def test_exited_idle_wardens_are_replaced(open_box: Sandbox) -> None:
     plan = open_box._holding.plan
     open_box._pool._plan = lambda: Plan.unpack(plan()).replace(idle_seconds=0.1).pack()
     for _ in range(2):
@@ -527,7 +527,7 @@ def test_wardens_that_have_left_are_not_missed(open_box: Sandbox) -> None:
     assert open_box.run(["echo", "next"]).stdout == b"next\n"
 
 
-def test_many_threads_share_what_is_made(open_box: Sandbox) -> None:
+def test_many_threads_share_the_wardens(open_box: Sandbox) -> None:
     with ThreadPoolExecutor(16) as threads:
         results = list(threads.map(lambda n: open_box.run(["echo", str(n)]).stdout, range(64)))
     assert results == [f"{n}\n".encode() for n in range(64)]

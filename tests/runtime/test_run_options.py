@@ -44,7 +44,7 @@ def test_input_is_text_or_bytes(given: Any, way: Run, box: Sandbox) -> None:
     assert way(box, ["cat"], stdin=given).stdout_text == "grüße\n"
 
 
-def test_path_may_be_a_word(way: Run, project: Path, box: Sandbox) -> None:
+def test_argv_may_contain_paths(way: Run, project: Path, box: Sandbox) -> None:
     (project / "src").mkdir()
     (project / "src" / "file").touch()
     result = way(box, ["ls", Path("src")])
@@ -52,12 +52,12 @@ def test_path_may_be_a_word(way: Run, project: Path, box: Sandbox) -> None:
     assert way(box, ["ls", PurePosixPath(project) / "src"]).stdout == b"file\n"
 
 
-def test_path_alone_is_a_call_of_one_word(box: Sandbox) -> None:
+def test_single_path_is_a_command(box: Sandbox) -> None:
     assert box.run(Path("/bin/true")).ok
     assert box.check(Path("/bin/true")).allowed
 
 
-def test_path_is_judged_as_the_word_that_runs(box: Sandbox) -> None:
+def test_pathlike_is_read_once(box: Sandbox) -> None:
     class Changing:
         """A path that is another each time it is asked."""
 
@@ -72,7 +72,7 @@ def test_path_is_judged_as_the_word_that_runs(box: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("given", [3, object(), ["x"], {"a": 1}], ids=["number", "object", "list", "mapping"])
-def test_other_input_is_a_type_error(given: object, way: Run, box: Sandbox) -> None:
+def test_stdin_of_another_type_raises_type_error(given: object, way: Run, box: Sandbox) -> None:
     with pytest.raises(TypeError, match="stdin must be bytes or str, not"):
         way(box, ["cat"], stdin=given)
 
@@ -84,25 +84,25 @@ def test_nonpositive_timeout_raises_value_error(seconds: float, way: Run, box: S
 
 
 @pytest.mark.parametrize("seconds", ["1", True, [1]])
-def test_time_that_is_no_number_is_a_type_error(seconds: object, way: Run, box: Sandbox) -> None:
+def test_timeout_of_another_type_raises_type_error(seconds: object, way: Run, box: Sandbox) -> None:
     with pytest.raises(TypeError, match="timeout_seconds must be a number, not"):
         way(box, ["true"], timeout_seconds=seconds)
 
 
-def test_error_leaves_the_sandbox_as_it_was(box: Sandbox) -> None:
+def test_argument_error_does_not_affect_later_runs(box: Sandbox) -> None:
     with pytest.raises(TypeError):
         box.run(["cat"], stdin=3)  # type: ignore[arg-type]
     assert box.run(["cat"], stdin="x").stdout == b"x"
 
 
-def test_timed_out_result_says_why(way: Run, open_box: Sandbox) -> None:
+def test_timeout_hint_names_the_limit(way: Run, open_box: Sandbox) -> None:
     result = way(open_box, ["sleep", "1000"], timeout_seconds=0.05)
     assert result.timed_out
     assert result.hint.startswith("Timed out after 0.")
     assert result.hint.endswith(" seconds. Set timeout_seconds for another limit.")
 
 
-def test_call_that_cannot_start_says_why(project: Path, open_box: Sandbox) -> None:
+def test_start_failure_is_the_hint(project: Path, open_box: Sandbox) -> None:
     (project / "plain").write_text("x")
     for argv, exit_code in (["no-such-program"], 127), (["./plain"], 126):
         result = open_box.run(argv)
@@ -111,7 +111,7 @@ def test_call_that_cannot_start_says_why(project: Path, open_box: Sandbox) -> No
         assert result.hint != ""
 
 
-def test_plain_call_is_given_as_it_was() -> None:
+def test_call_of_copies_words_as_plain_strings() -> None:
     call = call_of(["a", Path("b")], False, Path("c"), None)
     assert (call.argv, call.cwd) == (("a", "b"), "c")
     assert (RunOptions(call), RunOptions(call, timeout_seconds=2).timeout_seconds) == (
@@ -120,6 +120,6 @@ def test_plain_call_is_given_as_it_was() -> None:
     )
 
 
-def test_refusal_of_a_number_names_what_to_pass(box: Sandbox) -> None:
+def test_refusal_of_a_number_names_the_argument(box: Sandbox) -> None:
     result = box.run(["ls", 3])  # type: ignore[list-item]
     assert result.reason.endswith("Argument 1 is int, not a string. Pass strings or paths.")

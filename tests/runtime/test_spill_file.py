@@ -31,7 +31,7 @@ def saved(tmp_path: Path) -> dict[str, bytes]:
     return {f"/tmp/{path.name}": path.read_bytes() for path in (tmp_path / "scratch").iterdir()}
 
 
-def test_what_fits_the_result_is_not_saved(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
+def test_short_output_is_not_saved(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     capture = shelf().capture()
     capture.feed(STDOUT, b"12345678")
     capture.feed(STDERR, b"87654321")
@@ -39,7 +39,7 @@ def test_what_fits_the_result_is_not_saved(shelf: Callable[..., SpillDirectory],
     assert (kept.truncated, kept.path, saved(tmp_path)) == (False, None, {})
 
 
-def test_what_is_cut_is_saved_whole_and_in_order(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
+def test_truncated_output_is_saved_completely_in_order(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     capture = shelf().capture()
     for stream, data in ((STDOUT, b"one "), (STDERR, b"two "), (STDOUT, b"three four "), (STDERR, b"five")):
         capture.feed(stream, data)
@@ -48,7 +48,7 @@ def test_what_is_cut_is_saved_whole_and_in_order(shelf: Callable[..., SpillDirec
     assert saved(tmp_path) == {kept.path: b"one two three four five"}
 
 
-def test_no_more_is_saved_than_may_be(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
+def test_saved_output_is_bounded(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     capture = shelf(20).capture()
     for _ in range(10):
         capture.feed(STDOUT, b"0123456789")
@@ -56,19 +56,19 @@ def test_no_more_is_saved_than_may_be(shelf: Callable[..., SpillDirectory], tmp_
     assert (kept.stdout_bytes, saved(tmp_path)) == (100, {kept.path: b"0123456789" * 2 + CUT})
 
 
-def test_the_limit_of_the_disk_holds_for_it(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
+def test_disk_limit_bounds_the_saved_output(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     capture = shelf(disk_bytes=15).capture()
     capture.feed(STDOUT, b"0123456789" * 5)
     assert saved(tmp_path) == {capture.finish().path: b"012345678901234" + CUT}
 
 
-def test_a_disk_that_must_stay_free_gets_nothing(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
+def test_free_disk_limit_stops_saving(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     capture = shelf(room=2**30, free_disk_bytes=2**62).capture()
     capture.feed(STDOUT, b"x" * LOOK_BYTES)
     assert saved(tmp_path) == {capture.finish().path: CUT}
 
 
-def test_only_the_last_outputs_stay(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
+def test_only_the_latest_outputs_are_kept(shelf: Callable[..., SpillDirectory], tmp_path: Path) -> None:
     one = shelf()
     paths = []
     for _ in range(MAX_KEPT_OUTPUTS + 3):
@@ -79,7 +79,7 @@ def test_only_the_last_outputs_stay(shelf: Callable[..., SpillDirectory], tmp_pa
 
 
 @pytest.mark.parametrize("what", ["gone", "link"])
-def test_a_directory_that_is_not_there_loses_only_the_file(
+def test_missing_directory_only_loses_the_saved_file(
     shelf: Callable[..., SpillDirectory], tmp_path: Path, what: str
 ) -> None:
     (tmp_path / "scratch").rmdir()
@@ -93,7 +93,7 @@ def test_a_directory_that_is_not_there_loses_only_the_file(
     assert what == "gone" or not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_a_capture_that_is_dropped_leaves_no_descriptor(shelf: Callable[..., SpillDirectory]) -> None:
+def test_dropped_capture_leaks_no_descriptor(shelf: Callable[..., SpillDirectory]) -> None:
     before = os.listdir("/proc/self/fd")
     capture = shelf().capture()
     assert isinstance(capture, SpillingCapture)
@@ -103,7 +103,7 @@ def test_a_capture_that_is_dropped_leaves_no_descriptor(shelf: Callable[..., Spi
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_the_next_command_reads_it_where_the_result_says(sandbox: Callable[..., Sandbox]) -> None:
+def test_next_command_can_read_full_output_path(sandbox: Callable[..., Sandbox]) -> None:
     box = sandbox(profile="workspace", max_output_bytes=100, output=Output(spill_bytes=1_000_000))
     result = box.run(LONG, shell=True)
     assert (result.truncated, result.exit_code) == (True, 0)
@@ -114,7 +114,7 @@ def test_the_next_command_reads_it_where_the_result_says(sandbox: Callable[..., 
     assert (found.stdout, found.full_output_path) == (b"line 1000\nlast\n", None)
 
 
-def test_what_a_command_puts_in_the_way_is_not_followed(sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
+def test_link_planted_by_a_command_is_not_followed(sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
     box = sandbox(profile="workspace", max_output_bytes=100, output=Output(spill_bytes=1_000_000))
     first = box.run(LONG, shell=True).full_output_path
     assert first is not None
@@ -126,7 +126,7 @@ def test_what_a_command_puts_in_the_way_is_not_followed(sandbox: Callable[..., S
     assert box.run(["ls", first]).exit_code == 2
 
 
-def test_without_containment_there_is_no_place_for_it(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_nothing_is_saved_without_containment(open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox(
         max_output_bytes=100, output=Output(spill_bytes=1_000_000), containment=Containment(backend="none")
     )
@@ -135,6 +135,6 @@ def test_without_containment_there_is_no_place_for_it(open_sandbox: Callable[...
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, 2**30 + 1, "1000"])
-def test_a_size_that_is_none_is_refused(value: object) -> None:
+def test_invalid_spill_size_is_refused(value: object) -> None:
     with pytest.raises(PolicyError, match=r"output\.spill_bytes"):
         Output(spill_bytes=value)  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ def buffer() -> memoryview:
     return memoryview(bytearray(READ_BYTES))
 
 
-def test_what_is_printed_arrives_on_its_own_stream(streams: Streams, buffer: memoryview) -> None:
+def test_output_arrives_on_its_own_stream(streams: Streams, buffer: memoryview) -> None:
     streams.open_output()
     capture, chunks = Capture(100), []
     out, err = streams.reading
@@ -46,7 +46,7 @@ def test_what_is_printed_arrives_on_its_own_stream(streams: Streams, buffer: mem
     assert (kept.stdout, kept.stderr, chunks) == (b"to stdout", b"to stderr", [("stdout", b"to stdout")])
 
 
-def test_a_pipe_is_widened_only_when_it_was_full(streams: Streams, buffer: memoryview) -> None:
+def test_pipe_is_widened_only_after_it_was_full(streams: Streams, buffer: memoryview) -> None:
     streams.open_output()
     (out, _), capture = streams.reading, Capture(100)
     before = fcntl.fcntl(out, fcntl.F_GETPIPE_SZ)
@@ -61,7 +61,7 @@ def test_a_pipe_is_widened_only_when_it_was_full(streams: Streams, buffer: memor
     assert capture.finish().stdout_bytes == 2 * READ_BYTES - 1 + FLOOD_BYTES
 
 
-def test_input_waits_in_memory_until_the_pipe_takes_it(streams: Streams) -> None:
+def test_input_is_queued_until_the_pipe_takes_it(streams: Streams) -> None:
     streams.open_input()
     assert streams.write(b"x" * 200_000)
     assert streams.wants_to_write
@@ -74,28 +74,28 @@ def test_input_waits_in_memory_until_the_pipe_takes_it(streams: Streams) -> None
     assert (read, streams.wants_to_write, streams.stdin) == (200_000, False, -1)
 
 
-def test_input_that_nobody_reads_is_dropped(streams: Streams) -> None:
+def test_input_for_a_closed_pipe_is_dropped(streams: Streams) -> None:
     streams.open_input()
     streams.close_lent()
     assert not streams.write(b"x")
     assert (streams.wants_to_write, streams.stdin, streams.write(b"y")) == (False, -1, False)
 
 
-def test_given_input_cannot_be_changed(streams: Streams) -> None:
+def test_given_input_is_sealed(streams: Streams) -> None:
     streams.give_input(b"given")
     with pytest.raises(PermissionError):
         os.write(streams.lent[0], b"x")
     assert os.read(streams.lent[0], 100) == b"given"
 
 
-def test_own_streams_are_copies_in_the_order_of_a_request(streams: Streams) -> None:
+def test_lent_streams_are_copies_in_request_order(streams: Streams) -> None:
     streams.lend_own()
     same = [os.path.sameopenfile(lent, own) for lent, own in zip(streams.lent, (1, 2, 0), strict=True)]
     assert same == [True] * 3
     assert [os.get_inheritable(descriptor) for descriptor in streams.lent] == [False] * 3
 
 
-def test_what_has_taken_the_place_of_a_closed_standard_stream_is_not_lent(project: Path) -> None:
+def test_non_inheritable_descriptor_is_not_lent(project: Path) -> None:
     code = """
 import os, sys
 from corral.runtime.streams import Streams
@@ -111,7 +111,7 @@ os.write(keep, repr((taken, [os.readlink(f"/proc/self/fd/{lent}") for lent in st
     assert (done.stdout, done.stderr) == (repr(([0, 1, 2], ["/dev/null"] * 3)), "")
 
 
-def test_a_host_without_stdin_lends_an_empty_one(project: Path) -> None:
+def test_host_without_stdin_lends_dev_null(project: Path) -> None:
     code = """
 import os
 os.close(0)
@@ -127,7 +127,7 @@ with Sandbox(SandboxConfig(".")) as box:
     assert (done.stdout.strip(), done.stderr) == ("/dev/null b''", "")
 
 
-def test_a_terminal_is_read_written_and_resized(streams: Streams, buffer: memoryview) -> None:
+def test_terminal_is_read_written_and_resized(streams: Streams, buffer: memoryview) -> None:
     outer, inner = os.openpty()
     streams.open_terminal(outer)
     capture = Capture(100)
@@ -146,7 +146,7 @@ def test_a_terminal_is_read_written_and_resized(streams: Streams, buffer: memory
     assert not streams.read(outer, buffer, capture, None)
 
 
-def test_only_the_outer_end_of_a_terminal_is_taken_for_one() -> None:
+def test_is_pty_master_accepts_only_a_master() -> None:
     outer, inner = os.openpty()
     null = os.open("/dev/null", os.O_RDWR)
     pipe = os.pipe()

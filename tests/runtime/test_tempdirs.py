@@ -21,13 +21,13 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_it_goes_with_its_end(room: Path) -> None:
+def test_tempdir_is_removed_by_close(room: Path) -> None:
     with ProcessTempDir("corral-test-") as place:
         (Path(place.path) / "x").write_text("x")
     assert list(room.iterdir()) == []
 
 
-def test_that_of_a_killed_process_goes_when_the_next_is_made_and_no_other(room: Path) -> None:
+def test_tempdir_of_a_killed_process_is_swept(room: Path) -> None:
     dead = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False).stdout.strip()
     (room / "corral-test-mine").mkdir()
     (room / "other").mkdir()
@@ -37,7 +37,7 @@ def test_that_of_a_killed_process_goes_when_the_next_is_made_and_no_other(room: 
         assert found == sorted(["corral-test-mine", "other", Path(alive.path).name, Path(second.path).name])
 
 
-def test_what_a_command_closed_goes_all_the_same(room: Path) -> None:
+def test_tempdir_with_unreadable_content_is_removed(room: Path) -> None:
     with ProcessTempDir("corral-test-") as place:
         inner = Path(place.path, "a/b")
         inner.mkdir(parents=True)

@@ -31,7 +31,7 @@ def listening() -> list[str]:
     return [number for number, what in descriptors().items() if "inotify" in what]
 
 
-def test_what_was_replaced_is_made_anew_once_however_many_run(
+def test_containment_is_recreated_once_by_many_threads(
     open_sandbox: Callable[..., Sandbox], project: Path
 ) -> None:
     settings = project / ".vscode" / "settings.json"
@@ -57,7 +57,7 @@ def test_what_was_replaced_is_made_anew_once_however_many_run(
         assert settings.read_text() == "{}"
 
 
-def test_a_warden_that_was_ordered_before_a_transaction_ended_runs_nothing_in_it(
+def test_warden_made_after_discard_runs_nothing(
     held: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = held.transaction()
@@ -77,7 +77,7 @@ def test_a_warden_that_was_ordered_before_a_transaction_ended_runs_nothing_in_it
     assert [violation.kind for violation in result.violations] == ["warden-lost"]
 
 
-def test_a_warden_is_closed_once(held: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warden_is_closed_once(held: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     warden = held._pool.acquire()
     free_reserved = type(warden).free_reserved
 
@@ -97,7 +97,7 @@ def test_a_warden_is_closed_once(held: Sandbox, monkeypatch: pytest.MonkeyPatch)
     assert warden.pidfd == -1
 
 
-def test_who_takes_what_the_kernel_refused_waits_for_another_who_does() -> None:
+def test_audit_listener_is_thread_safe() -> None:
     ours, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
     ours.setblocking(False)
     listener = AuditListener(ours)
@@ -107,7 +107,7 @@ def test_who_takes_what_the_kernel_refused_waits_for_another_who_does() -> None:
     listener.close()
 
 
-def test_a_command_that_ends_after_its_sandbox_leaves_nothing_open(
+def test_command_ending_after_close_leaks_nothing(
     open_sandbox: Callable[..., Sandbox], project: Path
 ) -> None:
     (project / "a" / "b").mkdir(parents=True)
@@ -122,7 +122,7 @@ def test_a_command_that_ends_after_its_sandbox_leaves_nothing_open(
     assert listening() == before
 
 
-def test_the_first_commands_all_have_the_variables_of_what_holds_them(
+def test_concurrent_first_commands_get_the_sandbox_variables(
     open_sandbox: Callable[..., Sandbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/var/tmp")
@@ -142,7 +142,7 @@ def test_the_first_commands_all_have_the_variables_of_what_holds_them(
     assert others[1].startswith(b"/tmp http://")
 
 
-def test_one_who_is_called_before_they_wait_does_not_wait() -> None:
+def test_wakeup_before_waiting_is_not_lost() -> None:
     async def scene() -> float:
         crowd = LoopWaiters(asyncio.get_running_loop())
         called = crowd.wakeups
@@ -156,7 +156,7 @@ def test_one_who_is_called_before_they_wait_does_not_wait() -> None:
     assert asyncio.run(scene()) < DEADLINE_SECONDS / 2
 
 
-def test_transactions_that_begin_at_once_have_one_workshop(held: Sandbox) -> None:
+def test_concurrent_transactions_share_one_workshop(held: Sandbox) -> None:
     together = threading.Barrier(4)
 
     def begin() -> object:
