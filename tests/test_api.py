@@ -1,4 +1,4 @@
-"""The names that callers rely on: exactly these, with these signatures, typed, and cheap to import."""
+"""The public API: names, signatures, types and import cost."""
 
 import inspect
 import os
@@ -37,7 +37,7 @@ NAMES = {
     "Verdict",
     "Violation",
 }
-# What a hook that runs once for every command cannot afford, and what `import corral` has no use for.
+# Modules that are too slow for a hook, which runs once per command.
 HEAVY = {
     "argparse",
     "asyncio",
@@ -62,7 +62,7 @@ SOURCE = str(Path(corral.__file__).parents[1])
 
 
 def modules_after(code: str) -> set[str]:
-    """Return the modules loaded after `code` in a bare interpreter: its own library and corral, no more."""
+    """Return the modules loaded after `code` in an interpreter without site-packages."""
     script = f"import sys; sys.path.insert(0, {SOURCE!r}); {code}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True)
     return set(done.stdout.split())

@@ -1,4 +1,4 @@
-"""The caller's side: what is refused runs nothing, an ask needs a yes, and no argument makes `run` raise."""
+"""Sandbox: refused calls run nothing, `ask` needs a yes, and no argument makes `run` raise."""
 
 import json
 import os
@@ -24,11 +24,12 @@ from corral import (
 )
 from corral.guard.rules.loader import effects, profile_named
 from corral.model.call import Call
+from corral.runtime.run_options import RunOptions
 
 
 @pytest.fixture
 def asking(project: Path) -> Iterator[Callable[..., Sandbox]]:
-    """A maker of sandboxes in which writing to the project is asked about."""
+    """A function that makes sandboxes whose policy asks about writes to the project."""
     decisions = dict.fromkeys(effects(), Decision.ALLOW) | {"write-inside": Decision.ASK}
     profile = Profile("asking", decisions, profile_named("strict").groups)
     made: list[Sandbox] = []
@@ -125,7 +126,7 @@ def _raise(call: Call, verdict: Verdict) -> bool:
         pytest.param(lambda call, verdict: False, id="no"),
         pytest.param(lambda call, verdict: None, id="nothing"),
         pytest.param(lambda call, verdict: 1, id="a true value that is not True"),
-        pytest.param(_async_yes, id="an answer still to come, where nobody waits for it"),
+        pytest.param(_async_yes, id="a coroutine, which run does not await"),
         pytest.param(_raise, id="an error"),
         pytest.param(lambda: True, id="the wrong arguments"),
     ],
@@ -337,3 +338,58 @@ def test_wrong_data_type_does_not_truncate_a_file(box: Sandbox, project: Path) -
 def test_config_of_another_type_raises_type_error(config: Any) -> None:
     with pytest.raises(TypeError, match=f"config must be a SandboxConfig, not {type(config).__name__}"):
         Sandbox(config)
+
+
+class _Recorder:
+    """An observer that notes what it sees of every call."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[object, ...]] = []
+
+    def observe(self, options: RunOptions) -> "_Recorder":
+        self.seen.append(("observe", options.call.argv))
+        return self
+
+    def enter(self) -> None:
+        self.seen.append(("enter",))
+
+    def leave(self) -> None:
+        self.seen.append(("leave",))
+
+    def end(self, result: SandboxResult | None, error: BaseException | None = None) -> None:
+        self.seen.append(("end", result and result.exit_code, type(error).__name__))
+
+
+@pytest.mark.parametrize("way", ["run", "start", "transaction"])
+def test_observer_sees_a_call_from_before_its_check_to_its_end(project: Path, way: str) -> None:
+    recorder = _Recorder()
+    decisions = dict.fromkeys(effects(), Decision.ALLOW)
+    profile = Profile("open", decisions, profile_named("strict").groups)
+    with Sandbox(SandboxConfig(str(project), profile=profile, denylist=()), observers=[recorder]) as box:
+        if way == "transaction":
+            with box.transaction() as changes:
+                changes.run(["false"])
+        else:
+            box.run(["false"]) if way == "run" else box.start(["false"]).wait()
+    begin = [("observe", ("false",)), ("enter",), ("leave",)]
+    assert recorder.seen == [*begin, ("end", 1, "NoneType")]
+
+
+def test_observer_sees_refusals_and_errors(project: Path) -> None:
+    recorder = _Recorder()
+    with Sandbox(SandboxConfig(str(project)), observers=[recorder]) as box:
+        box.run(["rm", "x"])
+        assert recorder.seen[-1] == ("end", -100, "NoneType")
+        box.close()
+        with pytest.raises(ContainmentError):
+            box.run(["true"])
+    assert recorder.seen[-1] == ("end", None, "ContainmentError")
+    box.observers.clear()
+    assert box.run(["rm", "x"]).denied
+    assert len(recorder.seen) == 8
+
+
+@pytest.mark.parametrize("option", ["open_stdin", "inherit_stdin", "inherit_stdio", "pty"])
+def test_run_in_a_transaction_refuses_options_of_start(box: Sandbox, option: str) -> None:
+    with box.transaction() as changes, pytest.raises(TypeError):
+        changes.run(["true"], **{option: True})

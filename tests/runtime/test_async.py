@@ -1,4 +1,4 @@
-"""The same runs in an event loop: concurrent, cancellable, without threads."""
+"""Runs in an event loop: concurrent, cancellable and without threads."""
 
 import asyncio
 import os
@@ -80,7 +80,7 @@ def test_hundred_concurrent_aruns_in_one_thread(open_box: Sandbox) -> None:
 
 def test_event_loop_is_not_blocked_by_a_command(open_box: Sandbox, project: Path) -> None:
     async def both() -> SandboxResult:
-        # It ends only if somebody else does something meanwhile.
+        # The command ends only if the loop runs other code meanwhile.
         run = asyncio.ensure_future(open_box.arun("until [ -e go ]; do sleep 0.01; done; echo went", shell=True))
         for _ in range(3):
             await asyncio.sleep(0.01)
@@ -266,7 +266,7 @@ def test_event_loop_is_not_blocked_by_starting_a_keeper(open_box: Sandbox, monke
     make = Pool._make
 
     def make_when_the_loop_has_run(pool: Pool) -> WardenClient:
-        # In the loop's own thread nobody could set it.
+        # Set from another thread: the loop's own thread would be blocked.
         assert ticked.wait(DEADLINE_SECONDS)
         return make(pool)
 

@@ -1,4 +1,4 @@
-"""Many calls of one sandbox: their results, what is repeated, what ends with the iterator, and the same calls in a copy."""
+"""Sandbox.map: results, repeated calls, closing the iterator, and work on a copy of the project."""
 
 import os
 import pickle
@@ -50,25 +50,26 @@ def test_batch_call_accepts_the_options_of_run(box: Sandbox, project: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "named"),
     [
-        pytest.param("ls", "call 2: a text is no call: write ['ls'], or {'shell': 'ls'}", id="a text"),
-        pytest.param(7, "call 2: a call is a list of words or a mapping with argv or shell, not 7", id="a number"),
-        pytest.param({"argv": ["ls"], "cdw": "x"}, "call 2: 'cdw' is unknown; a call has argv, shell", id="a typo"),
-        pytest.param({"argv": ["ls"], "shell": "ls"}, "call 2: give argv or shell, not both", id="both"),
-        pytest.param({"cwd": "x"}, "call 2: argv or shell is missing", id="neither"),
-        pytest.param({"shell": ["ls"]}, "call 2: shell must be a string", id="shell as a list"),
-        pytest.param({"argv": ["ls"], "idempotent": 1}, "call 2: idempotent must be True or False", id="no boolean"),
+        pytest.param("ls", ("['ls']", "{'shell': 'ls'}"), id="a string"),
+        pytest.param(7, ("argv", "shell", "7"), id="a number"),
+        pytest.param({"argv": ["ls"], "cdw": "x"}, ("'cdw'", "argv", "cwd"), id="an unknown key"),
+        pytest.param({"argv": ["ls"], "shell": "ls"}, ("argv", "shell"), id="both"),
+        pytest.param({"cwd": "x"}, ("argv", "shell"), id="neither"),
+        pytest.param({"shell": ["ls"]}, ("shell", "['ls']"), id="shell as a list"),
+        pytest.param({"argv": ["ls"], "idempotent": 1}, ("idempotent", "1"), id="not a boolean"),
     ],
 )
 def test_invalid_call_is_reported_by_number_after_earlier_results(
-    box: Sandbox, given: Any, words: str
+    box: Sandbox, given: Any, named: tuple[str, ...]
 ) -> None:
     results = box.map([["true"], ["true"], given, ["true"]], workers=2)
     assert [next(results).exit_code, next(results).exit_code] == [0, 0]
     with pytest.raises(CallError) as error:
         next(results)
-    assert str(error.value).startswith(words)
+    assert str(error.value).startswith("call 2: ")
+    assert [text for text in named if text not in str(error.value)] == []
 
 
 def test_unordered_map_yields_the_first_to_end_with_its_number(open_box: Sandbox) -> None:
@@ -79,7 +80,7 @@ def test_unordered_map_yields_the_first_to_end_with_its_number(open_box: Sandbox
 
 
 def test_workers_is_the_number_of_concurrent_commands(open_box: Sandbox, project: Path) -> None:
-    # Each waits until all four are there: with three at a time none would end.
+    # Each command waits for all four: with three at a time none would end.
     wait = "until [ $(ls here.* | wc -l) -ge 4 ]; do sleep 0.01; done"
     results = list(open_box.map([{"shell": f"touch here.{n}; {wait}"} for n in range(4)], workers=4))
     assert [result.exit_code for result in results] == [0, 0, 0, 0]
@@ -123,12 +124,12 @@ def _busy(box: Sandbox) -> list[Any]:
 
 
 def _lose_the_first_try(box: Sandbox, project: Path, call: dict[str, Any], **settings: Any) -> SandboxResult:
-    """Kill the warden of a call once it runs, then let whatever runs of it end."""
+    """Kill the warden of a running call, then let the remaining processes end."""
     tries = project / "tries"
     tries.write_text("")
     results = box.map([{"shell": f"echo x >> tries; {WAIT}", **call}, ["touch", "other"]], workers=2, **settings)
     eventually(lambda: tries.read_text() == "x\n")
-    # The other call has begun and ended: who is busy is the first one's.
+    # The other call has ended, so the busy warden belongs to the first one.
     eventually(lambda: (project / "other").exists() and len(_busy(box)) == 1)
     _busy(box)[0].kill()
     (project / "go").touch()
@@ -138,8 +139,8 @@ def _lose_the_first_try(box: Sandbox, project: Path, call: dict[str, Any], **set
 @pytest.mark.parametrize(
     ("call", "settings"),
     [
-        pytest.param({"idempotent": True}, {}, id="the call says so"),
-        pytest.param({}, {"idempotent": True}, id="all calls are said to be"),
+        pytest.param({"idempotent": True}, {}, id="set by the call"),
+        pytest.param({}, {"idempotent": True}, id="set for all calls"),
     ],
 )
 def test_idempotent_call_is_repeated_after_its_warden_died(
@@ -153,8 +154,8 @@ def test_idempotent_call_is_repeated_after_its_warden_died(
 @pytest.mark.parametrize(
     ("call", "settings"),
     [
-        pytest.param({}, {}, id="nobody said so"),
-        pytest.param({"idempotent": False}, {"idempotent": True}, id="the call says no"),
+        pytest.param({}, {}, id="default"),
+        pytest.param({"idempotent": False}, {"idempotent": True}, id="unset by the call"),
     ],
 )
 def test_other_calls_run_once_and_report_warden_lost(
@@ -186,9 +187,7 @@ def test_on_result_gets_every_result_of_a_batch(project: Path) -> None:
     assert sorted(heard) == [f"{n}\n".encode() for n in range(10)]
 
 
-def test_pickled_work_carries_a_copy_of_the_project(
-    open_sandbox: Callable[..., Sandbox], project: Path
-) -> None:
+def test_pickled_work_carries_a_copy_of_the_project(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
     box = open_sandbox(limits=Limits(open_files=123))
     (project / "notes.txt").write_text("pears\n")
     here = LocalWork(box.config, box.start)

@@ -1,4 +1,4 @@
-"""Capture: head and tail are kept, everything else is counted, and memory does not grow."""
+"""Capture keeps head and tail, counts every byte, and its memory does not grow."""
 
 import sys
 
@@ -45,8 +45,10 @@ def test_short_output_is_kept_unchanged(parts: tuple[bytes, ...], keep: str) -> 
         pytest.param((b"abcdefghi",), "tail", cut(b"", 1, b"bcdefghi"), id="tail only"),
         pytest.param(tuple(bytes((c,)) for c in b"abcdefghijkl"), "both", cut(b"abcd", 4, b"ijkl"), id="byte by byte"),
         pytest.param((b"abcdef", b"ghi", b"jkl"), "both", cut(b"abcd", 4, b"ijkl"), id="the ring wraps in the middle"),
-        pytest.param((b"ab", b"x" * 1000, b"yz"), "both", cut(b"abxx", 996, b"xxyz"), id="a part larger than all"),
-        pytest.param((b"abcdefgh", b"ijkl" * 100), "both", cut(b"abcd", 400, b"ijkl"), id="a part replaces the tail"),
+        pytest.param(
+            (b"ab", b"x" * 1000, b"yz"), "both", cut(b"abxx", 996, b"xxyz"), id="a chunk larger than the limit"
+        ),
+        pytest.param((b"abcdefgh", b"ijkl" * 100), "both", cut(b"abcd", 400, b"ijkl"), id="a chunk replaces the tail"),
     ],
 )
 def test_long_output_is_cut_and_counted(parts: tuple[bytes, ...], keep: str, kept: bytes) -> None:
@@ -112,7 +114,7 @@ def test_every_dropped_byte_is_counted(parts: list[bytes], max_bytes: int, keep:
         return
     head_size = {"both": max_bytes // 2, "head": max_bytes, "tail": 0}[keep]
     possible = set()
-    # At most three bytes at either side of the cut belong to a character that was cut in two.
+    # At most three bytes on each side of the cut belong to a split character.
     for head in range(max(0, head_size - 3), head_size + 1):
         for tail in range(max(0, max_bytes - head_size - 3), max_bytes - head_size + 1):
             omitted = len(everything) - head - tail

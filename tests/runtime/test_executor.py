@@ -1,4 +1,4 @@
-"""Many items through several workers: order, room, cancellation and errors, with workers that are small real objects."""
+"""Items pass through several workers: order, bounds, cancellation and errors."""
 
 import gc
 import threading
@@ -20,7 +20,7 @@ from corral.runtime.executor import (
 
 
 class Worker:
-    """Does an item by calling it, once it may; it counts what it does."""
+    """A worker that calls each item when it is allowed to, and counts them."""
 
     def __init__(self, chunk: int = 1) -> None:
         self.chunk = self.most = chunk
@@ -43,7 +43,7 @@ class Worker:
 
 
 class Work:
-    """Items may be repeated unless they say no."""
+    """Work whose items may be repeated unless they forbid it."""
 
     def begin(self) -> Worker:
         return Worker()
@@ -219,7 +219,7 @@ def test_hanging_worker_does_not_block_the_others() -> None:
                 self.cancelled.wait(20)
 
     gone, other = Gone(4), Worker()
-    # More than there is room for: what is lost first is what the reader wants first.
+    # More items than the window: the reader waits for the first lost item.
     results = list(stream_results(Work(), [gone, other], range(500)))
     assert results == [(n, n) for n in range(500)]
     assert (gone.closed, other.closed) == (1, 1)

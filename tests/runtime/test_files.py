@@ -1,4 +1,4 @@
-"""Files as a command sees them: inside the project, through links that stay inside, and nowhere else."""
+"""read_bytes and write_bytes reach the files that a command can reach, and no others."""
 
 import os
 from collections.abc import Callable
@@ -68,9 +68,7 @@ def test_path_outside_the_project_is_refused(box: Sandbox, project: Path, outsid
     assert (outside / "secret").read_bytes() == (evil / "secret").read_bytes() == b"secret"
 
 
-def test_symlink_swapped_in_after_resolving_is_refused(
-    box: Sandbox, project: Path, outside: Path
-) -> None:
+def test_symlink_swapped_in_after_resolving_is_refused(box: Sandbox, project: Path, outside: Path) -> None:
     (project / "sub").mkdir()
     read = os.readlink
 
@@ -148,7 +146,7 @@ def test_refused_file_leaks_no_descriptor(box: Sandbox, project: Path) -> None:
 
 @pytest.fixture
 def workspace(sandbox: Callable[..., Sandbox]) -> Sandbox:
-    """A sandbox whose commands have a /tmp and a home of their own."""
+    """A sandbox whose commands have their own /tmp and home."""
     box = sandbox(profile="workspace", containment=Containment(accept_partial=True))
     if "mount" in box.run(["true"]).missing_layers:
         pytest.skip("this machine gives no mounts")

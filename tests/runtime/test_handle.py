@@ -1,4 +1,4 @@
-"""The handle of a started command: drive it, stream it, talk to it, end it."""
+"""Handle: wait, stream output, write input, send signals, kill."""
 
 import gc
 import os
@@ -218,16 +218,14 @@ def test_refused_call_has_a_finished_handle(box: Sandbox) -> None:
         assert same is refused
 
 
-def test_caller_can_lend_its_streams(
-    open_box: Sandbox, project: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_caller_can_lend_its_streams(open_box: Sandbox, project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     result = open_box.start("echo out; echo err >&2", shell=True, inherit_stdio=True).wait()
     assert (result.exit_code, result.stdout, result.stderr) == (0, b"", b"")
     assert capfd.readouterr() == ("out\n", "err\n")
 
 
-class _Desk:
-    """Stands where a pool does, with a warden that is a sleeping process and whose socket's other end is the test's."""
+class _FakePool:
+    """A pool with one warden: a sleeping process. The test holds the other end of its socket."""
 
     def __init__(self) -> None:
         ours, self.theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
@@ -249,27 +247,27 @@ class _Desk:
 
 
 @pytest.fixture
-def forged(box: Sandbox) -> Iterator[tuple[_Desk, Handle]]:
-    desk = _Desk()
+def forged(box: Sandbox) -> Iterator[tuple[_FakePool, Handle]]:
+    pool = _FakePool()
     launch = Launch("/bin/true", ("true",), "/", {}, None, 100.0)
-    yield desk, dispatch.start(desk, RunContext(box.config), launch, RunOptions(Call(("true",))), Verdict())  # type: ignore[arg-type]
-    desk.process.kill()
-    desk.process.wait()
-    desk.theirs.close()
-    desk.warden.close()
+    yield pool, dispatch.start(pool, RunContext(box.config), launch, RunOptions(Call(("true",))), Verdict())  # type: ignore[arg-type]
+    pool.process.kill()
+    pool.process.wait()
+    pool.theirs.close()
+    pool.warden.close()
 
 
 def outcome(nonce: bytes, status: int = 0, kind: int = protocol.ENDED) -> bytes:
     return protocol.OUTCOME.pack(kind, nonce, 0, status, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
 
 
-def test_outcome_with_another_nonce_is_ignored(forged: tuple[_Desk, Handle]) -> None:
-    desk, started = forged
-    desk.theirs.send(outcome(b"f" * protocol.NONCE_BYTES, 0))
+def test_outcome_with_another_nonce_is_ignored(forged: tuple[_FakePool, Handle]) -> None:
+    pool, started = forged
+    pool.theirs.send(outcome(b"f" * protocol.NONCE_BYTES, 0))
     assert started.poll() is None
-    desk.theirs.send(outcome(started._driver._sent.nonce, 3 << 8))
+    pool.theirs.send(outcome(started._driver._sent.nonce, 3 << 8))
     assert started.wait().exit_code == 3
-    assert desk.released == [desk.warden]
+    assert pool.released == [pool.warden]
 
 
 @pytest.mark.parametrize(
@@ -277,112 +275,112 @@ def test_outcome_with_another_nonce_is_ignored(forged: tuple[_Desk, Handle]) -> 
     [b"", b"x", outcome(b"f" * protocol.NONCE_BYTES) + b"x", b"x" * 1000],
     ids=["empty", "short", "one byte too long", "long"],
 )
-def test_malformed_message_gives_warden_lost(forged: tuple[_Desk, Handle], message: bytes) -> None:
-    desk, started = forged
-    desk.theirs.send(message)
+def test_malformed_message_gives_warden_lost(forged: tuple[_FakePool, Handle], message: bytes) -> None:
+    pool, started = forged
+    pool.theirs.send(message)
     result = started.wait()
     assert (result.exit_code, result.signal, result.killed) == (137, 9, 7)
     assert [violation.kind for violation in result.violations] == ["warden-lost"]
-    assert (desk.released, desk.process.wait()) == ([], -9)
+    assert (pool.released, pool.process.wait()) == ([], -9)
 
 
 def printed(nonce: bytes, out: int, err: int, data: bytes) -> bytes:
     return outcome(nonce)[:-8] + out.to_bytes(4, "little") + err.to_bytes(4, "little") + data
 
 
-def test_output_inside_the_outcome_is_used(forged: tuple[_Desk, Handle]) -> None:
-    desk, started = forged
-    desk.theirs.send(printed(started._driver._sent.nonce, 3, 2, b"outer"))
+def test_output_inside_the_outcome_is_used(forged: tuple[_FakePool, Handle]) -> None:
+    pool, started = forged
+    pool.theirs.send(printed(started._driver._sent.nonce, 3, 2, b"outer"))
     result = started.wait()
     assert (result.stdout, result.stderr, result.stdout_bytes, result.exit_code) == (b"out", b"er", 3, 0)
 
 
 @pytest.mark.parametrize(("out", "err"), [(3, 3), (2, 2), (5, 1 << 31), ((1 << 32) - 1, 6)])
-def test_outcome_with_a_wrong_size_gives_warden_lost(forged: tuple[_Desk, Handle], out: int, err: int) -> None:
-    desk, started = forged
-    desk.theirs.send(printed(started._driver._sent.nonce, out, err, b"outer"))
+def test_outcome_with_a_wrong_size_gives_warden_lost(forged: tuple[_FakePool, Handle], out: int, err: int) -> None:
+    pool, started = forged
+    pool.theirs.send(printed(started._driver._sent.nonce, out, err, b"outer"))
     assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
 
 
-def hand_over(desk: _Desk, nonce: bytes, ends: list[int], kind: int = protocol.OUTPUT) -> None:
+def hand_over(pool: _FakePool, nonce: bytes, ends: list[int], kind: int = protocol.OUTPUT) -> None:
     said = protocol.CONTROL.pack(kind, nonce, 0)
-    protocol.send(desk.theirs, said)
-    protocol.send(desk.theirs, said, ends)
+    protocol.send(pool.theirs, said)
+    protocol.send(pool.theirs, said, ends)
 
 
-def test_received_pipes_are_read(forged: tuple[_Desk, Handle]) -> None:
-    desk, started = forged
+def test_received_pipes_are_read(forged: tuple[_FakePool, Handle]) -> None:
+    pool, started = forged
     pipes = [os.pipe(), os.pipe()]
-    hand_over(desk, started._driver._sent.nonce, [ours for ours, _ in pipes])
+    hand_over(pool, started._driver._sent.nonce, [ours for ours, _ in pipes])
     os.write(pipes[0][1], b"out")
     os.write(pipes[1][1], b"err")
     protocol.close_all([end for pipe in pipes for end in pipe])
-    desk.theirs.send(outcome(started._driver._sent.nonce))
+    pool.theirs.send(outcome(started._driver._sent.nonce))
     result = started.wait()
     assert (result.stdout, result.stderr) == (b"out", b"err")
 
 
-def test_pipes_received_after_the_exit_are_read(forged: tuple[_Desk, Handle]) -> None:
-    desk, started = forged
+def test_pipes_received_after_the_exit_are_read(forged: tuple[_FakePool, Handle]) -> None:
+    pool, started = forged
     said = protocol.CONTROL.pack(protocol.OUTPUT, started._driver._sent.nonce, 0)
-    protocol.send(desk.theirs, said)
-    # A child prints on, and what it prints could not be handed over yet.
-    desk.theirs.send(outcome(started._driver._sent.nonce, kind=protocol.EXITED))
+    protocol.send(pool.theirs, said)
+    # A background child still prints, and its pipes were not sent yet.
+    pool.theirs.send(outcome(started._driver._sent.nonce, kind=protocol.EXITED))
     for _ in range(2):
         assert started.poll() is None
     with pytest.raises(BlockingIOError):
-        desk.theirs.recv(100, MSG_DONTWAIT)
+        pool.theirs.recv(100, MSG_DONTWAIT)
     pipes = [os.pipe(), os.pipe()]
-    protocol.send(desk.theirs, said, [ours for ours, _ in pipes])
+    protocol.send(pool.theirs, said, [ours for ours, _ in pipes])
     os.write(pipes[0][1], b"late")
     protocol.close_all([end for pipe in pipes for end in pipe])
     for _ in range(3):
         assert started.poll() is None
-    assert desk.theirs.recv(100, MSG_DONTWAIT) == protocol.CONTROL.pack(
+    assert pool.theirs.recv(100, MSG_DONTWAIT) == protocol.CONTROL.pack(
         protocol.DRAINED, started._driver._sent.nonce, 0
     )
-    desk.theirs.send(outcome(started._driver._sent.nonce))
+    pool.theirs.send(outcome(started._driver._sent.nonce))
     assert started.wait().stdout == b"late"
 
 
-def test_wait_continues_after_a_socket_timeout(forged: tuple[_Desk, Handle]) -> None:
-    desk, started = forged
-    desk.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
-    late = threading.Timer(0.1, desk.theirs.send, (outcome(started._driver._sent.nonce, 3 << 8),))
+def test_wait_continues_after_a_socket_timeout(forged: tuple[_FakePool, Handle]) -> None:
+    pool, started = forged
+    pool.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
+    late = threading.Timer(0.1, pool.theirs.send, (outcome(started._driver._sent.nonce, 3 << 8),))
     late.start()
     assert started.wait().exit_code == 3
     late.join()
 
 
-def test_silent_warden_is_killed_after_the_deadline(forged: tuple[_Desk, Handle]) -> None:
-    desk, started = forged
-    desk.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
+def test_silent_warden_is_killed_after_the_deadline(forged: tuple[_FakePool, Handle]) -> None:
+    pool, started = forged
+    pool.warden.sock.setsockopt(SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
     impatient = threading.Timer(0.1, setattr, (started._driver, "_patience_ends_at", 0.0))
     impatient.start()
     assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
-    assert desk.released == []
+    assert pool.released == []
     impatient.join()
 
 
-def test_released_warden_is_not_touched(forged: tuple[_Desk, Handle]) -> None:
-    desk, started = forged
+def test_released_warden_is_not_touched(forged: tuple[_FakePool, Handle]) -> None:
+    pool, started = forged
 
     def take(result: object) -> None:
-        # As another thread does, which has run a command by now and is about to act on its answer.
-        desk.warden.inbox[0] = protocol.ENDED
+        # Another thread has used the warden meanwhile, and its answer has arrived.
+        pool.warden.inbox[0] = protocol.ENDED
 
     started.when_done(take)
-    desk.theirs.send(outcome(started._driver._sent.nonce))
+    pool.theirs.send(outcome(started._driver._sent.nonce))
     started.wait()
-    assert desk.released == [desk.warden]
-    assert desk.warden.inbox[0] == protocol.ENDED
+    assert pool.released == [pool.warden]
+    assert pool.warden.inbox[0] == protocol.ENDED
 
 
 @pytest.mark.parametrize("forgery", ["files", "one", "three", "another kind", "twice", "none"])
 def test_unexpected_descriptors_give_warden_lost(
-    forged: tuple[_Desk, Handle], tmp_path: Path, forgery: str
+    forged: tuple[_FakePool, Handle], tmp_path: Path, forgery: str
 ) -> None:
-    desk, started = forged
+    pool, started = forged
     before = descriptors()
     pipes = [os.pipe(), os.pipe()]
     ends = [ours for ours, _ in pipes]
@@ -391,19 +389,17 @@ def test_unexpected_descriptors_give_warden_lost(
     if forgery == "files":
         (tmp_path / "file").touch()
         with (tmp_path / "file").open() as file:
-            hand_over(desk, nonce, [file.fileno(), ends[1]])
+            hand_over(pool, nonce, [file.fileno(), ends[1]])
     else:
-        hand_over(desk, nonce, {"one": ends[:1], "three": [*ends, ends[0]], "none": []}.get(forgery, ends), kind)
+        hand_over(pool, nonce, {"one": ends[:1], "three": [*ends, ends[0]], "none": []}.get(forgery, ends), kind)
     if forgery == "twice":
-        hand_over(desk, nonce, ends)
+        hand_over(pool, nonce, ends)
     assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
     protocol.close_all([end for pipe in pipes for end in pipe])
     assert descriptors().items() <= before.items()
 
 
-def test_interrupt_after_receiving_keeps_the_outcome(
-    open_box: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_after_receiving_keeps_the_outcome(open_box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     started = open_box.start(["echo", "x"])
 
     def interrupted(*_: object) -> None:
@@ -477,7 +473,7 @@ def test_signal_handler_may_call_kill_at_any_time(open_box: Sandbox) -> None:
     before = signal.signal(signal.SIGUSR2, lambda *_: started.kill())
     try:
         with started._driver._control:
-            # As if it fell into the middle of a word to the warden.
+            # The signal arrives while a message to the warden is being sent.
             signal.raise_signal(signal.SIGUSR2)
         assert started.wait().exit_code == 137
     finally:
@@ -495,7 +491,7 @@ def test_on_output_cannot_wait_for_its_own_command(open_box: Sandbox) -> None:
 
 
 def in_threads(*functions: Callable[[], object]) -> list[object]:
-    """Call functions at once, each in a thread, and return what they return."""
+    """Call functions concurrently, each in a thread, and return their results."""
     with ThreadPoolExecutor(len(functions)) as pool:
         return [future.result(DEADLINE_SECONDS) for future in [pool.submit(function) for function in functions]]
 
@@ -558,7 +554,7 @@ def test_silence_limit_ends_with_the_command(
     box = open_sandbox(output=Output(silence_seconds=0.05, drain_seconds=0.5))
     result = box.run(f"sleep {unique_seconds()} & true", shell=True)
     assert (result.exit_code, result.killed, result.violations) == (0, 1, ())
-    # One for each wait that ended without news; spinning makes thousands.
+    # One check per wait that timed out. A busy loop would make thousands.
     assert len(looks) < 50
 
 
@@ -628,31 +624,31 @@ def test_relay_copies_a_descriptor_to_stdin(open_box: Sandbox) -> None:
 def test_fake_terminal_from_a_warden_is_refused(box: Sandbox) -> None:
     launch = Launch("/bin/true", ("true",), "/", {}, None, 100.0)
     for given in ("/dev/null", "/dev/zero", "/etc/passwd"):
-        desk = _Desk()
+        pool = _FakePool()
         descriptor = os.open(given, os.O_RDONLY)
         before = descriptors()
 
         def answer(
-            warden: WardenClient, message: bytes, _: list[int], desk: _Desk = desk, held: int = descriptor
+            warden: WardenClient, message: bytes, _: list[int], pool: _FakePool = pool, held: int = descriptor
         ) -> WardenClient:
             nonce = protocol.REQUEST.unpack_from(message)[1]
-            protocol.send(desk.theirs, protocol.CONTROL.pack(protocol.TERMINAL, nonce, 0), (held,))
+            protocol.send(pool.theirs, protocol.CONTROL.pack(protocol.TERMINAL, nonce, 0), (held,))
             return warden
 
-        desk.dispatch = answer  # type: ignore[method-assign]
+        pool.dispatch = answer  # type: ignore[method-assign]
         with pytest.raises(ContainmentError, match="no terminal"):
-            dispatch.start(desk, RunContext(box.config), launch, RunOptions(Call(("true",)), pty=True), Verdict())  # type: ignore[arg-type]
+            dispatch.start(pool, RunContext(box.config), launch, RunOptions(Call(("true",)), pty=True), Verdict())  # type: ignore[arg-type]
         assert len(descriptors()) == len(before) - 2
         os.close(descriptor)
-        desk.theirs.close()
-        desk.process.kill()
-        desk.process.wait()
+        pool.theirs.close()
+        pool.process.kill()
+        pool.process.wait()
 
 
 def test_started_at_is_before_the_commands_first_effect(
     open_box: Sandbox, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What it connected to, or the kernel refused, is told by its time.
+    # Connections and kernel audit records are assigned to a command by time.
     send = Pool.dispatch
 
     def descheduled(self: Pool, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What exactly runs: the executable, its directory, environment and deadline; and why a call cannot start."""
+"""plan_launch: executable, directory, environment and deadline of a call, or the reason why it cannot start."""
 
 import os
 from pathlib import Path
@@ -142,7 +142,9 @@ def test_repeated_call_uses_the_cached_launch(config: SandboxConfig, project: Pa
 
 
 @pytest.mark.parametrize("argv", [("/bin/true",), ("./tool",), "echo hi"])
-def test_different_call_does_not_use_the_cached_launch(config: SandboxConfig, project: Path, argv: tuple[str, ...] | str) -> None:
+def test_different_call_does_not_use_the_cached_launch(
+    config: SandboxConfig, project: Path, argv: tuple[str, ...] | str
+) -> None:
     def planned(call: Call, of: SandboxConfig = config, env: dict[str, str] = ENV, **given: object) -> object:
         plan(Call(argv, shell), config, ENV)
         return plan(call, of, env, **given)  # type: ignore[arg-type]

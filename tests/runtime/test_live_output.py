@@ -1,4 +1,4 @@
-"""Live commands under containment and without: a terminal of their own, servers that stay, sandboxes that change hands."""
+"""Live commands with each backend: terminals, servers, and projects that are replaced."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ PYTHON = sys._base_executable
 
 @pytest.fixture(params=["warden", "bubblewrap", "none"])
 def some_box(request: pytest.FixtureRequest, open_sandbox: Callable[..., Sandbox]) -> Sandbox:
-    """A sandbox of each backend."""
+    """A sandbox with each backend."""
     backend: str = request.param
     if backend == "bubblewrap" and not has_bubblewrap():
         must_hold()
@@ -28,7 +28,7 @@ def some_box(request: pytest.FixtureRequest, open_sandbox: Callable[..., Sandbox
 
 
 def until(started: Handle, text: bytes) -> bytes:
-    """Read what a command prints until a text is there."""
+    """Read a command's output until it contains a text."""
     seen = b""
     for _, data in started:
         seen += data
@@ -121,7 +121,7 @@ def test_shell_has_job_control_on_a_pty(some_box: Sandbox) -> None:
     until(started, b"Stopped")
     started.write_stdin(b"bg\nfg\n")
     until(started, f"\nsleep {seconds}".encode())
-    # Its name is shown before it has the terminal.
+    # The shell prints the program's name before the program has the terminal.
     eventually(lambda: started.poll() is None and all(map(in_foreground, alive(seconds))))
     started.write_stdin(b"\x03")
     until(started, b"ready> ")
@@ -200,13 +200,11 @@ def test_command_cannot_inject_terminal_input(held: Sandbox, loose: Sandbox, pro
 
 def test_pty_leaks_no_descriptor_into_the_command(held: Sandbox) -> None:
     seen = held.start([PYTHON, "-c", "import os; print(sorted(os.listdir('/proc/self/fd')))"], pty=True).wait()
-    # The fourth is the listing's own.
+    # The fourth descriptor belongs to the listing itself.
     assert seen.stdout == b"['0', '1', '2', '3']\r\n"
 
 
-def test_server_on_a_pty_runs_until_the_sandbox_closes(
-    held: Sandbox, project: Path
-) -> None:
+def test_server_on_a_pty_runs_until_the_sandbox_closes(held: Sandbox, project: Path) -> None:
     seconds = unique_seconds()
     (project / "serve.py").write_text(
         "import socket\nserver = socket.create_server(('127.0.0.1', 8123))\nprint('listening', flush=True)\n"
@@ -227,7 +225,7 @@ def test_server_on_a_pty_runs_until_the_sandbox_closes(
 
 @pytest.fixture
 def moved(project: Path) -> Path:
-    """Where the project goes when something else takes its place."""
+    """The path to which the project is moved."""
     return project.with_name("moved")
 
 
@@ -245,7 +243,7 @@ def test_replaced_project_is_noticed(
     result = box.run(["cat", "secret"])
     assert (result.exit_code, result.stdout) == (126, b"")
     assert result.stderr_text == f"corral: {project} was replaced since the sandbox was made; make a new one\n"
-    # The same between that look and the making of a warden.
+    # The project is replaced between the check and the start of a warden.
     box._holding.replaced = lambda: ""  # type: ignore[method-assign]
     box._pool.retire()
     with pytest.raises(ContainmentError, match="was replaced since the sandbox was made"):

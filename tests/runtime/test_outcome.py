@@ -1,4 +1,4 @@
-"""What a warden's numbers mean in a result."""
+"""Outcome messages of a warden become the fields of a result."""
 
 from errno import E2BIG, EACCES, ENOENT, ENOEXEC, ENOTDIR
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from corral import Limits, Usage, Violation
 from corral.containment import protocol
+from corral.containment.violations.detect import limit_hit
 from corral.model.call import Call, Launch, Verdict
 from corral.runtime.outcome import (
     Ending,
@@ -30,8 +31,10 @@ def outcome(flags: int = 0, status: int = 0, error: int = 0, killed: int = 0) ->
 
 
 def hit(kind: str, field: str, value: str, *, inferred: bool = False) -> Violation:
-    instead = f"Use less, or work in smaller parts; the user can raise limits.{field}."
-    return Violation(kind, "", f"limits.{field} is {value}", instead, inferred, f"limits.{field}")
+    limits = Limits(**{field: int(value)}) if value.isdigit() else Limits()
+    violation = limit_hit(kind, field, limits, inferred=inferred)
+    assert f"limits.{field} is {value}" in violation.detail
+    return violation
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,7 @@ def hit(kind: str, field: str, value: str, *, inferred: bool = False) -> Violati
             outcome(protocol.TIMED_OUT, 9, 0, 3), Ending(-101, 9, True, killed=3, usage=USAGE), id="a timeout"
         ),
         pytest.param(
-            outcome(protocol.TIMED_OUT, 3 << 8), Ending(-101, None, True, usage=USAGE), id="a timeout that met an exit"
+            outcome(protocol.TIMED_OUT, 3 << 8), Ending(-101, None, True, usage=USAGE), id="a timeout during an exit"
         ),
     ],
 )

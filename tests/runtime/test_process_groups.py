@@ -1,4 +1,4 @@
-"""What really happens to processes: exit codes, deadlines, what is left behind, floods, crowds, leaks."""
+"""Real processes: exit codes, deadlines, leftover processes, floods, many runs, leaks."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ from observe import (
 from corral import Limits, Output, Sandbox, SandboxResult, Violation
 from corral.runtime.pool import MAX_IDLE_WARDENS
 
-# Forks and lets the parent end, for ever: no list of processes is true by the time it is read.
+# Forks and exits for ever: every list of processes is out of date when it is read.
 HOPPER = """
 import os, sys, time
 for _ in range(3):
@@ -34,7 +34,7 @@ for _ in range(3):
 print("hopping", flush=True)
 time.sleep(float(sys.argv[1]))
 """
-# Doubles until it is stopped or has 64 of its kind.
+# Doubles until it is killed or there are 64 processes.
 BOMB = """
 import os, sys, time
 for _ in range(6):
@@ -53,7 +53,7 @@ def told(result: SandboxResult) -> tuple[int, bytes, bytes]:
 
 
 def signal_masks(box: Sandbox) -> tuple[int, int]:
-    """Return which signals a command has blocked and ignored, without the two that belong to the C library."""
+    """Return the blocked and ignored signals of a command, without the two that the C library uses."""
     status = dict(line.split(":\t") for line in box.run(["cat", "/proc/self/status"]).stdout_text.splitlines())
     return int(status["SigBlk"], 16) & ~0x180000000, int(status["SigIgn"], 16) & ~0x180000000
 
@@ -196,10 +196,10 @@ def test_timeout_kills_the_tree_and_keeps_output(open_box: Sandbox) -> None:
     [
         pytest.param("sleep {0} & echo done", 1, id="a child that holds the pipe"),
         pytest.param("sleep {0} >/dev/null 2>&1 & echo done", 1, id="a child with its own output"),
-        pytest.param("setsid sleep {0} & echo done", 1, id="a session of its own"),
+        pytest.param("setsid sleep {0} & echo done", 1, id="a new session"),
         pytest.param("(setsid sleep {0} >/dev/null 2>&1 </dev/null &) & echo done; wait", 1, id="a daemon"),
         pytest.param("sleep {0} & kill -STOP $!; echo done", 1, id="a stopped process"),
-        pytest.param("(trap '' TERM INT HUP; exec sleep {0}) & echo done", 1, id="one that ignores signals"),
+        pytest.param("(trap '' TERM INT HUP; exec sleep {0}) & echo done", 1, id="a process that ignores signals"),
         pytest.param("for i in 1 2 3 4 5; do sleep {0} & done; echo done", 5, id="five"),
     ],
 )
@@ -279,7 +279,7 @@ def test_silence_limit_kills_a_command_that_prints_nothing(open_sandbox: Callabl
 
 def test_steady_output_resets_the_silence_limit(open_sandbox: Callable[..., Sandbox]) -> None:
     def run(limit: float) -> SandboxResult:
-        # Longer than the limit in all, and much shorter between two lines.
+        # The total time exceeds the limit; the time between two lines is far below it.
         text = f"for i in 1 2 3 4 5 6 7 8; do echo $i; sleep {limit / 5}; done"
         return open_sandbox(output=Output(silence_seconds=limit)).run(text, shell=True)
 
@@ -295,9 +295,7 @@ def test_steady_output_resets_the_silence_limit(open_sandbox: Callable[..., Sand
         ("tail", b"[corral: truncated, 10 bytes omitted]6789067890"),
     ],
 )
-def test_output_keep_selects_head_tail_or_both(
-    open_sandbox: Callable[..., Sandbox], keep: str, kept: bytes
-) -> None:
+def test_output_keep_selects_head_tail_or_both(open_sandbox: Callable[..., Sandbox], keep: str, kept: bytes) -> None:
     box = open_sandbox(max_output_bytes=10, output=Output(keep=keep))
     result = box.run("printf 12345; printf 12345; printf 67890; printf 67890", shell=True)
     assert (result.stdout.replace(b"\n", b""), result.truncated, result.stdout_bytes) == (kept, True, 20)
@@ -331,8 +329,8 @@ def test_two_hundred_concurrent_runs(open_box: Sandbox) -> None:
     assert [told(result) for result in results] == [(0, f"{n}\n".encode(), f"{n}\n".encode()) for n in range(200)]
     assert len({result.id for result in results}) == 200
     (keeper,) = children(os.getpid())
-    # The keeper's socket, pidfd and errors, and the mark of who has yet to look, with its directory; of each warden its socket
-    # and pidfd, and room for the two that it may hand over.
+    # Of the keeper: its socket, pidfd, error file, crash marker and the marker's directory. Of each warden: its socket, its
+    # pidfd and two reserved descriptors.
     eventually(lambda: len(descriptors()) - len(before) <= 5 + 4 * MAX_IDLE_WARDENS)
     eventually(lambda: len([pid for pid in children(keeper) if exist(pid)]) <= MAX_IDLE_WARDENS)
     open_box.close()

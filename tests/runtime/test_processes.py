@@ -1,4 +1,4 @@
-"""Keeper, wardens and hosts: who dies with whom, who is replaced, and what a fork may do."""
+"""Keeper, wardens and host processes: deaths, replacements and forks."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ seconds = os.environ["LENGTH_OF_SLEEP"]
 
 @contextmanager
 def host(project: Path, seconds: str, code: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a program that uses corral, and see to it that it ends."""
+    """Start a program that uses corral, and kill it after the test."""
     with subprocess.Popen(
         [sys.executable, "-c", HOST + code, str(project)],
         env={**os.environ, "LENGTH_OF_SLEEP": seconds},
@@ -53,13 +53,13 @@ def host(project: Path, seconds: str, code: str) -> Iterator[subprocess.Popen[st
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
-    """Wait for the next line that a program prints."""
+    """Return the next line of a program's output."""
     assert process.stdout is not None
     return process.stdout.readline()
 
 
 def output_of(project: Path, code: str) -> tuple[int, str, str]:
-    """Run a program that uses corral, and return how it ended and what it printed."""
+    """Run a program that uses corral and return its exit code, stdout and stderr."""
     with host(project, unique_seconds(), code) as process:
         out, err = process.communicate(timeout=DEADLINE_SECONDS)
     return process.returncode, out, err
@@ -104,7 +104,7 @@ def test_killing_a_forked_host_ends_everything(project: Path) -> None:
     code = """
 import ctypes
 h = box.start(["sleep", seconds])
-# Below Python, so that nothing is closed in the child: it holds every socket the host had.
+# A fork that bypasses Python: the child keeps every socket of the host open.
 child = ctypes.CDLL(None).fork()
 if child == 0:
     os.close(1), os.close(2)
@@ -125,7 +125,7 @@ signal.pause()
 
 def test_deadline_holds_while_the_host_is_stopped(project: Path) -> None:
     def run(limit: float) -> bool:
-        """Say whether the host was stopped before its command ended."""
+        """Return whether the host was stopped before its command ended."""
         seconds = unique_seconds()
         code = f"h = box.start(['sleep', seconds], timeout_seconds={limit}); print(1, flush=True); print(h.wait().exit_code)"
         with host(project, seconds, code) as process:
@@ -153,7 +153,7 @@ def test_fork_of_the_host_starts_its_own_keeper(project: Path) -> None:
 assert box.run(["echo", "parent"]).stdout == b"parent\\n"
 pid = os.fork()
 if pid == 0:
-    # Only what the child itself needs is open: nothing of the parent's keeper.
+    # The child has only its own descriptors open, none of the parent's keeper.
     open_ = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{n}")]
     inherited = [name for name in open_ if "socket" in name or "pidfd" in name]
     first = box.run("echo $PPID", shell=True)
@@ -285,7 +285,7 @@ def test_killed_keeper_is_replaced(open_box: Sandbox) -> None:
 def test_killing_the_keeper_ends_the_run_as_warden_lost(open_box: Sandbox) -> None:
     seconds = unique_seconds()
     started = open_box.start(f"echo before; sleep {seconds} & sleep {seconds}", shell=True)
-    # What the warden holds would be lost with it.
+    # Output that the warden still holds would be lost with it.
     assert next(iter(started)) == ("stdout", b"before\n")
     eventually(lambda: len(alive(seconds)) == 2)
     (keeper,) = children(os.getpid())
@@ -402,18 +402,18 @@ os.close(free)
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
 for _ in range(3):
-    # For these there is room, which was made with the first.
+    # These use the descriptors that the first command has reserved.
     assert box.run(["echo", "hi"]).stdout == b"hi\\n"
     assert box.run("sleep 0.05; echo later", shell=True).stdout == b"later\\n"
     try:
         box.run(["sleep", "0.1"], on_output=print)
     except ContainmentError as error:
-        print(error)
+        print(str(error).rpartition("[")[2])
 resource.setrlimit(resource.RLIMIT_NOFILE, (free + 100, hard))
 assert box.run(["sleep", "0.1"]).ok
 box.close()
 """
-    line = "the command could not be handed to a warden: [Errno 24] Too many open files\n"
+    line = "Errno 24] Too many open files\n"
     assert output_of(project, code) == (0, line * 3, "")
 
 
@@ -451,7 +451,7 @@ def test_stopped_keeper_is_replaced_when_a_warden_is_needed(open_box: Sandbox) -
         eventually(lambda: alive(seconds))
         (keeper,) = children(os.getpid())
         os.kill(keeper, signal.SIGSTOP)
-        # Well below the time that a slow keeper has.
+        # Far below the time that a slow keeper is given.
         with ThreadPoolExecutor(1) as threads:
             assert threads.submit(open_box.run, ["echo", "next"]).result(DEADLINE_SECONDS).stdout == b"next\n"
         assert [violation.kind for violation in started.wait().violations] == ["warden-lost"]
@@ -510,7 +510,7 @@ def test_idle_pool_shrinks_to_one_warden() -> None:
         for warden in wardens:
             made.release(warden)
         eventually(lambda: wardens_of(keeper) == [wardens[0].pid])
-        # What is left of the others is found out when they are wanted.
+        # Dead wardens are noticed when they are needed.
         assert made.dispatch(made.acquire(), b"x", ()) is wardens[0]
     finally:
         made.close()

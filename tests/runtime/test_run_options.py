@@ -33,7 +33,7 @@ async def _astart(box: Sandbox, *words: Any, **more: Any) -> Any:
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Run:
-    """Each way to run a call."""
+    """Every method that runs a call."""
     return WAYS[request.param]
 
 
@@ -59,7 +59,7 @@ def test_single_path_is_a_command(box: Sandbox) -> None:
 
 def test_pathlike_is_read_once(box: Sandbox) -> None:
     class Changing:
-        """A path that is another each time it is asked."""
+        """A path that changes on each access."""
 
         def __init__(self) -> None:
             self.answers = ["src", "/etc/shadow"]

@@ -1,4 +1,4 @@
-"""All of a long output in a file: whole, in the order it came, readable by the next command, bounded, and nowhere but in scratch."""
+"""Long output is saved to a file in scratch: completely, in order, bounded, and readable by the next command."""
 
 import os
 from collections.abc import Callable
@@ -17,7 +17,7 @@ LONG = "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo prob
 
 @pytest.fixture
 def shelf(project: Path, tmp_path: Path) -> Callable[..., SpillDirectory]:
-    """A function that makes shelves over a directory that commands would see as /tmp."""
+    """A function that makes a SpillDirectory in a directory that commands see as /tmp."""
     (tmp_path / "scratch").mkdir()
 
     def make(room: int = 1000, **settings: object) -> SpillDirectory:
@@ -118,7 +118,7 @@ def test_link_planted_by_a_command_is_not_followed(sandbox: Callable[..., Sandbo
     box = sandbox(profile="workspace", max_output_bytes=100, output=Output(spill_bytes=1_000_000))
     first = box.run(LONG, shell=True).full_output_path
     assert first is not None
-    # The oldest is removed by its name: what a command put there goes, what that leads to stays.
+    # The oldest file is removed by name: a planted link goes, its target stays.
     assert box.run(f"rm {first} && mkdir kept && ln -s $PWD/kept {first}", shell=True).ok
     for _ in range(MAX_KEPT_OUTPUTS):
         assert box.run(LONG, shell=True).full_output_path

@@ -1,4 +1,4 @@
-"""The host's ends of a command's streams: read into a capture, written without blocking, closed once."""
+"""The host's ends of a command's streams: reading, writing without blocking, closing."""
 
 import fcntl
 import os
@@ -117,7 +117,7 @@ import os
 os.close(0)
 from corral import Sandbox, SandboxConfig
 with Sandbox(SandboxConfig(".")) as box:
-    # By now a control socket may have the number.
+    # A control socket may have this number now.
     box.run(["true"])
     result = box.start(["python3", "see.py"], inherit_stdin=True).wait()
     print(result.stdout_text, result.stderr_text)
@@ -142,7 +142,7 @@ def test_terminal_is_read_written_and_resized(streams: Streams, buffer: memoryvi
     assert os.read(inner, 100) == b""
     assert not streams.write(b"more")
     os.close(inner)
-    # Nobody holds it any more: an error of the kernel's, and an end here.
+    # The other end is closed: the kernel reports EIO, which counts as EOF.
     assert not streams.read(outer, buffer, capture, None)
 
 

@@ -1,4 +1,4 @@
-"""Directories that go with their process: closed, killed, and those that are somebody else's."""
+"""Temporary directories end with their process, and others are left alone."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Several threads on one sandbox: what one gives back, ends or makes anew is not what another still uses."""
+"""Several threads share one sandbox: no thread uses an object that another one has released."""
 
 import asyncio
 import os
@@ -31,9 +31,7 @@ def listening() -> list[str]:
     return [number for number, what in descriptors().items() if "inotify" in what]
 
 
-def test_containment_is_recreated_once_by_many_threads(
-    open_sandbox: Callable[..., Sandbox], project: Path
-) -> None:
+def test_containment_is_recreated_once_by_many_threads(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
     settings = project / ".vscode" / "settings.json"
     settings.parent.mkdir()
     settings.write_text("{}")
@@ -57,9 +55,7 @@ def test_containment_is_recreated_once_by_many_threads(
         assert settings.read_text() == "{}"
 
 
-def test_warden_made_after_discard_runs_nothing(
-    held: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_warden_made_after_discard_runs_nothing(held: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = held.transaction()
     busy = changes.start(["sleep", unique_seconds()])
     make = held._pool._make
@@ -72,7 +68,7 @@ def test_warden_made_after_discard_runs_nothing(
     monkeypatch.setattr(held._pool, "_make", slowly)
     with pytest.raises(ContainmentError, match="the transaction has ended"):
         changes.run(["true"])
-    # And what ran in it has a result.
+    # The command that ran in it still has a result.
     result = busy.wait()
     assert [violation.kind for violation in result.violations] == ["warden-lost"]
 
@@ -86,7 +82,7 @@ def test_warden_is_closed_once(held: Sandbox, monkeypatch: pytest.MonkeyPatch) -
         free_reserved(warden)
         other = threading.Thread(target=warden.close)
         other.start()
-        # It waits until this one is done.
+        # The other thread waits until this one is done.
         other.join(0.05)
 
     monkeypatch.setattr(type(warden), "free_reserved", meanwhile)
@@ -107,9 +103,7 @@ def test_audit_listener_is_thread_safe() -> None:
     listener.close()
 
 
-def test_command_ending_after_close_leaks_nothing(
-    open_sandbox: Callable[..., Sandbox], project: Path
-) -> None:
+def test_command_ending_after_close_leaks_nothing(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
     (project / "a" / "b").mkdir(parents=True)
     box = open_sandbox()
     before = listening()
@@ -133,7 +127,7 @@ def test_concurrent_first_commands_get_the_sandbox_variables(
     def meanwhile(*about: object) -> object:
         if not others:
             others.append(b"")
-            # Another thread is the first to be let in, after this one has looked at the environment.
+            # Another thread is admitted first, after this one has read the environment.
             others.append(box.run("echo $TMPDIR $HTTP_PROXY", shell=True).stdout)
         return vet(*about)  # type: ignore[arg-type]
 
