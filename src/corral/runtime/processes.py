@@ -225,21 +225,14 @@ class KeeperClient:
     def ask(self, message: bytes) -> tuple[int, tuple[int, ...]]:
         """Send a request and return the number and the descriptors of the answer."""
         protocol.send(self.ctl, message)
-        self._await_answer()
+        if not self._becomes_readable(self.ctl.fileno(), START_SECONDS):
+            raise TimeoutError("the keeper was stopped, or does not answer")
         run_program, descriptors = protocol.receive(self.ctl)
         try:
             return protocol.unpack_count(run_program, message[0]), descriptors
         except protocol.ProtocolError:
             protocol.close_all(descriptors)
             raise
-
-    def _await_answer(self) -> None:
-        poller = select.poll()
-        poller.register(self.ctl.fileno(), select.POLLIN)
-        give_up_at = monotonic() + START_SECONDS
-        while not poller.poll(LOOK_SECONDS * 1000):
-            if monotonic() >= give_up_at or process_tree.is_stopped(self.pid):
-                raise TimeoutError("the keeper was stopped, or does not answer")
 
     def _send_plan(self, plan: bytes, lent: Sequence[int]) -> None:
         # As a file: the plan of a project with many repositories is too large for a packet.
@@ -282,15 +275,16 @@ class KeeperClient:
             # Codex's own sandbox forbids shutdown(); closing our copy is all that is left.
             self.ctl.close()
         if self.pidfd >= 0:
-            if not self._exits_in_time():
+            if not self._becomes_readable(self.pidfd, END_SECONDS):
                 self._kill_all()
             _reap(self.pid)
         self.close()
 
-    def _exits_in_time(self) -> bool:
+    def _becomes_readable(self, descriptor: int, seconds: float) -> bool:
+        """Wait for a descriptor of the keeper. Returns false after `seconds`, or when the keeper was stopped by a signal."""
         poller = select.poll()
-        poller.register(self.pidfd, select.POLLIN)
-        give_up_at = monotonic() + END_SECONDS
+        poller.register(descriptor, select.POLLIN)
+        give_up_at = monotonic() + seconds
         while not poller.poll(LOOK_SECONDS * 1000):
             if monotonic() >= give_up_at or process_tree.is_stopped(self.pid):
                 return False

@@ -21,7 +21,7 @@ from corral.runtime.shared_state import SharedState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from typing import Any
 
     from corral.model.call import Call, Verdict
@@ -145,33 +145,35 @@ class CommandRunner:
 
     def _refusal(self, call: Call, verdict: Verdict) -> str:
         """Return the reason why a call may not run, or ""."""
-        if not self._is_asked(verdict):
-            return _reason(verdict)
-        try:
-            answer = self.state.on_ask(call, verdict)  # type: ignore[misc]  # `_is_asked` has checked it
-            if hasattr(answer, "__await__"):
-                _close(answer)
-                raise TypeError("on_ask returned an awaitable, which only arun and astart accept")
-        except Exception as error:  # noqa: BLE001  any failure of the callback refuses the call
-            return _unanswered(verdict, error)
+        answer = self._ask(call, verdict)
+        if hasattr(answer, "__await__"):
+            _close(answer)
+            answer = TypeError("on_ask returned an awaitable, which only arun and astart accept")
         return self._answered(call, verdict, answer)
 
     async def _refusal_in_loop(self, call: Call, verdict: Verdict) -> str:
         """Return the reason why a call may not run, or "". The event loop goes on while the answer is awaited."""
-        if not self._is_asked(verdict):
-            return _reason(verdict)
-        try:
-            answer = self.state.on_ask(call, verdict)  # type: ignore[misc]  # as above
-            if not isinstance(answer, bool) and hasattr(answer, "__await__"):
-                answer = await answer
-        except Exception as error:  # noqa: BLE001  as above
-            return _unanswered(verdict, error)
+        answer = self._ask(call, verdict)
+        if hasattr(answer, "__await__"):
+            awaitable: Awaitable[object] = answer
+            try:
+                answer = await awaitable
+            except Exception as error:  # noqa: BLE001  as in `_ask`
+                answer = error
         return self._answered(call, verdict, answer)
 
-    def _is_asked(self, verdict: Verdict) -> bool:
-        return verdict.decision == Decision.ASK and self.state.on_ask is not None
+    def _ask(self, call: Call, verdict: Verdict) -> object:
+        """Return the answer of `on_ask`, or its exception. Returns False for a call that is not asked about."""
+        if verdict.decision != Decision.ASK or self.state.on_ask is None:
+            return False
+        try:
+            return self.state.on_ask(call, verdict)
+        except Exception as error:  # noqa: BLE001  any failure of the callback refuses the call
+            return error
 
     def _answered(self, call: Call, verdict: Verdict, answer: object) -> str:
+        if isinstance(answer, Exception):
+            return f"{_reason(verdict)} (asking failed: {type(answer).__name__}: {answer})"
         # Only True is a yes: a coroutine that was not awaited is a true value too.
         if answer is not True:
             return _reason(verdict)
@@ -236,10 +238,6 @@ def _wait(handle: Handle) -> SandboxResult:
 
 def _reason(verdict: Verdict) -> str:
     return "" if verdict.decision == Decision.ALLOW else verdict.reason or "The call was not allowed."
-
-
-def _unanswered(verdict: Verdict, error: Exception) -> str:
-    return f"{_reason(verdict)} (asking failed: {type(error).__name__}: {error})"
 
 
 def _close(answer: object) -> None:
