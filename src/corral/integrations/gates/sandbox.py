@@ -18,17 +18,18 @@ from corral.model.result import SandboxResult
 from corral.runtime.handle import Handle
 from corral.runtime.observers import ObservedCall
 from corral.runtime.outcome import call_fields
-from corral.runtime.run_options import run_options
+from corral.runtime.run_options import call_of, run_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, Self
 
     from corral.integrations.gates.chain import OnRuling
     from corral.integrations.gates.model import Gate, Ruling
     from corral.integrations.gates.token_budget import ObservationLedger
     from corral.runtime.observers import Observer
+    from corral.runtime.run_options import RunOptions
     from corral.sandbox import Sandbox
 
 READ_TOOL = "read_file"
@@ -67,7 +68,7 @@ class GatedSandbox:
 
     def decide(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> Ruling:
         """Return what the gates say of a call; nothing runs, nothing is recorded."""
-        return self.chain.decide(self._call(_copy(argv), call_id, options))
+        return self.chain.decide(self._tool_call(run_options(argv, call_id=call_id, **options)))
 
     def run(
         self,
@@ -81,17 +82,11 @@ class GatedSandbox:
 
         `meant` is the call as the model wrote it, where an adapter has put words of its own around it: that is what gates judge.
         """
-        argv = _copy(argv)
         given = run_options(argv, call_id=call_id, **options)
-        tool_call = self._call(argv if meant is None else _copy(meant), call_id, options)
-        with ObservedCall(self.observers, given) as call, self._passage(tool_call) as passage:
+        with ObservedCall(self.observers, given) as call, self._passage(self._tool_call(given, meant)) as passage:
             if not passage.may_run:
                 return self._observed_refusal(passage, call)
-            result = self.box._runner.run(given, call.follow)
-            passage.result_id = result.id
-            shown = self._shown(result, call_id)
-            call.handle = Handle(None, shown)
-            return shown
+            return self._finish(self.box._runner.run(given, call.follow), passage, call)
 
     async def arun(
         self,
@@ -102,24 +97,20 @@ class GatedSandbox:
         **options: Any,
     ) -> SandboxResult:
         """Run a call as `Sandbox.arun` does, if every gate lets it pass; `meant` as with `run`."""
-        argv = _copy(argv)
         given = run_options(argv, call_id=call_id, **options)
-        tool_call = self._call(argv if meant is None else _copy(meant), call_id, options)
-        with ObservedCall(self.observers, given) as call, await self._passage_in_loop(tool_call) as passage:
+        with (
+            ObservedCall(self.observers, given) as call,
+            await self._passage_in_loop(self._tool_call(given, meant)) as passage,
+        ):
             if not passage.may_run:
                 return self._observed_refusal(passage, call)
-            result = await self.box._runner.arun(given, call.follow)
-            passage.result_id = result.id
-            shown = self._shown(result, call_id)
-            call.handle = Handle(None, shown)
-            return shown
+            return self._finish(await self.box._runner.arun(given, call.follow), passage, call)
 
     def start(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> Handle:
         """Start a call as `Sandbox.start` does. It is recorded when it ends; what is shown of it, the caller charges."""
-        argv = _copy(argv)
         given = run_options(argv, call_id=call_id, **options)
         with ObservedCall(self.observers, given) as call:
-            passage = self._passage(self._call(argv, call_id, options))
+            passage = self._passage(self._tool_call(given))
             if not passage.may_run:
                 call.handle = handle = self._never_started(passage)
                 return handle
@@ -133,10 +124,9 @@ class GatedSandbox:
 
     async def astart(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> Handle:
         """Start a call as `Sandbox.astart` does; the rest is as with `start`."""
-        argv = _copy(argv)
         given = run_options(argv, call_id=call_id, **options)
         with ObservedCall(self.observers, given) as call:
-            passage = await self._passage_in_loop(self._call(argv, call_id, options))
+            passage = await self._passage_in_loop(self._tool_call(given))
             if not passage.may_run:
                 call.handle = handle = self._never_started(passage)
                 return handle
@@ -175,12 +165,14 @@ class GatedSandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _call(self, argv: Sequence[object] | str, call_id: str, options: Mapping[str, Any]) -> ToolCall:
-        cwd, env, shell = options.get("cwd"), options.get("env"), bool(options.get("shell", False))
-        given = {name: value for name, value in (("cwd", cwd), ("env", env)) if value is not None}
-        call = Call(argv, shell, None if cwd is None else str(cwd), env)
+    def _tool_call(self, options: RunOptions, meant: Sequence[object] | str | None = None) -> ToolCall:
+        call = options.call
+        if meant is not None:
+            call = call_of(meant, call.shell, call.cwd, call.env)
+        given = {name: value for name, value in (("cwd", call.cwd), ("env", call.env)) if value is not None}
         reads, writes = touched(call, self.config) if self._remembers() else ((), ())
-        return ToolCall(self._tool, {"command" if shell else "argv": argv} | given, call_id, reads, writes)
+        arguments = {"command" if call.shell else "argv": call.argv} | given
+        return ToolCall(self._tool, arguments, options.call_id, reads, writes)
 
     def _remembers(self) -> bool:
         return any(hasattr(gate, "before") for gate in self.chain.gates)
@@ -218,6 +210,12 @@ class GatedSandbox:
     def _never_started(self, passage: Passage) -> Handle:
         with passage:
             return Handle(None, self._refused(passage))
+
+    def _finish(self, result: SandboxResult, passage: Passage, call: ObservedCall) -> SandboxResult:
+        passage.result_id = result.id
+        shown = self._shown(result, passage.call.id)
+        call.follow(Handle(None, shown))
+        return shown
 
     def _observed_refusal(self, passage: Passage, call: ObservedCall) -> SandboxResult:
         result = self._refused(passage)
@@ -257,11 +255,6 @@ def _command(call: ToolCall) -> Call:
     argv: Any = call.arguments["command" if shell else "argv"]
     cwd: Any = call.arguments.get("cwd")
     return Call(argv, shell=shell, cwd=cwd)
-
-
-def _copy(argv: Any) -> Any:
-    # What is no list is not for us to say: the guard refuses it.
-    return tuple(argv) if isinstance(argv, list) else argv
 
 
 def _recorded(passage: Passage, handle: Handle) -> Handle:
