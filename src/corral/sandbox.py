@@ -86,12 +86,7 @@ class Sandbox:
         return self._state.observers
 
     def check(
-        self,
-        argv: Argv,
-        *,
-        shell: bool = False,
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
+        self, argv: Argv, *, shell: bool = False, cwd: Path | None = None, env: Mapping[str, str] | None = None
     ) -> Verdict:
         """Judge a call without running it."""
         return self._runner.check(call_of(argv, shell, cwd, env))

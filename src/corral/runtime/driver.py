@@ -51,30 +51,6 @@ _NOTHING_PRINTED = Captured()
 class Driver:
     """The streams, the deadlines and the warden of one running command."""
 
-    __slots__ = (
-        "_capture",
-        "_context",
-        "_control",
-        "_driving",
-        "_exited",
-        "_expects_pipes",
-        "_facts_after_eof",
-        "_last_output_at",
-        "_on_result",
-        "_patience_ends_at",
-        "_pool",
-        "_printed",
-        "_sent",
-        "_silence_seconds",
-        "_silent",
-        "_streams",
-        "_waiters",
-        "_warden",
-        "_whole_output",
-        "relayed",
-        "result",
-    )
-
     def __init__(
         self,
         pool: Pool,

@@ -41,25 +41,6 @@ _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from corral.containment.pr
 class WardenClient:
     """The host's connection to one warden."""
 
-    __slots__ = (
-        "__weakref__",
-        "_closing",
-        "_reserved",
-        "backend",
-        "buffer",
-        "descriptor",
-        "enforcement",
-        "generation",
-        "idle_since",
-        "inbox",
-        "missing_layers",
-        "pid",
-        "pidfd",
-        "poller",
-        "sock",
-        "streams",
-    )
-
     def __init__(self, sock: socket, pid: int, pidfd: int) -> None:
         self.sock = sock
         self._closing = RLock()  # two threads may close it; a descriptor number must not be used after it was closed

@@ -62,19 +62,6 @@ def is_pty_master(descriptor: int) -> bool:
 class Streams:
     """The streams of one command, from before it starts until its end."""
 
-    __slots__ = (
-        "_input",
-        "_input_ends",
-        "_line_begins",
-        "_made",
-        "_wide_buffer",
-        "arrived",
-        "lent",
-        "reading",
-        "stdin",
-        "terminal",
-    )
-
     def __init__(self) -> None:
         self._wide_buffer: memoryview | None = None
         self._input: bytearray | None = None

@@ -46,20 +46,16 @@ class ProcessTempDir:
 def _sweep(prefix: str, above: str) -> None:
     for name in os.listdir(above):
         path = f"{above}/{name}"
-        if name.startswith(prefix) and _is_own_directory(path) and _is_abandoned(path):
+        if name.startswith(prefix) and _is_abandoned(path):
             remove(path)
 
 
-def _is_own_directory(path: str) -> bool:
+def _is_abandoned(path: str) -> bool:
+    """Return whether a path is a directory of this user whose lock file is not locked."""
     try:
         about = os.lstat(path)
-    except OSError:
-        return False
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
-
-
-def _is_abandoned(path: str) -> bool:
-    try:
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
+            return False
         descriptor = os.open(f"{path}/{_LOCK}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
