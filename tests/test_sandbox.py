@@ -393,3 +393,11 @@ def test_observer_sees_refusals_and_errors(project: Path) -> None:
 def test_run_in_a_transaction_refuses_options_of_start(box: Sandbox, option: str) -> None:
     with box.transaction() as changes, pytest.raises(TypeError):
         changes.run(["true"], **{option: True})
+
+
+def test_transaction_requires_the_containment_of_its_own_profile(sandbox: Callable[..., Sandbox]) -> None:
+    # The profile strict runs without containment. Transactions use workspace, which does not.
+    box = sandbox(containment=Containment(backend="none"))
+    assert box.run(["true"]).ok
+    with pytest.raises(ContainmentError):
+        box.transaction().run(["true"])

@@ -420,9 +420,9 @@ class ThreadedResults(ResultStream):
 
     def __init__(self, work: Work, workers: Sequence[Worker], items: Iterable[object], *, ordered: bool = True) -> None:
         self._workers = workers
-        self._line = _Queues(work, _source(items, workers), len(workers) * WINDOW_PER_WORKER, ordered=ordered)
+        self._queues = _Queues(work, _source(items, workers), len(workers) * WINDOW_PER_WORKER, ordered=ordered)
         for worker in workers:
-            Thread(target=_run_worker, args=(self._line, worker), name="corral-worker", daemon=True).start()
+            Thread(target=_run_worker, args=(self._queues, worker), name="corral-worker", daemon=True).start()
 
     def __next__(self) -> tuple[int, Any]:
         try:
@@ -435,49 +435,49 @@ class ThreadedResults(ResultStream):
         return number, value
 
     def _next(self) -> tuple[int, object]:
-        line = self._line
-        while not line.is_closed:
-            if line.failure is not None:
-                raise line.failure
-            is_over = line.is_over
-            ready = line.get()
+        queues = self._queues
+        while not queues.is_closed:
+            if queues.failure is not None:
+                raise queues.failure
+            is_over = queues.is_over
+            ready = queues.get()
             if ready is not None:
                 return ready
-            if is_over and line.given == line.taken:
+            if is_over and queues.given == queues.taken:
                 break
-            if line.is_awaited:
-                line.reader_lock.acquire()
-                line.is_awaited = False
+            if queues.is_awaited:
+                queues.reader_lock.acquire()
+                queues.is_awaited = False
             else:
                 # Set first, then checked again: a result that arrives meanwhile is seen or wakes the reader.
-                line.is_awaited = not line.reader_lock.acquire(timeout=LOOK_SECONDS)
+                queues.is_awaited = not queues.reader_lock.acquire(timeout=LOOK_SECONDS)
         raise StopIteration
 
     def close(self) -> None:
         """End all running items and wait until they are gone. Their results are lost."""
-        line = self._line
-        with line.state:
-            if line.is_closed:
+        queues = self._queues
+        with queues.state:
+            if queues.is_closed:
                 return
-            line.is_closed = line.is_over = True
-            line.state.notify_all()
-        line.source.close()
+            queues.is_closed = queues.is_over = True
+            queues.state.notify_all()
+        queues.source.close()
         for worker in self._workers:
             worker.cancel()
-        line.make_room(len(self._workers))
-        with line.state:
+        queues.make_room(len(self._workers))
+        with queues.state:
             # Threads that wait for the source are not counted: the source cannot be interrupted, and they discard its item.
-            while line.busy:
-                line.state.wait()
+            while queues.busy:
+                queues.state.wait()
         for worker in self._workers:
             worker.close()
 
 
-def _run_worker(line: _Queues, worker: Worker) -> None:
+def _run_worker(queues: _Queues, worker: Worker) -> None:
     try:
         worker.ready()
-        while line.step(worker):
+        while queues.step(worker):
             pass
     except BaseException as error:  # noqa: BLE001  the worker cannot work at all; the reader raises the error
-        line.failure = error
-        line.wake_reader()
+        queues.failure = error
+        queues.wake_reader()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from typing import Any
 
+    from corral._lib.process_identity import ProcessIdentity
     from corral.model.call import Call, Verdict
     from corral.policy.config import SandboxConfig
     from corral.runtime.capture import Capture
@@ -45,6 +46,7 @@ class CommandRunner:
         self.context = context
         self.pool = pool
         self._verdicts = verdicts
+        self._admission: ProcessIdentity | None = None  # the state's admission that covers this runner's config
 
     def check(self, call: Call) -> Verdict:
         """Judge a call without running it."""
@@ -94,7 +96,7 @@ class CommandRunner:
 
     def _start(self, options: RunOptions) -> Handle:
         call = options.call
-        was_admitted = self.state.is_admitted()  # read first: `look` then sees the environment that `admit` has set
+        was_admitted = self._is_admitted()  # read first: `look` then sees the environment that `admit` has set
         environment, machine = self.state.look()
         verdict = self._verdicts.vet(call, machine)
         reason = self._refusal(call, verdict) if verdict.findings else ""
@@ -102,9 +104,9 @@ class CommandRunner:
         if reason or error:
             return self._not_started(call, verdict, reason, error)
         warden = None
-        if not was_admitted or not self.state.is_admitted():
+        if not was_admitted or not self._is_admitted():
             warden = self.pool.acquire()
-            self.state.admit(warden)
+            self._admission = self.state.admit(warden, self.context.config)
             environment = self.state.look()[0]
         return self._launch(options, verdict, environment, warden)
 
@@ -116,9 +118,14 @@ class CommandRunner:
         if reason or error:
             return self._not_started(call, verdict, reason, error)
         warden = await self.pool.acquire_in_loop()
-        if not self.state.is_admitted():
-            self.state.admit(warden)
+        if not self._is_admitted():
+            self._admission = self.state.admit(warden, self.context.config)
         return self._launch(options, verdict, self.state.look()[0], warden)
+
+    def _is_admitted(self) -> bool:
+        # A transaction's config may require more layers than the sandbox's, so each runner is admitted by itself.
+        admission = self._admission
+        return admission is not None and admission is self.state.admission and admission.is_current()
 
     def _launch(
         self, options: RunOptions, verdict: Verdict, environment: dict[str, str], warden: WardenClient | None

@@ -49,7 +49,7 @@ class SharedState:
         self.spares: Spares | None = None  # created by the first transaction
         self._environment = HostEnvironment(config.env_allowlist)
         self._seen: tuple[dict[str, str], Machine] = ({}, Machine.of(config))
-        self._admitted: ProcessIdentity | None = None
+        self.admission: ProcessIdentity | None = None  # set once a warden of this process was checked; reset by `renew`
 
     def look(self) -> tuple[dict[str, str], Machine]:
         """Return the environment for commands and the guard's view of the machine. Both are rebuilt when one has changed."""
@@ -59,26 +59,25 @@ class SharedState:
             self._seen = seen = (environment, Machine.of(self.config, self.containment.temporary()))
         return seen
 
-    def is_admitted(self) -> bool:
-        """Return whether `admit` has accepted the containment in this process."""
-        return self._admitted is not None and self._admitted.is_current()
-
-    def admit(self, warden: WardenClient) -> None:
-        """Check that a warden has all layers that the config requires; ContainmentError if it has not."""
+    def admit(self, warden: WardenClient, config: SandboxConfig) -> ProcessIdentity:
+        """Check that a warden has all layers that a config requires; ContainmentError if it has not. Returns `admission`."""
         status = warden.backend, warden.enforcement, warden.missing_layers
-        unmet = unmet_requirement(self.config, *status)
+        unmet = unmet_requirement(config, *status)
         if unmet:
             warden.close()
             self.pool.retire()
             raise ContainmentError(unmet)
-        self._environment.replace(self.containment.variables(*status))
-        self._admitted = ProcessIdentity()
+        if self.admission is None or not self.admission.is_current():
+            self._environment.replace(self.containment.variables(*status))
+            self.admission = ProcessIdentity()
+        return self.admission
 
     def scratch_for(self, path: str) -> Shown:
         """Return the commands' own /tmp and home, and their places on the host. Creates them if `path` may lie in one."""
-        if not self.is_admitted() and files.may_be_scratch(path, self.config):
+        is_admitted = self.admission is not None and self.admission.is_current()
+        if not is_admitted and files.may_be_scratch(path, self.config):
             warden = self.pool.acquire()
-            self.admit(warden)
+            self.admit(warden, self.config)
             self.pool.release(warden)
         return self.containment.shown()
 
@@ -104,7 +103,7 @@ class SharedState:
             if self.spares is not None:
                 self.spares.clean()
                 self.spares = None
-            self._admitted = None
+            self.admission = None
             return ""
 
     def close(self) -> None:

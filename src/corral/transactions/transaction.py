@@ -10,8 +10,6 @@ from corral.guard.evaluate import vet
 from corral.guard.rules.loader import Profile, profile_named
 from corral.model.call import Decision, Violation
 from corral.model.errors import TransactionError
-from corral.runtime.run_options import run_options
-from corral.runtime.runner import CommandRunner
 from corral.transactions.apply import MAX_NOTED_CHANGES, Applied, Look, apply
 from corral.transactions.changes import summary
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from corral.runtime.batch import Batch
     from corral.runtime.handle import Handle
     from corral.runtime.run_options import Inspect
+    from corral.runtime.runner import CommandRunner
     from corral.sandbox import Sandbox
     from corral.transactions.changes import Change
     from corral.transactions.spares import Workshop
@@ -120,6 +119,11 @@ class Transaction:
     def __init__(
         self, sandbox: CommandRunner, workshop: Workshop, config: SandboxConfig, verdicts: VerdictCache
     ) -> None:
+        # Not at the top: the hook loads this module for `transaction_config`, and has no time to load the runtime.
+        from corral.runtime.run_options import run_options  # noqa: PLC0415
+        from corral.runtime.runner import CommandRunner  # noqa: PLC0415
+
+        self._options_of = run_options
         pool, why_copied = workshop.take()
         containment = sandbox.state.containment
         inspect: Inspect = containment.denials
@@ -152,30 +156,30 @@ class Transaction:
 
     def check(self, argv: Sequence[object] | str, **options: Any) -> Verdict:
         """Judge a call as `Sandbox.check` does. Deleting and rewriting files is allowed here."""
-        return self._runner.check(run_options(argv, **options).call)
+        return self._runner.check(self._options_of(argv, **options).call)
 
     def run(self, argv: Sequence[object] | str, **options: Any) -> SandboxResult:
         """Run a call as `Sandbox.run` does."""
-        return self._runner_for(argv).run(run_options(argv, **options))
+        return self._runner_for(argv).run(self._options_of(argv, **options))
 
     async def arun(self, argv: Sequence[object] | str, **options: Any) -> SandboxResult:
         """Run a call as `Sandbox.arun` does."""
-        return await self._runner_for(argv).arun(run_options(argv, **options))
+        return await self._runner_for(argv).arun(self._options_of(argv, **options))
 
     def start(self, argv: Sequence[object] | str, **options: Any) -> Handle:
         """Start a call as `Sandbox.start` does."""
-        return self._runner_for(argv).start(run_options(argv, **options))
+        return self._runner_for(argv).start(self._options_of(argv, **options))
 
     async def astart(self, argv: Sequence[object] | str, **options: Any) -> Handle:
         """Start a call as `Sandbox.astart` does."""
-        return await self._runner_for(argv).astart(run_options(argv, **options))
+        return await self._runner_for(argv).astart(self._options_of(argv, **options))
 
     def map(self, calls: Iterable[object], **options: Any) -> Batch:
         """Run many calls as `Sandbox.map` does, all in the same overlay."""
         from corral.runtime.batch import Batch, LocalWork  # noqa: PLC0415  it loads threading
 
         runner = self._runner_for("…")
-        work = LocalWork(runner.context.config, lambda argv, **given: runner.start(run_options(argv, **given)))
+        work = LocalWork(runner.context.config, lambda argv, **given: runner.start(self._options_of(argv, **given)))
         return Batch(work, calls, on_result=runner.state.on_result, **options)
 
     def changes(self) -> tuple[Change, ...]:
