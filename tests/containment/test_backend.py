@@ -325,7 +325,7 @@ def ground(
         lies = backend == "lying"
         box = open_sandbox(containment=Containment(backend="none" if lies else backend))
         if lies:
-            box._runner.pool = LyingPool(box._holding.plan)
+            box._state.pool = box._runner.pool = LyingPool(box._holding.plan)
         elif backend != "none" and box.run(["true"]).enforcement != "full":
             must_hold()
         return Ground(box, backend, outside, sleeper, servers)
