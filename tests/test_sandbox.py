@@ -341,7 +341,7 @@ def test_config_of_another_type_raises_type_error(config: Any) -> None:
 
 
 class _Recorder:
-    """An observer that notes what it sees of every call."""
+    """An observer that records every call."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[object, ...]] = []
