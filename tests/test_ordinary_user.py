@@ -41,7 +41,7 @@ NEEDED += [
 ]
 # The files that are run once more as an ordinary user.
 REPEATED = [
-    "apps/cli/test_approval.py",
+    "apps/cli/test_approver.py",
     "apps/doctor/test_doctor.py",
     "apps/selftest/test_selftest.py",
     "audit/test_owner_log.py",

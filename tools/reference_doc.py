@@ -9,7 +9,8 @@ from typing import Any
 
 import corral
 from corral.apps.cli.arguments import verb_parser
-from corral.apps.cli.help import EXIT_CODES, GROUPS, USAGE, VERBS
+from corral.apps.cli.help import EXIT_CODES
+from corral.apps.cli.verb import GROUPS, Verb, grouped_verbs, load_verb
 from corral.policy.config import SandboxConfig
 from corral.policy.parser import RULE_KEYS
 from corral.policy.settings import CONFIG_FIELDS, LIST_KINDS, SETTINGS
@@ -46,45 +47,43 @@ def _cell(text: str) -> str:
 
 
 def cli_page() -> str:
-    """Return every command with its options, as `--help` tells them."""
+    """Return every command with its options, as `--help` prints them."""
     lines = [
         "# Every option\n",
-        "Made by `make docs` from the parsers themselves. What the commands do is told in [the command line](../cli.md).\n",
-        "`corral --version` prints the version, `corral COMMAND --help` what stands here.\n",
+        "Made by `make docs` from the verbs themselves. [The command line](../cli.md) introduces the commands.\n",
+        "`corral --version` prints the version. `corral COMMAND --help` prints the text below.\n",
     ]
-    for title, verbs in GROUPS.items():
-        links = ", ".join(f"[`{verb}`](#corral-{verb})" for verb in verbs if verb in VERBS)
-        lines.append(f"* {title}: {links}")
-    known = [verb for verbs in GROUPS.values() for verb in verbs if verb in VERBS]
-    lines += [verb_section(verb) for verb in [*known, *(verb for verb in VERBS if verb not in known)]]
+    groups = grouped_verbs()
+    for group, verbs in groups.items():
+        links = ", ".join(f"[`{verb}`](#corral-{verb})" for verb in verbs)
+        lines.append(f"* {GROUPS[group]}: {links}")
+    lines += [verb_section(verb) for verbs in groups.values() for verb in verbs]
     lines += ["## Exit codes\n", "```text", EXIT_CODES.partition("\n")[2].rstrip(), "```\n"]
     return "\n".join(lines)
 
 
-def verb_section(verb: str) -> str:
-    """Return one command: usage, examples, options, and what else there is to know."""
-    what, text = VERBS[verb]
-    examples, _, notes = text.partition("\n\n") if text.startswith("examples:") else ("", "", text)
-    parser = verb_parser(verb)
-    lines = [f"\n## corral {verb}\n", f"{what[0].upper()}{what[1:]}.\n", "```text", _usage(verb, parser), "```\n"]
+def verb_section(name: str) -> str:
+    """Return one command: usage, options, examples, notes and exit codes."""
+    verb, parser = load_verb(name).VERB, verb_parser(name)
+    lines = [f"\n## corral {name}\n", f"{verb.summary}\n", "```text", _usage(name, verb, parser), "```\n"]
     options = [_option(action) for action in parser._actions if action.help not in (None, argparse.SUPPRESS)]
     if len(options) > 1:
         lines += ["| option | |", "|---|---|", *options[1:], ""]
-    shown = [line.strip() for line in examples.splitlines()[1:]]
-    if shown:
-        lines += ["Examples:\n", *[_example(line) for line in shown], ""]
-    lines.append(_notes(notes))
+    lines += ["Examples:\n", *[_example(line) for line in verb.examples.splitlines()], ""]
+    if verb.notes:
+        lines.append(verb.notes.replace("<", "&lt;"))
+    lines.append(f"Exit code: {verb.exit_codes}.\n")
     return "\n".join(lines)
 
 
-def _usage(verb: str, parser: argparse.ArgumentParser) -> str:
-    # argparse breaks lines in another way in each version of Python.
-    if verb in USAGE:
-        return "\n".join(line.strip() for line in USAGE[verb].splitlines())
+def _usage(name: str, verb: Verb, parser: argparse.ArgumentParser) -> str:
+    # Each version of Python breaks the lines of argparse's own usage in another way.
+    if verb.usage:
+        return "\n".join(f"corral {line}" for line in verb.usage)
     words = [
         action.metavar for action in parser._actions if not action.option_strings and action.help != argparse.SUPPRESS
     ]
-    return " ".join([f"corral {verb}", *(str(word) for word in words if word), "[options]"])
+    return " ".join([f"corral {name}", *(str(word) for word in words if word), "[options]"])
 
 
 def _option(action: argparse.Action) -> str:
@@ -103,11 +102,6 @@ def _example(line: str) -> str:
     command, _, comment = line.partition("  ")
     fence = "``" if "`" in command else "`"
     return f"* {fence}{command}{fence}" + (f": {comment.strip()}" if comment else "")
-
-
-def _notes(text: str) -> str:
-    # Lines of a full width go on in the next; what is shorter ends a paragraph.
-    return re.sub(r"(?<=[.:])\n", "\n\n", text.strip()).replace("<", "&lt;") + "\n"
 
 
 def _default(key: str) -> str:

@@ -68,7 +68,7 @@ def test_user_sees_the_file_and_its_loosening_and_trusts_it(screen: Callable[...
     assert shown.status() == 0
     assert not is_waiting(project)
     again = screen(*CORRAL, "trust")
-    again.until(b"is trusted already")
+    again.until(b"already trusted")
     assert again.status() == 0
 
 

@@ -15,9 +15,8 @@ from docblocks import LANGUAGES, REASONS, Block
 from docplace import SHOWN_HOME, Place
 
 import corral
-from corral.apps.cli.arguments import verb_parser
-from corral.apps.cli.command_words import split
-from corral.apps.cli.help import CALLS, VERBS
+from corral.apps.cli.arguments import split_command, verb_parser
+from corral.apps.cli.verb import load_verb, verb_names
 from corral.apps.evals.task_loader import Loader
 from corral.guard.rules.compiler import _row
 from corral.policy.parser import parse
@@ -137,13 +136,13 @@ def test_a_command_in_a_sentence_has_verbs_and_options_that_exist(page: Path) ->
     for span in spans(page, "corral"):
         verb, _, rest = span.removeprefix("corral ").partition(" ")
         ours = re.sub(r"'[^']*'", "", rest).partition("-- ")[0]
-        if verb in CALLS:
+        if verb in verb_names() and load_verb(verb).VERB.command_after == "":
             # What follows the command's name is the command's.
-            ours = " ".join(split(verb_parser(verb), ours.split(), None, leading=0)[0])
+            ours = " ".join(split_command(verb_parser(verb), ours.split(), None, leading=0)[0])
         options = re.findall(r"(?<!\S)(--?[a-z][\w-]*)", ours)
         if verb in ("--version", "--help", "--json", "COMMAND", "…"):
             continue
-        if verb not in VERBS:
+        if verb not in verb_names():
             wrong.append(span)
         else:
             known = {option for action in verb_parser(verb)._actions for option in action.option_strings}

@@ -1,4 +1,4 @@
-"""A person in a real terminal answers what the guard asks; nobody and nothing else does."""
+"""Approvals: only a person at a real terminal can answer the guard's questions."""
 
 import json
 import os
@@ -15,6 +15,7 @@ import tree_sitter
 from screen import Screen
 
 import corral
+import golden
 from corral import Containment, PolicyError, Sandbox, SandboxConfig
 from corral._lib.terminal import DECEIVING, Terminal
 from corral.apps.cli.approval_prompt import question
@@ -31,7 +32,7 @@ END = b"[N]o > "
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with a change that would be lost, and an owner's state of its own."""
+    """A repository with an uncommitted change, and a private state directory."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     root = tmp_path / "project"
     root.mkdir()
@@ -76,25 +77,20 @@ def without_terminal(
     )
 
 
-def test_the_question_shows_the_call_the_findings_and_the_effects(screen: Callable[..., Screen], project: Path) -> None:
-    shown = screen(*CORRAL, "run", "--", *RESET)
+def test_prompt_shows_call_findings_and_effects(screen: Callable[..., Screen], project: Path) -> None:
+    shown = screen(*CORRAL, "run", "--", *RESET, columns=300)
     text = shown.until(END).decode()
-    for words in (
-        "│ git reset --hard",
-        "? ask    argv-git-discard",
-        "why      git would throw away uncommitted work",
-        "discard          --hard",
-        "where    /",
-        "profile workspace, in the project, no network",
-        "Run it? [o]nce, for this [p]roject (7 days), [N]o > ",
-    ):
+    for words in ("│ git reset --hard", "argv-git-discard", str(project), "[o]nce", "[p]roject"):
         assert words in text
+    golden.check("cli-messages", "run: the prompt", text.replace("\r\n", "\n").replace(str(project), "PROJECT"))
     shown.type(b"\r")
     assert shown.status() == 126
 
 
 @pytest.mark.parametrize("answer", [b"o\r", b"once\r", b"Y\r", b" yes \r"])
-def test_once_runs_it_and_asks_again(screen: Callable[..., Screen], project: Path, answer: bytes) -> None:
+def test_once_runs_the_call_and_asks_again_next_time(
+    screen: Callable[..., Screen], project: Path, answer: bytes
+) -> None:
     shown = screen(*CORRAL, "run", "--", *RESET)
     shown.until(END)
     shown.type(answer)
@@ -104,7 +100,7 @@ def test_once_runs_it_and_asks_again(screen: Callable[..., Screen], project: Pat
     again.until(END)
 
 
-def test_for_the_project_asks_no_more_until_it_is_revoked(screen: Callable[..., Screen], project: Path) -> None:
+def test_project_approval_holds_until_revoked(screen: Callable[..., Screen], project: Path) -> None:
     shown = screen(*CORRAL, "run", "--", *RESET)
     shown.until(END)
     shown.type(b"p\r")
@@ -120,7 +116,7 @@ def test_for_the_project_asks_no_more_until_it_is_revoked(screen: Callable[..., 
     assert without_terminal("run", "--", *RESET, cwd=project).returncode == 126
 
 
-def test_what_a_person_said_stands_in_the_owners_log(screen: Callable[..., Screen], project: Path) -> None:
+def test_answers_are_logged(screen: Callable[..., Screen], project: Path) -> None:
     for answer in (b"o\r", b"p\r"):
         shown = screen(*CORRAL, "run", "--", *RESET)
         shown.until(END)
@@ -129,11 +125,8 @@ def test_what_a_person_said_stands_in_the_owners_log(screen: Callable[..., Scree
     without_terminal("grants", "revoke", "--all", cwd=project)
     log = without_terminal("log", "--json", "--event", "grant", cwd=project).stdout.decode()
     said = re.findall(r'"reason": "((?:A person|The approval)[^"]+)"', log)
-    assert said == [
-        "A person in a terminal said yes, once.",
-        "A person in a terminal said yes, for this project and 7 days.",
-        "The approval was revoked; it is asked about again.",
-    ]
+    assert len(said) == 3
+    golden.check("cli-messages", "log: answers of a person", "\n".join(said))
 
 
 @pytest.mark.parametrize(
@@ -141,17 +134,17 @@ def test_what_a_person_said_stands_in_the_owners_log(screen: Callable[..., Scree
     [b"\r", b"n\r", b"N\r", b"no\r", b"maybe\r", b"oo\r", b"yes please\r", b"once\x04\x04", b"\x03", b"\x04", b"\x1a"],
     ids=["enter", "n", "N", "no", "maybe", "oo", "more words", "no end of line", "Ctrl-C", "Ctrl-D", "Ctrl-Z"],
 )
-def test_anything_else_is_a_no(screen: Callable[..., Screen], project: Path, answer: bytes) -> None:
+def test_any_other_answer_refuses_the_call(screen: Callable[..., Screen], project: Path, answer: bytes) -> None:
     shown = screen(*CORRAL, "run", "--", *RESET)
     shown.until(END)
     shown.type(answer)
     assert shown.status() == 126
-    assert b"not run: the answer was no" in shown.seen
+    assert b"corral: not run" in shown.seen
     assert not is_reset(project)
     assert shown.settings() == shown.before
 
 
-def test_keys_hit_before_the_question_are_no_answer(screen: Callable[..., Screen], project: Path) -> None:
+def test_keys_pressed_before_the_prompt_are_ignored(screen: Callable[..., Screen], project: Path) -> None:
     shown = screen(
         "sh", "-c", 'until [ -e ../typed ]; do sleep 0.01; done; exec "$@"', "sh", *CORRAL, "run", "--", *RESET
     )
@@ -163,9 +156,7 @@ def test_keys_hit_before_the_question_are_no_answer(screen: Callable[..., Screen
     assert not is_reset(project)
 
 
-def test_standard_input_is_not_asked_even_where_there_is_a_terminal(
-    screen: Callable[..., Screen], project: Path
-) -> None:
+def test_prompt_never_reads_stdin(screen: Callable[..., Screen], project: Path) -> None:
     line = f"yes o | {shlex.join(CORRAL)} run -T -- git reset --hard; echo status $?"
     shown = screen("bash", "-c", line)
     shown.until(END)
@@ -174,7 +165,7 @@ def test_standard_input_is_not_asked_even_where_there_is_a_terminal(
     assert not is_reset(project)
 
 
-def test_the_question_stays_on_the_terminal(screen: Callable[..., Screen], project: Path) -> None:
+def test_prompt_is_written_only_to_the_terminal(screen: Callable[..., Screen], project: Path) -> None:
     shown = screen("bash", "-c", f"{shlex.join(CORRAL)} run --json -- git reset --hard >out 2>err; echo status $?")
     shown.until(END)
     shown.type(b"n\r")
@@ -183,21 +174,21 @@ def test_the_question_stays_on_the_terminal(screen: Callable[..., Screen], proje
     assert (project / "err").read_text() == ""
 
 
-def test_what_is_denied_is_not_asked(screen: Callable[..., Screen]) -> None:
+def test_denied_call_is_not_asked_about(screen: Callable[..., Screen]) -> None:
     shown = screen(*CORRAL, "run", "--", "sudo", "id")
     assert shown.status() == 126
     assert b"Run it?" not in shown.seen
 
 
-def test_nobody_who_answers_is_a_no(screen: Callable[..., Screen], project: Path) -> None:
+def test_unanswered_prompt_refuses_the_call(screen: Callable[..., Screen], project: Path) -> None:
     code = "import sys; from corral.apps.cli import main, terminal_prompt as person; person.ANSWER_SECONDS = 0.05; sys.exit(main(sys.argv[1:]))"
     shown = screen(sys.executable, "-c", code, "run", "--", *RESET)
-    shown.until(b"not run: the answer was no")
+    shown.until(b"corral: not run")
     assert shown.status() == 126
     assert not is_reset(project)
 
 
-def test_a_signal_ends_it_unanswered(screen: Callable[..., Screen], project: Path) -> None:
+def test_sigterm_ends_the_prompt_and_restores_the_terminal(screen: Callable[..., Screen], project: Path) -> None:
     shown = screen(*CORRAL, "run", "--", *RESET)
     shown.until(END)
     os.kill(shown.pid, signal.SIGTERM)
@@ -206,23 +197,25 @@ def test_a_signal_ends_it_unanswered(screen: Callable[..., Screen], project: Pat
     assert shown.settings() == shown.before
 
 
-def test_in_the_background_nobody_is_asked(screen: Callable[..., Screen], project: Path) -> None:
+def test_background_process_does_not_ask(screen: Callable[..., Screen], project: Path) -> None:
     shown = screen("bash", "-mc", f"{shlex.join(CORRAL)} run -- git reset --hard & wait $!; echo status $?")
-    shown.until(b"nobody was asked: corral is in the background of the terminal")
+    shown.until(b"in the background of the terminal")
     shown.until(b"status 126")
     assert not is_reset(project)
 
 
 @pytest.mark.parametrize("name", AGENT_VARIABLES)
-def test_in_the_shell_of_an_agent_nobody_is_asked(screen: Callable[..., Screen], project: Path, name: str) -> None:
+def test_agent_shell_does_not_ask(screen: Callable[..., Screen], project: Path, name: str) -> None:
     shown = screen(*CORRAL, "run", "--", *RESET, **{name: "1"})
-    shown.until(b"nobody was asked: this is the shell of a coding agent")
+    shown.until(b"this is the shell of a coding agent")
     assert shown.status() == 126
     assert not is_reset(project)
 
 
 @pytest.mark.parametrize("option", [("--no-ask",), ("--call", "00ff")], ids=["--no-ask", "what a hook rewrote"])
-def test_what_must_not_ask_does_not(screen: Callable[..., Screen], project: Path, option: tuple[str, ...]) -> None:
+def test_no_ask_and_hook_calls_do_not_ask(
+    screen: Callable[..., Screen], project: Path, option: tuple[str, ...]
+) -> None:
     shown = screen(*CORRAL, "run", *option, "--", *RESET)
     assert shown.status() == 126
     assert b"Run it?" not in shown.seen
@@ -242,25 +235,25 @@ def test_what_must_not_ask_does_not(screen: Callable[..., Screen], project: Path
     ],
     ids=lambda environ: next(iter(environ)),
 )
-def test_no_variable_says_yes(project: Path, environ: dict[str, str]) -> None:
+def test_no_environment_variable_approves(project: Path, environ: dict[str, str]) -> None:
     done = without_terminal("run", "--", *RESET, cwd=project, stdin=b"o\np\nyes\n", **environ)
     assert (done.returncode, is_reset(project)) == (126, False)
-    assert b"nobody was asked: there is no terminal" in done.stderr
+    assert b"there is no terminal" in done.stderr
 
 
 @pytest.mark.parametrize("option", ["--yes", "-y", "--force", "-f", "--approve", "--no-guard", "--ask=yes", "--allow"])
-def test_no_option_says_yes(project: Path, option: str) -> None:
+def test_no_option_approves(project: Path, option: str) -> None:
     assert without_terminal("run", option, "--", *RESET, cwd=project).returncode == 125
     assert not is_reset(project)
 
 
 @pytest.mark.parametrize("grant", ["0" * 32, "../approvals/x", "", "yes"])
-def test_no_invented_grant_says_yes(project: Path, grant: str) -> None:
+def test_invented_grant_id_does_not_approve(project: Path, grant: str) -> None:
     done = without_terminal("run", "--grant", grant, "--shell", SHELL_RESET, cwd=project)
     assert (done.returncode, is_reset(project)) == (125, False)
 
 
-def test_adding_needs_a_person_and_runs_nothing(screen: Callable[..., Screen], project: Path) -> None:
+def test_grants_add_needs_a_person_and_runs_nothing(screen: Callable[..., Screen], project: Path) -> None:
     done = without_terminal("grants", "add", "--shell", SHELL_RESET, cwd=project, stdin=b"p\n")
     assert (done.returncode, done.stderr) == (1, b"corral: not approved: there is no terminal\n")
     shown = screen(*CORRAL, "grants", "add", "--shell", SHELL_RESET)
@@ -273,7 +266,7 @@ def test_adding_needs_a_person_and_runs_nothing(screen: Callable[..., Screen], p
 
 
 @pytest.mark.parametrize(("call", "status"), [(("sudo", "id"), 126), (("ls",), 0)])
-def test_there_is_nothing_to_add_for_what_is_denied_or_allowed(
+def test_grants_add_refuses_denied_and_allowed_calls(
     screen: Callable[..., Screen], call: tuple[str, ...], status: int
 ) -> None:
     shown = screen(*CORRAL, "grants", "add", "--", *call)
@@ -303,7 +296,7 @@ HOSTILE = {
 @pytest.mark.parametrize("unicode", [True, False])
 @pytest.mark.parametrize("columns", [24, 60, 100])
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_no_text_drives_or_forges_the_question(project: Path, text: str, columns: int, unicode: bool) -> None:
+def test_hostile_text_cannot_forge_the_prompt(project: Path, text: str, columns: int, unicode: bool) -> None:
     config = SandboxConfig(str(project), profile="workspace")
     terminal = Terminal(columns, unicode=unicode)
     for call in (Call(text, shell=True), Call(("git", "reset", "--hard", text))):
@@ -319,7 +312,7 @@ def test_no_text_drives_or_forges_the_question(project: Path, text: str, columns
         assert "reset" in quoted
 
 
-def test_a_hostile_text_is_shown_harmlessly_in_a_real_terminal(screen: Callable[..., Screen], project: Path) -> None:
+def test_hostile_text_is_harmless_on_a_real_terminal(screen: Callable[..., Screen], project: Path) -> None:
     shown = screen(*CORRAL, "run", "--shell", HOSTILE["a forged prompt"])
     seen = shown.until(b"(7 days), " + END)
     assert seen.count(b"\r\nRun it?") == 1
@@ -328,21 +321,21 @@ def test_a_hostile_text_is_shown_harmlessly_in_a_real_terminal(screen: Callable[
     assert shown.status() == 126
 
 
-def test_letters_that_look_like_others_are_named(project: Path) -> None:
+def test_non_ascii_characters_are_named(project: Path) -> None:
     call = Call("git reset --hard; echo п\u0430ypal", shell=True)
     config = SandboxConfig(str(project), profile="workspace")
     verdict = vet(call, config)
     shown, _ = question(call, verdict, config, Machine.of(config), Terminal(), runs=True, whole=False)
-    assert "letters that are not ASCII may look like others: п U+043F, а U+0430" in shown
+    assert "п U+043F, а U+0430" in shown
 
 
-def test_what_was_not_shown_is_not_approved_for_the_project(screen: Callable[..., Screen], project: Path) -> None:
+def test_call_shown_in_part_cannot_be_approved_for_the_project(screen: Callable[..., Screen], project: Path) -> None:
     text = "git reset --hard\n" + "\n".join(f"echo {i}" for i in range(100))
     shown = screen(*CORRAL, "run", "--shell", text)
     seen = shown.until(END)
     assert b"77 lines are not shown here" in seen
     assert b"echo 50" not in seen
-    assert b"[o]nce, [s]how all of it, [N]o" in seen
+    assert b"[o]nce, [s]how all, [N]o" in seen
     shown.type(b"p\r")
     assert shown.status() == 126
     shown = screen(*CORRAL, "run", "--shell", text)
@@ -367,7 +360,9 @@ ATTEMPTS = {
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
-def test_a_command_reaches_no_approval(open_sandbox: Callable[..., Sandbox], tmp_path: Path, attempt: str) -> None:
+def test_command_cannot_reach_stored_approvals(
+    open_sandbox: Callable[..., Sandbox], tmp_path: Path, attempt: str
+) -> None:
     place = tmp_path / "state" / "corral" / "approvals"
     if "makedirs" not in attempt:
         place.mkdir(parents=True)
@@ -384,10 +379,10 @@ def test_a_command_reaches_no_approval(open_sandbox: Callable[..., Sandbox], tmp
         assert bare.run(["python3", "-c", code]).exit_code == 0
 
 
-def test_no_grant_of_a_path_opens_them(open_sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
+def test_path_grant_cannot_open_approvals(open_sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
     (tmp_path / "state" / "corral" / "approvals").mkdir(parents=True)
     for path in ("state", "state/corral", "state/corral/approvals"):
-        with pytest.raises(PolicyError, match=r"containment\.write names"):
+        with pytest.raises(PolicyError, match=str(tmp_path / path)):
             open_sandbox(containment=Containment(write=(str(tmp_path / path),))).run(["true"])
 
 
@@ -402,7 +397,7 @@ def test_inside_a_sandbox_nobody_is_asked(open_sandbox: Callable[..., Sandbox], 
 
 
 @pytest.mark.parametrize(("host", "decision"), [("claude", "allow"), ("codex", "allow"), ("cursor", "deny")])
-def test_a_hook_knows_what_was_approved_where_it_is_contained(
+def test_hook_uses_approvals_if_the_host_contains_commands(
     screen: Callable[..., Screen], project: Path, host: str, decision: str
 ) -> None:
     asks = {"cwd": str(project), "session_id": "s", "hook_event_name": "PreToolUse", "tool_name": "Bash"}

@@ -16,6 +16,7 @@ import pytest
 from observe import alive, eventually, unique_seconds, with_enough_time
 
 import corral
+import golden
 from corral.apps.cli.arguments import parse
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "result.schema.json").read_text())
@@ -46,7 +47,7 @@ def cli(*arguments: str | bytes, cwd: Path, stdin: bytes = b"", **environ: str) 
     )
 
 
-def test_the_version_is_the_packages(project: Path) -> None:
+def test_version_is_that_of_the_package(project: Path) -> None:
     done = cli("--version", cwd=project)
     assert (done.returncode, done.stdout.decode()) == (0, f"corral {corral.__version__}\n")
 
@@ -54,7 +55,7 @@ def test_the_version_is_the_packages(project: Path) -> None:
 @pytest.mark.parametrize(
     "verb", [(), ("run",), ("check",), ("explain",), ("rule",), ("demo",), ("doctor",), ("selftest",), ("batch",)]
 )
-def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], project: Path) -> None:
+def test_help_goes_to_stdout_and_fits_a_terminal(verb: tuple[str, ...], project: Path) -> None:
     done = cli(*verb, "--help", cwd=project, COLUMNS="100")
     text = done.stdout.decode()
     assert (done.returncode, done.stderr) == (0, b"")
@@ -63,80 +64,62 @@ def test_help_teaches_on_stdout_and_fits_a_terminal(verb: tuple[str, ...], proje
     assert max(len(line) for line in text.splitlines()) <= 120
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        pytest.param(["fly"], "there is no command fly; choose one of status, run, check", id="an unknown command"),
-        pytest.param(["--colour"], "corral: unknown option --colour", id="an unknown option alone"),
-        pytest.param(["--colour", "run", "--", "ls"], "corral: unknown option --colour", id="an unknown option first"),
-        pytest.param(["check"], "Give the command, or --shell STRING", id="nothing to check"),
-        pytest.param(["check", "--colour", "ls"], "unknown option --colour", id="an unknown option without --"),
-        pytest.param(["run", "--jsno", "ls"], "unknown option --jsno; did you mean --json?", id="a mistyped option"),
-        pytest.param(
-            ["try", "--yse", "ls"], "unknown option --yse; did you mean --yes?", id="a mistyped option of try"
-        ),
-        pytest.param(["run", "-x", "ls"], "unknown option -x", id="an unknown letter before a command"),
-        pytest.param(["run", "--timeout", "ls"], "ls is not a number of seconds", id="an option without its value"),
-        pytest.param(["check", "--colour", "--", "ls"], "unknown option --colour", id="an unknown option"),
-        pytest.param(["check", "--prof", "strict", "--", "ls"], "unknown option --prof", id="an abbreviated option"),
-        pytest.param(
-            ["check", "--profile", "lax", "--", "ls"],
-            "--profile cannot be lax; choose one of ",
-            id="an unknown profile",
-        ),
-        pytest.param(
-            ["check", "--shell", "ls", "--", "ls"], "give one of: -- CMD, --shell STRING, --jsonl", id="two calls"
-        ),
-        pytest.param(
-            ["check", "--jsonl", "x"], "calls are read from stdin: corral check --jsonl < x\n", id="a file of calls"
-        ),
-        pytest.param(["run", "-s", "ls"], "corral: unknown option -s\n", id="a letter"),
-        pytest.param(
-            ["run", "--shell", "ls", "-la"],
-            "unknown option -la; a shell text is one argument, in quotes, as in: corral run --shell 'ls -la'\n",
-            id="a shell text without quotes",
-        ),
-        pytest.param(
-            ["run", "--shell", "cat", "x"],
-            "corral: a shell text is one argument, in quotes, as in: corral run --shell 'cat x'\n",
-            id="a shell text of two words without quotes",
-        ),
-        pytest.param(
-            ["policy", "check"],
-            "corral policy has no check; choose one of show, test, schema\n",
-            id="an unknown action",
-        ),
-        pytest.param(["policy", "shwo"], "corral policy has no shwo; did you mean show?\n", id="a mistyped action"),
-        pytest.param(["apply"], "corral: no transaction waits in ", id="nothing to apply"),
-        pytest.param(["discard", "abc"], "; corral try -- CMD makes one\n", id="nothing to discard"),
-        pytest.param(["check", "--jsonl", "--", "ls"], "give one of", id="a batch and a call"),
-        pytest.param(["check", "--jsonl", "--cwd", "sub"], "every line has its own cwd", id="a batch and a cwd"),
-        pytest.param(["run", "--timeout", "-1", "--", "ls"], "-1", id="a negative timeout"),
-        pytest.param(["run", "--timeout", "nan", "--", "ls"], "nan", id="a timeout that is no number"),
-        pytest.param(
-            ["run", "--timeout", "soon", "--", "ls"],
-            "corral: argument --timeout: soon is not a number of seconds, such as 5 or 0.5\n",
-            id="a timeout in words",
-        ),
-        pytest.param(
-            ["check", "--root", "/no/such", "--", "ls"], "project_root '/no/such' is not", id="a missing root"
-        ),
-        pytest.param(["check", "--root", "/", "--", "ls"], "project_root must not be", id="the root of everything"),
-        pytest.param(["batch", "calls.jsonl"], "calls are read from stdin: corral batch < calls.jsonl", id="a file"),
-        pytest.param(["demo", "--", "ls"], "demo takes no command", id="a demo of something"),
-        pytest.param(["rule", "name-rm", "x"], "corral: rule has no place for x\n", id="a word too many"),
-        pytest.param(
-            ["grants", "add"], "corral: what should it approve? Give the command, or --shell STRING", id="approve what"
-        ),
-    ],
-)
-def test_wrong_arguments_are_125_with_a_hint_and_nothing_on_stdout(
-    arguments: list[str], words: str, project: Path
-) -> None:
-    done = cli(*arguments, cwd=project)
+USAGE_ERRORS = {
+    "an unknown command": "fly",
+    "a mistyped command": "chekc -- ls",
+    "a program instead of a command": "ls -la",
+    "no command": "-- ls",
+    "an unknown option alone": "--colour",
+    "an unknown option before the command": "--colour run -- ls",
+    "an unknown option": "check --colour -- ls",
+    "an unknown option without dashes": "check --colour ls",
+    "a mistyped option": "run --jsno ls",
+    "a mistyped option with a value": "run --proflie=strict -- ls",
+    "a mistyped option of log": "log --folow",
+    "a mistyped hidden option": "run --exprots -- ls",
+    "an abbreviated option": "check --prof strict -- ls",
+    "an unknown letter": "run -x ls",
+    "an option without its value": "run --timeout ls",
+    "an unknown profile": "check --profile lax -- ls",
+    "nothing to check": "check",
+    "two calls": "check --shell ls -- ls",
+    "a batch and a call": "check --jsonl -- ls",
+    "a batch and a cwd": "check --jsonl --cwd sub",
+    "a file of calls": "check --jsonl x",
+    "a file for batch": "batch calls.jsonl",
+    "an option in an unquoted shell text": "run --shell ls -la",
+    "an unquoted shell text": "run --shell cat x",
+    "an unknown action": "policy check",
+    "a mistyped action": "policy shwo",
+    "nothing to discard": "discard abc",
+    "a negative timeout": "run --timeout -1 -- ls",
+    "a timeout that is not a number": "run --timeout nan -- ls",
+    "a timeout in words": "run --timeout soon -- ls",
+    "a missing root": "check --root /no/such -- ls",
+    "the file system root": "check --root / -- ls",
+    "a command for demo": "demo -- ls",
+    "a word too many": "rule name-rm x",
+    "nothing to approve": "grants add",
+    "an id for grants list": "grants list x",
+    "an option of another action": "grants revoke --shell x",
+    "a command for grants list": "grants -- ls",
+    "a terminal and JSON": "run --tty --json -- ls",
+    "a token without a server": "mcp --token-file x",
+    "a model without an agent": "demo --model x",
+    "no tasks": "eval",
+    "tasks and two runs": "eval x --compare a b",
+    "two levels": "install claude --user --project",
+    "an unknown host": "install emacs",
+    "a time in words": "log --since soon",
+}
+
+
+@pytest.mark.parametrize("case", USAGE_ERRORS)
+def test_wrong_arguments_exit_125_with_a_hint(case: str, project: Path) -> None:
+    done = cli(*USAGE_ERRORS[case].split(), cwd=project)
     assert (done.returncode, done.stdout) == (125, b"")
-    assert words in done.stderr.decode()
     assert b"Traceback" not in done.stderr
+    golden.check("cli-messages", f"arguments: {case}", done.stderr.decode().replace(str(project), "PROJECT"))
 
 
 @pytest.mark.parametrize(
@@ -165,11 +148,11 @@ def test_wrong_arguments_are_125_with_a_hint_and_nothing_on_stdout(
         pytest.param(["grants", "revoke", "abc"], None, id="no command at all"),
     ],
 )
-def test_the_first_word_that_is_no_option_begins_the_command(arguments: list[str], command: list[str] | None) -> None:
+def test_first_word_that_is_not_an_option_begins_the_command(arguments: list[str], command: list[str] | None) -> None:
     assert parse(arguments).command == command
 
 
-def test_a_command_without_dashes_runs_and_is_judged(project: Path) -> None:
+def test_command_without_dashes_is_judged_and_run(project: Path) -> None:
     done = cli("run", "--profile", "strict", "echo", "-n", "--json", cwd=project)
     assert (done.returncode, done.stdout) == (0, b"--json")
     assert cli("check", "--profile", "strict", "rm", "-rf", "x", cwd=project).returncode != 0
@@ -184,7 +167,7 @@ def test_a_command_without_dashes_runs_and_is_judged(project: Path) -> None:
     ],
     ids=str,
 )
-def test_a_letter_that_the_locale_lacks_is_shown_by_its_number(locale: dict[str, str], project: Path) -> None:
+def test_characters_outside_the_locale_are_escaped(locale: dict[str, str], project: Path) -> None:
     home = {"XDG_STATE_HOME": str(project.parent / "state")}
     cli("check", "--", "echo", "ü", b"\xff", cwd=project, **home, PYTHONUTF8="1")
     shown = cli("log", cwd=project, **home, **locale)
@@ -193,32 +176,30 @@ def test_a_letter_that_the_locale_lacks_is_shown_by_its_number(locale: dict[str,
 
 
 @pytest.mark.parametrize(("asked", "meant"), [(["help"], ["--help"]), (["help", "run"], ["run", "--help"])])
-def test_help_is_a_command_too(asked: list[str], meant: list[str], project: Path) -> None:
+def test_help_is_also_a_command(asked: list[str], meant: list[str], project: Path) -> None:
     assert cli(*asked, cwd=project).stdout == cli(*meant, cwd=project).stdout != b""
 
 
-def test_without_a_home_the_accounts_own_is_meant(project: Path) -> None:
+def test_missing_home_is_taken_from_the_account(project: Path) -> None:
     account = pwd.getpwuid(os.geteuid()).pw_dir
     env = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")} | {"HOME": ""}
     words = [sys.executable, "-m", "corral", "log", "--text", "\x01"]
     done = subprocess.run(words, cwd=project, capture_output=True, text=True, env=env, check=False)
-    assert done.stderr == f"corral: nothing in {account}/.local/state/corral/audit fits\n"
+    assert f"{account}/.local/state/corral/audit" in done.stderr
 
 
 @pytest.mark.parametrize("words", ["eval --fixtures --list", "demo", "selftest", "doctor"])
-def test_no_directory_for_temporary_files_is_said(words: str, project: Path) -> None:
+def test_missing_temporary_directory_is_reported(words: str, project: Path) -> None:
     # No file may grow here, so that no directory is fit.
     line = f"ulimit -f 0; exec {shlex.quote(sys.executable)} -m corral {words}"
     done = subprocess.run(["bash", "-c", line], cwd=project, capture_output=True, check=False, timeout=DEADLINE_SECONDS)
     said = done.stderr.decode().splitlines()[-1]
     assert (done.returncode, b"Traceback" in done.stderr) == (125, False)
-    assert said.startswith(
-        "corral: there is no safe directory for temporary files. Set TMPDIR to a directory of your own"
-    )
+    assert "TMPDIR" in said
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_closed_streams_change_no_answer(closed: str, project: Path) -> None:
+def test_closed_streams_change_no_exit_code(closed: str, project: Path) -> None:
     for call, status in (("ls", 0), ("rm x", 126)):
         for verb in ("check", "explain", "run"):
             line = f"exec {closed}; {shlex.quote(sys.executable)} -m corral {verb} --profile strict -- {call}"
@@ -241,7 +222,7 @@ def test_closed_streams_change_no_answer(closed: str, project: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("full", ["/dev/full", "/dev/stdout"], ids=["a full disk", "a reader that is gone"])
-def test_words_that_cannot_be_said_change_no_exit_code(arguments: str, status: int, full: str, project: Path) -> None:
+def test_unwritable_stderr_changes_no_exit_code(arguments: str, status: int, full: str, project: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     line = f"exec 2>{full}; exec {shlex.quote(sys.executable)} -m corral {arguments} >/dev/null"
@@ -250,7 +231,7 @@ def test_words_that_cannot_be_said_change_no_exit_code(arguments: str, status: i
     assert done.returncode == status
 
 
-def test_an_answer_that_cannot_be_written_is_125_in_one_line(project: Path) -> None:
+def test_unwritable_stdout_exits_125_with_one_line(project: Path) -> None:
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-m", "corral", "check", "--json", "--", "ls"]
         done = subprocess.run(command, cwd=project, stdout=full, stderr=subprocess.PIPE, check=False)
@@ -258,7 +239,7 @@ def test_an_answer_that_cannot_be_written_is_125_in_one_line(project: Path) -> N
     assert (done.returncode, done.stderr) == (125, said)
 
 
-def test_a_plain_check_imports_little(project: Path) -> None:
+def test_check_imports_no_heavy_modules(project: Path) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "corral", "check", *STRICT, "--", "ls"]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
@@ -303,36 +284,36 @@ class TestCheck:
             pytest.param([*STRICT, "--shell", ""], 126, id="an empty shell string"),
         ],
     )
-    def test_the_exit_code_is_the_decision(self, arguments: list[str], status: int, project: Path) -> None:
+    def test_check_exit_code_is_the_decision(self, arguments: list[str], status: int, project: Path) -> None:
         done = cli("check", *arguments, cwd=project)
         assert (done.returncode, done.stdout) == (status, b"")
         assert done.stderr.decode().split()[1] == {0: "allow", 3: "ask", 126: "deny"}[status]
 
-    def test_words_for_people_underline_the_offending_part(self, project: Path) -> None:
+    def test_offending_part_is_underlined(self, project: Path) -> None:
         done = cli("check", *STRICT, "--shell", "ls && cat ../outside.txt", cwd=project)
         lines = done.stderr.decode().splitlines()
         assert lines[1:3] == ["    ls && cat ../outside.txt", "              ^^^^^^^^^^^^^^"]
 
-    def test_json_is_the_verdict_on_stdout_alone(self, project: Path) -> None:
+    def test_json_verdict_goes_to_stdout_only(self, project: Path) -> None:
         done = cli("check", *STRICT, "--json", "--", "rm", "x", cwd=project)
         data = json.loads(done.stdout)
         assert (done.returncode, done.stderr, data["decision"]) == (126, b"", "deny")
         jsonschema.Draft202012Validator(SCHEMA["$defs"]["verdict"] | {"$defs": SCHEMA["$defs"]}).validate(data)
 
-    def test_everything_after_the_first_dashes_is_the_command(self, project: Path) -> None:
+    def test_words_after_the_first_dashes_are_the_command(self, project: Path) -> None:
         done = cli("check", *STRICT, "--json", "--", "ls", "--", "--json", cwd=project)
         assert json.loads(done.stdout)["decision"] == "allow"
 
-    def test_bytes_that_are_no_text_are_judged_and_shown(self, project: Path) -> None:
+    def test_bytes_outside_utf8_are_judged_and_escaped(self, project: Path) -> None:
         done = cli("check", *STRICT, "--", "rm", b"\xff\x1b[2J", cwd=project)
         assert done.returncode == 126
         assert b"\x1b" not in done.stderr
 
-    def test_nothing_runs(self, project: Path) -> None:
+    def test_check_runs_nothing(self, project: Path) -> None:
         assert cli("check", *STRICT, "--", "touch", "made", cwd=project).returncode == 0
         assert not (project / "made").exists()
 
-    def test_root_is_where_paths_are_judged(self, project: Path) -> None:
+    def test_paths_are_judged_against_root(self, project: Path) -> None:
         assert cli("check", *STRICT, "--root", str(project), "--", "cat", "notes.txt", cwd=Path("/")).returncode == 0
 
 
@@ -374,7 +355,7 @@ class TestBatch:
             pytest.param(b'["ls"]', None, "the line must be an object, not a list", id="a list"),
             pytest.param(b'"ls"', None, "the line must be an object, not a string", id="a string"),
             pytest.param(b"null", None, "the line must be an object, not null", id="null"),
-            pytest.param(b"NaN", None, "the line cannot be read: NaN is no JSON", id="not a number"),
+            pytest.param(b"NaN", None, "the line cannot be read: NaN is not JSON", id="not a number"),
             pytest.param(b'{"argv": ["ls"]}', None, "id is missing", id="no id"),
             pytest.param(
                 b'{"id": [1], "argv": ["ls"]}',
@@ -385,8 +366,8 @@ class TestBatch:
             pytest.param(
                 b'{"id": true, "argv": ["ls"]}',
                 None,
-                "id must be a string or a whole number, not a truth value",
-                id="a truth value as id",
+                "id must be a string or a whole number, not a boolean",
+                id="a boolean as id",
             ),
             pytest.param(b'{"id": 1}', 1, "argv or shell is missing", id="no call"),
             pytest.param(
@@ -398,7 +379,7 @@ class TestBatch:
             pytest.param(
                 b'{"id": 1, "argv": ["ls"], "argv": ["rm"]}',
                 None,
-                "the line cannot be read: the key 'argv' is given twice",
+                "the line cannot be read: duplicate key 'argv'",
                 id="a key twice",
             ),
             pytest.param(b"[" * 100_000, None, "the line is nested too deeply", id="too deep"),
@@ -410,7 +391,7 @@ class TestBatch:
             ),
         ],
     )
-    def test_a_line_that_cannot_be_read_is_a_deny_and_the_next_is_answered(
+    def test_unreadable_line_is_denied_and_the_next_is_answered(
         self, line: bytes, name: object, error: str, project: Path
     ) -> None:
         replies = self.answers(project, line + b'\n{"id": "next", "argv": ["ls"]}\n')
@@ -419,7 +400,7 @@ class TestBatch:
             {"id": "next", "decision": "allow", "findings": []},
         ]
 
-    def test_a_number_too_long_to_read_is_a_deny(self, project: Path) -> None:
+    def test_too_long_number_is_denied(self, project: Path) -> None:
         (reply,) = self.answers(project, b'{"id": ' + b"9" * 5000 + b', "argv": ["ls"]}\n')
         assert (reply["id"], reply["decision"], "error" in reply) == (None, "deny", True)
 
@@ -433,24 +414,24 @@ class TestBatch:
             pytest.param(rb'{"id": 1, "argv": ["ls"], "cwd": "\ud800\u0000"}', id="a directory that cannot exist"),
         ],
     )
-    def test_a_call_that_no_kernel_would_take_is_judged_and_denied(self, line: bytes, project: Path) -> None:
+    def test_call_that_no_kernel_accepts_is_denied(self, line: bytes, project: Path) -> None:
         (reply,) = self.answers(project, line + b"\n")
         assert (reply["id"], reply["decision"], set(reply)) == (1, "deny", {"id", "decision", "findings"})
         assert reply["findings"]
 
     @pytest.mark.parametrize("key", ['"shell": "cat \\ud800"', '"argv": ["cat", "\\ud800"]'])
-    def test_a_lone_surrogate_is_answered(self, key: str, project: Path) -> None:
+    def test_lone_surrogate_is_answered(self, key: str, project: Path) -> None:
         (reply,) = self.answers(project, f'{{"id": 1, {key}}}\n'.encode())
         assert (reply["id"], set(reply)) == (1, {"id", "decision", "findings"})
 
-    def test_ids_that_need_escapes_come_back(self, project: Path) -> None:
+    def test_ids_with_escapes_are_returned(self, project: Path) -> None:
         (reply,) = self.answers(project, b'{"id": "\\ud800\\u2028\xc3\xa9", "argv": ["ls"]}')
         assert reply["id"] == "\ud800\u2028é"
 
     def test_no_lines_give_no_answers(self, project: Path) -> None:
         assert self.answers(project, b"") == []
 
-    def test_each_answer_comes_before_the_next_question(self, project: Path) -> None:
+    def test_each_answer_is_flushed_before_the_next_line(self, project: Path) -> None:
         command = [sys.executable, "-m", "corral", "check", *STRICT, "--root", str(project), "--jsonl"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
@@ -462,7 +443,7 @@ class TestBatch:
             process.stdin.close()
             assert process.wait(DEADLINE_SECONDS) == 0
 
-    def test_a_reader_that_leaves_is_no_traceback(self, project: Path) -> None:
+    def test_closed_stdout_gives_no_traceback(self, project: Path) -> None:
         command = [sys.executable, "-m", "corral", "check", *STRICT, "--root", str(project), "--jsonl"]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -475,7 +456,7 @@ class TestBatch:
 
 
 class TestExplain:
-    def test_the_page_shows_the_tree_the_axes_and_the_findings(self, project: Path) -> None:
+    def test_explanation_shows_tree_axes_and_findings(self, project: Path) -> None:
         done = cli("explain", *STRICT, "--shell", "cat notes.txt && rm -rf sub", cwd=project, COLUMNS="300")
         text = done.stdout.decode()
         assert (done.returncode, done.stderr) == (126, b"")
@@ -491,7 +472,7 @@ class TestExplain:
         assert "  └─ rm -rf sub\n" in text
         assert "                     ^^\n" in text
 
-    def test_json_tells_the_same(self, project: Path) -> None:
+    def test_explanation_as_json(self, project: Path) -> None:
         done = cli("explain", *STRICT, "--json", "--", "cat", "notes.txt", cwd=project)
         data = json.loads(done.stdout)
         assert (done.returncode, done.stderr) == (0, b"")
@@ -505,14 +486,14 @@ class TestExplain:
     @pytest.mark.parametrize(
         "argv", [["--"], ["--shell", "echo $("], ["--", "ls", "\x01\x7f"], ["--shell", "a" * 100_000]]
     )
-    def test_whatever_the_call_it_is_explained(self, argv: list[str], project: Path) -> None:
+    def test_every_call_can_be_explained(self, argv: list[str], project: Path) -> None:
         done = cli("explain", *STRICT, *argv, cwd=project)
         assert (done.returncode in (0, 126), done.stderr) == (True, b"")
         assert done.stdout.decode().replace("\n", "").isprintable()
 
 
 class TestRule:
-    def test_a_page_says_what_why_and_what_instead(self, project: Path) -> None:
+    def test_rule_page_has_every_row(self, project: Path) -> None:
         done = cli("rule", "name-rm", cwd=project)
         labels = [line.split()[0] for line in done.stdout.decode().splitlines() if line[4:5].strip()]
         assert (done.returncode, labels) == (
@@ -539,14 +520,14 @@ class TestRule:
             pytest.param("something-else-entirely", [], id="nothing like it"),
         ],
     )
-    def test_an_unknown_id_names_its_neighbours(self, given: str, meant: list[str], project: Path) -> None:
+    def test_unknown_rule_suggests_the_nearest_ids(self, given: str, meant: list[str], project: Path) -> None:
         done = cli("rule", given, cwd=project)
         assert (done.returncode, done.stdout) == (125, b"")
         first, *rest = done.stderr.decode().splitlines()
         assert first == f"corral: there is no rule {given}"
-        assert rest == [*(f"  did you mean {rule}?" for rule in meant), "Try: corral rule, which lists all"]
+        assert rest == [*(f"  did you mean {rule}?" for rule in meant), "Try: corral rule, which lists all rules"]
 
-    def test_json_is_the_page(self, project: Path) -> None:
+    def test_rule_page_as_json(self, project: Path) -> None:
         data = json.loads(cli("rule", "--json", "name-rm", cwd=project).stdout)
         assert (data["id"], data["axis"], data["profiles"]["strict"]) == ("name-rm", "name", "deny")
 
@@ -568,28 +549,28 @@ class TestRun:
             pytest.param(["--timeout", "0", "--", "echo", "x"], 0, b"x\n", id="without a limit"),
         ],
     )
-    def test_the_exit_code_is_the_commands_or_says_why_there_is_none(
+    def test_run_exit_code_is_the_commands_or_a_reason(
         self, arguments: list[str], status: int, stdout: bytes, project: Path
     ) -> None:
         done = cli("run", *STRICT, *arguments, cwd=project)
         assert (done.returncode, done.stdout) == (status, stdout), done.stderr
         assert (project / "notes.txt").exists()
 
-    def test_a_command_that_a_signal_ended_is_128_and_its_number(self, project: Path) -> None:
+    def test_command_killed_by_a_signal_exits_128_plus_number(self, project: Path) -> None:
         (project / "end.py").write_text("import os\nos.kill(os.getpid(), 15)\n")
         assert cli("run", *STRICT, "--", "python3", "end.py", cwd=project).returncode == 128 + 15
 
-    def test_a_program_that_cannot_be_started_is_named(self, project: Path) -> None:
+    def test_program_that_cannot_start_is_named(self, project: Path) -> None:
         assert b"no-such-program" in cli("run", *STRICT, "--", "no-such-program", cwd=project).stderr
 
-    def test_stdin_and_stderr_are_the_commands_own(self, project: Path) -> None:
+    def test_command_gets_stdin_and_stderr(self, project: Path) -> None:
         (project / "both.py").write_text(
             "import sys\nprint(sys.stdin.read().upper())\nprint('warn', file=sys.stderr)\n"
         )
         done = cli("run", *STRICT, "--", "python3", "both.py", cwd=project, stdin=b"words")
         assert (done.returncode, done.stdout, done.stderr) == (0, b"WORDS\n", b"warn\n")
 
-    def test_output_is_not_bounded_and_comes_at_once(self, project: Path) -> None:
+    def test_live_output_is_unlimited_and_immediate(self, project: Path) -> None:
         (project / "echo.py").write_text(
             "import sys\nprint('x' * 1_000_000, flush=True)\nsys.stdin.readline()\nprint('end')\n"
         )
@@ -600,28 +581,28 @@ class TestRun:
             rest, _ = process.communicate(b"go on\n", timeout=DEADLINE_SECONDS)
             assert (process.returncode, rest) == (0, b"end\n")
 
-    def test_a_timeout_is_124_and_says_how_to_change_it(self, project: Path) -> None:
+    def test_timeout_exits_124_and_names_the_option(self, project: Path) -> None:
         def run(limit: float) -> tuple[float, subprocess.CompletedProcess[bytes]]:
             words = ("--timeout", str(limit), "--shell", "echo begun; sleep 60")
             return limit, cli("run", *STRICT, *words, cwd=project)
 
         limit, done = with_enough_time(run, lambda ended: ended[1].stdout)
         assert (done.returncode, done.stdout) == (124, b"begun\n")
-        said = f"corral: timed out after {limit:g} s; --timeout S sets another limit, --timeout 0 none\n"
-        assert done.stderr.decode() == said
+        assert f"{limit:g} s" in done.stderr.decode()
+        assert "--timeout" in done.stderr.decode()
 
-    def test_a_denial_is_told_on_stderr_with_the_way_out(self, project: Path) -> None:
+    def test_denial_is_explained_on_stderr(self, project: Path) -> None:
         lines = cli("run", *STRICT, "--", "rm", "notes.txt", cwd=project).stderr.decode().splitlines()
         assert lines[:3] == ["✗ deny   name-rm · name axis", "    rm notes.txt", "    ^^"]
         assert any(line.startswith("    instead  ") for line in lines)
 
-    def test_workspace_is_the_default_and_is_contained(self, project: Path) -> None:
+    def test_default_profile_is_workspace_and_contained(self, project: Path) -> None:
         done = cli("run", "--json", "--", "touch", "made", cwd=project)
         result = json.loads(done.stdout)
         assert (done.returncode, result["backend"], result["enforcement"]) == (0, "warden", "full")
         assert (project / "made").exists()
 
-    def test_the_terminal_is_passed_through(self, project: Path) -> None:
+    def test_command_gets_a_terminal(self, project: Path) -> None:
         (project / "see.py").write_text(
             "import os, sys\nprint([os.isatty(n) for n in (0, 1, 2)])\nprint('got', sys.stdin.readline().strip())\n"
         )
@@ -630,7 +611,7 @@ class TestRun:
         assert b"[True, True, True]" in seen
         assert b"got typed words" in seen
 
-    def test_an_interrupt_reaches_the_command_which_may_end_in_its_own_way(self, project: Path) -> None:
+    def test_interrupt_reaches_the_command(self, project: Path) -> None:
         (project / "tidy.py").write_text(
             "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\n"
             "except KeyboardInterrupt:\n    print('tidied', flush=True)\n    raise SystemExit(7)\n"
@@ -643,7 +624,7 @@ class TestRun:
             rest, errors = process.communicate(timeout=DEADLINE_SECONDS)
             assert (process.returncode, rest, errors) == (7, b"tidied\n", b"")
 
-    def test_an_interrupt_before_anything_began_is_no_crash(self, project: Path) -> None:
+    def test_interrupt_during_startup_exits_130(self, project: Path) -> None:
         script = (
             "import sys\n"
             "class Interrupt:\n"
@@ -657,7 +638,7 @@ class TestRun:
         done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, check=False)
         assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
-    def test_a_second_interrupt_ends_a_command_that_ignores_the_first(self, project: Path) -> None:
+    def test_second_interrupt_kills_the_command(self, project: Path) -> None:
         (project / "stay.py").write_text(
             "import signal, time\nsignal.signal(signal.SIGINT, lambda *_: print('no', flush=True))\n"
             "print('ready', flush=True)\nwhile True:\n    time.sleep(60)\n"
@@ -670,7 +651,7 @@ class TestRun:
                 process.send_signal(signal.SIGINT)
             assert process.wait(DEADLINE_SECONDS) == 128 + 9
 
-    def test_corral_killed_takes_the_command_with_it(self, project: Path) -> None:
+    def test_killing_corral_kills_the_command(self, project: Path) -> None:
         (project / "stay.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
         mark = unique_seconds()
         command = [sys.executable, "-m", "corral", "run", *STRICT, "--", "python3", "stay.py", mark]
@@ -682,7 +663,7 @@ class TestRun:
 
 
 class TestRunJson:
-    def test_one_result_on_stdout_that_fits_the_schema(self, project: Path) -> None:
+    def test_json_result_matches_the_schema(self, project: Path) -> None:
         done = cli("run", *STRICT, "--json", "--", "cat", "notes.txt", cwd=project)
         data = json.loads(done.stdout)
         jsonschema.Draft202012Validator(SCHEMA).validate(data)
@@ -700,7 +681,7 @@ class TestRunJson:
             pytest.param(["--shell", "echo x"], 0, {"shell": True, "argv": ["echo x"]}, id="a shell string"),
         ],
     )
-    def test_whatever_happens_it_is_one_result(
+    def test_every_outcome_is_one_json_result(
         self, arguments: list[str], status: int, fields: dict[str, object], project: Path
     ) -> None:
         done = cli("run", *STRICT, "--json", *arguments, cwd=project)
@@ -709,18 +690,18 @@ class TestRunJson:
         assert (done.returncode, done.stderr) == (status, b"")
         assert {name: data[name] for name in fields} == fields
 
-    def test_stdin_is_the_commands_own(self, project: Path) -> None:
+    def test_captured_command_gets_stdin(self, project: Path) -> None:
         done = cli("run", *STRICT, "--json", "--", "cat", cwd=project, stdin=b"words")
         assert json.loads(done.stdout)["stdout"] == "words"
 
-    def test_an_input_that_never_ends_holds_up_nobody_who_does_not_read_it(self, project: Path) -> None:
+    def test_endless_stdin_does_not_block_the_command(self, project: Path) -> None:
         command = [sys.executable, "-m", "corral", "run", *STRICT, "--json", "--", "echo", "done"]
         with subprocess.Popen(command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline())["stdout"] == "done\n"
             assert process.wait(DEADLINE_SECONDS) == 0
 
-    def test_output_is_bounded_and_says_so(self, project: Path) -> None:
+    def test_captured_output_is_truncated(self, project: Path) -> None:
         (project / "flood.py").write_text("print('x' * 1_000_000)\n")
         data = json.loads(cli("run", *STRICT, "--json", "--", "python3", "flood.py", cwd=project).stdout)
         assert (data["truncated"], data["stdout_bytes"], len(data["stdout"]) < 70_000) == (True, 1_000_001, True)
@@ -746,7 +727,7 @@ def in_terminal(command: list[str], cwd: Path, typed: bytes = b"", columns: int 
         while chunk := os.read(master, 65536):
             seen += chunk
     except OSError:
-        # The other end of a terminal that nobody holds any more is an error, not an end.
+        # Reading a pseudo-terminal whose other end is closed fails with EIO.
         pass
     finally:
         os.close(master)
@@ -757,23 +738,23 @@ def in_terminal(command: list[str], cwd: Path, typed: bytes = b"", columns: int 
 class TestColour:
     COMMAND = (sys.executable, "-m", "corral", "check", *STRICT, "--", "rm", "x")
 
-    def test_a_terminal_gets_colour(self, project: Path) -> None:
+    def test_terminal_gets_colour(self, project: Path) -> None:
         assert b"\x1b[1;31m" in in_terminal([*self.COMMAND], project)
 
-    def test_no_color_is_respected(self, project: Path) -> None:
+    def test_no_color_disables_colour(self, project: Path) -> None:
         seen = in_terminal(["env", "NO_COLOR=1", *self.COMMAND], project)
         assert b"\x1b" not in seen
         assert b"deny" in seen
 
-    def test_a_pipe_gets_none(self, project: Path) -> None:
+    def test_pipe_gets_no_colour(self, project: Path) -> None:
         assert b"\x1b" not in cli(*self.COMMAND[3:], cwd=project, TERM="xterm-256color").stderr
 
-    def test_an_ascii_stream_gets_ascii(self, project: Path) -> None:
+    def test_ascii_stream_gets_ascii(self, project: Path) -> None:
         done = cli(*self.COMMAND[3:], cwd=project, PYTHONIOENCODING="ascii")
         assert done.stderr.isascii()
         assert done.stderr.startswith(b"x deny   name-rm - name axis\n")
 
-    def test_a_narrow_terminal_gets_narrow_lines(self, project: Path) -> None:
+    def test_lines_fit_a_narrow_terminal(self, project: Path) -> None:
         seen = in_terminal(["env", "NO_COLOR=1", *self.COMMAND[:-1], "y" * 200], project, columns=40)
         assert max(len(line) for line in seen.decode().split("\r\n")) <= 40
 
@@ -786,7 +767,7 @@ class TestColour:
         pytest.param(["eval", "tasks.toml"], id="a task file with a wrong key"),
     ],
 )
-def test_a_terminal_gets_errors_broken_between_words(arguments: list[str], project: Path) -> None:
+def test_errors_are_wrapped_between_words(arguments: list[str], project: Path) -> None:
     (project / "tasks.toml").write_text('[[task]]\nid = "a"\nunknown_key_of_this_task = 1\n')
     whole = cli(*arguments, cwd=project, HOME=str(project.parent)).stderr.decode()
     command = ["env", "NO_COLOR=1", f"HOME={project.parent}", sys.executable, "-m", "corral", *arguments]

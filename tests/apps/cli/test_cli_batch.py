@@ -1,4 +1,4 @@
-"""`corral batch` through a real process: lines in, lines out, at once, in order or not, and an interrupt ends what runs."""
+"""`corral batch` through a real process: order, flushing, interrupts, memory and the log."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def say(stdin: IO[bytes] | None, line: object) -> None:
     stdin.flush()
 
 
-def test_every_line_is_answered_in_order_by_the_result_that_run_prints(project: Path) -> None:
+def test_every_line_gets_the_result_of_run_in_order(project: Path) -> None:
     lines: list[object] = [
         {"id": "a", "argv": ["echo", "one"]},
         {"id": 2, "shell": "echo $X | cat", "env": {"X": "two"}},
@@ -68,7 +68,7 @@ def test_every_line_is_answered_in_order_by_the_result_that_run_prints(project: 
     assert outputs == ["one\n", "two\n", None, "", "three", "", None]
     assert [answers[2]["error"], answers[6]["error"]] == [
         "the line is not JSON: Expecting value at character 0",
-        "the key colour is unknown; a line has id, argv, shell, cwd, env, stdin, timeout_seconds, idempotent",
+        "unknown key colour; a line has id, argv, shell, cwd, env, stdin, timeout_seconds, idempotent",
     ]
     assert [answer.get("line") for answer in answers] == [None, None, 3, None, None, None, 7]
     assert (answers[3]["result"]["denied"], answers[5]["result"]["timed_out"]) == (True, True)
@@ -84,13 +84,13 @@ def test_every_line_is_answered_in_order_by_the_result_that_run_prints(project: 
         pytest.param({"argv": ["ls"]}, "id is missing", id="no id"),
     ],
 )
-def test_a_line_that_is_no_call_runs_nothing(project: Path, line: object, words: str) -> None:
+def test_invalid_line_runs_nothing(project: Path, line: object, words: str) -> None:
     _, answers, _ = batch(lines=[line], cwd=project)
     assert answers[0]["error"].startswith(words)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_an_answer_does_not_wait_for_the_next_line(project: Path, workers: str) -> None:
+def test_answer_does_not_wait_for_the_next_line(project: Path, workers: str) -> None:
     with started("--workers", workers, cwd=project) as process:
         for number in range(3):
             say(process.stdin, {"id": number, "argv": ["echo", str(number)]})
@@ -101,7 +101,7 @@ def test_an_answer_does_not_wait_for_the_next_line(project: Path, workers: str) 
         assert process.wait(DEADLINE_SECONDS) == 0
 
 
-def test_unordered_answers_come_as_calls_end(project: Path) -> None:
+def test_unordered_answers_come_as_commands_end(project: Path) -> None:
     wait = {"id": "slow", "shell": "until [ -e go ]; do sleep 0.01; done"}
     lines = [wait, {"id": "quick", "argv": ["echo"]}, {"id": "go", "argv": ["touch", "go"]}]
     _, answers, _ = batch("--workers", "2", "--unordered", lines=list(lines), cwd=project)
@@ -111,19 +111,19 @@ def test_unordered_answers_come_as_calls_end(project: Path) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["interrupt", "terminate"])
-def test_an_interrupt_ends_what_runs(project: Path, workers: str, number: int) -> None:
+def test_interrupt_kills_running_commands(project: Path, workers: str, number: int) -> None:
     seconds = unique_seconds()
     with started("--workers", workers, cwd=project) as process:
         for name in range(int(workers)):
             say(process.stdin, {"id": name, "argv": ["sleep", seconds], "timeout_seconds": 60})
         eventually(lambda: len(alive(seconds)) == int(workers))
         process.send_signal(number)
-        # Its stdin is still open: nobody waits for a line any more.
+        # Its stdin is still open, so corral must not wait for a line.
         assert process.wait(DEADLINE_SECONDS) == 130
     assert alive(seconds) == []
 
 
-def test_every_call_is_in_the_owners_log(project: Path, tmp_path: Path) -> None:
+def test_every_call_is_logged(project: Path, tmp_path: Path) -> None:
     home = {"XDG_STATE_HOME": str(tmp_path / "state")}
     batch("--workers", "2", lines=[{"id": n, "argv": ["echo", str(n)]} for n in range(20)], cwd=project, **home)
     done = subprocess.run(
@@ -137,7 +137,7 @@ def test_every_call_is_in_the_owners_log(project: Path, tmp_path: Path) -> None:
     assert sorted(int(entry["argv"][1]) for entry in logged) == list(range(20))
 
 
-def test_the_reader_going_away_ends_the_batch(project: Path) -> None:
+def test_closed_stdout_ends_the_batch(project: Path) -> None:
     with started("--workers", "2", cwd=project) as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -153,7 +153,7 @@ def resident_mib(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def test_memory_does_not_grow_with_the_calls_or_with_what_they_print(project: Path) -> None:
+def test_memory_does_not_grow_with_calls_or_output(project: Path) -> None:
     # Kept, what 900 calls print would be 17 MiB.
     line = {"id": 1, "argv": ["head", "-c", "20000", "/dev/zero"]}
     with started("--workers", "2", cwd=project) as process:
@@ -185,10 +185,10 @@ COUNTED = "5 lines: 1 succeeded, 1 failed, 1 refused, 1 timed out, 1 not valid; 
     ("key", "ending", "status"),
     [(b"\x04", b"corral: 0 lines; ", 0), (b"\x03", b"corral: interrupted after 0 lines; ", 130)],
 )
-def test_a_terminal_as_stdin_is_told_what_to_type(project: Path, key: bytes, ending: bytes, status: int) -> None:
+def test_terminal_on_stdin_gets_a_hint(project: Path, key: bytes, ending: bytes, status: int) -> None:
     screen = Screen([sys.executable, "-m", "corral", "batch"], project, columns=120)
     try:
-        screen.until(b"corral: reading calls from the terminal, one JSON object a line; Ctrl-D ends")
+        screen.until(b"corral: reading calls from the terminal")
         screen.type(key)
         screen.until(ending)
         assert screen.status() == status
@@ -197,7 +197,7 @@ def test_a_terminal_as_stdin_is_told_what_to_type(project: Path, key: bytes, end
 
 
 @pytest.mark.parametrize("answers_go_to", ["out", "/dev/tty"])
-def test_a_terminal_is_told_how_far_a_batch_is_and_what_came_of_it(project: Path, answers_go_to: str) -> None:
+def test_terminal_shows_progress_and_a_summary(project: Path, answers_go_to: str) -> None:
     (project / "calls").write_text("".join(f"{json.dumps(line)}\n" for line in MIXED))
     words = shlex.join([sys.executable, "-m", "corral", "batch", "--profile", "strict", "--workers", "1"])
     screen = Screen(["sh", "-c", f"{words} < calls > {answers_go_to}"], project, columns=120)

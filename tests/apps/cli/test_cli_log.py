@@ -15,7 +15,7 @@ import pytest
 from observe import eventually
 
 from corral._lib.terminal import Terminal, columns
-from corral.apps.cli.verbs.log import moment
+from corral.apps.cli.log_filter import parse_time
 from corral.audit.audit_log import Log, directory
 from corral.audit.ledger import LOG, Ledger
 from corral.audit.render_log import Table, call_of, entry_lines
@@ -44,7 +44,7 @@ def log_lines(home: dict[str, str]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(directory(home), LOG).read_text().splitlines()]
 
 
-def test_a_run_leaves_one_line_whatever_becomes_of_it(home: dict[str, str], project: Path) -> None:
+def test_every_run_is_one_log_entry(home: dict[str, str], project: Path) -> None:
     strict = ("run", "--profile", "strict")
     cli(home, project, *strict, "--", "true")
     cli(home, project, *strict, "--json", "--", "false")
@@ -63,14 +63,14 @@ def test_a_run_leaves_one_line_whatever_becomes_of_it(home: dict[str, str], proj
     ]
 
 
-def test_a_check_leaves_a_line_and_a_batch_none(home: dict[str, str], project: Path) -> None:
+def test_check_is_logged_and_jsonl_is_not(home: dict[str, str], project: Path) -> None:
     assert cli(home, project, "check", "--", "sudo", "ls").returncode == 126
     words = [sys.executable, "-m", "corral", "check", "--jsonl"]
     subprocess.run(words, input=b'{"id": 1, "argv": ["ls"]}\n', cwd=project, env=home, capture_output=True, check=True)
     assert [(e["event"], e["argv"], e["decision"]) for e in log_lines(home)] == [("check", ["sudo", "ls"], "deny")]
 
 
-def test_a_run_that_is_ended_from_outside_leaves_its_line(home: dict[str, str], project: Path) -> None:
+def test_killed_run_is_logged(home: dict[str, str], project: Path) -> None:
     words = [sys.executable, "-m", "corral", "run", "--profile", "strict", "--timeout", "0", "--", "sh", "started.sh"]
     (project / "started.sh").write_text("touch started; exec sleep 600\n")
     with subprocess.Popen(words, cwd=project, env=home, stdin=subprocess.DEVNULL) as process:
@@ -80,7 +80,7 @@ def test_a_run_that_is_ended_from_outside_leaves_its_line(home: dict[str, str], 
     assert [(e["argv"], e["result"]["signal"]) for e in log_lines(home)] == [(["sh", "started.sh"], 9)]
 
 
-def test_nothing_runs_where_the_log_cannot_be_written(home: dict[str, str], project: Path) -> None:
+def test_nothing_runs_if_the_log_is_unwritable(home: dict[str, str], project: Path) -> None:
     broken = str(project / "state")
     done = cli(home, project, "run", "--profile", "strict", "--", "touch", "ran", XDG_STATE_HOME=broken)
     assert (done.returncode, (project / "ran").exists()) == (125, False)
@@ -88,17 +88,17 @@ def test_nothing_runs_where_the_log_cannot_be_written(home: dict[str, str], proj
     assert "audit.required = false" in done.stderr
 
 
-def test_the_owner_may_accept_a_run_without_a_line(home: dict[str, str], project: Path) -> None:
+def test_user_policy_can_allow_runs_without_log(home: dict[str, str], project: Path) -> None:
     policy = Path(home["HOME"], ".config/corral/policy.toml")
     policy.parent.mkdir(parents=True)
     policy.write_text("[audit]\nrequired = false\n")
     Path(home["HOME"], ".local").write_text("no directory\n")
     done = cli(home, project, "run", "--profile", "strict", "--", "touch", "ran")
     assert (done.returncode, (project / "ran").exists()) == (0, True), done.stderr
-    assert "the policy accepts that" in done.stderr
+    assert str(Path(home["HOME"], ".local")) in done.stderr
 
 
-def test_a_project_may_not_accept_it(home: dict[str, str], project: Path) -> None:
+def test_project_policy_cannot_allow_runs_without_log(home: dict[str, str], project: Path) -> None:
     (project / "corral.toml").write_text("[audit]\nrequired = false\n")
     Path(home["HOME"]).mkdir()
     done = cli(home, project, "run", "--profile", "strict", "--", "touch", "ran", XDG_STATE_HOME="/proc/nowhere")
@@ -125,7 +125,7 @@ def answered(home: dict[str, str], cwd: Path, answer: bytes, *arguments: str) ->
     return status
 
 
-def test_what_is_trusted_and_no_longer_trusted_leaves_its_line(home: dict[str, str], project: Path) -> None:
+def test_trust_and_distrust_are_logged(home: dict[str, str], project: Path) -> None:
     file = project / "corral.toml"
     file.write_text('[containment]\nnetwork = "on"\n')
     assert answered(home, project, b"n\n", "trust") == 1
@@ -147,7 +147,7 @@ def filled(home: dict[str, str], project: Path) -> list[dict[str, Any]]:
     return log_lines(home)
 
 
-def test_the_log_is_a_table_with_the_newest_last(home: dict[str, str], project: Path) -> None:
+def test_log_is_a_table_with_the_newest_last(home: dict[str, str], project: Path) -> None:
     entries = filled(home, project)
     done = cli(home, project, "log")
     rows = [row.split(None, 2) for row in done.stdout.splitlines()]
@@ -177,7 +177,7 @@ def test_the_log_is_a_table_with_the_newest_last(home: dict[str, str], project: 
         (("-n", "0"), 4),
     ],
 )
-def test_entries_are_chosen(home: dict[str, str], project: Path, options: tuple[str, ...], count: int) -> None:
+def test_filters_select_entries(home: dict[str, str], project: Path, options: tuple[str, ...], count: int) -> None:
     entries = filled(home, project)
     done = cli(home, project, "log", "--json", *options)
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -198,18 +198,14 @@ def test_entries_are_chosen(home: dict[str, str], project: Path, options: tuple[
     ],
     ids=" ".join,
 )
-def test_what_makes_no_sense_is_corrals_own_failure(
-    home: dict[str, str], project: Path, arguments: tuple[str, ...]
-) -> None:
+def test_invalid_filter_exits_125(home: dict[str, str], project: Path, arguments: tuple[str, ...]) -> None:
     done = cli(home, project, "log", *arguments)
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.startswith("corral: ")
 
 
 @pytest.mark.parametrize("arguments", [("log",), ("view", "--out", "r.html")], ids=" ".join)
-def test_a_log_that_cannot_be_read_is_said_by_its_path(
-    home: dict[str, str], project: Path, arguments: tuple[str, ...]
-) -> None:
+def test_unreadable_log_is_named(home: dict[str, str], project: Path, arguments: tuple[str, ...]) -> None:
     filled(home, project)
     place = Path(directory(home))
     shutil.rmtree(place)
@@ -219,7 +215,7 @@ def test_a_log_that_cannot_be_read_is_said_by_its_path(
     assert re.fullmatch(rf"corral: {place}(/\S+)?: Not a directory\n", done.stderr)
 
 
-def test_what_became_of_a_transaction_is_a_row(home: dict[str, str], project: Path) -> None:
+def test_transaction_outcome_is_a_row(home: dict[str, str], project: Path) -> None:
     (project / "gone.txt").write_text("x")
     kept = json.loads(cli(home, project, "try", "--json", "--", "rm", "gone.txt").stdout)["transaction"]
     assert cli(home, project, "discard").returncode == 0
@@ -229,34 +225,32 @@ def test_what_became_of_a_transaction_is_a_row(home: dict[str, str], project: Pa
     assert f"    within   transaction {kept}\n" in cli(home, project, "log", "show", last).stdout
 
 
-def test_a_log_without_entries_says_so(home: dict[str, str], project: Path) -> None:
+def test_empty_log_is_reported(home: dict[str, str], project: Path) -> None:
     done = cli(home, project, "log")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "nothing in" in done.stderr
+    assert directory(home) in done.stderr
     whole = cli(home, project, "log", "verify")
     assert (whole.returncode, whole.stdout) == (0, "whole: no lines\n")
 
 
-def test_one_entry_is_explained_again_with_what_is_said_today(home: dict[str, str], project: Path) -> None:
+def test_show_judges_the_entry_again(home: dict[str, str], project: Path) -> None:
     entry = filled(home, project)[1]
     done = cli(home, project, "log", "show", entry["id"][:6])
     assert (done.returncode, done.stderr) == (0, "")
     for part in (entry["id"], entry["hash"], str(project), "name-sudo", entry["findings"][0]["reason"], "a b"):
         assert part in re.sub(r"\n +", " ", done.stdout)
-    assert done.stdout.count("What the guard says of it today") == 1
-    assert done.stdout.rindex("^^^^") > done.stdout.index("What the guard says of it today")
+    assert done.stdout.count("Verdict today") == 1
+    assert done.stdout.rindex("^^^^") > done.stdout.index("Verdict today")
     assert json.loads(cli(home, project, "log", "show", "--json", entry["id"]).stdout) == entry
 
 
 @pytest.mark.parametrize("arguments", [(), ("a",)], ids=str)
-def test_show_without_enough_of_an_id_says_what_it_takes(
-    home: dict[str, str], project: Path, arguments: tuple[str, ...]
-) -> None:
-    said = "corral: which entry? corral log show ID, with at least 4 characters of an id in corral log\n"
-    assert cli(home, project, "log", "show", *arguments).stderr == said
+def test_show_needs_four_characters_of_an_id(home: dict[str, str], project: Path, arguments: tuple[str, ...]) -> None:
+    done = cli(home, project, "log", "show", *arguments)
+    assert (done.returncode, "at least 4 characters" in done.stderr) == (125, True)
 
 
-def test_a_hooks_verdict_and_its_run_are_shown_together(home: dict[str, str], project: Path) -> None:
+def test_hook_verdict_and_its_run_are_shown_together(home: dict[str, str], project: Path) -> None:
     config = SandboxConfig(str(project), profile="workspace")
     Log(config, event="hook", host="claude", environ=home).verdict(Call("exit 4", True), Verdict(), id_="ab" * 16)
     cli(home, project, "run", "--profile", "strict", "--call", "ab" * 16, "--shell", "exit 4")
@@ -265,7 +259,7 @@ def test_a_hooks_verdict_and_its_run_are_shown_together(home: dict[str, str], pr
     assert "exit code 4" in shown
 
 
-def test_of_a_call_that_was_refused_no_ending_and_no_layer_is_told(home: dict[str, str], project: Path) -> None:
+def test_refused_call_shows_no_exit_code_and_no_layers(home: dict[str, str], project: Path) -> None:
     cli(home, project, "run", "--profile", "strict", "--", "sudo", "ls")
     (entry,) = log_lines(home)
     shown = cli(home, project, "log", "show", entry["id"]).stdout
@@ -273,15 +267,15 @@ def test_of_a_call_that_was_refused_no_ending_and_no_layer_is_told(home: dict[st
     assert not {"held", "used", "-100"} & {*shown.split()}
 
 
-def test_a_call_with_secrets_is_not_judged_again(home: dict[str, str], project: Path) -> None:
+def test_call_with_secrets_is_not_judged_again(home: dict[str, str], project: Path) -> None:
     cli(home, project, "check", "--shell", "DB_PASSWORD=hunter2 ls")
     (entry,) = log_lines(home)
     shown = cli(home, project, "log", "show", entry["id"]).stdout
     assert "hunter2" not in json.dumps(entry) + shown
-    assert "nothing: the call was cut, had secrets" in shown
+    assert "Verdict today\n    none: " in shown
 
 
-def test_verify_names_what_is_wrong(home: dict[str, str], project: Path) -> None:
+def test_verify_names_every_problem(home: dict[str, str], project: Path) -> None:
     entries = filled(home, project)
     whole = cli(home, project, "log", "verify")
     assert (whole.returncode, whole.stdout) == (0, f"whole: 4 lines, 1 to 4\nhead {entries[-1]['hash']}\n")
@@ -295,7 +289,7 @@ def test_verify_names_what_is_wrong(home: dict[str, str], project: Path) -> None
 
 
 @pytest.mark.parametrize("instead", ["file", "link to nothing", "file above"])
-def test_a_log_that_cannot_be_read_is_not_whole(home: dict[str, str], project: Path, instead: str) -> None:
+def test_unreadable_log_is_damaged(home: dict[str, str], project: Path, instead: str) -> None:
     place = Path(directory(home))
     absent = cli(home, project, "log", "verify")
     assert (absent.returncode, absent.stdout) == (0, "whole: no lines\n")
@@ -312,7 +306,7 @@ def test_a_log_that_cannot_be_read_is_not_whole(home: dict[str, str], project: P
         assert done.stderr == f"corral: the audit log cannot be read: {place}: {why}\n"
 
 
-def test_new_entries_are_shown_live(home: dict[str, str], project: Path, tmp_path: Path) -> None:
+def test_follow_shows_new_entries(home: dict[str, str], project: Path, tmp_path: Path) -> None:
     filled(home, project)
     words = [sys.executable, "-m", "corral", "log", "-f", "--json", "--text", "live"]
     with (tmp_path / "out").open("wb") as out, subprocess.Popen(words, cwd=project, env=home, stdout=out) as process:
@@ -350,7 +344,7 @@ def on_terminal(home: dict[str, str], cwd: Path, **environ: str) -> str:
     return said.decode()
 
 
-def test_colour_is_shown_on_a_terminal_and_never_alone(home: dict[str, str], project: Path) -> None:
+def test_colour_only_adds_to_text(home: dict[str, str], project: Path) -> None:
     filled(home, project)
     coloured, plain = on_terminal(home, project), on_terminal(home, project, NO_COLOR="1")
     assert "\x1b[1;31m✗ deny" in coloured
@@ -359,7 +353,7 @@ def test_colour_is_shown_on_a_terminal_and_never_alone(home: dict[str, str], pro
 
 
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 200])
-def test_no_row_is_wider_than_the_terminal(width: int) -> None:
+def test_rows_fit_the_terminal(width: int) -> None:
     entries = [
         {"id": "a" * 32, "at": "2026-11-15T09:30:00.000Z", "decision": "deny", "root": "/w/" + "p" * 60, "pid": 1}
         | {
@@ -384,7 +378,7 @@ def test_no_row_is_wider_than_the_terminal(width: int) -> None:
             assert row.isprintable()
 
 
-def test_a_call_is_judged_again_only_as_it_was() -> None:
+def test_cut_call_is_not_judged_again() -> None:
     entry: dict[str, Any] = {"root": "/w", "cwd": "/w/sub", "argv": ["ls", "x"]}
     assert call_of(entry) == Call(("ls", "x"), False, "/w/sub")
     assert call_of({"root": "/w", "cwd": "/w", "shell": "ls"}) == Call("ls", True, None)
@@ -393,11 +387,11 @@ def test_a_call_is_judged_again_only_as_it_was() -> None:
     assert call_of({"root": "/w", "error": "no JSON"}) is None
 
 
-def test_times_are_read_in_many_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
-    assert moment("2026-11-15T09:30:00+00:00") == "2026-11-15T09:30:00.000Z"
-    assert moment("3d") < moment("2h") < moment("10m") < moment("0s")
-    assert moment("yesterday") < moment("today") <= moment("0s")
+    assert parse_time("2026-11-15T09:30:00+00:00") == "2026-11-15T09:30:00.000Z"
+    assert parse_time("3d") < parse_time("2h") < parse_time("10m") < parse_time("0s")
+    assert parse_time("yesterday") < parse_time("today") <= parse_time("0s")
     for wrong in ("", "soon", "-1d", "2026-13-01"):
         with pytest.raises(ValueError, match=r".*"):
-            moment(wrong)
+            parse_time(wrong)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from screen import Screen
 
-from corral.apps.cli.help import VERBS
-from corral.apps.cli.verbs.completions import SHELLS, describe_verb, words_of
+from corral.apps.cli.completion_scripts import SCRIPTS, describe_verb
+from corral.apps.cli.verb import verb_names
+from corral.apps.cli.verbs.completions import SHELLS, WORDS
 
+CORRAL = (sys.executable, "-m", "corral")
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 HOSTS = ["claude", "codex", "copilot", "cursor", "gemini", "opencode"]
 
@@ -19,7 +21,7 @@ HOSTS = ["claude", "codex", "copilot", "cursor", "gemini", "opencode"]
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("completions")
     for shell in SHELLS:
-        made = subprocess.run([sys.executable, "-m", "corral", "completions", shell], capture_output=True, check=True)
+        made = subprocess.run([*CORRAL, "completions", shell], capture_output=True, check=True)
         (place / ("_corral" if shell == "zsh" else f"corral.{shell}")).write_bytes(made.stdout)
     return place
 
@@ -43,7 +45,7 @@ def fish(scripts: Path, line: list[str], cwd: Path) -> list[str]:
 
 
 CASES = [
-    pytest.param(["corral", ""], [*VERBS], id="verbs"),
+    pytest.param(["corral", ""], verb_names(), id="verbs"),
     pytest.param(["corral", "expl"], ["explain"], id="one verb"),
     pytest.param(["corral", "run", "--prof"], ["--profile"], id="an option"),
     pytest.param(["corral", "check", "--profile", ""], ["strict", "workspace"], id="profiles"),
@@ -63,7 +65,7 @@ CASES = [
 
 @pytest.mark.parametrize("shell", ["bash", "fish"])
 @pytest.mark.parametrize(("line", "wanted"), CASES)
-def test_a_line_is_completed(shell: str, line: list[str], wanted: list[str], scripts: Path, tmp_path: Path) -> None:
+def test_line_is_completed(shell: str, line: list[str], wanted: list[str], scripts: Path, tmp_path: Path) -> None:
     found = {"bash": bash, "fish": fish}[shell](scripts, line, tmp_path)
     # Of the command itself each shell offers its own choice of options.
     assert sorted(word for word in found if not (len(line) == 2 and word.startswith("-"))) == sorted(wanted)
@@ -82,7 +84,7 @@ def test_files_directories_and_commands_are_completed(shell: str, scripts: Path,
     assert complete(scripts, ["corral", "doctor", "--", "sha256su"], tmp_path) == []
 
 
-def test_bash_completes_a_value_behind_a_sign(scripts: Path, tmp_path: Path) -> None:
+def test_bash_completes_a_value_after_an_equals_sign(scripts: Path, tmp_path: Path) -> None:
     assert bash(scripts, ["corral", "run", "--profile", "=", "st"], tmp_path) == ["strict"]
     assert bash(scripts, ["corral", "run", "--profile", "="], tmp_path) == ["strict", "workspace"]
 
@@ -119,23 +121,30 @@ def test_zsh_completes_a_line(shell: str, typed: str, becomes: str, scripts: Pat
         shown.close()
 
 
-def test_every_verb_is_described_and_nothing_for_hooks_alone() -> None:
-    for name in VERBS:
+def test_hidden_options_are_not_completed() -> None:
+    for name in verb_names():
         verb = describe_verb(name)
         shown = {option for one in verb.options for option in one.names}
         assert "--help" in shown
         assert not shown & {"--grant", "--directory-file", "--exports", "--call", "--words"}
 
 
-def test_words_are_words() -> None:
-    assert "name-sudo" in words_of("rules")
-    assert not [word for word in words_of("rules") if not word.replace("-", "").isalnum()]
+def test_words_of_a_script_need_no_quoting() -> None:
+    for kind in WORDS:
+        done = subprocess.run([*CORRAL, "completions", "--words", kind], capture_output=True, text=True, check=True)
+        words = done.stdout.split("\n")[:-1]
+        assert ("name-sudo" in words) == (kind == "rules")
+        assert all(word.replace("-", "").isalnum() for word in words if word)
 
 
-def test_the_shell_is_that_of_the_environment_where_none_is_named(tmp_path: Path) -> None:
+def test_every_shell_has_a_script() -> None:
+    assert set(SHELLS) == set(SCRIPTS)
+
+
+def test_shell_defaults_to_the_environment(tmp_path: Path) -> None:
     for shell, status in (("/bin/zsh", 0), ("/bin/tcsh", 125)):
         done = subprocess.run(
-            [sys.executable, "-m", "corral", "completions"],
+            [*CORRAL, "completions"],
             env=os.environ | {"SHELL": shell},
             capture_output=True,
             check=False,

@@ -58,7 +58,7 @@ def corral(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return run_corral(*words, cwd=cwd, NO_COLOR="1", COLUMNS="200")
 
 
-def test_each_line_that_holds_is_shown_with_its_file_and_line(files: tuple[Path, Path], project: Path) -> None:
+def test_policy_show_names_file_and_line(files: tuple[Path, Path], project: Path) -> None:
     owner, own = files
     done = corral("policy", "show", cwd=project)
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
@@ -77,7 +77,7 @@ def test_each_line_that_holds_is_shown_with_its_file_and_line(files: tuple[Path,
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_same_as_json(files: tuple[Path, Path], project: Path) -> None:
+def test_policy_show_as_json(files: tuple[Path, Path], project: Path) -> None:
     owner, own = files
     data = json.loads(corral("policy", "show", "--json", cwd=project).stdout)
     assert (data["schema"], data["root"]) == ("corral.policy/1", str(project))
@@ -95,13 +95,13 @@ def test_the_same_as_json(files: tuple[Path, Path], project: Path) -> None:
     )
 
 
-def test_without_files_all_is_built_in(home: Path, project: Path) -> None:
+def test_policy_show_without_files(home: Path, project: Path) -> None:
     done = corral("policy", "show", cwd=project)
     assert done.stdout.startswith("# no policy file: ")
     assert done.returncode == 0
 
 
-def test_every_example_is_judged_and_told(files: tuple[Path, Path], project: Path) -> None:
+def test_policy_test_judges_every_example(files: tuple[Path, Path], project: Path) -> None:
     done = corral("policy", "test", cwd=project)
     assert done.stdout.splitlines() == [
         f"✓ {files[1]}:6:1 allow git stash push",
@@ -110,7 +110,7 @@ def test_every_example_is_judged_and_told(files: tuple[Path, Path], project: Pat
     assert (done.returncode, done.stderr) == (0, "2 of 2 examples hold\n")
 
 
-def test_an_example_that_does_not_hold_fails_and_the_others_are_told(files: tuple[Path, Path], project: Path) -> None:
+def test_policy_test_fails_if_an_example_does_not_hold(files: tuple[Path, Path], project: Path) -> None:
     files[1].write_text(PROJECT.replace('"git stash push"', '"git -C d push", "git status"'))
     done = corral("policy", "test", cwd=project)
     signs = [line[0] for line in done.stdout.splitlines()]
@@ -123,7 +123,7 @@ def test_an_example_that_does_not_hold_fails_and_the_others_are_told(files: tupl
     assert f"{files[1]}:6:1: the example" in shown.stderr
 
 
-def test_a_wrong_file_refuses_every_call_with_its_place(files: tuple[Path, Path], project: Path) -> None:
+def test_invalid_policy_file_refuses_every_call(files: tuple[Path, Path], project: Path) -> None:
     files[1].write_text("[limits]\nprocesss = 1\n")
     for words in (("check", "--", "ls"), ("run", "--", "ls"), ("policy", "show"), ("policy", "test")):
         done = corral(*words, cwd=project)
@@ -131,12 +131,12 @@ def test_a_wrong_file_refuses_every_call_with_its_place(files: tuple[Path, Path]
         assert f"{files[1]}:2:1: limits has no 'processs'" in done.stderr
 
 
-def test_the_schema_is_printed(project: Path) -> None:
+def test_policy_schema_is_printed(project: Path) -> None:
     data = json.loads(corral("policy", "schema", cwd=project).stdout)
     assert data["title"].startswith("A policy file of corral")
 
 
-def test_a_rule_of_a_file_has_its_page(files: tuple[Path, Path], project: Path) -> None:
+def test_policy_rule_has_a_page(files: tuple[Path, Path], project: Path) -> None:
     done = corral("rule", "policy-git-push", cwd=project)
     for words in ("deny git push", f"{files[1]}:6", "a person pushes"):
         assert words in done.stdout
@@ -146,7 +146,7 @@ def test_a_rule_of_a_file_has_its_page(files: tuple[Path, Path], project: Path) 
     assert "there is policy-git-push" in unknown.stderr
 
 
-def test_a_finding_of_a_rule_names_its_page(files: tuple[Path, Path], project: Path) -> None:
+def test_finding_names_its_policy_rule(files: tuple[Path, Path], project: Path) -> None:
     data = json.loads(corral("check", "--json", "--", "git", "push", cwd=project).stdout)
     assert "policy-git-push" in [finding["rule"] for finding in data["findings"]]
 
@@ -179,9 +179,7 @@ def test_a_finding_of_a_rule_names_its_page(files: tuple[Path, Path], project: P
     ],
     ids=lambda value: ",".join(value) or "nothing",
 )
-def test_a_file_that_fits_the_project_is_written_and_loads(
-    home: Path, project: Path, files_there: list[str], wanted: list[str]
-) -> None:
+def test_init_detects_the_project_type(home: Path, project: Path, files_there: list[str], wanted: list[str]) -> None:
     for name in files_there:
         (project / name).parent.mkdir(exist_ok=True)
         (project / name).write_text("")
@@ -193,26 +191,26 @@ def test_a_file_that_fits_the_project_is_written_and_loads(
     assert corral("policy", "test", cwd=project).returncode == 0
 
 
-def test_a_file_that_is_there_stays_as_it_is(home: Path, project: Path) -> None:
+def test_init_keeps_an_existing_file(home: Path, project: Path) -> None:
     (project / "corral.toml").write_text("# mine\n")
     done = corral("init", cwd=project)
     assert (done.returncode, (project / "corral.toml").read_text()) == (125, "# mine\n")
     assert "already exists and was not changed" in done.stderr
 
 
-def test_a_link_that_is_there_is_not_followed(home: Path, project: Path, tmp_path: Path) -> None:
+def test_init_does_not_follow_a_symlink(home: Path, project: Path, tmp_path: Path) -> None:
     (project / "corral.toml").symlink_to(tmp_path / "elsewhere")
     assert corral("init", cwd=project).returncode == 125
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_it_is_shown_without_being_written(home: Path, project: Path) -> None:
+def test_init_print_writes_nothing(home: Path, project: Path) -> None:
     done = corral("init", "--print", cwd=project)
     assert (done.returncode, done.stdout) == (0, project_text([]))
     assert not (project / "corral.toml").exists()
 
 
-def test_the_owners_file_is_written_once_and_loads(home: Path, project: Path) -> None:
+def test_init_user_writes_a_loadable_file_once(home: Path, project: Path) -> None:
     (home / "config" / "corral").rmdir()
     assert corral("init", "--user", cwd=project).returncode == 0
     assert (home / "config" / "corral" / "policy.toml").read_text() == user_text()
@@ -244,7 +242,7 @@ allow = ["twine upload dist/x.whl"]
 @pytest.mark.parametrize(
     "mark", ["notes.txt", "pyproject.toml", "package.json", "Cargo.toml", "go.mod", "pom.xml", "Gemfile", "main.c"]
 )
-def test_a_new_file_takes_no_grant_of_the_users_away(home: Path, project: Path, mark: str) -> None:
+def test_new_project_file_removes_no_grant(home: Path, project: Path, mark: str) -> None:
     (home / "config" / "corral" / "policy.toml").write_text(GRANTS)
     (project / mark).write_text("")
     before = load(str(project), os.environ).config
@@ -260,7 +258,7 @@ def uncommented(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", [*(project_text([kind]) for kind in PROJECT_TYPES), project_text([]), user_text()])
-def test_every_suggestion_is_right_once_it_is_in_force(text: str) -> None:
+def test_every_suggestion_is_valid_when_uncommented(text: str) -> None:
     parsed = parse(uncommented(text).encode(), "F")
     assert {"timeout_seconds", "environment", "containment.network"} <= {key for key, *_ in parsed["settings"]}
     compile_policy(parsed, "F")

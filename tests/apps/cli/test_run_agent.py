@@ -1,4 +1,4 @@
-"""A whole agent in the sandbox: with its terminal, its own settings and its hosts, after somebody has seen what it may reach."""
+"""A coding agent in the sandbox: its terminal, its settings, its hosts, and the question before it starts."""
 
 import json
 import os
@@ -123,7 +123,7 @@ def screen(home: Home) -> Iterator[Callable[..., Screen]]:
         one.close()
 
 
-def test_an_agent_works_at_its_terminal_with_what_is_its_own(home: Home, screen: Callable[..., Screen]) -> None:
+def test_agent_gets_its_terminal_settings_and_hosts(home: Home, screen: Callable[..., Screen]) -> None:
     url = f"own.example:{home.port}"
     one = screen("--network", url, "--", "claude")
     asked = one.until(ASKED).decode()
@@ -146,7 +146,7 @@ def test_an_agent_works_at_its_terminal_with_what_is_its_own(home: Home, screen:
     assert "No such file" in say(f"start cat {home.home}/.ssh/id")
     assert "403" in say("start curl -sS -o /dev/null -w %{http_code} http://evil.example/")
     assert os.readlink("/proc/self/ns/net") not in say("start readlink /proc/self/ns/net")
-    # What would run outside the next time stays as it is.
+    # Settings that the agent runs outside the sandbox next time are unchanged.
     assert "!" in say("keep settings.json forged")
     assert (home.home / ".claude" / "settings.json").read_text() == "{}"
     one.type(b"quit\n")
@@ -154,7 +154,7 @@ def test_an_agent_works_at_its_terminal_with_what_is_its_own(home: Home, screen:
     assert b"evil.example:80" in one.seen
 
 
-def test_a_no_runs_nothing(home: Home, screen: Callable[..., Screen]) -> None:
+def test_declined_agent_does_not_run(home: Home, screen: Callable[..., Screen]) -> None:
     for answer in (b"n\n", b"\n", b"\x04", b"\x03"):
         one = screen("--", "claude")
         one.until(ASKED)
@@ -163,7 +163,7 @@ def test_a_no_runs_nothing(home: Home, screen: Callable[..., Screen]) -> None:
         assert b"stand-in" not in one.seen
 
 
-def test_what_was_granted_is_in_the_log(home: Home, screen: Callable[..., Screen]) -> None:
+def test_run_grants_are_logged(home: Home, screen: Callable[..., Screen]) -> None:
     one = screen("--network", "index.example:443", "--", "true")
     one.until(ASKED)
     one.type(b"y\n")
@@ -174,7 +174,7 @@ def test_what_was_granted_is_in_the_log(home: Home, screen: Callable[..., Screen
     assert "network index.example:443" in granted["reason"]
 
 
-def test_a_port_is_published_after_a_yes(home: Home, screen: Callable[..., Screen]) -> None:
+def test_port_is_published_after_a_yes(home: Home, screen: Callable[..., Screen]) -> None:
     port = free_port()
     one = screen(
         "--publish",
@@ -189,7 +189,7 @@ def test_a_port_is_published_after_a_yes(home: Home, screen: Callable[..., Scree
         "127.0.0.1",
         str(port),
     )
-    assert f"publish   {port} of this machine's loopback".encode() in one.until(ASKED)
+    assert f"publish   {port} ".encode() in one.until(ASKED)
     one.type(b"y\n")
     one.until(b"Serving HTTP")
     with socket.create_connection(("127.0.0.1", port), 10) as sock:
@@ -199,7 +199,7 @@ def test_a_port_is_published_after_a_yes(home: Home, screen: Callable[..., Scree
     one.status()
 
 
-def test_without_a_terminal_nobody_grants(home: Home) -> None:
+def test_no_terminal_no_run_grants(home: Home) -> None:
     asked = (["--agent", "claude", "--", "claude"], ["--network", "index.example:443", "--", "true"])
     for words in (*asked, ["--publish", "8888", "--", "true"]):
         done = home.run(*words)
@@ -211,7 +211,7 @@ def test_without_a_terminal_nobody_grants(home: Home) -> None:
 
 
 @pytest.mark.parametrize("variable", ["CLAUDECODE", "CODEX_SANDBOX"])
-def test_an_agent_cannot_grant_itself_more(variable: str, screen: Callable[..., Screen]) -> None:
+def test_agent_cannot_grant_itself_more(variable: str, screen: Callable[..., Screen]) -> None:
     one = screen("--network", "index.example:443", "--", "true", **{variable: "1"})
     assert one.status() == 125
     assert b"this is the shell of a coding agent" in b" ".join(one.seen.split())
@@ -222,7 +222,7 @@ def test_no_ask_grants_nothing(screen: Callable[..., Screen]) -> None:
     assert one.status() == 125
 
 
-def test_the_owners_policy_may_name_an_agent_and_nobody_is_asked(home: Home) -> None:
+def test_agent_in_the_user_policy_needs_no_question(home: Home) -> None:
     home.more = 'agents = ["claude"]\n'
     home.policy("")
     done = home.run("--", "claude", said="show ANTHROPIC_API_KEY\nkeep x y\nget http://evil.example/\nquit\n")
@@ -235,7 +235,7 @@ def test_the_owners_policy_may_name_an_agent_and_nobody_is_asked(home: Home) -> 
 
 
 @pytest.mark.parametrize("way", ["by its path", "by a link", "first in PATH"])
-def test_a_program_that_commands_could_write_is_no_agent_that_the_policy_names(way: str, home: Home) -> None:
+def test_writable_program_is_not_a_known_agent(way: str, home: Home) -> None:
     home.more = 'agents = ["claude"]\n'
     home.policy("")
     program = home.project / "bin" / "claude"
@@ -252,7 +252,7 @@ def test_a_program_that_commands_could_write_is_no_agent_that_the_policy_names(w
     assert "api.anthropic.com" not in done.stderr
 
 
-def test_a_variable_that_the_proxy_adds_on_the_way_does_not_enter(home: Home) -> None:
+def test_injected_variable_does_not_enter_the_sandbox(home: Home) -> None:
     home.more = 'agents = ["claude"]\n'
     home.policy("")
     asking = "show ANTHROPIC_API_KEY\nquit\n"
@@ -264,20 +264,20 @@ def test_a_variable_that_the_proxy_adds_on_the_way_does_not_enter(home: Home) ->
     assert "of-the-owner" not in done.stdout + done.stderr
 
 
-def test_a_project_cannot_name_an_agent(home: Home) -> None:
+def test_project_policy_cannot_name_an_agent(home: Home) -> None:
     (home.project / "corral.toml").write_text('[containment]\nagents = ["claude"]\n')
     done = home.run("--", "claude", said="show ANTHROPIC_API_KEY\nquit\n")
     assert done.stdout == "= unset\n"
 
 
-def test_what_the_policy_grants_already_is_not_asked_about(home: Home) -> None:
+def test_grants_of_the_policy_need_no_question(home: Home) -> None:
     home.more = f'network = ["own.example:{home.port}", "*.example.org:443"]\n'
     home.policy("")
     done = home.run("--network", "a.example.org:443", "--", "curl", "-sS", f"http://own.example:{home.port}/")
     assert (done.returncode, done.stdout) == (0, "answered"), done.stderr
 
 
-def test_a_server_that_runs_for_long_is_not_ended_by_the_usual_time(home: Home, screen: Callable[..., Screen]) -> None:
+def test_agent_has_no_default_time_limit(home: Home, screen: Callable[..., Screen]) -> None:
     from corral.apps.cli import run_agent
     from corral.apps.cli.arguments import parse
 
@@ -296,7 +296,7 @@ def test_a_server_that_runs_for_long_is_not_ended_by_the_usual_time(home: Home, 
 
 
 @pytest.mark.parametrize("name", agent_names())
-def test_a_profile_says_what_an_agent_needs(name: str) -> None:
+def test_agent_profiles_are_valid(name: str) -> None:
     agent = load_agent(name)
     assert agent.title
     assert agent.programs
@@ -309,7 +309,7 @@ def test_a_profile_says_what_an_agent_needs(name: str) -> None:
     assert all(port == "443" for port in (text.rpartition(":")[2] for text in agent.network))
 
 
-def test_what_is_no_agent_is_none() -> None:
+def test_unknown_program_is_not_an_agent() -> None:
     assert agent_for_program("ls") is None
     assert agent_for_settings("/home/u/.ssh", "/home/u") is None
     with pytest.raises(PolicyError, match="known: aider, claude"):
@@ -319,13 +319,13 @@ def test_what_is_no_agent_is_none() -> None:
 @pytest.mark.parametrize(
     "data", [{"titel": "x"}, {"settings": ["/etc"]}, {"settings": ["../x"]}, {"settings": ["~/x"]}, {"network": ["x"]}]
 )
-def test_a_profile_that_says_something_else_is_refused(data: dict[str, Any]) -> None:
+def test_invalid_agent_profile_is_refused(data: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_agent("x", {"title": "x", **data})
     assert parse_agent("x", {"title": "x"}) == AgentProfile("x", "x", ())
 
 
-def test_no_other_directory_can_be_called_settings(tmp_path: Path) -> None:
+def test_only_agent_settings_can_be_settings(tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     (tmp_path / ".ssh").mkdir()
     config = SandboxConfig(str(tmp_path / "p"), containment=Containment(settings=(str(tmp_path / ".ssh"),)))

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from corral._lib.terminal import Terminal, columns
-from corral.apps.doctor.checks import Check, examine
+from corral.apps.doctor.check import Check
+from corral.apps.doctor.checks import examine
 from corral.apps.doctor.facts import Facts, Refusal
 from corral.apps.doctor.probe_sandbox import SandboxProbe
 from corral.apps.doctor.report import report_text
@@ -61,7 +62,7 @@ def check(facts: Facts, name: str) -> Check:
     return next(check for check in examine(facts).checks if check.name == name)
 
 
-def test_a_healthy_machine_has_nothing_to_fix() -> None:
+def test_healthy_machine_has_nothing_to_fix() -> None:
     report = examine(HEALTHY)
     assert {check.status for check in report.checks} == {"ok"}
     assert [check.name for check in report.checks][:12] == list(LAYERS)
@@ -172,9 +173,7 @@ def test_a_healthy_machine_has_nothing_to_fix() -> None:
         ),
     ],
 )
-def test_a_layer_that_is_refused_is_explained(
-    layer: str, number: int, changes: dict[str, object], commands: list[str]
-) -> None:
+def test_refused_layer_is_explained(layer: str, number: int, changes: dict[str, object], commands: list[str]) -> None:
     found = check(refused(layer, number, **changes), layer)
     assert (found.status, found.means) == ("fail", LAYERS[layer].without)
     assert found.found == f"call: {errno.errorcode[number]}"
@@ -182,12 +181,12 @@ def test_a_layer_that_is_refused_is_explained(
     assert all(fix.why for fix in found.fixes)
 
 
-def test_in_docker_a_covered_proc_is_docker_s_to_uncover() -> None:
+def test_covered_proc_in_docker_needs_docker_options() -> None:
     facts = refused("proc", errno.EPERM, proc_covers=("/proc/kcore",), container="docker")
     assert [fix.command[:10] for fix in check(facts, "proc").fixes] == ["", "docker run"]
 
 
-def test_a_setting_alone_proves_nothing() -> None:
+def test_setting_alone_proves_nothing() -> None:
     settings = {
         "user.max_user_namespaces": "0",
         "kernel.apparmor_restrict_unprivileged_userns": "1",
@@ -196,31 +195,30 @@ def test_a_setting_alone_proves_nothing() -> None:
     assert {check.status for check in examine(HEALTHY.replace(settings=settings)).checks} == {"ok"}
 
 
-def test_a_layer_that_held_in_the_trial_and_not_in_the_sandbox_is_missing() -> None:
+def test_layer_missing_in_the_sandbox_is_missing() -> None:
     inside = INSIDE.replace(enforcement="partial", missing_layers=("net",))
     assert check(HEALTHY.replace(inside=inside), "net").status == "fail"
 
 
-def test_a_layer_that_another_backend_brings_is_there_and_says_by_whom() -> None:
+def test_layer_of_another_backend_names_it() -> None:
     facts = refused("mount", errno.EACCES).replace(inside=INSIDE.replace(backend="bubblewrap"))
     found = check(facts, "mount")
     assert (found.status, found.fixes) == ("ok", ())
-    assert found.found.endswith("by bubblewrap, since corral's own warden could not: call: EACCES")
+    assert "by bubblewrap" in found.found
+    assert found.found.endswith("call: EACCES")
 
 
-def test_what_stands_on_a_missing_layer_has_no_fix_of_its_own() -> None:
+def test_layer_on_a_missing_layer_has_no_own_fix() -> None:
     facts = refused("mount", errno.EACCES, "pid", "proc")
-    found = [(name, check(facts, name).found, check(facts, name).fixes) for name in ("pid", "proc")]
-    assert found == [
-        ("pid", "it stands on mount, which is missing", ()),
-        ("proc", "it stands on pid, which is missing", ()),
-    ]
+    for name, below in (("pid", "mount"), ("proc", "pid")):
+        assert below in check(facts, name).found
+        assert check(facts, name).fixes == ()
 
 
 @pytest.mark.parametrize(("abi", "status", "lacking"), [(1, "warn", 6), (3, "warn", 4), (5, "warn", 2), (6, "ok", 1)])
-def test_an_older_landlock_says_what_it_lacks(abi: int, status: str, lacking: int) -> None:
+def test_older_landlock_lists_missing_features(abi: int, status: str, lacking: int) -> None:
     found = check(HEALTHY.replace(landlock_abi=abi), "landlock")
-    assert (found.status, found.means.count("(until Linux ")) == (status, lacking)
+    assert (found.status, found.means.count("Linux ")) == (status, lacking)
     assert f"version {abi}" in found.found
     assert [fix.command for fix in found.fixes] == ["uname -r"]
 
@@ -247,7 +245,7 @@ def test_an_older_landlock_says_what_it_lacks(abi: int, status: str, lacking: in
         ),
     ],
 )
-def test_what_stands_around_the_layers(changes: dict[str, Any], name: str, status: str, words: str) -> None:
+def test_surroundings_are_checked(changes: dict[str, Any], name: str, status: str, words: str) -> None:
     found = check(HEALTHY.replace(**changes), name)
     assert (found.status, words in found.fixes[0].command) == (status, True)
 
@@ -260,18 +258,18 @@ def test_what_stands_around_the_layers(changes: dict[str, Any], name: str, statu
         pytest.param({"Seccomp": "0"}, "seccomp", id="no filter"),
     ],
 )
-def test_what_a_command_has_counts_and_not_what_it_should(status: dict[str, str], name: str) -> None:
+def test_capabilities_of_a_real_command_count(status: dict[str, str], name: str) -> None:
     inside = INSIDE.replace(status={**INSIDE.status, **status})
     assert check(HEALTHY.replace(inside=inside), name).status == "fail"
 
 
-def test_a_core_dump_that_a_command_could_leave_is_told() -> None:
+def test_core_dumps_are_reported() -> None:
     assert check(HEALTHY.replace(inside=INSIDE.replace(can_dump_core=True)), "rlimits").status == "fail"
 
 
-def test_where_no_sandbox_starts_the_reason_is_told() -> None:
+def test_sandbox_failure_is_reported() -> None:
     report = examine(HEALTHY.replace(inside=SandboxProbe("the keeper did not start")))
-    assert (report.enforcement, report.means) == ("none", "No sandbox could be used: the keeper did not start")
+    assert (report.enforcement, report.means.endswith("the keeper did not start")) == ("none", True)
 
 
 BROKEN = (
@@ -284,13 +282,13 @@ BROKEN = (
 
 @pytest.mark.parametrize("facts", BROKEN)
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 120])
-def test_a_report_fits_but_for_the_longest_words_of_commands(facts: Facts, width: int) -> None:
+def test_report_fits_the_terminal(facts: Facts, width: int) -> None:
     wide = [line for line in report_text(examine(facts), Terminal(width)).splitlines() if columns(line) > width]
     assert [line for line in wide if "'" not in line and len(line.strip(" $\\").split()) > 1] == []
 
 
 @pytest.mark.parametrize("facts", BROKEN)
-def test_a_report_in_ascii_without_colour_says_the_same(facts: Facts) -> None:
+def test_ascii_report_has_the_same_text(facts: Facts) -> None:
     rich = report_text(examine(facts), Terminal(80, color=True))
     plain = report_text(examine(facts), Terminal(80, unicode=False))
     assert plain.isascii()
@@ -300,7 +298,7 @@ def test_a_report_in_ascii_without_colour_says_the_same(facts: Facts) -> None:
     assert rich.translate(str.maketrans("✓⚠✗", "+!x")) == plain
 
 
-def test_a_command_over_several_lines_is_the_command() -> None:
+def test_wrapped_command_is_still_the_command() -> None:
     facts = refused("mount", errno.EACCES, settings={"kernel.apparmor_restrict_unprivileged_userns": "1"})
     (fix,) = check(facts, "mount").fixes
     text = report_text(examine(facts), Terminal(60))

@@ -57,7 +57,7 @@ def hostile(name: str, program: Path) -> str:
 
 
 @pytest.mark.parametrize("name", list(HOSTS))
-def test_what_a_project_brought_with_it_is_not_run(name: str, home: Path, work: Path) -> None:
+def test_hook_from_a_project_is_not_run(name: str, home: Path, work: Path) -> None:
     program, mark = work / "hook.sh", work / "mark"
     program.write_text(f"#!/bin/sh\ntouch {mark}\nexit 2\n")
     program.chmod(0o755)
@@ -75,7 +75,7 @@ def test_what_a_project_brought_with_it_is_not_run(name: str, home: Path, work: 
     assert mark.exists()
 
 
-def test_a_link_in_the_project_to_such_a_file_is_the_projects_too(home: Path, work: Path, tmp_path: Path) -> None:
+def test_linked_hook_in_a_project_is_not_run(home: Path, work: Path, tmp_path: Path) -> None:
     program, mark, elsewhere = work / "hook.sh", work / "mark", tmp_path / "elsewhere.json"
     program.write_text(f"#!/bin/sh\ntouch {mark}\nexit 2\n")
     program.chmod(0o755)
@@ -87,7 +87,7 @@ def test_a_link_in_the_project_to_such_a_file_is_the_projects_too(home: Path, wo
 
 
 @pytest.mark.parametrize("name", list(HOSTS))
-def test_what_corral_wrote_into_a_project_is_proven(name: str, home: Path, work: Path) -> None:
+def test_hook_that_corral_installed_in_a_project_is_proven(name: str, home: Path, work: Path) -> None:
     install(name, home, work, PROJECT)
     assert {status for status, _ in found(home, work, name)} <= {"ok", "warn"}
     assert "ok" in {status for status, _ in found(home, work, name)}
@@ -120,7 +120,7 @@ UNREACHED: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
 
 
 @pytest.mark.parametrize("case", UNREACHED)
-def test_a_hook_that_the_host_does_not_come_to_ask_is_not_well(case: str, home: Path, work: Path) -> None:
+def test_unreachable_hook_fails(case: str, home: Path, work: Path) -> None:
     name, change = UNREACHED[case]
     install(name, home, work)
     path = place_for(name, home)
@@ -141,7 +141,7 @@ def test_a_hook_that_the_host_does_not_come_to_ask_is_not_well(case: str, home: 
         ("gemini", hook_changed(timeout=60000, description="a guard")),
     ],
 )
-def test_what_asks_it_more_or_waits_longer_is_well(
+def test_wider_matcher_and_longer_timeout_are_ok(
     name: str, change: Callable[[dict[str, Any]], None], home: Path, work: Path
 ) -> None:
     install(name, home, work)
@@ -152,7 +152,7 @@ def test_what_asks_it_more_or_waits_longer_is_well(
     assert [status for status, _ in found(home, work, name)] == ["ok"]
 
 
-def test_a_matcher_of_commands_alone_is_told(home: Path, work: Path) -> None:
+def test_matcher_for_commands_only_is_reported(home: Path, work: Path) -> None:
     install("claude", home, work)
     path = place_for("claude", home)
     data = json.loads(path.read_text())
@@ -163,7 +163,7 @@ def test_a_matcher_of_commands_alone_is_told(home: Path, work: Path) -> None:
     assert 'its matcher "Bash" leaves out Monitor, PowerShell, Write, Edit' in told[1]
 
 
-def test_an_event_that_is_gone_is_missed(home: Path, work: Path) -> None:
+def test_missing_event_fails(home: Path, work: Path) -> None:
     install("cursor", home, work)
     path = place_for("cursor", home)
     data = json.loads(path.read_text())
@@ -172,7 +172,7 @@ def test_an_event_that_is_gone_is_missed(home: Path, work: Path) -> None:
     assert ("fail", f"Cursor has no hook at beforeShellExecution: {path}") in found(home, work, "cursor")
 
 
-def test_a_plugin_that_was_changed_is_not_well(home: Path, work: Path) -> None:
+def test_changed_plugin_fails(home: Path, work: Path) -> None:
     install("opencode", home, work)
     path = place_for("opencode", home)
     path.write_text(path.read_text().replace("const said = await ask(payload)", "return"))
@@ -188,7 +188,7 @@ OFF: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("case", OFF)
-def test_a_setting_that_may_turn_it_off_is_told(case: str, home: Path, work: Path) -> None:
+def test_setting_that_disables_hooks_is_reported(case: str, home: Path, work: Path) -> None:
     name, file, text = OFF[case]
     install(name, home, work)
     assert [status for status, _ in found(home, work, name)] == ["ok"]
@@ -197,7 +197,7 @@ def test_a_setting_that_may_turn_it_off_is_told(case: str, home: Path, work: Pat
     assert {status for status, _ in found(home, work, name)} == {"fail"}
 
 
-def test_the_settings_of_an_administrator_are_read(home: Path, work: Path, tmp_path: Path) -> None:
+def test_administrator_settings_are_read(home: Path, work: Path, tmp_path: Path) -> None:
     install("gemini", home, work)
     managed = tmp_path / "system.json"
     managed.write_text('{"hooksConfig": {"enabled": false}}')
@@ -211,14 +211,14 @@ def test_the_settings_of_an_administrator_are_read(home: Path, work: Path, tmp_p
 
 
 @pytest.mark.parametrize("file", [".claude/settings.json", ".claude/settings.local.json"])
-def test_a_pipe_in_the_project_holds_nobody_up(file: str, home: Path, work: Path) -> None:
+def test_fifo_in_the_project_does_not_block(file: str, home: Path, work: Path) -> None:
     install("claude", home, work)
     (work / ".claude").mkdir()
     os.mkfifo(work / file)
     assert "fail" in {status for status, _ in found(home, work, "claude")}
 
 
-def test_a_directory_of_the_project_on_the_path_is_told(home: Path, work: Path) -> None:
+def test_project_directory_on_path_is_reported(home: Path, work: Path) -> None:
     install("claude", home, work)
     assert found(home, work, "PATH") == []
     (work / "bin").mkdir()

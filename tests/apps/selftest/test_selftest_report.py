@@ -19,21 +19,21 @@ def outcomes(*results: str) -> list[Outcome]:
     return [Outcome(ATTEMPT, result, "No such file or directory") for result in results]
 
 
-def test_there_are_attempts_enough_and_each_is_its_own() -> None:
+def test_attacks_are_many_and_distinct() -> None:
     names = [attempt.name for attempt in all_attacks()]
     assert len([attempt for attempt in all_attacks() if "root" not in attempt.needs]) >= 25
     assert len(names) == len(set(names))
     assert {attempt.group for attempt in all_attacks()} == set(GROUPS)
 
 
-def test_every_layer_that_can_be_attacked_is() -> None:
+def test_every_attackable_layer_is_attacked() -> None:
     named = {layer for attempt in all_attacks() for layer in attempt.layers}
     attacked = {name for name, layer in LAYERS.items() if not isinstance(layer.self_test, str)}
     assert named == attacked | {"quarantine"}
 
 
 @pytest.mark.parametrize("attempt", all_attacks(), ids=lambda attempt: attempt.name)
-def test_an_attempt_is_a_program_with_known_needs(attempt: Attempt) -> None:
+def test_attack_is_a_program_with_known_needs(attempt: Attempt) -> None:
     ast.parse(attempt.source)
     assert "return" in attempt.program
     assert set(attempt.needs) <= {*run_attacks._CONDITIONS, "no network", "project", "planted"}
@@ -43,7 +43,7 @@ def test_an_attempt_is_a_program_with_known_needs(attempt: Attempt) -> None:
     ("results", "code"),
     [
         pytest.param([HELD, HELD], 0, id="all held"),
-        pytest.param([HELD, NOT_TESTABLE], 0, id="one that nobody can make here"),
+        pytest.param([HELD, NOT_TESTABLE], 0, id="one that is not testable here"),
         pytest.param([HELD, NOT_HELD], 1, id="one got through"),
         pytest.param([HELD, NOT_SHOWN], 3, id="one was not shown"),
         pytest.param([NOT_HELD, NOT_SHOWN], 1, id="the worse counts"),
@@ -51,18 +51,18 @@ def test_an_attempt_is_a_program_with_known_needs(attempt: Attempt) -> None:
         pytest.param([], 3, id="nothing was tried"),
     ],
 )
-def test_the_exit_code_is_0_only_if_all_held(results: list[str], code: int) -> None:
+def test_exit_code_is_0_only_if_all_held(results: list[str], code: int) -> None:
     assert status(outcomes(*results)) == code
 
 
-def test_a_wide_terminal_has_one_line_for_an_outcome() -> None:
+def test_wide_terminal_shows_an_outcome_on_one_line() -> None:
     (outcome,) = outcomes(HELD)
     assert outcome_text(outcome, Terminal(100)) == (
         "  ✓ held          read a file outside                   mount, landlock: No such file or directory"
     )
 
 
-def test_a_narrow_terminal_has_the_words_below() -> None:
+def test_narrow_terminal_shows_the_detail_below() -> None:
     (outcome,) = outcomes(NOT_SHOWN)
     assert outcome_text(outcome, Terminal(60)).splitlines() == [
         "  ⚠ not shown     read a file outside",
@@ -73,7 +73,7 @@ def test_a_narrow_terminal_has_the_words_below() -> None:
 
 @pytest.mark.parametrize("width", [24, 40, 60, 100])
 @pytest.mark.parametrize("result", [HELD, NOT_HELD, NOT_SHOWN, NOT_TESTABLE])
-def test_text_fits_and_never_needs_colour(width: int, result: str) -> None:
+def test_text_fits_and_needs_no_colour(width: int, result: str) -> None:
     plain, painted = Terminal(width), Terminal(width, color=True)
     found = outcomes(result, HELD)
     for text in (heading(SETTING, 48, plain), outcome_text(found[0], plain), summary(found, plain)):

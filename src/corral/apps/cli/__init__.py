@@ -1,4 +1,4 @@
-"""The command line. Machine output goes to stdout, words for people to stderr, and 125 is corral's own failure."""
+"""The command line. JSON and other machine output goes to stdout, messages go to stderr, and 125 means that corral itself failed."""
 
 from __future__ import annotations
 
@@ -18,17 +18,9 @@ if TYPE_CHECKING:
 
 HOOK_REFUSED_STATUS = 2
 INTERRUPTED_STATUS = 130  # 128 + SIGINT, as a shell reports it
-_MODULES = {"try": "try_"}  # a word of Python names no module
+# Errors of a file or a disk. Their message is enough; a traceback would not help the user.
 _CANNOT_WRITE = (EDQUOT, EFBIG, EIO, ENOSPC)
-_CANNOT_OPEN = (
-    *_CANNOT_WRITE,
-    EACCES,
-    EISDIR,
-    ELOOP,
-    ENOTDIR,
-    EPERM,
-    EROFS,
-)  # the place is at fault, not a line of code
+_CANNOT_OPEN = (*_CANNOT_WRITE, EACCES, EISDIR, ELOOP, ENOTDIR, EPERM, EROFS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,14 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] == ["hook"] and not {"-h", "--help"} & set(arguments):
         return _hook(arguments[1:])
     try:
-        from importlib import import_module  # noqa: PLC0415  a verb loads only what it needs
-
-        from corral.apps.cli.arguments import parse  # noqa: PLC0415  as above
+        from corral.apps.cli.arguments import parse  # noqa: PLC0415  `corral hook` does without
+        from corral.apps.cli.verb import load_verb  # noqa: PLC0415
 
         _open_streams()
-        _find_home()
+        _set_home()
         options = parse(arguments)
-        status: int = import_module(f"corral.apps.cli.verbs.{_MODULES.get(options.verb, options.verb)}").main(options)
+        status: int = load_verb(options.verb).main(options)
         sys.stdout.flush()
     except CorralError as error:
         print(message(f"corral: {error}", sys.stderr, os.environ), file=sys.stderr)
@@ -54,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILURE_STATUS
     except KeyboardInterrupt:
         return INTERRUPTED_STATUS
-    except Exception as error:  # noqa: BLE001  Python's own exit code for a crash, 1, would pass for the command's
+    except Exception as error:  # noqa: BLE001  Python's exit code for a crash, 1, would look like the command's
         if _was_interrupted(error):
             return INTERRUPTED_STATUS
         if isinstance(error, OSError) and error.errno in _CANNOT_WRITE and error.filename is None:
@@ -62,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             _abandon_stdout()
             return FAILURE_STATUS
         if isinstance(error, OSError) and error.errno in _CANNOT_OPEN and error.filename is not None:
-            words = f"corral: {os.fsdecode(error.filename)}: {error.strerror}"
-            print(message(words, sys.stderr, os.environ), file=sys.stderr)
+            text = f"corral: {os.fsdecode(error.filename)}: {error.strerror}"
+            print(message(text, sys.stderr, os.environ), file=sys.stderr)
             return FAILURE_STATUS
         import traceback  # noqa: PLC0415
 
@@ -72,10 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _find_home() -> None:
-    """Let an environment without a home have that of the user's account: what is kept for the owner must lie somewhere."""
+def _set_home() -> None:
+    """Set HOME from the user's account if the environment has none: corral stores the user's files below it."""
     if not os.environ.get("HOME"):
-        from pwd import getpwuid  # noqa: PLC0415  few need it
+        from pwd import getpwuid  # noqa: PLC0415  rarely needed
 
         try:
             os.environ["HOME"] = getpwuid(os.geteuid()).pw_dir
@@ -84,7 +75,7 @@ def _find_home() -> None:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Say whether an error came of an interrupt, as where a library puts in order what the interrupt had left."""
+    """Return whether an error was raised while KeyboardInterrupt was handled, as by a library that cleans up."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -92,41 +83,41 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 def _hook(arguments: list[str]) -> int:
     try:
-        from corral.apps.cli.verbs import hook  # noqa: PLC0415  as above
+        from corral.apps.cli.verbs import hook  # noqa: PLC0415
 
-        _find_home()
+        _set_home()
         return hook.main(arguments)
-    except BaseException as error:  # noqa: BLE001  any other exit code lets the call run at most hosts
+    except BaseException as error:  # noqa: BLE001  most hosts run the call on any other exit code
         print(f"corral failed ({type(error).__name__}: {error}), so the call is refused.", file=sys.stderr)
         return HOOK_REFUSED_STATUS
 
 
-class _Words(FileIO):
-    """Standard error, on which nothing depends: what cannot be said there changes neither an answer nor an exit code."""
+class _LossyFile(FileIO):
+    """Standard error. A message that cannot be written is dropped and changes neither an answer nor an exit code."""
 
     def write(self, data: Any) -> int:
-        """Write, or lose what cannot be written."""
+        """Write the data, or drop it."""
         try:
-            # None where somebody made the stream non-blocking and it is full.
+            # FileIO returns None if another process made the stream non-blocking and it is full.
             return super().write(data) or len(data)
         except OSError:
             return len(data)
 
 
 def _abandon_stdout() -> None:
-    # Python would complain again when it flushes what is left at exit.
+    # Otherwise Python fails again when it flushes stdout at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _open_streams() -> None:
-    # A stream that was closed before the start is None, and print(file=None) would put words for people on stdout.
+    # A stream that was closed before the start is None, and print(file=None) would write messages to stdout.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process
     if isinstance(sys.stdout, TextIOWrapper):
-        # What a locale has no letter for is shown by its number. JSON is ASCII whatever the locale.
+        # Escapes characters that the locale cannot encode. JSON is ASCII in any locale.
         sys.stdout.reconfigure(errors="backslashreplace")
-    said = sys.stderr
-    if said is sys.__stderr__ and said is not None:
-        words: Any = _Words(2, "wb", closefd=False)
-        sys.stderr = TextIOWrapper(BufferedWriter(words), said.encoding, said.errors, line_buffering=True)
+    stderr = sys.stderr
+    if stderr is sys.__stderr__ and stderr is not None:
+        raw: Any = _LossyFile(2, "wb", closefd=False)
+        sys.stderr = TextIOWrapper(BufferedWriter(raw), stderr.encoding, stderr.errors, line_buffering=True)

@@ -1,16 +1,20 @@
-"""The scripts that let bash, zsh and fish complete corral. Pure: a description in, text out; all words in it are quoted."""
+"""Writes the scripts that let bash, zsh and fish complete corral, from the parsers of the verbs."""
 
 from __future__ import annotations
 
+import argparse
+
 from corral._lib.quoting import shell_quote
-from corral.apps.cli.verbs.completions import DIRECTORY, FILE, GRANTS, RULES, options_of
+from corral._lib.records import Record, frozen
+from corral.apps.cli.arguments import main_parser, verb_parser
+from corral.apps.cli.verb import load_verb, verb_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.apps.cli.verbs.completions import Option, Value, Verb
-
+DIRECTORY, FILE, TEXT = "directory", "file", "text"
+_KINDS = {"DIR": DIRECTORY, "FILE": FILE}  # by the metavar of an argument
 BASH = """\
 # corral for bash. Once: eval "$(corral completions bash)"
 _corral() {
@@ -106,19 +110,79 @@ complete -c corral -n __corral_command -a '(__corral_rest)'
 """
 
 
-def script(shell: str, verbs: Sequence[Verb]) -> str:
+@frozen
+class Value(Record):
+    """The value of an argument: fixed words, or a kind of thing. Other kinds than paths and text are asked of corral."""
+
+    kind: str
+    words: tuple[str, ...] = ()
+
+    @property
+    def is_asked(self) -> bool:
+        """True if the script asks `corral completions --words KIND` for the words."""
+        return not self.words and self.kind not in (DIRECTORY, FILE, TEXT)
+
+
+@frozen
+class Option(Record):
+    """An option of a verb. A flag has no value."""
+
+    names: tuple[str, ...]
+    about: str
+    value: Value | None = None
+
+
+@frozen
+class VerbArguments(Record):
+    """The arguments of one verb, and whether a command follows `--`."""
+
+    name: str
+    about: str
+    options: tuple[Option, ...]
+    operands: tuple[Value, ...]
+    takes_command: bool
+
+
+def describe_verb(name: str) -> VerbArguments:
+    """Return the arguments that a shell can complete after a verb. Hidden options are left out."""
+    options, operands = [], []
+    for action in verb_parser(name)._actions:
+        if not action.option_strings:
+            operands.append(_value(action))
+        elif action.help != argparse.SUPPRESS:
+            about = (action.help or "").partition(" (default")[0].rstrip(".")
+            options.append(Option(tuple(action.option_strings), about, None if action.nargs == 0 else _value(action)))
+    verb = load_verb(name).VERB
+    return VerbArguments(name, verb.summary, tuple(options), tuple(operands), verb.command_after is not None)
+
+
+def _value(action: argparse.Action) -> Value:
+    words = action.choices or getattr(action, "completes", ())
+    if isinstance(words, str):
+        return Value(words)
+    return Value("words", tuple(map(str, words))) if words else Value(_KINDS.get(str(action.metavar), TEXT))
+
+
+def _main_options() -> list[str]:
+    # `corral` alone is `corral status`, so it takes the options of both.
+    actions = [*main_parser()._actions, *verb_parser("status")._actions]
+    return list(dict.fromkeys(name for action in actions for name in action.option_strings if name.startswith("--")))
+
+
+def script(shell: str) -> str:
     """Return the script for a shell."""
-    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](verbs)
+    return SCRIPTS[shell]([describe_verb(name) for name in verb_names()])
 
 
-def _calls(verbs: Sequence[Verb], between: str) -> str:
+def _calls(verbs: Sequence[VerbArguments], between: str) -> str:
     return between.join(verb.name for verb in verbs if verb.takes_command)
 
 
-def _bash(verbs: Sequence[Verb]) -> str:
+def _bash(verbs: Sequence[VerbArguments]) -> str:
     values = [
         f"        {'|'.join(f'{verb.name}:{name}' for name in option.names)}) {_bash_value(option.value)}; return ;;"
-        for verb, option in options_of(verbs)
+        for verb in verbs
+        for option in verb.options
         if option.value is not None
     ]
     options = [
@@ -127,7 +191,7 @@ def _bash(verbs: Sequence[Verb]) -> str:
     ]
     operands = [f"        {verb.name}) {_bash_operands(verb)} ;;" for verb in verbs if verb.operands]
     return BASH % {
-        "verbs": shell_quote(" ".join([*(verb.name for verb in verbs), "--help", "--version", "--json"])),
+        "verbs": shell_quote(" ".join([*(verb.name for verb in verbs), *_main_options()])),
         "calls": _calls(verbs, "|"),
         "values": "\n".join(values),
         "options": "\n".join(options),
@@ -135,8 +199,8 @@ def _bash(verbs: Sequence[Verb]) -> str:
     }
 
 
-def _bash_operands(verb: Verb) -> str:
-    # By place among all words: the few verbs with two operands take no options before them in practice.
+def _bash_operands(verb: VerbArguments) -> str:
+    # Counts all words, so an option before the first operand shifts the places. Few verbs have two operands.
     first, *more = verb.operands
     if not more:
         return _bash_value(first)
@@ -146,16 +210,17 @@ def _bash_operands(verb: Verb) -> str:
 def _bash_value(value: Value) -> str:
     if value.words:
         return f"_corral_words {shell_quote(' '.join(value.words))}"
-    if value.kind in (RULES, GRANTS):
+    if value.is_asked:
         return f"_corral_asked {value.kind}"
     return {DIRECTORY: "_corral_paths -d", FILE: "_corral_paths -f"}.get(value.kind, ":")
 
 
-def _zsh(verbs: Sequence[Verb]) -> str:
+def _zsh(verbs: Sequence[VerbArguments]) -> str:
     cases = []
     for verb in verbs:
         specs = [spec for option in verb.options for spec in _zsh_option(option)]
-        specs += [_zsh_operand(value, last=i == len(verb.operands)) for i, value in enumerate(verb.operands, 1)]
+        specs += [f":value:{_zsh_value(value)}" for value in verb.operands[:-1]]
+        specs += [f"*:value:{_zsh_value(value)}" for value in verb.operands[-1:]]
         cases.append(f"        ({verb.name}) _arguments {' '.join(shell_quote(spec) for spec in specs)} ;;")
     return ZSH % {
         "verbs": "\n".join(f"        {shell_quote(f'{verb.name}:{verb.about}')}" for verb in verbs),
@@ -173,27 +238,23 @@ def _zsh_option(option: Option) -> list[str]:
     return [f"{others}{name}{'=' if name.startswith('--') else ''}[{about}]:value:{given}" for name in option.names]
 
 
-def _zsh_operand(value: Value, *, last: bool) -> str:
-    return f"{'*' if last else ''}:value:{_zsh_value(value)}"
-
-
 def _zsh_value(value: Value) -> str:
     if value.words:
         return f"({' '.join(value.words)})"
-    if value.kind in (RULES, GRANTS):
+    if value.is_asked:
         return f"{{_corral_asked {value.kind}}}"
     return {DIRECTORY: "_directories", FILE: "_files"}.get(value.kind, " ")
 
 
-def _fish(verbs: Sequence[Verb]) -> str:
+def _fish(verbs: Sequence[VerbArguments]) -> str:
     named = [f"complete -c corral -n __corral_alone -a {verb.name} -d {_fish_quoted(verb.about)}" for verb in verbs]
-    top = [f"complete -c corral -n __corral_alone -l {name}" for name in ("help", "version", "json")]
-    lines = [_fish_option(verb, option) for verb, option in options_of(verbs)]
+    top = [f"complete -c corral -n __corral_alone -l {name[2:]}" for name in _main_options()]
+    lines = [_fish_option(verb, option) for verb in verbs for option in verb.options]
     lines += [line for verb in verbs for line in _fish_operands(verb)]
     return FISH % {"verbs": "\n".join([*named, *top]), "options": "\n".join(lines), "calls": _calls(verbs, " ")}
 
 
-def _fish_option(verb: Verb, option: Option) -> str:
+def _fish_option(verb: VerbArguments, option: Option) -> str:
     words = ["complete -c corral", "-n", _fish_quoted(f"__corral_verb {verb.name}")]
     words += [f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names]
     words += ["-d", _fish_quoted(option.about)]
@@ -202,10 +263,10 @@ def _fish_option(verb: Verb, option: Option) -> str:
     return " ".join(words).rstrip()
 
 
-def _fish_operands(verb: Verb) -> list[str]:
+def _fish_operands(verb: VerbArguments) -> list[str]:
     lines = []
     for at, value in enumerate(verb.operands, 2):
-        if value.words or value.kind in (RULES, GRANTS):
+        if value.words or value.is_asked:
             place = f"; and test (count (commandline -opc)) -eq {at}" if len(verb.operands) > at - 1 else ""
             asked = _fish_quoted(f"__corral_verb {verb.name}{place}")
             lines.append(f"complete -c corral -n {asked} {_fish_value(value)}")
@@ -215,10 +276,13 @@ def _fish_operands(verb: Verb) -> list[str]:
 def _fish_value(value: Value) -> str:
     if value.words:
         return f"-f -a {_fish_quoted(' '.join(value.words))}"
-    if value.kind in (RULES, GRANTS):
+    if value.is_asked:
         return f"-f -a {_fish_quoted(f'(corral completions --words {value.kind} 2>/dev/null)')}"
     return {DIRECTORY: "-f -a '(__fish_complete_directories (commandline -ct))'", FILE: "-F"}.get(value.kind, "-f")
 
 
 def _fish_quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+SCRIPTS = {"bash": _bash, "zsh": _zsh, "fish": _fish}

@@ -1,4 +1,4 @@
-"""Calls as lines of JSON, for many in one process. Nothing about a line is guessed: one that can't be read is an error, and never runs."""
+"""Reads calls from lines of JSON. A line that cannot be read is an error and never runs; nothing about it is guessed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from corral.policy.config import SandboxConfig
 
-MAX_LINE_BYTES = 8 * 1024 * 1024  # against a line that never ends; the kernel takes no larger command anyway
+MAX_LINE_BYTES = 8 * 1024 * 1024  # against a line that never ends; the kernel accepts no larger command
 CHUNK_BYTES = 64 * 1024
-MAX_QUOTED = 60  # characters of somebody's input repeated in an error
-KINDS: dict[type, str] = {
-    bool: "a truth value",
+MAX_QUOTED = 60  # characters of the input that an error repeats
+TYPE_NAMES: dict[type, str] = {
+    bool: "a boolean",
     dict: "an object",
     float: "a number",
     int: "a number",
@@ -30,15 +30,15 @@ KINDS: dict[type, str] = {
 
 
 class LineError(ValueError):
-    """A line does not hold a call. `id` is what it said of itself, where that could be read."""
+    """A line that contains no valid call. `id` is the id of the line if it could be read."""
 
-    def __init__(self, message: str, id: object = None) -> None:  # noqa: A002  the key's own name
+    def __init__(self, message: str, id: object = None) -> None:  # noqa: A002  the name of the JSON key
         super().__init__(message)
         self.id = id
 
 
 def answer(source: IO[bytes], sink: IO[bytes], config: SandboxConfig) -> None:
-    """Answer every line of `source` on `sink`, flushing each."""
+    """Judge the call on every line of `source` and write one answer each to `sink`, flushed at once."""
     encode = json.JSONEncoder().encode
     for line in lines_of(source):
         try:
@@ -56,7 +56,7 @@ def answer(source: IO[bytes], sink: IO[bytes], config: SandboxConfig) -> None:
 
 
 def lines_of(source: IO[bytes]) -> Iterator[bytes]:
-    """Yield lines as they come; of one that is too long only the beginning."""
+    """Yield lines as they come. A line that is too long is cut to MAX_LINE_BYTES, and the rest of it is skipped."""
     while line := source.readline(MAX_LINE_BYTES):
         if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
             while (rest := source.readline(CHUNK_BYTES)) and not rest.endswith(b"\n"):
@@ -65,13 +65,13 @@ def lines_of(source: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_call(line: bytes) -> tuple[str | int, Call]:
-    """Return a line's id and call, or raise LineError: nothing about it is guessed."""
+    """Return the id and the call of a line, or raise LineError."""
     name, data = read_object(line)
     return name, call_in(name, data)
 
 
 def read_object(line: bytes) -> tuple[str | int, dict[str, Any]]:
-    """Return a line's id and all it holds."""
+    """Return the id of a line and its JSON object, or raise LineError."""
     if not line.strip():
         raise LineError("the line is empty")
     if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
@@ -87,44 +87,44 @@ def read_object(line: bytes) -> tuple[str | int, dict[str, Any]]:
     except ValueError as error:
         raise LineError(f"the line cannot be read: {printable(str(error)[:MAX_QUOTED])}") from None
     if not isinstance(data, dict):
-        raise LineError(f"the line must be an object, not {KINDS[type(data)]}")
+        raise LineError(f"the line must be an object, not {TYPE_NAMES[type(data)]}")
     name = data.get("id")
     if not isinstance(name, (str, int)) or isinstance(name, bool):
         raise LineError(
-            f"id must be a string or a whole number, not {KINDS[type(name)]}" if "id" in data else "id is missing"
+            f"id must be a string or a whole number, not {TYPE_NAMES[type(name)]}" if "id" in data else "id is missing"
         )
     return name, data
 
 
 def call_in(name: str | int, data: dict[str, Any]) -> Call:
-    """Return the call that a line holds."""
+    """Return the call that a JSON object describes, or raise LineError."""
     cwd = data.get("cwd")
     if not isinstance(cwd, str) and cwd is not None:
-        raise LineError(f"cwd must be a string, not {KINDS[type(cwd)]}", name)
+        raise LineError(f"cwd must be a string, not {TYPE_NAMES[type(cwd)]}", name)
     if ("argv" in data) == ("shell" in data):
         raise LineError("give argv or shell, not both" if "argv" in data else "argv or shell is missing", name)
     text, argv = data.get("shell"), data.get("argv")
     if "shell" in data:
         if not isinstance(text, str):
-            raise LineError(f"shell must be a string, not {KINDS[type(text)]}", name)
-        return Call(text, shell=True, cwd=cwd)  # noqa: S604  judged, never run
+            raise LineError(f"shell must be a string, not {TYPE_NAMES[type(text)]}", name)
+        return Call(text, shell=True, cwd=cwd)  # noqa: S604  a record; nothing runs here
     if not isinstance(argv, list):
-        raise LineError(f"argv must be a list, not {KINDS[type(argv)]}", name)
+        raise LineError(f"argv must be a list, not {TYPE_NAMES[type(argv)]}", name)
     return Call(argv, cwd=cwd)
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    # Of two equal keys Python keeps the last and others the first: the call judged must be the call meant.
+    # Parsers disagree about duplicate keys: Python keeps the last, others the first. Accepting one could judge another call.
     made = dict(pairs)
     if len(made) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice!r} is given twice")
+        raise ValueError(f"duplicate key {twice!r}")
     return made
 
 
 def _constant(text: str) -> object:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)

@@ -9,8 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OWN_PLACE = "~/.corral"  # for an environment that holds only corral
-SOME_CLONE = "CLONE-OF-CORRAL"  # stands for a directory that only the user knows
+VENV = "~/.corral"  # a virtual environment that holds only corral
+UNKNOWN_CLONE = "CLONE-OF-CORRAL"  # stands for a directory that only the user knows
 
 
 def own_command(environ: Mapping[str, str]) -> str:
@@ -26,30 +26,30 @@ def own_command(environ: Mapping[str, str]) -> str:
 
 
 def with_own_command(command: str, environ: Mapping[str, str]) -> str:
-    """Return a command line of corral's with the words that start it here."""
+    """Return a command line with its leading `corral` replaced by the words that start this program."""
     name, blank, rest = command.partition(" ")
     return f"{own_command(environ)}{blank}{rest}" if name == "corral" else command
 
 
 def install_steps(host: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the commands that put the hook into a host. Inside a project corral must be installed elsewhere first."""
-    from corral.integrations.hooks import hook_command  # noqa: PLC0415  loads the parser's places
+    """Return the commands that install the hook. A corral inside a project must first be installed elsewhere."""
+    from corral.integrations.hooks import hook_command  # noqa: PLC0415  most messages offer no hook
 
     if not hook_command.is_misplaced(environ):
         return [f"{own_command(environ)} install {host}"]
     source = hook_command.source_clone()
-    where = _quoted(_shortest(source)) if source else SOME_CLONE
-    # A corral on PATH could be the one in the project, and would hide the new one.
+    where = _quoted(_shortest(source)) if source else UNKNOWN_CLONE
+    # A corral on PATH may be the one inside the project, which would hide the new one.
     if not on_path("corral", environ):
         for program, words in (("pipx", "pipx install"), ("uv", "uv tool install")):
             if on_path(program, environ):
                 return [f"{words} {where}", f"corral install {host}"]
-    made = f"python3 -m venv {OWN_PLACE} && {OWN_PLACE}/bin/pip install {where}"
-    return [made, f"{OWN_PLACE}/bin/corral install {host}"]
+    install = f"python3 -m venv {VENV} && {VENV}/bin/pip install {where}"
+    return [install, f"{VENV}/bin/corral install {host}"]
 
 
 def on_path(name: str, environ: Mapping[str, str]) -> str:
-    """Return where a shell finds a program, or nothing."""
+    """Return the path at which a shell finds a program, or ""."""
     places = [f"{folder}/{name}" for folder in environ.get("PATH", "").split(":") if folder]
     return next((path for path in places if os.path.isfile(path) and os.access(path, os.X_OK)), "")
 
@@ -58,10 +58,10 @@ def _shortest(path: str) -> str:
     try:
         return min(os.path.relpath(path), os.path.abspath(path), key=len)
     except OSError:
-        return path  # the current directory is gone
+        return path  # the current directory was deleted
 
 
 def _quoted(word: str) -> str:
-    from shlex import quote  # noqa: PLC0415  only a message needs it
+    from shlex import quote  # noqa: PLC0415  imports re, which most commands do not need
 
     return quote(word)

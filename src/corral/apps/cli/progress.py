@@ -1,4 +1,4 @@
-"""A line on the terminal that is drawn over and over, and gone afterwards. Where stderr is no terminal, nothing is drawn."""
+"""Draws one status line on the terminal and redraws it in place. Draws nothing if stderr is not a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REDRAW_SECONDS = 0.1
 
 
 class StatusLine:
-    """One line, below whatever else is said."""
+    """A line below all other output. It is cleared when the block ends."""
 
     def __init__(self) -> None:
         self.terminal = terminal_of(sys.stderr, os.environ)
@@ -25,22 +25,22 @@ class StatusLine:
 
     @property
     def is_due(self) -> bool:
-        """Whether the line was last drawn long enough ago."""
+        """True if the line may be redrawn now."""
         return self.is_drawn and monotonic() - self._drawn_at >= REDRAW_SECONDS
 
     def draw(self, text: str) -> None:
-        """Show this instead of what stands there."""
+        """Replace the line."""
         if self.is_drawn:
             self._drawn_at = monotonic()
             sys.stderr.write(f"\r{text}\x1b[K")
             sys.stderr.flush()
 
     def count(self, what: str, number: int) -> None:
-        """Show how far something is, though not each time."""
+        """Show a count. Calls that come too soon after the last are ignored."""
         if self.is_due:
             self.draw(f"corral: {number} {what}"[: self.terminal.columns - 1])
 
-    def wipe(self) -> None:
+    def clear(self) -> None:
         """Leave an empty line."""
         if self.is_drawn:
             sys.stderr.write("\r\x1b[K")
@@ -50,4 +50,4 @@ class StatusLine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.wipe()
+        self.clear()

@@ -1,6 +1,6 @@
-"""What a command line asks for beyond the policy: shown, and granted by the person at the terminal alone, for this run.
+"""Grants one run more than the policy does, if the user at the terminal agrees.
 
-What the policy grants already needs no question. Nobody there, or no clear yes, is a no.
+Options like --network ask for such grants. Without a terminal, or without a clear yes, corral grants nothing.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from corral._lib.network_grants import Grants, parse_grant
-from corral._lib.terminal import printable, terminal_of
+from corral._lib.terminal import Terminal, printable, terminal_of
 from corral.audit.audit_log import Log
 from corral.model.errors import PolicyError
 
@@ -16,15 +16,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral._lib.terminal import Terminal
     from corral.policy.config import Containment, SandboxConfig
 
-YES = ("y", "yes")
-Lines = list[tuple[str, str]]
+KindAndTarget = tuple[str, str]
 
 
 def destinations(given: Sequence[str]) -> tuple[str, ...]:
-    """Return destinations as the command line names them, in their canonical form."""
+    """Return the destinations of --network in canonical form."""
     try:
         return tuple(dict.fromkeys(parse_grant(text) for text in given))
     except ValueError as error:
@@ -32,54 +30,58 @@ def destinations(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def with_network(containment: Containment, given: Sequence[str]) -> Containment:
-    """Return the containment with destinations besides those that it has; where all is granted, with these alone."""
+    """Return the containment with more destinations. If it had all of the network, it gets only these."""
     if not given:
         return containment
-    held = containment.destinations
-    return containment.replace(network=tuple(dict.fromkeys((*held, *given))))
+    return containment.replace(network=tuple(dict.fromkeys((*containment.destinations, *given))))
 
 
-def added_grants(before: SandboxConfig, after: SandboxConfig) -> Lines:
-    """Return what a config grants that another does not, each with a word for it."""
+def added_grants(before: SandboxConfig, after: SandboxConfig) -> list[KindAndTarget]:
+    """Return the grants of `after` that `before` lacks."""
     old, new = before.containment, after.containment
-    found: Lines = []
+    found: list[KindAndTarget] = []
     if old.network != "on":
         held = Grants(old.destinations)
         found += [("network", text) for text in new.destinations if not held.include(text)]
     found += [("program", path) for path in new.read if path not in old.read]
     found += [("settings", path) for path in new.settings if path not in old.settings]
-    found += [("publish", f"{port} of this machine's loopback") for port in new.publish if port not in old.publish]
+    found += [("publish", f"{port} on this machine's loopback") for port in new.publish if port not in old.publish]
     more = sorted(set(after.env_allowlist) - set(before.env_allowlist))
     return found + [("variable", name) for name in more]
 
 
-def ask(title: str, lines: Lines, config: SandboxConfig, *, may_ask: bool, instead: str) -> bool:
-    """Show what would be granted and ask for it; PolicyError where nobody can be asked."""
-    from corral.apps.cli.terminal_prompt import TerminalPrompt, why_nobody  # noqa: PLC0415  most runs ask for nothing
+def ask(title: str, grants: list[KindAndTarget], config: SandboxConfig, *, may_ask: bool, instead: str) -> bool:
+    """Show the grants and return whether the user agrees. Raises PolicyError if corral cannot ask."""
+    from corral.apps.cli.terminal_prompt import (  # noqa: PLC0415  most runs ask for nothing
+        NO_ASK,
+        YES,
+        TerminalPrompt,
+        why_nobody,
+    )
 
-    why = why_nobody(os.environ) if may_ask else "what --no-ask or a hook starts asks nobody"
+    why = why_nobody(os.environ) if may_ask else NO_ASK
     if why:
-        wanted = ", ".join(text for _, text in lines)
+        wanted = ", ".join(target for _, target in grants)
         raise PolicyError(f"only a person at a terminal can grant {printable(wanted)}, and {why}; {instead}")
-    with TerminalPrompt() as person:
-        terminal = terminal_of(person, os.environ)
-        person.tell("\n".join(["", *shown(title, lines, terminal), "", ""]))
+    with TerminalPrompt() as prompt:
+        terminal = terminal_of(prompt, os.environ)
+        prompt.write("\n".join(["", *grant_lines(title, grants, terminal), "", ""]))
         question = terminal.paint("head", "Grant it for this run? [y]es, [N]o")
-        if person.answer(f"{question} > ") not in YES:
+        if prompt.ask(f"{question} > ") not in YES:
             return False
-        reason = f"A person in a terminal granted for one run: {', '.join(' '.join(line) for line in lines)}"
-        # Before it holds: what loosens is in the owner's log, or it does not.
+        reason = f"A person at a terminal granted for one run: {', '.join(' '.join(grant) for grant in grants)}"
+        # Logged first: if the log cannot be written, nothing is granted.
         Log(config, event="grant").note({"decision": "allow", "reason": reason})
         return True
-    return False  # an interrupt is no answer
+    return False  # interrupted
 
 
-def shown(title: str, lines: Lines, terminal: Terminal) -> list[str]:
-    """Return what is granted, for people."""
-    made = [terminal.paint("head", printable(title)), ""]
+def grant_lines(title: str, grants: list[KindAndTarget], terminal: Terminal) -> list[str]:
+    """Return the lines that show the grants. The kind stands beside the first of its targets."""
+    lines = [terminal.paint("head", printable(title)), ""]
     last = ""
-    for kind, text in lines:
+    for kind, target in grants:
         label = "" if kind == last else kind
-        made.append(f"  {terminal.paint('dim', label.ljust(9))} {printable(text)}")
+        lines.append(f"  {terminal.paint('dim', label.ljust(9))} {printable(target)}")
         last = kind
-    return made
+    return lines

@@ -1,4 +1,4 @@
-"""What somebody meant who wrote something else: the known words that need the fewest slips of the pen."""
+"""Suggests known words for a mistyped one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ MAX_MATCHES = 5
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return a question that names the nearest known words, or nothing."""
+    """Return a question that names the nearest known words, or ""."""
     found = nearest(word, known)
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
-    """Return the known words nearest to one, if any is near."""
+    """Return the known words with the smallest edit distance to `word`, if that is small enough for a typing error."""
     distances = {name: edit_distance(word, name) for name in known}
     least = min(distances.values(), default=len(word))
     if least > max(len(word) // 3, 1):
@@ -25,7 +25,7 @@ def nearest(word: str, known: Iterable[str]) -> list[str]:
 
 
 def edit_distance(one: str, other: str) -> int:
-    """Count the letters to add, drop, change, or swap with their neighbour."""
+    """Count the characters to add, drop, change, or swap with their neighbour."""
     if abs(len(one) - len(other)) > len(one) // 3 + 1:
         return len(one) + len(other)
     before, row = list[int](), list(range(len(other) + 1))

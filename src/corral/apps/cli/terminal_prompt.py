@@ -1,4 +1,4 @@
-"""The person at the controlling terminal: whether there is one, and what they answer. Whatever is not a clear word is no answer.
+"""Asks the person at the controlling terminal, if there is one. Anything but a clear answer counts as none.
 
 Standard input is never read: it may be a pipe that an agent fills.
 """
@@ -6,6 +6,7 @@ Standard input is never read: it may be a pipe that an agent fills.
 from __future__ import annotations
 
 import os
+import sys
 from select import POLLIN, poll
 from signal import SIG_IGN, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, getsignal, signal
 
@@ -15,10 +16,14 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+    from corral._lib.terminal import Terminal
+
 TERMINAL = "/dev/tty"
-ANSWER_SECONDS = 300.0  # nobody is there; and a script that waits for ever is worse than a refusal
-MAX_ANSWER_BYTES = 4096  # a line of a terminal is no longer
-# What coding agents set for the commands that they run. A host may give those a terminal, and its agent the keys.
+YES, SHOW = ("y", "yes"), ("s", "show")
+NO_ASK = "--no-ask or a hook forbids questions"
+ANSWER_SECONDS = 300.0  # a script that waits for ever is worse than a refusal
+MAX_ANSWER_BYTES = 4096  # the longest line of a terminal in canonical mode
+# Set by coding agents for their commands. A host may give such a command a terminal and let the agent type in it.
 AGENT_VARIABLES = (
     "CLAUDECODE", "CODEX_SANDBOX", "CODEX_THREAD_ID", "GEMINI_CLI", "CURSOR_AGENT", "OPENCODE", "COPILOT_CLI", "COPILOT_AGENT",
     "GOOSE_TERMINAL", "AUGMENT_AGENT", "AMP_CURRENT_THREAD_ID", "ANTIGRAVITY_AGENT", "AI_AGENT", "AGENT",
@@ -27,11 +32,11 @@ _ENDINGS = (SIGHUP, SIGQUIT, SIGTERM)
 
 
 class Interrupted(BaseException):
-    """A signal came while somebody was asked."""
+    """Raised when a signal comes while the user is asked."""
 
 
 def agent_shell_reason(environ: Mapping[str, str]) -> str:
-    """Return why this is not the owner's shell, or nothing."""
+    """Return why this is the shell of a coding agent, or ""."""
     for name in AGENT_VARIABLES:
         if environ.get(name):
             return f"this is the shell of a coding agent ({name} is set)"
@@ -39,10 +44,10 @@ def agent_shell_reason(environ: Mapping[str, str]) -> str:
 
 
 def why_nobody(environ: Mapping[str, str]) -> str:
-    """Return why no person can be asked here, or nothing."""
+    """Return why no person can be asked here, or ""."""
     if why := agent_shell_reason(environ):
         return f"{why}, which could answer itself"
-    if _is_in_sandbox():
+    if is_in_sandbox():
         return "this is inside a sandbox"
     try:
         descriptor = os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
@@ -58,12 +63,8 @@ def why_nobody(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def inside_sandbox_reason() -> str:
-    """Return that this is inside a sandbox, or nothing."""
-    return "this is inside a sandbox" if _is_in_sandbox() else ""
-
-
-def _is_in_sandbox() -> bool:
+def is_in_sandbox() -> bool:
+    """Return whether this process runs inside a sandbox, or cannot find out."""
     try:
         with open("/proc/self/status", "rb") as file:
             state = dict(line.split(b":\t", 1) for line in file.read().splitlines() if b":\t" in line)
@@ -72,88 +73,91 @@ def _is_in_sandbox() -> bool:
     return state.get(b"NoNewPrivs") == b"1" and state.get(b"Seccomp") == b"2"
 
 
+def without_middle(lines: list[str], most: int, terminal: Terminal) -> tuple[list[str], bool]:
+    """Return at most `most` lines and whether these are all; 0 means no limit. Both ends stay: danger is often put last."""
+    if not most or len(lines) <= most:
+        return lines, True
+    omitted = f"{terminal.sign('cut')} {len(lines) - most} lines are not shown here"
+    return [*lines[: most // 2], f"  {terminal.paint('ask', omitted)}", *lines[-(most // 2) :]], False
+
+
 class TerminalPrompt:
-    """The terminal while it is asked: a whole line, typed after the question, with keys that mean what they always mean."""
+    """The controlling terminal while the user is asked: in canonical mode, and only lines typed after the question count."""
 
     def __init__(self) -> None:
-        self.descriptor = os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        self._descriptor = os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         self._settings: list[Any] = []
-        self._before: dict[int, Any] = {}
-        self._came: list[int] = []
+        self._handlers: dict[int, Any] = {}
+        self._received: list[int] = []
         self._is_asking = False
 
     def isatty(self) -> bool:
-        """Whether it is a terminal, as a stream says it."""
-        return os.isatty(self.descriptor)
+        """Return whether this is a terminal, like a stream."""
+        return os.isatty(self._descriptor)
 
     def fileno(self) -> int:
-        """The terminal's descriptor."""
-        return self.descriptor
+        """Return the terminal's descriptor."""
+        return self._descriptor
 
     @property
     def encoding(self) -> str:
-        """What the terminal shows, as far as the environment tells."""
-        import sys  # noqa: PLC0415
-
+        """The terminal's encoding, which the environment tells."""
         return sys.stderr.encoding or "ascii"
 
     def __enter__(self) -> Self:
-        import termios  # noqa: PLC0415  only where somebody is asked
+        import termios  # noqa: PLC0415  most calls are not asked about
 
         for number in (SIGINT, SIGTSTP, *_ENDINGS):
             if getsignal(number) is not SIG_IGN:
-                self._before[number] = signal(number, self._interrupt)
-        self._settings = termios.tcgetattr(self.descriptor)
+                self._handlers[number] = signal(number, self._interrupt)
+        self._settings = termios.tcgetattr(self._descriptor)
         own = [*self._settings]
         own[0] |= termios.ICRNL
         own[1] |= termios.OPOST
         own[3] |= termios.ICANON | termios.ECHO | termios.ISIG
-        termios.tcsetattr(self.descriptor, termios.TCSADRAIN, own)
+        termios.tcsetattr(self._descriptor, termios.TCSADRAIN, own)
         self._is_asking = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
-        """Put everything back. An interrupt is no answer, and goes no further; SIGTERM and the like end us."""
+        """Restore the terminal and the handlers. Ctrl-C and Ctrl-Z only end the question; SIGTERM and the like end corral."""
         self._is_asking = False
         import termios  # noqa: PLC0415
 
         if kind is Interrupted:
-            self.tell("\n")
-        termios.tcsetattr(self.descriptor, termios.TCSADRAIN, self._settings)
-        os.close(self.descriptor)
-        for number, handler in self._before.items():
+            self.write("\n")
+        termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._settings)
+        os.close(self._descriptor)
+        for number, handler in self._handlers.items():
             signal(number, handler)
-        for number in self._came:
+        for number in self._received:
             if number in _ENDINGS:
                 raise SystemExit(128 + number)
         return kind is Interrupted
 
     def _interrupt(self, number: int, _: object) -> None:
-        self._came.append(number)
+        self._received.append(number)
         if self._is_asking:
-            # Raised: noted alone, the read would only be begun again.
+            # An exception, because Python restarts the read after a handler that returns.
             raise Interrupted(number)
 
-    def tell(self, text: str) -> None:
-        """Show a text that cannot drive the terminal."""
+    def write(self, text: str) -> None:
+        """Write text that must already be printable."""
         data = memoryview(text.encode(self.encoding, "backslashreplace"))
         while data:
-            data = data[os.write(self.descriptor, data) :]
+            data = data[os.write(self._descriptor, data) :]
 
-    def answer(self, question: str) -> str:
-        """Return the next line in lower case; nothing for end of file, or where nobody answers."""
+    def ask(self, question: str) -> str:
+        """Write the question and return the next line in lower case. Returns "" on end of file and after ANSWER_SECONDS."""
         import termios  # noqa: PLC0415
 
-        # Keys that were hit before the question are no answer to it.
-        termios.tcflush(self.descriptor, termios.TCIFLUSH)
-        self.tell(question)
-        line = self._line()
+        # Keys that were pressed before the question are no answer to it.
+        termios.tcflush(self._descriptor, termios.TCIFLUSH)
+        self.write(question)
+        poller = poll()
+        poller.register(self._descriptor, POLLIN)
+        line = os.read(self._descriptor, MAX_ANSWER_BYTES) if poller.poll(ANSWER_SECONDS * 1000) else b""
         if not line.endswith(b"\n"):
-            self.tell("\n")
+            self.write("\n")
             return ""
         return line.decode("utf-8", "replace").strip().lower()
-
-    def _line(self) -> bytes:
-        waiting = poll()
-        waiting.register(self.descriptor, POLLIN)
-        return os.read(self.descriptor, MAX_ANSWER_BYTES) if waiting.poll(ANSWER_SECONDS * 1000) else b""

@@ -1,1 +1,1 @@
-"""What this machine gives to hold commands with: every layer tried, and what each that is missing would take."""
+"""Checks what this machine offers to contain commands: tries every layer, and shows how to get a missing one."""

@@ -1,4 +1,4 @@
-"""What can be seen of a machine, as one record: layers by entering them, the rest by reading. Changes nothing, and judges nothing."""
+"""Gathers the facts of a machine in one record: enters the layers and reads settings. Changes and judges nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_SETTING_BYTES = 4096
 
 @frozen
 class Refusal(Record):
-    """What the kernel said when a layer was tried: its number, and words that name the call."""
+    """The error of the kernel when a layer was tried: its errno, and words that name the system call."""
 
     number: int
     words: str
@@ -42,7 +42,7 @@ class Refusal(Record):
 
 @frozen
 class Facts(Record):
-    """One machine, seen by one user."""
+    """The facts of one machine, as one user sees it."""
 
     corral: str
     kernel: str
@@ -70,7 +70,7 @@ class Facts(Record):
 
 
 def gather_facts(config: SandboxConfig, unusable: str = "") -> Facts:
-    """Look at this machine, and start one sandbox. `unusable` is why the project was replaced by an empty one."""
+    """Gather the facts and start one sandbox. `unusable` says why an empty project replaces the user's."""
     with tempfile.TemporaryDirectory(prefix="corral-doctor-", dir=process_temp_dir(config.project_root)) as stage:
         tried = layers.attempt(stage)
     refusals = {

@@ -1,6 +1,6 @@
-"""Installed hooks proven: the very command in a host's file is given a call that must be refused and one that must not be.
+"""Proves installed hooks: runs the command in a host's file on a call that it must refuse, and on one it must allow.
 
-A hook that cannot be started lets every command of the agent run, so silence is never taken for health.
+If a hook cannot be started, the host runs every command, so a hook that does not answer counts as failed.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 import os
 
 from corral._lib.records import Record, frozen
-from corral.apps.doctor.checks import Check
-from corral.apps.doctor.remedies import Fix
+from corral.apps.doctor.check import FAIL, OK, WARN, Check, Fix
+from corral.apps.doctor.quick_checks import missing_interpreter
 from corral.audit import hook_trials
 from corral.guard.path_zones import inside
 from corral.integrations.hooks.install import installed_hooks
@@ -20,7 +20,6 @@ from corral.integrations.hooks.registry import (
     HOSTS,
     PROJECT,
     USER,
-    command_words,
     is_host_present,
     settings_directory,
     settings_path,
@@ -36,19 +35,19 @@ if TYPE_CHECKING:
     from corral.integrations.hooks.hosts import Host
     from corral.integrations.hooks.reachability import Installed
 
-OK, WARN, FAIL = "ok", "warn", "fail"
+
 REFUSED = "sudo reboot"  # judged, never run
 ALLOWED = "ls"
-CANARY = "a trial by corral itself"  # for those who read the log; what marks a trial is its ticket
+CANARY = "a trial by corral itself"  # for readers of the log; a ticket marks the trial for programs
 _UNJUDGED = "The host runs every command unjudged."
-_FOUND_FIRST = "What a host started from here runs by its name, git or a shell, may be what a command has put there."
-SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
+_FOUND_FIRST = "A host that is started from here may run a program that a command has put there, as git or a shell."
+SECONDS = 15.0  # the hook's own limit is 4; the rest is for a loaded machine
 REFUSED_STATUS = 2
 
 
 @frozen
 class HookCheck(Record):
-    """One host's hook at one place: whether it holds, what was seen, what that means and the command that fixes it."""
+    """The check of one hook in one file of a host."""
 
     host: str
     path: str
@@ -59,26 +58,28 @@ class HookCheck(Record):
 
 
 def hook_checks(environ: Mapping[str, str], root: str) -> tuple[Check, ...]:
-    """Prove every hook of ours in the owner's settings and in the project's; name the hosts that have none."""
-    checks = tuple(_told(check) for host in HOSTS.values() for check in _checks(host, root, environ))
+    """Prove every hook of corral in the user's and the project's settings, and name the hosts without one."""
+    checks = tuple(_to_check(check) for host in HOSTS.values() for check in _checks(host, root, environ))
     return (*checks, *_search_path(environ, root)) if checks else ()
 
 
 def _search_path(environ: Mapping[str, str], root: str) -> Iterator[Check]:
-    """Name what of the project a host would look for programs in."""
+    """Warn about directories of the project in which a host would look for programs."""
     for entry in dict.fromkeys(environ.get("PATH", "").split(":")):
         if inside(os.path.realpath(os.path.join(root, entry)), root):
             found = f"{entry or 'the working directory'} is on the PATH, and in the project"
-            yield Check("hooks", "PATH", WARN, found, _FOUND_FIRST, (Fix("Start the host from a shell without it."),))
+            yield Check(
+                "hooks", "PATH", WARN, found, _FOUND_FIRST, (Fix("Start the host from a shell without that entry."),)
+            )
 
 
-def _told(check: HookCheck) -> Check:
+def _to_check(check: HookCheck) -> Check:
     fixes = (Fix("", check.command),) if check.command else ()
     return Check("hooks", check.host, check.status, f"{check.found}: {check.path}", check.means, fixes)
 
 
 def prove_hooks(host: Host, path: str, root: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
-    """Prove every hook of ours in one file of a host: that the host comes to ask it, and that it answers."""
+    """Prove every hook of corral in one file: that the host calls it, and that it answers correctly."""
     installed = installed_hooks(host, path)
     again = f"corral install {host.name}" + (" --project" if path == f"{root}/{host.project_file}" else "")
     off = disabling_setting(host, path, root, environ) if installed else None
@@ -88,21 +89,20 @@ def prove_hooks(host: Host, path: str, root: str, environ: Mapping[str, str]) ->
             continue
         why, is_open = why_unreached(host, path, one, root, environ)
         if not is_open:
-            yield _tried(host, path, one, root, environ, again=again)
+            yield _try(host, path, one, root, environ, again=again)
         if why:
-            means = _UNJUDGED if is_open else "What these tools do is not judged."
+            means = _UNJUDGED if is_open else "corral does not judge what these tools do."
             yield HookCheck(host.name, path, FAIL if is_open else WARN, why, means, again)
     for event in missing_events(host, installed, environ) if installed else ():
         yield HookCheck(host.name, path, FAIL, f"{host.title} has no hook at {event}", _UNJUDGED, again)
 
 
-def _tried(
+def _try(
     host: Host, path: str, installed: Installed, root: str, environ: Mapping[str, str], *, again: str
 ) -> HookCheck:
     event, _, hook = installed
-    for program in command_words(hook)[:1]:
-        if program.startswith("/") and not os.access(program, os.X_OK):
-            return HookCheck(host.name, path, FAIL, f"its interpreter {program} is gone", _UNJUDGED, again)
+    if program := missing_interpreter(hook):
+        return HookCheck(host.name, path, FAIL, f"its interpreter {program} is gone", _UNJUDGED, again)
     answers = []
     calls = probe_calls(host, event, root)
     with hook_trials.ticket(environ) as marked:
@@ -119,17 +119,17 @@ def _tried(
 def _judged(
     calls: list[str], answers: list[tuple[int, bytes, bytes]], again: str, *, contains: bool
 ) -> tuple[str, str, str, str]:
-    """Return the status, what was found, what it means and what fixes it."""
+    """Return the status, the finding, its meaning and the command that fixes it."""
     (refused, _, why), (allowed, said, complaint) = answers
     if refused != REFUSED_STATUS or not why.strip():
-        told = why.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        found = f"it did not refuse {calls[0]}: exit code {refused}" + (f", {told}" if told else "")
+        last = why.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        found = f"it did not refuse {calls[0]}: exit code {refused}" + (f", {last}" if last else "")
         return FAIL, found, _UNJUDGED, again
     if allowed != 0:
-        told = complaint.decode("utf-8", "replace").strip()
-        return FAIL, f"it refuses even {calls[1]}: {told}", "The agent can run nothing until this is fixed.", ""
+        last = complaint.decode("utf-8", "replace").strip()
+        return FAIL, f"it refuses even {calls[1]}: {last}", "The agent can run nothing until this is fixed.", ""
     if contains and b"__main__.py" not in said:
-        return FAIL, f"it does not make {calls[1]} run contained", "What it allows runs outside the sandbox.", again
+        return FAIL, f"it does not make {calls[1]} run contained", "Allowed commands run outside the sandbox.", again
     held = f"runs {calls[1]} contained" if contains else f"allows {calls[1]}"
     return OK, f"refuses {calls[0]}, {held}", "", ""
 
@@ -143,7 +143,7 @@ def probe_calls(host: Host, event: str, root: str) -> dict[str, dict[str, Any]]:
 
 def _checks(host: Host, root: str, environ: Mapping[str, str]) -> Iterator[HookCheck]:
     found = False
-    # One and the same where the home directory is the project.
+    # Both are the same file if the home directory is the project.
     for path in dict.fromkeys(settings_path(host, level, root, environ) for level in (USER, PROJECT)):
         try:
             proofs = list(prove_hooks(host, path, root, environ))

@@ -1,4 +1,4 @@
-"""What a command finds when it looks around in a real sandbox. Where none starts, the reason stands in its place."""
+"""Starts a real sandbox and lets one command inspect it from inside."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from corral.policy.config import SandboxConfig
 
 TIMEOUT_SECONDS = 20.0
-# Opens and makes files, and writes nothing into any that is there.
+# Opens and creates files, and writes nothing to existing ones.
 PROGRAM = """
 import json, os, resource, sys
 def can(path, flags):
@@ -53,7 +53,7 @@ print(json.dumps({
 
 @frozen
 class SandboxProbe(Record):
-    """What held a command, and what it saw; `failure` is why there was none."""
+    """The enforcement of one command, and its view from inside. `failure` says why no command ran."""
 
     failure: str = ""
     backend: str = "none"
@@ -68,7 +68,7 @@ class SandboxProbe(Record):
 
 
 def probe_sandbox(config: SandboxConfig) -> SandboxProbe:
-    """Start a sandbox, and have one command look around in it."""
+    """Start a sandbox and run one command that inspects it."""
     python = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # there since 3.3
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     own = (python, os.__file__, os.path.dirname(os.__file__), package, f"{package}/__init__.py")
@@ -84,7 +84,7 @@ def probe_sandbox(config: SandboxConfig) -> SandboxProbe:
     held = SandboxProbe("", result.backend, result.enforcement, result.missing_layers)
     if not result.ok:
         last = result.stderr_text.strip().rpartition("\n")[2]
-        return held.replace(failure=f"a command in it ended with {result.exit_code}: {last}")
+        return held.replace(failure=f"a command in it exited with {result.exit_code}: {last}")
     seen = json.loads(result.stdout)
     return held.replace(
         status={name: value.strip() for name, value in seen["status"].items()},

@@ -1,6 +1,6 @@
-"""Why a layer is missing, and what would bring it: a table, read by what the kernel said and by the machine's settings.
+"""Explains why a layer is missing and how to get it, by a table over the kernel's error and the machine's settings.
 
-The settings only explain. Whether a layer holds is what entering it showed.
+The settings only explain. Entering a layer has shown whether it holds.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from errno import EACCES, EINVAL, ENOSPC, ENOSYS, EPERM
 
 from corral._lib.records import Record, frozen
+from corral.apps.doctor.check import Fix
 from corral.containment.layers import LAYERS
 
 TYPE_CHECKING = False
@@ -29,23 +30,15 @@ _USUAL_MODULES = "lockdown,yama,integrity,apparmor"
 
 
 @frozen
-class Fix(Record):
-    """One way to a missing thing: why it is missing, and the command that brings it, if a command does."""
-
-    why: str
-    command: str = ""
-
-
-@frozen
 class _Row(Record):
-    cause: str  # as the `causes` of a layer's remedy name it
-    numbers: tuple[int, ...]  # of the kernel's errors; none for any
+    cause: str  # matches the `causes` of a layer's remedy
+    numbers: tuple[int, ...]  # errno values; empty for any
     applies: Callable[[Facts], bool]
     fix: Callable[[Facts, str], Fix]
 
 
 def fixes(layer: str, refusal: Refusal, facts: Facts) -> tuple[Fix, ...]:
-    """Return the ways to a layer that the kernel refused, the most particular first."""
+    """Return the ways to get a layer that the kernel refused, the most specific first."""
     remedy = LAYERS[layer].remedy
     modules = ",".join(name for name in facts.security_modules.split(",") if name) or _USUAL_MODULES
     found = [
@@ -58,7 +51,7 @@ def fixes(layer: str, refusal: Refusal, facts: Facts) -> tuple[Fix, ...]:
         for row in _ROWS
         if row.cause in remedy.causes and (not row.numbers or refusal.number in row.numbers) and row.applies(facts)
     ]
-    return tuple(found) or (Fix(f"The kernel said {refusal.words}, and nothing here explains it."),)
+    return tuple(found) or (Fix(f"The kernel answered {refusal.words}, for an unknown reason."),)
 
 
 def _set(name: str, value: object) -> str:
@@ -67,7 +60,7 @@ def _set(name: str, value: object) -> str:
 
 def _too_few(facts: Facts, layer: str) -> Fix:
     name = LAYERS[layer].remedy.limit
-    why = f"{name} is {facts.settings.get(name) or 'unknown'}: no more of these namespaces may be made."
+    why = f"{name} is {facts.settings.get(name) or 'unknown'}: the limit of these namespaces is reached."
     return Fix(why, _set(name, ENOUGH_NAMESPACES))
 
 
@@ -75,38 +68,38 @@ def _apparmor(facts: Facts, _: str) -> Fix:
     rules = f"abi <abi/4.0>,\\nprofile corral {facts.interpreter} flags=(unconfined) {{\\n  userns,\\n}}\\n"
     return Fix(
         "AppArmor takes all rights from user namespaces (kernel.apparmor_restrict_unprivileged_userns is 1). A profile gives them back to "
-        "this interpreter, and to every program that it runs.",
+        "this interpreter and to every program that it runs.",
         f"printf '{rules}' | sudo tee /etc/apparmor.d/corral && sudo apparmor_parser -r /etc/apparmor.d/corral",
     )
 
 
 def _debian(_: Facts, __: str) -> Fix:
     name = "kernel.unprivileged_userns_clone"
-    return Fix(f"{name} is 0: only root may make user namespaces.", _set(name, 1))
+    return Fix(f"{name} is 0: only root can create user namespaces.", _set(name, 1))
 
 
 def _docker(_: Facts, __: str) -> Fix:
     return Fix(
-        "Docker forbids it to what runs in a container. So started, the container itself is held by less.",
+        "Docker forbids it in a container. These options allow it, and confine the container itself less.",
         f"docker run {_DOCKER} IMAGE",
     )
 
 
 def _podman(_: Facts, __: str) -> Fix:
-    return Fix("Podman forbids it to what runs in a container.", f"podman run {_PODMAN} IMAGE")
+    return Fix("Podman forbids it in a container.", f"podman run {_PODMAN} IMAGE")
 
 
 def _pod(_: Facts, __: str) -> Fix:
-    return Fix("Kubernetes forbids it to what runs in a pod.", f"{_POD} '{_POD_SPEC}'")
+    return Fix("Kubernetes forbids it in a pod.", f"{_POD} '{_POD_SPEC}'")
 
 
 def _filtered(_: Facts, __: str) -> Fix:
-    return Fix("A filter on system calls forbids it: corral runs inside a sandbox, its own or another. Run it outside.")
+    return Fix("A seccomp filter forbids it: corral itself runs inside a sandbox. Run it outside.")
 
 
 def _covered(facts: Facts, _: str) -> Fix:
     shown = " ".join(facts.proc_covers[:3])
-    why = f"Something is mounted over parts of /proc ({shown}), and then the kernel gives nobody a new one."
+    why = f"Something is mounted over parts of /proc ({shown}), and then the kernel refuses to mount a new one."
     return Fix(why, "" if facts.container else f"sudo umount {' '.join(facts.proc_covers)}")
 
 
@@ -114,13 +107,13 @@ def _not_built(facts: Facts, layer: str) -> Fix:
     option, since = LAYERS[layer].remedy.kernel_option, LAYERS[layer].remedy.since
     newer = f", or is older than {since}" if since else ""
     return Fix(
-        f"The kernel {facts.kernel} was built without {option}{newer}. Boot another; this shows how a kernel was built:",
+        f"The kernel {facts.kernel} was built without {option}{newer}. Boot another kernel. This shows how a kernel was built:",
         f"grep {option} /boot/config-$(uname -r)",
     )
 
 
 def _no_table(facts: Facts, _: str) -> Fix:
-    return Fix(f"corral has tables of system calls for x86_64 and aarch64, and this machine is {facts.machine}.")
+    return Fix(f"corral knows the system calls of x86_64 and aarch64, and this machine is {facts.machine}.")
 
 
 def _in(kind: str) -> Callable[[Facts], bool]:

@@ -1,23 +1,23 @@
-"""A report for people: a line for each check that holds, and for the others what it means and the command that fixes it."""
+"""Renders the report as text: a line for each check, and for a problem its meaning and the commands that fix it."""
 
 from __future__ import annotations
 
-from corral._lib.terminal import pad, printable, wrap
+from corral._lib.terminal import Terminal, pad, printable, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from corral._lib.terminal import Terminal
-    from corral.apps.doctor.checks import Check, Report
+    from corral.apps.doctor.check import Check
+    from corral.apps.doctor.checks import Report
 
-# Each status's sign and colour; in words it is said by what was found.
+# The sign and colour of each status.
 SHOWN = {"ok": ("allow", "allow"), "warn": ("warn", "ask"), "fail": ("deny", "deny")}
 OVERALL = {"full": "ok", "partial": "warn", "none": "fail"}
-GROUPS = {"layers": "Layers", "bounds": "Bounds", "around": "Around them", "hooks": "Hooks"}
+GROUPS = {"layers": "Layers", "bounds": "Limits", "around": "Surroundings", "hooks": "Hooks"}
 NAME_COLUMNS = len("privileges  ")
 CONTINUED = " \\"
-MIN_TEXT_COLUMNS = 40  # with less room beside a name, what is said of it stands below
+MIN_TEXT_COLUMNS = 40  # with less room beside a name, the text goes below it
 
 
 def report_text(report: Report, terminal: Terminal) -> str:
@@ -66,7 +66,7 @@ def _check_lines(check: Check, terminal: Terminal) -> Iterator[str]:
 
 
 def _command_lines(command: str, width: int, indent: str) -> list[str]:
-    """Return a command over several lines as a shell takes them; what is quoted stays whole, and may run over."""
+    """Return a command on several lines, joined as a shell accepts. A quoted word is not broken and may run over."""
     line = f"{indent}$"
     lines: list[str] = []
     for word in _words(printable(command)):

@@ -1,1 +1,1 @@
-"""Attacks on the sandbox that this machine gives, each shown to be one by what it does uncontained to a victim made for it."""
+"""Attacks the sandbox of this machine. Each attack is first shown to work outside the sandbox, on a target made for it."""

@@ -1,4 +1,4 @@
-"""The attempts, read from attacks.toml, each as a program for Python's standard input."""
+"""Reads the attacks from attacks.toml. Each is a program for Python's standard input."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ else:
 
 @frozen
 class Attempt(Record):
-    """One attack. `needs` are conditions of the machine without which it shows nothing."""
+    """An attack on some layers. `needs` lists conditions of the machine without which it proves nothing."""
 
     group: str
     name: str
@@ -48,14 +48,14 @@ class Attempt(Record):
 
     @property
     def source(self) -> bytes:
-        """The whole program."""
+        """The program with its prelude and epilogue."""
         body = "".join(f"    {line}\n" for line in self.program.strip().splitlines())
         return f"{PRELUDE}{body}{EPILOGUE}".encode()
 
 
 @cache
 def all_attacks() -> tuple[Attempt, ...]:
-    """Return all attempts by group: in each, those of the layers' own records come first."""
+    """Return all attacks by group. In each group the attacks of the layers' own records come first."""
     own = [
         Attempt(attack.group, attack.name, (layer.name, *attack.also), attack.program, attack.needs)
         for layer in LAYERS.values()

@@ -1,4 +1,4 @@
-"""What attempts are made on: files, a process with servers, shared memory. All made here, in a throwaway place, and removed with it."""
+"""Creates the targets of the attacks: files, a process with servers, shared memory. Removes them at the end."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 PYTHON = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]  # there since 3.3
 _IPC_CREAT, _IPC_EXCL, _IPC_RMID = 0o1000, 0o2000, 0
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108  the kernel's own; the name in it cannot be guessed
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  a kernel file system; the file name is random
 _MAX_LINE_BYTES = 4096
-# Answers on TCP, UDP and two unix sockets, until it is killed.
+# Answers on TCP, UDP and two Unix sockets until it is killed.
 _SERVER = """
 import json, os, select, socket, sys
 tcp = socket.create_server(("127.0.0.1", 0))
@@ -46,11 +46,11 @@ while True:
 """
 
 
-MAX_BASE_BYTES = 70  # the path of a socket has room for 107
+MAX_BASE_BYTES = 70  # the path of a Unix socket has at most 107
 
 
 def make_outside_directory(reachable: Iterable[str]) -> str:
-    """Make the throwaway place where no command is meant to reach."""
+    """Create a temporary directory that no command should reach."""
     known = [os.path.realpath(path) for path in reachable]
     for candidate in (os.environ.get("TMPDIR", ""), *STANDARD, os.path.expanduser("~")):
         base = os.path.realpath(candidate) if candidate.startswith("/") else ""
@@ -67,7 +67,7 @@ def make_outside_directory(reachable: Iterable[str]) -> str:
 
 
 class Targets:
-    """The victims of one selftest, in a place of their own; with its end they are gone."""
+    """The targets of one selftest. They are removed when the block ends."""
 
     def __init__(self, place: str, uncontained: Sandbox) -> None:
         self.place = place
@@ -111,10 +111,10 @@ class Targets:
             os.unlink(self._shared)
 
     def fresh(self) -> dict[str, object]:
-        """Return the facts for one more attempt, with files that no other has touched."""
+        """Create files for one more attack and return the facts that its program gets."""
         self._count += 1
         outside = f"{self.place}/{self._count}"
-        # Beside them: what a command makes in its own directory is no change of a victim.
+        # Outside the target directory, because files that a command creates here are not a success.
         room = f"{outside}-room"
         os.mkdir(outside)
         os.mkdir(room)
@@ -126,7 +126,7 @@ class Targets:
 
 
 def snapshot(folder: str) -> dict[str, tuple[int, int, bytes]]:
-    """Return all that an attempt on a directory could change."""
+    """Return the mode, time and content of every file below a directory."""
     found: dict[str, tuple[int, int, bytes]] = {}
     for above, directories, names in os.walk(folder):
         for name in (*directories, *names):
@@ -141,7 +141,7 @@ def snapshot(folder: str) -> dict[str, tuple[int, int, bytes]]:
 
 
 def make_project(folder: str) -> None:
-    """Make what is in a project anew; the directory stays, since a sandbox knows it by more than its name."""
+    """Reset the content of a project. The directory stays the same, because a sandbox has mounted it."""
     os.makedirs(folder, exist_ok=True)
     for entry in os.scandir(folder):
         shutil.rmtree(entry.path) if entry.is_dir(follow_symlinks=False) else os.unlink(entry.path)

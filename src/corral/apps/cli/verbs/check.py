@@ -1,4 +1,4 @@
-"""`corral check`: the guard's answer to one call, or to one call per line of stdin. Runs nothing."""
+"""`corral check`: prints the guard's verdict on one call, or on one call per line of stdin. Runs nothing."""
 
 from __future__ import annotations
 
@@ -6,24 +6,49 @@ import os
 import sys
 
 from corral._lib.terminal import printable, terminal_of
+from corral.apps.cli.arguments import call_arguments, call_usage, check_call
+from corral.apps.cli.call import call_of, config_of, machine_of
+from corral.apps.cli.verb import Options, UsageError, Verb, argument
 from corral.audit.audit_log import Log
-from corral.containment.filesystem.persistent_scratch import project_tmp
 from corral.guard.evaluate import vet
-from corral.guard.machine import Machine
-from corral.model.call import Call
-from corral.model.errors import AuditError, PolicyError
+from corral.model.errors import AuditError
 from corral.model.render_result import CHECK_STATUS, json_text, verdict_text
-from corral.policy.loader import load
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
+VERB = Verb(
+    "run",
+    "Show whether a command would be allowed. Runs nothing.",
+    examples="""\
+corral check -- rm -rf build
+corral check --profile strict --shell 'cat notes.txt | head -3'
+corral check --json -- git push --force
+corral check --jsonl < calls.jsonl
+""",
+    notes="""\
+With --jsonl, each line of stdin is {"id": "1", "argv": ["ls"]} or {"id": "1", "shell": "ls | wc -l"}, with an optional
+"cwd". corral answers each line at once and in order with one line {"id", "decision", "findings"}. A line that it
+cannot read gets "deny" and an "error". The exit code is then 0.
+""",
+    exit_codes="0 allow, 3 ask, 126 deny, 125 corral itself failed",
+    usage=(*call_usage("check"), "check [--profile NAME] [--root DIR] --jsonl"),
+    command_after="",
+    arguments=(*call_arguments(), argument("--jsonl", "Judge one call per line of stdin.")),
+)
 
-    from corral.policy.config import SandboxConfig
+
+def check_arguments(options: Options, extra: list[str]) -> None:
+    """Require one command, or lines on stdin."""
+    if not options.jsonl:
+        check_call(options, extra)
+    elif options.command is not None or options.shell is not None:
+        raise UsageError("give only one of: -- CMD, --shell STRING, --jsonl")
+    elif extra:
+        raise UsageError(f"pass the calls on stdin: corral check --jsonl < {printable(extra[0])}")
+    elif options.cwd is not None or options.json:
+        raise UsageError("--jsonl takes no --cwd and no --json: each line has its own cwd, and the answers are JSON")
 
 
-def main(options: argparse.Namespace) -> int:
-    """Judge what the command line names; the exit code is the decision, or 0 for a batch."""
+def main(options: Options) -> int:
+    """Judge the call and return the exit code of its verdict, or answer the lines of stdin and return 0."""
     config = config_of(options)
     if options.jsonl:
         from corral.apps.cli.jsonl import answer  # noqa: PLC0415  one call does not need it
@@ -35,50 +60,10 @@ def main(options: argparse.Namespace) -> int:
     try:
         Log(config, event="check").verdict(call, verdict)
     except AuditError as error:
-        # Nothing runs on this answer alone.
+        # Nothing runs because of this answer, so a log that cannot be written is only reported.
         print(f"corral: {printable(str(error))}", file=sys.stderr)
     if options.json:
         print(json_text(verdict.to_dict()))
     else:
         print(verdict_text(call, verdict, terminal_of(sys.stderr, os.environ)), file=sys.stderr)
     return CHECK_STATUS[verdict.decision]
-
-
-def config_of(options: argparse.Namespace) -> SandboxConfig:
-    """Return the project's policy; what the command line asks for holds where no file has spoken, or tightens it."""
-    policy = load(options.root, os.environ, profile=options.profile)
-    config = policy.config
-    said = {setting.key for setting in policy.settings if setting.in_force}
-    containment = config.containment
-    backend = getattr(options, "backend", "auto")
-    if backend not in ("auto", containment.backend):
-        if "containment.backend" in said:
-            raise PolicyError(
-                f"the policy says containment.backend = {containment.backend!r}; an option does not change it"
-            )
-        containment = containment.replace(backend=backend)
-    if "containment.scratch" not in said:
-        # What one command writes to /tmp the next one reads, though each has a process of its own.
-        containment = containment.replace(scratch="project")
-    return config.replace(containment=containment, timeout_seconds=_timeout(options, config, said))
-
-
-def _timeout(options: argparse.Namespace, config: SandboxConfig, said: set[str]) -> float | None:
-    given: float | None = options.timeout
-    if "timeout_seconds" not in said:
-        return given
-    if not options.timeout_is_given or config.timeout_seconds is None:
-        return given if options.timeout_is_given else config.timeout_seconds
-    return min(given or config.timeout_seconds, config.timeout_seconds)
-
-
-def machine_of(config: SandboxConfig) -> Machine:
-    """Return the machine as the commands of the project see it."""
-    return Machine.of(config, project_tmp(config, os.environ))
-
-
-def call_of(options: argparse.Namespace) -> Call:
-    """Return the call that the command line names."""
-    if options.shell is not None:
-        return Call(options.shell, shell=True, cwd=options.cwd)  # noqa: S604  a record, run by nobody here
-    return Call(options.command, cwd=options.cwd)

@@ -1,12 +1,13 @@
-"""`corral demo`: the guard and the kernel at work, as text for people and as JSON. Fails if an outcome is not as expected."""
+"""`corral demo`: shows the guard and the kernel at work, as text and as JSON. Fails if an outcome is not as expected."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from corral._lib.terminal import clip, columns, pad, printable, terminal_of, wrap
+from corral._lib.terminal import Terminal, clip, columns, pad, printable, terminal_of, wrap
 from corral.apps.cli.next_steps import install_steps, own_command
+from corral.apps.cli.verb import Options, UsageError, Verb, argument
 from corral.apps.evals.demo import CASES, TIMEOUT_SECONDS, Outcome, Trial, run_demo
 from corral.model.call_excerpt import one_line
 from corral.model.errors import ContainmentError
@@ -14,10 +15,8 @@ from corral.model.render_result import json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
-    from corral._lib.terminal import Terminal
     from corral.model.call import Call
 
 CANNOT_CONTAIN_STATUS = 3
@@ -27,12 +26,46 @@ TITLE_COLUMNS = 28
 ALONE_COLUMNS = 15
 INTRODUCTION = "Every command below really runs, in a temporary project with its own home."
 GUARD = "The guard judges a call before anything starts"
-KERNEL = "The kernel stops what shows only when a script runs"
+KERNEL = "The kernel confines scripts while they run"
 HEADS = ("a script tries to", "without corral", "contained")
+VERB = Verb(
+    "machine",
+    "Show the guard and the kernel at work in a temporary project.",
+    examples="""\
+corral demo
+corral demo --json | jq -r '.[] | .outcome'
+corral demo agent                             let a coding agent repair a small repository
+corral demo agent --model deterministic       use no model service, although the environment has a key for one
+""",
+    notes="""\
+The guard refuses calls on each of its axes. The kernel stops scripts that read a key, open a connection, leave a daemon
+running and plant a git hook; each script also runs without corral, to prove that it works. The page goes to stderr. The
+outcomes go to stdout as JSON with --json, or when stdout is not a terminal.
+
+`corral demo agent` prints JSON only with --json. It needs an extra: run pip install '.[demo]' in a clone of corral.
+
+All files, including the log, are in a temporary directory.
+""",
+    exit_codes="0 every outcome is as expected, 3 the same but this machine cannot contain commands, 1 otherwise, 125 corral itself failed",
+    arguments=(
+        argument("what agent", "Show a coding agent at work.", nargs="?", choices=("agent",)),
+        argument(
+            "--model NAME",
+            "Use this model: deterministic, or a name that litellm knows (default: by the API key in the environment).",
+            default="",
+        ),
+    ),
+)
 
 
-def main(options: argparse.Namespace) -> int:
-    """Run the demo; 0 only if every outcome is as expected, 3 if this machine cannot contain and the rest is."""
+def check_arguments(options: Options, _: list[str]) -> None:
+    """Refuse a model without an agent."""
+    if options.model and not options.what:
+        raise UsageError("--model needs `corral demo agent`")
+
+
+def main(options: Options) -> int:
+    """Run the demo. Returns 0 if every outcome is as expected, 3 if so but this machine cannot contain commands, else 1."""
     if options.what == "agent":
         from corral.apps.cli import demo_agent  # noqa: PLC0415  it needs an extra
 
@@ -46,7 +79,7 @@ def main(options: argparse.Namespace) -> int:
             page.add(outcome)
     except ContainmentError as error:
         if not outcomes:
-            raise  # there is no stage for the guard's half either
+            raise  # not even the guard's half could run
         why_not = str(error)
     right = sum(outcome.as_expected for outcome in outcomes)
     page.end(right, len(outcomes), why_not)
@@ -58,7 +91,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 class Page:
-    """Prints outcomes as they come: the first refusal of an axis with its reason, the others in short."""
+    """Prints outcomes as they come: the first refusal of an axis with its reason, the others on shared lines."""
 
     def __init__(self, terminal: Terminal, *, is_silent: bool) -> None:
         self._terminal = terminal
@@ -69,7 +102,7 @@ class Page:
         self._short: list[str] = []
 
     def add(self, outcome: Outcome | Trial) -> None:
-        """Show one outcome: at once where it has a line of its own, else with its group."""
+        """Show one outcome: at once if it has a line of its own, else at the end of its group."""
         group = "kernel" if isinstance(outcome, Trial) else outcome.case.group
         if group in ("kernel", "limits"):
             if self._group not in ("kernel", "limits"):
@@ -109,13 +142,13 @@ class Page:
         self._lines, self._short = [], []
 
     def end(self, right: int, tried: int, why_not: str) -> None:
-        """Show how many outcomes are as expected, and what to do next."""
+        """Show how many outcomes are as expected, and the next steps."""
         self._end_group()
         terminal = self._terminal
         if why_not:
             self._say(f"\n{terminal.paint('ask', f'{KERNEL}, but not on this machine')}")
             self._say("\n".join(wrap(printable(why_not), self._width, "  ")))
-            self._say("  corral doctor shows every layer and what would bring a missing one.")
+            self._say("  corral doctor shows every layer and how to get a missing one.")
         style = "deny" if right < tried else "ask" if why_not else "allow"
         left_out = f" {len(CASES) - tried} could not be tried." if why_not else ""
         self._say(f"\n{terminal.paint(style, f'{right} of {tried} outcomes are as expected.')}{left_out} Next:")
@@ -133,14 +166,14 @@ def _sign(outcome: Outcome | Trial, terminal: Terminal) -> str:
 
 
 def call_text(call: Call, terminal: Terminal) -> str:
-    """Return a call on one line, short enough to stand beside its label."""
+    """Return a call on one line that fits beside its label."""
     room = max(min(terminal.columns, MAX_TEXT_COLUMNS) - LABEL_COLUMNS - 12, 12)
     text = one_line(call, room, terminal.sign("cut")) or "an empty call"
     return f"{text} (in {call.cwd})" if call.cwd else text
 
 
 def kernel_line(outcome: Outcome | Trial, terminal: Terminal) -> str:
-    """Return what a script tries, what came of it without corral, and what came of it contained."""
+    """Return the line of one script: its attempt, and the outcome without corral and contained."""
     result = outcome.result
     nothing = "–" if terminal.unicode else "-"
     if isinstance(outcome, Trial):
@@ -159,9 +192,9 @@ def kernel_line(outcome: Outcome | Trial, terminal: Terminal) -> str:
 
 
 def wanted_text(outcome: Outcome | Trial) -> str:
-    """Return what must become of a case, in words."""
+    """Return the expected outcome of a case."""
     if isinstance(outcome, Trial):
-        return "held by the kernel, and work without it"
+        return "stopped by the kernel, and work without it"
     case = outcome.case
     if case.expected == "ran":
         return f"ran, with exit code {case.exit_code}"
@@ -169,7 +202,7 @@ def wanted_text(outcome: Outcome | Trial) -> str:
 
 
 def flow_lines(parts: list[str], width: int) -> list[str]:
-    """Return lines of parts, as many on each as fit; no part is broken."""
+    """Return the parts on lines, as many on each as fit. No part is broken."""
     lines: list[str] = []
     used = 0
     for part in parts:
@@ -191,7 +224,7 @@ def _plain(text: str) -> str:
 
 
 def next_steps(environ: Mapping[str, str]) -> list[tuple[str, list[str]]]:
-    """Return what to do next, each with commands that work in the current directory."""
+    """Return the next steps, each with commands that work in the current directory."""
     program = own_command(environ)
     return [
         ("run one command contained", [f"{program} run ls -la"]),

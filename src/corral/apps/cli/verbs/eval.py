@@ -1,14 +1,16 @@
-"""`corral eval`: tasks in throwaway projects, several at a time, resumed where a run was broken off; or two runs compared."""
+"""`corral eval`: runs tasks in throwaway projects in parallel, continues an interrupted run, and compares two runs."""
 
 from __future__ import annotations
 
 import os
 import sys
-from signal import SIGHUP, SIGTERM, default_int_handler, signal
 from time import monotonic, time
 
 from corral._lib.terminal import message, printable, terminal_of
+from corral.apps.cli.arguments import worker_arguments
 from corral.apps.cli.progress import StatusLine
+from corral.apps.cli.signals import raise_on_termination
+from corral.apps.cli.verb import Options, UsageError, Verb, argument
 from corral.apps.evals.compare import compare
 from corral.apps.evals.journal import NAME, Journal
 from corral.apps.evals.render_report import comparison_text, outcome_text, progress_text, summary_text
@@ -21,16 +23,50 @@ from corral.model.render_result import FAILURE_STATUS, json_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
     from typing import Self
 
     from corral.apps.evals.outcome import Outcome
     from corral.apps.evals.task import Task
 
+VERB = Verb(
+    "machine",
+    "Run tasks in throwaway projects and show which passed; compare two runs.",
+    examples="""\
+corral eval tasks/                            run every task of a directory in parallel
+corral eval --fixtures --out here             run the tasks that come with corral
+corral eval tasks/ --tag path --workers 4     run only tasks with this tag
+corral eval --compare before after            show what changed between two runs
+""",
+    notes="""\
+A task consists of files, calls and the expected outcome. Each runs in a throwaway project of its own. An interrupted run
+continues: finished tasks are not run again. corral writes results.jsonl, junit.xml and summary.json to --out.
+""",
+    exit_codes="0 all tasks passed or could not be tried here, 1 a task failed or got worse, 125 a task file is wrong or corral itself failed, 130 interrupted",
+    arguments=(
+        argument("tasks TASKS", "Run these task files (.toml, .jsonl), or directories of them.", nargs="*"),
+        argument("--fixtures", "Run the tasks that come with corral."),
+        argument("--out DIR", "Write the results here (default: corral-eval).", default="corral-eval"),
+        argument("--fresh", "Start again, although a run in DIR was interrupted."),
+        argument("--tag TAG", "Run only tasks with this tag.", dest="tags", action="append", default=[]),
+        argument("--list", "Print the ids of the tasks and run nothing."),
+        argument("--compare A B", "Show what changed between two runs."),
+        *worker_arguments(),
+    ),
+)
 
-def main(options: argparse.Namespace) -> int:
-    """Run the tasks, or compare two runs; 0 only if nothing speaks against it."""
+
+def check_arguments(options: Options, _: list[str]) -> None:
+    """Require tasks, or two runs to compare."""
+    tasks = options.tasks or options.fixtures
+    if options.compare and tasks:
+        raise UsageError("--compare reads two runs and runs no tasks")
+    if not options.compare and not tasks:
+        raise UsageError("give task files or directories of them, or --fixtures for the tasks that come with corral")
+
+
+def main(options: Options) -> int:
+    """Run the tasks, or compare two runs. Returns 0 if all passed, or nothing got worse."""
     if options.compare:
         return _compare(options)
     try:
@@ -54,10 +90,8 @@ def _chosen(tasks: list[Task], tags: Sequence[str]) -> list[Task]:
     return chosen
 
 
-def _run(tasks: list[Task], options: argparse.Namespace) -> int:
-    for number in (SIGTERM, SIGHUP):
-        # As Ctrl-C: an exception, so that what runs is ended on the way out.
-        signal(number, default_int_handler)
+def _run(tasks: list[Task], options: Options) -> int:
+    raise_on_termination()
     begun = monotonic()
     root = project_of(os.getcwd(), os.environ)
     with Journal(options.out, fresh=options.fresh, root=root) as journal, Progress(len(tasks)) as progress:
@@ -79,22 +113,24 @@ def _run(tasks: list[Task], options: argparse.Namespace) -> int:
                 progress.add(outcome)
         except KeyboardInterrupt:
             done = sum(key in journal.done for key in keys)
-            progress.say(f"corral: interrupted; {done} of {len(tasks)} tasks are done, and the same command goes on")
+            progress.say(
+                f"corral: interrupted; {done} of {len(tasks)} tasks are done. Run the same command to continue"
+            )
             raise
         outcomes = [journal.done[key] for key in keys]
         write(options.out, outcomes)
-        # Last: a run whose results were lost, to a full disk or a kill, is not at its end.
+        # Last, so that a run whose results were lost to a full disk or a kill counts as interrupted.
         journal.finish(time())
     if options.json:
         print(json_text(summary(outcomes)))
     else:
-        told = progress.told if sys.stdout.isatty() else ()
-        print(summary_text(outcomes, monotonic() - begun, terminal_of(sys.stdout, os.environ), told=told))
+        shown = progress.shown if sys.stdout.isatty() else ()
+        print(summary_text(outcomes, monotonic() - begun, terminal_of(sys.stdout, os.environ), told=shown))
         print(f"corral: results are in {options.out}", file=sys.stderr)
     return int(not all(outcome.is_good for outcome in outcomes))
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare(options: Options) -> int:
     comparison = compare(*(read(path) for path in options.compare))
     if options.json:
         print(json_text(comparison.to_dict()))
@@ -104,34 +140,34 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 class Progress:
-    """A bar on the terminal, below what did not pass. Where stderr is none, nothing is drawn."""
+    """Draws a progress bar below the failed tasks. Draws nothing if stderr is not a terminal."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._line = StatusLine()
         self._done = self._known = self._bad = 0
-        self.told: set[str] = set()  # ids of the tasks whose failure stands above the bar
+        self.shown: set[str] = set()  # ids of the failed tasks that stand above the bar
         self._begun = monotonic()
 
     def begin(self, known: Sequence[Outcome]) -> None:
-        """Count what an earlier run has done."""
+        """Count the outcomes of an earlier run."""
         self._known = self._done = len(known)
         self._bad = sum(not outcome.is_good for outcome in known)
         self._draw()
 
     def add(self, outcome: Outcome) -> None:
-        """Count one more; one that did not pass is shown at once."""
+        """Count one outcome. A failure is printed at once."""
         self._done += 1
         self._bad += not outcome.is_good
         if not outcome.is_good and self._line.is_drawn:
-            self.told.add(outcome.id)
+            self.shown.add(outcome.id)
             self.say(outcome_text(outcome, self._line.terminal))
         if self._line.is_due or self._done == self._total:
             self._draw()
 
     def say(self, text: str) -> None:
-        """Print words above the bar."""
-        self._line.wipe()
+        """Print a text above the bar."""
+        self._line.clear()
         print(text, file=sys.stderr)
 
     def _draw(self) -> None:
@@ -143,4 +179,4 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._line.wipe()
+        self._line.clear()

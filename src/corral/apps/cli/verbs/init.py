@@ -1,4 +1,4 @@
-"""`corral init`: writes a policy file of suggestions that fit the project, commented out. It never overwrites a file."""
+"""`corral init`: writes a policy file with suggestions for the project, commented out. Never overwrites a file."""
 
 from __future__ import annotations
 
@@ -6,83 +6,103 @@ import os
 import sys
 
 from corral._lib.terminal import printable
+from corral.apps.cli.arguments import ROOT
+from corral.apps.cli.verb import Options, Verb, argument
 from corral.model.errors import PolicyError
 from corral.model.render_result import json_text
 from corral.policy import user_dirs
 from corral.policy.config import DEFAULT_TIMEOUT_SECONDS, checked_root
 from corral.policy.loader import project_policy_path, user_policy_path
 from corral.policy.parser import parse
-from corral.policy.project_types import PROJECT_TYPES
+from corral.policy.project_types import PROJECT_TYPES, ProjectType
 from corral.policy.rule_examples import compile_policy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable
 
-    from corral.policy.project_types import ProjectType, Publishing
 
-MAX_ENTRIES = 1000  # of each directory that is looked at
+MAX_ENTRIES = 1000  # read from each directory
 _SKIPPED = ("node_modules", "vendor", "target", "build", "dist", "venv")
-_HEAD = """\
-# What the agents that work here may do. corral judges every command by this, and the kernel holds what runs.
+_COMMANDS = """\
 #
-# This file may tighten what the owner's ~/.config/corral/policy.toml says. Whatever would loosen it waits until the
-# owner has run `corral trust`, and again when the file has changed. Commands cannot write it.
-#
-#   corral policy show    what holds now, and where each line of it comes from
-#   corral policy test    whether the examples below hold
+#   corral policy show    show the policy in force, and where each setting comes from
+#   corral policy test    check that the examples below hold
 """
-_OWNER_HEAD = """\
-# What agents may do in all projects of mine. A project's corral.toml may only tighten this, until I trust it with
-# `corral trust`. Commands can neither read nor write this file.
+_HEAD = """\
+# What coding agents may do in this project. corral judges every command by this policy, and the kernel confines it.
 #
-#   corral policy show    what holds in a project, and where each line of it comes from
-#   corral policy test    whether the examples below hold
+# This file may tighten the user's own policy, ~/.config/corral/policy.toml. A setting that would loosen it has no
+# effect until the user runs `corral trust`, and again after every change of this file. Commands cannot write this file.
+"""
+_USER_HEAD = """\
+# What coding agents may do in all my projects. A project's corral.toml may only tighten this, until I trust it with
+# `corral trust`. Commands can neither read nor write this file.
 """
 _PROFILE = """
-# workspace: the kernel contains, so scripts, pipes and deleting inside the project are fine.
-# strict: no inline code, no deleting, nothing outside the project; for agents that deserve no trust at all.
+# workspace: relies on the kernel, so scripts, pipes and deleting inside the project are allowed.
+# strict: no inline code, no deleting, nothing outside the project. For agents that you do not trust.
 {mark}profile = "{profile}"
+"""
+_TIMEOUT = """
+# The time limit of a command; {default:g} seconds unless this setting or --timeout changes it.
+# timeout_seconds = {seconds}
+"""
+_VARIABLES = """
+# Environment variables that commands see besides PATH, HOME, LANG and the like.
+# environment = {names}
 """
 _NETWORK = """
 [containment]
-# The network is "off" unless a policy names hosts: nothing that a command reads can be sent away, and nothing is
-# installed. A list opens these hosts and no others.{found_by}
+# The network is "off" unless a policy names hosts. Then a command can send nothing away and install nothing.
+# A list opens these hosts only.{found_by}
 # network = {hosts}
 """
-_RULES = """
-# Rules decide about commands by their first words. corral looks through options, paths, wrappers and links. The first
-# rule that fits counts. Every rule carries examples, which corral judges whenever it reads this file.
+_CACHES = """\
+# Package caches of your tools, shown to commands read-only.
+# read = {paths}
 """
-_PUSH = """
-# [[rule]]
-# command = "git push"
-# decision = "deny"
-# reason = "only a person pushes"
-# instead = "Commit, and say what should be pushed."
-# deny = ["git push origin main", "git -C sub push --force"]
-# allow = ["git stash push", "git commit -m 'push it'"]
+_RULES = """
+# A rule decides about commands by their first words. corral looks through options, paths, wrappers and links. The first
+# rule that matches counts. Every rule has examples, which corral judges whenever it reads this file.
 """
 _RULE = """
 # [[rule]]
 # command = "{command}"
 # decision = "deny"
-# reason = "releases are made by a person"
-# deny = ["{refused}"]
-# allow = ["{allowed}"]
+# reason = "{reason}"
+{instead}# deny = [{refused}]
+# allow = [{allowed}]
 """
+VERB = Verb(
+    "policy",
+    "Write a policy file with suggestions for this project.",
+    examples="""\
+corral init                  write corral.toml
+corral init --user           write ~/.config/corral/policy.toml, for all your projects
+corral init --print          print the file and write nothing
+""",
+    notes="""\
+corral never changes an existing file. Every line of a new file is commented out, so the file changes no decision.
+""",
+    exit_codes="0 written, 125 the file exists already or corral itself failed",
+    arguments=(
+        ROOT,
+        argument("--user", "Write the file for all your projects."),
+        argument("--print", "Print the file and write nothing.", dest="shown"),
+    ),
+)
 
 
-def main(options: argparse.Namespace) -> int:
-    """Write the file, or show what it would be."""
+def main(options: Options) -> int:
+    """Write the file, or print it."""
     if options.user:
         path, kinds, text = user_policy_path(os.environ), [], user_text()
     else:
         root = checked_root(options.root)
         path, kinds = project_policy_path(root), detect_project_types(root)
         text = project_text(kinds)
-    # It must load and its examples hold, or it is not written.
+    # Raises unless the file loads and its examples hold.
     compile_policy(parse(text.encode(), path), path)
     if options.shown:
         print(text, end="")
@@ -90,15 +110,14 @@ def main(options: argparse.Namespace) -> int:
     if options.user:
         user_dirs.private_directory("config", os.environ)
     _write(path, text)
-    found = ", ".join(kind.name for kind in kinds)
+    names = [kind.name for kind in kinds]
+    found = f", for {', '.join(names)}" if names else ""
     if options.json:
-        print(json_text({"path": path, "kinds": [kind.name for kind in kinds]}))
+        print(json_text({"path": path, "kinds": names}))
     else:
-        print(printable(f"Wrote {path}{f', for {found}' if found else ''}."), file=sys.stderr)
-        print(
-            "Every line is a suggestion and commented out. Edit the file, then run: corral policy show",
-            file=sys.stderr,
-        )
+        print(printable(f"Wrote {path}{found}."), file=sys.stderr)
+        hint = "Every line is a suggestion and commented out. Edit the file, then run: corral policy show"
+        print(hint, file=sys.stderr)
     return 0
 
 
@@ -120,7 +139,7 @@ def _write(path: str, text: str) -> None:
 
 
 def detect_project_types(root: str) -> list[ProjectType]:
-    """Return the kinds of project that a directory and those in it are."""
+    """Return the project types that match the directory and its subdirectories."""
     names = _names(root)
     for entry in sorted(names):
         inner = f"{root}/{entry}"
@@ -141,46 +160,50 @@ def _is_there(mark: str, names: set[str]) -> bool:
 
 
 def project_text(kinds: list[ProjectType]) -> str:
-    """Return a corral.toml for a project of these kinds."""
-    found = ", ".join(kind.name for kind in kinds) or "no kind that is known"
+    """Return a corral.toml for a project of these types."""
+    found = ", ".join(kind.name for kind in kinds) or "no known project type"
     seconds = max((kind.seconds for kind in kinds), default=600)
-    parts = [_HEAD, f"\n# Found here: {found}.\n", _PROFILE.format(mark="# ", profile="strict"), _times(seconds)]
-    parts += [_variables(kinds), _network(kinds), _caches(kinds), _RULES, _PUSH]
-    publishing: list[Publishing] = [each for kind in kinds for each in kind.publishing]
-    parts += [_RULE.format(command=p.command, refused=p.refused, allowed=p.allowed) for p in publishing]
-    return "".join(parts)
+    head = f"{_HEAD}{_COMMANDS}\n# Found here: {found}.\n{_PROFILE.format(mark='# ', profile='strict')}"
+    rules = [
+        _RULE.format(
+            command=each.command,
+            reason="releases are made by a person",
+            instead="",
+            refused=f'"{each.refused}"',
+            allowed=f'"{each.allowed}"',
+        )
+        for kind in kinds
+        for each in kind.publishing
+    ]
+    return "".join([head, _settings(seconds, kinds, kinds), *rules])
 
 
 def user_text() -> str:
-    """Return a policy.toml for the owner."""
-    parts = [_OWNER_HEAD, _PROFILE.format(mark="", profile="workspace"), _times(600), _variables(())]
-    return "".join([*parts, _network(()), _caches(PROJECT_TYPES), _RULES, _PUSH])
+    """Return a policy.toml for all projects of the user."""
+    head = f"{_USER_HEAD}{_COMMANDS}{_PROFILE.format(mark='', profile='workspace')}"
+    return head + _settings(600, (), PROJECT_TYPES)
 
 
-def _times(seconds: int) -> str:
-    return (
-        f"\n# How long a command may take; {DEFAULT_TIMEOUT_SECONDS:g} seconds unless this or --timeout says otherwise.\n"
-        f"# timeout_seconds = {seconds}\n"
+def _settings(seconds: int, kinds: Iterable[ProjectType], cached: Iterable[ProjectType]) -> str:
+    variables = [name for kind in kinds for name in kind.variables] or ["CI"]
+    indexed = [kind for kind in kinds if kind.index]
+    hosts = [f"{kind.index}:443" for kind in indexed] or ["host.example:443"]
+    found_by = "".join(f"\n# {kind.name}: {kind.index_found_by} names the host to write here." for kind in indexed)
+    caches = [path for kind in cached for path in kind.caches]
+    push = _RULE.format(
+        command="git push",
+        reason="only a person pushes",
+        instead='# instead = "Commit, and say what should be pushed."\n',
+        refused='"git push origin main", "git -C sub push --force"',
+        allowed='"git stash push", "git commit -m \'push it\'"',
     )
-
-
-def _variables(kinds: Iterable[ProjectType]) -> str:
-    names = [name for kind in kinds for name in kind.variables] or ["CI"]
-    return f"\n# Variables that commands see besides PATH, HOME, LANG and their like.\n# environment = {_list(names)}\n"
-
-
-def _network(kinds: Iterable[ProjectType]) -> str:
-    known = [kind for kind in kinds if kind.index]
-    hosts = [f"{kind.index}:443" for kind in known] or ["host.example:443"]
-    ways = "".join(f"\n# {kind.name}: {kind.index_found_by} names the host to write here." for kind in known)
-    return _NETWORK.format(hosts=_list(hosts), found_by=ways)
-
-
-def _caches(kinds: Iterable[ProjectType]) -> str:
-    paths = [path for kind in kinds for path in kind.caches]
-    if not paths:
-        return ""
-    return f"# What tools have fetched already can be shown to them, read-only.\n# read = {_list(paths)}\n"
+    parts = [
+        _TIMEOUT.format(default=DEFAULT_TIMEOUT_SECONDS, seconds=seconds),
+        _VARIABLES.format(names=_list(variables)),
+        _NETWORK.format(hosts=_list(hosts), found_by=found_by),
+        _CACHES.format(paths=_list(caches)) if caches else "",
+    ]
+    return "".join([*parts, _RULES, push])
 
 
 def _list(names: list[str]) -> str:

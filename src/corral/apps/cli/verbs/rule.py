@@ -1,39 +1,54 @@
-"""`corral rule`: one rule's page, or the ids of all rules."""
+"""`corral rule`: shows the page of one rule, or lists the ids of all rules."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from corral._lib.terminal import printable, terminal_of
-from corral.apps.cli.spelling import MAX_MATCHES, edit_distance
-from corral.apps.rule_pages import page_of, rule_ids
+from corral._lib.terminal import Terminal, printable, terminal_of
+from corral.apps.cli.arguments import ROOT
+from corral.apps.cli.spelling import nearest
+from corral.apps.cli.verb import Options, Verb, argument
+from corral.apps.rule_pages import Page, page_of, rule_ids
 from corral.model.call import Axis
 from corral.model.render_result import FAILURE_STATUS, QUESTION, json_text, labelled
+from corral.policy.loader import load
+from corral.policy.render_policy import to_dict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from typing import Any
 
-    from corral._lib.terminal import Terminal
-    from corral.apps.rule_pages import Page
+
+VERB = Verb(
+    "help",
+    "Show a rule's page, or list the ids of all rules.",
+    examples="""\
+corral rule name-rm          show what the rule refuses, why, and what to do instead
+corral rule                  list the ids of all rules
+""",
+    notes="""\
+Every finding names its rule.
+""",
+    exit_codes="0; 125 there is no such rule or corral itself failed",
+    arguments=(argument("id ID", "Show this rule.", nargs="?", completes="rules"), ROOT),
+)
 
 
-def main(options: argparse.Namespace) -> int:
-    """Print what was asked for; an unknown id is an error that names its neighbours."""
+def main(options: Options) -> int:
+    """Print the ids, or one page. For an unknown id, print the nearest ids and return 125."""
     if options.id is None:
-        ids = sorted({*rule_ids(), *_owners(options.root)})
+        ids = sorted({*rule_ids(), *_policy_rules(options.root)})
         print(json_text(ids) if options.json else "\n".join(map(printable, ids)))
         return 0
     if options.id.startswith("policy-"):
-        return _owner_pages(options)
+        return _show_policy_rules(options)
     page = page_of(options.id)
     if page is None:
         print(f"corral: there is no rule {printable(options.id)}", file=sys.stderr)
-        for match in _neighbours(options.id):
+        for match in _nearest_ids(options.id):
             print(f"  did you mean {match}?", file=sys.stderr)
-        print("Try: corral rule, which lists all", file=sys.stderr)
+        print("Try: corral rule, which lists all rules", file=sys.stderr)
         return FAILURE_STATUS
     if options.json:
         print(json_text(page.to_dict()))
@@ -42,22 +57,19 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-def _owners(root: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the rules of the policy files that hold here, by their ids; most ids are one rule's."""
-    from corral.policy.loader import load  # noqa: PLC0415  the built-in ones need no file
-    from corral.policy.render_policy import to_dict  # noqa: PLC0415
-
+def _policy_rules(root: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the rules of the policy files in force, by id. Several rules can have one id."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for rule in to_dict(load(root, os.environ))["rules"]:  # type: ignore[attr-defined]  # a list of them
+    for rule in to_dict(load(root, os.environ))["rules"]:  # type: ignore[attr-defined]  # a list of dicts
         found.setdefault(rule["id"], []).append(rule)
     return found
 
 
-def _owner_pages(options: argparse.Namespace) -> int:
-    known = _owners(options.root)
+def _show_policy_rules(options: Options) -> int:
+    known = _policy_rules(options.root)
     rules = known.get(options.id)
     if rules is None:
-        print(f"corral: no policy file that holds here has a rule {printable(options.id)}", file=sys.stderr)
+        print(f"corral: no policy file in force has a rule {printable(options.id)}", file=sys.stderr)
         for match in known:
             print(f"  there is {printable(match)}", file=sys.stderr)
         return FAILURE_STATUS
@@ -66,40 +78,33 @@ def _owner_pages(options: argparse.Namespace) -> int:
         return 0
     terminal = terminal_of(sys.stdout, os.environ)
     for rule in rules:
-        words = " ".join(rule["command"])
-        behind = "and nothing behind it" if rule["exact"] else "whatever stands behind it"
+        arguments = "without arguments" if rule["exact"] else "with any arguments"
+        what = f"a rule of a policy file: {rule['decision']} {' '.join(rule['command'])}, {arguments}"
+        rows = {"what": what, "where": f"{rule['path']}:{rule['line']}", "why": rule["reason"]}
+        rows |= {"instead": rule["instead"], "lifts": ", ".join(rule["lifts"])}
         print(terminal.paint("head", printable(rule["id"])))
-        lines = labelled("what", f"a rule of a policy file: {rule['decision']} {words}, {behind}", terminal)
-        lines += labelled("where", f"{rule['path']}:{rule['line']}", terminal)
-        lines += labelled("why", rule["reason"], terminal) if rule["reason"] else []
-        lines += labelled("instead", rule["instead"], terminal) if rule["instead"] else []
-        lines += labelled("lifts", ", ".join(rule["lifts"]), terminal) if rule["lifts"] else []
-        print("\n".join(lines))
+        print("\n".join(line for label, text in rows.items() if text for line in labelled(label, text, terminal)))
     return 0
 
 
-def _neighbours(rule: str) -> list[str]:
-    """Return the ids that need the fewest slips of the pen to become this one; the axis may have been left out."""
+def _nearest_ids(rule: str) -> list[str]:
+    """Return the known ids nearest to this one. The user may have left out the axis."""
     axis, _, rest = rule.partition("-")
     command = rest.rpartition("-")[0] if axis == "argv" else ""
-    known_ids = [known.replace("COMMAND", command) if command else known for known in rule_ids()]
-    distances = {
-        known: min(edit_distance(rule, known), edit_distance(rule, known.partition("-")[2])) for known in known_ids
-    }
-    least = min(distances.values())
-    if least > max(len(rest or rule) // 3, 1):
-        return []
-    return sorted(known for known, edit_distance in distances.items() if edit_distance == least)[:MAX_MATCHES]
+    known = [each.replace("COMMAND", command) if command else each for each in rule_ids()]
+    if found := nearest(rule, known):
+        return found
+    found = nearest(rule, [each.partition("-")[2] for each in known])
+    return [each for each in known if each.partition("-")[2] in found]
 
 
 def page_lines(page: Page, terminal: Terminal) -> list[str]:
-    """Return a rule's page for people."""
+    """Return the lines of a rule's page."""
     axis = Axis[page.axis.upper()]
     lines = [terminal.paint("head", page.id), *labelled("axis", f"{axis}: {QUESTION[axis]}", terminal)]
     lines += labelled("what", page.what, terminal) + labelled("instead", page.instead, terminal)
     lines += labelled("profile", ", ".join(f"{name}: {decision}" for name, decision in page.profiles), terminal)
-    for label, examples in (("refused", page.refused), ("allowed", page.allowed)):
-        for example in examples:
-            lines += labelled(label, example, terminal)
-            label = ""  # noqa: PLW2901  the label stands once, beside the first
+    for name, examples in (("refused", page.refused), ("allowed", page.allowed)):
+        for number, example in enumerate(examples):
+            lines += labelled("" if number else name, example, terminal)
     return lines

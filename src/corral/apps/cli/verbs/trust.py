@@ -1,4 +1,4 @@
-"""`corral trust`: shows a project's policy file and what it would loosen, asks the person at the terminal, and pins the bytes shown."""
+"""`corral trust`: shows a project's policy file and the settings it would loosen, asks the user, and stores the file's digest."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import stat
 import sys
 
 from corral._lib.sha256 import sha256_hex
-from corral._lib.terminal import printable, terminal_of
-from corral.apps.cli.terminal_prompt import TerminalPrompt, why_nobody
+from corral._lib.terminal import Terminal, printable, terminal_of
+from corral.apps.cli.arguments import ROOT
+from corral.apps.cli.terminal_prompt import YES, TerminalPrompt, why_nobody
+from corral.apps.cli.verb import Options, Verb, argument
 from corral.audit.audit_log import Log
 from corral.model.errors import PolicyError
 from corral.model.render_result import json_text
@@ -19,18 +21,29 @@ from corral.policy.trust import is_trusted, trust, trusted_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
-    from corral._lib.terminal import Terminal
     from corral.policy.merge import Setting
 
 DECLINED_STATUS = 1
-YES = ("y", "yes")
+VERB = Verb(
+    "policy",
+    "Let this project's policy file loosen your policy, until the file changes.",
+    examples="""\
+corral trust                 show corral.toml and what it would loosen, then ask
+corral trust --list          list the trusted files
+""",
+    notes="""\
+A policy file that is not trusted can only tighten. Trust holds for the exact bytes: when the file changes, it is no
+longer trusted. Only a person at a terminal can trust a file; a pipe, a hook, an agent or a sandbox cannot.
+""",
+    exit_codes="0 trusted or needs no trust, 1 you said no, 125 corral could not ask or failed itself",
+    arguments=(ROOT, argument("--list", "List the trusted files.")),
+)
 
 
-def main(options: argparse.Namespace) -> int:
-    """Trust the project's file, if a person says so; 0 where it is trusted or needs no trust, 1 where they said no."""
+def main(options: Options) -> int:
+    """Trust the project's file if the user agrees. Returns 0 if it is trusted or needs no trust, 1 if the user says no."""
     if options.list:
         return _list(options)
     root = checked_root(options.root)
@@ -39,35 +52,42 @@ def main(options: argparse.Namespace) -> int:
     if data is None:
         raise PolicyError(f"there is no {path}; corral init writes one")
     digest = sha256_hex(data)
+
+    def report(state: str, text: str) -> None:
+        if options.json:
+            print(json_text({"path": path, "digest": digest, "state": state}))
+        else:
+            print(printable(text), file=sys.stderr)
+
     if is_trusted(path, digest, os.environ, root):
-        return _said(options, path, digest, "trusted", f"{path} is trusted already, as it is.")
+        report("trusted", f"{path} is already trusted.")
+        return 0
     policy = load(root, os.environ)
     if policy.sources[-1].digest != digest:
         raise PolicyError(f"{path} has just changed; try again")
     if not policy.waiting:
-        return _said(options, path, digest, "untrusted", f"{path} only tightens, which needs no trust.")
-    why = why_not(os.environ)
-    if why:
+        report("untrusted", f"{path} only tightens, which needs no trust.")
+        return 0
+    if why := why_not(os.environ):
         raise PolicyError(f"only a person at a terminal can trust a file, and {why}")
     if not _agreed(path, data, digest, policy.waiting):
-        return _said(options, path, digest, "untrusted", "Nothing was changed.") or DECLINED_STATUS
-    # Before it holds: what loosens is in the owner's log, or it does not.
+        report("untrusted", "Nothing was changed.")
+        return DECLINED_STATUS
+    # Logged first: if the log cannot be written, nothing is loosened.
     Log(policy.config, event="trust").note(
         {"files": [path], "decision": "allow", "reason": f"trusted, sha256 {digest}"}
     )
-    # What was shown, not what lies there by now.
+    # The digest of the bytes that the user saw; the file may have changed since.
     trust(path, digest, os.environ, root)
-    return _said(
-        options, path, digest, "trusted", f"Trusted until it changes. To take it back: corral distrust --root {root}"
-    )
+    report("trusted", f"Trusted until the file changes. To undo this: corral distrust --root {root}")
+    return 0
 
 
 def why_not(environ: Mapping[str, str]) -> str:
-    """Return why no person can be asked here, or nothing: all of input, output and the controlling terminal must be one."""
-    why = why_nobody(environ)
-    if why:
+    """Return why no person can be asked, or "". Stdin and stdout must be the controlling terminal."""
+    if why := why_nobody(environ):
         return why
-    if _has_given_up_privileges():
+    if _has_no_new_privs():
         return "this is inside a sandbox"
     terminal = _controlling_terminal()
     for number, name in ((0, "standard input"), (1, "standard output")):
@@ -80,8 +100,8 @@ def why_not(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def _has_given_up_privileges() -> bool:
-    # Whatever else a sandbox lacks on some machine, this comes first, and nothing inside can take it back.
+def _has_no_new_privs() -> bool:
+    # Every sandbox sets this bit first, even where other layers are missing, and nothing inside can clear it.
     try:
         with open("/proc/self/status", "rb") as file:
             return b"\nNoNewPrivs:\t0\n" not in file.read()
@@ -90,6 +110,7 @@ def _has_given_up_privileges() -> bool:
 
 
 def _controlling_terminal() -> int:
+    """Return the device number of the controlling terminal, or -1. Field tty_nr of proc(5) has its own encoding."""
     try:
         with open("/proc/self/stat", "rb") as file:
             number = int(file.read().rpartition(b")")[2].split()[4])
@@ -99,32 +120,24 @@ def _controlling_terminal() -> int:
 
 
 def _agreed(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...]) -> bool:
-    with TerminalPrompt() as person:
-        terminal = terminal_of(person, os.environ)
-        person.tell("\n".join(_shown(path, data, digest, waiting, terminal)))
+    with TerminalPrompt() as prompt:
+        terminal = terminal_of(prompt, os.environ)
+        prompt.write("\n".join(_question(path, data, digest, waiting, terminal)))
         question = terminal.paint("head", "Trust exactly these bytes, until they change? [y]es, [N]o")
-        return person.answer(f"{question} > ") in YES
-    return False  # an interrupt is no answer
+        return prompt.ask(f"{question} > ") in YES
+    return False  # interrupted
 
 
-def _shown(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...], terminal: Terminal) -> list[str]:
+def _question(path: str, data: bytes, digest: str, waiting: tuple[Setting, ...], terminal: Terminal) -> list[str]:
     bar = terminal.paint("dim", f"  {terminal.sign('bar')}")
     lines = ["", terminal.paint("head", printable(path)), ""]
     lines += [f"{bar}{printable(line)}" for line in data.decode().split("\n")]
-    lines += ["", terminal.paint("ask", "Trusted, it would loosen what holds here:"), ""]
+    lines += ["", terminal.paint("ask", "If you trust this file, it loosens your policy:"), ""]
     lines += [f"  line {setting.line}: {setting_text(setting)}" for setting in waiting]
     return [*lines, "", terminal.paint("dim", f"sha256 {digest}"), "", ""]
 
 
-def _said(options: argparse.Namespace, path: str, digest: str, state: str, text: str) -> int:
-    if options.json:
-        print(json_text({"path": path, "digest": digest, "state": state}))
-    else:
-        print(printable(text), file=sys.stderr)
-    return 0
-
-
-def _list(options: argparse.Namespace) -> int:
+def _list(options: Options) -> int:
     entries = trusted_files(os.environ)
     if options.json:
         print(json_text([{"path": path, "digest": digest} for digest, path in entries]))

@@ -1,24 +1,40 @@
-"""`corral undo`: restores what was there before a transaction was applied, unless somebody has changed it since."""
+"""`corral undo`: restores the files as they were before a transaction was applied, unless one was changed since."""
 
 from __future__ import annotations
 
 import os
 
-from corral.apps.cli.verbs.try_ import note, refuse_agents, told
+from corral.apps.cli.arguments import ROOT
+from corral.apps.cli.transactions import TRANSACTION_ID, log_transaction, print_applied, refuse_agent_shell
+from corral.apps.cli.verb import Options, Verb
 from corral.policy.loader import load
 from corral.transactions.apply import undo
 from corral.transactions.transaction import log_fields
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
 
-def main(options: argparse.Namespace) -> int:
-    """Undo the last application, or the one that is named; 125 where something was changed since, and nothing was undone."""
-    refuse_agents("what was applied is the owner's to undo")
+VERB = Verb(
+    "review",
+    "Undo the transaction that was applied last.",
+    examples="""\
+corral undo                       undo the last one
+corral undo 3f2a91c0              undo another one, by its id or the start of it
+""",
+    notes="""\
+corral restores contents, modes, links and times exactly. If one of the files was changed since, it undoes nothing.
+""",
+    exit_codes="0 undone, 125 a file was changed since or corral itself failed, and nothing was undone",
+    arguments=(TRANSACTION_ID, ROOT),
+)
+
+
+def main(options: Options) -> int:
+    """Undo the last applied transaction, or the one named. Returns 125 if a file was changed since; nothing is undone then."""
+    refuse_agent_shell("undo")
     config = load(options.root, os.environ).config
     done = undo(config.project_root, os.environ, options.id)
-    # What was applied in parts has an id for each, which begins with the transaction's.
-    note(config, log_fields(done.id.partition("-")[0], "undone" if done.ok else "not undone", done.changes, done))
-    return told(done, f"undone {done.id}", "the project is as it was before", as_json=options.json)
+    # A transaction that was applied in parts has one id per part; each begins with the transaction's id.
+    transaction = done.id.partition("-")[0]
+    log_transaction(config, log_fields(transaction, "undone" if done.ok else "not undone", done.changes, done))
+    return print_applied(done, f"undone {done.id}", "the project is as it was before", as_json=options.json)
