@@ -45,7 +45,7 @@ async def test_an_allowed_command_runs_contained(project: Path, tmp_path: Path) 
 async def test_a_refused_command_is_denied_with_its_reason(project: Path) -> None:
     decided = (await answer(project, "Bash", command="sudo true"))["hookSpecificOutput"]
     assert decided["permissionDecision"] == "deny"
-    assert "sudo is on the denylist" in decided["permissionDecisionReason"]
+    assert "`sudo` is on the denylist" in decided["permissionDecisionReason"]
 
 
 async def test_a_file_that_runs_later_is_not_written_unasked(project: Path) -> None:

@@ -43,7 +43,7 @@ def backend(project: Path) -> Iterator[CorralSandbox]:
 def test_a_refusal_is_126_with_its_reason(backend: CorralSandbox) -> None:
     response = backend.execute("sudo true")
     assert response.exit_code == 126
-    assert "sudo is on the denylist" in response.output
+    assert "`sudo` is on the denylist" in response.output
 
 
 def test_a_timeout_keeps_what_was_printed(backend: CorralSandbox) -> None:

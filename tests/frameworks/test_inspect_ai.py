@@ -37,7 +37,7 @@ def test_the_provider_is_found_by_name() -> None:
 
 
 async def test_a_refusal_is_a_permission_error_with_its_reason(sandbox_env: CorralSandboxEnvironment) -> None:
-    with pytest.raises(PermissionError, match="sudo is on the denylist"):
+    with pytest.raises(PermissionError, match="`sudo` is on the denylist"):
         await sandbox_env.exec(["sudo", "true"])
 
 

@@ -41,7 +41,7 @@ def test_the_session_keeps_its_state(session: ShellSession, project: Path) -> No
 def test_a_refused_command_says_why_and_the_session_goes_on(session: ShellSession) -> None:
     output, exit_code = said(session, "sudo true")
     assert exit_code == 126
-    assert "sudo is on the denylist" in output
+    assert "`sudo` is on the denylist" in output
     assert said(session, "echo on") == ("on\n", 0)
 
 
@@ -91,6 +91,6 @@ def test_an_agent_uses_it_as_its_shell(project: Path) -> None:
     middleware = ShellToolMiddleware(workspace_root=project, execution_policy=CorralExecutionPolicy())
     agent = create_agent(ToolCaller(messages=iter([*steps, AIMessage("done")])), middleware=[middleware])
     shown = [m.text for m in agent.invoke({"messages": "go"})["messages"] if isinstance(m, ToolMessage)]
-    assert "sudo is on the denylist" in shown[0]
+    assert "`sudo` is on the denylist" in shown[0]
     assert shown[1].startswith("42")
     assert (project / "answer").read_text() == "42\n"

@@ -91,7 +91,7 @@ def test_a_timeout_keeps_what_was_printed(project: Path) -> None:
 def test_a_refusal_is_an_observation_with_its_reason(environment: CorralEnvironment) -> None:
     seen = environment.execute({"command": "sudo true"})
     assert (seen["output"], seen["returncode"], seen["extra"]["exception_type"]) == ("", 126, "denied")
-    assert "sudo is on the denylist" in seen["exception_info"]
+    assert "`sudo` is on the denylist" in seen["exception_info"]
 
 
 def test_what_a_command_wrote_lies_in_the_project(environment: CorralEnvironment, project: Path) -> None:
@@ -121,7 +121,7 @@ def test_an_agent_is_refused_goes_on_and_submits(environment: CorralEnvironment,
     info = agent.run("fix it")
     assert (info["exit_status"], info["submission"]) == ("Submitted", "print(2)\n")
     shown = [str(message["content"]) for message in agent.messages]
-    assert any("sudo is on the denylist" in text for text in shown)
+    assert any("`sudo` is on the denylist" in text for text in shown)
     assert (
         agent.serialize()["info"]["config"]["environment_type"]
         == "corral.integrations.frameworks.minisweagent.CorralEnvironment"

@@ -40,7 +40,7 @@ async def test_what_follows_a_failure_is_not_run(shell: CorralShell, project: Pa
 async def test_a_refusal_is_126_with_its_reason(shell: CorralShell) -> None:
     (output,) = (await call(shell, "sudo true", "true")).output
     assert (output.stdout, output.exit_code) == ("", 126)
-    assert "sudo is on the denylist" in output.stderr
+    assert "`sudo` is on the denylist" in output.stderr
 
 
 async def test_a_timeout_is_an_outcome_of_its_own(shell: CorralShell) -> None:

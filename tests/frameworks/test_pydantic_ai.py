@@ -68,7 +68,7 @@ class TestConformance(WorkspaceBackendSuite):
 async def test_a_refusal_is_126_with_its_reason(backend: CorralWorkspaceBackend) -> None:
     result = await backend.run(["sudo", "true"])
     assert (result.exit_code, result.stdout) == (126, "")
-    assert "sudo is on the denylist" in result.stderr
+    assert "`sudo` is on the denylist" in result.stderr
 
 
 async def test_too_much_output_is_an_error_with_the_beginning(backend: CorralWorkspaceBackend) -> None:

@@ -89,7 +89,7 @@ async def test_sessions_keep_their_state_to_themselves(runtime: CorralRuntime) -
 async def test_a_refused_command_does_not_reach_the_session(runtime: CorralRuntime) -> None:
     output, exit_code = await said(runtime, "sudo true")
     assert exit_code == 126
-    assert "sudo is on the denylist" in output
+    assert "`sudo` is on the denylist" in output
     with pytest.raises(NonZeroExitCodeError, match="denylist"):
         await said(runtime, "sudo true", check="raise")
     assert await said(runtime, "echo on") == ("on\n", 0)

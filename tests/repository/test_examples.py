@@ -32,7 +32,7 @@ cancelled, and nothing of it is left
 0 e
 0 f
 0 from standard input
--100 curl would use the network (http://192
+-100 `curl http://192
 """,
     "gated": """\
 Refused by the recency gate: …/notes.txt exists and was not read. …

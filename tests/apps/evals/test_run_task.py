@@ -80,7 +80,7 @@ def test_what_is_as_expected_passes(place: Path, argv: list[str], expect: dict[s
     ("argv", "expect", "words"),
     [
         (["false"], {"exit_code": 0}, "exit_code: wanted 0, was 1"),
-        (["rm", "x"], {"decision": "allow"}, "decision: wanted allow, was deny (rm is on the denylist"),
+        (["rm", "x"], {"decision": "allow"}, "decision: wanted allow, was deny (`rm` is on the denylist"),
         (["ls"], {"rule": "name-rm"}, "rule: wanted name-rm, found none"),
         (["rm", "x"], {"rules": []}, "rules: wanted none, found name-rm"),
         (["echo", "a"], {"stdout": "b\n"}, "stdout: wanted exactly 'b\\n', was 'a\\n'"),

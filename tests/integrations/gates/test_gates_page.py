@@ -26,7 +26,7 @@ def test_the_first_program_says_what_the_page_says(project: Path) -> None:
         [sys.executable, "-c", PROGRAMS[0]], cwd=project, capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert done[:2] == ["hello", "Refused by the patterns gate: It names production. Use the staging hosts."]
-    assert done[2].startswith("Refused by the sandbox gate: rm is on the denylist: ")
+    assert done[2].startswith("Refused by the sandbox gate: `rm` is on the denylist: ")
 
 
 def test_every_rule_of_the_gates_is_on_the_page() -> None:

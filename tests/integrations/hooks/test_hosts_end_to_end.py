@@ -210,7 +210,7 @@ def session(request: pytest.FixtureRequest, tmp_path: Path) -> Session:
 def test_refused_command_does_not_run_and_the_model_reads_why(session: Session) -> None:
     session.install()
     (told,) = session.drive(session.driven.shell(PLANT))
-    assert "corral refuses this: echo would write" in told
+    assert "corral refuses this: `echo` would write" in told
     assert session.bashrc == "# mine\n"
 
 
@@ -475,6 +475,6 @@ def test_model_reads_the_text_of_an_mcp_answer_only(session: Session) -> None:
         {**host.tool, "input": {"argv": ["ls"]}}, {**host.tool, "input": {"shell": "sudo ls"}}
     )
     assert "only.txt\n" in listed
-    assert "[corral: refused, nothing ran: sudo is on the denylist" in refused
+    assert "[corral: refused, nothing ran: `sudo` is on the denylist" in refused
     assert "Run the command without it" in refused
     assert [text for text in (listed, refused) if '"exit_code"' in text] == []
