@@ -42,7 +42,8 @@ def test_no_folder_has_more_than_twenty_modules(folder: Path) -> None:
 def test_every_module_is_short_and_says_what_it_does(path: Path) -> None:
     text = path.read_text()
     assert ast.get_docstring(ast.parse(text))
-    assert len(text.splitlines()) <= MAX_LINES
+    count = len(text.splitlines())
+    assert count <= MAX_LINES
 
 
 def test_folders_of_tests_mirror_the_rooms() -> None:
@@ -54,7 +55,7 @@ def test_folders_of_tests_mirror_the_rooms() -> None:
 
 def test_files_on_the_layout_page_exist() -> None:
     page = (PROJECT / "docs" / "layout.md").read_text()
-    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py|\.toml))`", page))
+    named = set(re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py))`", page))
     assert len(named) > 20
     assert [
         name for name in sorted(named) if not (SOURCE / name).exists() and not list(SOURCE.glob(f"**/{name}"))

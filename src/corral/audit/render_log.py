@@ -187,5 +187,5 @@ def _held(result: Entry) -> str:
 def _used(result: Entry) -> str:
     usage = result.get("usage") or {}
     seconds = float(usage.get("user_seconds", 0)) + float(usage.get("system_seconds", 0))
-    printed = f"{result.get('stdout_bytes', 0)} and {result.get('stderr_bytes', 0)} bytes printed"
-    return f"{seconds:.2f} s of CPU, {int(usage.get('peak_memory_bytes', 0)) // 1024} KiB at most, {printed}"
+    printed = f"{result.get('stdout_bytes', 0)} bytes on stdout, {result.get('stderr_bytes', 0)} on stderr"
+    return f"{seconds:.2f} s of CPU, {int(usage.get('peak_memory_bytes', 0)) // 1024} KiB of memory at most, {printed}"

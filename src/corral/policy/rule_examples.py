@@ -82,7 +82,7 @@ def _decided_elsewhere(text: str, rule: Any, file: tuple[Any, ...]) -> str:
     commands, _ = commands_of(_call(text), Machine(_ROOT))
     if any(match.rule is rule for command in commands for match in user_rules.matches(command, file)):
         return ""
-    return f"the example {text!r} gives {rule.decision}, but another rule decides it: it does not begin with {' '.join(rule.words)!r}"
+    return f"the example {text!r} gives {rule.decision}, but not by this rule: it does not begin with {' '.join(rule.words)!r}"
 
 
 def rules_of(parsed: dict[str, Any]) -> tuple[Any, ...]:

@@ -65,7 +65,7 @@ def _policy(policy: Policy | None, broken: str, root: str, environ: Mapping[str,
             yield _check("policy", OK, f"{name}, the project's, trusted")
         elif policy.waiting:
             keys = ", ".join(dict.fromkeys(setting.key for setting in policy.waiting))
-            text = f"{name}, the project's, only tightens; not trusted, so without effect: {keys}"
+            text = f"{name}, the project's, is not trusted; these settings would loosen your policy and have no effect: {keys}"
             yield _check("policy", WARN, text, "corral trust")
         else:
             yield _check("policy", OK, f"{name}, the project's, only tightens")

@@ -86,7 +86,7 @@ def _chosen(tasks: list[Task], tags: Sequence[str]) -> list[Task]:
     chosen = [task for task in tasks if not tags or {*tags} & {*task.tags}]
     if not chosen:
         known = ", ".join(sorted({tag for task in tasks for tag in task.tags}))
-        raise CorralError(f"no task has a tag of {', '.join(tags)}; known: {known}")
+        raise CorralError(f"no task has a tag of {', '.join(tags)}; known tags: {known or 'none'}")
     return chosen
 
 

@@ -116,7 +116,12 @@ def _lines(change: Change, backup: str, checks: tuple[HookCheck, ...], terminal:
     rows += [("failed" if check.status == FAIL else "proven", f"{check.found} {check.means}") for check in checks]
     rows += [("note", host.note), ("note", host.project_note if change.level == PROJECT else "")]
     if place := temporary_location():
-        rows.append(("note", f"{place} is in a temporary directory. When that is emptied, commands run unjudged."))
+        rows.append(
+            (
+                "note",
+                f"{place} is in a temporary directory. If it is removed, the hook cannot start. Install corral elsewhere.",
+            )
+        )
     rows.append(("undo", f"corral uninstall {host.name}{' --project' * (change.level == PROJECT)}"))
     indent = " " * 11
     for name, text in rows:

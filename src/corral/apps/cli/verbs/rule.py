@@ -47,6 +47,8 @@ def main(options: Options) -> int:
     if page is None:
         print(f"corral: there is no rule {printable(options.id)}", file=sys.stderr)
         for match in _nearest_ids(options.id):
+            if match == options.id:
+                continue  # the id names no rule of its own
             print(f"  did you mean {match}?", file=sys.stderr)
         print("Try: corral rule, which lists all rules", file=sys.stderr)
         return FAILURE_STATUS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from corral.apps.cli.arguments import ROOT
-from corral.apps.cli.transactions import TRANSACTION_ID, log_transaction, print_applied, refuse_agent_shell
-from corral.apps.cli.verb import Options, Verb
+from corral.apps.cli.transactions import log_transaction, print_applied, refuse_agent_shell
+from corral.apps.cli.verb import Options, Verb, argument
 from corral.policy.loader import load
 from corral.transactions.apply import undo
 from corral.transactions.transaction import log_fields
@@ -25,7 +25,15 @@ corral undo 3f2a91c0              undo another one, by its id or the start of it
 corral restores contents, modes, links and times exactly. If one of the files was changed since, it undoes nothing.
 """,
     exit_codes="0 undone, 125 a file was changed since or corral itself failed, and nothing was undone",
-    arguments=(TRANSACTION_ID, ROOT),
+    arguments=(
+        argument(
+            "id ID",
+            "Use this transaction; the start of its id is enough (default: the one applied last).",
+            nargs="?",
+            default="",
+        ),
+        ROOT,
+    ),
 )
 
 
