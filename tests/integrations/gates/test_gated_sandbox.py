@@ -14,7 +14,7 @@ import corral
 from corral import DENIED_EXIT_CODE, ContainmentError, Sandbox, SandboxResult
 from corral.audit.audit_log import Log, directory
 from corral.audit.ledger import LOG
-from corral.integrations.frameworks._common import arun_merged, run_merged
+from corral.integrations.frameworks._commands import arun_merged, run_merged
 from corral.integrations.gates import (
     Budget,
     BudgetGate,

@@ -13,7 +13,7 @@ from corral.audit import audit_log
 from corral.audit import query as history
 from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.integrations.extras import missing_extra
-from corral.integrations.frameworks._common import ONE_STREAM
+from corral.integrations.frameworks._commands import ONE_STREAM
 from corral.integrations.frameworks.minisweagent import CorralEnvironment
 from corral.integrations.gates import (
     Budget,

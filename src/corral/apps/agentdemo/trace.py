@@ -6,7 +6,7 @@ import json
 
 from corral._lib.records import Record, frozen
 from corral._lib.terminal import clip, columns, pad, printable
-from corral.integrations.frameworks._common import ONE_STREAM
+from corral.integrations.frameworks._commands import ONE_STREAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

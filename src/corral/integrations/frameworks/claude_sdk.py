@@ -1,6 +1,7 @@
-"""Claude Agent SDK: runs the hook of Claude Code as a process for each call of a session, so that its deadline and limits hold.
+"""Claude Agent SDK: runs the Claude Code hook in a child process for every tool call, so that its time limit holds.
 
-A shell command that is allowed is rewritten, so that it runs contained. A failure refuses: a hook that raises would let the call run.
+The hook rewrites an allowed shell command so that it runs contained. Every failure refuses the call, because the SDK lets a
+call run when its hook raises.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 TIMEOUT_SECONDS = 30.0
-HOOK_SECONDS = 15.0  # the hook gives itself 4; the rest is for a loaded machine
+HOOK_SECONDS = 15.0  # the hook's own limit is 4 seconds; the rest is for a loaded machine
 
 
 def corral_hooks(root: str | os.PathLike[str] | None = None) -> dict[str, list[HookMatcher]]:
-    """Return what `ClaudeAgentOptions(hooks=…)` takes; `root` is the project, else it is found from the session's directory."""
+    """Return the value for `ClaudeAgentOptions(hooks=…)`. Without `root`, the session's directory determines the project."""
     hook = PreToolUse(root)
     return {"PreToolUse": [HookMatcher(matcher=None, hooks=[hook], timeout=TIMEOUT_SECONDS, on_failure="block")]}
 
@@ -40,26 +41,22 @@ class PreToolUse:
         self._root = None if root is None else os.path.realpath(root)
 
     async def __call__(self, payload: Mapping[str, Any], tool_use_id: str | None, context: Any) -> dict[str, Any]:
-        """Return the answer to one call; an empty one where it is nothing that corral judges."""
+        """Return the hook's answer to a call. It is empty for tools that corral does not judge."""
         try:
-            return await asyncio.to_thread(self._answer, dict(payload))
-        except Exception as error:  # noqa: BLE001  whatever it is, nobody has judged the call
-            return _refusal(error)
+            return await asyncio.to_thread(self._ask_hook, dict(payload))
+        except Exception as error:  # noqa: BLE001  whatever failed, the call was not judged
+            reason = f"corral could not judge the call: {type(error).__name__}: {error}. So it is refused."
+            answer = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": reason}
+            return {"hookSpecificOutput": answer}
 
-    def _answer(self, payload: dict[str, Any]) -> dict[str, Any]:
+    def _ask_hook(self, payload: dict[str, Any]) -> dict[str, Any]:
         environ = dict(os.environ)
         if self._root is not None:
             environ["CLAUDE_PROJECT_DIR"] = self._root
-        status, said, why = processes.run_program(
+        status, stdout, stderr = processes.run_program(
             command("claude", environ), json.dumps(payload).encode(), environ, HOOK_SECONDS
         )
         if status not in (0, 2):
-            raise RuntimeError(f"the hook ended with status {status}: {why.decode('utf-8', 'replace').strip()}")
-        answered: dict[str, Any] = json.loads(said) if said or status else {}
-        return answered
-
-
-def _refusal(error: Exception) -> dict[str, Any]:
-    reason = f"corral could not judge the call: {type(error).__name__}: {error}. So it is refused."
-    decided = {"hookEventName": "PreToolUse", "permissionDecision": "deny", "permissionDecisionReason": reason}
-    return {"hookSpecificOutput": decided}
+            raise RuntimeError(f"the hook exited with status {status}: {stderr.decode('utf-8', 'replace').strip()}")
+        answer: dict[str, Any] = json.loads(stdout) if stdout or status else {}
+        return answer

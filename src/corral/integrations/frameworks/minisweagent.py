@@ -1,4 +1,4 @@
-"""mini-swe-agent: an environment whose commands are judged and contained; a refusal is an observation that says why, and the agent goes on.
+"""mini-swe-agent: an environment that judges and contains commands. The agent reads a refusal as an observation and goes on.
 
 Select it with `environment_class: corral.integrations.frameworks.minisweagent.CorralEnvironment`.
 """
@@ -9,7 +9,7 @@ import os
 import platform
 
 from corral.integrations.extras import missing_extra
-from corral.integrations.frameworks._common import open_box, run_merged
+from corral.integrations.frameworks._commands import open_box, run_merged
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE
 from corral.model.errors import ContainmentError
 
@@ -32,16 +32,16 @@ TIMED_OUT = -1
 
 
 class CorralEnvironmentConfig(BaseModel):
-    """What a config file may say."""
+    """The `environment` section of a config file."""
 
-    cwd: str = ""  # the project; commands reach nothing else
+    cwd: str = ""  # the project root
     env: dict[str, str] = {}
     timeout: int = 30
-    profile: str = ""  # in place of the policy's
+    profile: str = ""  # replaces the policy's profile
 
 
 class CorralEnvironment:
-    """Runs an agent's commands in a project, all of them in one sandbox."""
+    """Runs an agent's commands in one sandbox over one project."""
 
     def __init__(self, *, box: Sandbox | GatedSandbox | None = None, **settings: Any) -> None:
         self.config = CorralEnvironmentConfig(**settings)
@@ -49,8 +49,8 @@ class CorralEnvironment:
         self.box = box or open_box(self.config.cwd or os.getcwd(), **changes)
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
-        """Run a command and return what an agent is shown; Submitted when it says that it is done."""
-        observation = self._observed(str(action.get("command", "")), cwd, timeout or self.config.timeout)
+        """Run a command and return the observation for the agent. Raises Submitted when the agent has finished."""
+        observation = self._observe(str(action.get("command", "")), cwd, timeout or self.config.timeout)
         lines = observation["output"].lstrip().splitlines(keepends=True)
         if lines and lines[0].strip() == FINISHED and observation["returncode"] == 0:
             submission = "".join(lines[1:])
@@ -59,41 +59,38 @@ class CorralEnvironment:
         return observation
 
     def get_template_vars(self, **given: Any) -> dict[str, Any]:
-        """Return what prompts may name. The environment is not in it: it holds what the agent should not see."""
+        """Return the variables for prompts. They leave out os.environ, which may hold secrets."""
         merged: dict[str, Any] = recursive_merge(
             self.config.model_dump(), platform.uname()._asdict(), {"cwd": self.box.config.project_root}, given
         )
         return merged
 
     def serialize(self) -> dict[str, Any]:
-        """Return what a trajectory records of the environment."""
+        """Return the environment's part of a trajectory."""
         kind = f"{type(self).__module__}.{type(self).__name__}"
         return {"info": {"config": {"environment": self.config.model_dump(mode="json"), "environment_type": kind}}}
 
     def close(self) -> None:
-        """End everything that was started."""
+        """Kill every process that the commands left."""
         self.box.close()
 
-    def _observed(self, command: str, cwd: str, timeout_seconds: float) -> dict[str, Any]:
+    def _observe(self, command: str, cwd: str, timeout_seconds: float) -> dict[str, Any]:
         try:
             result = run_merged(
                 self.box, command, cwd=cwd or None, env=self.config.env, timeout_seconds=timeout_seconds
             )
         except ContainmentError as error:
-            return _observation("", TIMED_OUT, f"corral could not run the command: {error}", type(error).__name__)
+            return _failure("", TIMED_OUT, type(error).__name__, f"corral could not run the command: {error}")
         if result.denied:
-            return _observation(
-                "", NOT_EXECUTABLE_EXIT_CODE, f"corral refused the command. {result.reason}", "denied", result.to_dict()
-            )
-        printed = result.stdout_text + result.stderr_text
+            message = f"corral refused the command. {result.reason}"
+            return _failure("", NOT_EXECUTABLE_EXIT_CODE, "denied", message, corral=result.to_dict())
+        output = result.stdout_text + result.stderr_text
         if result.timed_out:
-            said = f"The command timed out after {timeout_seconds} seconds and was ended, with all it started."
-            return _observation(printed, TIMED_OUT, said, "timeout", result.to_dict())
-        return {"output": printed, "returncode": result.exit_code, "exception_info": ""}
+            message = f"The command timed out after {timeout_seconds} seconds. corral killed it and all its processes."
+            return _failure(output, TIMED_OUT, "timeout", message, corral=result.to_dict())
+        return {"output": output, "returncode": result.exit_code, "exception_info": ""}
 
 
-def _observation(
-    output: str, exit_code: int, said: str, kind: str, result: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    extra = {"exception_type": kind, "exception": said} | ({"corral": result} if result else {})
-    return {"output": output, "returncode": exit_code, "exception_info": said, "extra": extra}
+def _failure(output: str, exit_code: int, kind: str, message: str, **details: Any) -> dict[str, Any]:
+    extra = {"exception_type": kind, "exception": message, **details}
+    return {"output": output, "returncode": exit_code, "exception_info": message, "extra": extra}

@@ -1,11 +1,11 @@
-"""OpenAI Agents: an executor for `ShellTool`, and the question whether a call needs approval; a refusal is exit code 126 with its reason as error output."""
+"""OpenAI Agents: an executor for `ShellTool` that judges and contains commands. A refusal is exit code 126 with the reason on stderr."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
 
 from corral.integrations.extras import missing_extra
-from corral.integrations.frameworks._common import open_box
+from corral.integrations.frameworks._commands import open_box
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, Decision
 
 try:
@@ -26,7 +26,7 @@ _call_id: ContextVar[str] = ContextVar("call_id", default="")
 
 
 class CorralShell:
-    """Use as `ShellTool(executor=shell)`; with `needs_approval=shell.needs_approval`, a person is asked where the verdict is ask."""
+    """Runs shell calls: `ShellTool(executor=shell)`. Add `needs_approval=shell.needs_approval` to ask a person about verdicts `ask`."""
 
     def __init__(self, root: str | os.PathLike[str] = ".", *, box: Sandbox | None = None) -> None:
         self.box = box or open_box(root)
@@ -35,7 +35,7 @@ class CorralShell:
             self.box.on_ask = self._is_approved
 
     async def __call__(self, request: Any) -> ShellResult:
-        """Run the commands of a call, one after another, up to the first that does not end with 0."""
+        """Run the commands of a call in order, up to the first that fails."""
         action = request.data.action
         _call_id.set(request.data.call_id)
         seconds = action.timeout_ms / 1000 if action.timeout_ms else None
@@ -48,22 +48,21 @@ class CorralShell:
         return ShellResult(output=outputs, max_output_length=action.max_output_length)
 
     async def needs_approval(self, context: Any, action: Any, call_id: str) -> bool:
-        """Say whether a person must agree; those texts then run, if the agent's run goes on."""
+        """Return whether a person must approve the call. An approved command then runs once, in that call."""
         asked = [text for text in action.commands if self.box.check(text, shell=True).decision == Decision.ASK]
         self._asked |= {(call_id, text) for text in asked}
         return bool(asked)
 
     def close(self) -> None:
-        """End everything that was started."""
+        """Kill every process that the commands left."""
         self.box.close()
 
     def _is_approved(self, call: Call, verdict: Verdict) -> bool:
-        # The SDK runs a call that it asked about only after somebody agreed to that one.
-        agreed = (_call_id.get(), call.argv)
-        if agreed not in self._asked:
-            return False
-        self._asked.discard(agreed)
-        return True
+        # The SDK runs a call that needs approval only after a person approved it.
+        key = (_call_id.get(), call.argv)
+        is_approved = key in self._asked
+        self._asked.discard(key)
+        return is_approved
 
 
 def _output(command: str, result: SandboxResult) -> ShellCommandOutput:

@@ -1,4 +1,4 @@
-"""A session of SWE-ReX: one bash on a terminal, whose commands are judged before they reach it. Threads may wait for it; loops may not."""
+"""A SWE-ReX session: one bash on a terminal. corral judges each command before bash reads it. All methods block."""
 
 from __future__ import annotations
 
@@ -23,36 +23,37 @@ if TYPE_CHECKING:
 
     from corral.sandbox import Sandbox
 
-PROMPT = "\x1d"  # nothing prints it
+# Control characters that programs do not print.
+PROMPT = "\x1d"
 MARK = "\x1e"
 START_SECONDS = 30.0
-MAX_HELD = 10 * 1024 * 1024  # characters that nobody has read yet; what is older is dropped
+MAX_UNREAD = 10 * 1024 * 1024  # characters; older ones are dropped
 INTERRUPT, SUSPEND = b"\x03", b"\x1a"
-OWN_MARKS = re.compile(f"{MARK}[^{MARK}]*{MARK}")  # of a line that went on after an interrupt
+OWN_MARKS = re.compile(f"{MARK}[^{MARK}]*{MARK}")  # printed by a command line that continued after an interrupt
 CONTROL = re.compile(r"\x1b[@-_][0-?]*[ -/]*[@-~]")
 
 
 class BashSession:
-    """One bash; `text_file` is where it finds each command, as a terminal takes no line of more than 4096 bytes."""
+    """One bash. It reads each command from `text_file`, because a terminal line holds at most 4096 bytes."""
 
     def __init__(self, box: Sandbox, text_file: str) -> None:
         self._box = box
         self._text_file = text_file
-        self._held = ""
-        self._has_ended = False
+        self._unread = ""
+        self._has_exited = False
         self._is_in_program = False
         self._changed = Condition()
         argv = ["bash", "--noprofile", "--norc", "--noediting", "-i"]
-        self._handle = box.start(argv, pty=True, on_output=self._heard)
-        Thread(target=self._drive, daemon=True).start()
-        # Octal, so that the terminal's echo of this line is not taken for the answer.
+        self._handle = box.start(argv, pty=True, on_output=self._receive)
+        Thread(target=self._wait_for_exit, daemon=True).start()
+        # Octal escapes, so that the terminal's echo of this line does not match the answer.
         nonce = secrets.token_hex(8)
         self._type(f"stty -echo; PS1=$'\\035'; PS2=; printf '\\036%s\\036' {nonce}")
         self._expect([f"{MARK}{nonce}{MARK}"], START_SECONDS)
         self._expect([PROMPT], START_SECONDS)
 
     def run(self, command: str, timeout_seconds: float | None, expect: Sequence[str] = ()) -> BashObservation:
-        """Run a command in the shell, which keeps its state."""
+        """Run a command in the shell, which keeps its state between commands."""
         self._refuse_syntax(command)
         if command.strip() and not self._box.check(command, shell=True).allowed:
             return self._refused(command)
@@ -64,11 +65,11 @@ class BashSession:
         if matched != ended:
             return BashObservation(output=_plain(output), expect_string=matched)
         code, _ = self._expect([MARK], START_SECONDS)
-        told, _ = self._expect([PROMPT], START_SECONDS)  # of jobs that have ended
-        return BashObservation(output=_plain(output + told), exit_code=int(code), expect_string=PROMPT)
+        job_notices, _ = self._expect([PROMPT], START_SECONDS)
+        return BashObservation(output=_plain(output + job_notices), exit_code=int(code), expect_string=PROMPT)
 
     def converse(self, action: Any) -> BashObservation:
-        """Type a line to whatever runs in the terminal, and wait for what is expected; a line for the shell itself is judged."""
+        """Type a line into the terminal and wait for an expected text. corral judges a line that the shell itself reads."""
         if not self._is_in_program and not self._box.check(action.command, shell=True).allowed:
             return self._refused(action.command)
         self._type(action.command)
@@ -76,14 +77,14 @@ class BashSession:
         output, matched = self._expect([*action.expect, PROMPT], action.timeout)
         self._is_in_program = matched != PROMPT
         if action.is_interactive_quit:
-            self._type("stty -echo")  # the program may have left it on
+            self._type("stty -echo")  # the program may have turned echo on
             self._expect([PROMPT], START_SECONDS)
         else:
             output = _plain(output).lstrip().removeprefix(action.command).strip()
         return BashObservation(output=_plain(output), exit_code=0, expect_string=matched)
 
     def interrupt(self, action: Any) -> BashObservation:
-        """Interrupt what runs, and kill it where that does not help."""
+        """Interrupt the running command, and kill it if it ignores the interrupt."""
         wanted = [*action.expect, PROMPT]
         for _ in range(action.n_retry):
             self._handle.write_stdin(INTERRUPT)
@@ -99,56 +100,55 @@ class BashSession:
         return BashObservation(output=_plain(output + killed).strip(), exit_code=0, expect_string=matched)
 
     def close(self) -> None:
-        """End the shell and everything it started."""
+        """Kill the shell and all its processes."""
         self._handle.kill()
         with self._changed:
-            self._changed.wait_for(lambda: self._has_ended, START_SECONDS)
+            self._changed.wait_for(lambda: self._has_exited, START_SECONDS)
 
     def _refused(self, command: str) -> BashObservation:
-        said = f"corral refused this. {self._box.check(command, shell=True).reason}\n"
-        return BashObservation(output=said, exit_code=NOT_EXECUTABLE_EXIT_CODE, failure_reason="denied")
+        message = f"corral refused this. {self._box.check(command, shell=True).reason}\n"
+        return BashObservation(output=message, exit_code=NOT_EXECUTABLE_EXIT_CODE, failure_reason="denied")
 
     def _refuse_syntax(self, command: str) -> None:
         checked = self._box.run(["bash", "-n"], stdin=command.encode())
         if not checked.ok and not checked.denied:
-            said = {"bash_stdout": checked.stdout_text, "bash_stderr": checked.stderr_text}
-            raise BashIncorrectSyntaxError(f"bash cannot read {command!r}: {checked.stderr_text}", extra_info=said)
+            streams = {"bash_stdout": checked.stdout_text, "bash_stderr": checked.stderr_text}
+            raise BashIncorrectSyntaxError(f"bash cannot parse {command!r}: {checked.stderr_text}", extra_info=streams)
 
     def _type(self, line: str) -> None:
         if not self._handle.write_stdin(f"{line}\n".encode()):
-            raise SessionNotInitializedError("the shell of this session has ended")
+            raise SessionNotInitializedError("the shell of this session has exited")
 
     def _expect(self, wanted: list[str], timeout_seconds: float | None) -> tuple[str, str]:
-        """Return what was printed before the first of the wanted texts, and that text; both are taken away."""
+        """Consume the output up to the first of the wanted texts. Returns the output before it, and that text."""
         until = None if timeout_seconds is None else monotonic() + timeout_seconds
         with self._changed:
             while True:
-                places = [(self._held.find(text), text) for text in wanted]
+                places = [(self._unread.find(text), text) for text in wanted]
                 found = min(((at, text) for at, text in places if at >= 0), default=None)
                 if found is not None:
                     at, text = found
-                    before, self._held = self._held[:at], self._held[at + len(text) :]
+                    before, self._unread = self._unread[:at], self._unread[at + len(text) :]
                     return before, text
-                if self._has_ended:
-                    raise SessionNotInitializedError(
-                        f"the shell of this session has ended: {_plain(self._held)[-500:]}"
-                    )
+                if self._has_exited:
+                    last_output = _plain(self._unread)[-500:]
+                    raise SessionNotInitializedError(f"the shell of this session has exited: {last_output}")
                 left = None if until is None else until - monotonic()
                 if left is not None and left <= 0:
                     raise CommandTimeoutError(f"timeout after {timeout_seconds} seconds")
                 self._changed.wait(left)
 
-    def _heard(self, _stream: str, data: bytes) -> None:
+    def _receive(self, _stream: str, data: bytes) -> None:
         with self._changed:
-            self._held = (self._held + data.decode("utf-8", "backslashreplace"))[-MAX_HELD:]
+            self._unread = (self._unread + data.decode("utf-8", "backslashreplace"))[-MAX_UNREAD:]
             self._changed.notify_all()
 
-    def _drive(self) -> None:
+    def _wait_for_exit(self) -> None:
         try:
             self._handle.wait()
         finally:
             with self._changed:
-                self._has_ended = True
+                self._has_exited = True
                 self._changed.notify_all()
 
 
