@@ -1,4 +1,4 @@
-"""A chain refuses exactly where a gate does, at the first that does, and says which; what goes wrong in a gate refuses."""
+"""Tests of Chain and Passage: order, first refusal, crashing gates, and recording."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ NO = Refusal("gate-no", "It is closed.", "Go round.")
 
 
 class Gate:
-    """A gate with a fixed answer, which counts how often it was asked."""
+    """A gate with a fixed answer that counts its calls."""
 
     def __init__(self, name: str, answer: Any = None) -> None:
         self.name = name
@@ -46,14 +46,14 @@ def decide(chain: Chain, call: ToolCall, way: str) -> Ruling:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_a_call_that_every_gate_lets_through_is_allowed(way: str) -> None:
+def test_call_is_allowed_when_every_gate_passes_it(way: str) -> None:
     ruling = decide(Chain(Gate("a"), Gate("b"), clock=lambda: 7.0), CALL, way)
     assert ruling == Ruling("read_file", "call-1", Decision.ALLOW, ("a", "b"), 7.0)
     assert (ruling.allowed, ruling.message) == (True, "")
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_a_refusal_names_gate_rule_reason_and_the_way_out(way: str) -> None:
+def test_refusal_names_gate_rule_reason_and_alternative(way: str) -> None:
     ruling = decide(Chain(Gate("a"), Gate("b", NO), Gate("c"), clock=lambda: 7.0), CALL, way)
     assert ruling == Ruling(
         "read_file", "call-1", Decision.DENY, ("a",), 7.0, "b", "gate-no", "It is closed.", "Go round."
@@ -62,7 +62,7 @@ def test_a_refusal_names_gate_rule_reason_and_the_way_out(way: str) -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8))
-def test_a_chain_refuses_iff_some_gate_refuses_and_stops_at_the_first(pattern: list[bool]) -> None:
+def test_chain_stops_at_the_first_refusal(pattern: list[bool]) -> None:
     gates = gates_of(pattern)
     ruling = Chain(*gates).decide(CALL)
     assert ruling.allowed is not any(pattern)
@@ -73,13 +73,13 @@ def test_a_chain_refuses_iff_some_gate_refuses_and_stops_at_the_first(pattern: l
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.booleans(), st.integers(0, 8))
-def test_one_more_gate_never_lets_more_through(pattern: list[bool], refuses: bool, at: int) -> None:
+def test_additional_gate_never_allows_more(pattern: list[bool], refuses: bool, at: int) -> None:
     longer = [*pattern[:at], refuses, *pattern[at:]]
     assert Chain(*gates_of(longer)).decide(CALL).decision >= Chain(*gates_of(pattern)).decide(CALL).decision
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=6))
-def test_both_ways_say_the_same(pattern: list[bool]) -> None:
+def test_decide_and_adecide_agree(pattern: list[bool]) -> None:
     chain = Chain(*gates_of(pattern), clock=lambda: 1.0)
     assert asyncio.run(chain.adecide(CALL)) == chain.decide(CALL)
 
@@ -88,72 +88,72 @@ def test_both_ways_say_the_same(pattern: list[bool]) -> None:
 @pytest.mark.parametrize(
     "answer",
     [raises, True, False, "no", 0, object],
-    ids=["it raises", "true", "false", "text", "a number", "an object"],
+    ids=["raises", "true", "false", "string", "number", "object"],
 )
-def test_a_gate_that_fails_or_says_neither_yes_nor_no_refuses(answer: Any, way: str) -> None:
+def test_crash_or_invalid_answer_of_a_gate_refuses(answer: Any, way: str) -> None:
     ruling = decide(Chain(Gate("a", answer)), CALL, way)
     assert (ruling.decision, ruling.gate, ruling.rule) == (Decision.DENY, "a", "gate-crash")
 
 
-def test_a_refusal_that_says_allow_is_no_way_through() -> None:
+def test_refusal_with_decision_allow_does_not_allow() -> None:
     ruling = Chain(Gate("a", NO.replace(decision=Decision.ALLOW))).decide(CALL)
     assert ruling.decision == Decision.ASK
 
 
-def test_an_answer_to_be_awaited_is_awaited_in_a_loop() -> None:
+def test_adecide_awaits_an_awaitable_answer() -> None:
     assert asyncio.run(Chain(Gate("a", lambda: later(None))).adecide(CALL)).allowed
     assert asyncio.run(Chain(Gate("a", lambda: later(NO))).adecide(CALL)).rule == "gate-no"
 
 
-def test_an_answer_to_be_awaited_is_a_refusal_outside_a_loop() -> None:
+def test_decide_refuses_an_awaitable_answer() -> None:
     assert Chain(Gate("a", lambda: later(None))).decide(CALL).rule == "gate-crash"
 
 
-def test_an_empty_chain_is_an_error() -> None:
-    with pytest.raises(PolicyError, match="at least one gate"):
+def test_empty_chain_is_a_policy_error() -> None:
+    with pytest.raises(PolicyError):
         Chain()
 
 
-def test_two_gates_of_one_name_are_an_error() -> None:
-    with pytest.raises(PolicyError, match="names of their own"):
+def test_two_gates_with_one_name_are_a_policy_error() -> None:
+    with pytest.raises(PolicyError):
         Chain(Gate("a"), Gate("a"))
 
 
-def test_a_call_keeps_a_copy_of_its_arguments() -> None:
+def test_tool_call_copies_its_arguments() -> None:
     given_arguments = {"path": "a.py"}
     call = ToolCall("read_file", given_arguments)
     given_arguments["path"] = "b.py"
     assert call.arguments == {"path": "a.py"}
 
 
-@pytest.mark.parametrize("names", ["a.py", (1,), ("",)], ids=["one text", "a number", "an empty name"])
-def test_what_a_call_reads_is_a_collection_of_names(names: Any) -> None:
+@pytest.mark.parametrize("names", ["a.py", (1,), ("",)], ids=["single string", "number", "empty name"])
+def test_reads_must_be_a_collection_of_names(names: Any) -> None:
     with pytest.raises(PolicyError):
         ToolCall("read_file", reads=names)
 
 
-def test_deciding_records_nothing_and_a_passage_records_once() -> None:
-    heard: list[Ruling] = []
-    chain = Chain(Gate("a"), on_ruling=heard.append, clock=lambda: 2.0)
+def test_passage_records_once_and_decide_records_nothing() -> None:
+    rulings: list[Ruling] = []
+    chain = Chain(Gate("a"), on_ruling=rulings.append, clock=lambda: 2.0)
     chain.decide(CALL)
-    assert heard == []
+    assert rulings == []
     with chain.passage(CALL) as passage:
         assert passage.may_run
         passage.result_id = "r"
-        assert heard == []
-    assert heard == [Ruling("read_file", "call-1", Decision.ALLOW, ("a",), 2.0, result_id="r")]
+        assert rulings == []
+    assert rulings == [Ruling("read_file", "call-1", Decision.ALLOW, ("a",), 2.0, result_id="r")]
 
 
-def test_a_passage_of_a_refused_or_failed_call_is_recorded_too() -> None:
-    heard: list[Ruling] = []
-    with Chain(Gate("a", NO), on_ruling=heard.append).passage(CALL) as passage:
+def test_refused_and_failed_calls_are_recorded() -> None:
+    rulings: list[Ruling] = []
+    with Chain(Gate("a", NO), on_ruling=rulings.append).passage(CALL) as passage:
         assert not passage.may_run
-    with pytest.raises(KeyError), Chain(Gate("a"), on_ruling=heard.append).passage(CALL):
+    with pytest.raises(KeyError), Chain(Gate("a"), on_ruling=rulings.append).passage(CALL):
         raise KeyError
-    assert [ruling.decision for ruling in heard] == [Decision.DENY, Decision.ALLOW]
+    assert [ruling.decision for ruling in rulings] == [Decision.DENY, Decision.ALLOW]
 
 
-def test_a_passage_in_a_loop_awaits_its_gates() -> None:
+def test_apassage_awaits_its_gates() -> None:
     async def go() -> bool:
         with await Chain(Gate("a", lambda: later(None))).apassage(CALL) as passage:
             return passage.may_run
@@ -162,42 +162,42 @@ def test_a_passage_in_a_loop_awaits_its_gates() -> None:
 
 
 class Remembering(Gate):
-    """A gate that notes when a call begins and ends."""
+    """A gate that records the beginning and the end of each call."""
 
     def __init__(self, answer: Any = None) -> None:
         super().__init__("memory", answer)
-        self.noted: list[object] = []
+        self.events: list[object] = []
 
     def before(self, call: ToolCall) -> str:
-        self.noted.append(("before", call.tool))
-        return "what it was"
+        self.events.append(("before", call.tool))
+        return "state"
 
     def after(self, call: ToolCall, before: str, now: float) -> None:
-        self.noted.append(("after", before, now))
+        self.events.append(("after", before, now))
 
 
-def test_a_gate_hears_of_the_beginning_and_the_end() -> None:
+def test_gate_is_called_before_and_after_a_call() -> None:
     gate = Remembering()
     with Chain(gate, clock=lambda: 3.0).passage(CALL):
-        assert gate.noted == [("before", "read_file")]
-    assert gate.noted == [("before", "read_file"), ("after", "what it was", 3.0)]
+        assert gate.events == [("before", "read_file")]
+    assert gate.events == [("before", "read_file"), ("after", "state", 3.0)]
 
 
-def test_of_a_call_that_failed_nothing_is_remembered() -> None:
+def test_gate_does_not_remember_a_failed_call() -> None:
     gate = Remembering()
     with pytest.raises(KeyError), Chain(gate).passage(CALL):
         raise KeyError
-    assert gate.noted == [("before", "read_file")]
+    assert gate.events == [("before", "read_file")]
 
 
-def test_of_a_call_that_was_refused_nothing_is_remembered() -> None:
+def test_gate_does_not_remember_a_refused_call() -> None:
     gate = Remembering(NO)
     with Chain(gate).passage(CALL):
         pass
-    assert gate.noted == []
+    assert gate.events == []
 
 
-def test_a_ruling_is_json_ready() -> None:
+def test_ruling_to_dict_is_json_ready() -> None:
     ruling = Chain(Gate("a"), Gate("b", NO), clock=lambda: 5.0).decide(CALL)
     assert ruling.to_dict() == {
         "tool": "read_file",
@@ -213,11 +213,11 @@ def test_a_ruling_is_json_ready() -> None:
     }
 
 
-def test_a_last_gate_is_last() -> None:
+def test_is_last_gate_must_come_last() -> None:
     class Last(Gate):
         is_last = True
 
     gate = Last("last")
     Chain(Gate("a"), gate)
-    with pytest.raises(PolicyError, match="must be the last gate"):
+    with pytest.raises(PolicyError):
         Chain(gate, Gate("a"))

@@ -1,9 +1,10 @@
-"""Gates that are put together wrongly are told at once, and not by the first call that they let pass."""
+"""Tests that a wrongly constructed gate raises at once, not at the first call. The messages are in tests/golden."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from golden import check
 
 from corral import PolicyError
 from corral.integrations.gates import (
@@ -19,48 +20,41 @@ from corral.integrations.gates import (
     ToolCall,
 )
 
-NO_GATE = "a gate is an object with a name and judge(call, now), not "
-NO_PATTERN = "patterns are given one by one, each a Pattern(rule, regex, reason), not "
-NO_AGE = "max_age_seconds must be a number above 0, not "
 
-
-def given(value: Any) -> Any:
+def untyped(value: Any) -> Any:
     return value
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("case", "make", "quoted"),
     [
-        pytest.param(lambda: Chain(given(ToolAllowlist)), f"{NO_GATE}<class", id="a class for a gate"),
-        pytest.param(lambda: Chain(given(len)), f"{NO_GATE}<built-in", id="a function for a gate"),
-        pytest.param(lambda: Patterns(given([Pattern("r", "x", "y")])), f"{NO_PATTERN}[", id="a list of patterns"),
-        pytest.param(lambda: Patterns(given("rm -rf")), f"{NO_PATTERN}'rm -rf'", id="a text for a pattern"),
-        pytest.param(
-            lambda: ObservationLedger(given(1000)), "a ledger needs a budget, as Budget(total=1000)", id="a number"
-        ),
-        pytest.param(
-            lambda: BudgetGate(given(Budget(total=5))),
-            "the budget gate needs a ledger, as ObservationLedger(Budget(total=5",
-            id="a budget for a ledger",
-        ),
-        pytest.param(
-            lambda: Recency(given(".")),
-            "recency needs a function that gives versions, as FileStates('.') is one",
-            id="a path for versions",
-        ),
-        pytest.param(
-            lambda: FileStates("/no/such"), "'/no/such' is not an existing directory", id="a directory that is none"
-        ),
-        pytest.param(lambda: Recency(str, max_age_seconds=given("5")), f"{NO_AGE}'5'", id="an age as text"),
-        pytest.param(lambda: Recency(str, max_age_seconds=-1), f"{NO_AGE}-1", id="an age below zero"),
+        ("a function instead of a gate", lambda: Chain(untyped(len)), "<built-in function len>"),
+        ("a list of patterns", lambda: Patterns(untyped([1])), "[1]"),
+        ("a string instead of a pattern", lambda: Patterns(untyped("rm -rf")), "'rm -rf'"),
+        ("a number instead of a budget", lambda: ObservationLedger(untyped(1000)), "Budget(total=1000)"),
+        ("a budget instead of a ledger", lambda: BudgetGate(untyped(Budget(total=5))), "ObservationLedger(Budget("),
+        ("a path instead of a function", lambda: Recency(untyped(".")), "FileStates('.')"),
+        ("a missing directory", lambda: FileStates("/no/such"), "'/no/such'"),
+        ("a string as max_age_seconds", lambda: Recency(str, max_age_seconds=untyped("5")), "'5'"),
+        ("a negative max_age_seconds", lambda: Recency(str, max_age_seconds=-1), "-1"),
+        ("an invalid regular expression", lambda: Pattern("bad", "(", ""), "bad"),
+        ("an empty chain", Chain, ""),
+        ("a string instead of tool names", lambda: ToolCall("read", reads=untyped("a.py")), "'a.py'"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_gate_that_is_put_together_wrongly_is_told_at_once(make: Callable[[], object], told: str) -> None:
+def test_wrong_argument_raises_at_once(case: str, make: Callable[[], object], quoted: str) -> None:
     with pytest.raises(PolicyError) as caught:
         make()
-    assert str(caught.value).startswith(told)
+    assert quoted in str(caught.value)
+    check("gate-messages", case, str(caught.value))
 
 
-def test_arguments_that_are_no_mapping_are_told() -> None:
-    with pytest.raises(TypeError, match="arguments of a tool call must be a mapping, not 'ls'"):
-        ToolCall("bash", given("ls"))
+def test_class_instead_of_a_gate_raises() -> None:
+    with pytest.raises(PolicyError, match="ToolAllowlist"):
+        Chain(untyped(ToolAllowlist))
+
+
+def test_arguments_must_be_a_mapping() -> None:
+    with pytest.raises(TypeError, match="'ls'"):
+        ToolCall("bash", untyped("ls"))

@@ -1,4 +1,4 @@
-"""A sandbox behind gates: the same results, a refusal by any gate as a result, and every ruling recorded with its call."""
+"""Tests of GatedSandbox: results, refusals, recorded rulings, budget and recency with a real sandbox."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ from corral.integrations.gates import (
     ToolCall,
     noted,
 )
-from corral.integrations.gates.file_access import touched
+from corral.integrations.gates.project_files import files_touched
 from corral.model.call import Call, Decision
 
 SCHEMA = json.loads((Path(corral.__file__).parent / "model" / "schemas" / "audit.schema.json").read_text())
@@ -65,7 +65,7 @@ WAYS = pytest.mark.parametrize("way", ["run", "arun", "start", "astart"])
 
 
 @WAYS
-def test_what_passes_is_what_the_sandbox_gives(gated: GatedSandbox, open_box: Sandbox, way: str) -> None:
+def test_allowed_call_has_the_result_of_the_sandbox(gated: GatedSandbox, open_box: Sandbox, way: str) -> None:
     result = run_by(gated, way, "echo out; echo err >&2; exit 3", shell=True, env={"A": "1"}, timeout_seconds=20)
     plain = open_box.run("echo out; echo err >&2; exit 3", shell=True, env={"A": "1"}, timeout_seconds=20)
     own = {name: getattr(plain, name) for name in ("id", "started_at", "duration_ms", "usage")}
@@ -73,7 +73,7 @@ def test_what_passes_is_what_the_sandbox_gives(gated: GatedSandbox, open_box: Sa
 
 
 @WAYS
-def test_what_a_gate_refuses_is_a_denied_result_and_does_not_run(gated: GatedSandbox, project: Path, way: str) -> None:
+def test_refused_call_is_a_denied_result_and_does_not_run(gated: GatedSandbox, project: Path, way: str) -> None:
     result = run_by(gated, way, ["touch", "xyzzy"])
     assert (result.denied, result.exit_code, result.argv) == (True, DENIED_EXIT_CODE, ("touch", "xyzzy"))
     assert result.reason == "Refused by the patterns gate: It says the word. Do not say it."
@@ -83,33 +83,33 @@ def test_what_a_gate_refuses_is_a_denied_result_and_does_not_run(gated: GatedSan
 
 
 @pytest.mark.parametrize("way", ["run", "arun"])
-def test_what_an_adapter_puts_before_a_call_does_not_hide_it_from_a_gate(open_box: Sandbox, way: str) -> None:
+def test_gates_judge_the_command_as_the_model_wrote_it(open_box: Sandbox, way: str) -> None:
     def run(text: str) -> SandboxResult:
         return run_merged(gated, text) if way == "run" else asyncio.run(arun_merged(gated, text))
 
-    heard: list[Ruling] = []
+    received: list[Ruling] = []
     gates = Patterns(
         Pattern("no-deploy", "^deploy", "Nothing is deployed."), Pattern("a-word", "^[a-z]+ ", "", required=True)
     )
-    gated = GatedSandbox(open_box, gates, on_ruling=heard.append)
+    gated = GatedSandbox(open_box, gates, on_ruling=received.append)
     refused = run("deploy now")
     assert (refused.denied, refused.argv) == (True, ("deploy now",))
     done = run("echo out; echo err >&2")
     assert (done.stdout_text, done.stderr_text) == ("out\nerr\n", "")
-    assert [(ruling.rule, ruling.result_id) for ruling in heard] == [("no-deploy", refused.id), ("", done.id)]
+    assert [(ruling.rule, ruling.result_id) for ruling in received] == [("no-deploy", refused.id), ("", done.id)]
 
 
-def test_the_sandbox_judges_what_runs_whatever_was_meant(box: Sandbox) -> None:
+def test_sandbox_judges_the_command_that_runs(box: Sandbox) -> None:
     result = GatedSandbox(box).run(["rm", "x"], meant=["ls"])
     assert (result.denied, result.argv) == (True, ("rm", "x"))
 
 
 @WAYS
-def test_the_sandbox_is_the_last_gate(box: Sandbox, way: str) -> None:
-    heard: list[Ruling] = []
-    gated = GatedSandbox(box, Patterns(NO_WORDS), on_ruling=heard.append)
+def test_sandbox_check_is_the_last_gate(box: Sandbox, way: str) -> None:
+    received: list[Ruling] = []
+    gated = GatedSandbox(box, Patterns(NO_WORDS), on_ruling=received.append)
     result = run_by(gated, way, ["rm", "x"], call_id="call-7")
-    (ruling,) = heard
+    (ruling,) = received
     assert result.denied
     assert result.verdict == box.check(["rm", "x"])
     assert (ruling.gate, ruling.passed, ruling.rule) == ("sandbox", ("patterns",), result.verdict.findings[0].rule)
@@ -117,23 +117,23 @@ def test_the_sandbox_is_the_last_gate(box: Sandbox, way: str) -> None:
 
 
 @WAYS
-def test_every_call_is_recorded_with_the_id_of_its_result(open_box: Sandbox, way: str) -> None:
-    heard: list[Ruling] = []
-    gated = GatedSandbox(open_box, Patterns(NO_WORDS), on_ruling=heard.append)
+def test_ruling_carries_the_id_of_its_result(open_box: Sandbox, way: str) -> None:
+    received: list[Ruling] = []
+    gated = GatedSandbox(open_box, Patterns(NO_WORDS), on_ruling=received.append)
     results = [run_by(gated, way, argv) for argv in (["true"], ["echo", "xyzzy"])]
-    assert [ruling.result_id for ruling in heard] == [result.id for result in results]
-    assert [ruling.decision for ruling in heard] == [Decision.ALLOW, Decision.DENY]
+    assert [ruling.result_id for ruling in received] == [result.id for result in results]
+    assert [ruling.decision for ruling in received] == [Decision.ALLOW, Decision.DENY]
 
 
-def test_a_refusal_goes_to_on_result_as_any_result_does(open_box: Sandbox) -> None:
-    heard: list[SandboxResult] = []
-    open_box.on_result = heard.append
+def test_on_result_receives_refusals(open_box: Sandbox) -> None:
+    received: list[SandboxResult] = []
+    open_box.on_result = received.append
     gated = GatedSandbox(open_box, Patterns(NO_WORDS))
     results = [gated.run(["true"]), gated.run(["echo", "xyzzy"])]
-    assert heard == results
+    assert received == results
 
 
-def test_rulings_stand_in_the_owners_log(open_box: Sandbox, tmp_path: Path) -> None:
+def test_rulings_are_in_the_users_log(open_box: Sandbox, tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path / "home")}
     open_box.on_result = Log(open_box.config, environ=environ).result
     gates = Patterns(NO_WORDS)
@@ -149,7 +149,7 @@ def test_rulings_stand_in_the_owners_log(open_box: Sandbox, tmp_path: Path) -> N
     assert (lines[2]["id"], lines[2]["decision"]) == (results[1].id, "deny")
 
 
-def test_an_ask_is_refused_where_nobody_can_be_asked(sandbox: Callable[..., Sandbox], project: Path) -> None:
+def test_ask_without_on_ask_is_refused(sandbox: Callable[..., Sandbox], project: Path) -> None:
     box = sandbox(profile="workspace")
     assert box.check("git reset --hard", shell=True).decision == Decision.ASK
     ruling = GatedSandbox(box).decide("git reset --hard", shell=True)
@@ -157,7 +157,7 @@ def test_an_ask_is_refused_where_nobody_can_be_asked(sandbox: Callable[..., Sand
     assert GatedSandbox(box).run("git reset --hard", shell=True).denied
 
 
-def test_an_ask_is_asked_where_somebody_can_be(sandbox: Callable[..., Sandbox]) -> None:
+def test_ask_with_on_ask_asks_the_user(sandbox: Callable[..., Sandbox]) -> None:
     box = sandbox(profile="workspace")
     asked: list[Call] = []
     box.on_ask = lambda call, verdict: not asked.append(call)
@@ -166,7 +166,7 @@ def test_an_ask_is_asked_where_somebody_can_be(sandbox: Callable[..., Sandbox]) 
     assert not result.denied
 
 
-def test_an_ask_of_another_gate_is_never_run(open_box: Sandbox) -> None:
+def test_ask_of_another_gate_never_runs(open_box: Sandbox) -> None:
     class Asking:
         name = "asking"
 
@@ -177,7 +177,7 @@ def test_an_ask_of_another_gate_is_never_run(open_box: Sandbox) -> None:
     assert GatedSandbox(open_box, Asking()).run(["true"]).denied
 
 
-def test_output_beyond_the_budget_is_cut_and_the_next_call_refused(open_box: Sandbox) -> None:
+def test_output_is_cut_to_the_budget_and_next_call_refused(open_box: Sandbox) -> None:
     ledger = ObservationLedger(Budget(total=200), len)
     gated = GatedSandbox(open_box, BudgetGate(ledger, at_least=20), ledger=ledger)
     assert gated.run(["echo", "hello"]).stdout == b"hello\n"
@@ -192,13 +192,13 @@ def test_output_beyond_the_budget_is_cut_and_the_next_call_refused(open_box: San
     assert (refused.denied, refused.reason.partition(":")[0]) == (True, "Refused by the budget gate")
 
 
-def test_a_file_that_changed_since_it_was_read_is_not_overwritten(open_box: Sandbox, project: Path) -> None:
+def test_file_changed_since_it_was_read_is_not_overwritten(open_box: Sandbox, project: Path) -> None:
     (project / "a.py").write_text("one")
     gated = GatedSandbox(open_box, Recency(FileStates(project)))
     assert gated.read_bytes("a.py") == b"one"
     gated.write_bytes("a.py", b"mine")
     (project / "a.py").write_text("theirs")
-    with pytest.raises(PermissionError, match=r"Refused by the recency gate: /.*/a\.py changed since it was read"):
+    with pytest.raises(PermissionError, match=r"recency gate: /.*/a\.py "):
         gated.write_bytes("a.py", b"mine again")
     assert (project / "a.py").read_text() == "theirs"
     assert gated.read_bytes("a.py") == b"theirs"
@@ -206,12 +206,10 @@ def test_a_file_that_changed_since_it_was_read_is_not_overwritten(open_box: Sand
     assert (project / "a.py").read_bytes() == b"mine again"
 
 
-def test_a_relative_path_is_the_projects_wherever_the_gate_begins(
-    open_box: Sandbox, project: Path, tmp_path: Path
-) -> None:
+def test_relative_path_starts_at_the_project_root(open_box: Sandbox, project: Path, tmp_path: Path) -> None:
     (project / "a.py").write_text("one")
     gated = GatedSandbox(open_box, Recency(FileStates(tmp_path), must_read=True))
-    with pytest.raises(PermissionError, match=r"a\.py exists and was not read"):
+    with pytest.raises(PermissionError, match=r"recency gate: /.*/a\.py "):
         gated.write_bytes("a.py", b"mine")
     assert gated.run(["cat", "a.py"]).ok
     gated.write_bytes("a.py", b"mine")
@@ -219,7 +217,7 @@ def test_a_relative_path_is_the_projects_wherever_the_gate_begins(
 
 
 @WAYS
-def test_commands_are_known_by_what_they_read_and_write(open_box: Sandbox, project: Path, way: str) -> None:
+def test_recency_gate_sees_files_of_commands(open_box: Sandbox, project: Path, way: str) -> None:
     (project / "a.txt").write_text("one\n")
     gated = GatedSandbox(open_box, Recency(FileStates(project)))
     assert run_by(gated, way, ["cat", "a.txt"]).ok
@@ -244,19 +242,19 @@ def test_commands_are_known_by_what_they_read_and_write(open_box: Sandbox, proje
         ("cat sub", [], []),
         ("cat <<", [], []),
     ],
-    ids=["redirect", "in place", "after cd", "delete", "not proven, or outside", "a directory", "not to be parsed"],
+    ids=["redirect", "in place", "after cd", "delete", "unknown or outside", "directory", "syntax error"],
 )
-def test_what_a_command_touches_is_read_from_its_text(
+def test_files_touched_come_from_the_command_text(
     open_box: Sandbox, project: Path, text: str, reads: list[str], writes: list[str]
 ) -> None:
     (project / "sub").mkdir()
     expected = tuple(tuple(str(project / name) for name in names) for names in (reads, writes))
-    assert touched(Call(text, shell=True), open_box.config) == expected
+    assert files_touched(Call(text, shell=True), open_box.config) == expected
 
 
 @pytest.mark.parametrize("argv", [5, [], [1, 2], "two words", None], ids=repr)
 @WAYS
-def test_arguments_of_any_shape_are_a_result(gated: GatedSandbox, argv: Any, way: str) -> None:
+def test_argv_of_any_type_gives_a_result(gated: GatedSandbox, argv: Any, way: str) -> None:
     assert run_by(gated, way, argv).denied
 
 
@@ -266,15 +264,13 @@ def test_arguments_of_any_shape_are_a_result(gated: GatedSandbox, argv: Any, way
     ids=repr,
 )
 @WAYS
-def test_options_of_any_shape_are_a_result_too(
-    open_box: Sandbox, project: Path, options: dict[str, Any], way: str
-) -> None:
+def test_options_of_any_type_give_a_result(open_box: Sandbox, project: Path, options: dict[str, Any], way: str) -> None:
     gated = GatedSandbox(open_box, Recency(FileStates(project)))
     result = run_by(gated, way, ["cat", "a"], **options)
     assert result.exit_code == open_box.run(["cat", "a"], **options).exit_code
 
 
-def test_a_gate_alone_needs_a_command_or_a_tool_that_is_none(box: Sandbox) -> None:
+def test_sandbox_gate_refuses_a_call_that_is_not_a_command(box: Sandbox) -> None:
     chain = Chain(ToolAllowlist("*"), SandboxGate(box, besides=("search",)))
     assert chain.decide(ToolCall("run_command", {"argv": ["ls"]})).allowed
     assert chain.decide(ToolCall("bash", {"command": "ls | wc -l"})).allowed
@@ -284,21 +280,21 @@ def test_a_gate_alone_needs_a_command_or_a_tool_that_is_none(box: Sandbox) -> No
     assert chain.decide(ToolCall("bash", {"argv": ["ls"], "command": "ls"})).rule == "gate-no-command"
 
 
-def test_a_call_that_could_not_start_is_recorded_and_raises(sandbox: Callable[..., Sandbox]) -> None:
-    heard: list[Ruling] = []
+def test_call_that_cannot_start_raises_and_is_recorded(sandbox: Callable[..., Sandbox]) -> None:
+    received: list[Ruling] = []
     box = sandbox()
     box.close()
-    gated = GatedSandbox(box, on_ruling=heard.append)
+    gated = GatedSandbox(box, on_ruling=received.append)
     for way in ("run", "arun", "start", "astart"):
         with pytest.raises(ContainmentError):
             run_by(gated, way, ["true"])
-    assert [(ruling.decision, ruling.result_id) for ruling in heard] == [(Decision.ALLOW, "")] * 4
+    assert [(ruling.decision, ruling.result_id) for ruling in received] == [(Decision.ALLOW, "")] * 4
 
 
-def test_many_threads_at_once_share_gates_and_budget(open_box: Sandbox) -> None:
+def test_concurrent_threads_share_gates_and_budget(open_box: Sandbox) -> None:
     ledger = ObservationLedger(Budget(total=100), len)
-    heard: list[Ruling] = []
-    gated = GatedSandbox(open_box, BudgetGate(ledger, at_least=10), ledger=ledger, on_ruling=heard.append)
+    received: list[Ruling] = []
+    gated = GatedSandbox(open_box, BudgetGate(ledger, at_least=10), ledger=ledger, on_ruling=received.append)
     results: list[SandboxResult] = []
 
     def work() -> None:
@@ -309,16 +305,16 @@ def test_many_threads_at_once_share_gates_and_budget(open_box: Sandbox) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(heard) == len(results) == 24
+    assert len(received) == len(results) == 24
     assert ledger.spent <= 100
     assert sum(result.denied for result in results) >= 24 - 10 - 3
 
 
-def test_when_done_tells_once_before_and_after_the_end(open_box: Sandbox) -> None:
-    heard: list[SandboxResult] = []
+def test_when_done_calls_back_before_and_after_the_end(open_box: Sandbox) -> None:
+    received: list[SandboxResult] = []
     handle = open_box.start(["true"])
-    handle.when_done(heard.append)
-    handle.when_done(heard.append)
+    handle.when_done(received.append)
+    handle.when_done(received.append)
     result = handle.wait()
-    handle.when_done(heard.append)
-    assert heard == [result] * 3
+    handle.when_done(received.append)
+    assert received == [result] * 3

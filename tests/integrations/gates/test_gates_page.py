@@ -1,4 +1,4 @@
-"""What docs/gates.md shows is so: its programs run, and say what they say there; its table has every rule."""
+"""Tests of docs/gates.md: its programs run, print the documented text, and its table has every rule."""
 
 import re
 import subprocess
@@ -15,13 +15,13 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=["with a sandbox", "without", "recorded"])
-def test_a_program_runs(program: str, project: Path) -> None:
+def test_documented_program_runs(program: str, project: Path) -> None:
     (project / "notes.txt").write_text("pears\n")
     done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_first_program_says_what_the_page_says(project: Path) -> None:
+def test_first_program_prints_the_documented_reasons(project: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAMS[0]], cwd=project, capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -29,7 +29,7 @@ def test_the_first_program_says_what_the_page_says(project: Path) -> None:
     assert done[2].startswith("Refused by the sandbox gate: `rm` is on the denylist: ")
 
 
-def test_every_rule_of_the_gates_is_on_the_page() -> None:
+def test_page_lists_every_rule_of_the_gates() -> None:
     code = "".join(path.read_text() for path in (SOURCE / "integrations/gates").glob("*.py"))
     rules = set(re.findall(r'Refusal\(\s*"(gate-[a-z-]+)"', code))
     assert len(rules) > 5

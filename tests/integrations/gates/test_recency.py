@@ -1,17 +1,17 @@
-"""Nothing is changed on the strength of what no longer holds: files, and things of any other kind with a version."""
+"""Tests of the recency gate with files and with other things that have versions."""
 
 import os
 from pathlib import Path
 
 import pytest
+from golden import check
 from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.integrations.gates import Chain, FileStates, Recency, Refusal, ToolCall
-from corral.integrations.gates.file_versions import MAX_HASHED_BYTES
+from corral.integrations.gates.project_files import MAX_HASHED_BYTES
 from corral.integrations.gates.recency import ABSENT
 
-STALE = Refusal("gate-stale", "a.py changed since it was read.", "Read a.py again, then decide anew.")
 READ = ToolCall("read_file", reads=("a.py",))
 WRITE = ToolCall("write_file", writes=("a.py",))
 
@@ -22,25 +22,32 @@ def file(project: Path) -> Path:
     return project / "a.py"
 
 
-def seen(file: Path) -> Recency:
+def rule_of(refusal: Refusal | None) -> str:
+    """Return the rule of a refusal about a.py, and check its message."""
+    assert refusal is not None
+    check("gate-messages", refusal.rule, f"{refusal.reason} {refusal.instead}")
+    return refusal.rule
+
+
+def gate_after_read(file: Path) -> Recency:
     gate = Recency(FileStates(file.parent))
     with Chain(gate).passage(READ):
         pass
     return gate
 
 
-def test_a_file_that_is_as_it_was_read_may_be_written(file: Path) -> None:
-    assert seen(file).judge(WRITE, 0.0) is None
+def test_unchanged_file_may_be_written(file: Path) -> None:
+    assert gate_after_read(file).judge(WRITE, 0.0) is None
 
 
-def test_a_file_that_changed_since_it_was_read_may_not(file: Path) -> None:
-    gate = seen(file)
+def test_file_changed_since_it_was_read_may_not_be_written(file: Path) -> None:
+    gate = gate_after_read(file)
     file.write_text("two")
-    assert gate.judge(WRITE, 0.0) == STALE
+    assert rule_of(gate.judge(WRITE, 0.0)) == "gate-stale"
 
 
-def test_a_file_that_was_read_again_may_be_written(file: Path) -> None:
-    gate = seen(file)
+def test_changed_file_may_be_written_after_reading_it_again(file: Path) -> None:
+    gate = gate_after_read(file)
     file.write_text("two")
     with Chain(gate).passage(READ):
         pass
@@ -48,50 +55,50 @@ def test_a_file_that_was_read_again_may_be_written(file: Path) -> None:
 
 
 def test_reading_is_never_refused(file: Path) -> None:
-    gate = seen(file)
+    gate = gate_after_read(file)
     file.write_text("two")
     assert gate.judge(READ, 0.0) is None
 
 
-def test_a_change_that_leaves_size_and_times_as_they_were_is_one(file: Path) -> None:
-    gate = seen(file)
+def test_change_with_same_size_and_times_is_detected(file: Path) -> None:
+    gate = gate_after_read(file)
     times = file.stat()
     file.write_text("eno")
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert gate.judge(WRITE, 0.0) == STALE
+    assert rule_of(gate.judge(WRITE, 0.0)) == "gate-stale"
 
 
-def test_a_touch_is_no_change(file: Path) -> None:
-    gate = seen(file)
+def test_touch_is_not_a_change(file: Path) -> None:
+    gate = gate_after_read(file)
     os.utime(file, (1, 1))
     assert gate.judge(WRITE, 0.0) is None
 
 
-def test_a_file_that_is_gone_changed(file: Path) -> None:
-    gate = seen(file)
+def test_removed_file_counts_as_changed(file: Path) -> None:
+    gate = gate_after_read(file)
     file.unlink()
-    assert gate.judge(WRITE, 0.0) == STALE
+    assert rule_of(gate.judge(WRITE, 0.0)) == "gate-stale"
 
 
-def test_a_file_that_changes_while_it_is_read_was_not_seen_as_it_is(file: Path) -> None:
+def test_file_changed_during_the_read_is_stale(file: Path) -> None:
     gate = Recency(FileStates(file.parent))
     with Chain(gate).passage(READ):
         file.write_text("two")
-    assert gate.judge(WRITE, 0.0) == STALE
+    assert rule_of(gate.judge(WRITE, 0.0)) == "gate-stale"
 
 
-def test_an_own_change_is_known(file: Path) -> None:
-    gate = seen(file)
+def test_own_write_is_not_stale(file: Path) -> None:
+    gate = gate_after_read(file)
     with Chain(gate).passage(WRITE) as passage:
         assert passage.may_run
         file.write_text("mine")
     assert gate.judge(WRITE, 0.0) is None
     file.write_text("theirs")
-    assert gate.judge(WRITE, 0.0) == STALE
+    assert rule_of(gate.judge(WRITE, 0.0)) == "gate-stale"
 
 
-def test_a_write_that_failed_half_way_leaves_the_file_unseen(file: Path) -> None:
-    gate = seen(file)
+def test_failed_write_leaves_the_file_stale(file: Path) -> None:
+    gate = gate_after_read(file)
 
     def fail() -> None:
         file.write_text("ha")
@@ -99,40 +106,35 @@ def test_a_write_that_failed_half_way_leaves_the_file_unseen(file: Path) -> None
 
     with pytest.raises(OSError, match="disk"), Chain(gate).passage(WRITE):
         fail()
-    assert gate.judge(WRITE, 0.0) == STALE
+    assert rule_of(gate.judge(WRITE, 0.0)) == "gate-stale"
 
 
-@pytest.mark.parametrize("name", ["./a.py", "sub/../a.py", "link.py"], ids=["dotted", "up again", "a link"])
-def test_one_file_under_two_names_is_one(file: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["./a.py", "sub/../a.py", "link.py"], ids=["dot", "dot dot", "symlink"])
+def test_other_name_of_the_same_file_is_stale_too(file: Path, name: str) -> None:
     (file.parent / "sub").mkdir()
     (file.parent / "link.py").symlink_to("a.py")
-    gate = seen(file)
+    gate = gate_after_read(file)
     file.write_text("two")
     refusal = gate.judge(ToolCall("write_file", writes=(name,)), 0.0)
     assert refusal is not None
     assert refusal.rule == "gate-stale"
 
 
-def test_a_file_that_was_never_read_may_be_written_unless_it_must_be_read(file: Path) -> None:
+def test_must_read_refuses_an_unread_existing_file(file: Path) -> None:
     states = FileStates(file.parent)
     assert Recency(states).judge(WRITE, 0.0) is None
-    assert Recency(states, must_read=True).judge(WRITE, 0.0) == Refusal(
-        "gate-unread", "a.py exists and was not read.", "Read a.py first, then change it."
-    )
+    assert rule_of(Recency(states, must_read=True).judge(WRITE, 0.0)) == "gate-unread"
     assert Recency(states, must_read=True).judge(ToolCall("write_file", writes=("new.py",)), 0.0) is None
 
 
-def test_an_observation_grows_old_by_the_clock_that_was_given(file: Path) -> None:
+def test_observation_expires_by_the_given_clock(file: Path) -> None:
     gate = Recency(FileStates(file.parent), max_age_seconds=60)
     gate.observe("a.py", 100.0)
     assert gate.judge(WRITE, 160.0) is None
-    refusal = gate.judge(WRITE, 161.0)
-    assert refusal == Refusal(
-        "gate-old", "a.py was read 61 seconds ago, longer than the 60 allowed.", "Read a.py again, then change it."
-    )
+    assert rule_of(gate.judge(WRITE, 161.0)) == "gate-old"
 
 
-def test_things_with_versions_of_their_own() -> None:
+def test_based_on_version_that_changed_is_refused() -> None:
     versions = {"ticket:7": "v1"}
     gate = Recency(lambda name: versions.get(name, ABSENT))
     call = ToolCall("close_ticket", based_on={"ticket:7": "v1"})
@@ -143,7 +145,7 @@ def test_things_with_versions_of_their_own() -> None:
     assert refusal.rule == "gate-stale"
 
 
-def test_a_source_of_versions_that_fails_refuses() -> None:
+def test_failing_version_function_refuses() -> None:
     def version_of(name: str) -> str:
         raise OSError
 
@@ -151,7 +153,7 @@ def test_a_source_of_versions_that_fails_refuses() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["read", "change", "write"]), st.sampled_from("ab"))))
-def test_a_write_is_refused_exactly_where_the_thing_changed_since_it_was_read(steps: list[tuple[str, str]]) -> None:
+def test_write_is_refused_iff_the_thing_changed_since_read(steps: list[tuple[str, str]]) -> None:
     versions = dict.fromkeys("ab", 0)
     gate = Recency(lambda name: str(versions[name]))
     chain = Chain(gate)
@@ -170,7 +172,7 @@ def test_a_write_is_refused_exactly_where_the_thing_changed_since_it_was_read(st
                     known[name] = versions[name]
 
 
-def test_what_is_no_regular_file_is_not_waited_for(project: Path) -> None:
+def test_special_files_do_not_block(project: Path) -> None:
     os.mkfifo(project / "pipe")
     states = FileStates(project)
     assert states("pipe") == "special:10000"
@@ -178,7 +180,7 @@ def test_what_is_no_regular_file_is_not_waited_for(project: Path) -> None:
     assert (states("absent"), states("a\0b"), states("a/b")) == (ABSENT, ABSENT, ABSENT)
 
 
-def test_a_large_file_is_known_by_size_and_times(project: Path) -> None:
+def test_large_file_is_known_by_size_and_times(project: Path) -> None:
     states = FileStates(project)
     with open(project / "a", "wb") as file:
         file.truncate(MAX_HASHED_BYTES)

@@ -1,9 +1,10 @@
-"""The ledger counts what is shown, never beyond the budget, and only grows; its gate refuses what could not be shown."""
+"""Tests of the observation ledger and the budget gate."""
 
 import threading
 from typing import Any
 
 import pytest
+from golden import check
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from corral.integrations.gates import (
     Budget,
     BudgetGate,
     ObservationLedger,
-    Refusal,
     Shown,
     ToolCall,
     approximate_tokens,
@@ -28,18 +28,18 @@ BUDGETS = st.builds(
 TOKENIZERS = st.sampled_from([approximate_tokens, len, lambda text: len(text.split()), lambda text: len(text) + 1])
 
 
-def test_about_four_bytes_are_a_token() -> None:
+def test_approximate_token_is_four_bytes() -> None:
     assert [approximate_tokens(text) for text in ("", "a", "abcd", "abcde", "é€", "\ud800")] == [0, 1, 1, 2, 2, 1]
 
 
-def test_what_fits_is_shown_whole_and_charged() -> None:
+def test_text_that_fits_is_shown_whole_and_charged() -> None:
     ledger = ObservationLedger(Budget(total=10))
     assert ledger.show("read", "abcdefgh", call_id="c") == Shown("read", "abcdefgh", 2, 0, "c")
     assert (ledger.spent, ledger.spent_by("read"), ledger.rooms("read")) == (2, 2, (8, None))
     assert ledger.entries == (Entry(1, "read", 2, 0, "c"),)
 
 
-def test_what_does_not_fit_keeps_head_and_tail_around_a_marker() -> None:
+def test_long_text_keeps_head_and_tail_around_a_marker() -> None:
     ledger = ObservationLedger(Budget(total=100), len)
     shown = ledger.show("read", "a" * 500 + "z" * 500)
     assert f"[corral: {shown.omitted_characters} characters omitted, the observation budget is spent]" in shown.text
@@ -47,12 +47,12 @@ def test_what_does_not_fit_keeps_head_and_tail_around_a_marker() -> None:
     assert (shown.text.count("aaaa"), shown.text.count("zzzz")) == (4, 4)
 
 
-def test_where_not_even_a_marker_fits_nothing_is_shown() -> None:
+def test_nothing_is_shown_when_the_marker_does_not_fit() -> None:
     ledger = ObservationLedger(Budget(total=3), len)
     assert ledger.show("read", "abcd") == Shown("read", "", 0, 4)
 
 
-def test_a_tool_has_a_budget_of_its_own() -> None:
+def test_each_tool_has_its_own_budget() -> None:
     ledger = ObservationLedger(Budget(total=100, per_tool={"read": 4}, each_tool=50), len)
     assert ledger.rooms("read") == (100, 4)
     assert ledger.rooms("other") == (100, 50)
@@ -61,7 +61,7 @@ def test_a_tool_has_a_budget_of_its_own() -> None:
 
 
 @given(BUDGETS, TOKENIZERS, st.lists(st.tuples(st.sampled_from("abc"), st.text(max_size=300))))
-def test_the_ledger_never_exceeds_the_budget_and_only_grows(
+def test_ledger_only_grows_and_never_exceeds_the_budget(
     budget: Budget, tokenizer: Any, observations: list[tuple[str, str]]
 ) -> None:
     ledger = ObservationLedger(budget, tokenizer)
@@ -78,7 +78,7 @@ def test_the_ledger_never_exceeds_the_budget_and_only_grows(
 
 
 @given(BUDGETS, st.lists(st.text(max_size=60)))
-def test_once_a_budget_refuses_it_goes_on_to(budget: Budget, texts: list[str]) -> None:
+def test_exhausted_budget_keeps_refusing(budget: Budget, texts: list[str]) -> None:
     ledger = ObservationLedger(budget, len)
     gate = BudgetGate(ledger)
     refused = False
@@ -89,7 +89,7 @@ def test_once_a_budget_refuses_it_goes_on_to(budget: Budget, texts: list[str]) -
         ledger.show("a", text)
 
 
-def test_threads_together_never_exceed_the_budget() -> None:
+def test_concurrent_threads_never_exceed_the_budget() -> None:
     ledger = ObservationLedger(Budget(total=1000), len)
     start = threading.Barrier(8)
 
@@ -108,7 +108,7 @@ def test_threads_together_never_exceed_the_budget() -> None:
 
 
 @pytest.mark.parametrize("tokens", ["raise", -1, None, 2.5, True], ids=str)
-def test_a_tokenizer_that_fails_counts_a_token_a_byte(tokens: Any) -> None:
+def test_failing_tokenizer_counts_every_byte(tokens: Any) -> None:
     def tokenizer(text: str) -> Any:
         if tokens == "raise":
             raise ValueError
@@ -117,26 +117,26 @@ def test_a_tokenizer_that_fails_counts_a_token_a_byte(tokens: Any) -> None:
     assert ObservationLedger(Budget(), tokenizer).show("a", "é€").tokens == 5
 
 
-def test_the_gate_refuses_when_all_is_spent() -> None:
+def test_gate_refuses_when_the_budget_is_spent() -> None:
     ledger = ObservationLedger(Budget(total=4, per_tool={"read": 2}), len)
     gate = BudgetGate(ledger)
     assert gate.judge(ToolCall("read"), 0.0) is None
     ledger.show("read", "ab")
-    assert gate.judge(ToolCall("read"), 0.0) == Refusal(
-        "gate-budget-tool",
-        "1 tokens are needed and 0 of 2 are left of the observation budget of read.",
-        "Use another tool, or finish with what you have seen.",
-    )
+    assert refused(gate, "read") == "gate-budget-tool"
     assert gate.judge(ToolCall("other"), 0.0) is None
     ledger.show("other", "cd")
-    assert gate.judge(ToolCall("other"), 0.0) == Refusal(
-        "gate-budget-total",
-        "1 tokens are needed and 0 of 4 are left of the observation budget.",
-        "Finish with what you have seen.",
-    )
+    assert refused(gate, "other") == "gate-budget-total"
 
 
-def test_the_gate_refuses_what_is_expected_to_be_too_much() -> None:
+def refused(gate: BudgetGate, tool: str) -> str:
+    """Return the rule of a refusal, and check its message."""
+    refusal = gate.judge(ToolCall(tool), 0.0)
+    assert refusal is not None
+    check("gate-messages", refusal.rule, f"{refusal.reason} {refusal.instead}")
+    return refusal.rule
+
+
+def test_gate_refuses_a_call_expected_to_exceed_the_budget() -> None:
     sizes = {"small": 10, "large": 1000}
     gate = BudgetGate(
         ObservationLedger(Budget(total=100)), expected=lambda call: sizes.get(str(call.arguments.get("path")))
@@ -150,7 +150,7 @@ def test_the_gate_refuses_what_is_expected_to_be_too_much() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, True, "9"], ids=repr)
-def test_a_budget_is_a_whole_number(value: Any) -> None:
+def test_budget_must_be_a_whole_number(value: Any) -> None:
     with pytest.raises(PolicyError):
         Budget(total=value)
     with pytest.raises(PolicyError):

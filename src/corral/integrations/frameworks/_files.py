@@ -9,20 +9,14 @@ from __future__ import annotations
 import os
 import stat
 from errno import EACCES, EEXIST, EINVAL, EISDIR, ELOOP, ENOENT, ENOSPC, ENOTDIR, EPERM
-from typing import TypeVar, cast
 
 from corral._lib.records import Record, frozen
 from corral.integrations.frameworks._commands import OutputCollector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
-
     from corral.model.result import SandboxResult
     from corral.sandbox import Sandbox
-
-T = TypeVar("T")
 
 ANY_READS = 0o444
 ANY_WRITES = 0o222
@@ -133,16 +127,6 @@ class CommandFiles:
             message = result.stderr_text.strip() or f"{argv[0]} exited with code {result.exit_code}"
             raise OSError(number, message, path)
         return result
-
-
-def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, and return its value."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return cast("T", stop.value)
-    coroutine.close()
-    raise RuntimeError("the coroutine suspended")
 
 
 def _parse_entry(line: bytes) -> DirectoryEntry:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from corral._lib.coroutines import run_coroutine
 from corral.integrations.extras import missing_extra
 from corral.integrations.frameworks._commands import MAX_FILE_BYTES, OutputCollector, open_box, run_merged
-from corral.integrations.frameworks._files import CommandFiles, run_coroutine
+from corral.integrations.frameworks._files import CommandFiles
 from corral.model.call import NOT_EXECUTABLE_EXIT_CODE, TIMED_OUT_EXIT_CODE
 from corral.model.errors import ContainmentError
 

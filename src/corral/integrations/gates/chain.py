@@ -1,16 +1,17 @@
-"""An ordered chain of gates that stops at the first refusal. A gate that crashes, or answers with anything else, refuses."""
+"""An ordered chain of gates that stops at the first refusal. A gate that raises or returns an invalid answer refuses."""
 
 from __future__ import annotations
 
 from time import time
 
+from corral._lib.coroutines import run_coroutine
 from corral.integrations.gates.model import Refusal, Ruling
 from corral.model.call import Decision
 from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
     from typing import Any, Self
 
     from corral.audit.audit_log import Log
@@ -18,94 +19,80 @@ if TYPE_CHECKING:
 
     OnRuling = Callable[[Ruling], object]
 
-_ANOTHER_WAY = "Ask the owner to look at this gate, or do without the call."
-
 
 class Chain:
-    """Gates in their order. Any thread may use it, as long as its gates allow that; those of this package do."""
+    """Gates in order. It is thread-safe if its gates are; the gates of this package are."""
 
     def __init__(self, *gates: Gate, on_ruling: OnRuling | None = None, clock: Callable[[], float] = time) -> None:
         for gate in gates:
             if isinstance(gate, type) or not isinstance(getattr(gate, "name", None), str) or not hasattr(gate, "judge"):
-                raise PolicyError(f"a gate is an object with a name and judge(call, now), not {gate!r}")
-        called = [gate.name for gate in gates]
+                raise PolicyError(f"a gate must be an object with a name and judge(call, now), not {gate!r}")
+        names = tuple(gate.name for gate in gates)
         if not gates:
-            raise PolicyError("a chain needs at least one gate: an empty one would let everything pass")
-        if len(set(called)) < len(called):
-            raise PolicyError(f"the gates of a chain need names of their own, not {', '.join(called)}")
+            raise PolicyError("a chain needs at least one gate: an empty chain would allow every call")
+        if len(set(names)) < len(names):
+            raise PolicyError(f"the gates of a chain must have different names, not {', '.join(names)}")
         if any(getattr(gate, "is_last", False) for gate in gates[:-1]):
-            raise PolicyError("the sandbox's own check must be the last gate: it judges what is about to run")
+            raise PolicyError("the sandbox gate must be the last gate, because it judges the command that runs")
         self.gates = gates
+        self._names = names
         self._on_ruling = on_ruling
         self._clock = clock
 
     def decide(self, call: ToolCall) -> Ruling:
-        """Ask the gates in their order, up to the first refusal; record nothing."""
-        now = self._clock()
-        passed: list[str] = []
-        for gate in self.gates:
-            refusal = _answer(gate, call, now)
-            if refusal is not None:
-                return _ruling(call, now, passed, gate, refusal)
-            passed.append(gate.name)
-        return _ruling(call, now, passed)
+        """Ask the gates in order, up to the first refusal. Records nothing."""
+        return run_coroutine(self._decide(call, awaits=False))
 
     async def adecide(self, call: ToolCall) -> Ruling:
-        """Do as `decide`, and await what gates give to be awaited."""
-        now = self._clock()
-        passed: list[str] = []
-        for gate in self.gates:
-            refusal = await _awaited_answer(gate, call, now)
-            if refusal is not None:
-                return _ruling(call, now, passed, gate, refusal)
-            passed.append(gate.name)
-        return _ruling(call, now, passed)
+        """Decide as `decide` does, and await gates that return an awaitable."""
+        return await self._decide(call, awaits=True)
 
     def passage(self, call: ToolCall) -> Passage:
-        """Decide, and return what the call is made in: `with chain.passage(call) as passage`."""
+        """Decide, and return the context to run the call in: `with chain.passage(call) as passage`."""
         return Passage(self, call, self.decide(call))
 
     async def apassage(self, call: ToolCall) -> Passage:
-        """Do as `passage`, and await what gates give to be awaited."""
+        """Return a passage as `passage` does, and await gates that return an awaitable."""
         return Passage(self, call, await self.adecide(call))
 
-    def record(self, ruling: Ruling) -> None:
-        """Hand a ruling to who wants to know; a passage does that at its end."""
-        if self._on_ruling is not None:
-            self._on_ruling(ruling)
-
-    def _begin(self, call: ToolCall) -> list[tuple[Gate, object]]:
-        return [(gate, gate.before(call)) for gate in self.gates if hasattr(gate, "before")]
-
-    def _end(self, call: ToolCall, begun: list[tuple[Gate, Any]]) -> None:
+    async def _decide(self, call: ToolCall, *, awaits: bool) -> Ruling:
         now = self._clock()
-        for gate, before in begun:
-            gate.after(call, before, now)  # type: ignore[attr-defined]  # it has both, or none
+        for position, gate in enumerate(self.gates):
+            refusal = await _ask(gate, call, now, awaits=awaits)
+            if refusal is not None:
+                # max: a Refusal that carries the decision `allow` must not let the call pass.
+                decision = max(refusal.decision, Decision.ASK)
+                why = (refusal.rule, refusal.reason, refusal.instead, refusal.verdict)
+                return Ruling(call.tool, call.id, decision, self._names[:position], now, gate.name, *why)
+        return Ruling(call.tool, call.id, Decision.ALLOW, self._names, now)
 
 
 class Passage:
-    """One call on its way: the ruling, and, once the call has ended, what its gates remember of it. Recorded at its end."""
+    """Runs one call under its ruling. At its end the gates remember the call and `on_ruling` receives the ruling."""
 
     def __init__(self, chain: Chain, call: ToolCall, ruling: Ruling, *, may_run: bool = False) -> None:
         self.call = call
         self.ruling = ruling
         self.result_id = ""
-        self._chain = chain
         self.may_run = may_run or ruling.allowed
-        self._begun: list[tuple[Gate, object]] = []
+        self._chain = chain
+        self._states: list[tuple[Any, object]] = []
 
     def begin(self) -> None:
-        """Let the gates look at what the call will read, before it does: what changes meanwhile was not what it read."""
+        """Let the gates note the state before the call: the call may read a file that changes while it runs."""
         if self.may_run:
-            self._begun = self._chain._begin(self.call)
+            self._states = [(gate, gate.before(self.call)) for gate in self._chain.gates if hasattr(gate, "before")]
 
     def end(self, *, worked: bool = True) -> None:
-        """Let the gates remember the call, and record it. Of a call that failed nothing counts as seen."""
+        """Record the ruling, and let the gates remember a call that worked."""
         try:
             if worked and self.may_run:
-                self._chain._end(self.call, self._begun)
+                now = self._chain._clock()
+                for gate, state in self._states:
+                    gate.after(self.call, state, now)
         finally:
-            self._chain.record(self.ruling.replace(result_id=self.result_id))
+            if self._chain._on_ruling is not None:
+                self._chain._on_ruling(self.ruling.replace(result_id=self.result_id))
 
     def __enter__(self) -> Self:
         self.begin()
@@ -116,7 +103,7 @@ class Passage:
 
 
 def noted(log: Log) -> OnRuling:
-    """Return an `on_ruling` that writes each ruling to the owner's log: `noted(Log(config, event="gate"))`."""
+    """Return an `on_ruling` that writes each ruling to the user's log: `noted(Log(config, event="gate"))`."""
 
     def note(ruling: Ruling) -> None:
         log.note({name: value for name, value in ruling.to_dict().items() if name != "decided_at" and value})
@@ -124,62 +111,22 @@ def noted(log: Log) -> OnRuling:
     return note
 
 
-def _ruling(
-    call: ToolCall, now: float, passed: list[str], gate: Gate | None = None, refusal: Refusal | None = None
-) -> Ruling:
-    if gate is None or refusal is None:
-        return Ruling(call.tool, call.id, Decision.ALLOW, tuple(passed), now)
-    # A refusal that says "allow" is none that a chain could act on.
-    decision = max(refusal.decision, Decision.ASK)
-    return Ruling(
-        call.tool,
-        call.id,
-        decision,
-        tuple(passed),
-        now,
-        gate.name,
-        refusal.rule,
-        refusal.reason,
-        refusal.instead,
-        refusal.verdict,
-    )
-
-
-def _answer(gate: Gate, call: ToolCall, now: float) -> Refusal | None:
+async def _ask(gate: Gate, call: ToolCall, now: float, *, awaits: bool) -> Refusal | None:
     try:
-        answer: object = gate.judge(call, now)
-    except Exception as error:  # noqa: BLE001  a gate that crashed refuses
-        return _crash(error)
-    if hasattr(answer, "__await__"):
-        close = getattr(answer, "close", None)
-        if close is not None:
-            # Or Python would complain later that nobody awaited it.
-            close()
-        return _no_answer("something to be awaited, which only adecide and apassage do")
-    return _checked(answer)
-
-
-async def _awaited_answer(gate: Gate, call: ToolCall, now: float) -> Refusal | None:
-    try:
-        answer: object = gate.judge(call, now)
-        if hasattr(answer, "__await__"):
-            awaitable: Awaitable[object] = answer
-            answer = await awaitable
-    except Exception as error:  # noqa: BLE001  as above
-        return _crash(error)
-    return _checked(answer)
-
-
-def _checked(answer: object) -> Refusal | None:
+        answer: Any = gate.judge(call, now)
+        if awaits and hasattr(answer, "__await__"):
+            answer = await answer
+    except Exception as error:  # noqa: BLE001  a gate that crashes refuses
+        return _crash(f"failed on this call ({type(error).__name__})")
     if answer is None or isinstance(answer, Refusal):
         return answer
-    return _no_answer(f"{type(answer).__name__}, which is neither a refusal nor None")
+    if not hasattr(answer, "__await__"):
+        return _crash(f"returned {type(answer).__name__}, which is neither a Refusal nor None")
+    if hasattr(answer, "close"):
+        answer.close()  # a coroutine that is never awaited would cause a RuntimeWarning
+    return _crash("returned an awaitable, which only adecide and apassage await")
 
 
-def _crash(error: Exception) -> Refusal:
-    reason = f"The gate failed on this call ({type(error).__name__}), so it is refused."
-    return Refusal("gate-crash", reason, _ANOTHER_WAY)
-
-
-def _no_answer(what: str) -> Refusal:
-    return Refusal("gate-crash", f"The gate answered with {what}, so the call is refused.", _ANOTHER_WAY)
+def _crash(failure: str) -> Refusal:
+    instead = "Ask the user to check this gate, or continue without the call."
+    return Refusal("gate-crash", f"The gate {failure}, so the call is refused.", instead)

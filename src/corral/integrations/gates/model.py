@@ -1,4 +1,4 @@
-"""What travels through a chain of gates: a tool call in, a ruling out. Frozen; a call's arguments are a copy."""
+"""The records of a chain of gates: a tool call goes in, a ruling comes out. They are frozen, with copied arguments."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
     from corral.model.call import Verdict
 
     class Gate(Protocol):
-        """One gate. `judge` changes nothing; in `adecide` and `apassage` it may also return an awaitable of its answer.
+        """A gate. `judge` changes nothing. `adecide` and `apassage` also accept a gate that returns an awaitable.
 
-        A gate that must know when a call begins and ends has two more methods, which a passage calls: `before(call)`, and
-        `after(call, what before returned, now)` once the call has done its work.
+        A gate may have two more methods: a passage calls `before(call)` when the call begins, and
+        `after(call, state, now)` when it has worked, where `state` is the value that `before` returned.
         """
 
         @property
         def name(self) -> str:
-            """What a ruling calls the gate."""
+            """The name of the gate in a ruling."""
 
         def judge(self, call: ToolCall, now: float) -> Refusal | None:
-            """Return why the call may not pass, or None."""
+            """Return a refusal, or None to let the call pass."""
 
 else:
 
     class Gate:
-        """One gate: a `name`, and `judge(call, now)`, which returns a `Refusal` or None and changes nothing."""
+        """A gate: a `name`, and `judge(call, now)`, which returns a `Refusal` or None and changes nothing."""
 
 
 @frozen
 class ToolCall(Record):
-    """What a model asks for. `reads` and `writes` name what the call looks at and changes; `based_on` the versions it was shown."""
+    """A tool call of a model. `reads` and `writes` name the things it touches, `based_on` the versions that the model saw."""
 
     tool: str
-    arguments: Mapping[str, object] = None  # type: ignore[assignment]  # none are no arguments
+    arguments: Mapping[str, object] = None  # type: ignore[assignment]  # `_validate` makes it {}
     id: str = ""
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     based_on: Mapping[str, str] = None  # type: ignore[assignment]  # as above
 
     def _validate(self) -> None:
-        # Copies: what was judged must be what runs, although the caller's own may change meanwhile.
+        # Copies: the caller could change its own mapping between the judgement and the run.
         for name in ("arguments", "based_on"):
             given = getattr(self, name) or {}
             if not hasattr(given, "keys"):
@@ -59,18 +59,18 @@ class ToolCall(Record):
 
 @frozen
 class Refusal(Record):
-    """One gate's no: a stable rule id, why, and what would pass."""
+    """The refusal of one gate: a stable rule id, the reason, and an alternative for the model."""
 
     rule: str
     reason: str
     instead: str
     decision: Decision = Decision.DENY
-    verdict: Verdict | None = None  # of the sandbox's own check
+    verdict: Verdict | None = None  # only from the sandbox gate
 
 
 @frozen
 class Ruling(Record):
-    """What the chain said of one call. `gate` is the one that refused, `passed` names those before it in their order."""
+    """The decision of a chain on one call. `gate` is the gate that refused; `passed` names the gates before it, in order."""
 
     tool: str
     call_id: str
@@ -82,29 +82,29 @@ class Ruling(Record):
     reason: str = ""
     instead: str = ""
     verdict: Verdict | None = None
-    result_id: str = ""  # of the SandboxResult that the call ended with
+    result_id: str = ""  # the id of the call's SandboxResult
 
     @property
     def allowed(self) -> bool:
-        """Whether every gate let the call pass."""
+        """True if every gate let the call pass."""
         return self.decision == Decision.ALLOW
 
     @property
     def message(self) -> str:
-        """What to tell the model: gate, reason and the way out; nothing when allowed."""
+        """The text for the model: gate, reason and alternative. Empty when the call is allowed."""
         return "" if self.allowed else f"Refused by the {self.gate} gate: {self.reason} {self.instead}".rstrip()
 
     def to_dict(self) -> dict[str, object]:
-        """Return the ruling as JSON-ready data, without the verdict's findings, which stand in the result."""
+        """Return the ruling as JSON-ready data, without the verdict, which is part of the result."""
         data = {name: getattr(self, name) for name in self._fields if name != "verdict"}
         return data | {"decision": str(self.decision), "passed": list(self.passed)}
 
 
-def names(what: str, given: Iterable[str]) -> tuple[str, ...]:
-    """Return a collection of names as a tuple; a single text is none."""
+def names(label: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Return a collection of names as a tuple. Raises PolicyError for anything else, such as a single string."""
     if isinstance(given, (str, bytes)):
-        raise PolicyError(f"{what} must be a collection of names, not the single text {given!r}")
+        raise PolicyError(f"{label} must be a collection of names, not the single string {given!r}")
     made = tuple(given)
     if not all(isinstance(name, str) and name for name in made):
-        raise PolicyError(f"{what} must be names, not {made!r}")
+        raise PolicyError(f"{label} must be non-empty strings, not {made!r}")
     return made

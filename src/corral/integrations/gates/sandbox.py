@@ -1,18 +1,17 @@
-"""A sandbox behind gates: the same calls, each through the chain first. A refusal is a result, and recorded as one."""
+"""A sandbox behind gates, and the gate that asks the sandbox itself. A refusal is an ordinary, recorded result."""
 
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from errno import EACCES
 from hashlib import sha256
 from time import time
 
 from corral.integrations.gates.chain import Chain, Passage
-from corral.integrations.gates.file_access import touched
-from corral.integrations.gates.file_versions import version_of_bytes
-from corral.integrations.gates.model import ToolCall
+from corral.integrations.gates.model import Refusal, ToolCall, names
+from corral.integrations.gates.project_files import files_touched, version_of_digest
 from corral.integrations.gates.recency import Recency
-from corral.integrations.gates.sandbox_gate import SandboxGate
 from corral.model.call import DENIED_EXIT_CODE, Call, Decision, Verdict
 from corral.model.result import SandboxResult
 from corral.runtime.handle import Handle
@@ -22,7 +21,7 @@ from corral.runtime.run_options import call_of, run_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, Self
 
     from corral.integrations.gates.chain import OnRuling
@@ -37,11 +36,44 @@ WRITE_TOOL = "write_file"
 ID_BYTES = 16
 
 
-class GatedSandbox:
-    """A sandbox whose `run`, `arun`, `start`, `astart`, `read_bytes` and `write_bytes` pass gates; its own check is the last.
+class SandboxGate:
+    """Judges commands as the sandbox does: `argv`, a list, or `command`, shell text, with the `cwd` and `env` of `Sandbox.check`.
 
-    With a `ledger`, what `run` and `arun` return is cut to what may still be shown, and charged. What a gate refuses goes to the
-    sandbox's `on_result` as any result does, and every ruling to `on_ruling`, with the id of its result.
+    The tools in `besides` are not commands and pass. A call of any other form is refused. If the guard would ask the user,
+    the gate refuses with the decision `ask`.
+    """
+
+    name = "sandbox"
+    is_last = True
+
+    def __init__(self, box: Sandbox, *, besides: Iterable[str] = ()) -> None:
+        self._box = box
+        self._besides = frozenset(names("the tools besides commands", besides))
+
+    def judge(self, call: ToolCall, now: float) -> Refusal | None:  # noqa: ARG002  one signature for all gates
+        """Refuse a command that the guard does not allow."""
+        if call.tool in self._besides:
+            return None
+        argv, text = call.arguments.get("argv"), call.arguments.get("command")
+        if (argv is None) == (text is None):
+            instead = "Give argv as a list, or command as shell text."
+            return Refusal("gate-no-command", "A command has either argv or command.", instead)
+        options = {name: call.arguments[name] for name in ("cwd", "env") if call.arguments.get(name) is not None}
+        # The type is not checked here: the guard refuses anything but words or text.
+        command: Any = text if argv is None else argv
+        verdict = self._box.check(command, shell=argv is None, **options)  # type: ignore[arg-type]  # as above
+        if verdict.allowed:
+            return None
+        strictest = (finding for finding in verdict.findings if finding.decision == verdict.decision)
+        first = min(strictest, key=lambda finding: finding.axis)
+        return Refusal(first.rule, first.reason, first.instead, verdict.decision, verdict)
+
+
+class GatedSandbox:
+    """A sandbox whose `run`, `arun`, `start`, `astart`, `read_bytes` and `write_bytes` pass gates. Its own check is the last gate.
+
+    With a `ledger`, `run` and `arun` cut the output to the budget and charge it. The sandbox's `on_result` receives refusals
+    like any other result, and `on_ruling` receives every ruling with the id of its result.
     """
 
     def __init__(
@@ -63,11 +95,11 @@ class GatedSandbox:
         self._clock = clock
 
     def check(self, argv: Sequence[object] | str, **options: Any) -> Verdict:
-        """Return what the sandbox's own check says; nothing runs."""
+        """Return the verdict of the sandbox's own check. Runs nothing."""
         return self.box.check(argv, **options)
 
     def decide(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> Ruling:
-        """Return what the gates say of a call; nothing runs, nothing is recorded."""
+        """Return the ruling of the gates. Runs and records nothing."""
         return self.chain.decide(self._tool_call(run_options(argv, call_id=call_id, **options)))
 
     def run(
@@ -80,13 +112,12 @@ class GatedSandbox:
     ) -> SandboxResult:
         """Run a call as `Sandbox.run` does, if every gate lets it pass.
 
-        `meant` is the call as the model wrote it, where an adapter has put words of its own around it: that is what gates judge.
+        If an adapter added to the model's command, `meant` is the command as the model wrote it. The gates judge that.
         """
         given = run_options(argv, call_id=call_id, **options)
         with ObservedCall(self.observers, given) as call, self._passage(self._tool_call(given, meant)) as passage:
-            if not passage.may_run:
-                return self._observed_refusal(passage, call)
-            return self._finish(self.box._runner.run(given, call.follow), passage, call)
+            result = self.box._runner.run(given, call.follow) if passage.may_run else self._refused(passage)
+            return self._finish(result, passage, call)
 
     async def arun(
         self,
@@ -96,64 +127,55 @@ class GatedSandbox:
         meant: Sequence[object] | str | None = None,
         **options: Any,
     ) -> SandboxResult:
-        """Run a call as `Sandbox.arun` does, if every gate lets it pass; `meant` as with `run`."""
+        """Run a call as `Sandbox.arun` does, if every gate lets it pass. `meant` is as for `run`."""
         given = run_options(argv, call_id=call_id, **options)
         with (
             ObservedCall(self.observers, given) as call,
-            await self._passage_in_loop(self._tool_call(given, meant)) as passage,
+            await self._apassage(self._tool_call(given, meant)) as passage,
         ):
-            if not passage.may_run:
-                return self._observed_refusal(passage, call)
-            return self._finish(await self.box._runner.arun(given, call.follow), passage, call)
+            result = await self.box._runner.arun(given, call.follow) if passage.may_run else self._refused(passage)
+            return self._finish(result, passage, call)
 
     def start(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> Handle:
-        """Start a call as `Sandbox.start` does. It is recorded when it ends; what is shown of it, the caller charges."""
+        """Start a call as `Sandbox.start` does. Its end records it. The caller charges the output that it shows."""
         given = run_options(argv, call_id=call_id, **options)
         with ObservedCall(self.observers, given) as call:
             passage = self._passage(self._tool_call(given))
-            if not passage.may_run:
-                call.handle = handle = self._never_started(passage)
-                return handle
-            passage.begin()
-            try:
-                call.handle = handle = self.box._runner.start(given)
-            except BaseException:
-                passage.end(worked=False)
-                raise
-            return _recorded(passage, handle)
+            with _record_failure(passage):
+                if passage.may_run:
+                    call.handle = handle = self.box._runner.start(given)
+                else:
+                    call.handle = handle = Handle(None, self._refused(passage))
+            return _record_at_end(passage, handle)
 
     async def astart(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> Handle:
-        """Start a call as `Sandbox.astart` does; the rest is as with `start`."""
+        """Start a call as `Sandbox.astart` does, and record it as `start` does."""
         given = run_options(argv, call_id=call_id, **options)
         with ObservedCall(self.observers, given) as call:
-            passage = await self._passage_in_loop(self._tool_call(given))
-            if not passage.may_run:
-                call.handle = handle = self._never_started(passage)
-                return handle
-            passage.begin()
-            try:
-                call.handle = handle = await self.box._runner.astart(given)
-            except BaseException:
-                passage.end(worked=False)
-                raise
-            return _recorded(passage, handle)
+            passage = await self._apassage(self._tool_call(given))
+            with _record_failure(passage):
+                if passage.may_run:
+                    call.handle = handle = await self.box._runner.astart(given)
+                else:
+                    call.handle = handle = Handle(None, self._refused(passage))
+            return _record_at_end(passage, handle)
 
     def read_bytes(self, path: str | os.PathLike[str], *, call_id: str = "") -> bytes:
-        """Return a file's bytes, which count as seen; PermissionError where a gate or the sandbox refuses."""
+        """Return the content of a file, which the gates remember. Raises PermissionError on a refusal."""
         name = os.fspath(path)
-        place = self._place(name)
-        with self._file_passage(ToolCall(READ_TOOL, {"path": name}, call_id, reads=(place,))):
+        full_path = self._full_path(name)
+        with self._file_passage(ToolCall(READ_TOOL, {"path": name}, call_id, reads=(full_path,))):
             data = self.box.read_bytes(name)
-        self._saw(place, data)
+        self._observe(full_path, data)
         return data
 
     def write_bytes(self, path: str | os.PathLike[str], data: bytes, *, call_id: str = "") -> None:
-        """Replace a file's bytes; PermissionError where a gate or the sandbox refuses."""
+        """Replace the content of a file. Raises PermissionError on a refusal."""
         name = os.fspath(path)
-        place = self._place(name)
-        with self._file_passage(ToolCall(WRITE_TOOL, {"path": name, "data": data}, call_id, writes=(place,))):
+        full_path = self._full_path(name)
+        with self._file_passage(ToolCall(WRITE_TOOL, {"path": name, "data": data}, call_id, writes=(full_path,))):
             self.box.write_bytes(name, data)
-        self._saw(place, data)
+        self._observe(full_path, data)
 
     def close(self) -> None:
         """Close the sandbox."""
@@ -170,24 +192,21 @@ class GatedSandbox:
         if meant is not None:
             call = call_of(meant, call.shell, call.cwd, call.env)
         given = {name: value for name, value in (("cwd", call.cwd), ("env", call.env)) if value is not None}
-        reads, writes = touched(call, self.config) if self._remembers() else ((), ())
+        has_memory = any(hasattr(gate, "before") for gate in self.chain.gates)
+        reads, writes = files_touched(call, self.config) if has_memory else ((), ())
         arguments = {"command" if call.shell else "argv": call.argv} | given
         return ToolCall(self._tool, arguments, options.call_id, reads, writes)
 
-    def _remembers(self) -> bool:
-        return any(hasattr(gate, "before") for gate in self.chain.gates)
-
     def _passage(self, call: ToolCall) -> Passage:
-        ruling = self.chain.decide(call)
-        return Passage(self.chain, call, ruling, may_run=self._asks(ruling))
+        return self._under_ruling(call, self.chain.decide(call))
 
-    async def _passage_in_loop(self, call: ToolCall) -> Passage:
-        ruling = await self.chain.adecide(call)
-        return Passage(self.chain, call, ruling, may_run=self._asks(ruling))
+    async def _apassage(self, call: ToolCall) -> Passage:
+        return self._under_ruling(call, await self.chain.adecide(call))
 
-    def _asks(self, ruling: Ruling) -> bool:
-        # The sandbox asks by itself, and runs nothing without a yes.
-        return ruling.decision == Decision.ASK and ruling.verdict is not None and self.box.on_ask is not None
+    def _under_ruling(self, call: ToolCall, ruling: Ruling) -> Passage:
+        # On the sandbox gate's `ask`, let the sandbox ask the user. It runs nothing without a yes.
+        asks = ruling.decision == Decision.ASK and ruling.verdict is not None and self.box.on_ask is not None
+        return Passage(self.chain, call, ruling, may_run=asks)
 
     def _file_passage(self, call: ToolCall) -> Passage:
         passage = self._passage(call)
@@ -196,31 +215,22 @@ class GatedSandbox:
                 raise PermissionError(EACCES, passage.ruling.message, str(call.arguments["path"]))
         return passage
 
-    def _place(self, name: str) -> str:
-        # As commands name it: of a relative path, a gate that begins elsewhere would look at another file.
+    def _full_path(self, name: str) -> str:
+        # A gate may resolve relative paths from another directory.
         return os.path.join(self.config.project_root, name)
 
-    def _saw(self, name: str, data: bytes) -> None:
-        # What was really read or written, whatever became of the file a moment later.
-        version = version_of_bytes(sha256(data).digest())
+    def _observe(self, name: str, data: bytes) -> None:
+        # The version of the bytes themselves: another process may have changed the file since.
+        version = version_of_digest(sha256(data).digest())
         for gate in self.chain.gates:
             if isinstance(gate, Recency):
                 gate.observe(name, self._clock(), version)
 
-    def _never_started(self, passage: Passage) -> Handle:
-        with passage:
-            return Handle(None, self._refused(passage))
-
     def _finish(self, result: SandboxResult, passage: Passage, call: ObservedCall) -> SandboxResult:
         passage.result_id = result.id
-        shown = self._shown(result, passage.call.id)
+        shown = self._within_budget(result, passage.call.id)
         call.follow(Handle(None, shown))
         return shown
-
-    def _observed_refusal(self, passage: Passage, call: ObservedCall) -> SandboxResult:
-        result = self._refused(passage)
-        call.follow(Handle(None, result))
-        return result
 
     def _refused(self, passage: Passage) -> SandboxResult:
         ruling = passage.ruling
@@ -234,12 +244,12 @@ class GatedSandbox:
             self.box.on_result(result)
         return result
 
-    def _shown(self, result: SandboxResult, call_id: str) -> SandboxResult:
-        """Return the result with what may still be shown of its output."""
+    def _within_budget(self, result: SandboxResult, call_id: str) -> SandboxResult:
+        """Charge the output of a result, and cut it to the budget."""
         if self._ledger is None or not (result.stdout or result.stderr):
             return result
         rooms = [room for room in self._ledger.rooms(self._tool) if room is not None]
-        # Errors are short and tell more: they come first, with half of what is left.
+        # stderr comes first, with up to half of the budget: it is short and says more.
         half = min(rooms) // 2 if rooms and result.stdout else None
         errors = self._ledger.show(self._tool, result.stderr_text, call_id=call_id, at_most=half)
         output = self._ledger.show(self._tool, result.stdout_text, call_id=call_id)
@@ -257,7 +267,18 @@ def _command(call: ToolCall) -> Call:
     return Call(argv, shell=shell, cwd=cwd)
 
 
-def _recorded(passage: Passage, handle: Handle) -> Handle:
+@contextmanager
+def _record_failure(passage: Passage) -> Iterator[None]:
+    """Begin a passage, and end it if the call cannot start."""
+    passage.begin()
+    try:
+        yield
+    except BaseException:
+        passage.end(worked=False)
+        raise
+
+
+def _record_at_end(passage: Passage, handle: Handle) -> Handle:
     def end(result: SandboxResult) -> None:
         passage.result_id = result.id
         passage.end()

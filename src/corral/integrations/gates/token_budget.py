@@ -1,4 +1,4 @@
-"""What the model has been shown, in tokens, under a budget. The ledger only grows, and never beyond the budget."""
+"""Counts the tokens that a model was shown, and keeps them within a budget. The gate refuses a call that would not fit."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ from _thread import allocate_lock
 from collections import deque
 
 from corral._lib.records import Record, frozen
+from corral.integrations.gates.model import Refusal
 from corral.model.errors import PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from corral.integrations.gates.model import ToolCall
+
     Tokenizer = Callable[[str], int]
 
-BYTES_PER_TOKEN = 4  # of English and code, roughly, with the vocabularies of today
-MAX_ENTRIES = 4096  # kept one by one; sums are kept of all
+BYTES_PER_TOKEN = 4  # roughly, for English and code
+MAX_ENTRIES = 4096  # the sums also count older entries
 MARKER = "\n[corral: {omitted} characters omitted, the observation budget is spent]\n"
 
 
 def approximate_tokens(text: str) -> int:
-    """Return about how many tokens a text is: a quarter of its bytes, rounded up."""
+    """Estimate the tokens of a text: a quarter of its bytes, rounded up."""
     return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
 @frozen
 class Budget(Record):
-    """How many tokens may be shown: in all, and of each tool. A tool without a number of its own has that of `each_tool`."""
+    """Limits on the tokens shown: in total and per tool. `each_tool` applies to tools that `per_tool` does not name."""
 
     total: int | None = None
-    per_tool: Mapping[str, int] = None  # type: ignore[assignment]  # none have one
+    per_tool: Mapping[str, int] = None  # type: ignore[assignment]  # `_validate` makes it {}
     each_tool: int | None = None
 
     def _validate(self) -> None:
@@ -39,13 +42,13 @@ class Budget(Record):
                 raise PolicyError(f"the budget of {name} must be a whole number of tokens, at least 0, not {value!r}")
 
     def of(self, tool: str) -> int | None:
-        """Return what one tool has, or None for no bound of its own."""
+        """Return the limit of one tool, or None if it has none."""
         return self.per_tool.get(tool, self.each_tool)
 
 
 @frozen
 class Shown(Record):
-    """One observation as the model gets it: the text, what it costs, and how many characters were left out."""
+    """An observation as the model sees it: the text, its tokens, and the number of characters left out."""
 
     tool: str
     text: str
@@ -56,7 +59,7 @@ class Shown(Record):
 
 @frozen
 class Entry(Record):
-    """One line of the ledger: an observation without its text."""
+    """An entry of the ledger: an observation without its text."""
 
     number: int
     tool: str
@@ -66,11 +69,11 @@ class Entry(Record):
 
 
 class ObservationLedger:
-    """Counts what is shown, and cuts what would go beyond the budget. Any thread may use it."""
+    """Counts observations, and cuts a text that exceeds the budget. The counts only grow. Thread-safe."""
 
     def __init__(self, budget: Budget, tokenizer: Tokenizer = approximate_tokens) -> None:
         if not isinstance(budget, Budget):
-            raise PolicyError(f"a ledger needs a budget, as Budget(total={budget!r}) is one")
+            raise PolicyError(f"a ledger needs a budget, such as Budget(total={budget!r})")
         self.budget = budget
         self._tokenizer = tokenizer
         self._lock = allocate_lock()
@@ -86,16 +89,16 @@ class ObservationLedger:
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The latest lines, oldest first."""
+        """The latest entries, oldest first."""
         with self._lock:
             return tuple(self._entries)
 
     def spent_by(self, tool: str) -> int:
-        """Return the tokens that one tool has shown so far."""
+        """Return the tokens that one tool has used so far."""
         return self._spent.get(tool, 0)
 
     def rooms(self, tool: str) -> tuple[int | None, int | None]:
-        """Return what is left in all and of one tool, each None where there is no bound."""
+        """Return the tokens left in total and for one tool. None means no limit."""
         with self._lock:
             return self._rooms(tool)
 
@@ -107,11 +110,11 @@ class ObservationLedger:
         )
 
     def show(self, tool: str, text: str, *, call_id: str = "", at_most: int | None = None) -> Shown:
-        """Charge an observation, and return what of it fits what is left: all, its head and tail around a marker, or nothing."""
+        """Charge an observation, and return the part that fits: all, head and tail around a marker, or nothing."""
         wanted = self.count(text)
         while True:
             room = _least(*self.rooms(tool), at_most)
-            # Outside the lock: a tokenizer takes its time.
+            # Outside the lock: a tokenizer can be slow.
             fits = room is None or wanted <= room
             kept, tokens, omitted = (text, wanted, 0) if fits else self._cut(text, room or 0)
             shown = Shown(tool, kept, tokens, omitted, call_id)
@@ -122,7 +125,7 @@ class ObservationLedger:
         with self._lock:
             room = _least(*self._rooms(shown.tool))
             if room is not None and shown.tokens > room:
-                # Another thread has spent it meanwhile.
+                # Another thread used the tokens meanwhile.
                 return False
             self._number += 1
             self._total += shown.tokens
@@ -131,17 +134,17 @@ class ObservationLedger:
             return True
 
     def count(self, text: str) -> int:
-        """Return how many tokens a text is. Where the tokenizer fails it is a token a byte: no vocabulary of bytes has more."""
+        """Return the tokens of a text. If the tokenizer fails, each byte counts as a token, which is an upper bound."""
         try:
             tokens = self._tokenizer(text)
-        except Exception:  # noqa: BLE001  the owner's own code, or a text that it cannot take
+        except Exception:  # noqa: BLE001  the tokenizer is the user's code
             tokens = -1
         if type(tokens) is not int or tokens < 0:
             return len(text.encode("utf-8", "surrogatepass"))
         return tokens
 
     def _cut(self, text: str, room: int) -> tuple[str, int, int]:
-        """Return the longest head and tail that fit, found by halving, their cost, and the characters left out."""
+        """Return the longest head and tail that fit, found by bisection, their tokens, and the number of characters left out."""
         best = "", 0, len(text)
         low, high = 0, len(text) // 2
         while low <= high:
@@ -159,3 +162,47 @@ class ObservationLedger:
 
 def _least(*rooms: int | None) -> int | None:
     return min((room for room in rooms if room is not None), default=None)
+
+
+class BudgetGate:
+    """Refuses a call when fewer tokens are left than `at_least`, or than `expected` predicts for the call."""
+
+    name = "budget"
+
+    def __init__(
+        self,
+        ledger: ObservationLedger,
+        *,
+        at_least: int = 1,
+        expected: Callable[[ToolCall], int | None] | None = None,
+    ) -> None:
+        if type(at_least) is not int or at_least < 0:
+            raise PolicyError(f"at_least must be a whole number of tokens, not {at_least!r}")
+        if not hasattr(ledger, "rooms"):
+            raise PolicyError(f"the budget gate needs a ledger, such as ObservationLedger({ledger!r})")
+        self.ledger = ledger
+        self._at_least = at_least
+        self._expected = expected
+
+    def judge(self, call: ToolCall, now: float) -> Refusal | None:  # noqa: ARG002  one signature for all gates
+        """Refuse a call whose observation would not fit the budget."""
+        needed = self._at_least
+        if self._expected is not None:
+            needed = max(needed, self._expected(call) or 0)
+        budget = self.ledger.budget
+        total, own = self.ledger.rooms(call.tool)
+        if total is not None and needed > total:
+            reason = f"The call needs {needed} tokens; {total} of {budget.total} are left in the observation budget."
+            return Refusal("gate-budget-total", reason, _alternative(total, "Finish"))
+        if own is not None and needed > own:
+            limit = budget.of(call.tool)
+            reason = (
+                f"The call needs {needed} tokens; {own} of {limit} are left in the observation budget of {call.tool}."
+            )
+            return Refusal("gate-budget-tool", reason, _alternative(own, "Use another tool, or finish"))
+        return None
+
+
+def _alternative(room: int, otherwise: str) -> str:
+    less = "Ask for less: a part of the file, fewer matches, a summary. " if room > 0 else ""
+    return f"{less}{otherwise} with what you have seen."
