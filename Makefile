@@ -8,7 +8,8 @@ FRAMEWORKS := .venv-frameworks
 COLLECTOR := .venv-collector
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 UV := $(BIN)/uv --system-certs --no-cache --quiet
-FRAMEWORK_EXTRAS := inspect minisweagent pydantic-ai deepagents langchain openai-agents swerex claude ray demo
+# Every extra of pyproject.toml that requirements/dev.txt does not lock.
+FRAMEWORK_EXTRAS = $(shell $(BIN)/python -c "import tomllib; print(*sorted(set(tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']) - {'mcp', 'otel'}))")
 
 FAILED = { echo 'make: packages could not be downloaded or installed' >&2; exit 1; }
 

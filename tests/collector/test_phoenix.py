@@ -1,4 +1,4 @@
-"""A real collector, Arize Phoenix, takes corral's spans by OTLP and gives them back as they were: run by `make test-collector`."""
+"""Sends spans by OTLP to a real collector, Arize Phoenix, and reads them back. `make test-collector` runs it."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             server.wait(30)
 
 
-def test_a_collector_shows_what_was_run_and_what_was_refused(open_box: Sandbox, phoenix: str) -> None:
+def test_phoenix_returns_spans_of_runs_and_refusals(open_box: Sandbox, phoenix: str) -> None:
     tracers = TracerProvider()
     tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{phoenix}/v1/traces")))
     prod = Pattern("no-production", "prod", "It names production.", "Use staging.")

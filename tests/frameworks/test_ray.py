@@ -1,4 +1,4 @@
-"""The same work on a Ray cluster of several nodes on this machine: the same results, and nodes and workers that are killed."""
+"""Tests of the Ray engine on a cluster of several local nodes, with nodes and workers that are killed."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ TASKS = int(os.environ.get("CORRAL_EVAL_TASKS", "100"))
 
 
 class Cluster:
-    """Ray nodes on loopback addresses of their own; only the head survives everything."""
+    """Ray nodes, each on its own loopback address. Tests never kill the head node."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as Nodes
@@ -56,7 +56,7 @@ class Cluster:
         self.nodes.remove_node(self.others.pop(), allow_graceful=False)
 
     def is_at_work(self) -> bool:
-        """Say whether a command runs on the node that would be killed next: with load, nodes begin long after each other."""
+        """Return whether a command runs on the node that `kill_one` kills. Under load, nodes start at different times."""
         (raylet,) = self.others[-1].all_processes["raylet"]
         pending = [raylet.process.pid]
         while pending:
@@ -74,7 +74,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Cluster]:
-    # Of pytest's own directories the names are too long for Ray's sockets, with workers of pytest-xdist.
+    # With pytest-xdist, the paths of tmp_path are too long for Ray's sockets.
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="corral-ray-") as room:
         for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "TMPDIR": room}.items():
             patch.setenv(name, value)
@@ -89,7 +89,7 @@ def running() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(running: Cluster) -> Iterator[Cluster]:
-    """A cluster with all its nodes; afterwards no actor is left."""
+    """A cluster with all its nodes. Waits until the test has left no actor."""
     while len(running.others) < 2:
         running.others.append(running.add())
     running.nodes.wait_for_nodes()
@@ -114,11 +114,11 @@ def kinds(result: SandboxResult) -> list[str]:
 
 
 def copies() -> set[str]:
-    """Return the copies of projects that nodes have."""
+    """Return the names of the project copies on the nodes."""
     return {path.name for path in Path(tempfile.gettempdir()).glob("corral-project-*")}
 
 
-def test_results_are_those_of_here(cluster: Cluster, box: Sandbox, project: Path) -> None:
+def test_results_equal_local_results(cluster: Cluster, box: Sandbox, project: Path) -> None:
     calls: list[object] = [
         ["cat", "notes.txt"],
         {"shell": "echo $A | cat; exit 3", "env": {"A": "b"}},
@@ -134,7 +134,7 @@ def test_results_are_those_of_here(cluster: Cluster, box: Sandbox, project: Path
     assert {result.enforcement for result in there} == {result.enforcement for result in here}
 
 
-def test_a_project_is_sent_and_what_changes_there_stays_there(cluster: Cluster, box: Sandbox, project: Path) -> None:
+def test_project_is_copied_and_changes_stay_on_the_node(cluster: Cluster, box: Sandbox, project: Path) -> None:
     (project / "bin").mkdir()
     (project / "bin/tool").write_text("#!/bin/sh\necho tool\n")
     (project / "bin/tool").chmod(0o755)
@@ -144,7 +144,7 @@ def test_a_project_is_sent_and_what_changes_there_stays_there(cluster: Cluster, 
     assert (project / "notes.txt").read_text() == "pears\n"
 
 
-def test_the_work_is_sent_once_however_many_workers_begin_it(cluster: Cluster) -> None:
+def test_work_is_sent_once_for_all_workers(cluster: Cluster) -> None:
     class Counted(Trials):
         sent = 0
 
@@ -160,7 +160,7 @@ def test_the_work_is_sent_once_however_many_workers_begin_it(cluster: Cluster) -
         worker.close()
 
 
-def test_no_more_run_at_a_time_than_nodes_have_room_for(cluster: Cluster, box: Sandbox) -> None:
+def test_nodes_run_at_most_their_capacity_at_a_time(cluster: Cluster, box: Sandbox) -> None:
     with box.map([["true"]] * 200, workers=50, engine="ray") as results:
         next(results)
         eventually(lambda: ray.available_resources().get("corral", 0) == 0)
@@ -168,14 +168,14 @@ def test_no_more_run_at_a_time_than_nodes_have_room_for(cluster: Cluster, box: S
         assert sum(result.ok for result in results) == 199
 
 
-def test_the_order_is_that_of_the_calls_or_that_of_their_ends(cluster: Cluster, box: Sandbox) -> None:
+def test_results_come_in_call_order_or_completion_order(cluster: Cluster, box: Sandbox) -> None:
     calls = [["echo", str(n)] for n in range(100)]
     assert [r.stdout for r in box.map(calls, engine="ray")] == [f"{n}\n".encode() for n in range(100)]
     found = dict(box.map(calls, engine="ray", ordered=False).numbered())
     assert {number: result.stdout for number, result in found.items()} == {n: f"{n}\n".encode() for n in range(100)}
 
 
-def test_no_result_waits_for_the_next_call(cluster: Cluster, box: Sandbox) -> None:
+def test_result_does_not_wait_for_the_next_call(cluster: Cluster, box: Sandbox) -> None:
     gate = threading.Semaphore(0)
 
     def calls() -> Iterator[list[str]]:
@@ -189,7 +189,7 @@ def test_no_result_waits_for_the_next_call(cluster: Cluster, box: Sandbox) -> No
             assert next(results).stdout_text == f"{number}\n"
 
 
-def test_closing_ends_what_runs_there(cluster: Cluster, box: Sandbox) -> None:
+def test_close_kills_running_commands(cluster: Cluster, box: Sandbox) -> None:
     seconds = unique_seconds()
     before = copies()
     results = box.map([{"argv": ["sleep", seconds], "timeout_seconds": 300}] * 20, engine="ray")
@@ -199,7 +199,7 @@ def test_closing_ends_what_runs_there(cluster: Cluster, box: Sandbox) -> None:
     assert (alive(seconds), copies() - before) == ([], set())
 
 
-def test_a_killed_worker_takes_its_commands_with_it_and_is_replaced(cluster: Cluster, box: Sandbox) -> None:
+def test_killed_worker_ends_its_commands_and_is_replaced(cluster: Cluster, box: Sandbox) -> None:
     seconds = unique_seconds()
     calls: list[object] = [
         {"argv": ["sleep", seconds], "timeout_seconds": 300},
@@ -218,8 +218,8 @@ def test_a_killed_worker_takes_its_commands_with_it_and_is_replaced(cluster: Clu
     assert [result.stdout for result in results] == [f"{n}\n".encode() for n in range(20)]
 
 
-def test_a_killed_node_loses_what_it_had_and_no_more(cluster: Cluster, box: Sandbox) -> None:
-    # Slower than what is sent in chunks, and enough for one node until the other begins.
+def test_killed_node_loses_only_its_own_commands(cluster: Cluster, box: Sandbox) -> None:
+    # Slower than one chunk of calls, and long enough to keep one node busy until the other starts.
     calls = [{"shell": f"sleep 1; echo {n}"} for n in range(40)]
     results = box.map(calls, engine="ray")
     found = [next(results)]
@@ -232,7 +232,7 @@ def test_a_killed_node_loses_what_it_had_and_no_more(cluster: Cluster, box: Sand
     assert (len(found), 1 <= len(lost) <= NODE_ROOM) == (40, True)
 
 
-def test_what_may_be_repeated_survives_a_killed_node(cluster: Cluster, box: Sandbox) -> None:
+def test_repeatable_calls_survive_a_killed_node(cluster: Cluster, box: Sandbox) -> None:
     calls = [{"shell": f"sleep 0.1; echo {n}"} for n in range(80)]
     results = box.map(calls, engine="ray", idempotent=True)
     found = [next(results)]
@@ -242,13 +242,13 @@ def test_what_may_be_repeated_survives_a_killed_node(cluster: Cluster, box: Sand
 
 
 def entries(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the journal by task, without times."""
+    """Return the journal entries by task, without times."""
     found = {}
     for line in Path(place(str(folder), os.environ)).read_text().splitlines():
         try:
             entry = json.loads(line)
         except ValueError:
-            # What a kill has torn is no line.
+            # A kill can leave an incomplete last line.
             continue
         if entry["event"] == "task":
             assert entry["id"] not in found
@@ -264,7 +264,7 @@ def journalled(folder: Path, tasks: list[Task], engine: str) -> dict[str, dict[s
     return entries(folder)
 
 
-def test_the_journal_of_the_fixtures_is_that_of_here(cluster: Cluster, tmp_path: Path) -> None:
+def test_eval_journal_equals_the_local_journal(cluster: Cluster, tmp_path: Path) -> None:
     tasks = load([FIXTURES])
     here = journalled(tmp_path / "here", tasks, "local")
     there = journalled(tmp_path / "there", tasks, "ray")
@@ -272,7 +272,7 @@ def test_the_journal_of_the_fixtures_is_that_of_here(cluster: Cluster, tmp_path:
     assert {entry["status"] for entry in there.values()} == {"passed"}
 
 
-def test_no_task_is_lost_or_repeated_when_a_node_is_killed(cluster: Cluster, tmp_path: Path) -> None:
+def test_killed_node_neither_loses_nor_repeats_a_task(cluster: Cluster, tmp_path: Path) -> None:
     tasks = [
         Task(f"t{n}", {"id": f"t{n}", "shell": f"sleep 0.05; echo {n}", "expect": {"stdout": f"{n}\n"}})
         for n in range(TASKS)
@@ -286,23 +286,23 @@ def test_no_task_is_lost_or_repeated_when_a_node_is_killed(cluster: Cluster, tmp
     assert {entry["status"] for entry in entries(tmp_path).values()} == {"passed"}
 
 
-def test_what_prevents_a_worker_from_beginning_is_told(cluster: Cluster, project: Path) -> None:
+def test_worker_start_error_is_reported(cluster: Cluster, project: Path) -> None:
     grant = project.parent / "grant"
     grant.mkdir()
     with Sandbox(SandboxConfig(project, containment=Containment(read=(str(grant),)))) as box:
-        # As on a node that has no such directory.
+        # The same happens on a node without this directory.
         grant.rmdir()
         with pytest.raises(CorralError, match=str(grant)):
             list(box.map([["ls"]], engine="ray"))
 
 
 def in_the_cluster(cluster: Cluster, folder: Path, *words: str) -> dict[str, Any]:
-    """Return how the command line is started so that it goes to the cluster."""
+    """Return the arguments of subprocess.run that run `corral` on the cluster."""
     args = [sys.executable, "-m", "corral", *words, "--engine", "ray"]
     return {"args": args, "cwd": folder, "env": dict(os.environ) | {"RAY_ADDRESS": cluster.nodes.address}}
 
 
-def test_lines_are_answered_from_the_cluster_and_logged_here(cluster: Cluster, box: Sandbox, project: Path) -> None:
+def test_batch_lines_run_on_the_cluster_and_are_logged_locally(cluster: Cluster, box: Sandbox, project: Path) -> None:
     lines = [{"id": n, "argv": ["cat", "notes.txt"]} for n in range(20)]
     text = "".join(json.dumps(line) + "\n" for line in (*lines, {"id": "x"}, {"id": "y", "argv": ["sudo", "ls"]}))
     done = subprocess.run(
@@ -324,7 +324,7 @@ def test_lines_are_answered_from_the_cluster_and_logged_here(cluster: Cluster, b
     assert logged.stdout.count('"notes.txt"') >= 20
 
 
-def test_the_command_line_goes_to_the_cluster_and_goes_on_after_a_kill(cluster: Cluster, tmp_path: Path) -> None:
+def test_command_line_resumes_on_the_cluster_after_a_kill(cluster: Cluster, tmp_path: Path) -> None:
     tasks = [{"id": f"t{n}", "shell": f"sleep 0.05; echo {n}", "expect": {"stdout": f"{n}\n"}} for n in range(60)]
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
     journal = Path(place(str(tmp_path / "corral-eval"), os.environ))
@@ -335,7 +335,7 @@ def test_the_command_line_goes_to_the_cluster_and_goes_on_after_a_kill(cluster: 
             assert process.poll() is None
         process.kill()
     first = entries(tmp_path / "corral-eval")
-    # What it had started goes with it.
+    # Its processes end with it.
     eventually(lambda: ray.available_resources().get("corral") == cluster.room)
     done = subprocess.run(
         **in_the_cluster(cluster, tmp_path, "eval", "tasks.jsonl"),
@@ -362,17 +362,17 @@ with Sandbox(SandboxConfig(sys.argv[1])) as box, box.map([["echo", "x"]] * 3, en
 
 
 def below(process: int) -> set[int]:
-    """Return the processes that one has started, and those that these have."""
+    """Return the pids of all descendants of a process."""
     started = {*children(process)}
     return started.union(*map(below, started))
 
 
 def listening(processes: set[int]) -> set[str]:
-    """Return the addresses, as the kernel writes them, on which processes take connections."""
+    """Return the addresses on which processes listen, in the format of /proc/net/tcp."""
     inodes = set()
     for process in processes:
         links: list[Path] = []
-        # One may have ended by now.
+        # The process may have exited.
         with contextlib.suppress(FileNotFoundError):
             links += Path(f"/proc/{process}/fd").iterdir()
         for link in links:
@@ -382,7 +382,7 @@ def listening(processes: set[int]) -> set[str]:
     return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
-def test_a_cluster_of_its_own_is_heard_on_this_machine_alone_and_ends_with_it(project: Path) -> None:
+def test_own_cluster_listens_on_loopback_and_ends_with_it(project: Path) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     with subprocess.Popen(
         [sys.executable, "-c", OWN, str(project)], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

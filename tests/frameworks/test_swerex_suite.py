@@ -1,4 +1,4 @@
-"""SWE-ReX's own tests, from its source distribution, with corral's runtime in the place of its server."""
+"""Runs the tests of SWE-ReX's source distribution with corral's runtime instead of its server."""
 
 import importlib.util
 import sys
@@ -12,10 +12,10 @@ from swerex.runtime.abstract import BashAction, Command, CreateBashSessionReques
 
 from corral.integrations.frameworks.swerex import CorralRuntime
 
-# Fetched by `make test-frameworks`: the wheel has no tests.
+# `make test-frameworks` downloads it: the wheel has no tests.
 SUITE = Path(sys.prefix) / "swe-rex" / "tests"
-NOT_OURS = {"test_server_dead": "it asks a name server for a host that does not exist; nothing of corral is in it"}
-UNSURE = {"test_interrupt_pager": "it passes where bash tells of the killed job one command later"}
+NOT_OURS = {"test_server_dead": "it resolves a host that does not exist; it does not use corral"}
+UNSURE = {"test_interrupt_pager": "it passes only when bash reports the killed job one command later"}
 
 
 class _Action(BashAction):
@@ -27,7 +27,7 @@ class _Command(Command):
 
 
 def suite() -> dict[str, Any]:
-    """Return the tests, by their names. They import what they share from a conftest, which is in no distribution."""
+    """Return the tests by name. Their conftest is not in the distribution, so this module replaces it."""
     package, shared = ModuleType("swerex_suite"), ModuleType("swerex_suite.conftest")
     package.__path__ = [str(SUITE)]
     shared.__dict__.update({"_Action": _Action, "_Command": _Command})
@@ -39,7 +39,7 @@ def suite() -> dict[str, Any]:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        # One name stands in both.
+        # Both files have a test of the same name.
         found |= {
             f"{test}_of_runtime" if test in found else test: function
             for test, function in vars(module).items()

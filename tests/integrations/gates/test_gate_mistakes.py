@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from golden import check
 
 from corral import PolicyError
 from corral.integrations.gates import (
@@ -19,6 +18,7 @@ from corral.integrations.gates import (
     ToolAllowlist,
     ToolCall,
 )
+from golden import check
 
 
 def untyped(value: Any) -> Any:

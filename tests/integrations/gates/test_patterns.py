@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from golden import check
 from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.integrations.gates import Pattern, Patterns, Refusal, ToolAllowlist, ToolCall
 from corral.integrations.gates.patterns import MAX_DEPTH, MAX_TEXT
+from golden import check
 
 PRODUCTION = Pattern("no-production", r"\bprod\b", "It names production.", "Use the staging hosts.")
 TREE = Pattern("no-tree", r"rm -rf", "It removes a tree.", tool="run_*")

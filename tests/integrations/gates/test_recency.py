@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
-from golden import check
 from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.integrations.gates import Chain, FileStates, Recency, Refusal, ToolCall
 from corral.integrations.gates.project_files import MAX_HASHED_BYTES
 from corral.integrations.gates.recency import ABSENT
+from golden import check
 
 READ = ToolCall("read_file", reads=("a.py",))
 WRITE = ToolCall("write_file", writes=("a.py",))

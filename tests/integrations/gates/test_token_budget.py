@@ -4,7 +4,6 @@ import threading
 from typing import Any
 
 import pytest
-from golden import check
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from corral.integrations.gates import (
     approximate_tokens,
 )
 from corral.integrations.gates.token_budget import Entry
+from golden import check
 
 BUDGETS = st.builds(
     Budget,

@@ -1,4 +1,4 @@
-"""Spans and metrics of runs, as the in-memory exporter and reader of OpenTelemetry's SDK see them."""
+"""Tests of spans and metrics, read from the in-memory exporter and reader of OpenTelemetry's SDK."""
 
 import asyncio
 import gc
@@ -25,8 +25,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 import corral
 from corral import ContainmentError, Limits, Sandbox, SandboxResult
 from corral.integrations.gates import GatedSandbox, Pattern, Patterns
-from corral.integrations.telemetry import labels as telemetry
-from corral.integrations.telemetry import otel_attributes as telemetry_content
+from corral.integrations.telemetry import labels, otel
 from corral.integrations.telemetry.otel import CONTENT_SWITCH, OLDER_SPAN_NAME, instrument, record_ruling, tool_call
 
 WAYS = pytest.mark.parametrize("way", ["run", "arun", "start", "astart"])
@@ -36,7 +35,7 @@ SOURCE = str(Path(corral.__file__).parents[1])
 
 
 class Telemetry:
-    """Providers of a test's own, and what arrived at them."""
+    """Providers for one test, and the spans and metrics that they exported."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -69,7 +68,7 @@ class Telemetry:
 
 
 @pytest.fixture
-def told() -> Iterator[Telemetry]:
+def exported() -> Iterator[Telemetry]:
     telemetry = Telemetry()
     yield telemetry
     telemetry.tracers.shutdown()
@@ -81,8 +80,8 @@ def _switch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CONTENT_SWITCH, raising=False)
 
 
-def attached(box: Any, told: Telemetry, **settings: Any) -> Any:
-    instrument(box, told.tracers, told.meters, **settings)
+def attached(box: Any, exported: Telemetry, **settings: Any) -> Any:
+    instrument(box, exported.tracers, exported.meters, **settings)
     return box
 
 
@@ -100,9 +99,9 @@ def run_by(box: Any, way: str, *args: Any, **options: Any) -> SandboxResult:
 
 
 @WAYS
-def test_a_run_is_a_tools_span_with_the_process_below(open_box: Sandbox, told: Telemetry, way: str) -> None:
-    result = run_by(attached(open_box, told), way, ["echo", "hello"])
-    process, tool = told.spans
+def test_run_is_a_tool_span_with_a_process_span_below(open_box: Sandbox, exported: Telemetry, way: str) -> None:
+    result = run_by(attached(open_box, exported), way, ["echo", "hello"])
+    process, tool = exported.spans
     assert (tool.name, tool.kind, tool.status.status_code) == (
         "execute_tool run_command",
         SpanKind.INTERNAL,
@@ -137,9 +136,9 @@ def test_a_run_is_a_tools_span_with_the_process_below(open_box: Sandbox, told: T
 
 
 @WAYS
-def test_a_refused_call_is_an_error_of_the_tool_without_a_process(box: Sandbox, told: Telemetry, way: str) -> None:
-    result = run_by(attached(box, told), way, ["rm", "x"])
-    (tool,) = told.spans
+def test_refused_call_is_a_tool_error_without_a_process_span(box: Sandbox, exported: Telemetry, way: str) -> None:
+    result = run_by(attached(box, exported), way, ["rm", "x"])
+    (tool,) = exported.spans
     attributes = dict(tool.attributes or {})
     rules = tuple(finding.rule for finding in result.verdict.findings)
     assert tool.status.status_code == StatusCode.ERROR
@@ -151,9 +150,9 @@ def test_a_refused_call_is_an_error_of_the_tool_without_a_process(box: Sandbox, 
 
 
 @WAYS
-def test_an_exit_code_is_an_error_of_the_process_alone(open_box: Sandbox, told: Telemetry, way: str) -> None:
-    run_by(attached(open_box, told), way, "exit 3", shell=True)
-    process, tool = told.spans
+def test_exit_code_is_an_error_of_the_process_span_only(open_box: Sandbox, exported: Telemetry, way: str) -> None:
+    run_by(attached(open_box, exported), way, "exit 3", shell=True)
+    process, tool = exported.spans
     assert (process.name, tool.status.status_code) == ("bash", StatusCode.UNSET)
     assert process.status.status_code == StatusCode.ERROR
     assert (process.attributes or {})["error.type"] == "3"
@@ -171,135 +170,141 @@ def test_an_exit_code_is_an_error_of_the_process_alone(open_box: Sandbox, told: 
     ],
     ids=["timeout", "a signal", "a real-time signal", "a limit", "not found by the shell"],
 )
-def test_the_classes_of_error(
+def test_error_types(
     open_sandbox: Callable[..., Sandbox],
-    told: Telemetry,
+    exported: Telemetry,
     text: str,
     settings: dict[str, Any],
     errors: tuple[str | None, str],
 ) -> None:
-    attached(open_sandbox(**settings), told).run(text, shell=True)
-    process, tool = told.spans
+    attached(open_sandbox(**settings), exported).run(text, shell=True)
+    process, tool = exported.spans
     assert tuple((span.attributes or {}).get("error.type") for span in (tool, process)) == errors
 
 
 @WAYS
-def test_a_call_that_cannot_be_held_says_so(sandbox: Callable[..., Sandbox], told: Telemetry, way: str) -> None:
-    box = attached(sandbox(), told)
+def test_call_without_containment_has_its_error_type(
+    sandbox: Callable[..., Sandbox], exported: Telemetry, way: str
+) -> None:
+    box = attached(sandbox(), exported)
     box.close()
     with pytest.raises(ContainmentError):
         run_by(box, way, ["true"])
-    assert [(span.attributes or {})["error.type"] for span in told.spans] == ["sandbox_unavailable"]
+    assert [(span.attributes or {})["error.type"] for span in exported.spans] == ["sandbox_unavailable"]
 
 
-def test_a_call_without_a_process_says_so(open_box: Sandbox, told: Telemetry) -> None:
-    assert attached(open_box, told).run(["no-such-program-here"]).exit_code == 127
-    (tool,) = told.spans
+def test_call_that_did_not_start_has_its_error_type(open_box: Sandbox, exported: Telemetry) -> None:
+    assert attached(open_box, exported).run(["no-such-program-here"]).exit_code == 127
+    (tool,) = exported.spans
     assert (tool.attributes or {})["error.type"] == "not_started"
 
 
-def test_violations_and_truncation_are_told_by_kind(open_sandbox: Callable[..., Sandbox], told: Telemetry) -> None:
-    box = attached(open_sandbox(max_output_bytes=200), told)
+def test_span_lists_violations_and_truncation(open_sandbox: Callable[..., Sandbox], exported: Telemetry) -> None:
+    box = attached(open_sandbox(max_output_bytes=200), exported)
     text = """seq 1000; python3 -c 'import socket; socket.create_connection(("192.0.2.7", 80))'"""
     result = box.run(text, shell=True)
     assert [violation.kind for violation in result.violations] == ["network"]
-    attributes = told.named("execute_tool run_command").attributes or {}
+    attributes = exported.named("execute_tool run_command").attributes or {}
     assert (attributes["corral.violations"], attributes["corral.truncated"]) == (("network",), True)
-    assert told.counts("corral.violations") == {(("corral.violation.kind", "network"),): 1}
+    assert exported.counts("corral.violations") == {(("corral.violation.kind", "network"),): 1}
 
 
-def test_every_class_of_error_is_documented() -> None:
-    assert [kind for kind in telemetry.ERROR_TYPES if f"`{kind}`" not in PAGE] == []
+def test_every_error_type_is_documented() -> None:
+    assert [kind for kind in labels.ERROR_TYPES if f"`{kind}`" not in PAGE] == []
 
 
 @pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL), ids=["otel", "prometheus"])
-def test_the_pages_programs_run(program: str, project: Path) -> None:
+def test_documented_program_runs(program: str, project: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=project, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("value", ["", "false", "NO_CONTENT", "EVENT_ONLY", "yes please"])
-def test_without_the_switch_nothing_of_the_call_is_told(
-    open_box: Sandbox, box: Sandbox, told: Telemetry, monkeypatch: pytest.MonkeyPatch, value: str
+def test_content_is_not_exported_without_the_switch(
+    open_box: Sandbox, box: Sandbox, exported: Telemetry, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv(CONTENT_SWITCH, value)
-    attached(open_box, told).run("echo marker-out; echo marker-err >&2; cat marker-path", shell=True)
-    attached(box, told).run(["rm", "marker-operand"])
-    assert len(told.spans) == 3
-    assert "marker" not in "".join(span.to_json() for span in told.spans)
+    attached(open_box, exported).run("echo marker-out; echo marker-err >&2; cat marker-path", shell=True)
+    attached(box, exported).run(["rm", "marker-operand"])
+    assert len(exported.spans) == 3
+    assert "marker" not in "".join(span.to_json() for span in exported.spans)
 
 
 @pytest.mark.parametrize("value", ["true", "SPAN_ONLY", "span_and_event"])
-def test_with_the_switch_arguments_and_output_are_told_without_secrets(
-    open_box: Sandbox, told: Telemetry, monkeypatch: pytest.MonkeyPatch, value: str
+def test_switch_exports_content_without_secrets(
+    open_box: Sandbox, exported: Telemetry, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv(CONTENT_SWITCH, value)
-    attached(open_box, told).run(f"echo out {TOKEN}; echo err >&2", shell=True)
-    process, tool = told.spans
+    attached(open_box, exported).run(f"echo out {TOKEN}; echo err >&2", shell=True)
+    process, tool = exported.spans
     attributes = tool.attributes or {}
     given, got = (json.loads(str(attributes[f"gen_ai.tool.call.{name}"])) for name in ("arguments", "result"))
     assert given["command"].startswith("echo out ")
     assert (got["exit_code"], got["stdout"].split()[0], got["stderr"]) == (0, "out", "err\n")
     assert (process.attributes or {})["process.command_args"] == (given["command"],)
-    assert TOKEN not in "".join(span.to_json() for span in told.spans)
+    assert TOKEN not in "".join(span.to_json() for span in exported.spans)
 
 
-def test_a_setting_goes_before_the_switch(box: Sandbox, told: Telemetry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capture_content_overrides_the_switch(
+    box: Sandbox, exported: Telemetry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(CONTENT_SWITCH, "true")
-    attached(box, told, capture_content=False).run(["rm", "marker"])
-    assert "marker" not in told.spans[0].to_json()
+    attached(box, exported, capture_content=False).run(["rm", "marker"])
+    assert "marker" not in exported.spans[0].to_json()
 
 
-def test_content_is_bounded(open_box: Sandbox, told: Telemetry) -> None:
-    attached(open_box, told, capture_content=True).run(["echo", "x" * 100_000])
-    assert max(len(str(value)) for span in told.spans for value in (span.attributes or {}).values()) < 60_000
+def test_content_has_a_size_limit(open_box: Sandbox, exported: Telemetry) -> None:
+    attached(open_box, exported, capture_content=True).run(["echo", "x" * 100_000])
+    assert max(len(str(value)) for span in exported.spans for value in (span.attributes or {}).values()) < 60_000
 
 
 @pytest.mark.parametrize("argv", [["echo", "x" * 100_000], ["echo", *"x" * 4_000], ["echo", *["x" * 9000] * 9]])
-def test_arguments_that_are_cut_are_still_json(open_box: Sandbox, told: Telemetry, argv: list[str]) -> None:
-    attached(open_box, told, capture_content=True).run(argv)
-    process, tool = told.spans
+def test_truncated_arguments_are_valid_json(open_box: Sandbox, exported: Telemetry, argv: list[str]) -> None:
+    attached(open_box, exported, capture_content=True).run(argv)
+    process, tool = exported.spans
     kept = json.loads(str((tool.attributes or {})["gen_ai.tool.call.arguments"]))["argv"]
     assert list((process.attributes or {})["process.command_args"]) == kept  # type: ignore[arg-type]
     assert kept[:-1] == argv[: len(kept) - 1]
     assert 16_000 < sum(map(len, kept)) + 4 * len(kept) < 17_000
 
 
-def test_a_secret_that_the_cut_divides_is_not_told(open_box: Sandbox, told: Telemetry) -> None:
-    fill = telemetry_content.MAX_CONTENT - len(TOKEN) // 2
-    attached(open_box, told, capture_content=True).run(f"printf %{fill}s; echo {TOKEN}", shell=True)
-    printed = json.loads(str((told.spans[1].attributes or {})["gen_ai.tool.call.result"]))["stdout"]
-    assert len(printed) == telemetry_content.MAX_CONTENT
+def test_secret_across_the_cut_is_redacted(open_box: Sandbox, exported: Telemetry) -> None:
+    fill = otel.MAX_CONTENT - len(TOKEN) // 2
+    attached(open_box, exported, capture_content=True).run(f"printf %{fill}s; echo {TOKEN}", shell=True)
+    printed = json.loads(str((exported.spans[1].attributes or {})["gen_ai.tool.call.result"]))["stdout"]
+    assert len(printed) == otel.MAX_CONTENT
     assert TOKEN[:8] not in printed
 
 
-def test_what_was_refused_has_no_result(box: Sandbox, told: Telemetry) -> None:
-    attached(box, told, capture_content=True).run(["rm", "x"])
-    attributes = told.spans[0].attributes or {}
+def test_refused_call_has_no_result_attribute(box: Sandbox, exported: Telemetry) -> None:
+    attached(box, exported, capture_content=True).run(["rm", "x"])
+    attributes = exported.spans[0].attributes or {}
     assert json.loads(str(attributes["gen_ai.tool.call.arguments"])) == {"argv": ["rm", "x"]}
     assert "gen_ai.tool.call.result" not in attributes
     assert "denylist" in str(attributes["corral.reason"])
 
 
-def test_the_older_name_is_a_setting(open_box: Sandbox, told: Telemetry) -> None:
-    attached(open_box, told, span_name=OLDER_SPAN_NAME).run(["true"])
-    assert (told.named("gen_ai.tool.execution").attributes or {})["gen_ai.operation.name"] == "execute_tool"
+def test_span_name_can_be_the_older_name(open_box: Sandbox, exported: Telemetry) -> None:
+    attached(open_box, exported, span_name=OLDER_SPAN_NAME).run(["true"])
+    assert (exported.named("gen_ai.tool.execution").attributes or {})["gen_ai.operation.name"] == "execute_tool"
 
 
 @WAYS
-def test_a_span_of_the_same_tool_is_enriched_and_not_doubled(open_box: Sandbox, told: Telemetry, way: str) -> None:
-    attached(open_box, told)
+def test_span_of_the_same_tool_is_reused(open_box: Sandbox, exported: Telemetry, way: str) -> None:
+    attached(open_box, exported)
     attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "run_command"}
-    with told.tracers.get_tracer("host").start_as_current_span("tools/call run_command", attributes=attributes) as host:
+    with exported.tracers.get_tracer("host").start_as_current_span(
+        "tools/call run_command", attributes=attributes
+    ) as host:
         run_by(open_box, way, ["true"])
         assert host.is_recording()
-    process, outer = told.spans
+    process, outer = exported.spans
     assert (process.name, outer.name) == ("true", "tools/call run_command")
     assert (outer.attributes or {})["corral.decision"] == "allow"
     assert process.parent is not None
     assert process.parent.span_id == host.get_span_context().span_id
-    assert told.points("gen_ai.execute_tool.duration") == []
-    assert len(told.points("corral.calls")) == 1
+    assert exported.points("gen_ai.execute_tool.duration") == []
+    assert len(exported.points("corral.calls")) == 1
 
 
 @pytest.mark.parametrize(
@@ -311,18 +316,20 @@ def test_a_span_of_the_same_tool_is_enriched_and_not_doubled(open_box: Sandbox, 
     ],
     ids=["another tool", "an agent", "anything"],
 )
-def test_any_other_span_is_the_parent(open_box: Sandbox, told: Telemetry, attributes: dict[str, str]) -> None:
-    attached(open_box, told)
-    with told.tracers.get_tracer("host").start_as_current_span("outer", attributes=attributes) as outer:
+def test_any_other_current_span_is_the_parent(
+    open_box: Sandbox, exported: Telemetry, attributes: dict[str, str]
+) -> None:
+    attached(open_box, exported)
+    with exported.tracers.get_tracer("host").start_as_current_span("outer", attributes=attributes) as outer:
         open_box.run(["true"])
-    tool = told.named("execute_tool run_command")
+    tool = exported.named("execute_tool run_command")
     assert tool.parent is not None
     assert tool.parent.span_id == outer.get_span_context().span_id
 
 
-def test_tasks_that_run_at_once_each_have_their_own_parent(open_box: Sandbox, told: Telemetry) -> None:
-    attached(open_box, told)
-    tracer = told.tracers.get_tracer("host")
+def test_concurrent_tasks_keep_their_own_parents(open_box: Sandbox, exported: Telemetry) -> None:
+    attached(open_box, exported)
+    tracer = exported.tracers.get_tracer("host")
 
     async def task(number: int) -> None:
         with tracer.start_as_current_span(f"task {number}"):
@@ -334,8 +341,8 @@ def test_tasks_that_run_at_once_each_have_their_own_parent(open_box: Sandbox, to
         await asyncio.gather(*(task(number) for number in range(20)))
 
     asyncio.run(all_of_them())
-    by_id = {span.context.span_id: span for span in told.spans if span.context is not None}
-    processes = [span for span in told.spans if span.kind is SpanKind.CLIENT]
+    by_id = {span.context.span_id: span for span in exported.spans if span.context is not None}
+    processes = [span for span in exported.spans if span.kind is SpanKind.CLIENT]
     assert len(processes) == 20
     for process in processes:
         assert process.parent is not None
@@ -344,30 +351,28 @@ def test_tasks_that_run_at_once_each_have_their_own_parent(open_box: Sandbox, to
         assert by_id[tool.parent.span_id].name == f"task {(process.attributes or {})['process.exit.code']}"
 
 
-def test_every_call_of_a_batch_has_a_span(open_box: Sandbox, told: Telemetry) -> None:
-    attached(open_box, told)
+def test_every_call_of_a_batch_has_a_span(open_box: Sandbox, exported: Telemetry) -> None:
+    attached(open_box, exported)
     results = list(open_box.map([["true"], ["false"], ["true"]]))
-    ids = {(span.attributes or {}).get("corral.result.id") for span in told.spans if span.kind is SpanKind.INTERNAL}
+    ids = {(span.attributes or {}).get("corral.result.id") for span in exported.spans if span.kind is SpanKind.INTERNAL}
     assert ids == {result.id for result in results}
 
 
-def test_a_handle_that_another_thread_drives_keeps_its_parent(open_box: Sandbox, told: Telemetry) -> None:
-    attached(open_box, told)
-    with told.tracers.get_tracer("host").start_as_current_span("asking") as asking:
+def test_handle_driven_by_another_thread_keeps_its_parent(open_box: Sandbox, exported: Telemetry) -> None:
+    attached(open_box, exported)
+    with exported.tracers.get_tracer("host").start_as_current_span("asking") as asking:
         handle = open_box.start(["true"])
         assert trace.get_current_span() is asking
     thread = threading.Thread(target=handle.wait)
     thread.start()
     thread.join()
-    tool = told.named("execute_tool run_command")
+    tool = exported.named("execute_tool run_command")
     assert tool.parent is not None
     assert tool.parent.span_id == asking.get_span_context().span_id
 
 
-def test_the_span_is_current_for_who_is_asked_and_for_who_listens(
-    sandbox: Callable[..., Sandbox], told: Telemetry
-) -> None:
-    box = attached(sandbox(profile="workspace"), told)
+def test_span_is_current_in_on_ask_and_on_output(sandbox: Callable[..., Sandbox], exported: Telemetry) -> None:
+    box = attached(sandbox(profile="workspace"), exported)
     seen: list[str] = []
     box.on_ask = lambda call, verdict: not seen.append(trace.get_current_span().name)  # type: ignore[attr-defined]
     box.run("git reset --hard; echo x", shell=True, on_output=lambda *_: seen.append(trace.get_current_span().name))  # type: ignore[attr-defined]
@@ -375,16 +380,16 @@ def test_the_span_is_current_for_who_is_asked_and_for_who_listens(
     assert len(seen) >= 2
 
 
-def test_a_run_inside_a_question_has_a_span_of_its_own(sandbox: Callable[..., Sandbox], told: Telemetry) -> None:
-    box = attached(sandbox(profile="workspace"), told)
+def test_run_inside_on_ask_has_its_own_span(sandbox: Callable[..., Sandbox], exported: Telemetry) -> None:
+    box = attached(sandbox(profile="workspace"), exported)
     box.on_ask = lambda call, verdict: box.start(["true"]).wait().ok
     box.run("git reset --hard", shell=True)
-    assert sorted(span.name for span in told.spans if span.kind is SpanKind.CLIENT) == ["bash", "true"]
+    assert sorted(span.name for span in exported.spans if span.kind is SpanKind.CLIENT) == ["bash", "true"]
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_a_cancelled_run_says_so_and_ends(open_box: Sandbox, told: Telemetry, gated: bool) -> None:
-    box = attached(GatedSandbox(open_box) if gated else open_box, told)
+def test_cancelled_run_ends_its_span(open_box: Sandbox, exported: Telemetry, gated: bool) -> None:
+    box = attached(GatedSandbox(open_box) if gated else open_box, exported)
 
     async def cancelled() -> None:
         runs = asyncio.Event()
@@ -396,165 +401,167 @@ def test_a_cancelled_run_says_so_and_ends(open_box: Sandbox, told: Telemetry, ga
             await task
 
     asyncio.run(cancelled())
-    process, tool = told.spans
+    process, tool = exported.spans
     attributes = tool.attributes or {}
     assert (attributes["error.type"], attributes["corral.decision"]) == ("cancelled", "allow")
     assert (process.attributes or {})["error.type"] == "SIGKILL"
 
 
-def test_an_interrupted_run_says_so_and_ends(open_box: Sandbox, told: Telemetry) -> None:
+def test_interrupted_run_ends_its_span(open_box: Sandbox, exported: Telemetry) -> None:
     def interrupt(name: str, data: bytes) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        attached(open_box, told).run("echo x; sleep 60", shell=True, on_output=interrupt)
-    assert (told.named("execute_tool run_command").attributes or {})["error.type"] == "cancelled"
+        attached(open_box, exported).run("echo x; sleep 60", shell=True, on_output=interrupt)
+    assert (exported.named("execute_tool run_command").attributes or {})["error.type"] == "cancelled"
 
 
-def test_a_handle_that_is_dropped_ends_its_span(open_box: Sandbox, told: Telemetry) -> None:
-    handle = attached(open_box, told).start(["sleep", "60"])
-    assert told.spans == []
+def test_dropped_handle_ends_its_span(open_box: Sandbox, exported: Telemetry) -> None:
+    handle = attached(open_box, exported).start(["sleep", "60"])
+    assert exported.spans == []
     del handle
     gc.collect()
-    (tool,) = told.spans
+    (tool,) = exported.spans
     assert (tool.attributes or {})["error.type"] == "abandoned"
 
 
-def test_a_fork_does_not_tell_of_its_parents_runs(open_box: Sandbox, told: Telemetry) -> None:
-    handle = attached(open_box, told).start(["true"])
+def test_forked_child_does_not_report_runs_of_its_parent(open_box: Sandbox, exported: Telemetry) -> None:
+    handle = attached(open_box, exported).start(["true"])
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         handle = None
         gc.collect()
-        os.write(write, bytes([len(told.spans)]))
+        os.write(write, bytes([len(exported.spans)]))
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(read, 1) == b"\0"
     os.close(read)
     os.close(write)
     handle.wait()
-    assert len(told.spans) == 2
+    assert len(exported.spans) == 2
 
 
-def test_the_models_id_of_a_call_is_told(open_box: Sandbox, told: Telemetry) -> None:
-    attached(open_box, told)
+def test_span_has_the_call_id_of_the_model(open_box: Sandbox, exported: Telemetry) -> None:
+    attached(open_box, exported)
     with tool_call("call-7"):
         open_box.run(["true"])
     open_box.run(["true"])
-    ids = [(span.attributes or {}).get("gen_ai.tool.call.id") for span in told.spans if span.kind is SpanKind.INTERNAL]
+    ids = [
+        (span.attributes or {}).get("gen_ai.tool.call.id") for span in exported.spans if span.kind is SpanKind.INTERNAL
+    ]
     assert ids == ["call-7", None]
 
 
 @WAYS
-def test_gates_are_told_on_the_span(open_box: Sandbox, told: Telemetry, way: str) -> None:
+def test_span_has_the_ruling_of_the_gates(open_box: Sandbox, exported: Telemetry, way: str) -> None:
     gates = Patterns(Pattern("no-word", "xyzzy", "It says the word."))
-    gated = attached(GatedSandbox(open_box, gates, on_ruling=record_ruling), told)
+    gated = attached(GatedSandbox(open_box, gates, on_ruling=record_ruling), exported)
     result = run_by(gated, way, ["echo", "xyzzy"], call_id="call-9")
     assert result.denied
-    (tool,) = told.spans
+    (tool,) = exported.spans
     attributes = tool.attributes or {}
     assert (attributes["error.type"], attributes["corral.decision"]) == ("denied", "deny")
     assert (attributes["corral.gate"], attributes["corral.gate.rule"]) == ("patterns", "no-word")
     assert attributes["gen_ai.tool.call.id"] == "call-9"
     assert run_by(gated, way, ["true"]).ok
-    assert len(told.spans) == 3
+    assert len(exported.spans) == 3
 
 
-def test_runs_are_counted_and_their_duration_is_that_of_the_span(box: Sandbox, told: Telemetry) -> None:
-    attached(box, told)
+def test_metrics_count_runs_with_the_duration_of_the_span(box: Sandbox, exported: Telemetry) -> None:
+    attached(box, exported)
     result = box.run(["true"])
     box.run(["rm", "x"])
-    durations = {point.attributes.get("error.type"): point for point in told.points("gen_ai.execute_tool.duration")}
+    durations = {point.attributes.get("error.type"): point for point in exported.points("gen_ai.execute_tool.duration")}
     assert set(durations) == {None, "denied"}
-    spans = [span for span in told.spans if span.kind is SpanKind.INTERNAL]
+    spans = [span for span in exported.spans if span.kind is SpanKind.INTERNAL]
     for span in spans:
         point = durations[(span.attributes or {}).get("error.type")]
         assert point.count == 1
         assert point.sum == pytest.approx(((span.end_time or 0) - (span.start_time or 0)) / 1e9)
-        assert point.explicit_bounds == telemetry.DURATION_BUCKETS
+        assert point.explicit_bounds == labels.DURATION_BUCKETS
         assert (point.attributes["gen_ai.tool.name"], point.attributes["gen_ai.tool.type"]) == (
             "run_command",
             "function",
         )
     tool = ("gen_ai.tool.name", "run_command")
-    assert told.counts("corral.calls") == {
+    assert exported.counts("corral.calls") == {
         (("corral.decision", "allow"), ("corral.enforcement", result.enforcement), tool): 1,
         (("corral.decision", "deny"), ("corral.enforcement", "none"), ("error.type", "denied"), tool): 1,
     }
     (finding,) = box.check(["rm", "x"]).findings[:1]
-    assert told.counts("corral.findings")[(("corral.decision", "deny"), ("corral.rule.id", finding.rule))] == 1
+    assert exported.counts("corral.findings")[(("corral.decision", "deny"), ("corral.rule.id", finding.rule))] == 1
 
 
-def test_a_span_that_is_not_sampled_costs_no_attributes_and_is_counted(open_box: Sandbox, told: Telemetry) -> None:
+def test_unsampled_run_is_counted_without_attributes(open_box: Sandbox, exported: Telemetry) -> None:
     exporter = InMemorySpanExporter()
     unsampled = TracerProvider(sampler=ALWAYS_OFF)
     unsampled.add_span_processor(SimpleSpanProcessor(exporter))
-    instrument(open_box, unsampled, told.meters)
+    instrument(open_box, unsampled, exported.meters)
     assert open_box.run(["true"]).ok
     assert exporter.get_finished_spans() == ()
-    assert len(told.points("corral.calls")) == 1
+    assert len(exported.points("corral.calls")) == 1
 
 
-def test_a_span_processor_that_fails_loses_no_result(
-    open_box: Sandbox, told: Telemetry, caplog: pytest.LogCaptureFixture
+def test_failing_span_processor_loses_no_result(
+    open_box: Sandbox, exported: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(SpanProcessor):
         def on_end(self, span: ReadableSpan) -> None:
             raise ZeroDivisionError
 
-    told.tracers.add_span_processor(Failing())
-    assert attached(open_box, told).run(["echo", "hello"]).stdout == b"hello\n"
-    assert "could not be told" in caplog.text
+    exported.tracers.add_span_processor(Failing())
+    assert attached(open_box, exported).run(["echo", "hello"]).stdout == b"hello\n"
+    assert "could not be exported" in caplog.text
 
 
-def test_what_is_attached_is_attached_once_and_comes_off(open_box: Sandbox, told: Telemetry) -> None:
-    first = instrument(open_box, told.tracers, told.meters)
-    assert instrument(open_box, told.tracers, told.meters) is first
+def test_instrument_twice_adds_one_observer_and_remove_works(open_box: Sandbox, exported: Telemetry) -> None:
+    first = instrument(open_box, exported.tracers, exported.meters)
+    assert instrument(open_box, exported.tracers, exported.meters) is first
     open_box.run(["true"])
-    assert len(told.spans) == 2
+    assert len(exported.spans) == 2
     first.remove()
     open_box.run(["true"])
-    assert len(told.spans) == 2
-    instrument(open_box, told.tracers, told.meters)
+    assert len(exported.spans) == 2
+    instrument(open_box, exported.tracers, exported.meters)
     open_box.run(["true"])
-    assert len(told.spans) == 4
+    assert len(exported.spans) == 4
 
 
-def test_what_is_attached_to_a_gated_sandbox_comes_off_both(open_box: Sandbox, told: Telemetry) -> None:
+def test_gated_sandbox_is_observed_without_its_inner_sandbox(open_box: Sandbox, exported: Telemetry) -> None:
     before = {*vars(open_box)}
     gated = GatedSandbox(open_box)
-    instrumentation = instrument(gated, told.tracers, told.meters)
-    assert open_box.run(["true"]).ok  # not through the gates, and not told
-    assert told.spans == []
+    instrumentation = instrument(gated, exported.tracers, exported.meters)
+    assert open_box.run(["true"]).ok  # this call does not pass the gates, so it has no span
+    assert exported.spans == []
     assert gated.run(["true"]).ok
-    assert len(told.spans) == 2
+    assert len(exported.spans) == 2
     instrumentation.remove()
     assert gated.run(["true"]).ok
-    assert len(told.spans) == 2
+    assert len(exported.spans) == 2
     assert {*vars(open_box)} == before
 
 
-def test_other_sandboxes_stay_as_they_are(open_sandbox: Callable[..., Sandbox], told: Telemetry) -> None:
-    attached(open_sandbox(), told)
+def test_other_sandboxes_are_not_observed(open_sandbox: Callable[..., Sandbox], exported: Telemetry) -> None:
+    attached(open_sandbox(), exported)
     assert open_sandbox().run(["true"]).ok
-    assert told.spans == []
+    assert exported.spans == []
 
 
-def test_without_a_provider_nothing_changes(open_box: Sandbox) -> None:
+def test_results_are_unchanged_without_a_provider(open_box: Sandbox) -> None:
     instrument(open_box)
     assert open_box.run(["echo", "hello"]).stdout == b"hello\n"
     assert asyncio.run(open_box.arun(["echo", "hello"])).ok
 
 
-def test_the_core_does_not_load_it_and_it_says_which_extra_is_missing() -> None:
+def test_core_does_not_load_opentelemetry() -> None:
     code = (
         f"import sys; sys.path.insert(0, {SOURCE!r}); import corral, corral.sandbox, corral.integrations.gates\n"
         "assert not any(name.startswith('opentelemetry') for name in sys.modules)\n"
         "try:\n    import corral.integrations.telemetry.otel\nexcept ImportError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("corral[otel] needs the Python package opentelemetry, which is not installed. Run: ")
+    assert done.stdout.startswith("corral[otel] needs the Python package opentelemetry")
     assert done.stdout.endswith("pip install 'corral[otel]'\n")
 
 
@@ -594,7 +601,7 @@ print(sum(span.attributes.get("gen_ai.operation.name") == "execute_tool" and spa
 """
 
 
-def test_under_an_mcp_server_its_own_span_is_enriched(project: Path) -> None:
+def test_span_of_an_mcp_server_is_reused(project: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", MCP_PROGRAM, str(project)], capture_output=True, text=True, check=False
     )

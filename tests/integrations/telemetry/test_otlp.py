@@ -1,6 +1,6 @@
-"""Over the wire: what OpenTelemetry's own OTLP exporters send arrives at a receiver on the loopback, and is what was run.
+"""Sends spans and metrics with OpenTelemetry's OTLP exporters to a receiver on the loopback.
 
-So does what `corral mcp` tells when OpenTelemetry's own launcher starts it, in the trace of the client that called.
+Also starts `corral mcp` with OpenTelemetry's launcher, and expects its spans in the trace of the client.
 """
 
 import gzip
@@ -29,7 +29,7 @@ from corral.integrations.telemetry.otel import instrument
 
 
 class Receiver:
-    """A collector of OTLP over HTTP that keeps what it is sent."""
+    """A collector for OTLP over HTTP that stores every request."""
 
     def __init__(self) -> None:
         self.received: list[tuple[str, bytes]] = []
@@ -56,7 +56,7 @@ class Receiver:
 
     @property
     def spans(self) -> list[Any]:
-        """All spans so far, in the order in which they came."""
+        """Return the received spans in order of arrival."""
         requests = [ExportTraceServiceRequest.FromString(body) for path, body in self.received if path == "/v1/traces"]
         return [
             span
@@ -68,7 +68,7 @@ class Receiver:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The latest of each metric, by its name."""
+        """Return the latest value of each metric by name."""
         requests = [
             ExportMetricsServiceRequest.FromString(body) for path, body in self.received if path == "/v1/metrics"
         ]
@@ -93,7 +93,7 @@ def receiver() -> Iterator[Receiver]:
     receiver.close()
 
 
-def test_spans_and_metrics_arrive(open_box: Sandbox, receiver: Receiver) -> None:
+def test_spans_and_metrics_reach_the_collector(open_box: Sandbox, receiver: Receiver) -> None:
     resource = Resource.create({"service.name": "corral-test"})
     tracers = TracerProvider(resource=resource)
     tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{receiver.url}/v1/traces")))
@@ -115,7 +115,7 @@ def test_spans_and_metrics_arrive(open_box: Sandbox, receiver: Receiver) -> None
     assert set(receiver.metrics) == {"gen_ai.execute_tool.duration", "corral.calls"}
 
 
-def test_a_collector_that_is_gone_costs_no_result(open_box: Sandbox, receiver: Receiver) -> None:
+def test_unreachable_collector_loses_no_result(open_box: Sandbox, receiver: Receiver) -> None:
     receiver.close()
     tracers = TracerProvider()
     exporter = OTLPSpanExporter(f"{receiver.url}/v1/traces", timeout=0.2)
@@ -127,12 +127,12 @@ def test_a_collector_that_is_gone_costs_no_result(open_box: Sandbox, receiver: R
 
 
 def facts(span: Any) -> dict[str, Any]:
-    """Return a span's attributes, each as its value."""
+    """Return the attributes of a span as a dict."""
     return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in span.attributes}
 
 
 @pytest.mark.parametrize("mode", VERSIONS)
-def test_calls_of_an_mcp_client_are_spans_of_its_own_trace(tmp_path: Path, receiver: Receiver, mode: str) -> None:
+def test_mcp_calls_are_spans_in_the_trace_of_the_client(tmp_path: Path, receiver: Receiver, mode: str) -> None:
     home = Home(tmp_path)
     env = home.env | {
         "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
@@ -179,7 +179,7 @@ def test_calls_of_an_mcp_client_are_spans_of_its_own_trace(tmp_path: Path, recei
         )
         (checked,) = [facts(span) for span in spans if span.name == "tools/call check_command"]
         assert (checked["corral.decision"], checked["corral.rule.id"]) == ("deny", "name-sudo")
-        # It outlived the call that started it, so what became of it stands on its own span.
+        # The process outlived the call that started it, so its own span has the outcome.
         (process,) = [facts(span) for span in spans if span.name == "bash"]
         assert (process["process.exit.code"], process["corral.decision"], process["corral.enforcement"]) == (
             3,

@@ -1,4 +1,4 @@
-"""Counters and a histogram in Prometheus' text format: read back by its own parser, and over the loopback."""
+"""Tests of the Prometheus metrics, read back by the parser of prometheus_client, and of the HTTP endpoint."""
 
 import http.client
 import subprocess
@@ -46,12 +46,12 @@ def test_runs_are_counted_by_decision_enforcement_and_error(box: Sandbox) -> Non
         assert counted[("corral_findings_total", labels)] >= 1
 
 
-def test_who_heard_of_results_before_still_does(box: Sandbox) -> None:
-    heard: list[SandboxResult] = []
-    box.on_result = heard.append
+def test_watch_keeps_the_previous_on_result(box: Sandbox) -> None:
+    received: list[SandboxResult] = []
+    box.on_result = received.append
     metrics = Metrics()
     metrics.watch(box)
-    assert [box.run(["true"])] == heard
+    assert [box.run(["true"])] == received
     assert "corral_calls_total" in metrics.text()
 
 
@@ -77,7 +77,7 @@ def test_violations_and_truncation_are_counted() -> None:
 
 
 @given(st.lists(st.floats(0, 200_000, allow_nan=False), max_size=30))
-def test_the_histogram_is_cumulative_and_complete(durations: list[float]) -> None:
+def test_histogram_is_cumulative_and_complete(durations: list[float]) -> None:
     metrics = Metrics()
     for duration in durations:
         metrics.result(result(duration))
@@ -94,14 +94,14 @@ def test_the_histogram_is_cumulative_and_complete(durations: list[float]) -> Non
 
 
 @given(st.text(st.characters(codec="utf-8")))
-def test_any_rule_id_is_a_label_that_is_read_back(rule: str) -> None:
+def test_any_rule_id_is_escaped_as_a_label(rule: str) -> None:
     metrics = Metrics()
     finding = Finding(Axis.NAME, rule, Decision.ASK, "")
     metrics.result(result(verdict=Verdict((finding,))))
     assert samples(metrics)[("corral_findings_total", (("decision", "ask"), ("rule", rule)))] == 1
 
 
-def test_the_number_of_series_is_bounded() -> None:
+def test_number_of_series_is_limited() -> None:
     metrics = Metrics()
     for number in range(MAX_SERIES + 50):
         metrics.result(result(verdict=Verdict((Finding(Axis.NAME, f"r{number}", Decision.DENY, ""),))))
@@ -110,7 +110,7 @@ def test_the_number_of_series_is_bounded() -> None:
     assert found[(("decision", "other"), ("rule", "other"))] == 50
 
 
-def test_threads_count_together() -> None:
+def test_concurrent_threads_lose_no_count() -> None:
     metrics = Metrics()
     threads = [threading.Thread(target=lambda: [metrics.result(result()) for _ in range(200)]) for _ in range(8)]
     for thread in threads:
@@ -122,7 +122,7 @@ def test_threads_count_together() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_the_endpoint_answers_on_the_loopback(host: str) -> None:
+def test_endpoint_answers_on_the_loopback(host: str) -> None:
     metrics = Metrics()
     metrics.result(result())
     with serve(metrics, host=host) as endpoint, urllib.request.urlopen(endpoint.url, timeout=60) as answer:
@@ -132,7 +132,7 @@ def test_the_endpoint_answers_on_the_loopback(host: str) -> None:
         urllib.request.urlopen(endpoint.url, timeout=60)
 
 
-def test_the_endpoint_has_nothing_else_and_no_other_name() -> None:
+def test_endpoint_refuses_other_paths_and_host_names() -> None:
     with serve(Metrics()) as endpoint:
         for path, host, status in (
             ("/metrics?x=1", f"127.0.0.1:{endpoint.port}", 200),
@@ -148,12 +148,12 @@ def test_the_endpoint_has_nothing_else_and_no_other_name() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "192.0.2.1", "::"])
-def test_the_endpoint_is_nowhere_else(host: str) -> None:
-    with pytest.raises(ValueError, match="loopback alone"):
+def test_endpoint_refuses_other_addresses(host: str) -> None:
+    with pytest.raises(ValueError, match="loopback"):
         serve(Metrics(), host=host)
 
 
-def test_it_needs_no_package_and_counting_loads_no_server() -> None:
+def test_counting_needs_no_package_and_no_http_server() -> None:
     code = (
         f"import sys; sys.path.insert(0, {SOURCE!r}); from corral.integrations.telemetry.prometheus import Metrics; Metrics().text()\n"
         "print(sorted({'http', 'socket', 'prometheus_client', 'opentelemetry'} & set(sys.modules)))"

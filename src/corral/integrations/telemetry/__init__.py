@@ -1,1 +1,1 @@
-"""Spans and metrics."""
+"""Spans and metrics of runs."""

@@ -1,4 +1,4 @@
-"""What telemetry says of a result, in few words: the decision, the class of error, the program. Pure."""
+"""Maps a result to the labels of telemetry: decision, error type, program. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from corral.model.call import Verdict
     from corral.model.result import SandboxResult
 
-# Of a tool call; what a command itself ends with is no failure of the tool. Documented in docs/telemetry.md.
+# Error types of a tool call. A command that exits with an error is not one of them. Documented in docs/telemetry.md.
 DENIED = "denied"
 TIMEOUT = "timeout"
 OUT_OF_MEMORY = "oom"
@@ -31,13 +31,13 @@ DURATION_BUCKETS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 
 
 
 def decision_of(result: SandboxResult) -> str:
-    """Return what was decided; a call may be refused although the guard allows it, by a gate or for its environment."""
+    """Return the decision. A gate or an invalid environment may refuse a call that the guard allows."""
     decision = result.verdict.decision
     return str(Decision.DENY if result.denied and decision == Decision.ALLOW else decision)
 
 
 def error_type(result: SandboxResult) -> str:
-    """Return why the tool did not do what it is for, or nothing."""
+    """Return the error type of the tool call, or an empty string."""
     if result.denied:
         return DENIED
     kinds = {violation.kind for violation in result.violations if not violation.inferred}
@@ -53,32 +53,28 @@ def error_type(result: SandboxResult) -> str:
 
 
 def was_started(result: SandboxResult) -> bool:
-    """Say whether there was a process: what was never handed to a warden took no time."""
+    """Return whether a process was started. The duration is 0 if no warden received the command."""
     return result.duration_ms > 0
 
 
 def process_error_type(result: SandboxResult) -> str:
-    """Return how the process failed: its exit code, the name of the signal that ended it, or nothing."""
+    """Return the exit code or signal name of a process that failed, or an empty string."""
     if result.timed_out:
         return TIMEOUT
     if result.signal is not None:
-        return _signal_name(result.signal)
+        try:
+            return Signals(result.signal).name
+        except ValueError:  # a real-time signal
+            return f"SIG{result.signal}"
     return str(result.exit_code) if result.exit_code else ""
 
 
 def executable_name(result: SandboxResult) -> str:
-    """Return the base name of the program; of shell text it is the shell's."""
+    """Return the base name of the program. For shell text it is bash."""
     return "bash" if result.shell or not result.argv else result.argv[0].rpartition("/")[2] or "?"
 
 
 def rules_of(verdict: Verdict) -> tuple[str, ...]:
-    """Return the ids of the rules that spoke, the strictest first, each once."""
+    """Return the distinct rule ids of a verdict, the strictest first."""
     findings = sorted(verdict.findings, key=lambda finding: (-finding.decision, finding.axis))
     return tuple(dict.fromkeys(finding.rule for finding in findings))
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"SIG{number}"

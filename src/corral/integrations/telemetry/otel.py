@@ -1,6 +1,6 @@
-"""Spans and metrics of runs by OpenTelemetry's conventions for tools of models. Needs its API alone: `corral[otel]`.
+"""Spans and metrics of runs, by OpenTelemetry's conventions for tool calls of models. The extra is `corral[otel]`.
 
-Nothing that a command does depends on it. Arguments and output are told only where the standard switch allows that.
+A failure of telemetry never changes a result. Spans contain arguments and output only if the standard switch is on.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ except ImportError as error:
     raise missing_extra("otel", error) from error
 
 import corral
+from corral._lib.json_text import dumps
 from corral._lib.process_identity import ProcessIdentity
+from corral.audit.redact import redact, redact_words
+from corral.audit.secret_patterns import secrets_of
 from corral.integrations.telemetry import labels
 from corral.integrations.telemetry.labels import DURATION_BUCKETS
-from corral.integrations.telemetry.otel_attributes import attributes_of, rule_attributes, words_of
 from corral.model.errors import ContainmentError
 
 TYPE_CHECKING = False
@@ -47,6 +49,9 @@ CONTENT_SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CONTENT_ON = frozenset({"true", "1", "span_only", "span_and_event"})
 _OPERATION, _TOOL, _TYPE = "gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.tool.type"
 _CALL_ID = "gen_ai.tool.call.id"
+MAX_CONTENT = 16 * 1024  # characters of the arguments, and of each stream; backends drop larger attributes
+_WORD_COST = 4  # characters of JSON around a word
+_SEARCHED = 2  # times MAX_CONTENT is searched for secrets, so that a secret across the cut is found whole
 
 _log = logging.getLogger(__name__)
 _call_id: ContextVar[str] = ContextVar("corral_call_id", default="")
@@ -63,11 +68,11 @@ def instrument(
     capture_content: bool | None = None,
     times_every_call: bool = False,
 ) -> Instrumentation:
-    """Give every run of a sandbox its span and metrics, by the providers given or the global ones.
+    """Report spans and metrics of every run of a sandbox to the given providers, or to the global ones.
 
-    `span_name` replaces `execute_tool {tool_name}`; `OLDER_SPAN_NAME` is what it was called once. `capture_content` says
-    whether arguments and output are told, instead of the environment. With `times_every_call` the duration is recorded
-    also where the tool's span is another's, who then must not.
+    `span_name` replaces `execute_tool {tool_name}`; `OLDER_SPAN_NAME` is the name in older conventions. `capture_content`
+    overrides the environment's switch for arguments and output. `times_every_call` also records the duration of a call
+    inside a tool span of the caller, which then must not record it.
     """
     for observer in box.observers:
         if isinstance(observer, Instrumentation):
@@ -78,14 +83,14 @@ def instrument(
         meter_provider,
         tool_name=tool_name,
         span_name=span_name,
-        content=_content_is_on(os.environ.get(CONTENT_SWITCH, "")) if capture_content is None else capture_content,
+        content=capture_content,
         times_every_call=times_every_call,
     )
 
 
 @contextmanager
 def tool_call(call_id: str = "", *, name: str = "") -> Iterator[None]:
-    """Say by which id the model knows the call that runs inside, `gen_ai.tool.call.id`, and by which tool, where there are several."""
+    """Set the model's id, `gen_ai.tool.call.id`, and the tool name of the calls in this context."""
     token, name_token = _call_id.set(call_id), _tool_name.set(name)
     try:
         yield
@@ -95,7 +100,7 @@ def tool_call(call_id: str = "", *, name: str = "") -> Iterator[None]:
 
 
 def record_ruling(ruling: Ruling) -> None:
-    """Put a chain's ruling on the tool's span around it: an `on_ruling` for `corral.integrations.gates`."""
+    """Add the ruling of a chain to the current tool span. Use it as `on_ruling` of `corral.integrations.gates`."""
     span = trace.get_current_span()
     if span.is_recording() and _attribute(span, _OPERATION) == "execute_tool":
         attributes: dict[str, Any] = {"corral.gate.decision": str(ruling.decision), "corral.gates": ruling.passed}
@@ -105,14 +110,14 @@ def record_ruling(ruling: Ruling) -> None:
 
 
 def record_verdict(verdict: Verdict) -> None:
-    """Put a verdict on the tool's span around it, of a tool that only judges."""
+    """Add a verdict to the current span of a tool that only judges."""
     span = trace.get_current_span()
     if span.is_recording() and _attribute(span, _OPERATION) == "execute_tool":
         span.set_attributes({"corral.decision": str(verdict.decision)} | rule_attributes(verdict))
 
 
 class Instrumentation:
-    """What `instrument` attached to one sandbox; `remove` takes it off again."""
+    """The observer that `instrument` adds to a sandbox."""
 
     def __init__(
         self,
@@ -122,75 +127,73 @@ class Instrumentation:
         *,
         tool_name: str,
         span_name: str,
-        content: bool,
+        content: bool | None,
         times_every_call: bool,
     ) -> None:
         self.tracer = trace.get_tracer("corral", corral.__version__, tracer_provider)
         meter = metrics.get_meter("corral", corral.__version__, meter_provider)
-        self.duration = meter.create_histogram(
-            "gen_ai.execute_tool.duration",
-            "s",
-            "How long tools ran.",
-            explicit_bucket_boundaries_advisory=DURATION_BUCKETS,
-        )
+        name = "gen_ai.execute_tool.duration"
+        about = "Duration of tool calls."
+        self.duration = meter.create_histogram(name, "s", about, explicit_bucket_boundaries_advisory=DURATION_BUCKETS)
         self.calls = meter.create_counter("corral.calls", "{call}", "Calls by decision.")
         self.findings = meter.create_counter("corral.findings", "{finding}", "Findings of the guard by rule.")
         self.violations = meter.create_counter("corral.violations", "{violation}", "Violations by kind.")
         self.tool_name = tool_name
         self.span_name = span_name
-        self.content = content
+        switch = os.environ.get(CONTENT_SWITCH, "").strip().lower()
+        self.content = switch in _CONTENT_ON if content is None else content
         self.times_every_call = times_every_call
         self._observers = box.observers
         self._observers.append(self)
 
     def observe(self, options: RunOptions) -> Observation:
-        """Begin the span of a call."""
+        """Start the span of a call."""
         return _Run(self, options.call_id)
 
     def remove(self) -> None:
-        """Detach from the sandbox. Calls that still run end their spans."""
+        """Remove the observer from the sandbox. Running calls still end their spans."""
         if self in self._observers:
             self._observers.remove(self)
 
 
 class _Run:
-    """One call from its beginning to its end: the span, which is ours or another's, and what is counted."""
+    """The span and the metrics of one call. The span is our own, or the caller's span of the same tool."""
 
-    def __init__(self, told: Instrumentation, call_id: str) -> None:
-        self.told = told
-        self.tool_name = _tool_name.get() or told.tool_name
+    def __init__(self, instrumentation: Instrumentation, call_id: str) -> None:
+        self._instrumentation = instrumentation
+        self.tool_name = _tool_name.get() or instrumentation.tool_name
         self._token: Any = None
         self._ended = False
         self._process = ProcessIdentity()
         self._began_at = time_ns()
         current = trace.get_current_span()
-        # Who traces tools already has a span for this one: a second would count it twice.
+        # A caller that traces tools has a span for this call. A second span would count the call twice.
         self._is_ours = not _is_of_tool(current, self.tool_name)
-        self._span = current if not self._is_ours else self._new_span()
+        self._span = self._new_span() if self._is_ours else current
         self._context = trace.set_span_in_context(self._span)
         call_id = call_id or _call_id.get()
         if call_id and self._span.is_recording():
             self._span.set_attribute(_CALL_ID, call_id)
 
     def _new_span(self) -> Span:
-        name = self.told.span_name or f"execute_tool {self.tool_name}"
+        name = self._instrumentation.span_name or f"execute_tool {self.tool_name}"
         attributes = {_OPERATION: "execute_tool", _TOOL: self.tool_name, _TYPE: "function"}
         try:
-            return self.told.tracer.start_span(name, attributes=attributes, start_time=self._began_at)
+            return self._instrumentation.tracer.start_span(name, attributes=attributes, start_time=self._began_at)
         except Exception:  # noqa: BLE001  as in `end`
             _log.exception("a span could not be started")
             return trace.INVALID_SPAN
 
     def enter(self) -> None:
-        """Make the span current, for questions, callbacks and everything else that happens inside the call."""
+        """Make the span current for callbacks and everything else inside the call."""
         self._token = contexts.attach(self._context)
 
     def leave(self) -> None:
-        """Make the span that was current before current again."""
+        """Restore the previous current span."""
         contexts.detach(self._token)
 
     def end(self, result: SandboxResult | None, error: BaseException | None = None) -> None:
-        """Say on the span and in the counts what became of the call. Once."""
+        """Write the outcome to the span and the metrics, once."""
         if self._ended:
             return
         self._ended = True
@@ -198,15 +201,15 @@ class _Run:
         try:
             kind = _error_type(error) if error is not None else labels.error_type(result) if result is not None else ""
             self._finish(result, kind, now)
-        except Exception:  # noqa: BLE001  a span processor of somebody else's; the result is not lost for that
-            _log.exception("what became of a call could not be told to OpenTelemetry")
+        except Exception:  # noqa: BLE001  a broken span processor must not lose the result
+            _log.exception("the outcome of a call could not be reported to OpenTelemetry")
 
     def _finish(self, result: SandboxResult | None, kind: str, now: int) -> None:
         is_recording = self._span.is_recording()
-        if result is not None and (is_recording or self._is_outlived()):
-            facts = attributes_of(result, content=self.told.content)
+        if result is not None and (is_recording or self._span_ended_early()):
+            facts = attributes_of(result, content=self._instrumentation.content)
             if labels.was_started(result):
-                self._tell_process(result, now, {} if is_recording else facts)
+                self._add_process_span(result, now, {} if is_recording else facts)
             self._span.set_attributes(facts if is_recording else {})
         if is_recording and kind:
             self._span.set_attribute("error.type", kind)
@@ -215,11 +218,11 @@ class _Run:
             self._span.end(now)
         self._count(result, kind, (now - self._began_at) / 1e9)
 
-    def _is_outlived(self) -> bool:
-        """Say whether the tool's span, another's, ended before the process, as where a tool only starts one."""
+    def _span_ended_early(self) -> bool:
+        """Return whether the caller's span ended before the process, as for a tool that only starts one."""
         return not self._is_ours and self._span.get_span_context().trace_flags.sampled
 
-    def _tell_process(self, result: SandboxResult, now: int, facts: dict[str, Any]) -> None:
+    def _add_process_span(self, result: SandboxResult, now: int, facts: dict[str, Any]) -> None:
         name = labels.executable_name(result)
         attributes: dict[str, Any] = {
             **facts,
@@ -227,45 +230,47 @@ class _Run:
             "process.exit.code": result.exit_code,
             "process.working_directory": result.cwd,
         }
-        if self.told.content:
+        if self._instrumentation.content:
             attributes["process.command_args"] = words_of(result)
         failed = labels.process_error_type(result)
         if failed:
             attributes["error.type"] = failed
         began_at = max(self._began_at, now - int(result.duration_ms * 1e6))
-        span = self.told.tracer.start_span(name, self._context, SpanKind.CLIENT, attributes, start_time=began_at)
+        span = self._instrumentation.tracer.start_span(
+            name, self._context, SpanKind.CLIENT, attributes, start_time=began_at
+        )
         if failed:
             span.set_status(Status(StatusCode.ERROR))
         span.end(now)
 
     def _count(self, result: SandboxResult | None, kind: str, seconds: float) -> None:
-        told = self.told
+        metrics_of = self._instrumentation
         attributes = {_TOOL: self.tool_name} | ({"error.type": kind} if kind else {})
-        if self._is_ours or told.times_every_call:
-            told.duration.record(seconds, attributes | {_TYPE: "function"}, self._context)
+        if self._is_ours or metrics_of.times_every_call:
+            metrics_of.duration.record(seconds, attributes | {_TYPE: "function"}, self._context)
         if result is None:
-            told.calls.add(1, attributes, self._context)
+            metrics_of.calls.add(1, attributes, self._context)
             return
         facts = {"corral.decision": labels.decision_of(result), "corral.enforcement": result.enforcement}
-        told.calls.add(1, attributes | facts, self._context)
+        metrics_of.calls.add(1, attributes | facts, self._context)
         for finding in result.verdict.findings:
             facts = {"corral.rule.id": finding.rule, "corral.decision": str(finding.decision)}
-            told.findings.add(1, facts, self._context)
+            metrics_of.findings.add(1, facts, self._context)
         for violation in result.violations:
-            told.violations.add(1, {"corral.violation.kind": violation.kind}, self._context)
+            metrics_of.violations.add(1, {"corral.violation.kind": violation.kind}, self._context)
 
     def __del__(self) -> None:
-        # A handle that was dropped ends its command; without this its span would never be seen. A fork has no say in it.
+        # A dropped handle kills its command, and this ends its span. A forked child must not report it.
         if not self._ended and self._process.is_current():
             self._ended = True
-            with suppress(Exception):  # of an interpreter that is being taken down
+            with suppress(Exception):  # the interpreter may be shutting down
                 self._finish(None, labels.ABANDONED, time_ns())
 
 
 def _error_type(error: BaseException) -> str:
     if isinstance(error, ContainmentError):
         return labels.UNAVAILABLE
-    # asyncio.CancelledError, KeyboardInterrupt, SystemExit: somebody wanted it to end.
+    # asyncio.CancelledError, KeyboardInterrupt and SystemExit derive from BaseException alone.
     return labels.INTERNAL if isinstance(error, Exception) else labels.CANCELLED
 
 
@@ -276,10 +281,62 @@ def _is_of_tool(span: Span, tool_name: str) -> bool:
 
 
 def _attribute(span: Span, name: str) -> object:
-    # Only a span of the SDK can be read; the API has no way to.
+    # The API cannot read attributes; only spans of the SDK have them.
     attributes = getattr(span, "attributes", None)
     return attributes.get(name) if attributes else None
 
 
-def _content_is_on(switch: str) -> bool:
-    return switch.strip().lower() in _CONTENT_ON
+def attributes_of(result: SandboxResult, *, content: bool) -> dict[str, Any]:
+    """Return the attributes of the tool's span. `content` adds the arguments and the output, without secrets."""
+    attributes: dict[str, Any] = {
+        "corral.decision": labels.decision_of(result),
+        "corral.denied": result.denied,
+        "corral.enforcement": result.enforcement,
+        "corral.backend": result.backend,
+        "corral.truncated": result.truncated,
+        "corral.timed_out": result.timed_out,
+        "corral.stdout.bytes": result.stdout_bytes,
+        "corral.stderr.bytes": result.stderr_bytes,
+        "corral.result.id": result.id,
+    }
+    attributes |= rule_attributes(result.verdict)
+    if result.missing_layers:
+        attributes["corral.missing_layers"] = result.missing_layers
+    if result.violations:
+        attributes["corral.violations"] = tuple(dict.fromkeys(violation.kind for violation in result.violations))
+    return attributes | _content(result) if content else attributes
+
+
+def rule_attributes(verdict: Verdict) -> dict[str, Any]:
+    """Return the deciding rule and all rules of a verdict, or nothing if it has none."""
+    rules = labels.rules_of(verdict)
+    return {"corral.rule.id": rules[0], "corral.rule.ids": rules} if rules else {}
+
+
+def _content(result: SandboxResult) -> dict[str, str]:
+    """Return the attributes that quote the call, without secrets known by form, name or value."""
+    words = words_of(result)
+    given = {"command": words[0]} if result.shell and len(words) == 1 else {"argv": words}
+    attributes = {"gen_ai.tool.call.arguments": dumps(given)}
+    if not result.denied:
+        printed = {name: _redacted(getattr(result, f"{name}_text")) for name in ("stdout", "stderr")}
+        attributes["gen_ai.tool.call.result"] = dumps({"exit_code": result.exit_code, **printed})
+    if result.reason:
+        attributes["corral.reason"] = _redacted(result.reason)
+    return attributes
+
+
+def words_of(result: SandboxResult) -> list[str]:
+    """Return the words of the call without secrets, up to MAX_CONTENT characters. Cutting words keeps the JSON valid."""
+    room = MAX_CONTENT
+    kept: list[str] = []
+    for word in redact_words(list(result.argv), secrets_of(os.environ)):
+        if room <= 0:
+            break
+        kept.append(word[:room])
+        room -= len(word) + _WORD_COST
+    return kept
+
+
+def _redacted(text: str) -> str:
+    return redact(text[: MAX_CONTENT * _SEARCHED], secrets_of(os.environ))[:MAX_CONTENT]

@@ -1,6 +1,6 @@
-"""Counters and a histogram of runs in Prometheus' text format, for those without OpenTelemetry. Standard library only.
+"""Counters and a histogram of runs in Prometheus' text format. Needs only the standard library.
 
-`Metrics().watch(box)` counts; `serve(metrics)` answers on the loopback. Labels are closed sets: no argument is ever one.
+`Metrics().watch(box)` counts runs, and `serve(metrics)` serves them on the loopback. Labels never contain arguments.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-MAX_SERIES = 2000  # of one counter; against rules of an owner's own that are made up per call
+MAX_SERIES = 2000  # per counter; against a user's gate that makes up a new rule id for every call
 _COUNTERS = {
-    "corral_calls_total": "Calls by what was decided, what held them, and the class of error.",
+    "corral_calls_total": "Calls by decision, enforcement and error type.",
     "corral_findings_total": "Findings of the guard by rule.",
     "corral_violations_total": "Violations by kind.",
-    "corral_truncated_total": "Results whose output was cut.",
+    "corral_truncated_total": "Results with truncated output.",
     "corral_gate_rulings_total": "Rulings of gate chains by decision and gate.",
 }
 _DURATION = "corral_call_duration_seconds"
 
 
 class Metrics:
-    """What was counted so far. Any thread may count and read."""
+    """The counts so far. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = allocate_lock()
@@ -46,20 +46,20 @@ class Metrics:
         self._seconds: dict[Labels, float] = {}
 
     def watch(self, box: Sandbox | GatedSandbox) -> None:
-        """Count every result of a sandbox from now on, besides whoever hears of it already."""
-        # Where there are gates, what they refuse is told by the sandbox behind them.
+        """Count every result of a sandbox from now on. Its `on_result` callback stays in place."""
+        # A gated sandbox passes its refusals to the `on_result` of its inner sandbox.
         inner: Sandbox = box.box if hasattr(box, "box") else box
-        first = inner.on_result
+        previous = inner.on_result
 
-        def tell(result: SandboxResult) -> None:
+        def count(result: SandboxResult) -> None:
             self.result(result)
-            if first is not None:
-                first(result)
+            if previous is not None:
+                previous(result)
 
-        inner.on_result = tell
+        inner.on_result = count
 
     def result(self, result: SandboxResult) -> None:
-        """Count one result: an `on_result` by itself."""
+        """Count one result. Usable as `on_result`."""
         decision = telemetry.decision_of(result)
         error = telemetry.error_type(result)
         with self._lock:
@@ -73,7 +73,7 @@ class Metrics:
             self._observe(result.duration_ms / 1000, decision=decision)
 
     def ruling(self, ruling: Ruling) -> None:
-        """Count one ruling: an `on_ruling` for `corral.integrations.gates`."""
+        """Count one ruling. Use it as `on_ruling` of `corral.integrations.gates`."""
         with self._lock:
             self._add("corral_gate_rulings_total", decision=str(ruling.decision), gate=ruling.gate)
 
@@ -91,7 +91,7 @@ class Metrics:
         self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
     def text(self) -> str:
-        """Return everything in the text format, version 0.0.4."""
+        """Return all metrics in the text format, version 0.0.4."""
         with self._lock:
             return "".join(f"{line}\n" for line in self._lines())
 
@@ -100,7 +100,7 @@ class Metrics:
             yield from (f"# HELP {name} {about}", f"# TYPE {name} counter")
             for labels, count in self._counts[name].items():
                 yield f"{name}{_labels(labels)} {count}"
-        yield from (f"# HELP {_DURATION} How long commands ran.", f"# TYPE {_DURATION} histogram")
+        yield from (f"# HELP {_DURATION} Duration of commands.", f"# TYPE {_DURATION} histogram")
         for labels, buckets in self._durations.items():
             total = 0
             for bound, count in zip((*map(str, DURATION_BUCKETS), "+Inf"), buckets, strict=True):
@@ -111,7 +111,7 @@ class Metrics:
 
 
 class Endpoint:
-    """A server of metrics in a thread of its own; `close`, or the end of `with`, ends it."""
+    """An HTTP server of metrics in its own thread. `close`, or the end of `with`, stops it."""
 
     def __init__(self, server: ThreadingHTTPServer, thread: Thread) -> None:
         self._server = server
@@ -120,7 +120,7 @@ class Endpoint:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Stop answering, and wait until the port is free."""
+        """Stop the server, and wait until the port is free."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -133,23 +133,21 @@ class Endpoint:
 
 
 def serve(metrics: Metrics, *, port: int = 0, host: str = "127.0.0.1") -> Endpoint:
-    """Answer GET /metrics on the loopback; port 0 is any that is free. Anything but a loopback address is a ValueError."""
+    """Serve GET /metrics on the loopback. Port 0 takes any free port. Raises ValueError for any other address."""
     if host not in LOOPBACK:
-        raise ValueError(
-            f"metrics are served on the loopback alone, not on {host!r}; put a proxy of your own before it"
-        )
-    # Here, since counting alone needs none of them.
+        raise ValueError(f"metrics are served only on the loopback, not on {host!r}; put a proxy in front of it")
+    # Imported here, because counting alone does not need them.
     import socket  # noqa: PLC0415
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer  # noqa: PLC0415
     from threading import Thread  # noqa: PLC0415
 
-    class Answering(BaseHTTPRequestHandler):
+    class MetricsHandler(BaseHTTPRequestHandler):
         timeout = 10.0
 
         def do_GET(self) -> None:
-            # A page in a browser may have its own name lead here; it is not to read what we count.
+            # DNS rebinding: a web page whose name resolves to the loopback must not read the metrics.
             if not _is_loopback(self.headers.get("Host", "")):
-                self.send_error(403, "only by a name of the loopback")
+                self.send_error(403, "the Host header must name the loopback")
             elif self.path.partition("?")[0] != "/metrics":
                 self.send_error(404)
             else:
@@ -161,13 +159,13 @@ def serve(metrics: Metrics, *, port: int = 0, host: str = "127.0.0.1") -> Endpoi
                 self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Say nothing: the terminal is the agent's."""
+            """Log nothing: the terminal belongs to the agent."""
 
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         daemon_threads = True
 
-    server = Server((host, port), Answering)
+    server = Server((host, port), MetricsHandler)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="corral-metrics", daemon=True)
     thread.start()
     return Endpoint(server, thread)
@@ -179,8 +177,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _labels(labels: Iterable[tuple[str, str]]) -> str:
-    told = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
-    return f"{{{told}}}" if told else ""
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{pairs}}}" if pairs else ""
 
 
 def _escaped(value: str) -> str:
