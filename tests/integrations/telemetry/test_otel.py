@@ -512,7 +512,7 @@ def test_failing_span_processor_loses_no_result(
 
     exported.tracers.add_span_processor(Failing())
     assert attached(open_box, exported).run(["echo", "hello"]).stdout == b"hello\n"
-    assert "could not be exported" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_instrument_twice_adds_one_observer_and_remove_works(open_box: Sandbox, exported: Telemetry) -> None:

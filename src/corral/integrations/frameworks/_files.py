@@ -1,7 +1,7 @@
-"""Reads and writes files by running commands in a sandbox, so that an adapter reaches only what a command reaches.
+"""Reads and writes files by running commands in a sandbox, so that the sandbox applies to file operations too.
 
-A failure raises the OSError with the errno of its cause, a refusal raises PermissionError. A file whose mode grants nobody
-read or write permission is not read or written, not even by root: whoever removed those bits wanted that.
+A failure raises the OSError with the errno of its cause, a refusal raises PermissionError. A file without any read or write
+permission bit is not read or written, not even by root: the missing bits are the user's decision.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TooLarge(OSError):
 
 @frozen
 class DirectoryEntry(Record):
-    """A name in a directory. `is_directory` follows symlinks; `size` is None except for regular files."""
+    """A name in a directory. `is_directory` follows symlinks; only regular files have a `size`."""
 
     name: str
     is_directory: bool

@@ -34,7 +34,7 @@ CONTROL = re.compile(r"\x1b[@-_][0-?]*[ -/]*[@-~]")
 
 
 class BashSession:
-    """One bash. It reads each command from `text_file`, because a terminal line holds at most 4096 bytes."""
+    """A bash that reads each command from `text_file`, because a terminal line holds at most 4096 bytes."""
 
     def __init__(self, box: Sandbox, text_file: str) -> None:
         self._box = box

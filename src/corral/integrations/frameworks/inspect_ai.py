@@ -1,6 +1,6 @@
 """inspect_ai: the sandbox provider `corral`, which gives every sample a temporary project. A refusal is a PermissionError.
 
-It reads and writes files by running commands, so it reaches only what a command reaches.
+It reads and writes files by running commands, so that the sandbox applies to file operations too.
 """
 
 from __future__ import annotations
@@ -105,12 +105,10 @@ class CorralSandboxEnvironment(SandboxEnvironment):
         return util.ExecResult(result.ok, result.exit_code, stdout, stderr)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
-        """Replace a file. Creates missing parent directories."""
         with _available():
             await self._files.write(file, contents.encode() if isinstance(contents, str) else bytes(contents))
 
     async def read_file(self, file: str, text: bool = True) -> Any:
-        """Return the content of a file."""
         try:
             with _available():
                 data = await self._files.read(file, SandboxEnvironmentLimits.MAX_READ_FILE_SIZE)

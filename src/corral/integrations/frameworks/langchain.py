@@ -70,12 +70,10 @@ class ShellProcess:
 
     @property
     def returncode(self) -> int | None:
-        """The shell's exit code, or None while it runs."""
         result = self._handle.result
         return None if result is None else result.exit_code
 
     def poll(self) -> int | None:
-        """Return the shell's exit code, or None while it runs."""
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -84,7 +82,6 @@ class ShellProcess:
         return self.returncode
 
     def kill(self) -> None:
-        """Kill the shell and all its processes."""
         self._handle.kill()
         self._waiter.join()
 
@@ -122,7 +119,6 @@ class JudgedInput:
         """Do nothing: `write` does not buffer."""
 
     def close(self) -> None:
-        """Close the shell's stdin."""
         self._handle.close_stdin()
 
     def _send(self, text: str) -> int:

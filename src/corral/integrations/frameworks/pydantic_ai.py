@@ -1,6 +1,6 @@
 """pydantic-ai: a workspace backend that judges and contains commands. A refusal is exit code 126 with the reason on stderr.
 
-It reads and writes files by running commands, so it reaches only what a command reaches.
+It reads and writes files by running commands, so that the sandbox applies to file operations too.
 """
 
 from __future__ import annotations
@@ -99,29 +99,24 @@ class CorralWorkspaceBackend(
         return CommandResult(exit_code=result.exit_code, stdout=stdout, stderr=stderr)
 
     async def read_bytes(self, path: str) -> bytes:
-        """Return the content of a file."""
         return await self._files(path).read(path, MAX_FILE_BYTES)
 
     async def write_bytes(self, path: str, data: bytes) -> None:
-        """Replace the content of a file, following symlinks. Creates missing parent directories."""
         await self._files(path).write(path, data)
 
     async def stat(self, path: str) -> FileEntry:
-        """Return the entry at a path, following symlinks."""
         mode, size = await self._files(path).status(path)
         is_dir = S_ISDIR(mode)
         name = os.path.basename(path.rstrip("/"))
         return FileEntry(name=name, path=path, is_dir=is_dir, size=None if is_dir else size)
 
     async def list_dir(self, path: str) -> list[FileEntry]:
-        """List a directory."""
         return [
             FileEntry(name=entry.name, path=os.path.join(path, entry.name), is_dir=entry.is_directory, size=entry.size)
             for entry in await self._files(path).entries(path)
         ]
 
     async def make_dir(self, path: str) -> None:
-        """Create a directory and its missing parents."""
         await self._files(path).make_directory(path)
 
     async def remove(self, path: str) -> None:
@@ -136,7 +131,6 @@ class CorralWorkspaceBackend(
         await files.remove(path.rstrip("/") or path)
 
     async def exists(self, path: str) -> bool:
-        """Return whether a path exists, following symlinks."""
         try:
             await self._files(path).status(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -144,7 +138,6 @@ class CorralWorkspaceBackend(
         return True
 
     async def realpath(self, path: str) -> str:
-        """Resolve all symlinks of a path."""
         return await self._files(path).real(path)
 
     def close(self) -> None:

@@ -84,7 +84,6 @@ class CorralRuntime(abstract.AbstractRuntime):
         return abstract.CloseBashSessionResponse()
 
     async def execute(self, command: Any) -> CommandResponse:
-        """Run a command outside any session."""
         if command.shell and not str(command.command).strip():
             return CommandResponse(exit_code=0)
         options = {"cwd": command.cwd, "env": command.env, "timeout_seconds": command.timeout}
@@ -101,12 +100,10 @@ class CorralRuntime(abstract.AbstractRuntime):
         return response
 
     async def read_file(self, request: Any) -> abstract.ReadFileResponse:
-        """Read a file with the permissions of a command."""
         data = await self._files.read(request.path, MAX_FILE_BYTES)
         return abstract.ReadFileResponse(content=data.decode(request.encoding or "utf-8", request.errors or "strict"))
 
     async def write_file(self, request: Any) -> abstract.WriteFileResponse:
-        """Write a file with the permissions of a command. Creates missing parent directories."""
         await self._files.write(request.path, request.content.encode())
         return abstract.WriteFileResponse()
 
@@ -148,11 +145,9 @@ class CorralDeployment(AbstractDeployment):
         return await self._runtime.is_alive(timeout=timeout)
 
     async def start(self) -> None:
-        """Create the runtime."""
         self._runtime = CorralRuntime(self._root)
 
     async def stop(self) -> None:
-        """Close the runtime and kill its processes."""
         if self._runtime is not None:
             await self._runtime.close()
             self._runtime = None

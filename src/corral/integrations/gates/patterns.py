@@ -36,7 +36,7 @@ class ToolAllowlist:
         if any(fnmatchcase(call.tool, tool) for tool in self.tools):
             return None
         listed = ", ".join(self.tools[:MAX_NAMED]) + (", …" if len(self.tools) > MAX_NAMED else "")
-        instead = f"Use one of these: {listed}." if listed else "Continue without tools; none is allowed here."
+        instead = f"Use one of these: {listed}." if listed else "Continue without tools: the list is empty."
         return Refusal("gate-tool", f"The tool {call.tool[:100]!r} is not on the list of tools.", instead)
 
 

@@ -47,19 +47,16 @@ class FileStates:
         """Return the version of a file, or `ABSENT`. Other file types have one version per type."""
         try:
             # O_NONBLOCK: opening a named pipe would wait for a writer.
-            descriptor = os.open(
-                os.path.join(self._root, path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-            )
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            descriptor = os.open(os.path.join(self._root, path), flags)
+            try:
+                return _version(descriptor)
+            finally:
+                os.close(descriptor)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return ABSENT
         except OSError as error:
             return f"unreadable:{error.errno}"
-        try:
-            return _version(descriptor)
-        except OSError as error:
-            return f"unreadable:{error.errno}"
-        finally:
-            os.close(descriptor)
 
 
 def _version(descriptor: int) -> str:

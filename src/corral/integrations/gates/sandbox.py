@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from corral.runtime.run_options import RunOptions
     from corral.sandbox import Sandbox
 
+    Command = Sequence[object] | str
+
 READ_TOOL = "read_file"
 WRITE_TOOL = "write_file"
 ID_BYTES = 16
@@ -72,8 +74,8 @@ class SandboxGate:
 class GatedSandbox:
     """A sandbox whose `run`, `arun`, `start`, `astart`, `read_bytes` and `write_bytes` pass gates. Its own check is the last gate.
 
-    With a `ledger`, `run` and `arun` cut the output to the budget and charge it. The sandbox's `on_result` receives refusals
-    like any other result, and `on_ruling` receives every ruling with the id of its result.
+    Every call takes the `call_id` of the model. With a `ledger`, `run` and `arun` cut the output to the budget and charge it.
+    The sandbox's `on_result` receives refusals like any other result, and `on_ruling` receives every ruling.
     """
 
     def __init__(
@@ -94,41 +96,27 @@ class GatedSandbox:
         self._tool = tool
         self._clock = clock
 
-    def check(self, argv: Sequence[object] | str, **options: Any) -> Verdict:
+    def check(self, argv: Command, **options: Any) -> Verdict:
         """Return the verdict of the sandbox's own check. Runs nothing."""
         return self.box.check(argv, **options)
 
-    def decide(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> Ruling:
+    def decide(self, argv: Command, **options: Any) -> Ruling:
         """Return the ruling of the gates. Runs and records nothing."""
-        return self.chain.decide(self._tool_call(run_options(argv, call_id=call_id, **options)))
+        return self.chain.decide(self._tool_call(run_options(argv, **options)))
 
-    def run(
-        self,
-        argv: Sequence[object] | str,
-        *,
-        call_id: str = "",
-        meant: Sequence[object] | str | None = None,
-        **options: Any,
-    ) -> SandboxResult:
+    def run(self, argv: Command, *, meant: Command | None = None, **options: Any) -> SandboxResult:
         """Run a call as `Sandbox.run` does, if every gate lets it pass.
 
         If an adapter added to the model's command, `meant` is the command as the model wrote it. The gates judge that.
         """
-        given = run_options(argv, call_id=call_id, **options)
+        given = run_options(argv, **options)
         with ObservedCall(self.observers, given) as call, self._passage(self._tool_call(given, meant)) as passage:
             result = self.box._runner.run(given, call.follow) if passage.may_run else self._refused(passage)
             return self._finish(result, passage, call)
 
-    async def arun(
-        self,
-        argv: Sequence[object] | str,
-        *,
-        call_id: str = "",
-        meant: Sequence[object] | str | None = None,
-        **options: Any,
-    ) -> SandboxResult:
+    async def arun(self, argv: Command, *, meant: Command | None = None, **options: Any) -> SandboxResult:
         """Run a call as `Sandbox.arun` does, if every gate lets it pass. `meant` is as for `run`."""
-        given = run_options(argv, call_id=call_id, **options)
+        given = run_options(argv, **options)
         with (
             ObservedCall(self.observers, given) as call,
             await self._apassage(self._tool_call(given, meant)) as passage,
@@ -136,9 +124,9 @@ class GatedSandbox:
             result = await self.box._runner.arun(given, call.follow) if passage.may_run else self._refused(passage)
             return self._finish(result, passage, call)
 
-    def start(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> Handle:
+    def start(self, argv: Command, **options: Any) -> Handle:
         """Start a call as `Sandbox.start` does. Its end records it. The caller charges the output that it shows."""
-        given = run_options(argv, call_id=call_id, **options)
+        given = run_options(argv, **options)
         with ObservedCall(self.observers, given) as call:
             passage = self._passage(self._tool_call(given))
             with _record_failure(passage):
@@ -148,9 +136,9 @@ class GatedSandbox:
                     call.handle = handle = Handle(None, self._refused(passage))
             return _record_at_end(passage, handle)
 
-    async def astart(self, argv: Sequence[object] | str, *, call_id: str = "", **options: Any) -> Handle:
+    async def astart(self, argv: Command, **options: Any) -> Handle:
         """Start a call as `Sandbox.astart` does, and record it as `start` does."""
-        given = run_options(argv, call_id=call_id, **options)
+        given = run_options(argv, **options)
         with ObservedCall(self.observers, given) as call:
             passage = await self._apassage(self._tool_call(given))
             with _record_failure(passage):
@@ -187,7 +175,7 @@ class GatedSandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _tool_call(self, options: RunOptions, meant: Sequence[object] | str | None = None) -> ToolCall:
+    def _tool_call(self, options: RunOptions, meant: Command | None = None) -> ToolCall:
         call = options.call
         if meant is not None:
             call = call_of(meant, call.shell, call.cwd, call.env)
@@ -233,8 +221,10 @@ class GatedSandbox:
         return shown
 
     def _refused(self, passage: Passage) -> SandboxResult:
-        ruling = passage.ruling
-        call = _command(passage.call)
+        ruling, arguments = passage.ruling, passage.call.arguments
+        shell = "command" in arguments
+        argv: Any = arguments["command" if shell else "argv"]
+        call = Call(argv, shell=shell, cwd=arguments.get("cwd"))  # type: ignore[arg-type]  # of any type
         root = self.config.project_root
         cwd = root if call.cwd is None else os.path.join(root, str(call.cwd))
         facts = call_fields(call, ruling.verdict or Verdict(), cwd, os.urandom(ID_BYTES), self._clock())
@@ -258,13 +248,6 @@ class GatedSandbox:
         stdout = output.text.encode() if output.omitted_characters else result.stdout
         stderr = errors.text.encode() if errors.omitted_characters else result.stderr
         return result.replace(stdout=stdout, stderr=stderr, truncated=True)
-
-
-def _command(call: ToolCall) -> Call:
-    shell = "command" in call.arguments
-    argv: Any = call.arguments["command" if shell else "argv"]
-    cwd: Any = call.arguments.get("cwd")
-    return Call(argv, shell=shell, cwd=cwd)
 
 
 @contextmanager
