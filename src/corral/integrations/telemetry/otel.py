@@ -244,20 +244,20 @@ class _Run:
         span.end(now)
 
     def _count(self, result: SandboxResult | None, kind: str, seconds: float) -> None:
-        metrics_of = self._instrumentation
+        instruments = self._instrumentation
         attributes = {_TOOL: self.tool_name} | ({"error.type": kind} if kind else {})
-        if self._is_ours or metrics_of.times_every_call:
-            metrics_of.duration.record(seconds, attributes | {_TYPE: "function"}, self._context)
+        if self._is_ours or instruments.times_every_call:
+            instruments.duration.record(seconds, attributes | {_TYPE: "function"}, self._context)
         if result is None:
-            metrics_of.calls.add(1, attributes, self._context)
+            instruments.calls.add(1, attributes, self._context)
             return
         facts = {"corral.decision": labels.decision_of(result), "corral.enforcement": result.enforcement}
-        metrics_of.calls.add(1, attributes | facts, self._context)
+        instruments.calls.add(1, attributes | facts, self._context)
         for finding in result.verdict.findings:
             facts = {"corral.rule.id": finding.rule, "corral.decision": str(finding.decision)}
-            metrics_of.findings.add(1, facts, self._context)
+            instruments.findings.add(1, facts, self._context)
         for violation in result.violations:
-            metrics_of.violations.add(1, {"corral.violation.kind": violation.kind}, self._context)
+            instruments.violations.add(1, {"corral.violation.kind": violation.kind}, self._context)
 
     def __del__(self) -> None:
         # A dropped handle kills its command, and this ends its span. A forked child must not report it.
