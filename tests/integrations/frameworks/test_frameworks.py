@@ -106,6 +106,7 @@ def test_module_without_its_package_names_the_extra(module: str, package: str, e
     message = done.stderr.splitlines()[-1]
     assert message.endswith(f" Run: {install_command(extra)}")
     assert f" {package}" in message
+    assert "another version" not in message
     assert message.count("install '") == 1
 
 

@@ -115,7 +115,7 @@ def test_empty_chain_is_a_policy_error() -> None:
 
 
 def test_two_gates_with_one_name_are_a_policy_error() -> None:
-    with pytest.raises(PolicyError):
+    with pytest.raises(PolicyError, match="a, a"):
         Chain(Gate("a"), Gate("a"))
 
 
@@ -219,5 +219,5 @@ def test_is_last_gate_must_come_last() -> None:
 
     gate = Last("last")
     Chain(Gate("a"), gate)
-    with pytest.raises(PolicyError):
+    with pytest.raises(PolicyError, match="last"):
         Chain(gate, Gate("a"))

@@ -29,7 +29,7 @@ def untyped(value: Any) -> Any:
     ("case", "make", "quoted"),
     [
         ("a function instead of a gate", lambda: Chain(untyped(len)), "<built-in function len>"),
-        ("a list of patterns", lambda: Patterns(untyped([1])), "[1]"),
+        ("a list of patterns", lambda: Patterns(untyped([Pattern("r", "x", "y")])), "[Pattern("),
         ("a string instead of a pattern", lambda: Patterns(untyped("rm -rf")), "'rm -rf'"),
         ("a number instead of a budget", lambda: ObservationLedger(untyped(1000)), "Budget(total=1000)"),
         ("a budget instead of a ledger", lambda: BudgetGate(untyped(Budget(total=5))), "ObservationLedger(Budget("),
