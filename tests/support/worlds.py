@@ -11,7 +11,7 @@ import pytest
 from corral.transactions import copying, workspace
 from corral.transactions.apply import Applied, Look, apply
 from corral.transactions.changes import Change
-from corral.transactions.undo_store import Book
+from corral.transactions.undo_store import UndoStore
 
 Tree = dict[str, tuple[object, ...]]
 
@@ -120,7 +120,7 @@ class World:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(Book, "complete", killed)
+            patch.setattr(UndoStore, "complete", killed)
             with pytest.raises(KeyboardInterrupt):
                 self.apply()
 

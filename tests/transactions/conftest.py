@@ -1,4 +1,4 @@
-"""Worlds for the tests of transactions as files."""
+"""Fixtures with a project and a transaction over it."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ from worlds import World, owner
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A filled project, and a transaction over it that has not changed anything."""
+    """A filled project with a transaction without changes."""
     made = World(tmp_path, owner(tmp_path))
     made.fill()
     made.begin()
@@ -21,7 +21,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A directory in memory, where waiting for the disk takes no time."""
+    """A directory on a tmpfs, where fsync(2) takes no time."""
     folder = tempfile.mkdtemp(prefix="corral-test-", dir="/dev/shm")
     yield Path(folder)
     subprocess.run(["chmod", "-R", "u+rwx", folder], check=True)
@@ -30,5 +30,5 @@ def memory() -> Iterator[Path]:
 
 @pytest.fixture(params=["one disk", "two disks"])
 def state(request: pytest.FixtureRequest, memory: Path, tmp_path: Path) -> Path:
-    """Where the owner's state lies: on the same file system as `memory`, or on another."""
+    """The user's state directory, on the same file system as `memory` or on another."""
     return (memory if request.param == "one disk" else tmp_path) / "state"

@@ -1,4 +1,4 @@
-"""What is applied, what is not, and what can be taken back."""
+"""Tests of apply and undo on a copy of a project."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from corral.transactions import workspace as place
 from corral.transactions.apply import history, undo
 
 
-def test_what_is_applied_is_what_the_calls_saw(world: World) -> None:
+def test_apply_writes_what_the_commands_saw(world: World) -> None:
     world.change()
     expected = world.expected()
     applied = world.apply()
@@ -23,7 +23,7 @@ def test_what_is_applied_is_what_the_calls_saw(world: World) -> None:
     assert world.changes() == {}
 
 
-def test_what_is_undone_is_as_it_was(memory: Path, state: Path) -> None:
+def test_undo_restores_contents_modes_and_times(memory: Path, state: Path) -> None:
     world = World(memory, owner(memory, state))
     world.fill()
     before = tree(world.root)
@@ -41,7 +41,7 @@ def test_what_is_undone_is_as_it_was(memory: Path, state: Path) -> None:
         undo(str(world.root), world.environ)
 
 
-def test_changes_are_told_by_kind(world: World) -> None:
+def test_changes_have_kinds(world: World) -> None:
     world.change()
     assert world.changes() == {
         "added": "added",
@@ -62,7 +62,7 @@ def test_changes_are_told_by_kind(world: World) -> None:
     assert world.change_at("emptied/old").files == 1
 
 
-def test_a_directory_that_was_renamed_is_one_change(world: World) -> None:
+def test_renamed_directory_is_one_change(world: World) -> None:
     layer = Path(world.held.layer)
     (layer / "folder").rename(layer / "elsewhere")
     assert world.changes() == {"elsewhere": "renamed"}
@@ -71,7 +71,7 @@ def test_a_directory_that_was_renamed_is_one_change(world: World) -> None:
     assert not (world.root / "folder").exists()
 
 
-def test_a_part_is_applied_and_the_rest_stays(world: World) -> None:
+def test_part_of_the_changes_is_applied(world: World) -> None:
     world.change()
     before = tree(world.root)
     applied = world.apply(["made/below", "changed"])
@@ -90,8 +90,8 @@ def test_a_part_is_applied_and_the_rest_stays(world: World) -> None:
     assert len(history(str(world.root), world.environ)) == 2
 
 
-def test_a_path_outside_is_no_part(world: World) -> None:
-    with pytest.raises(TransactionError, match="does not lie in the project"):
+def test_path_outside_the_project_is_an_error(world: World) -> None:
+    with pytest.raises(TransactionError, match="is not in the project"):
         world.apply(["../elsewhere"])
 
 
@@ -123,7 +123,7 @@ OWNERS = {
 
 
 @pytest.mark.parametrize(("path", "touch"), OWNERS.values(), ids=OWNERS)
-def test_what_the_owner_changed_meanwhile_is_never_overwritten(path: str, touch: object, world: World) -> None:
+def test_file_changed_by_the_user_is_never_overwritten(path: str, touch: object, world: World) -> None:
     world.change()
     assert callable(touch)
     touch(world.root)
@@ -135,7 +135,7 @@ def test_what_the_owner_changed_meanwhile_is_never_overwritten(path: str, touch:
     assert history(str(world.root), world.environ) == []
 
 
-def test_what_the_owner_changed_elsewhere_is_no_conflict(world: World) -> None:
+def test_change_by_the_user_elsewhere_is_no_conflict(world: World) -> None:
     world.change()
     edit(world.root / "kept")
     edit(world.root / "folder" / "beside")
@@ -143,7 +143,7 @@ def test_what_the_owner_changed_elsewhere_is_no_conflict(world: World) -> None:
     assert (world.root / "kept").read_text() == (world.root / "folder" / "beside").read_text() == "by the owner\n"
 
 
-def test_the_rest_can_be_applied_where_a_part_conflicts(world: World) -> None:
+def test_other_paths_apply_despite_a_conflict(world: World) -> None:
     world.change()
     edit(world.root / "changed")
     assert not world.apply().ok
@@ -151,7 +151,7 @@ def test_the_rest_can_be_applied_where_a_part_conflicts(world: World) -> None:
     assert (world.root / "added").exists()
 
 
-def test_what_was_touched_since_is_not_undone(world: World) -> None:
+def test_undo_refuses_paths_changed_since(world: World) -> None:
     world.change()
     assert world.apply().ok
     edit(world.root / "made" / "below" / "more")
@@ -187,7 +187,7 @@ def repositories(root: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PLANTED.values(), ids=PLANTED)
-def test_what_is_protected_is_never_applied(path: str, tmp_path: Path) -> None:
+def test_protected_paths_are_never_applied(path: str, tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     repositories(world.root)
     layer = world.begin()
@@ -202,7 +202,7 @@ def test_what_is_protected_is_never_applied(path: str, tmp_path: Path) -> None:
     assert (world.root / "beside").exists()
 
 
-def test_without_the_rule_the_same_file_is_applied(tmp_path: Path) -> None:
+def test_same_file_outside_a_repository_is_applied(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     layer = world.begin()
     (layer / "hooks").mkdir()
@@ -212,7 +212,7 @@ def test_without_the_rule_the_same_file_is_applied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".vscode", ".github", "deep/.local/state", ".VSCODE"])
-def test_a_link_that_stands_for_a_protected_directory_is_not_applied(name: str, tmp_path: Path) -> None:
+def test_link_in_place_of_protected_directory_is_not_applied(name: str, tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     layer = world.begin()
     (layer / "plain").mkdir()
@@ -238,7 +238,7 @@ LEADING = {
 
 
 @pytest.mark.parametrize("path", LEADING.values(), ids=LEADING)
-def test_a_link_that_git_would_write_through_is_not_applied(path: str, tmp_path: Path) -> None:
+def test_link_among_files_that_git_writes_is_not_applied(path: str, tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     repositories(world.root)
     layer = world.begin()
@@ -251,7 +251,7 @@ def test_a_link_that_git_would_write_through_is_not_applied(path: str, tmp_path:
     assert (world.root / "beside").is_symlink()
 
 
-def test_without_that_the_owners_commit_writes_where_the_link_leads(tmp_path: Path) -> None:
+def test_canary_commit_writes_through_such_a_link(tmp_path: Path) -> None:
     words = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e@example.org"]
     subprocess.run([*words, "init", "-q"], check=True)
     (tmp_path / "victim").write_text("the owner's\n")
@@ -261,14 +261,14 @@ def test_without_that_the_owners_commit_writes_where_the_link_leads(tmp_path: Pa
 
 
 @pytest.mark.parametrize("gone", ["folder/hooks/post-checkout", "folder/hooks"], ids=["a file", "a directory"])
-def test_what_has_become_a_hook_is_not_brought_back(gone: str, tmp_path: Path) -> None:
+def test_undo_does_not_restore_a_file_that_is_a_hook_now(gone: str, tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / "folder" / "hooks").mkdir(parents=True)
     (world.root / "folder" / "hooks" / "post-checkout").write_text("no hook yet\n")
     layer = world.begin()
     subprocess.run(["rm", "-r", str(layer / gone)], check=True)
     assert world.apply().ok
-    # Harmless by itself, and so allowed.
+    # A repository without hooks and configuration is harmless, so commands may make one.
     subprocess.run(["git", "init", "-q", "--bare", "--template=", str(world.root / "folder")], check=True)
     done = undo(str(world.root), world.environ)
     assert [refused.path for refused in done.conflicts] in (["folder/hooks"], [gone])
@@ -276,7 +276,7 @@ def test_what_has_become_a_hook_is_not_brought_back(gone: str, tmp_path: Path) -
     assert [entry.state for entry in history(str(world.root), world.environ)] == ["applied"]
 
 
-def test_what_has_not_is_brought_back(tmp_path: Path) -> None:
+def test_undo_restores_a_hooks_directory_outside_repositories(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / "folder" / "hooks").mkdir(parents=True)
     (world.root / "folder" / "hooks" / "post-checkout").write_text("no hook yet\n")
@@ -287,7 +287,7 @@ def test_what_has_not_is_brought_back(tmp_path: Path) -> None:
     assert (world.root / "folder" / "hooks" / "post-checkout").exists()
 
 
-def test_a_protected_directory_is_deleted_where_nothing_in_it_is_protected(tmp_path: Path) -> None:
+def test_directory_without_protected_entries_is_deleted(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / ".github" / "workflows").mkdir(parents=True)
     layer = world.begin()
@@ -298,7 +298,7 @@ def test_a_protected_directory_is_deleted_where_nothing_in_it_is_protected(tmp_p
 
 @pytest.mark.parametrize("top", ["", "deep/"], ids=["the project itself", "a directory in it"])
 @pytest.mark.parametrize("last", ["config", "HEAD", "objects", "refs"])
-def test_nothing_of_the_project_becomes_a_repository_that_runs_something(top: str, last: str, tmp_path: Path) -> None:
+def test_directory_does_not_become_a_repository(top: str, last: str, tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / top).mkdir(exist_ok=True)
 
@@ -310,7 +310,7 @@ def test_nothing_of_the_project_becomes_a_repository_that_runs_something(top: st
                 (at / top / name).write_text(text)
 
     everything = {"config", "HEAD", "objects", "refs"}
-    # What is missing comes with a second transaction.
+    # The missing entry comes with a transaction.
     plant(world.root, everything - {last})
     plant(world.begin(), {last})
     world.apply()
@@ -322,7 +322,7 @@ def test_nothing_of_the_project_becomes_a_repository_that_runs_something(top: st
     assert asked.stdout == "touch it\n"
 
 
-def test_a_directory_that_holds_what_is_protected_is_not_deleted(tmp_path: Path) -> None:
+def test_directory_with_protected_entries_is_not_deleted(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     repositories(world.root / "nested")
     layer = world.begin()
@@ -333,14 +333,14 @@ def test_a_directory_that_holds_what_is_protected_is_not_deleted(tmp_path: Path)
     assert (world.root / "nested" / ".git" / "HEAD").exists()
 
 
-def test_what_was_protected_when_the_sandbox_began_is_by_its_path(world: World) -> None:
+def test_paths_protected_at_the_start_stay_protected(world: World) -> None:
     world.change()
     with world.look(kept=(str(world.root / "changed"),)) as look:
         assert look.is_protected("changed")
         assert not look.is_protected("changed-not")
 
 
-def test_a_repository_that_a_call_made_comes_without_what_runs(tmp_path: Path) -> None:
+def test_new_repository_is_applied_without_hooks_and_config(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     layer = world.begin()
     subprocess.run(["git", "init", "-q", str(layer / "new")], check=True)
@@ -372,7 +372,7 @@ def test_hard_links_stay_one_file(world: World) -> None:
     assert (world.root / "kept").stat().st_ino == (world.root / "also-kept").stat().st_ino
 
 
-def test_nothing_follows_a_link_out_of_the_layer(world: World, tmp_path: Path) -> None:
+def test_links_out_of_the_layer_are_not_followed(world: World, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "file").write_text("canary")
@@ -387,7 +387,7 @@ def test_nothing_follows_a_link_out_of_the_layer(world: World, tmp_path: Path) -
     assert not (secret / "inner").exists()
 
 
-def test_a_link_that_the_owner_has_put_in_the_way_is_not_followed(world: World, tmp_path: Path) -> None:
+def test_link_in_the_project_is_not_followed(world: World, tmp_path: Path) -> None:
     aside = tmp_path / "aside"
     layer = Path(world.held.layer)
     (layer / "folder" / "inner" / "new").write_text("by a call\n")
@@ -398,7 +398,7 @@ def test_a_link_that_the_owner_has_put_in_the_way_is_not_followed(world: World, 
     assert sorted(os.listdir(aside / "inner")) == ["leaf"]
 
 
-def test_pipes_and_sockets_are_neither_opened_nor_waited_for(world: World) -> None:
+def test_pipes_and_sockets_are_applied_without_opening_them(world: World) -> None:
     layer = Path(world.held.layer)
     os.mkfifo(layer / "pipe")
     place = os.getcwd()
@@ -415,7 +415,7 @@ def test_pipes_and_sockets_are_neither_opened_nor_waited_for(world: World) -> No
     assert (world.root / "sock").is_socket()
 
 
-def test_what_calls_have_closed_to_its_owner_is_applied_closed(world: World) -> None:
+def test_modes_without_access_are_applied(world: World) -> None:
     layer = Path(world.held.layer)
     (layer / "closed" / "in").mkdir(parents=True)
     (layer / "closed" / "in" / "file").write_text("x\n")
@@ -434,7 +434,7 @@ def test_what_calls_have_closed_to_its_owner_is_applied_closed(world: World) -> 
     assert not (world.root / "closed").exists()
 
 
-def test_what_was_closed_to_its_owner_is_deleted_and_comes_back_closed(tmp_path: Path) -> None:
+def test_undo_restores_directories_without_access(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / "closed").mkdir()
     (world.root / "closed" / "file").write_text("x\n")
@@ -457,13 +457,13 @@ def test_what_was_closed_to_its_owner_is_deleted_and_comes_back_closed(tmp_path:
         (world.root / name).chmod(0o755)
 
 
-def test_to_look_at_a_file_that_is_closed_to_its_owner_is_no_change_of_it(tmp_path: Path) -> None:
+def test_scan_does_not_change_unreadable_files(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / "closed").write_text("one\n")
     (world.root / "closed").chmod(0o200)
     world.place = place.make(str(world.root), (), world.environ)
     world.place.begin()
-    # As an overlay has it: nothing but what was changed, and without a copy of what nobody can read.
+    # An overlay: the layer has only the changed file. A copy of an unreadable file is not possible.
     layer = Path(world.place.layer)
     (layer / "closed").write_text("two\n")
     (layer / "closed").chmod(0o200)
@@ -485,8 +485,8 @@ def test_names_may_be_any_bytes(world: World) -> None:
     assert undo(str(world.root), world.environ).ok
 
 
-def test_a_file_that_is_a_hole_takes_no_room(tmp_path: Path, memory: Path) -> None:
-    # A part is copied, and so is everything between two disks.
+def test_sparse_file_stays_sparse(tmp_path: Path, memory: Path) -> None:
+    # corral copies files if the apply is partial or between two disks.
     world = World(tmp_path, owner(tmp_path, memory / "state"))
     layer = world.begin()
     with (layer / "hole").open("wb") as file:
@@ -501,11 +501,11 @@ def test_a_file_that_is_a_hole_takes_no_room(tmp_path: Path, memory: Path) -> No
         assert file.read(4) == b"head"
         file.seek(-4, os.SEEK_END)
         assert file.read() == b"tail"
-    # Nor is it read to see that both are the same.
+    # The comparison does not read the hole.
     assert world.changes() == {}
 
 
-def test_a_chain_too_deep_is_refused_and_not_walked(world: World) -> None:
+def test_too_deep_directories_are_refused(world: World) -> None:
     at = os.open(world.held.layer, os.O_RDONLY)
     for _ in range(400):
         os.mkdir("d", dir_fd=at)
@@ -535,7 +535,7 @@ def test_history_is_bounded_by_number_age_and_size(world: World, monkeypatch: py
     assert history(root, world.environ) == []
 
 
-def test_a_state_directory_inside_the_project_is_refused(tmp_path: Path) -> None:
+def test_state_directory_inside_the_project_is_refused(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path, tmp_path / "project" / "state"))
     layer = world.begin()
     (layer / "new").touch()
@@ -543,7 +543,7 @@ def test_a_state_directory_inside_the_project_is_refused(tmp_path: Path) -> None
         world.apply()
 
 
-def test_nothing_changed_is_nothing_applied(world: World) -> None:
+def test_apply_without_changes_does_nothing(world: World) -> None:
     applied = world.apply()
     assert (applied.ok, applied.changes) == (True, ())
     assert history(str(world.root), world.environ) == []

@@ -1,4 +1,4 @@
-"""A process that is killed in the middle of applying or undoing: whoever comes next finds all of it, or nothing."""
+"""Kills apply and undo at every step: the next process finds all changes or none."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 
 
 def killed(step: int, doing: Any) -> bool:
-    """Do something in a process that is killed at a step; false when it came to its end before."""
+    """Do something in a process that is killed at a step. Return false if the process ended before."""
     child = os.fork()
     if child == 0:
         try:
@@ -36,7 +36,7 @@ def killed(step: int, doing: Any) -> bool:
     return os.WIFSIGNALED(status)
 
 
-def test_killed_at_any_step_of_applying_it_is_done_or_was_never_begun(memory: Path, state: Path) -> None:
+def test_apply_survives_sigkill_at_every_step(memory: Path, state: Path) -> None:
     seen: set[str] = set()
     for step in range(1, 2000):
         world, before, after = made(memory / str(step), state)
@@ -55,7 +55,7 @@ def test_killed_at_any_step_of_applying_it_is_done_or_was_never_begun(memory: Pa
     assert seen == {"done", "never"}
 
 
-def test_killed_at_any_step_of_undoing_it_is_undone_or_still_there(memory: Path, state: Path) -> None:
+def test_undo_survives_sigkill_at_every_step(memory: Path, state: Path) -> None:
     seen: set[str] = set()
     for step in range(1, 2000):
         world, before, after = made(memory / str(step), state)
@@ -70,7 +70,7 @@ def test_killed_at_any_step_of_undoing_it_is_undone_or_still_there(memory: Path,
     assert seen == {"applied", "undone"}
 
 
-def test_a_new_transaction_finds_a_whole_project(memory: Path) -> None:
+def test_recovery_completes_a_half_applied_project(memory: Path) -> None:
     top, state = memory / "world", memory / "state"
     world, before, after = made(top, state)
     # A kill in the middle of the renames.
@@ -86,7 +86,7 @@ def test_a_new_transaction_finds_a_whole_project(memory: Path) -> None:
     assert tree(world.root) == after
 
 
-def test_slots_that_somebody_took_away_keep_nobody_from_the_book(
+def test_removed_slots_do_not_block_the_undo_store(
     memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(memory, owner(memory, tmp_path / "state"))

@@ -1,4 +1,4 @@
-"""The diff of a transaction: git can read it, and no file is loaded that is not shown."""
+"""Tests of the diff: git can read it, and corral loads only the files that it shows."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from worlds import World, owner
 
-from corral.transactions import changes, diff
+from corral.transactions import changes, diff, scan
 from corral.transactions.diff import quoted
 from corral.transactions.scan import same_bytes
 
@@ -30,14 +30,14 @@ CASES = {
 
 
 @pytest.mark.parametrize(("old", "new", "hunks"), CASES.values(), ids=CASES)
-def test_hunks_are_those_of_a_unified_diff(old: str, new: str, hunks: str, tmp_path: Path) -> None:
+def test_hunks_have_unified_format(old: str, new: str, hunks: str, tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / "file").write_text(old)
     (world.begin() / "file").write_text(new)
     assert world.diff() == f"diff --git a/file b/file\n--- a/file\n+++ b/file\n{hunks}"
 
 
-def test_git_applies_what_it_says(tmp_path: Path) -> None:
+def test_git_applies_the_diff(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     world.fill()
     subprocess.run(["cp", "-a", str(world.root), str(tmp_path / "other")], check=True)
@@ -65,13 +65,13 @@ def test_git_applies_what_it_says(tmp_path: Path) -> None:
     ],
     ids=["binary", "binary without a NUL", "large"],
 )
-def test_what_is_not_shown_is_told_of_in_a_line(data: bytes, line: str, tmp_path: Path) -> None:
+def test_binary_and_large_files_take_one_line(data: bytes, line: str, tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.begin() / "new").write_bytes(data)
     assert world.diff() == f"diff --git a/new b/new\nnew file mode 100644\n{line}\n"
 
 
-def test_a_huge_file_is_never_loaded(tmp_path: Path) -> None:
+def test_huge_file_is_never_loaded(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / "huge").touch()
     layer = world.begin()
@@ -85,7 +85,7 @@ def test_a_huge_file_is_never_loaded(tmp_path: Path) -> None:
     assert peak < 8 << 20
 
 
-def test_texts_that_share_no_line_are_shown_whole(tmp_path: Path) -> None:
+def test_texts_without_common_lines_are_replaced_whole(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     (world.root / "file").write_text("".join(f"a{number}\n" for number in range(5000)))
     (world.begin() / "file").write_text("".join(f"b{number}\n" for number in range(5000)))
@@ -94,14 +94,14 @@ def test_texts_that_share_no_line_are_shown_whole(tmp_path: Path) -> None:
     assert [line[:2] for line in lines[4:]] == ["-a"] * 5000 + ["+b"] * 5000
 
 
-def test_the_whole_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_diff_is_bounded_in_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diff, "MAX_DIFF_CHARACTERS", 1000)
     world = World(tmp_path, owner(tmp_path))
     layer = world.begin()
     for number in range(100):
         (layer / f"{number:03}").write_text("x\n" * 20)
     text = world.diff()
-    assert text.endswith("# there are more changes than are shown\n")
+    assert text.endswith("# more changes are not shown\n")
     assert len(text) < 2000
 
 
@@ -120,7 +120,7 @@ def test_names_are_quoted_as_git_does(path: str, text: str) -> None:
     assert quoted(path) == text
 
 
-def test_a_new_directory_is_told_of_only_where_it_is_empty(tmp_path: Path) -> None:
+def test_new_directory_is_shown_only_if_empty(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     layer = world.begin()
     (layer / "full").mkdir()
@@ -138,7 +138,7 @@ def test_text_in_another_encoding_is_text(tmp_path: Path) -> None:
     assert "+Gr" in world.diff()
 
 
-def test_what_is_compared_for_renames_is_bounded_by_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_renames_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
 
     def counted(one: int, other: int) -> bool:
@@ -146,12 +146,12 @@ def test_what_is_compared_for_renames_is_bounded_by_its_bytes(tmp_path: Path, mo
         return same_bytes(one, other)
 
     monkeypatch.setattr(changes, "MAX_COMPARED_BYTES", 10_000)
-    monkeypatch.setattr(changes, "same_bytes", counted)
+    monkeypatch.setattr(scan, "same_bytes", counted)
     world = World(tmp_path, owner(tmp_path))
     (world.root / "old").write_bytes(b"x" * 1000)
     layer = world.begin()
     (layer / "old").unlink()
-    # One file that is another only at its end, by many names: it takes no room.
+    # Hard links to one file that differs only in its last byte: they take no space.
     (layer / "0").write_bytes(b"x" * 999 + b"y")
     for number in range(1, 100):
         (layer / f"{number}").hardlink_to(layer / "0")

@@ -1,4 +1,4 @@
-"""A disk that is full, and any other failure, at every step: all of it is done or nothing, and what is said is true."""
+"""Fails apply and undo at every step, as a full disk does: all changes are done or none, and the message is true."""
 
 import errno
 import json
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real
 
 
 def said(step: int, doing: Any) -> tuple[str, bool]:
-    """Do something of which one step fails; return what is said of it, and whether it came to that step."""
+    """Do something with a failure at one step. Return the message, and whether that step was reached."""
     reached = []
 
     def fail() -> None:
@@ -37,7 +37,7 @@ def said(step: int, doing: Any) -> tuple[str, bool]:
     return "ok" if done.ok else "conflict", bool(reached)
 
 
-def test_what_fails_at_any_step_of_applying_is_done_or_was_never_begun(memory: Path, state: Path) -> None:
+def test_apply_survives_a_failure_at_every_step(memory: Path, state: Path) -> None:
     told: set[tuple[str, bool]] = set()
     for step in range(1, 2000):
         world, before, after = made(memory / str(step), state)
@@ -51,10 +51,10 @@ def test_what_fails_at_any_step_of_applying_is_done_or_was_never_begun(memory: P
     assert {done for words, done in told if words == "ok"} == {True}
     assert {done for words, done in told if words == "conflict"} == {False}
     assert {done for words, done in told if words.startswith("nothing was changed")} == {False}
-    assert {done for words, done in told if words.startswith("the project is as it is to be (applied)")} == {True}
+    assert {done for words, done in told if words.startswith("the changes are applied, but")} == {True}
 
 
-def test_what_fails_at_any_step_of_undoing_is_undone_or_still_there(memory: Path, state: Path) -> None:
+def test_undo_survives_a_failure_at_every_step(memory: Path, state: Path) -> None:
     told: set[tuple[str, str]] = set()
     for step in range(1, 2000):
         world, before, after = made(memory / str(step), state)
@@ -72,23 +72,23 @@ def test_what_fails_at_any_step_of_undoing_is_undone_or_still_there(memory: Path
 
 
 @pytest.mark.parametrize("full", ["project", "state", "both"])
-def test_on_a_disk_that_is_full_all_is_done_or_nothing(full: str, tmp_path: Path) -> None:
+def test_full_disk_leaves_all_changes_or_none(full: str, tmp_path: Path) -> None:
     words = [
         "unshare",
         "--user",
         "--map-root-user",
         "--mount",
         sys.executable,
-        str(Path(__file__).with_name("filling.py")),
+        str(Path(__file__).parents[1] / "support" / "filling.py"),
     ]
     done = subprocess.run([*words, str(tmp_path), full], capture_output=True, text=True, check=False, timeout=120)
     if "unshare" in done.stderr and os.environ.get("CORRAL_MUST_CONTAIN") != "1":
-        pytest.skip("there are no namespaces here to have a disk in")
+        pytest.skip("needs user namespaces to mount a disk")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [row for row in found if not row[3]] == []
-    # With no room at all nothing is done, with enough of it all is.
+    # Without free space nothing is done; with enough, everything.
     assert (found[0][2], found[-1][2], found[-1][5]) == ("nothing", "applied", "undone"), found
     for _, words_, became, _, _, _ in found:
-        is_done = words_ == "ok" or words_.startswith("the project is as it is to be (applied)")
+        is_done = words_ == "ok" or words_.startswith("the changes are applied, but")
         assert is_done == (became == "applied"), words_

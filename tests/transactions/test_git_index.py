@@ -1,4 +1,4 @@
-"""What an index of git says: other times of the files are nothing new, all else is."""
+"""Tests of the git index parser: entries ignore file times and cover everything else."""
 
 import os
 import subprocess
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from worlds import World, owner
 
 from corral.transactions.apply import undo
-from corral.transactions.git_index import parsed
+from corral.transactions.git_index import parse_entries
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with files of several kinds, all of them staged."""
+    """A repository with staged files."""
     git(tmp_path, "init", "-q")
     for name in ("a", "name-of-seven", "deep/er/leaf", "x" * 200):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -33,13 +33,13 @@ def index(root: Path) -> bytes:
     return (root / ".git" / "index").read_bytes()
 
 
-def test_other_times_are_nothing_new(root: Path) -> None:
+def test_entries_ignore_file_times(root: Path) -> None:
     before = index(root)
     for path in root.glob("[a-z]*"):
         os.utime(path, (1, 1))
     git(root, "status")
     assert index(root) != before
-    assert parsed(index(root)) == parsed(before) != b""
+    assert parse_entries(index(root)) == parse_entries(before) != b""
 
 
 @pytest.mark.parametrize(
@@ -52,34 +52,34 @@ def test_other_times_are_nothing_new(root: Path) -> None:
     ],
     ids=["a file less", "another mode", "a flag", "a flag of version 3"],
 )
-def test_all_else_is(words: tuple[str, ...], root: Path) -> None:
+def test_entries_cover_names_modes_and_flags(words: tuple[str, ...], root: Path) -> None:
     before = index(root)
     git(root, *words)
-    assert parsed(index(root)) not in (b"", parsed(before))
+    assert parse_entries(index(root)) not in (b"", parse_entries(before))
 
 
-def test_another_content_is(root: Path) -> None:
+def test_entries_cover_contents(root: Path) -> None:
     before = index(root)
     (root / "a").write_text("other")
     git(root, "add", "a")
-    assert parsed(index(root)) not in (b"", parsed(before))
+    assert parse_entries(index(root)) not in (b"", parse_entries(before))
 
 
-def test_what_is_not_known_says_nothing(root: Path) -> None:
+def test_unknown_index_formats_have_no_entries(root: Path) -> None:
     git(root, "update-index", "--index-version", "4")
-    assert parsed(index(root)) == b""
+    assert parse_entries(index(root)) == b""
     git(root, "update-index", "--index-version", "2")
     git(root, "update-index", "--split-index")
-    assert parsed(index(root)) == b""
+    assert parse_entries(index(root)) == b""
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_are_an_error(data: bytes) -> None:
-    parsed(data)
-    parsed(b"DIRC\0\0\0\2\0\0\0\1" + data)
+def test_any_bytes_are_parsed_without_error(data: bytes) -> None:
+    parse_entries(data)
+    parse_entries(b"DIRC\0\0\0\2\0\0\0\1" + data)
 
 
-def test_what_git_looked_at_since_is_undone_all_the_same(tmp_path: Path) -> None:
+def test_undo_works_after_git_status(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     git(world.root, "init", "-q")
     (world.root / "file").write_text("one\n")

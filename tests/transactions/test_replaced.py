@@ -1,4 +1,4 @@
-"""Directories that others have come into the place of: a transaction knows its own, and touches no other."""
+"""Tests of replaced directories: a transaction changes only the directories in which it began."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from worlds import World, owner, tree
 from corral.model.errors import TransactionError
 from corral.transactions import undo_store
 from corral.transactions.apply import history, undo
-from corral.transactions.dir_identity import identity
+from corral.transactions.workspace import directory_identity
 
 
 def folders(root: Path, *names: str) -> None:
@@ -21,27 +21,27 @@ def folders(root: Path, *names: str) -> None:
 
 
 def replace_project(world: World) -> None:
-    """Put another directory into the project's place."""
+    """Replace the project with an empty directory."""
     world.root.rename(world.top / "aside")
     world.root.mkdir()
 
 
-def test_a_directory_that_is_made_again_is_another(tmp_path: Path) -> None:
+def test_recreated_directory_has_another_identity(tmp_path: Path) -> None:
     seen = set()
     for _ in range(50):
         (tmp_path / "made").mkdir()
         descriptor = os.open(tmp_path / "made", os.O_RDONLY)
-        seen.add(identity(descriptor))
+        seen.add(directory_identity(descriptor))
         os.close(descriptor)
         (tmp_path / "made").rmdir()
-    # Its inode is used again at once.
+    # The file system reuses the inode at once.
     assert len(seen) == 50
 
 
-def test_nothing_is_applied_to_another_project_of_the_same_name(world: World) -> None:
+def test_apply_refuses_another_project_at_the_same_path(world: World) -> None:
     (Path(world.held.layer) / "added").write_text("added\n")
     replace_project(world)
-    with pytest.raises(TransactionError, match="another directory than the one that transaction"):
+    with pytest.raises(TransactionError, match="is not the directory in which transaction"):
         world.apply()
     assert os.listdir(world.root) == []
     world.root.rmdir()
@@ -49,7 +49,7 @@ def test_nothing_is_applied_to_another_project_of_the_same_name(world: World) ->
     assert world.apply().ok
 
 
-def test_nothing_is_undone_in_another_project_of_the_same_name(world: World) -> None:
+def test_undo_refuses_another_project_at_the_same_path(world: World) -> None:
     world.change()
     before = history(str(world.root), world.environ)
     assert world.apply().ok
@@ -63,7 +63,7 @@ def test_nothing_is_undone_in_another_project_of_the_same_name(world: World) -> 
     assert undo(str(world.root), world.environ).ok
 
 
-def test_what_was_begun_is_not_completed_in_another_project(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_waits_for_the_original_project(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     (Path(world.held.layer) / "added").write_text("added\n")
     expected = world.expected()
 
@@ -77,8 +77,8 @@ def test_what_was_begun_is_not_completed_in_another_project(world: World, monkey
     assert tree(world.root) == expected
 
 
-def test_without_its_identity_something_is_put_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(undo_store, "identity", lambda _: "")
+def test_canary_undo_without_identity_writes_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo_store, "directory_identity", lambda _: "")
     (Path(world.held.layer) / "deleted").unlink()
     assert world.apply().ok
     replace_project(world)
@@ -86,13 +86,13 @@ def test_without_its_identity_something_is_put_there(world: World, monkeypatch: 
     assert os.listdir(world.root) == ["deleted"]
 
 
-def test_what_is_in_another_directory_by_now_is_a_conflict(tmp_path: Path) -> None:
+def test_file_in_a_replaced_directory_is_a_conflict(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     folders(world.root, "one", "two")
     layer = world.begin()
     (layer / "one" / "file").write_text("by a call\n")
     (layer / "two" / "file").unlink()
-    # Neither file has another time of change by this.
+    # The renames change the ctime of neither file.
     (world.root / "one").rename(world.root / "old")
     (world.root / "two").rename(world.root / "one")
     (world.root / "old").rename(world.root / "two")
@@ -101,7 +101,7 @@ def test_what_is_in_another_directory_by_now_is_a_conflict(tmp_path: Path) -> No
     assert tree(world.root) == found
 
 
-def test_directories_that_calls_exchanged_are_exchanged(tmp_path: Path) -> None:
+def test_exchanged_directories_are_applied(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     folders(world.root, "one", "two")
     layer = world.begin()
@@ -114,7 +114,7 @@ def test_directories_that_calls_exchanged_are_exchanged(tmp_path: Path) -> None:
     assert tree(world.root) == expected
 
 
-def test_a_directory_that_was_moved_over_another_is_not_lost(tmp_path: Path) -> None:
+def test_directory_moved_over_another_is_applied(tmp_path: Path) -> None:
     world = World(tmp_path, owner(tmp_path))
     folders(world.root, "one", "two", "two/inner")
     layer = world.begin()
@@ -125,11 +125,11 @@ def test_a_directory_that_was_moved_over_another_is_not_lost(tmp_path: Path) -> 
     assert tree(world.root) == expected
 
 
-def test_a_part_that_names_no_change_is_an_error(world: World) -> None:
+def test_chosen_path_without_change_is_an_error(world: World) -> None:
     world.change()
     before = tree(world.root)
-    with pytest.raises(TransactionError, match="has changed nothing at 'kept'"):
+    with pytest.raises(TransactionError, match="has not changed 'kept'"):
         world.apply(["kept"])
-    with pytest.raises(TransactionError, match="'emptied/old' was deleted as a whole"):
+    with pytest.raises(TransactionError, match="'emptied/old' was deleted"):
         world.apply(["added", "emptied/old/file"])
     assert tree(world.root) == before

@@ -1,4 +1,4 @@
-"""Any operations on files: applied, they are as if run directly; discarded, as if never run; undone, as it was before."""
+"""Property test: applied operations equal operations run directly; discarded and undone ones leave no trace."""
 
 import itertools
 import json
@@ -69,7 +69,7 @@ def fill(root: Path) -> None:
 
 
 def tree(root: Path, *, touched: bool) -> dict[str, tuple[object, ...]]:
-    """Return everything below; times of what is no directory, only those that were set without `touched`."""
+    """Return everything below a directory, with the times of files. Without `touched`, only times that were set explicitly."""
     found: dict[str, tuple[object, ...]] = {}
     for path in sorted(root.iterdir()):
         status = path.lstat()
@@ -77,7 +77,7 @@ def tree(root: Path, *, touched: bool) -> dict[str, tuple[object, ...]]:
         if path.is_symlink():
             content = os.readlink(path)
         else:
-            # What is closed to its owner can be looked at by an ordinary user only while it is open.
+            # An ordinary user cannot read files without access; give access meanwhile.
             is_closed = not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0))
             if is_closed:
                 path.chmod(0o700)
@@ -95,7 +95,7 @@ numbers = itertools.count()
 
 @pytest.fixture
 def held_over(open_sandbox: Callable[..., Sandbox], project: Path) -> Sandbox:
-    """One sandbox for all examples: its spare is what makes them quick."""
+    """A sandbox shared by all examples, so that each uses a spare."""
     box = open_sandbox()
     if box.run(["true"]).enforcement != "full":
         must_hold()
@@ -105,7 +105,9 @@ def held_over(open_sandbox: Callable[..., Sandbox], project: Path) -> Sandbox:
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(before=st.lists(operations, max_size=6), rest=st.lists(operations, max_size=6))
 @example(before=[("write", "d/e/a", "one\n"), ("remove", "d/a")], rest=[("chmod", "d/e", 0o600), ("chmod", "d", 0o400)])
-def test_applied_discarded_and_undone(held_over: Sandbox, tmp_path: Path, before: list[Any], rest: list[Any]) -> None:
+def test_any_operations_apply_discard_and_undo(
+    held_over: Sandbox, tmp_path: Path, before: list[Any], rest: list[Any]
+) -> None:
     number = next(numbers)
     root, direct = tmp_path / "project" / str(number), tmp_path / f"direct-{number}"
     fill(root)

@@ -1,4 +1,4 @@
-"""Transactions on the real kernel: the project does not change, and what holds a command holds it there as well."""
+"""Tests of transactions on the real kernel: the project does not change, and containment is the same."""
 
 import os
 import shutil
@@ -63,7 +63,7 @@ def in_repository(open_sandbox: Callable[..., Sandbox], project: Path) -> Sandbo
     return box
 
 
-def test_the_project_does_not_change_and_the_calls_see_what_they_did(held: Sandbox, project: Path) -> None:
+def test_project_does_not_change_in_a_transaction(held: Sandbox, project: Path) -> None:
     fill(project)
     before = tree(project)
     with held.transaction() as tx:
@@ -80,21 +80,21 @@ def test_the_project_does_not_change_and_the_calls_see_what_they_did(held: Sandb
     assert held.run(["cat", "changed"]).stdout == b"before\n"
 
 
-def test_without_a_transaction_the_same_commands_change_the_project(held: Sandbox, project: Path) -> None:
+def test_canary_same_commands_change_the_project(held: Sandbox, project: Path) -> None:
     fill(project)
     before = tree(project)
     assert held.run(CHANGE, shell=True).ok
     assert tree(project) != before
 
 
-def test_calls_at_the_same_time_share_one_overlay(held: Sandbox, project: Path) -> None:
+def test_concurrent_commands_share_one_overlay(held: Sandbox, project: Path) -> None:
     with held.transaction() as tx, tx.start(["sh", "-c", "echo there >note; exec sleep 60"]) as server:
         eventually(lambda: tx.run(["cat", "note"]).stdout == b"there\n")
         assert server.result is None
     assert not (project / "note").exists()
 
 
-def test_two_transactions_know_nothing_of_each_other(held: Sandbox, project: Path) -> None:
+def test_transactions_do_not_see_each_other(held: Sandbox, project: Path) -> None:
     with held.transaction() as one, held.transaction() as other:
         one.run(["sh", "-c", "echo one >note"])
         assert other.run(["cat", "note"]).exit_code == 1
@@ -111,7 +111,7 @@ PROTECTED = {
 
 
 @pytest.mark.parametrize("command", PROTECTED.values(), ids=PROTECTED)
-def test_protected_paths_hold_in_a_transaction(command: str, in_repository: Sandbox) -> None:
+def test_protected_paths_are_read_only_in_a_transaction(command: str, in_repository: Sandbox) -> None:
     with in_repository.transaction() as tx:
         result = tx.run(command, shell=True)
         assert result.exit_code != 0
@@ -131,7 +131,7 @@ def test_git_works_in_a_transaction(in_repository: Sandbox, project: Path) -> No
     )
 
 
-def test_what_git_did_is_applied_and_undone(in_repository: Sandbox, project: Path) -> None:
+def test_git_commits_are_applied_and_undone(in_repository: Sandbox, project: Path) -> None:
     def git(*words: str) -> str:
         return subprocess.run([*GIT, "-C", str(project), *words], capture_output=True, text=True, check=True).stdout
 
@@ -165,7 +165,7 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("command", OUTSIDE.values(), ids=OUTSIDE)
-def test_nothing_else_opens_in_a_transaction(command: str, held: Sandbox, outside: Path) -> None:
+def test_containment_is_the_same_in_a_transaction(command: str, held: Sandbox, outside: Path) -> None:
     with held.transaction() as tx:
         tx.run(["mkdir", "made"])
         result = tx.run(command.format(place=tx._place.path, outside=outside), shell=True)
@@ -173,7 +173,7 @@ def test_nothing_else_opens_in_a_transaction(command: str, held: Sandbox, outsid
     assert os.listdir(outside) == ["secret"]
 
 
-def test_a_grant_to_write_is_read_only_in_a_transaction(open_sandbox: Callable[..., Sandbox], outside: Path) -> None:
+def test_write_grant_is_read_only_in_a_transaction(open_sandbox: Callable[..., Sandbox], outside: Path) -> None:
     box = open_sandbox(containment=Containment(write=(str(outside),)))
     if box.run(["sh", "-c", f"echo x >{outside}/canary"]).enforcement != "full":
         must_hold()
@@ -184,13 +184,13 @@ def test_a_grant_to_write_is_read_only_in_a_transaction(open_sandbox: Callable[.
     assert not (outside / "more").exists()
 
 
-def test_limits_hold_in_a_transaction(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_limits_apply_in_a_transaction(open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox(limits=Limits(file_size_bytes=1 << 20))
     with box.transaction() as tx:
         assert tx.run("exec head -c 2000000 /dev/zero >large", shell=True).violations[0].kind == "file-size-limit"
 
 
-def test_a_killed_keeper_loses_no_change(held: Sandbox) -> None:
+def test_changes_survive_a_killed_keeper(held: Sandbox) -> None:
     with held.transaction() as tx:
         tx.run(["sh", "-c", "echo there >note"])
         keeper = held._pool._keeper
@@ -199,14 +199,14 @@ def test_a_killed_keeper_loses_no_change(held: Sandbox) -> None:
         eventually(lambda: tx.run(["cat", "note"]).stdout == b"there\n")
 
 
-def test_what_has_ended_runs_nothing(held: Sandbox) -> None:
+def test_ended_transaction_runs_nothing(held: Sandbox) -> None:
     with held.transaction() as tx:
         pass
     with pytest.raises(TransactionError, match="has ended"):
         tx.run(["true"])
 
 
-def test_nothing_is_left_of_a_transaction_that_was_not_applied(held: Sandbox, project: Path) -> None:
+def test_discarded_transactions_leave_no_files(held: Sandbox, project: Path) -> None:
     for _ in range(3):
         with held.transaction() as tx:
             tx.run(["sh", "-c", "mkdir -p a/b; touch a/b/c; chmod 000 a/b a"])
@@ -215,7 +215,7 @@ def test_nothing_is_left_of_a_transaction_that_was_not_applied(held: Sandbox, pr
     assert os.listdir(above) == []
 
 
-def test_a_place_whose_process_was_killed_is_removed_by_the_next(held: Sandbox, project: Path) -> None:
+def test_directory_of_a_killed_process_is_removed(held: Sandbox, project: Path) -> None:
     left = workspace.make(str(project), (), os.environ)
     kept = workspace.make(str(project), (), os.environ)
     kept.keep({})
@@ -226,23 +226,21 @@ def test_a_place_whose_process_was_killed_is_removed_by_the_next(held: Sandbox, 
         assert os.path.exists(kept.path)
 
 
-def test_a_spare_is_not_used_once_what_is_protected_has_changed(in_repository: Sandbox, project: Path) -> None:
+def test_spare_is_not_used_after_protected_paths_change(in_repository: Sandbox, project: Path) -> None:
     with in_repository.transaction():
         pass
     workshop = in_repository._state.spares
     assert workshop is not None
     eventually(lambda: workshop._spare is not None)
-    # As git does it: another file takes the name, which an overlay that has looked would not see.
+    # git replaces the file by a rename. An overlay that has cached the old one would not see that.
     subprocess.run(["git", "-C", str(project), "config", "user.name", "Somebody"], check=True)
     with in_repository.transaction() as tx:
         assert b"Somebody" in tx.run(["cat", ".git/config"]).stdout
 
 
-def test_a_project_with_a_mount_below_is_copied_and_the_result_says_so(
-    open_sandbox: Callable[..., Sandbox], project: Path
-) -> None:
+def test_project_with_a_mount_inside_is_copied(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root mounts something for a test")
+        pytest.skip("needs root to mount")
     fill(project)
     inner = project / "mounted"
     inner.mkdir()
@@ -261,13 +259,13 @@ def test_a_project_with_a_mount_below_is_copied_and_the_result_says_so(
         subprocess.run(["umount", str(inner)], check=True)
 
 
-def test_without_mounts_there_is_no_transaction(open_sandbox: Callable[..., Sandbox]) -> None:
+def test_transaction_needs_the_mount_layer(open_sandbox: Callable[..., Sandbox]) -> None:
     box = open_sandbox(containment=Containment(backend="none"))
     with pytest.raises(ContainmentError, match="needs the layer mount"):
         box.transaction()
 
 
-def test_threads_may_begin_transactions_at_once(held: Sandbox, project: Path) -> None:
+def test_threads_begin_transactions_at_once(held: Sandbox, project: Path) -> None:
     seen: list[bytes] = []
 
     def one(number: int) -> None:
@@ -285,7 +283,7 @@ def test_threads_may_begin_transactions_at_once(held: Sandbox, project: Path) ->
     shutil.rmtree(project)
 
 
-def test_what_is_applied_is_what_the_commands_saw_and_what_is_undone_as_it_was(held: Sandbox, project: Path) -> None:
+def test_overlay_is_applied_and_undone(held: Sandbox, project: Path) -> None:
     fill(project)
     before = tree(project)
     with held.transaction() as tx:
@@ -315,7 +313,7 @@ def test_what_is_applied_is_what_the_commands_saw_and_what_is_undone_as_it_was(h
     assert tree(project) == before
 
 
-def test_a_file_that_the_host_changes_meanwhile_is_a_conflict(held: Sandbox, project: Path) -> None:
+def test_file_changed_on_the_host_is_a_conflict(held: Sandbox, project: Path) -> None:
     fill(project)
     with held.transaction() as tx:
         tx.run(["sh", "-c", "echo mine >changed; echo mine >added"])
@@ -328,7 +326,7 @@ def test_a_file_that_the_host_changes_meanwhile_is_a_conflict(held: Sandbox, pro
     assert (project / "added").read_text() == "mine\n"
 
 
-def test_a_file_that_the_host_deletes_meanwhile_is_a_conflict(held: Sandbox, project: Path) -> None:
+def test_file_deleted_on_the_host_is_a_conflict(held: Sandbox, project: Path) -> None:
     fill(project)
     with held.transaction() as tx:
         tx.run(["sh", "-c", "echo mine >>changed"])
@@ -336,7 +334,7 @@ def test_a_file_that_the_host_deletes_meanwhile_is_a_conflict(held: Sandbox, pro
         assert [conflict.path for conflict in tx.apply().conflicts] == ["changed"]
 
 
-def test_a_directory_that_the_host_deletes_meanwhile_is_a_conflict(held: Sandbox, project: Path) -> None:
+def test_directory_deleted_on_the_host_is_a_conflict(held: Sandbox, project: Path) -> None:
     fill(project)
     with held.transaction() as tx:
         tx.run(["sh", "-c", "echo mine >>deep/er/leaf; rm kept"])
@@ -346,14 +344,14 @@ def test_a_directory_that_the_host_deletes_meanwhile_is_a_conflict(held: Sandbox
     assert tree(project) == found
 
 
-def test_a_directory_that_the_host_replaces_after_somebody_looked_is_a_conflict(held: Sandbox, project: Path) -> None:
+def test_directory_replaced_after_a_scan_is_a_conflict(held: Sandbox, project: Path) -> None:
     fill(project)
     (project / "other").mkdir()
     (project / "other" / "leaf").write_text("other\n")
     with held.transaction() as tx:
         tx.run(["sh", "-c", "echo mine >>deep/er/leaf; touch deep/er/more; echo new >new"])
         assert len(tx.changes()) == 3
-        # The file has no other time of change by this.
+        # The renames do not change the ctime of the file.
         (project / "deep" / "er").rename(project / "aside")
         (project / "other").rename(project / "deep" / "er")
         found = tree(project)
@@ -363,7 +361,7 @@ def test_a_directory_that_the_host_replaces_after_somebody_looked_is_a_conflict(
         assert tx.apply(["new"]).ok
 
 
-def test_a_waiting_transaction_knows_the_directories_that_were_there(held: Sandbox, project: Path) -> None:
+def test_waiting_transaction_detects_replaced_directories(held: Sandbox, project: Path) -> None:
     fill(project)
     (project / "other").mkdir()
     (project / "other" / "leaf").write_text("other\n")
@@ -379,7 +377,7 @@ def test_a_waiting_transaction_knows_the_directories_that_were_there(held: Sandb
     waiting.remove()
 
 
-def test_what_the_host_wrote_just_before_is_no_conflict(held: Sandbox, project: Path) -> None:
+def test_host_write_just_before_begin_is_no_conflict(held: Sandbox, project: Path) -> None:
     for number in range(20):
         (project / "file").write_text(f"{number}\n")
         with held.transaction() as tx:
@@ -388,10 +386,10 @@ def test_what_the_host_wrote_just_before_is_no_conflict(held: Sandbox, project: 
         assert (project / "file").read_text() == f"{number}\nmore\n"
 
 
-def test_what_is_planted_in_a_repository_that_came_late_is_not_applied(held: Sandbox, project: Path) -> None:
+def test_hook_in_a_later_repository_is_not_applied(held: Sandbox, project: Path) -> None:
     repository(project)
     with held.transaction() as tx:
-        # The sandbox looked for repositories before this one was there: nothing holds the hook but what applies.
+        # The repository is newer than the sandbox, so only apply protects the hook.
         assert tx.run(["sh", "-c", "echo x >.git/hooks/pre-commit; echo y >beside"]).ok
         applied = tx.apply()
     assert [refused.path for refused in applied.refused] == [".git/hooks/pre-commit"]
@@ -399,9 +397,7 @@ def test_what_is_planted_in_a_repository_that_came_late_is_not_applied(held: San
     assert (project / "beside").exists()
 
 
-def test_hooks_that_are_missing_where_the_configuration_says_are_not_applied(
-    open_sandbox: Callable[..., Sandbox], project: Path
-) -> None:
+def test_missing_hooks_path_is_not_applied(open_sandbox: Callable[..., Sandbox], project: Path) -> None:
     repository(project)
     subprocess.run(["git", "-C", str(project), "config", "core.hooksPath", "tools/hooks"], check=True)
     box = open_sandbox()
@@ -415,7 +411,7 @@ def test_hooks_that_are_missing_where_the_configuration_says_are_not_applied(
     assert not (project / "tools").exists()
 
 
-def test_what_waits_for_an_answer_outlives_its_sandbox(held: Sandbox, project: Path) -> None:
+def test_kept_transaction_outlives_its_sandbox(held: Sandbox, project: Path) -> None:
     with held.transaction() as tx:
         tx.run(["sh", "-c", "echo new >new"])
         tx.keep()
@@ -427,8 +423,8 @@ def test_what_waits_for_an_answer_outlives_its_sandbox(held: Sandbox, project: P
         workspace.waiting(str(project), os.environ)
 
 
-def test_a_method_that_somebody_put_over_the_sandboxs_own_does_not_lead_out(held: Sandbox, project: Path) -> None:
-    # As tracing does it.
+def test_replaced_sandbox_methods_stay_in_the_transaction(held: Sandbox, project: Path) -> None:
+    # Tracing replaces methods like this.
     for name in ("run", "arun", "start", "astart"):
         setattr(held, name, getattr(held, name))
     with held.transaction() as tx:
@@ -466,7 +462,7 @@ while not os.path.exists("/tmp/taken"):
 
 
 @pytest.mark.parametrize("is_shared", [False, True], ids=["held", "canary"])
-def test_a_file_that_was_handed_on_open_is_not_the_projects(
+def test_file_open_for_writing_elsewhere_is_copied(
     is_shared: bool, held: Sandbox, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if is_shared:
@@ -483,7 +479,7 @@ def test_a_file_that_was_handed_on_open_is_not_the_projects(
     assert (project / "note").read_text() == ("later\n" if is_shared else "shown\n")
 
 
-def test_a_project_of_any_name_has_an_overlay(open_sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
+def test_project_of_any_name_has_an_overlay(open_sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
     root = tmp_path / "a:b,c d\\e=f"
     root.mkdir()
     with open_sandbox(project_root=str(root)).transaction() as tx:
@@ -492,7 +488,7 @@ def test_a_project_of_any_name_has_an_overlay(open_sandbox: Callable[..., Sandbo
     assert (root / "made").exists()
 
 
-def test_a_directory_that_was_there_before_is_moved_as_between_two_disks(held: Sandbox, project: Path) -> None:
+def test_moving_an_existing_directory_copies_it(held: Sandbox, project: Path) -> None:
     fill(project)
     with held.transaction() as tx:
         program = "import os; os.rename('deep', 'moved')"
@@ -506,7 +502,7 @@ def test_a_directory_that_was_there_before_is_moved_as_between_two_disks(held: S
     assert not (project / "deep").exists()
 
 
-def test_a_worktree_keeps_its_repository_as_it_is(open_sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
+def test_repository_of_a_worktree_is_read_only(open_sandbox: Callable[..., Sandbox], tmp_path: Path) -> None:
     main, tree_ = tmp_path / "main", tmp_path / "tree"
     main.mkdir()
     repository(main)

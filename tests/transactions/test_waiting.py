@@ -1,4 +1,4 @@
-"""What waits for its owner's answer: found wherever it lies, bounded, and removed whatever a command has put there."""
+"""Tests of waiting transactions: they are found, bounded, and removed whatever commands put there."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from corral.containment.filesystem import scratch
 from corral.model.errors import TransactionError
 from corral.transactions import workspace
 from corral.transactions.apply import history, undo
-from corral.transactions.undo_store import Book
+from corral.transactions.undo_store import UndoStore
 
 
 def leave(world: World, size: int = 0, writable: tuple[str, ...] = ()) -> str:
@@ -29,19 +29,19 @@ def ids(world: World) -> set[str]:
     return {each.id for each in found}
 
 
-def test_no_more_begin_than_may_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_waiting_transactions_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workspace, "MAX_WAITING", 3)
     for _ in range(3):
         workspace.refuse_more(str(world.root), world.environ)
         leave(world)
     with pytest.raises(TransactionError, match=r"3 transactions with 0 MiB wait .* corral discard --all"):
         workspace.refuse_more(str(world.root), world.environ)
-    # Another project has its own.
+    # Another project has its own bound.
     other = World(world.top / "other", world.environ)
     workspace.refuse_more(str(other.root), world.environ)
 
 
-def test_no_more_bytes_wait_than_may(world: World) -> None:
+def test_bytes_of_waiting_transactions_are_bounded(world: World) -> None:
     leave(world, 1 << 30)
     leave(world, 1 << 30)
     workspace.refuse_more(str(world.root), world.environ)
@@ -50,7 +50,7 @@ def test_no_more_bytes_wait_than_may(world: World) -> None:
         workspace.refuse_more(str(world.root), world.environ)
 
 
-def test_what_was_put_elsewhere_since_commands_may_write_the_cache_is_found(world: World, tmp_path: Path) -> None:
+def test_transactions_outside_the_cache_are_found(world: World, tmp_path: Path) -> None:
     environ = {**world.environ, "HOME": str(tmp_path / "home")}
     world.environ = environ
     first = leave(world)
@@ -58,15 +58,15 @@ def test_what_was_put_elsewhere_since_commands_may_write_the_cache_is_found(worl
     assert ids(world) == {first, second}
 
 
-def test_what_another_version_left_is_no_error_and_not_applied(world: World) -> None:
+def test_unreadable_waiting_transaction_is_ignored(world: World) -> None:
     left = workspace.make(str(world.root), (), world.environ)
     (Path(left.path) / "pending").write_bytes(b"no such thing")
     left.release()
     assert ids(world) == set()
 
 
-def test_names_that_a_command_chose_keep_nothing_from_being_removed(tmp_path: Path) -> None:
-    # As those that directories get when they are moved up to be removed.
+def test_names_chosen_by_commands_do_not_block_removal(tmp_path: Path) -> None:
+    # `scratch.remove` uses such names for directories that it moves up.
     for number in range(1, 5):
         (tmp_path / "top" / f"{number}.moved" / "in" / "ner").mkdir(parents=True)
         (tmp_path / "top" / f"z{number}" / "in" / "ner").mkdir(parents=True)
@@ -75,21 +75,21 @@ def test_names_that_a_command_chose_keep_nothing_from_being_removed(tmp_path: Pa
     assert os.listdir(tmp_path) == []
 
 
-def test_an_id_that_several_begin_with_undoes_none(world: World) -> None:
+def test_ambiguous_id_undoes_nothing(world: World) -> None:
     for name in ("added", "more"):
         world.begin()
         (Path(world.held.layer) / name).write_text("added\n")
         assert world.apply().ok
-    with Book(str(world.root), world.environ) as book:
-        for number, entry in enumerate(book.entries()):
-            os.rename(f"{book.path}/{entry.id}", f"{book.path}/abc{number}-0000")
+    with UndoStore(str(world.root), world.environ) as store:
+        for number, entry in enumerate(store.entries()):
+            os.rename(f"{store.path}/{entry.id}", f"{store.path}/abc{number}-0000")
     with pytest.raises(TransactionError, match="several transactions have an id that begins with 'abc'"):
         undo(str(world.root), world.environ, "abc")
     assert undo(str(world.root), world.environ, "abc1").ok
     assert sorted(entry.state for entry in history(str(world.root), world.environ)) == ["applied", "undone"]
 
 
-def test_what_is_not_yet_locked_is_not_removed_by_who_cleans(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_not_yet_locked_is_not_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     above = os.path.dirname(world.held.path)
     lock = workspace.flock
 

@@ -1,1 +1,1 @@
-"""What commands did in a transaction, as files: read, compared, written to the project, taken back."""
+"""Runs commands on an overlay of the project, shows their changes, applies and undoes them."""

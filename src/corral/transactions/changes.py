@@ -1,4 +1,4 @@
-"""A transaction's changes as a person thinks of them: added, changed, deleted, renamed, another mode, another link."""
+"""Turns deltas into changes for the user: added, changed, deleted, renamed, mode, link, time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import stat
 
 from corral._lib.records import Record, frozen
-from corral.transactions.scan import facts_of, same_bytes
+from corral.transactions.scan import facts_at, same_content
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corral._lib.dirfd_tree import DirfdTree
-    from corral.transactions.scan import Delta, Facts
+    from corral.transactions.scan import Delta
 
-# Of what is compared for renames, against a layer of a million files that are almost equal.
+# Bounds on finding renames, against a layer of a million files that are almost equal.
 MAX_PAIRS = 2_000
 MAX_COMPARED_PATHS = 20_000
 MAX_COMPARED_BYTES = 1 << 28
 MAX_RENAMED_BYTES = 1 << 26  # of one file
-MAX_COUNTED = 100_000  # files of a deleted directory
+MAX_COUNTED = 100_000  # files of one deleted directory
 
 
 @frozen
 class Change(Record):
-    """One change. `path` is relative to the project, and so is `old_path`, which is another for what was renamed.
+    """A change for the user. `path` is relative to the project. So is `old_path`, the path before a rename.
 
     `kind` is added, changed, deleted, renamed, mode, link or time; `what` is file, directory, link, pipe or socket.
     """
@@ -42,7 +42,7 @@ class Change(Record):
     old_link: str = ""
     link: str = ""
     files: int = 0  # in a directory that was deleted or renamed
-    protected: bool = False  # and so never applied
+    protected: bool = False  # never applied
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change as JSON-ready data."""
@@ -50,7 +50,7 @@ class Change(Record):
 
 
 def summary(changes: Iterable[Change]) -> str:
-    """Return how many changes of each kind there are, in a line."""
+    """Return the number of changes of each kind, in one line."""
     counted: dict[str, int] = {}
     for change in changes:
         kind = "only its mode" if change.kind == "mode" else "touched" if change.kind == "time" else change.kind
@@ -63,34 +63,28 @@ def summary(changes: Iterable[Change]) -> str:
 def describe(
     deltas: Iterable[Delta], project: DirfdTree, layer: DirfdTree, is_protected: Callable[[str], bool]
 ) -> tuple[Change, ...]:
-    """Return deltas as changes, with what was only moved as one."""
+    """Return deltas as changes. A renamed file or directory is one change."""
     found = list(deltas)
-    moved = _moved(found, project, layer)
-    taken = set(moved.values())
+    renames = _find_renames(found, project, layer)
+    old_paths = set(renames.values())
     changes = []
-    last = ""  # that was renamed: what lies in a directory follows it
+    last = ""  # the last renamed path
     for delta in found:
-        # What lies in a directory that was renamed was renamed with it.
-        if delta.path in taken or (last and delta.path.startswith(f"{last}/")):
+        # A renamed directory stands for its entries.
+        if delta.path in old_paths or (last and delta.path.startswith(f"{last}/")):
             continue
-        last = delta.path if delta.path in moved else last
-        old_path = moved.get(delta.path, "")
-        changes.append(_change(delta, old_path, project, is_protected))
+        last = delta.path if delta.path in renames else last
+        changes.append(_change(delta, renames.get(delta.path, ""), project, is_protected))
     return tuple(changes)
 
 
 def _change(delta: Delta, old_path: str, project: DirfdTree, is_protected: Callable[[str], bool]) -> Change:
-    old, new = delta.old, delta.new
-    if old_path:
-        old = _facts(project, old_path)
+    new = delta.new
+    old = facts_at(project, old_path) if old_path else delta.old
     kind = "renamed" if old_path else _kind(delta)
     shown = new or old
     assert shown is not None  # noqa: S101  a delta has one of the two
-    files = (
-        count_files(project, old_path or delta.path)
-        if kind in ("deleted", "renamed") and shown.what == "directory"
-        else 0
-    )
+    has_files = kind in ("deleted", "renamed") and shown.what == "directory"
     return Change(
         delta.path,
         kind,
@@ -102,14 +96,9 @@ def _change(delta: Delta, old_path: str, project: DirfdTree, is_protected: Calla
         new.size if new else None,
         old.text if old else "",
         new.text if new else "",
-        files,
+        _count_files(project, old_path or delta.path) if has_files else 0,
         is_protected(delta.path) or bool(old_path and is_protected(old_path)),
     )
-
-
-def _facts(project: DirfdTree, path: str) -> Facts | None:
-    found = project.status(path)
-    return None if found is None else facts_of(project, path, found)
 
 
 def _kind(delta: Delta) -> str:
@@ -125,62 +114,60 @@ def _kind(delta: Delta) -> str:
     return "link" if new.links > 1 and new.what == "file" else "time"
 
 
-def _moved(deltas: list[Delta], project: DirfdTree, layer: DirfdTree) -> dict[str, str]:
-    """Return what was renamed, the new path and the old: alike in all that it holds, and only once."""
-    gone: dict[tuple[str, int, str], list[str]] = {}
+def _find_renames(deltas: list[Delta], project: DirfdTree, layer: DirfdTree) -> dict[str, str]:
+    """Return the old path of each new path whose contents are those of a deleted file or directory."""
+    deleted: dict[tuple[str, int, str], list[str]] = {}
     for delta in deltas:
-        if delta.old is not None and delta.new is None and _may_be_moved(delta.old):
-            gone.setdefault(_likeness(delta.old), []).append(delta.path)
-    moved: dict[str, str] = {}
+        old = delta.old
+        # Any two empty files are equal, so an empty file is never taken for a rename.
+        if (
+            old is not None
+            and delta.new is None
+            and (old.what in ("directory", "link") or 0 < old.size <= MAX_RENAMED_BYTES)
+        ):
+            deleted.setdefault((old.what, old.size, old.text), []).append(delta.path)
+    renames: dict[str, str] = {}
     taken: set[str] = set()
     last = ""
-    likeness = _Likeness(project, layer)
+    comparison = _Comparison(project, layer)
     for delta in deltas:
-        if delta.old is not None or delta.new is None or (last and delta.path.startswith(f"{last}/")):
+        new = delta.new
+        if delta.old is not None or new is None or (last and delta.path.startswith(f"{last}/")):
             continue
-        for old in gone.get(_likeness(delta.new), ()):
-            likeness.pairs -= 1
-            if likeness.is_exhausted:
-                return moved
-            if old not in taken and likeness.holds(old, delta.path):
-                moved[delta.path] = old
+        for old_path in deleted.get((new.what, new.size, new.text), ()):
+            comparison.pairs_left -= 1
+            if comparison.is_exhausted:
+                return renames
+            if old_path not in taken and comparison.are_equal(old_path, delta.path):
+                renames[delta.path] = old_path
                 last = delta.path
-                taken.add(old)
+                taken.add(old_path)
                 break
-    return moved
+    return renames
 
 
-def _may_be_moved(facts: Facts) -> bool:
-    # An empty file is like any other, and nobody's old one.
-    return facts.what in ("directory", "link") or (facts.what == "file" and 0 < facts.size <= MAX_RENAMED_BYTES)
-
-
-def _likeness(facts: Facts) -> tuple[str, int, str]:
-    return facts.what, facts.size, facts.text
-
-
-class _Likeness:
-    """Compares what was added with what was deleted, until enough was compared."""
+class _Comparison:
+    """Compares added with deleted files, within a bound on the work."""
 
     def __init__(self, project: DirfdTree, layer: DirfdTree) -> None:
         self._project = project
         self._layer = layer
-        self.pairs = MAX_PAIRS
-        self._paths = MAX_COMPARED_PATHS
-        self._bytes = MAX_COMPARED_BYTES
+        self.pairs_left = MAX_PAIRS
+        self._paths_left = MAX_COMPARED_PATHS
+        self._bytes_left = MAX_COMPARED_BYTES
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no more is compared."""
-        return min(self.pairs, self._paths, self._bytes) < 0
+        """True if corral compares no more files."""
+        return min(self.pairs_left, self._paths_left, self._bytes_left) < 0
 
-    def holds(self, old: str, new: str) -> bool:
-        """Say whether all that lies at one path lies at the other."""
+    def are_equal(self, old: str, new: str) -> bool:
+        """Return whether a path of the project and a path of the layer have the same modes and contents."""
         pending = [""]
         while pending:
             below = pending.pop()
             one, other = self._project.status(old + below), self._layer.status(new + below)
-            self._paths -= 1
+            self._paths_left -= 1
             if one is None or other is None or self.is_exhausted or one.st_mode != other.st_mode:
                 return False
             kind = stat.S_IFMT(one.st_mode)
@@ -192,34 +179,19 @@ class _Likeness:
             elif kind == stat.S_IFLNK:
                 if self._project.link(old + below) != self._layer.link(new + below):
                     return False
-            elif (
-                kind != stat.S_IFREG
-                or one.st_size != other.st_size
-                or not self._hold_the_same(old + below, new + below, one.st_size)
-            ):
+            elif kind != stat.S_IFREG or one.st_size != other.st_size:
                 return False
+            else:
+                self._bytes_left -= one.st_size
+                if one.st_size > MAX_RENAMED_BYTES or self.is_exhausted:
+                    return False
+                if not same_content(self._project, old + below, self._layer, new + below):
+                    return False
         return True
 
-    def _hold_the_same(self, old: str, new: str, size: int) -> bool:
-        self._bytes -= size
-        if size > MAX_RENAMED_BYTES or self.is_exhausted:
-            return False
-        try:
-            one = self._project.open(old)
-        except OSError:
-            return False
-        try:
-            other = self._layer.open(new)
-            try:
-                return same_bytes(one, other)
-            finally:
-                os.close(other)
-        finally:
-            os.close(one)
 
-
-def count_files(project: DirfdTree, path: str) -> int:
-    """Return how many files lie in a directory, at most MAX_COUNTED."""
+def _count_files(project: DirfdTree, path: str) -> int:
+    """Return the number of files below a directory, at most about MAX_COUNTED."""
     pending, found = [path], 0
     while pending and found < MAX_COUNTED:
         at = pending.pop()
@@ -231,6 +203,6 @@ def count_files(project: DirfdTree, path: str) -> int:
                     else:
                         found += 1
         except OSError:
-            # Removed meanwhile, or closed to its owner.
+            # Removed meanwhile, or without read permission.
             continue
     return found

@@ -1,4 +1,4 @@
-"""A transaction's changes as a unified diff, in git's form. Binary and huge files are told of and never loaded whole."""
+"""Writes a transaction's changes as a unified diff in git's format. Mentions binary and large files in one line, without their contents."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from corral.transactions.line_diff import Span
 
 MAX_FILE_BYTES = 1 << 20
-MAX_DIFF_CHARACTERS = 1 << 24  # of all together, against a layer that takes the host's memory
-SAMPLED_BYTES = 8192  # of a file, to tell text from other data
+MAX_DIFF_CHARACTERS = 1 << 24  # of all files together, against a layer that exhausts the host's memory
+SAMPLED_BYTES = 8192  # of a file, to tell text from binary data
 CONTEXT_LINES = 3
-_STRANGE = [bytes((byte,)) for byte in range(32) if byte not in (7, 8, 9, 10, 12, 13, 27)]
-_LINK, _FILE = 0o120000, 0o100000
+_NOT_IN_TEXT = [bytes((byte,)) for byte in range(32) if byte not in (7, 8, 9, 10, 12, 13, 27)]
 _NO_NEWLINE = "\\ No newline at end of file"
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -31,35 +30,35 @@ def unified(changes: Iterable[Change], project: DirfdTree, layer: DirfdTree) -> 
     size = 0
     budget = Budget()
     listed = list(changes)
-    full = {path for change in listed for path in _above(change.path)}
+    parents = {parent for change in listed for parent in _parents(change.path)}
     for change in listed:
-        if change.kind == "added" and change.what == "directory" and change.path in full and not change.protected:
-            # What lies in it says that it is there.
+        if change.kind == "added" and change.what == "directory" and change.path in parents and not change.protected:
+            # The entries of the directory imply it.
             continue
-        for line in _one(change, project, layer, budget):
+        for line in _file_diff(change, project, layer, budget):
             parts.append(line)
             size += len(line) + 1
         if size > MAX_DIFF_CHARACTERS:
-            parts.append("# there are more changes than are shown")
+            parts.append("# more changes are not shown")
             break
     return "".join(f"{line}\n" for line in parts)
 
 
-def _above(path: str) -> list[str]:
+def _parents(path: str) -> list[str]:
     parts = path.split("/")
     return ["/".join(parts[:number]) for number in range(1, len(parts))]
 
 
 def quoted(path: str) -> str:
-    """Return a path as git writes it: in quotes, with escapes, where it holds what is not to be printed."""
-    plain = path.encode("utf-8", "surrogateescape")
+    """Return a path as git writes it: quoted and escaped if it has unprintable characters."""
     if path.isprintable() and '"' not in path and "\\" not in path:
         return path
-    found = "".join(_ESCAPES.get(chr(byte)) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in plain)
-    return f'"{found}"'
+    data = path.encode("utf-8", "surrogateescape")
+    escaped = "".join(_ESCAPES.get(chr(byte)) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in data)
+    return f'"{escaped}"'
 
 
-def _one(change: Change, project: DirfdTree, layer: DirfdTree, budget: Budget) -> Iterator[str]:
+def _file_diff(change: Change, project: DirfdTree, layer: DirfdTree, budget: Budget) -> Iterator[str]:
     old_path = change.old_path or change.path
     before, after = quoted(f"a/{old_path}"), quoted(f"b/{change.path}")
     yield f"diff --git {before} {after}"
@@ -68,7 +67,7 @@ def _one(change: Change, project: DirfdTree, layer: DirfdTree, budget: Budget) -
         return
     if change.what not in ("file", "link") or (change.kind == "link" and change.what == "file"):
         if change.kind == "link":
-            yield "# another name of the same file"
+            yield "# hard link to the same file"
         return
     old = b"" if change.kind == "added" else _content(project, old_path, change.old_size)
     new = b"" if change.kind == "deleted" else _content(layer, change.path, change.size)
@@ -97,7 +96,7 @@ def _head(change: Change) -> Iterator[str]:
         yield f"rename from {quoted(change.old_path)}"
         yield f"rename to {quoted(change.path)}"
     elif change.kind == "time":
-        yield "# another time of change"
+        yield "# only its time changed"
     elif change.old_mode != change.mode:
         yield f"old mode {old}"
         yield f"new mode {new}"
@@ -108,11 +107,11 @@ def _head(change: Change) -> Iterator[str]:
 def _mode(change: Change, mode: int | None, link: str) -> str:
     if change.what == "directory":
         return f"{stat.S_IFDIR | (mode or 0):06o}"
-    return f"{_LINK:06o}" if link else f"{_FILE | (mode or 0):06o}"
+    return f"{stat.S_IFLNK:06o}" if link else f"{stat.S_IFREG | (mode or 0):06o}"
 
 
 def _content(tree: DirfdTree, path: str, size: int | None) -> bytes | None:
-    """Return what a small file or a link holds; None for what is not shown."""
+    """Return the content of a small text file or the target of a link. None if the diff does not show it."""
     found = tree.status(path)
     if found is None:
         return None
@@ -130,11 +129,11 @@ def _content(tree: DirfdTree, path: str, size: int | None) -> bytes | None:
 
 
 def _is_binary(data: bytes) -> bool:
-    """Say whether data is no text: by a NUL as git says, or by more than a few bytes that no text has."""
+    """Return whether data has a NUL, as git decides, or more than a tenth of bytes that text does not have."""
     if b"\0" in data:
         return True
     start = data[:SAMPLED_BYTES]
-    strange = sum(start.count(byte) for byte in _STRANGE) + start.decode("utf-8", "replace").count("\ufffd")
+    strange = sum(start.count(byte) for byte in _NOT_IN_TEXT) + start.decode("utf-8", "replace").count("\ufffd")
     return strange * 10 > len(start)
 
 
@@ -146,24 +145,23 @@ def _lines(data: bytes) -> list[str]:
 
 
 def _hunks(old: list[str], new: list[str], budget: Budget) -> list[str]:
-    """Return the hunks between two texts: what differs, with a few lines around."""
-    found: list[str] = []
+    lines: list[str] = []
     for group in _grouped(differing(old, new, budget)):
         start, end = max(group[0][0] - CONTEXT_LINES, 0), min(group[-1][1] + CONTEXT_LINES, len(old))
-        # As many lines are alike before the first and after the last in both texts.
-        other, last = group[0][2] - (group[0][0] - start), group[-1][3] + (end - group[-1][1])
-        found.append(f"@@ -{_span(start, end)} +{_span(other, last)} @@")
+        # The context has the same number of lines in both texts.
+        new_start, new_end = group[0][2] - (group[0][0] - start), group[-1][3] + (end - group[-1][1])
+        lines.append(f"@@ -{_range(start, end)} +{_range(new_start, new_end)} @@")
         for from_old, to_old, from_new, to_new in group:
-            found += _marked(" ", old[start:from_old])
-            found += _marked("-", old[from_old:to_old])
-            found += _marked("+", new[from_new:to_new])
+            lines += _marked(" ", old[start:from_old])
+            lines += _marked("-", old[from_old:to_old])
+            lines += _marked("+", new[from_new:to_new])
             start = to_old
-        found += _marked(" ", old[start:end])
-    return found
+        lines += _marked(" ", old[start:end])
+    return lines
 
 
 def _grouped(spans: list[Span]) -> list[list[Span]]:
-    """Return spans that differ, those together whose lines around would meet."""
+    """Return the spans in groups: two spans share a hunk if their context lines meet."""
     groups: list[list[Span]] = []
     for span in spans:
         if groups and span[0] - groups[-1][-1][1] <= 2 * CONTEXT_LINES:
@@ -182,7 +180,7 @@ def _marked(mark: str, lines: list[str]) -> list[str]:
     return found
 
 
-def _span(start: int, stop: int) -> str:
+def _range(start: int, stop: int) -> str:
     length = stop - start
     if length == 1:
         return f"{start + 1}"

@@ -1,26 +1,28 @@
-"""What is to be done to a project, written down before anything is done, so that whoever comes next can complete it or take it back.
+"""Defines the operations that change a project, and does and reverts them.
 
-Each operation is a rename, or a change of mode and time. Whether one was done is seen from what lies where: each can be
-done again, and taken back.
+corral writes all operations to a journal before it does the first, so that the next process can complete or revert them. Each operation
+is a rename or a change of metadata. The files themselves show whether it is done, so it can be repeated and reverted.
 """
 
 from __future__ import annotations
 
-import os
-
-from corral._lib.dirfd_tree import DirfdTree, split
 from corral._lib.records import Record, frozen
 from corral.transactions import rename
-from corral.transactions.copying import change_mode
-from corral.transactions.scan import Facts, facts_of
+from corral.transactions.copying import set_metadata
+from corral.transactions.scan import Facts, facts_at, facts_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
+
+    from corral._lib.dirfd_tree import DirfdTree
+
+_OPPOSITE = {"add": "delete", "delete": "add"}
 
 
 class ConflictError(Exception):
-    """What lies at a path is not what was to be changed."""
+    """Another file is at the path than the one to be changed."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -29,9 +31,9 @@ class ConflictError(Exception):
 
 @frozen
 class Operation(Record):
-    """One change. `slot` is where the new thing waits, and where the old one goes.
+    """A change of one path. `slot` is the path beside the project where the new file waits, and where the old one goes.
 
-    `what` is add, replace, delete or dress; `old` and `new` are what lies at the path before and after.
+    `what` is add, replace, delete or dress, which sets mode, owner and times. `old` and `new` are the facts before and after.
     """
 
     what: str
@@ -40,24 +42,27 @@ class Operation(Record):
     old: Facts | None
     new: Facts | None
 
+    @property
+    def keeps_directory(self) -> bool:
+        """True if only the metadata of a directory changes."""
+        return self.what == "dress" and self.new is not None and self.new.what == "directory"
+
     def inverted(self) -> Operation:
-        """Return what takes it back."""
-        opposite = {"add": "delete", "delete": "add"}
-        return Operation(opposite.get(self.what, self.what), self.path, self.slot, self.new, self.old)
+        """Return the operation that reverts this one."""
+        return Operation(_OPPOSITE.get(self.what, self.what), self.path, self.slot, self.new, self.old)
 
     def to_list(self) -> list[Any]:
-        """Return it as JSON-ready data."""
-        return [self.what, self.path, self.slot, _plain(self.old), _plain(self.new)]
+        """Return the operation as JSON-ready data."""
+        facts = (
+            None if each is None else [getattr(each, name) for name in each._fields] for each in (self.old, self.new)
+        )
+        return [self.what, self.path, self.slot, *facts]
 
     @classmethod
     def from_list(cls, data: list[Any]) -> Operation:
-        """Rebuild it."""
+        """Rebuild an operation."""
         what, path, slot, old, new = data
         return cls(what, path, slot, _facts(old), _facts(new))
-
-
-def _plain(facts: Facts | None) -> list[Any] | None:
-    return None if facts is None else [getattr(facts, name) for name in facts._fields]
 
 
 def _facts(data: list[Any] | None) -> Facts | None:
@@ -67,52 +72,46 @@ def _facts(data: list[Any] | None) -> Facts | None:
     return Facts(**named | {"owner": tuple(named["owner"])})
 
 
-def found_at(tree: DirfdTree, path: str) -> Facts | None:
-    """Return the facts of what lies at a path, or None."""
-    found = tree.status(path)
-    return None if found is None else facts_of(tree, path, found)
-
-
-def is_it(found: Facts | None, known: Facts | None) -> bool:
-    """Say whether something is still what was known. Not by its time of change, which a rename is one of."""
+def is_unchanged(found: Facts | None, known: Facts | None) -> bool:
+    """Return whether a file is still the known one. Ignores ctime, because a rename changes it."""
     if found is None or known is None:
         return found is known
     if (found.what, found.device, found.inode) != (known.what, known.device, known.inode):
         return False
     if found.what == "directory":
-        # Its time is that of what was put in it; what lies in it is compared where that matters.
+        # Its mtime changes with its entries, which are compared where they matter.
         return True
     return (found.mode, found.size, found.mtime_ns, found.text) == (known.mode, known.size, known.mtime_ns, known.text)
 
 
-class Hands:
-    """Do operations on a project, with slots in a directory of the same file system."""
+class Executor:
+    """Does operations on a project, with slots in a directory on the same mount."""
 
     def __init__(self, project: DirfdTree, slots: DirfdTree) -> None:
         self.project = project
         self.slots = slots
 
     def do(self, operation: Operation) -> None:
-        """Do an operation, unless it was done; ConflictError where something else lies there."""
+        """Do an operation unless it is done. Raise ConflictError if another file is at the path."""
         self.project.forget()
         self.slots.forget()
         if operation.what == "dress":
-            self._dress(operation)
+            self._set_metadata(operation)
         elif not self._is_done(operation):
-            self._do(operation)
+            self._rename(operation)
 
     def complete(self, operations: list[Operation]) -> str:
-        """Do all operations; where one cannot be, take all back and return the path that stood in the way."""
+        """Do all operations. If one fails, revert all and return the path that failed."""
         for number, operation in enumerate(operations):
             try:
                 self.do(operation)
             except (ConflictError, OSError) as error:
-                self.take_back(operations[: number + 1])
+                self.revert(operations[: number + 1])
                 return error.path if isinstance(error, ConflictError) else f"{operation.path}: {error.strerror}"
         return ""
 
-    def take_back(self, operations: list[Operation]) -> None:
-        """Take back what was done of operations; what somebody else has changed since stays theirs."""
+    def revert(self, operations: list[Operation]) -> None:
+        """Revert the operations that are done. Leave paths alone that another process has changed since."""
         for operation in reversed(operations):
             if operation.what == "dress" or self._is_done(operation):
                 try:
@@ -121,48 +120,39 @@ class Hands:
                     continue
 
     def _is_done(self, operation: Operation) -> bool:
-        here, there = found_at(self.project, operation.path), found_at(self.slots, operation.slot)
-        return is_it(here, operation.new) and is_it(there, operation.old)
+        here, there = facts_at(self.project, operation.path), facts_at(self.slots, operation.slot)
+        return is_unchanged(here, operation.new) and is_unchanged(there, operation.old)
 
-    def _do(self, operation: Operation) -> None:
-        here, there = found_at(self.project, operation.path), found_at(self.slots, operation.slot)
-        if not is_it(here, operation.old) or not is_it(there, operation.new):
+    def _rename(self, operation: Operation) -> None:
+        here, there = facts_at(self.project, operation.path), facts_at(self.slots, operation.slot)
+        if not is_unchanged(here, operation.old) or not is_unchanged(there, operation.new):
             raise ConflictError(operation.path)
         try:
             if operation.what == "add":
                 rename.move(self.slots, operation.slot, self.project, operation.path)
             elif operation.what == "delete":
                 rename.move(self.project, operation.path, self.slots, operation.slot)
-                self._put_back_another(operation, rename.move)
+                self._check_moved(operation, rename.move)
             else:
                 rename.exchange(self.slots, operation.slot, self.project, operation.path)
-                self._put_back_another(operation, rename.exchange)
+                self._check_moved(operation, rename.exchange)
         except (FileExistsError, FileNotFoundError, NotADirectoryError):
             raise ConflictError(operation.path) from None
 
-    def _put_back_another(self, operation: Operation, way: Any) -> None:
-        """Undo a rename that took what somebody put there between the look and the rename."""
-        if not is_it(found_at(self.slots, operation.slot), operation.old):
-            way(self.slots, operation.slot, self.project, operation.path)
+    def _check_moved(self, operation: Operation, revert: Callable[[DirfdTree, str, DirfdTree, str], None]) -> None:
+        """Put a file back that another process put at the path between the check and the rename."""
+        if not is_unchanged(facts_at(self.slots, operation.slot), operation.old):
+            revert(self.slots, operation.slot, self.project, operation.path)
             raise ConflictError(operation.path)
 
-    def _dress(self, operation: Operation) -> None:
-        here, old, new = found_at(self.project, operation.path), operation.old, operation.new
-        if here is None or new is None or old is None or (here.what, here.inode) != (old.what, old.inode):
-            raise ConflictError(operation.path)
-        above, name = split(operation.path)
-        at = self.project.directory(above) if operation.path else self.project.descriptor
-        if here.owner != new.owner and os.geteuid() == 0:
-            if operation.path:
-                os.chown(name, *new.owner, dir_fd=at, follow_symlinks=False)
-            else:
-                os.chown(at, *new.owner)
-        if here.mode != new.mode and here.what != "link":
-            change_mode(self.project, operation.path, new.mode)
-            # No longer the one that it is to have again when the tree is let go of.
-            self.project.modes.pop(operation.path, None)
-        read_ns = os.stat(name, dir_fd=at, follow_symlinks=False).st_atime_ns if name else os.fstat(at).st_atime_ns
-        if operation.path:
-            os.utime(name, ns=(read_ns, new.mtime_ns), dir_fd=at, follow_symlinks=False)
-        else:
-            os.utime(at, ns=(read_ns, new.mtime_ns))
+    def _set_metadata(self, operation: Operation) -> None:
+        path, old, new = operation.path, operation.old, operation.new
+        found = self.project.status(path)
+        if found is None or new is None or old is None:
+            raise ConflictError(path)
+        here = facts_of(self.project, path, found)
+        if (here.what, here.inode) != (old.what, old.inode):
+            raise ConflictError(path)
+        owner = new.owner if here.owner != new.owner else None
+        mode = new.mode if here.mode != new.mode and here.what != "link" else None
+        set_metadata(self.project, path, owner, mode, (found.st_atime_ns, new.mtime_ns))

@@ -1,4 +1,7 @@
-"""Where two texts differ, line by line, as git finds it. Whatever they hold the work is bounded: beyond that, all stands against all."""
+"""Compares two texts line by line with Myers' algorithm, as git does, within a bound on the work.
+
+difflib has no such bound: its time is quadratic for texts that are made to be slow to compare, and here commands wrote the texts.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ if TYPE_CHECKING:
 
     Span = tuple[int, int, int, int]  # from and to in the old text, from and to in the new
 
-MAX_STEPS = 250_000  # for one pair of texts, against those made to be slow to compare
-MAX_ALL_STEPS = 4_000_000  # for all of a diff
+MAX_STEPS = 250_000  # for one pair of texts
+MAX_ALL_STEPS = 4_000_000  # for one diff
 
 
 class Budget:
-    """How much work may still be done for one diff."""
+    """The steps left for one diff."""
 
     def __init__(self) -> None:
         self.steps = MAX_ALL_STEPS
 
 
 def differing(old: Sequence[str], new: Sequence[str], budget: Budget) -> list[Span]:
-    """Return the spans in which two texts differ."""
+    """Return the spans in which two texts differ. If comparing takes too long, one span covers everything that differs."""
     head, shortest = 0, min(len(old), len(new))
     while head < shortest and old[head] == new[head]:
         head += 1
@@ -28,7 +31,7 @@ def differing(old: Sequence[str], new: Sequence[str], budget: Budget) -> list[Sp
     while tail < shortest - head and old[-1 - tail] == new[-1 - tail]:
         tail += 1
     ends = len(old) - tail, len(new) - tail
-    # A line that only one of them has is not compared.
+    # Lines that only one text has cannot match.
     common = {*old[head : ends[0]]} & {*new[head : ends[1]]}
     ours = [number for number in range(head, ends[0]) if old[number] in common]
     theirs = [number for number in range(head, ends[1]) if new[number] in common]
@@ -43,9 +46,9 @@ def differing(old: Sequence[str], new: Sequence[str], budget: Budget) -> list[Sp
 
 
 def _matched(old: list[int], new: list[int], budget: Budget) -> list[tuple[int, int]]:
-    """Return the most pairs of equal numbers that are in the same order in both, by Myers' algorithm; none where that takes too long."""
+    """Return the longest common subsequence as pairs of indices, by Myers' algorithm, or no pairs if that takes too long."""
     most = left = min(MAX_STEPS, budget.steps)
-    reached = {1: 0}  # how far in the old, by diagonal
+    reached = {1: 0}  # the furthest index in the old list, by diagonal
     trail = []
     for edits in range(len(old) + len(new) + 1):
         trail.append(reached.copy())
@@ -67,7 +70,7 @@ def _matched(old: list[int], new: list[int], budget: Budget) -> list[tuple[int, 
 
 
 def _step(reached: dict[int, int], diagonal: int) -> tuple[int, int]:
-    """Return where an edit leads on a diagonal, and from which it comes: a deletion goes on by one, an insertion does not."""
+    """Return the index that one edit reaches on a diagonal, and the diagonal that it comes from. A deletion advances by one."""
     deleted, inserted = reached.get(diagonal - 1, -1), reached.get(diagonal + 1, -1)
     return (inserted, diagonal + 1) if deleted < inserted else (deleted + 1, diagonal - 1)
 

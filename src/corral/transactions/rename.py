@@ -1,4 +1,4 @@
-"""The renames of which everything that a transaction does to a project is made. None of them ever overwrites anything."""
+"""Wraps renameat2(2). A transaction changes a project only by these renames, and none of them overwrites a file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from corral._lib.dirfd_tree import DirfdTree
 
 _NOREPLACE, _EXCHANGE = 1, 2
-_UNKNOWN = (EINVAL, ENOSYS, ENOTSUP)
+_UNSUPPORTED = (EINVAL, ENOSYS, ENOTSUP)
 
 
 def move(source: DirfdTree, path: str, target: DirfdTree, new: str) -> None:
-    """Move what lies at a path; FileExistsError where something lies at the other."""
+    """Move a file or directory to a new path. Raise FileExistsError if the new path exists."""
     _rename(source, path, target, new, _NOREPLACE)
 
 
 def exchange(source: DirfdTree, path: str, target: DirfdTree, new: str) -> None:
-    """Let two things change places at once."""
+    """Exchange two files or directories atomically."""
     _rename(source, path, target, new, _EXCHANGE)
 
 
@@ -37,14 +37,14 @@ def _rename(source: DirfdTree, path: str, target: DirfdTree, new: str, flags: in
 
 
 def can_exchange(tree: DirfdTree) -> bool:
-    """Say whether a file system lets two things change places; a few, as NFS, do not."""
-    names = [f".exchange-{number}" for number in range(2)]
+    """Return whether the file system supports RENAME_EXCHANGE. NFS, for example, does not."""
+    names = ".exchange-0", ".exchange-1"
     for name in names:
         os.mkdir(name, 0o700, dir_fd=tree.descriptor)
     try:
         exchange(tree, names[0], tree, names[1])
     except OSError as error:
-        if error.errno not in _UNKNOWN:
+        if error.errno not in _UNSUPPORTED:
             raise
         return False
     finally:
@@ -54,7 +54,7 @@ def can_exchange(tree: DirfdTree) -> bool:
 
 
 def mount_of(descriptor: int) -> tuple[int, str]:
-    """Return where something is mounted: only within one of these can anything be renamed."""
+    """Return device and mount id of an open file. rename(2) works only within one mount."""
     with open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as file:
         mount = next((line.split()[1] for line in file if line.startswith("mnt_id:")), "")
     return os.fstat(descriptor).st_dev, mount

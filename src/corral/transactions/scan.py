@@ -1,6 +1,6 @@
-"""What differs between a project and a transaction's layer, path by path, the directories before what is in them.
+"""Lists the paths that differ between a project and a transaction's layer, each directory before its entries.
 
-The layer is hostile: commands wrote it. Nothing in it is followed, and nothing is opened but regular files.
+Commands wrote the layer, so it is hostile input: corral follows no symbolic link in it and opens only regular files.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from corral._lib.dirfd_tree import DirfdTree
     from corral.transactions.workspace import Place
 
-MAX_DELTAS = 1_000_000  # against a layer that takes the host's memory
-MAX_DEPTH = 256  # directories, against a chain too deep for any stack
-COMPARED_BYTES = 1 << 20  # at a time
+MAX_DELTAS = 1_000_000  # against a layer that exhausts the host's memory
+MAX_DEPTH = 256  # directories, against a chain that exhausts the stack
+COMPARED_BYTES = 1 << 20  # per read
 _OPAQUE, _ORIGIN = "user.overlay.opaque", "user.overlay.origin"
 _KINDS = {
     stat.S_IFREG: "file",
@@ -34,7 +34,7 @@ _KINDS = {
 
 @frozen
 class Facts(Record):
-    """What something is, as far as that is kept."""
+    """The metadata of a file that corral compares and restores."""
 
     what: str
     mode: int
@@ -45,25 +45,24 @@ class Facts(Record):
     inode: int
     links: int
     owner: tuple[int, int]
-    text: str = ""  # of a symbolic link
+    text: str = ""  # target of a symbolic link
 
 
 @frozen
 class Delta(Record):
-    """One path that is not as it was: what is there in the project, and what was made of it; None is nothing."""
+    """A path that differs: `old` is the file in the project, `new` the file in the layer. None means no file."""
 
     path: str
     old: Facts | None
     new: Facts | None
-    same_content: bool = False  # only mode, times, owner or names differ
-    was_there: bool = False  # when the transaction began, although nothing is now
-    displaced: bool = False  # the directory that it lies in is another by now
+    same_content: bool = False  # only mode, times, owner or hard links differ
+    was_there: bool = False  # it existed when the transaction began and was deleted in the project since
+    displaced: bool = False  # another directory replaced its directory in the project
 
 
 def facts_of(tree: DirfdTree, path: str, found: os.stat_result) -> Facts:
-    """Return the facts of what lies at a path; TransactionError for a device, which nobody may make."""
-    kind = stat.S_IFMT(found.st_mode)
-    what = _KINDS.get(kind, "device")
+    """Return the facts of a file whose status is known."""
+    what = _KINDS.get(stat.S_IFMT(found.st_mode), "device")
     return Facts(
         what,
         tree.mode(path, found),
@@ -78,16 +77,41 @@ def facts_of(tree: DirfdTree, path: str, found: os.stat_result) -> Facts:
     )
 
 
+def facts_at(tree: DirfdTree, path: str) -> Facts | None:
+    """Return the facts of the file at a path, or None if there is no file."""
+    found = tree.status(path)
+    return None if found is None else facts_of(tree, path, found)
+
+
+def walk(tree: DirfdTree, path: str, *, opens: bool) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield a path and everything below it with its status, each directory before its entries.
+
+    `opens` makes directories that their user cannot read accessible until the tree is closed.
+    """
+    found = tree.status(path)
+    pending = [] if found is None else [(path, found)]
+    while pending:
+        at, found = pending.pop()
+        yield at, found
+        if stat.S_ISDIR(found.st_mode):
+            if opens:
+                tree.make_accessible(at, found)
+            for name in tree.names(at):
+                inner = f"{at}/{name}" if at else name
+                status = tree.status(inner)
+                if status is not None:
+                    pending.append((inner, status))
+
+
 def find(project: DirfdTree, layer: DirfdTree, place: Place) -> list[Delta]:
-    """Return what a transaction has changed so far."""
-    walk = _Overlay(project, layer, place) if place.how == "overlay" else _Copy(project, layer, place)
+    """Return the changes of a transaction so far."""
     found = []
-    for delta in walk.below("", hidden=False):
+    for delta in _Scan(project, layer, place).below("", lists_project=place.how != "overlay"):
         found.append(delta)
         if len(found) > MAX_DELTAS:
             raise TransactionError(f"more than {MAX_DELTAS} paths were changed")
     if place.how == "overlay" and any(delta.new is None for delta in found):
-        # What was made from one of the project's files may have been renamed from one that is gone; no directory is.
+        # A file with an origin may have been renamed from a path that is deleted now. An overlay renames no directory.
         found = [delta.replace(was_there=False) if delta.was_there and _is_file(delta) else delta for delta in found]
     top = facts_of(project, "", os.fstat(project.descriptor)), facts_of(layer, "", os.fstat(layer.descriptor))
     if (top[0].mode, top[0].owner) != (top[1].mode, top[1].owner) and os.geteuid() in (0, top[0].owner[0]):
@@ -99,151 +123,113 @@ def _is_file(delta: Delta) -> bool:
     return delta.new is not None and delta.new.what == "file"
 
 
-class _Walk:
+class _Scan:
+    """Compares a layer with the project.
+
+    The upper directory of an overlay holds only changed files. A copy holds all of them; an untouched file of a copy counts as
+    unchanged even if the project's file has changed since.
+    """
+
     def __init__(self, project: DirfdTree, layer: DirfdTree, place: Place) -> None:
         self.project = project
         self.layer = layer
-        self.directories = place.directories
-
-    def is_another(self, path: str, old: Facts | None) -> bool:
-        """Say whether a directory of the project has come into the place of the one that was first seen."""
-        return old is not None and self.directories.setdefault(path, old.inode) != old.inode
-
-    def names(self, at: str) -> list[str]:
-        if at.count("/") >= MAX_DEPTH:
-            raise TransactionError(f"directories lie too deep in each other: {at[:200]}…")
-        return self.layer.names(at)
-
-    def old(self, path: str) -> Facts | None:
-        found = self.project.status(path)
-        return None if found is None else facts_of(self.project, path, found)
-
-    def compared(self, path: str, old: Facts | None, new: Facts) -> Delta | None:
-        """Return how what a layer holds differs from what is there, or None."""
-        if old is None or old.what != new.what:
-            return Delta(path, old, new)
-        if (old.device, old.inode) == (new.device, new.inode) and new.what != "directory":
-            # Applied before, as another name of the same file.
-            return None
-        if new.what == "directory":
-            same = (old.mode, old.owner) == (new.mode, new.owner)
-            return None if same else Delta(path, old, new, same_content=True)
-        if old.text != new.text or (new.what == "file" and not self.is_same(path, old, new)):
-            return Delta(path, old, new)
-        kept = (old.mode, old.owner, old.mtime_ns) == (new.mode, new.owner, new.mtime_ns)
-        return None if kept and new.links == 1 else Delta(path, old, new, same_content=True)
-
-    def is_same(self, path: str, old: Facts, new: Facts) -> bool:
-        """Say whether two files hold the same. Not by their times, which a command sets as it likes."""
-        if old.size != new.size:
-            return False
-        try:
-            one = self.project.open(path)
-        except PermissionError:
-            # The owner cannot read their own; then a command could not either.
-            return False
-        try:
-            other = self.layer.open(path)
-            try:
-                return same_bytes(one, other)
-            finally:
-                os.close(other)
-        finally:
-            os.close(one)
-
-
-class _Overlay(_Walk):
-    """Reads the upper directory of an overlay: what is not in it is as it was."""
-
-    def __init__(self, project: DirfdTree, layer: DirfdTree, place: Place) -> None:
-        super().__init__(project, layer, place)
         self.begun_ns = place.begun_ns
+        self.copied_ns = place.copied_ns
+        self.copied = None if place.how == "overlay" else place.inodes()
+        self.directories = place.directories
+        if self.copied is not None:
+            self.directories = {path: inode for path, (inode, _) in self.copied.items()}
 
-    def below(self, at: str, *, hidden: bool, displaced: bool = False) -> Iterator[Delta]:
-        names = self.names(at)
-        if hidden:
-            yield from self.hidden(at, names, displaced=displaced)
+    def below(self, at: str, *, lists_project: bool, displaced: bool = False) -> Iterator[Delta]:
+        """Yield the changes below a directory. `lists_project` if files of the project that the layer lacks are deleted."""
+        if at.count("/") >= MAX_DEPTH:
+            raise TransactionError(f"the directories are nested too deep: {at[:200]}…")
+        names = self.layer.names(at)
+        if lists_project:
+            names = sorted({*names, *self.project.names(at)})
         for name in names:
             path = f"{at}/{name}" if at else name
-            found = self.layer.status(path)
-            if found is None:
-                continue
-            old = self.old(path)
-            if stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:
-                if old is not None:
-                    yield Delta(path, old, None, displaced=displaced)
-                continue
-            new = facts_of(self.layer, path, found)
-            delta = self.compared(path, old, new)
-            if delta is not None:
-                yield delta.replace(was_there=old is None and self.was_there(path, new), displaced=displaced)
-            if new.what == "directory":
-                self.layer.make_accessible(path, found)
-                is_opaque = hidden or self.layer.attribute(path, _OPAQUE) == b"y"
-                is_hidden = is_opaque and old is not None and old.what == "directory"
-                yield from self.below(path, hidden=is_hidden, displaced=displaced or self.is_another(path, old))
-
-    def was_there(self, path: str, new: Facts) -> bool:
-        """Say whether something was made from what somebody has deleted in the project since, as far as that can be told."""
-        if new.what == "directory":
-            # An overlay renames none that was there before.
-            return self.layer.has_xattr(path, _ORIGIN)
-        above = self.project.status(path.rpartition("/")[0])
-        if new.what != "file" or new.links > 1 or above is None or above.st_ctime_ns < self.begun_ns:
-            return False
-        return self.layer.has_xattr(path, _ORIGIN)
-
-    def hidden(self, at: str, names: list[str], *, displaced: bool) -> Iterator[Delta]:
-        """Yield what a directory that stands in another's place leaves out of it."""
-        kept = set(names)
-        for name in self.project.names(at):
-            if name not in kept:
-                path = f"{at}/{name}"
-                old = self.old(path)
-                if old is not None:
-                    yield Delta(path, old, None, displaced=displaced)
-
-
-class _Copy(_Walk):
-    """Compares a copy with the project: what was not touched since it was made is as it was, whatever became of the project."""
-
-    def __init__(self, project: DirfdTree, layer: DirfdTree, place: Place) -> None:
-        super().__init__(project, layer, place)
-        self.copied_ns = place.copied_ns
-        self.known = place.inodes()
-        self.directories = {path: inode for path, (inode, _) in self.known.items()}
-
-    def below(self, at: str, *, hidden: bool, displaced: bool = False) -> Iterator[Delta]:
-        here = self.names(at)
-        there = [] if hidden else self.project.names(at)
-        for name in sorted({*here, *there}):
-            path = f"{at}/{name}" if at else name
-            old, found = self.old(path), self.layer.status(path)
-            if found is None:
-                if old is not None and path in self.known:
+            old, found = facts_at(self.project, path), self.layer.status(path)
+            if found is None or self.is_whiteout(found):
+                is_deleted = found is not None or (lists_project and (self.copied is None or path in self.copied))
+                if old is not None and is_deleted:
                     yield Delta(path, old, None, displaced=displaced)
                 continue
             new = facts_of(self.layer, path, found)
             delta = None if self.is_as_copied(path, new) else self.compared(path, old, new)
             if delta is not None:
-                yield delta.replace(was_there=old is None and path in self.known, displaced=displaced)
+                yield delta.replace(was_there=old is None and self.was_there(path, new), displaced=displaced)
             if new.what == "directory":
                 self.layer.make_accessible(path, found)
-                is_hidden = old is None or old.what != "directory"
-                yield from self.below(path, hidden=is_hidden, displaced=displaced or self.is_another(path, old))
+                # In an opaque directory of an overlay, all directories are opaque.
+                is_whole = self.copied is not None or lists_project or self.layer.attribute(path, _OPAQUE) == b"y"
+                yield from self.below(
+                    path,
+                    lists_project=is_whole and old is not None and old.what == "directory",
+                    displaced=displaced or self.is_replaced(path, old),
+                )
+
+    def is_whiteout(self, found: os.stat_result) -> bool:
+        """Return whether the file is an overlay's mark for a deleted file: a character device 0/0."""
+        return self.copied is None and stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
+
+    def is_replaced(self, path: str, old: Facts | None) -> bool:
+        """Return whether another directory of the project is at the path now than at the first scan."""
+        return old is not None and self.directories.setdefault(path, old.inode) != old.inode
 
     def is_as_copied(self, path: str, new: Facts) -> bool:
-        """Say whether nobody has touched something. By its inode too: what lies in a directory that was moved has its old time."""
-        return new.ctime_ns < self.copied_ns and self.known.get(path, (0, 0))[1] == new.inode
+        """Return whether no command has touched a copied file. The entries of a moved directory keep their ctime, so compare inodes too."""
+        return (
+            self.copied is not None and new.ctime_ns < self.copied_ns and self.copied.get(path, (0, 0))[1] == new.inode
+        )
+
+    def was_there(self, path: str, new: Facts) -> bool:
+        """Return whether the layer's file was made from a file that was deleted in the project since, as far as corral can tell."""
+        if self.copied is not None:
+            return path in self.copied
+        if new.what != "directory":
+            above = self.project.status(path.rpartition("/")[0])
+            if new.what != "file" or new.links > 1 or above is None or above.st_ctime_ns < self.begun_ns:
+                return False
+        return self.layer.has_xattr(path, _ORIGIN)
+
+    def compared(self, path: str, old: Facts | None, new: Facts) -> Delta | None:
+        """Return how the layer's file differs from the project's, or None."""
+        if old is None or old.what != new.what:
+            return Delta(path, old, new)
+        if new.what == "directory":
+            same = (old.mode, old.owner) == (new.mode, new.owner)
+            return None if same else Delta(path, old, new, same_content=True)
+        if (old.device, old.inode) == (new.device, new.inode):
+            # An earlier apply linked the layer's file into the project.
+            return None
+        # Commands can set times, so equal times do not mean equal content.
+        is_other = new.what == "file" and (
+            old.size != new.size or not same_content(self.project, path, self.layer, path)
+        )
+        if old.text != new.text or is_other:
+            return Delta(path, old, new)
+        kept = (old.mode, old.owner, old.mtime_ns) == (new.mode, new.owner, new.mtime_ns)
+        return None if kept and new.links == 1 else Delta(path, old, new, same_content=True)
+
+
+def same_content(project: DirfdTree, old: str, layer: DirfdTree, new: str) -> bool:
+    """Return whether a file of the project and a file of the layer hold the same bytes. False if the project's file is unreadable."""
+    try:
+        descriptor = project.open(old)
+    except OSError:
+        return False
+    with open(descriptor, "rb", 0) as one, open(layer.open(new), "rb", 0) as other:
+        return same_bytes(one.fileno(), other.fileno())
 
 
 def same_bytes(one: int, other: int) -> bool:
-    """Say whether two files hold the same. What is a hole in both is not read: a terabyte of nothing is soon made."""
+    """Return whether two open files hold the same bytes. Holes of both are not read: a hole of a terabyte costs nothing to make."""
     size = os.fstat(one).st_size
     if size != os.fstat(other).st_size:
         return False
     at = 0
-    while (at := min(_next_data(one, at, size), _next_data(other, at, size))) < size:
+    while (at := min(next_data(one, at, size), next_data(other, at, size))) < size:
         first, second = os.pread(one, COMPARED_BYTES, at), os.pread(other, COMPARED_BYTES, at)
         if first != second:
             return False
@@ -253,9 +239,9 @@ def same_bytes(one: int, other: int) -> bool:
     return True
 
 
-def _next_data(descriptor: int, at: int, size: int) -> int:
+def next_data(descriptor: int, at: int, size: int) -> int:
+    """Return the offset of the next data in a file, `size` if only a hole is left, or `at` if the file system cannot tell."""
     try:
         return os.lseek(descriptor, at, os.SEEK_DATA)
     except OSError as error:
-        # Nothing but a hole is left; or the file system does not tell.
         return size if error.errno == ENXIO else at

@@ -1,7 +1,7 @@
-"""Makes transactions ready for one sandbox: a spare with its overlay and warden waits, so that the next begins at once.
+"""Prepares transactions of one sandbox: a spare with overlay and warden is ready, so that the next transaction begins at once.
 
-Made anew for each: an overlay goes stale when the project is changed below it. A spare looked at no more of the project than
-what is protected, and is used only if that has not changed since.
+Each transaction gets a new overlay, because an overlay goes stale when the project changes below it. Preparing a spare looks up only
+the protected paths, and the spare is used only if those have not changed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class Spare:
-    """A transaction that nobody has begun yet."""
+    """A prepared transaction that waits for its first use."""
 
     def __init__(self, branch: TransactionPool, seen: dict[str, tuple[int, int]]) -> None:
         self.branch = branch
         self._seen = seen
 
     def is_fresh(self) -> bool:
-        """Say whether the project is, where this one has looked, as it was."""
+        """Return whether the paths that the spare has looked up are still the same files."""
         return all(_identity(path) == known for path, known in self._seen.items())
 
 
-class Workshop:
-    """What one sandbox keeps of transactions. Any thread may take one."""
+class TransactionFactory:
+    """The transactions of one sandbox: open, spare, and ended ones to remove. Any thread may take one."""
 
     def __init__(self, holding: ContainmentState, trunk: Pool) -> None:
         self._holding = holding
@@ -52,7 +52,7 @@ class Workshop:
         return self._process.is_current()
 
     def take(self) -> tuple[TransactionPool, str]:
-        """Return a transaction that begins now, and why it works on a copy, if so."""
+        """Begin a transaction. Return it, and the reason if it works on a copy."""
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None and spare.is_fresh():
@@ -69,11 +69,11 @@ class Workshop:
         return branch, refusal
 
     def is_open(self) -> bool:
-        """Say whether a transaction has begun and not ended."""
+        """Return whether a transaction is open."""
         return bool(self._open)
 
     def give_back(self, branch: TransactionPool) -> None:
-        """Remove a transaction that is done with, and have the next ready, both while the caller goes on."""
+        """Remove an ended transaction and prepare the next, in another thread."""
         self._open.discard(branch)
         branch.close()
         with self._lock:
@@ -82,24 +82,24 @@ class Workshop:
             try:
                 start_new_thread(self._work, ())
             except RuntimeError:
-                # No more threads are to be had: what is left is done when the sandbox is closed.
+                # The process has no more threads. `clean` removes it when the sandbox is closed.
                 return
 
     def let_go(self, branch: TransactionPool) -> None:
-        """Forget a transaction without removing what it wrote."""
+        """Forget a transaction, and keep its changes."""
         self._open.discard(branch)
         self._trunk.lift(branch.place.path)
 
     def stop(self) -> None:
-        """Make nothing more, and wait for what is being made."""
+        """Prepare no more spares, and wait for the one in preparation."""
         self._closed = True
         with self._at_work:
             pass
 
     def clean(self) -> None:
-        """Remove what is left, when the sandbox's processes are gone."""
+        """Remove all ended transactions and the spare, after the sandbox's processes have ended."""
         if self._process.is_current():
-            # A thread that began only after the stop may still be removing one.
+            # A thread that started after `stop` may still be removing one.
             with self._at_work:
                 with self._lock:
                     spare, self._spare = self._spare, None
@@ -118,7 +118,7 @@ class Workshop:
         try:
             seen = {path: _identity(path) for path in self._holding.walked()}
             branch, refusal = self._make()
-        except Exception:  # noqa: BLE001  the next transaction meets it too, where somebody hears of it
+        except Exception:  # noqa: BLE001  the next transaction raises it too, to its caller
             return
         if refusal:
             self._done.append(branch)
@@ -142,7 +142,7 @@ class Workshop:
             branch.place.remove()
 
     def _make(self) -> tuple[TransactionPool, str]:
-        """Make a place and its overlay, and say why there is none."""
+        """Make a transaction and its overlay. Return it, and the reason if there is no overlay."""
         config = self._holding.config
         if not self._cleaned:
             recover(config.project_root, os.environ)

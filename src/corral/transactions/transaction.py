@@ -10,7 +10,7 @@ from corral.guard.evaluate import vet
 from corral.guard.rules.loader import Profile, profile_named
 from corral.model.call import Decision, Violation
 from corral.model.errors import TransactionError
-from corral.transactions.apply import MAX_NOTED_CHANGES, Applied, Look, apply
+from corral.transactions.apply import MAX_NOTED_CHANGES, Applied, LayerView, apply
 from corral.transactions.changes import summary
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from corral.runtime.runner import CommandRunner
     from corral.sandbox import Sandbox
     from corral.transactions.changes import Change
-    from corral.transactions.spares import Workshop
+    from corral.transactions.spares import TransactionFactory
 
 # Effects that the policy asks about because they cannot be undone. In a transaction they can.
 _UNDOABLE = ("history", "discard", "delete-root", "delete-inside")
@@ -117,7 +117,7 @@ class Transaction:
     """Runs calls as a sandbox does, in an overlay of the project. Use it in a `with` block and `apply` the changes to keep."""
 
     def __init__(
-        self, sandbox: CommandRunner, workshop: Workshop, config: SandboxConfig, verdicts: VerdictCache
+        self, sandbox: CommandRunner, workshop: TransactionFactory, config: SandboxConfig, verdicts: VerdictCache
     ) -> None:
         # Not at the top: the hook loads this module for `transaction_config`, and has no time to load the runtime.
         from corral.runtime.run_options import run_options  # noqa: PLC0415
@@ -247,10 +247,10 @@ class Transaction:
             self._commands.append(words[:MAX_COMMAND_CHARACTERS])
         return self._runner
 
-    def _look(self) -> Look:
+    def _look(self) -> LayerView:
         self._check()
         root = self._runner.context.config.project_root
-        return Look(root, self._place, self._containment.kept(), self._containment.programs())
+        return LayerView(root, self._place, self._containment.kept(), self._containment.programs())
 
     def _check(self) -> None:
         if self._has_ended:

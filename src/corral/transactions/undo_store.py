@@ -1,6 +1,6 @@
-"""The transactions that were applied to a project: what was there before is kept in the owner's state, until they are old or too large.
+"""Keeps the old files of applied transactions in the user's state directory, until they are too old or too large.
 
-One process at a time writes to a project's book. What one that was killed had begun is completed or taken back by the next.
+One process at a time has a project's store open. The next process completes or reverts an apply whose process was killed.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from corral.model.errors import TransactionError
 from corral.policy import user_dirs
 from corral.transactions import rename
 from corral.transactions.copying import copy_all
-from corral.transactions.dir_identity import identity
-from corral.transactions.journal import Hands, Operation, found_at, is_it
-from corral.transactions.stage import print_of
+from corral.transactions.journal import Executor, Operation, is_unchanged
+from corral.transactions.scan import facts_at, walk
+from corral.transactions.stage import fingerprint
+from corral.transactions.workspace import directory_identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Any, Self
 
 KEPT_SECONDS = 30 * 24 * 3600.0
 MAX_KEPT = 100  # transactions
-MAX_KEPT_BYTES = 1 << 30  # of what was there before
-MAX_SYNCED_FILES = 8  # one by one; more are written with all else that waits for the disk
+MAX_KEPT_BYTES = 1 << 30  # of old files
+MAX_SYNCED_FILES = 8  # with fsync(2) each; for more files, one syncfs(2) is faster
 _JOURNAL, _ENTRY, _SLOTS = "journal", "entry", "slots"
 _IN_PROJECT = ".corral-slots-"
 
 
 @frozen
 class Entry(Record):
-    """One transaction. `state` is applied or undone; `kept` where it was taken back, and something stood in the way of that too."""
+    """An applied transaction. `state` is applied or undone, or `kept` if a failed apply could not be reverted completely."""
 
     id: str
     state: str
@@ -48,17 +49,16 @@ class Entry(Record):
     changes: tuple[dict[str, Any], ...]
     operations: tuple[Operation, ...]
     prints: tuple[str, ...]
-    project: str  # the identity of its directory
+    project: str  # the identity of the project's directory
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a person may want to know of it, as JSON-ready data."""
-        changes = [dict(change) for change in self.changes]
+        """Return the facts for the user as JSON-ready data."""
         return {
             "id": self.id,
             "state": self.state,
             "applied_at": self.applied_at,
             "commands": list(self.commands),
-            "changes": changes,
+            "changes": [dict(change) for change in self.changes],
         }
 
 
@@ -69,14 +69,14 @@ def _path(root: str, environ: Mapping[str, str]) -> str:
 
 
 def recover(root: str, environ: Mapping[str, str]) -> None:
-    """Complete or take back what a process that was killed had begun to apply to a project, if there is any."""
+    """Complete or revert an apply or undo of the project whose process was killed, if there is one."""
     if os.path.isdir(_path(root, environ)):
-        with Book(root, environ):
+        with UndoStore(root, environ):
             pass
 
 
-class Book:
-    """A project's book, locked."""
+class UndoStore:
+    """The applied transactions of one project, locked."""
 
     def __init__(self, root: str, environ: Mapping[str, str]) -> None:
         self.root = root
@@ -84,7 +84,7 @@ class Book:
         try:
             user_dirs.private_directory("state", environ, root)
             with DirfdTree(root) as project:
-                self.project = identity(project.descriptor)
+                self.project = directory_identity(project.descriptor)
             for path in (os.path.dirname(self.path), self.path):
                 os.makedirs(path, 0o700, exist_ok=True)
                 user_dirs.refuse_writable_by_others(path)
@@ -95,7 +95,7 @@ class Book:
             flock(self._lock, LOCK_EX)
             self._recover()
         except BaseException:
-            # Or this process would wait for itself at the next try.
+            # Otherwise the next attempt of this process would wait for its own lock.
             self.__exit__()
             raise
 
@@ -109,106 +109,102 @@ class Book:
             self._lock = -1
 
     def slots(self, id_: str) -> str:
-        """Make and return the directory for a transaction's slots: in the book if that is on the project's own mount, else in the project."""
+        """Make and return the directory for a transaction's slots: in the store if it is on the project's mount, else in the project."""
         home, inside = f"{self.path}/{id_}/{_SLOTS}", f"{self.root}/{_IN_PROJECT}{id_}"
         os.makedirs(f"{self.path}/{id_}", 0o700, exist_ok=True)
-        if self._shares_mount():
+        with DirfdTree(self.root) as project, DirfdTree(self.path) as store:
+            shares_mount = rename.mount_of(project.descriptor) == rename.mount_of(store.descriptor)
+        if shares_mount:
             os.makedirs(home, 0o700, exist_ok=True)
             return home
-        with _Quiet(self.root):
+        with _KeepTimes(self.root):
             if os.path.lexists(home):
                 copy_all(home, inside, opens=True)
             else:
                 os.mkdir(inside, 0o700)
         return inside
 
-    def _shares_mount(self) -> bool:
-        with DirfdTree(self.root) as project, DirfdTree(self.path) as book:
-            return rename.mount_of(project.descriptor) == rename.mount_of(book.descriptor)
-
     def write(self, id_: str, facts: Mapping[str, Any], operations: list[Operation]) -> None:
-        """Write down what is to be done: from here on it is completed, or taken back as a whole."""
+        """Write the journal. From here on, the operations are completed, or reverted as a whole."""
+        place = self._slots_path(id_)
         try:
-            self._write(id_, facts, operations)
+            if not _is_directory(place):
+                raise TransactionError(f"another process removed {place}, which held the changes")
+            _sync(place)
+            listed = [operation.to_list() for operation in operations]
+            self._write_json(f"{id_}/{_JOURNAL}", dict(facts) | {"project": self.project, "operations": listed})
         except OSError as error:
             self.abandon(id_)
             raise TransactionError(
-                f"nothing was changed, since what was to be done cannot be noted in {self.path}: {_why(error)}"
+                f"nothing was changed, because the journal cannot be written to {self.path}: {_why(error)}"
             ) from error
 
-    def _write(self, id_: str, facts: Mapping[str, Any], operations: list[Operation]) -> None:
-        place = self._place_of_slots(id_)
-        if not _is_directory(place):
-            raise TransactionError(f"somebody has taken away {place}, where the changes were put")
-        _sync(place)
-        listed = [operation.to_list() for operation in operations]
-        data = dict(facts) | {"project": self.project, "operations": listed}
-        self._put(f"{id_}/{_JOURNAL}", data)
-
     def complete(self, id_: str) -> str:
-        """Do what a journal says, and note how it ended; return what stood in the way, or nothing."""
-        data = self._get(f"{id_}/{_JOURNAL}")
-        place = self._place_of_slots(id_)
+        """Do the operations of a journal and note the result. Return the path that failed and why, or an empty string."""
+        data = self._read_json(f"{id_}/{_JOURNAL}")
+        place = self._slots_path(id_)
         if not _is_directory(place):
-            # A command may have taken them away, and must not keep everybody from the book.
+            # A command may have removed the slots. That must not block every later apply.
             self._forget(id_)
-            return f"{os.path.basename(place)}: somebody has taken it away"
+            return f"{os.path.basename(place)}: another process removed it"
         try:
-            stood = "" if "prints" in data else self._do(id_, data, place)
-            if not stood:
-                self._bring_home(id_, data, place)
-                self._put(f"{id_}/{_ENTRY}", data | {"state": data["ends_as"]})
+            failure = "" if "prints" in data else self._execute(id_, data, place)
+            if not failure:
+                self._move_to_store(id_, data, place)
+                self._write_json(f"{id_}/{_ENTRY}", data | {"state": data["ends_as"]})
                 os.unlink(f"{self.path}/{id_}/{_JOURNAL}")
         except OSError as error:
             raise TransactionError(
-                f"the project is as it is to be ({data['ends_as']}), but what was there cannot be put away in {self.path}: "
-                f"{_why(error)}. When there is room: corral history --root {shell_quote(self.root)}"
+                f"the changes are {data['ends_as']}, but the old files cannot be stored in {self.path}: "
+                f"{_why(error)}. When there is space: corral history --root {shell_quote(self.root)}"
             ) from error
-        return stood
+        return failure
 
-    def _do(self, id_: str, data: dict[str, Any], place: str) -> str:
+    def _execute(self, id_: str, data: dict[str, Any], place: str) -> str:
         operations = [Operation.from_list(each) for each in data["operations"]]
         with DirfdTree(self.root) as project, DirfdTree(place) as slots:
-            if identity(project.descriptor) != data.get("project", self.project):
+            if directory_identity(project.descriptor) != data.get("project", self.project):
                 self._forget(id_)
-                return f"{self.root}: another directory has come into its place"
-            stood = Hands(project, slots).complete(operations)
-            if not stood:
-                data["prints"] = [_print(project, operation) for operation in operations]
-                # From here on, all of it is done: what follows must not look whether it is.
-                self._put(f"{id_}/{_JOURNAL}", data)
+                return f"{self.root}: another directory has replaced it"
+            failure = Executor(project, slots).complete(operations)
+            if not failure:
+                data["prints"] = [
+                    "" if each.keeps_directory else fingerprint(project, each.path) for each in operations
+                ]
+                # All operations are done. A later recovery must not check them again.
+                self._write_json(f"{id_}/{_JOURNAL}", data)
                 return ""
-            lost = [
-                each for each in operations if each.slot and each.old and is_it(found_at(slots, each.slot), each.old)
-            ]
-        if lost:
-            self._bring_home(id_, data, place)
-            self._put(f"{id_}/{_ENTRY}", data | {"state": "kept", "prints": []})
-            stood += f"; what was there is kept in {self.path}/{id_}/{_SLOTS}"
+            is_lost = any(
+                each.slot and each.old and is_unchanged(facts_at(slots, each.slot), each.old) for each in operations
+            )
+        if is_lost:
+            self._move_to_store(id_, data, place)
+            self._write_json(f"{id_}/{_ENTRY}", data | {"state": "kept", "prints": []})
+            failure += f"; the old files are in {self.path}/{id_}/{_SLOTS}"
         elif place.startswith(f"{self.root}/"):
-            self._clear(place)
+            self._remove_slots(place)
         self._forget(id_)
-        return stood
+        return failure
 
     def _forget(self, id_: str) -> None:
-        """Give a journal up; what was noted of its transaction before stays."""
+        """Remove a journal, and the whole transaction if it has no entry."""
         if not os.path.lexists(f"{self.path}/{id_}/{_ENTRY}"):
-            self.remove(id_)
+            self._remove(id_)
         elif os.path.lexists(f"{self.path}/{id_}/{_JOURNAL}"):
             os.unlink(f"{self.path}/{id_}/{_JOURNAL}")
 
     def entries(self) -> list[Entry]:
-        """Return what was applied, the latest first."""
+        """Return the applied transactions, the latest first."""
         return [entry for entry in self._all() if entry.project == self.project]
 
     def _all(self) -> list[Entry]:
-        """Return what was applied here, also to directories that had the project's path before it."""
+        """Return the transactions applied at the project's path, also those of directories that had this path before."""
         found = [entry for name in self._ids() if (entry := self._entry(name)) is not None]
         return sorted(found, key=lambda entry: entry.applied_at, reverse=True)
 
     def _entry(self, id_: str) -> Entry | None:
         try:
-            data = self._get(f"{id_}/{_ENTRY}")
+            data = self._read_json(f"{id_}/{_ENTRY}")
             operations = tuple(Operation.from_list(each) for each in data["operations"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -216,49 +212,44 @@ class Book:
         facts = data["state"], data["applied_at"], commands, changes, operations, tuple(data["prints"])
         return Entry(id_, *facts, data.get("project", self.project))
 
-    def remove(self, id_: str) -> None:
-        """Forget a transaction, and what was kept for it."""
+    def _remove(self, id_: str) -> None:
         scratch.remove(f"{self.path}/{id_}")
 
     def abandon(self, id_: str) -> None:
-        """Forget what was being prepared; what was noted of its transaction before stays."""
-        self._clear(f"{self.root}/{_IN_PROJECT}{id_}")
+        """Remove an apply or undo that was being prepared. An existing entry stays."""
+        self._remove_slots(f"{self.root}/{_IN_PROJECT}{id_}")
         self._forget(id_)
 
     def prune(self) -> None:
-        """Forget what is too old, and of the rest the oldest until it is not too large."""
+        """Remove the entries that are too old, and the oldest ones until the rest is small enough."""
         size = 0
         for number, entry in enumerate(self._all()):
             size += disk_usage(f"{self.path}/{entry.id}")
             if number >= MAX_KEPT or (number and size > MAX_KEPT_BYTES) or time() - entry.applied_at > KEPT_SECONDS:
-                self.remove(entry.id)
+                self._remove(entry.id)
 
-    def _ids(self) -> Iterator[str]:
-        for name in os.listdir(self.path):
-            if name != "lock":
-                yield name
+    def _ids(self) -> list[str]:
+        return [name for name in os.listdir(self.path) if name != "lock"]
 
     def _recover(self) -> None:
-        """Complete or take back what a process that was killed had begun."""
-        for id_ in list(self._ids()):
-            if os.path.lexists(f"{self.path}/{id_}/{_JOURNAL}"):
-                if self._get(f"{id_}/{_JOURNAL}").setdefault("project", self.project) == self.project:
-                    self.complete(id_)
-                elif time() - os.lstat(f"{self.path}/{id_}/{_JOURNAL}").st_mtime > KEPT_SECONDS:
-                    self.remove(id_)
-                # Else it waits for the directory that it was begun in to come back.
-                continue
-            # Nothing was done yet of what was being prepared.
-            self._clear(f"{self.root}/{_IN_PROJECT}{id_}")
-            if not os.path.lexists(f"{self.path}/{id_}/{_ENTRY}"):
-                self.remove(id_)
+        """Complete or revert an apply or undo whose process was killed."""
+        for id_ in self._ids():
+            journal = f"{self.path}/{id_}/{_JOURNAL}"
+            if not os.path.lexists(journal):
+                # Its process was killed before it changed anything in the project.
+                self.abandon(id_)
+            elif self._read_json(f"{id_}/{_JOURNAL}").setdefault("project", self.project) == self.project:
+                self.complete(id_)
+            elif time() - os.lstat(journal).st_mtime > KEPT_SECONDS:
+                # Until then it waits for its own directory to return to the project's path.
+                self._remove(id_)
 
-    def _place_of_slots(self, id_: str) -> str:
+    def _slots_path(self, id_: str) -> str:
         inside = f"{self.root}/{_IN_PROJECT}{id_}"
         return inside if os.path.lexists(inside) else f"{self.path}/{id_}/{_SLOTS}"
 
-    def _bring_home(self, id_: str, data: dict[str, Any], place: str) -> None:
-        """Move what was there before out of the project, where commands could change it."""
+    def _move_to_store(self, id_: str, data: dict[str, Any], place: str) -> None:
+        """Move the old files out of the project, where commands could change them."""
         if not place.startswith(f"{self.root}/"):
             return
         home = f"{self.path}/{id_}/{_SLOTS}"
@@ -266,16 +257,15 @@ class Book:
             scratch.remove(home)
             copy_all(place, home, opens=True)
             data["is_home"] = True
-            self._put(f"{id_}/{_JOURNAL}", data)
-        self._clear(place)
+            self._write_json(f"{id_}/{_JOURNAL}", data)
+        self._remove_slots(place)
 
-    def _clear(self, place: str) -> None:
-        """Remove slots from the project."""
+    def _remove_slots(self, place: str) -> None:
         if os.path.lexists(place):
-            with _Quiet(self.root):
+            with _KeepTimes(self.root):
                 scratch.remove(place)
 
-    def _put(self, name: str, data: Mapping[str, Any]) -> None:
+    def _write_json(self, name: str, data: Mapping[str, Any]) -> None:
         path = f"{self.path}/{name}"
         descriptor = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
@@ -289,14 +279,14 @@ class Book:
         finally:
             os.close(above)
 
-    def _get(self, name: str) -> dict[str, Any]:
+    def _read_json(self, name: str) -> dict[str, Any]:
         with open(f"{self.path}/{name}", "rb") as file:
             found: dict[str, Any] = json.load(file)
         return found
 
 
-class _Quiet:
-    """A while in which something comes or goes in a directory whose time of change does not tell."""
+class _KeepTimes:
+    """Restores the times of a directory after corral has added or removed an entry."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -320,30 +310,16 @@ def _is_directory(path: str) -> bool:
         return False
 
 
-def _print(project: DirfdTree, operation: Operation) -> str:
-    # What lies in a directory whose times alone are changed is no part of it.
-    is_kept = operation.what == "dress" and operation.new is not None and operation.new.what == "directory"
-    return "" if is_kept else print_of(project, operation.path)
-
-
 def _sync(place: str) -> None:
-    """Have what is staged on the disk before the journal says so."""
+    """Flush the slots to disk before the journal is written."""
     with DirfdTree(place) as slots:
         files: list[str] = []
-        pending = [""]
-        while pending and len(files) <= MAX_SYNCED_FILES:
-            at = pending.pop()
-            for name in slots.names(at):
-                path = f"{at}/{name}" if at else name
-                found = slots.status(path)
-                if found is not None and stat.S_ISDIR(found.st_mode):
-                    slots.make_accessible(path, found)
-                    pending.append(path)
-                elif found is not None and stat.S_ISREG(found.st_mode):
-                    files.append(path)
-        if len(files) > MAX_SYNCED_FILES:
-            call("syncfs", slots.descriptor)
-            return
+        for path, found in walk(slots, "", opens=True):
+            if stat.S_ISREG(found.st_mode):
+                files.append(path)
+                if len(files) > MAX_SYNCED_FILES:
+                    call("syncfs", slots.descriptor)
+                    return
         for path in files:
             descriptor = slots.open(path)
             try:

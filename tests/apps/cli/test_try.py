@@ -354,7 +354,7 @@ def test_log_has_outcome_and_changes(project: Path) -> None:
     added = [{"kind": "added", "path": path} for path in (".envrc", "made", "more")]
     renamed = {"kind": "renamed", "path": "new", "old_path": "old"}
     told = noted(project)
-    protected = [{"path": ".envrc", "why": "it is protected: what is written there runs later, outside the sandbox"}]
+    protected = [{"path": ".envrc", "why": "it is protected: programs outside the sandbox run or read it later"}]
     assert told[0] == {"reason": "kept", "changed": 4, "changes": [*added, renamed]}
     assert told[1] == {"reason": "applied", "changed": 1, "changes": [added[1]], "in_part": True}
     assert told[2] == {"reason": "undone", "changed": 1, "changes": [added[1]]}
