@@ -195,7 +195,7 @@ class Sandbox:
 
     def transaction(self) -> Transaction:
         """Begin a transaction: its calls change an overlay of the project. `apply` writes the changes; without it they are dropped."""
-        from corral.transactions.spares import Workshop  # noqa: PLC0415  most sandboxes have no transaction
+        from corral.transactions.spares import TransactionFactory  # noqa: PLC0415  most sandboxes have no transaction
         from corral.transactions.transaction import Transaction, transaction_config  # noqa: PLC0415  as above
 
         if self._in_transactions is None:
@@ -206,8 +206,8 @@ class Sandbox:
             raise ContainmentError(error)
         with self._holding.renewal:
             spares = self._state.spares
-            if not isinstance(spares, Workshop) or not spares.is_current():
-                self._state.spares = spares = Workshop(self._holding, self._pool)
+            if not isinstance(spares, TransactionFactory) or not spares.is_current():
+                self._state.spares = spares = TransactionFactory(self._holding, self._pool)
         return Transaction(self._runner, spares, *self._in_transactions)
 
     def undo(self, id: str = "") -> Applied:  # noqa: A002  the name in history and results

@@ -159,6 +159,6 @@ def test_concurrent_transactions_share_one_workshop(held: Sandbox) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         begun = [future.result() for future in [pool.submit(begin) for _ in range(4)]]
-    assert len({id(one._workshop) for one in begun}) == 1  # type: ignore[attr-defined]
+    assert len({id(one._factory) for one in begun}) == 1  # type: ignore[attr-defined]
     for one in begun:
         one.discard()  # type: ignore[attr-defined]

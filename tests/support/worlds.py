@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from corral.transactions import copying, workspace
-from corral.transactions.apply import Applied, Look, apply
+from corral.transactions.apply import Applied, LayerView, apply
 from corral.transactions.changes import Change
 from corral.transactions.undo_store import UndoStore
 
@@ -89,9 +89,9 @@ class World:
         assert self.place is not None
         return self.place
 
-    def look(self, kept: tuple[str, ...] = ()) -> Look:
+    def look(self, kept: tuple[str, ...] = ()) -> LayerView:
         """Open project and copy to be read."""
-        return Look(str(self.root), self.held, kept)
+        return LayerView(str(self.root), self.held, kept)
 
     def changes(self) -> dict[str, str]:
         """Return the kind of change by path."""

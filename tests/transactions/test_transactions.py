@@ -15,7 +15,7 @@ from observe import eventually
 from corral import Containment, ContainmentError, Limits, Sandbox, TransactionError
 from corral.containment.filesystem import persistent_scratch
 from corral.transactions import stage, workspace
-from corral.transactions.apply import Look, apply
+from corral.transactions.apply import LayerView, apply
 
 PYTHON = sys._base_executable
 GIT = ["git", "-c", "user.name=T", "-c", "user.email=t@example.org"]
@@ -372,7 +372,7 @@ def test_waiting_transaction_detects_replaced_directories(held: Sandbox, project
     (project / "other").rename(project / "deep" / "er")
     waiting = workspace.waiting(str(project), os.environ)
     waiting.facts()
-    with Look(str(project), waiting, ()) as look:
+    with LayerView(str(project), waiting, ()) as look:
         assert [conflict.path for conflict in apply(look, os.environ, None, ()).conflicts] == ["deep/er/leaf"]
     waiting.remove()
 

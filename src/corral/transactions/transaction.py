@@ -117,14 +117,14 @@ class Transaction:
     """Runs calls as a sandbox does, in an overlay of the project. Use it in a `with` block and `apply` the changes to keep."""
 
     def __init__(
-        self, sandbox: CommandRunner, workshop: TransactionFactory, config: SandboxConfig, verdicts: VerdictCache
+        self, sandbox: CommandRunner, factory: TransactionFactory, config: SandboxConfig, verdicts: VerdictCache
     ) -> None:
         # Not at the top: the hook loads this module for `transaction_config`, and has no time to load the runtime.
         from corral.runtime.run_options import run_options  # noqa: PLC0415
         from corral.runtime.runner import CommandRunner  # noqa: PLC0415
 
         self._options_of = run_options
-        pool, why_copied = workshop.take()
+        pool, why_copied = factory.take()
         containment = sandbox.state.containment
         inspect: Inspect = containment.denials
         if why_copied:
@@ -132,7 +132,7 @@ class Transaction:
         context = sandbox.context.replace(config=config, inspect=inspect, transaction=pool.place.id)
         self._runner = CommandRunner(sandbox.state, context, pool, verdicts)
         self._pool = pool
-        self._workshop = workshop
+        self._factory = factory
         self._containment = containment
         self._place = pool.place
         self._commands: list[str] = []
@@ -215,7 +215,7 @@ class Transaction:
         with self._look() as look:
             changes = [change.to_dict() for change in look.changes()[:MAX_NOTED_CHANGES]]
         self._has_ended = True
-        self._workshop.let_go(self._pool)
+        self._factory.let_go(self._pool)
         facts = {"commands": self._commands, "root": self.root, "changes": changes}
         self._place.keep(facts | {"bytes": disk_usage(self._place.layer)})
         self._place.release()
@@ -224,7 +224,7 @@ class Transaction:
         """Kill what still runs and drop all changes that were not applied."""
         if not self._has_ended:
             self._has_ended, self._takes_calls = True, False
-            self._workshop.give_back(self._pool)
+            self._factory.give_back(self._pool)
 
     def __enter__(self) -> Self:
         return self

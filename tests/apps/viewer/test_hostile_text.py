@@ -128,7 +128,7 @@ def assert_tame(browser: Browser) -> None:
 
 
 def open_all(browser: Browser, detail: bool = True) -> None:
-    """Look at everything that a page can show."""
+    """LayerView at everything that a page can show."""
     for row in range(len(browser.commands())):
         browser.js(
             "[...document.querySelectorAll('.row')].sort((a, b) => a.dataset.at - b.dataset.at)[arguments[0]].click()",

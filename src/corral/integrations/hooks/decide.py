@@ -31,7 +31,9 @@ _RM = "/bin/rm"
 _FILE_VARIABLES = ("BASH_ENV", "ENV", "ZDOTDIR", "SHELL")
 _LIST_VARIABLES = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH")
 _EXPANDED = ("BASH_ENV", "ENV")
-_UNSET = "The user can start the host without this variable. Look at the project's .env file too: some hosts load it."
+_UNSET = (
+    "The user can start the host without this variable. LayerView at the project's .env file too: some hosts load it."
+)
 _NOT_LOGGED = "A call that cannot be logged does not run. The user can repair the log, or set audit.required = false in the policy."
 _TYPED = "The host types this text into a running shell session, outside the sandbox."
 _UNCONFINED = "It is allowed only in the sandbox, and this host cannot run it there."

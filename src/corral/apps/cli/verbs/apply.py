@@ -10,7 +10,7 @@ from corral.apps.cli.transactions import TRANSACTION_ID, UNDO_HINT, log_transact
 from corral.apps.cli.verb import Options, Verb, argument
 from corral.containment.state import ContainmentState
 from corral.policy.loader import load
-from corral.transactions.apply import Look, apply
+from corral.transactions.apply import LayerView, apply
 from corral.transactions.transaction import log_fields
 from corral.transactions.workspace import waiting
 
@@ -39,7 +39,7 @@ def main(options: Options) -> int:
     holding = ContainmentState(config)
     facts = place.facts()
     try:
-        with Look(config.project_root, place, holding.kept(), holding.programs()) as look:
+        with LayerView(config.project_root, place, holding.kept(), holding.programs()) as look:
             applied = apply(look, os.environ, options.paths or None, facts["commands"])
         if applied.ok and not options.paths:
             place.remove()

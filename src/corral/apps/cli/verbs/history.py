@@ -13,7 +13,7 @@ from corral.apps.cli.verb import Options, Verb, argument
 from corral.model.errors import TransactionError
 from corral.model.render_result import json_text
 from corral.policy.config import checked_root
-from corral.transactions.apply import Look, history
+from corral.transactions.apply import LayerView, history
 from corral.transactions.changes import Change, summary
 from corral.transactions.workspace import Place, pending
 
@@ -91,7 +91,7 @@ def _diff(root: str, place: Place) -> str:
     from corral.policy.loader import load  # noqa: PLC0415
 
     holding = ContainmentState(load(root, os.environ).config)
-    with Look(root, place, holding.kept(), holding.programs()) as look:
+    with LayerView(root, place, holding.kept(), holding.programs()) as look:
         return look.diff()
 
 
