@@ -1,4 +1,4 @@
-"""`corral eval` through a real process: exit codes, a bar on a terminal alone, and a run that is killed half-way."""
+"""`corral eval` as a process: exit codes, the progress bar on a terminal, and a run that is killed half-way."""
 
 import json
 import os
@@ -20,13 +20,13 @@ from corral.apps.evals.run_suite import evaluate
 from corral.apps.evals.task_loader import load
 from corral.model.errors import CorralError
 
-# Ten times as many, with CORRAL_EVAL_TASKS=1000, take as many seconds as these take tenths.
+# CORRAL_EVAL_TASKS=1000 takes ten times as long.
 TASKS = int(os.environ.get("CORRAL_EVAL_TASKS", "100"))
 DEADLINE_SECONDS = 60 + TASKS
 
 
 def journal_of(folder: Path) -> Path:
-    """Return the journal of the run in a project, which lies in the user's state."""
+    """Return the path of a run's journal in the user's state directory."""
     return Path(place(str(folder / "corral-eval"), os.environ))
 
 
@@ -50,17 +50,17 @@ GOOD = {"id": "good", "tags": ["a"], "argv": ["echo", "x"], "expect": {"stdout":
 BAD = {"id": "bad", "tags": ["a", "b"], "argv": ["echo", "x"], "expect": {"stdout": "y\n"}}
 
 
-def test_all_passed_is_0_and_leaves_the_results(tmp_path: Path) -> None:
+def test_exit_0_and_results_when_all_pass(tmp_path: Path) -> None:
     written(tmp_path, GOOD)
     done = run("tasks.jsonl", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "corral: results are in corral-eval\n")
+    assert (done.returncode, "corral-eval" in done.stderr) == (0, True)
     assert done.stdout.startswith("✓ 1 passed  of 1")
     assert sorted(path.name for path in (tmp_path / "corral-eval").iterdir()) == [
         "junit.xml", "results.jsonl", "summary.json",
     ]  # fmt: skip
 
 
-def test_something_failed_is_1_and_is_told(tmp_path: Path) -> None:
+def test_exit_1_when_a_task_fails(tmp_path: Path) -> None:
     written(tmp_path, GOOD, BAD)
     done = run("tasks.jsonl", "--json", cwd=tmp_path)
     assert done.returncode == 1
@@ -72,30 +72,30 @@ def test_something_failed_is_1_and_is_told(tmp_path: Path) -> None:
     assert "wanted exactly 'y\\n', was 'x\\n'" in run("tasks.jsonl", cwd=tmp_path).stdout
 
 
-def test_a_wrong_file_is_125_with_every_place_and_nothing_runs(tmp_path: Path) -> None:
+def test_wrong_task_file_is_125_and_runs_nothing(tmp_path: Path) -> None:
     written(tmp_path, GOOD, BAD | {"expct": 1}, {"id": "x"})
     done = run("tasks.jsonl", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (125, "")
     first, *rest = done.stderr.splitlines()
-    assert first.startswith("corral: tasks.jsonl:2:87: a task has no 'expct', did you mean 'expect'?")
-    assert rest[0] == "corral: tasks.jsonl:3:1: argv or shell is missing"
+    assert first.startswith("corral: tasks.jsonl:2:87: ")
+    assert rest[0].startswith("corral: tasks.jsonl:3:1: ")
     assert not (tmp_path / "corral-eval").exists()
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        pytest.param([], "which tasks? Give task files", id="no tasks"),
-        pytest.param(["--compare", "a", "b", "c.toml"], "--compare looks at two runs", id="both"),
-        pytest.param(["--compare", "a", "b"], "a: No such file or directory; name the --out directory", id="no runs"),
-        pytest.param(["tasks.jsonl", "--tag", "none"], "no task has a tag of none; known: a, b", id="no such tag"),
-        pytest.param(["empty.jsonl"], "empty.jsonl:1:1: there is no task in this file", id="no task"),
-        pytest.param(["tasks.jsonl", "--out", "tasks.jsonl"], "tasks.jsonl cannot be written: ", id="a file"),
-        pytest.param(["tasks.jsonl", "--out", "/proc/x"], "/proc/x cannot be written: ", id="no directory"),
-        pytest.param(["tasks.jsonl", "--workers", "0"], "0 is not a whole number of at least 1", id="no workers"),
+        pytest.param([], "--fixtures", id="no tasks"),
+        pytest.param(["--compare", "a", "b", "c.toml"], "--compare", id="both"),
+        pytest.param(["--compare", "a", "b"], " a: No such file or directory; ", id="no runs"),
+        pytest.param(["tasks.jsonl", "--tag", "none"], "none; known: a, b", id="no such tag"),
+        pytest.param(["empty.jsonl"], "empty.jsonl:1:1: ", id="no task"),
+        pytest.param(["tasks.jsonl", "--out", "tasks.jsonl"], "cannot write tasks.jsonl: ", id="a file"),
+        pytest.param(["tasks.jsonl", "--out", "/proc/x"], "cannot write /proc/x: ", id="no directory"),
+        pytest.param(["tasks.jsonl", "--workers", "0"], "0 is not a whole number", id="no workers"),
     ],
 )
-def test_what_contradicts_itself_is_125(tmp_path: Path, words: list[str], told: str) -> None:
+def test_wrong_usage_is_125(tmp_path: Path, words: list[str], told: str) -> None:
     written(tmp_path, GOOD, BAD)
     (tmp_path / "empty.jsonl").write_text("\n")
     done = run(*words, cwd=tmp_path)
@@ -104,7 +104,7 @@ def test_what_contradicts_itself_is_125(tmp_path: Path, words: list[str], told: 
     assert "Traceback" not in done.stderr
 
 
-def test_a_run_that_is_begun_anew_leaves_no_results_of_the_one_before(tmp_path: Path) -> None:
+def test_new_run_deletes_earlier_results_first(tmp_path: Path) -> None:
     written(tmp_path, GOOD)
     assert run("tasks.jsonl", cwd=tmp_path).returncode == 0
     slow = {
@@ -122,31 +122,29 @@ def test_a_run_that_is_begun_anew_leaves_no_results_of_the_one_before(tmp_path: 
     assert list((tmp_path / "corral-eval").iterdir()) == []
 
 
-def test_results_that_cannot_be_written_cost_no_task(tmp_path: Path) -> None:
+def test_no_task_is_lost_when_results_cannot_be_written(tmp_path: Path) -> None:
     written(tmp_path, GOOD, BAD)
     folder = tmp_path / "corral-eval"
     taken = folder / "results.jsonl"
     with Journal(str(folder)) as journal:
         outcomes = list(evaluate(load([str(tmp_path / "tasks.jsonl")]), journal))
         taken.mkdir(parents=True)
-        with pytest.raises(CorralError, match=r"results.jsonl cannot be written: Is a directory; choose another --out"):
+        with pytest.raises(CorralError, match=r"results\.jsonl: Is a directory; "):
             write(str(folder), outcomes)
     assert [path.name for path in folder.iterdir()] == ["results.jsonl"]
     refused = run("tasks.jsonl", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (125, "")
-    assert (
-        refused.stderr == "corral: corral-eval/results.jsonl cannot be written: Is a directory; choose another --out\n"
-    )
+    assert "corral-eval/results.jsonl: Is a directory; " in refused.stderr
     taken.rmdir()
     again = run("tasks.jsonl", cwd=tmp_path)
-    assert again.stderr.startswith("corral: continuing the run in corral-eval: 2 of 2 tasks are done\n")
+    assert "2 of 2 tasks are done" in again.stderr
     assert again.returncode == 1
     entries = [json.loads(line) for line in (journal_of(tmp_path)).read_text().splitlines()]
     assert [entry["event"] for entry in entries] == ["start", "task", "task", "start", "end"]
     assert len((tmp_path / "corral-eval/results.jsonl").read_text().splitlines()) == 2
 
 
-def test_what_a_run_has_left_below_the_tasks_is_no_task(tmp_path: Path) -> None:
+def test_results_below_the_tasks_are_not_tasks(tmp_path: Path) -> None:
     written(tmp_path, GOOD)
     assert run(".", cwd=tmp_path).returncode == 0
     assert run(".", "--out", "other", cwd=tmp_path).returncode == 0
@@ -154,7 +152,7 @@ def test_what_a_run_has_left_below_the_tasks_is_no_task(tmp_path: Path) -> None:
     assert (again.returncode, again.stdout) == (0, "good\n")
 
 
-def test_tags_choose_and_list_runs_nothing(tmp_path: Path) -> None:
+def test_tag_selects_and_list_runs_nothing(tmp_path: Path) -> None:
     written(tmp_path, GOOD, BAD)
     assert run("tasks.jsonl", "--list", "--tag", "b", cwd=tmp_path).stdout == "bad\n"
     assert not (tmp_path / "corral-eval").exists()
@@ -173,7 +171,7 @@ def test_two_runs_are_compared(tmp_path: Path) -> None:
     assert (same.returncode, json.loads(same.stdout)) == (0, {"same": 2, "changes": [], "tags": {}})
 
 
-def test_a_bar_is_drawn_on_a_terminal_and_wiped(tmp_path: Path) -> None:
+def test_progress_bar_is_drawn_and_erased_on_a_terminal(tmp_path: Path) -> None:
     written(tmp_path, GOOD, BAD, *(GOOD | {"id": f"g{n}"} for n in range(5)))
     screen = Screen(command("tasks.jsonl", "--workers", "1"), tmp_path)
     try:
@@ -187,7 +185,7 @@ def test_a_bar_is_drawn_on_a_terminal_and_wiped(tmp_path: Path) -> None:
         screen.close()
 
 
-def test_a_failure_is_told_once_on_a_terminal(tmp_path: Path) -> None:
+def test_failure_is_shown_once_on_a_terminal(tmp_path: Path) -> None:
     written(tmp_path, GOOD, BAD)
     screen = Screen(command("tasks.jsonl", "--workers", "1"), tmp_path, columns=120)
     try:
@@ -197,7 +195,7 @@ def test_a_failure_is_told_once_on_a_terminal(tmp_path: Path) -> None:
     assert shown.count(b"wanted exactly") == 1
 
 
-def test_a_summary_in_a_file_tells_every_failure(tmp_path: Path) -> None:
+def test_summary_in_a_file_has_every_failure(tmp_path: Path) -> None:
     written(tmp_path, GOOD, BAD)
     screen = Screen(["sh", "-c", f"{shlex.join(command('tasks.jsonl'))} > out"], tmp_path, columns=120)
     try:
@@ -208,7 +206,7 @@ def test_a_summary_in_a_file_tells_every_failure(tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text().count("wanted exactly") == 1
 
 
-def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path: Path) -> None:
+def test_interrupt_kills_tasks_and_next_run_continues(tmp_path: Path) -> None:
     seconds = unique_seconds()
     slow = {"id": "slow", "argv": ["sh", "wait.sh"], "files": {"wait.sh": f"sleep {seconds}\n"}, "timeout_seconds": 60, "expect": {"exit_code": 0}}  # fmt: skip
     written(tmp_path, GOOD, slow)
@@ -216,19 +214,19 @@ def test_an_interrupt_ends_what_runs_and_the_next_run_goes_on(tmp_path: Path) ->
         eventually(lambda: alive(seconds) and '"good"' in (journal_of(tmp_path)).read_text())
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=DEADLINE_SECONDS)
-        assert said == b"corral: interrupted; 1 of 2 tasks are done, and the same command goes on\n"
+        assert b"interrupted; 1 of 2 tasks are done" in said
         assert process.returncode == 130
     assert alive(seconds) == []
     written(tmp_path, GOOD, slow | {"files": {"wait.sh": "true\n"}})
     done = run("tasks.jsonl", cwd=tmp_path)
-    assert done.stderr.startswith("corral: continuing the run in corral-eval: 1 of 2 tasks are done\n")
+    assert "1 of 2 tasks are done" in done.stderr
     assert done.returncode == 0
 
 
 @pytest.mark.real
-def test_killed_half_way_and_resumed_exactly_the_rest_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_run_resumes_with_exactly_the_missing_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [GOOD | {"id": f"t{n}", "tags": [f"mod:{n % 3}"], "argv": ["echo", "x"]} for n in range(TASKS)]
-    # The last does not end, so that the first run cannot come to its end before it is killed.
+    # The last task never ends, so the first run cannot finish before it is killed.
     endless = {"profile": "workspace", "argv": ["sleep", "1000"], "timeout_seconds": 1000}
     written(tmp_path, *many[:-1], many[-1] | endless)
     journal = journal_of(tmp_path)

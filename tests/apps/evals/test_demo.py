@@ -1,4 +1,4 @@
-"""The demo, through a real process: every outcome is as expected, checked by its effect, and nothing stays behind."""
+"""`corral demo` as a process: every outcome is as expected, each attack is checked by its effect, and nothing is left behind."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from screen import Screen
 
 from corral._lib.terminal import Terminal, columns
 from corral.apps.cli.verbs.demo import CANNOT_CONTAIN_STATUS, Page, flow_lines, kernel_line
-from corral.apps.evals.demo import ADVERSARIAL, ATTEMPTS, CASES, GUARDED, LIMITS, Case, Outcome, Stage, Trial
+from corral.apps.evals.demo import ATTEMPTS, CASES, GUARDED, LIMITS, Case, Outcome, Stage, Trial
 from corral.model.call import DENIED_EXIT_CODE, TIMED_OUT_EXIT_CODE, Axis, Call, Decision, Finding, Verdict
 from corral.model.result import SandboxResult
 
@@ -56,7 +56,7 @@ def test_every_outcome_is_as_expected(shown: subprocess.CompletedProcess[str], t
     assert f"{len(CASES)} of {len(CASES)} outcomes are as expected." in shown.stderr
 
 
-def test_every_case_is_told_with_its_result(told: list[dict[str, Any]]) -> None:
+def test_json_has_every_case_with_its_result(told: list[dict[str, Any]]) -> None:
     cases = [*((c.group, c.expected) for c in GUARDED), *[("kernel", "held")] * len(ATTEMPTS)]
     assert [(o["group"], o["expected"]) for o in told] == [*cases, *((c.group, c.expected) for c in LIMITS)]
     for outcome in told:
@@ -67,15 +67,15 @@ def test_every_case_is_told_with_its_result(told: list[dict[str, Any]]) -> None:
 
 
 def test_every_axis_is_attacked_in_argv_and_in_shell() -> None:
-    assert set(ADVERSARIAL) == {str(axis) for axis in Axis}
-    assert all({call.shell for call in calls} == {True, False} for calls in ADVERSARIAL.values())
+    attacks = {(case.group, case.call.shell) for case in GUARDED if case.expected == "denied"}
+    assert attacks == {(str(axis), is_shell) for axis in Axis for is_shell in (True, False)}
     assert {case.expected for case in (*GUARDED, *LIMITS)} == {"ran", "denied", "timed out", "truncated"}
 
 
-def test_the_page_fits_and_cuts_no_reason(shown: subprocess.CompletedProcess[str], told: list[dict[str, Any]]) -> None:
+def test_page_fits_and_shows_whole_reasons(shown: subprocess.CompletedProcess[str], told: list[dict[str, Any]]) -> None:
     lines = shown.stderr.splitlines()
     assert len(lines) <= MAX_ROWS
-    # A command to type is never broken, however long its paths are.
+    # A command to type is never broken, so it may be longer than a line.
     page = itertools.takewhile(lambda line: not line.endswith("Next:"), lines)
     assert max(columns(line) for line in page) <= 80
     assert "\x1b" not in shown.stderr
@@ -85,20 +85,20 @@ def test_the_page_fits_and_cuts_no_reason(shown: subprocess.CompletedProcess[str
     assert [group for group, reason in first.items() if reason not in whole] == []
 
 
-def test_the_page_explains_odd_calls_and_leaves_no_column_empty(shown: subprocess.CompletedProcess[str]) -> None:
+def test_page_explains_odd_calls_and_fills_each_column(shown: subprocess.CompletedProcess[str]) -> None:
     assert "✓ no-such-program (exit code 127)" in shown.stderr
     assert "✗ an empty call" in shown.stderr
     assert [line.split()[1] for line in shown.stderr.splitlines() if "  –  " in line] == ["print", "run"]
 
 
-def test_json_alone_is_all_there_is(tmp_path: Path, told: list[dict[str, Any]]) -> None:
+def test_json_option_prints_only_json(tmp_path: Path, told: list[dict[str, Any]]) -> None:
     done = demo(tmp_path, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert [(o["call"], o["outcome"]) for o in json.loads(done.stdout)] == [(o["call"], o["outcome"]) for o in told]
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_a_terminal_gets_no_json(tmp_path: Path, width: int) -> None:
+def test_terminal_gets_no_json(tmp_path: Path, width: int) -> None:
     environ = {"TMPDIR": str(tmp_path)}
     screen = Screen([sys.executable, "-m", "corral", "demo"], tmp_path, 60, width, environ)
     try:
@@ -112,7 +112,7 @@ def test_a_terminal_gets_no_json(tmp_path: Path, width: int) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("above", ["/opt", "/usr/local", "/var/tmp", "/home"])
-def test_a_home_and_a_project_below_any_directory_are_held(above: str) -> None:
+def test_attacks_are_stopped_below_any_directory(above: str) -> None:
     if not os.access(above, os.W_OK):
         pytest.skip(f"{above} is not writable for this user")
     with tempfile.TemporaryDirectory(dir=above) as place:
@@ -121,23 +121,21 @@ def test_a_home_and_a_project_below_any_directory_are_held(above: str) -> None:
     assert done.returncode == 0
 
 
-def test_an_outcome_that_is_not_as_expected_fails_the_demo(tmp_path: Path) -> None:
+def test_unexpected_outcome_fails_the_demo(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     done = demo(tmp_path, PATH=str(empty))
     assert done.returncode == 1
-    assert "unexpected: this must be ran" in done.stderr
     assert "unexpected: " in done.stderr
     assert not all(outcome["as_expected"] for outcome in json.loads(done.stdout))
 
 
-def test_a_machine_that_cannot_contain_shows_the_guard_and_says_so(tmp_path: Path) -> None:
+def test_machine_without_containment_shows_the_guard(tmp_path: Path) -> None:
     done = run_corral_without(NOTHING, "demo", cwd=tmp_path)
     told = json.loads(done.stdout)
     assert [outcome["group"] for outcome in told] == [case.group for case in GUARDED]
     assert all(outcome["as_expected"] for outcome in told)
     assert done.returncode == CANNOT_CONTAIN_STATUS
-    assert "but not on this machine" in done.stderr
     assert f"{len(CASES) - len(GUARDED)} could not be tried" in done.stderr
     assert "corral doctor" in done.stderr
 
@@ -156,7 +154,7 @@ def test_a_machine_that_cannot_contain_shows_the_guard_and_says_so(tmp_path: Pat
         pytest.param(LEGAL.replace(expected="timed out"), RAN, False, id="ended in time"),
     ],
 )
-def test_an_outcome_knows_whether_it_is_as_expected(case: Case, result: SandboxResult, as_expected: bool) -> None:
+def test_outcome_is_compared_with_its_case(case: Case, result: SandboxResult, as_expected: bool) -> None:
     assert Outcome(case, result).as_expected is as_expected
 
 
@@ -168,14 +166,18 @@ REFUSED = RAN.replace(exit_code=1)
     [
         pytest.param(Trial(READ, REFUSED, works_alone=True, got_out=False), "held", True, id="held"),
         pytest.param(Trial(READ, REFUSED, works_alone=True, got_out=True), "got out", False, id="got out"),
-        pytest.param(Trial(READ, REFUSED, works_alone=False, got_out=False), "held", False, id="no attack at all"),
+        pytest.param(
+            Trial(READ, REFUSED, works_alone=False, got_out=False), "held", False, id="the attack does nothing"
+        ),
         pytest.param(Trial(READ, RAN, works_alone=True, got_out=False), "held", False, id="the kernel refused nothing"),
         pytest.param(Trial(READ, DENIED, works_alone=True, got_out=False), "denied", False, id="denied by the guard"),
         pytest.param(Trial(DAEMON, RAN, works_alone=True, got_out=False), "held", True, id="a daemon that ended"),
-        pytest.param(Trial(DAEMON, REFUSED, works_alone=True, got_out=False), "held", False, id="no daemon at all"),
+        pytest.param(
+            Trial(DAEMON, REFUSED, works_alone=True, got_out=False), "held", False, id="no daemon was started"
+        ),
     ],
 )
-def test_a_trial_knows_whether_the_kernel_held(trial: Trial, word: str, as_expected: bool) -> None:
+def test_trial_is_expected_only_if_the_kernel_held(trial: Trial, word: str, as_expected: bool) -> None:
     assert (trial.word, trial.as_expected) == (word, as_expected)
     assert columns(kernel_line(trial, Terminal(80))) <= 80
 
@@ -189,13 +191,13 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.title)
-def test_every_attempt_is_recognised_by_its_effect(stage: Stage, attempt: Any) -> None:
+def test_attempt_is_recognized_by_its_effect(stage: Stage, attempt: Any) -> None:
     assert stage.succeeded(attempt, stage.copy, b"") is False
     done = subprocess.run(["python3", attempt.script], cwd=stage.copy, capture_output=True, timeout=60, check=True)
     assert stage.succeeded(attempt, stage.copy, done.stdout) is True
 
 
-def test_the_home_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("HOME", "/before")
     with Stage() as stage:
@@ -203,7 +205,7 @@ def test_the_home_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert os.environ["HOME"] == "/before"
 
 
-def test_the_page_says_what_went_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_page_marks_unexpected_outcomes(capsys: pytest.CaptureFixture[str]) -> None:
     page = Page(Terminal(80), is_silent=False)
     page.add(Outcome(PATH, RAN))
     page.end(0, 1, "")
@@ -211,7 +213,7 @@ def test_the_page_says_what_went_wrong(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("width", [10, 24, 60])
-def test_parts_flow_and_none_is_broken(width: int) -> None:
+def test_lines_are_filled_without_breaking_a_part(width: int) -> None:
     parts = ["\x1b[1;31m✗\x1b[0m ab", "cd ef", "ghi", "jklmno", "p"]
     lines = flow_lines(parts, width)
     assert [part for line in lines for part in line.split("   ")] == parts

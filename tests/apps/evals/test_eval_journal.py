@@ -1,4 +1,4 @@
-"""The journal: what is done stays done, what was torn runs again, and one run writes at a time."""
+"""The journal keeps finished tasks, ignores lines that a crash cut off, and has one writer."""
 
 import json
 import os
@@ -33,20 +33,20 @@ def ran(folder: Path, wanted: list[Task], **settings: Any) -> list[str]:
         return done
 
 
-def test_a_run_is_a_start_a_line_for_each_task_and_an_end(tmp_path: Path) -> None:
+def test_journal_has_start_each_task_and_end(tmp_path: Path) -> None:
     assert ran(tmp_path, tasks(5)) == ["t0", "t1", "t2", "t3", "t4"]
     written = lines(tmp_path)
     assert [entry["event"] for entry in written] == ["start", *["task"] * 5, "end"]
     assert {entry["status"] for entry in written[1:-1]} == {"passed"}
 
 
-def test_a_run_that_ended_is_begun_anew(tmp_path: Path) -> None:
+def test_finished_run_starts_again(tmp_path: Path) -> None:
     ran(tmp_path, tasks(2))
     assert ran(tmp_path, tasks(3)) == ["t0", "t1", "t2"]
     assert len(lines(tmp_path)) == 5
 
 
-def test_a_run_that_was_broken_off_goes_on_with_the_rest(tmp_path: Path) -> None:
+def test_interrupted_run_continues_with_missing_tasks(tmp_path: Path) -> None:
     with Journal(str(tmp_path)) as journal:
         outcomes = evaluate(tasks(6), journal, workers=1)
         done = sorted([next(outcomes).id, next(outcomes).id])
@@ -59,7 +59,7 @@ def test_a_run_that_was_broken_off_goes_on_with_the_rest(tmp_path: Path) -> None
     assert sorted(ids) == [f"t{n}" for n in range(6)]
 
 
-def test_a_task_that_was_changed_runs_again_and_fresh_runs_all(tmp_path: Path) -> None:
+def test_edited_task_runs_again_and_fresh_runs_all(tmp_path: Path) -> None:
     with Journal(str(tmp_path)) as journal:
         journal.start(2, 0.0)
         for task in tasks(2):
@@ -73,7 +73,7 @@ def test_a_task_that_was_changed_runs_again_and_fresh_runs_all(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("cut", [1, 20, 60])
-def test_a_torn_line_is_no_line(tmp_path: Path, cut: int) -> None:
+def test_line_cut_off_by_a_crash_is_ignored(tmp_path: Path, cut: int) -> None:
     with Journal(str(tmp_path)) as journal:
         outcomes = evaluate(tasks(3), journal, workers=1)
         assert [next(outcomes).id, next(outcomes).id] == ["t0", "t1"]
@@ -87,43 +87,41 @@ def test_a_torn_line_is_no_line(tmp_path: Path, cut: int) -> None:
     assert ended == b""
 
 
-def test_two_runs_do_not_share_a_journal(tmp_path: Path) -> None:
-    with Journal(str(tmp_path)), pytest.raises(CorralError, match="being written by another corral eval"):
+def test_second_writer_is_refused(tmp_path: Path) -> None:
+    with Journal(str(tmp_path)), pytest.raises(CorralError, match="another corral eval"):
         Journal(str(tmp_path))
 
 
-def test_a_journal_of_something_else_is_not_touched(tmp_path: Path) -> None:
+def test_foreign_journal_is_refused_and_unchanged(tmp_path: Path) -> None:
     path = Path(place(str(tmp_path), os.environ))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_text('{"event": "start", "schema": "other/1"}\n')
-    with pytest.raises(CorralError, match="is no journal of this corral eval"):
+    with pytest.raises(CorralError, match="--fresh"):
         Journal(str(tmp_path))
     assert path.read_text() == '{"event": "start", "schema": "other/1"}\n'
 
 
-def test_a_full_disk_is_said_with_the_way_out(tmp_path: Path) -> None:
+def test_full_disk_is_reported(tmp_path: Path) -> None:
     with Journal(str(tmp_path)) as journal:
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, journal._descriptor)
         os.close(full)
-        with pytest.raises(
-            CorralError, match="No space left on device; what it has is done, and the same command goes on"
-        ):
+        with pytest.raises(CorralError, match="No space left on device"):
             journal.start(1, 0.0)
 
 
 @pytest.mark.parametrize("change", [{"id": 3}, {"status": "odd"}, {"tags": 7}, {"calls": ["x"]}, {"duration_ms": "x"}])
-def test_a_line_that_is_no_outcome_ends_the_run_before_it_begins(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_journal_line_that_is_not_an_outcome_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     with Journal(str(tmp_path)) as journal:
         journal.start(1, 0.0)
     with (Path(place(str(tmp_path), os.environ))).open("a") as file:
         file.write(json.dumps({"event": "task", **Outcome("t0", "d", "passed").to_dict(), **change}) + "\n")
-    with pytest.raises(CorralError, match="is no journal of this corral eval; choose another --out, or --fresh"):
+    with pytest.raises(CorralError, match="--fresh"):
         Journal(str(tmp_path))
 
 
 @pytest.mark.parametrize("text", ['{"event": "start", "schema": "other/1"}\n', '{"event": "task"}\n', "x"])
-def test_fresh_begins_anew_whatever_was_there(tmp_path: Path, text: str) -> None:
+def test_fresh_replaces_any_journal(tmp_path: Path, text: str) -> None:
     path = Path(place(str(tmp_path), os.environ))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_text(text)
@@ -131,11 +129,11 @@ def test_fresh_begins_anew_whatever_was_there(tmp_path: Path, text: str) -> None
     assert [entry["event"] for entry in lines(tmp_path)] == ["start", "task", "end"]
 
 
-def test_another_version_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Journal(str(tmp_path)) as journal:
         outcomes = evaluate(tasks(3), journal, workers=1)
         next(outcomes)
         outcomes.close()
     monkeypatch.setattr(evaluating, "__version__", "99")
-    with Journal(str(tmp_path)) as journal, pytest.raises(CorralError, match=r"begun by corral .*, and this is 99"):
+    with Journal(str(tmp_path)) as journal, pytest.raises(CorralError, match=r"this is 99; use --fresh"):
         next(evaluate(tasks(3), journal))

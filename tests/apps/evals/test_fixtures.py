@@ -1,4 +1,4 @@
-"""The tasks that come with corral: enough of them, for every axis, limit and layer; and they pass here."""
+"""The tasks that come with corral cover every axis, limit and layer, and pass."""
 
 import os
 import subprocess
@@ -15,11 +15,11 @@ from corral.containment.layers import LAYERS
 from corral.model.call import Axis
 
 DEADLINE_SECONDS = 300
-# Bytes are counted once they pass through the proxy, and a task has no server outside to send any.
+# The proxy counts network bytes, and a task has no server outside the sandbox to send to.
 WITH_A_SERVER = {"limit:network_bytes"}
 
 
-def test_they_cover_every_axis_limit_and_layer() -> None:
+def test_fixtures_cover_every_axis_limit_and_layer() -> None:
     tasks = load([FIXTURES])
     tags = Counter(tag for task in tasks for tag in task.tags)
     assert len(tasks) >= 60
@@ -31,18 +31,18 @@ def test_they_cover_every_axis_limit_and_layer() -> None:
     assert {task.transaction for task in tasks} == {"", *WAYS}
 
 
-def test_the_page_says_how_many_there_are() -> None:
+def test_documentation_has_the_number_of_fixtures() -> None:
     page = Path(__file__).parents[3] / "docs" / "eval.md"
     assert f"the {len(load([FIXTURES]))} tasks that come with corral" in page.read_text()
 
 
-def test_a_task_is_tagged_by_the_limit_that_it_sets() -> None:
+def test_fixtures_are_tagged_with_the_limits_they_set() -> None:
     for task in load([FIXTURES]):
         assert {f"limit:{name}" for name in task.data.get("limits", {})} <= {*task.tags}
 
 
 @pytest.mark.real
-def test_they_pass(tmp_path: Path) -> None:
+def test_fixtures_pass(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "corral", "eval", "--fixtures", "--out", str(tmp_path / "out")],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Commands leave links, pipes and journals where `corral eval` and `corral view` write: none is followed, and none is believed."""
+"""Commands plant links, pipes and journals where `corral eval` and `corral view` write. corral follows and believes none of them."""
 
 import json
 import os
@@ -21,7 +21,7 @@ TASK = '[[task]]\nid = "must-fail"\nargv = ["false"]\nexpect = { exit_code = 0 }
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A file of the user's."""
+    """A file of the user."""
     path = tmp_path / "victim"
     path.write_text("as it was\n")
     return path
@@ -42,7 +42,7 @@ def corral(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def plant(box: Sandbox, code: str) -> None:
-    """Let a contained command plant something."""
+    """Run code in the sandbox."""
     result = box.run([sys.executable, "-c", f"import os\n{code}"])
     assert (result.exit_code, result.violations) == (0, ()), result
 
@@ -53,7 +53,7 @@ def plant(box: Sandbox, code: str) -> None:
 def test_link_at_a_result_is_not_followed(name: str, how: str, project: Path, victim: Path, open_box: Sandbox) -> None:
     target = victim
     if how == "link":
-        # A command sees no file outside that it could link; the user's own file in the project stands for it.
+        # A command cannot hard-link a file outside the project, so a file of the user in the project takes its place.
         target = project / "own"
         target.write_text("as it was\n")
     plant(open_box, f"os.mkdir('corral-eval'); os.{how}({str(target)!r}, 'corral-eval/{name}')")
@@ -65,7 +65,7 @@ def test_link_at_a_result_is_not_followed(name: str, how: str, project: Path, vi
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_pipe_at_a_result_holds_nothing_up(name: str, project: Path, tasks: Path, open_box: Sandbox) -> None:
+def test_pipe_at_a_result_does_not_block(name: str, project: Path, tasks: Path, open_box: Sandbox) -> None:
     plant(open_box, f"os.mkdir('corral-eval'); os.mkfifo('corral-eval/{name}')")
     assert corral("eval", "tasks", cwd=project).returncode == 1
     assert (project / "corral-eval" / name).is_file()
@@ -73,14 +73,14 @@ def test_pipe_at_a_result_holds_nothing_up(name: str, project: Path, tasks: Path
 
 @pytest.mark.parametrize("name", ["a.jsonl", "b.toml", "results.jsonl", "journal.jsonl"])
 @pytest.mark.parametrize("what", ["pipe", "link to a device"])
-def test_pipe_or_device_among_the_tasks_is_said(
+def test_pipe_or_device_among_the_tasks_is_refused(
     what: str, name: str, project: Path, tasks: Path, open_box: Sandbox
 ) -> None:
     code = f"os.mkfifo('tasks/{name}')" if what == "pipe" else f"os.symlink('/dev/zero', 'tasks/{name}')"
     plant(open_box, code)
     done = corral("eval", "tasks", cwd=project)
     assert (done.returncode, done.stdout) == (125, "")
-    assert f"tasks/{name}: it is not a file\n" in done.stderr
+    assert f"tasks/{name}: " in done.stderr
 
 
 def test_task_file_may_be_a_link(project: Path, tasks: Path) -> None:
@@ -90,11 +90,11 @@ def test_task_file_may_be_a_link(project: Path, tasks: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_directory_at_a_result_is_said(name: str, project: Path, tasks: Path, open_box: Sandbox) -> None:
+def test_directory_at_a_result_is_refused(name: str, project: Path, tasks: Path, open_box: Sandbox) -> None:
     plant(open_box, f"os.makedirs('corral-eval/{name}/deep')")
     done = corral("eval", "tasks", cwd=project)
     assert (done.returncode, done.stdout) == (125, "")
-    assert done.stderr == f"corral: corral-eval/{name} cannot be written: Is a directory; choose another --out\n"
+    assert f"corral-eval/{name}: Is a directory; " in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_directory_at_a_result_is_said(name: str, project: Path, tasks: Path, op
     ],
 )
 @pytest.mark.usefixtures("tasks")
-def test_link_at_the_directory_is_not_followed(
+def test_link_at_the_output_directory_is_not_followed(
     out: str, code: str, project: Path, tmp_path: Path, open_box: Sandbox
 ) -> None:
     home = tmp_path / "home"
@@ -124,7 +124,7 @@ def test_link_at_the_directory_is_not_followed(
         cwd=project,
     )
     assert (done.returncode, done.stdout, list(home.iterdir())) == (125, "", [])
-    assert "is a link, which a command may have planted; name the directory that it leads to" in done.stderr
+    assert "a command may have planted it" in done.stderr
 
 
 @pytest.mark.parametrize("mark", PROJECT_MARKS)
@@ -145,7 +145,7 @@ def test_users_own_link_outside_is_followed(project: Path, tmp_path: Path, tasks
     assert (tmp_path / "disk" / "out" / "results.jsonl").is_file()
 
 
-def test_directory_that_is_swapped_stays_the_one_that_was_opened(
+def test_files_go_to_the_directory_that_was_opened(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
@@ -171,11 +171,9 @@ def test_planted_journal_is_not_believed(name: str, project: Path, tasks: Path, 
     text = "".join(json.dumps(entry) + "\n" for entry in entries)
     plant(open_box, f"os.mkdir('corral-eval'); open('corral-eval/{name}', 'w').write({text!r})")
     done = corral("eval", "tasks", cwd=project)
-    assert (done.returncode, "going on" in done.stderr) == (1, False)
+    assert (done.returncode, "continuing" in done.stderr) == (1, False)
     assert done.stdout.startswith("✗ 1 failed  of 1")
-    assert ("corral-eval/journal.jsonl is ignored, because a command could have written it" in done.stderr) == (
-        name == "journal.jsonl"
-    )
+    assert ("corral-eval/journal.jsonl" in done.stderr) == (name == "journal.jsonl")
 
 
 def test_planted_journal_hides_no_task(project: Path, tasks: Path, open_box: Sandbox) -> None:
@@ -184,7 +182,7 @@ def test_planted_journal_hides_no_task(project: Path, tasks: Path, open_box: San
     assert [task.id for task in load([str(tasks)])] == ["must-fail"]
 
 
-def test_journal_lies_where_no_command_sees_it(project: Path, tasks: Path, open_box: Sandbox) -> None:
+def test_commands_cannot_see_the_journal(project: Path, tasks: Path, open_box: Sandbox) -> None:
     corral("eval", "tasks", cwd=project)
     journal = Path(place(str(project / "corral-eval"), os.environ))
     assert '"must-fail"' in journal.read_text()
@@ -197,7 +195,7 @@ def test_state_inside_the_project_is_refused(project: Path, tasks: Path, monkeyp
     monkeypatch.setenv("XDG_STATE_HOME", str(project / "state"))
     done = corral("eval", "tasks", cwd=project)
     assert (done.returncode, done.stdout) == (125, "")
-    assert "lies inside the project" in done.stderr
+    assert str(project / "state") in done.stderr
 
 
 @pytest.mark.parametrize("way", ["the file", "its directory"])
@@ -220,7 +218,7 @@ def test_page_is_not_written_through_a_link(way: str, project: Path, victim: Pat
 @pytest.mark.parametrize(
     "words", [["view", "corral-eval", "--out", "x.html"], ["eval", "--compare", "corral-eval", "corral-eval"]]
 )
-def test_reading_a_run_waits_for_no_pipe_or_device(what: str, words: list[str], project: Path) -> None:
+def test_reading_a_run_does_not_block_on_pipe_or_device(what: str, words: list[str], project: Path) -> None:
     (project / "corral-eval").mkdir()
     path = project / "corral-eval" / "results.jsonl"
     os.mkfifo(path) if what == "fifo" else path.symlink_to("/dev/zero")

@@ -1,4 +1,4 @@
-"""What a run comes to: lines that read back, XML that parses whatever a command printed, rates, and two runs compared."""
+"""Results: they read back, the XML parses whatever a command printed, rates, comparisons and their text."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -10,7 +10,7 @@ from corral._lib.terminal import Terminal
 from corral.apps.evals.compare import Change, compare
 from corral.apps.evals.outcome import Outcome
 from corral.apps.evals.render_report import comparison_text, outcome_text, progress_text, summary_text
-from corral.apps.evals.results import RESULTS, Rate, junit, rates, read, summary, write
+from corral.apps.evals.results import Rate, junit, rates, read, summary, write
 from corral.model.errors import CorralError
 
 PASSED = Outcome("a", "1", "passed", ("x", "y"), "t.toml:1", duration_ms=1500.0, calls=({"exit_code": 0, "rules": []},))
@@ -42,16 +42,16 @@ def test_results_read_back(tmp_path: Path) -> None:
 UNSOUND = [json.dumps(SETTLED.to_dict() | {"transaction": data}) for data in ([], {}, {"became": 1}, {"became": "x"})]
 
 
-@pytest.mark.parametrize("text", ["nonsense", '{"x": 1}\n', "[]\n", *UNSOUND])
-def test_what_are_no_results_is_said(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["nonsense", "\n", '{"x": 1}\n', "[]\n", *UNSOUND])
+def test_file_without_valid_outcomes_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "results.jsonl").write_text(text)
-    with pytest.raises(CorralError, match=r"is no results\.jsonl of corral eval"):
+    with pytest.raises(CorralError, match=r"results\.jsonl of corral eval"):
         read(str(tmp_path))
-    with pytest.raises(CorralError, match="name the --out directory of a run"):
+    with pytest.raises(CorralError, match="--out"):
         read(str(tmp_path / "none"))
 
 
-def test_rates_are_of_what_could_be_tried() -> None:
+def test_skipped_tasks_do_not_count_in_rates() -> None:
     assert rates(ALL) == [Rate("x", 1, 2, 1), Rate("y", 1, 1, 0), Rate("z", 0, 1, 0)]
     assert [rate.share for rate in rates(ALL)] == [0.5, 1.0, 0.0]
     told = summary(ALL)
@@ -72,7 +72,7 @@ def test_junit_is_xml_whatever_was_printed() -> None:
     assert [cases["c"].find("error") is None, cases["d"].find("skipped") is None] == [False, False]
 
 
-def test_a_comparison_names_what_became_of_a_transaction() -> None:
+def test_comparison_shows_changed_transactions() -> None:
     assert SETTLED.transaction is not None
     moved = {
         "became": "conflict",
@@ -89,7 +89,7 @@ def test_a_comparison_names_what_became_of_a_transaction() -> None:
     assert compare([SETTLED], [SETTLED]).changes == ()
 
 
-def test_a_comparison_names_what_broke_what_was_mended_and_what_else_moved() -> None:
+def test_comparison_lists_broken_mended_gone_and_changed_tasks() -> None:
     mended = FAILED.replace(status="passed", differences=())
     other = PASSED.replace(calls=({"exit_code": 3, "rules": ["r"]},), digest="9", duration_ms=9.0)
     found = compare([PASSED, FAILED, SKIPPED], [other, mended, ERROR])
@@ -107,13 +107,7 @@ def test_a_comparison_names_what_broke_what_was_mended_and_what_else_moved() -> 
     assert json.loads(json.dumps(found.to_dict()))["changes"][0]["kind"] == "broken"
 
 
-def test_a_file_without_outcomes_is_no_run(tmp_path: Path) -> None:
-    (tmp_path / RESULTS).write_text("\n")
-    with pytest.raises(CorralError, match=r"is no results\.jsonl of corral eval"):
-        read(str(tmp_path))
-
-
-def test_a_task_that_was_changed_is_told_from_one_that_broke() -> None:
+def test_comparison_says_that_the_task_was_edited() -> None:
     edited = "the task itself was changed"
     worse = PASSED.replace(status="failed", digest="9", differences=("x",))
     (broken,) = compare([PASSED], [worse]).changes
@@ -122,27 +116,27 @@ def test_a_task_that_was_changed_is_told_from_one_that_broke() -> None:
     assert (mended.kind, mended.words) == ("mended", (edited,))
 
 
-def test_what_failed_and_cannot_be_tried_any_more_is_not_mended() -> None:
+def test_failed_task_that_is_now_skipped_is_not_mended() -> None:
     skipped = FAILED.replace(status="skipped", differences=(), said="this machine lacks mount")
     (change,) = compare([FAILED], [skipped]).changes
     assert (change.kind, change.words[0]) == ("changed", "failed, now skipped: this machine lacks mount")
 
 
-def test_times_and_what_was_printed_are_no_change() -> None:
+def test_times_and_output_are_not_compared() -> None:
     again = [outcome.replace(duration_ms=77.0) for outcome in ALL]
     assert compare(ALL, again).changes == ()
     assert comparison_text(compare(ALL, again), Terminal()) == "nothing changed in 4 tasks"
     assert comparison_text(compare([PASSED, FAILED], [PASSED]), Terminal()).endswith("\n1 task as before")
 
 
-def test_a_summary_leaves_out_what_was_told_before() -> None:
+def test_summary_omits_failures_shown_before() -> None:
     bad = [outcome for outcome in ALL if not outcome.is_good]
     text = summary_text(ALL, 61.0, Terminal(60), told={outcome.id for outcome in bad[1:]})
     assert [outcome_text(outcome, Terminal(60)) in text for outcome in bad] == [True] + [False] * (len(bad) - 1)
     assert text.splitlines()[0] == summary_text(ALL, 61.0, Terminal(60)).splitlines()[0]
 
 
-def test_a_summary_is_plain_on_a_plain_terminal() -> None:
+def test_summary_is_ascii_on_a_plain_terminal() -> None:
     text = summary_text(ALL, 61.0, Terminal(60, unicode=False))
     assert text == (
         "+ 1 passed  x 1 failed  ! 1 error  - 1 skipped  of 4, 1:01\n"
@@ -162,7 +156,7 @@ def test_a_summary_is_plain_on_a_plain_terminal() -> None:
     )
 
 
-def test_progress_fits_its_line_and_counts_only_its_own_time() -> None:
+def test_progress_fits_its_line_and_estimates_from_new_tasks() -> None:
     plain = Terminal(80, unicode=False)
     assert progress_text(0, 40, 0, 0.0, plain) == "........................  0/40  0:00"
     assert progress_text(20, 40, 3, 30.0, plain) == "############............ 20/40  3 failed  0:30  0:30 left"

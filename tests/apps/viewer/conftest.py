@@ -1,4 +1,4 @@
-"""What the tests of the page share: a browser, an owner with a log, and a page about it."""
+"""Fixtures for the page: a browser, a user with a log, and a server."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(_browser: Browser) -> Iterator[Browser]:
-    """A browser in which nothing went wrong on the page."""
+    """A browser. Fails if the page reported an error."""
     _browser.prepare()
     _browser.log()
     yield _browser
@@ -45,7 +45,7 @@ def browser(_browser: Browser) -> Iterator[Browser]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
-    """An owner of the test's own."""
+    """The environment of a user with an empty home."""
     return dict(os.environ) | {
         f"XDG_{kind}_HOME": str(tmp_path / kind.lower()) for kind in ("STATE", "CONFIG", "CACHE")
     }
@@ -53,7 +53,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def serve(home: dict[str, str], project: Path) -> Iterator[Callable[..., Server]]:
-    """A function that serves a source, by default the owner's log, and follows it."""
+    """Return a function that serves and follows a source, by default the user's log."""
     stop = Event()
     made: list[tuple[Server, Thread]] = []
 
@@ -76,7 +76,7 @@ def serve(home: dict[str, str], project: Path) -> Iterator[Callable[..., Server]
 
 @pytest.fixture
 def log(home: dict[str, str], project: Path) -> Callable[..., None]:
-    """A function that runs calls in a sandbox, and leaves them in the owner's log."""
+    """Return a function that runs calls in a sandbox with the user's log."""
     (project / "notes.txt").write_text("pears\napples\n")
     (project / "src").mkdir(exist_ok=True)
 

@@ -26,7 +26,7 @@ from corral.integrations.telemetry.otel import instrument
 from corral.model.call import Call, Connection
 
 
-def test_a_log_is_shown_and_its_token_leaves_the_address(
+def test_log_is_shown_and_the_token_leaves_the_address(
     browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
 ) -> None:
     log(*CALLS)
@@ -39,24 +39,24 @@ def test_a_log_is_shown_and_its_token_leaves_the_address(
     browser.until(browser.commands, "the reloaded page has its token still")
 
 
-def test_without_its_token_a_page_says_so_and_shows_nothing(
+def test_page_without_token_shows_nothing(
     browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
 ) -> None:
     log("ls")
     browser.driver.get(f"http://127.0.0.1:{serve().port}/")
-    browser.until(lambda: browser.text("#live") == "no token", "it is told that the token is missing")
+    browser.until(lambda: browser.text("#live") == "no token", "the page shows that the token is missing")
     assert browser.commands() == []
     assert [line for line in browser.log() if "401" not in line] == []
 
 
-def test_by_another_name_of_this_machine_there_is_no_page(browser: Browser, serve: Callable[..., Server]) -> None:
+def test_page_is_not_served_under_another_host_name(browser: Browser, serve: Callable[..., Server]) -> None:
     server = serve()
     browser.driver.get(f"http://evil.test:{server.port}/#token={server.token}")
     assert "names another server" in browser.text("body")
     assert [line for line in browser.log() if "421" not in line and "Opener-Policy" not in line] == []
 
 
-def test_filters_narrow_the_list_each_alone_and_together(
+def test_filters_narrow_the_list_alone_and_together(
     browser: Browser, serve: Callable[..., Server], log: Callable[..., None], tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
@@ -93,7 +93,7 @@ def test_filters_narrow_the_list_each_alone_and_together(
     assert browser.commands() == ["exit 3"]
 
 
-def test_a_call_is_opened_by_keys_and_shows_how_it_was_judged(
+def test_call_opened_by_keys_shows_parts_and_findings(
     browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
 ) -> None:
     log(*CALLS)
@@ -116,14 +116,14 @@ def test_a_call_is_opened_by_keys_and_shows_how_it_was_judged(
     assert browser.text("#command") == "sudo id"
 
 
-def test_what_came_of_a_call_is_shown_and_what_the_log_does_not_keep_is_said(
+def test_detail_shows_the_result_and_that_output_is_not_kept(
     browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
 ) -> None:
     log("sort notes.txt")
     browser.open(serve().url)
     browser.click(".row")
     browser.until(
-        lambda: any("never keeps" in text for text in browser.texts("#detail section")), "the output is spoken of"
+        lambda: any("never keeps" in text for text in browser.texts("#detail section")), "the output section is shown"
     )
     sections = dict(zip(browser.texts("#detail h2"), browser.texts("#detail section"), strict=False))
     assert "13 B on stdout" in sections["Output not kept"]
@@ -132,7 +132,7 @@ def test_what_came_of_a_call_is_shown_and_what_the_log_does_not_keep_is_said(
     assert "CPU" in sections["Cost"]
 
 
-def test_a_page_follows_the_log_and_joins_a_hook_its_gates_and_its_run(
+def test_page_follows_the_log_and_merges_hook_gates_and_run(
     browser: Browser, serve: Callable[..., Server], log: Callable[..., None], home: dict[str, str], project: Path
 ) -> None:
     log("ls")
@@ -155,10 +155,10 @@ def test_a_page_follows_the_log_and_joins_a_hook_its_gates_and_its_run(
     assert browser.commands() == ["ls -l", "ls"]
     assert [text.split(" ")[0] for text in browser.texts(".chain li")] == ["hook", "gates", "run"]
     assert "passed tools → sandbox" in browser.texts(".chain li")[1]
-    browser.until(lambda: "exit 0" in browser.texts(".row .ending")[0], "the row tells of the run")
+    browser.until(lambda: "exit 0" in browser.texts(".row .ending")[0], "the row shows the run")
 
 
-def test_a_live_sandbox_shows_output_and_where_it_was_truncated(browser: Browser, project: Path) -> None:
+def test_live_sandbox_shows_truncated_output(browser: Browser, project: Path) -> None:
     config = SandboxConfig(str(project), max_output_bytes=1000, containment=Containment(backend="none"))
     with LiveView(str(project)) as view, Sandbox(config, on_result=view.result) as box:
         browser.open(view.url)
@@ -177,9 +177,7 @@ def test_a_live_sandbox_shows_output_and_where_it_was_truncated(browser: Browser
         assert "truncated" in browser.text(".cutline")
 
 
-def test_a_report_from_disk_loads_nothing(
-    browser: Browser, home: dict[str, str], project: Path, tmp_path: Path
-) -> None:
+def test_report_from_disk_loads_nothing(browser: Browser, home: dict[str, str], project: Path, tmp_path: Path) -> None:
     feed = Feed()
     feed.put(
         [
@@ -205,7 +203,7 @@ def test_a_report_from_disk_loads_nothing(
     assert browser.js("return performance.getEntriesByType('resource').map((e) => e.name)") == []
 
 
-def test_plots_are_drawn_and_a_rule_leads_to_its_calls(
+def test_plot_of_rules_links_to_the_calls(
     browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
 ) -> None:
     log(*CALLS)
@@ -221,9 +219,7 @@ def test_plots_are_drawn_and_a_rule_leads_to_its_calls(
     assert browser.commands() == ["sudo id"]
 
 
-def test_a_refusal_without_a_rule_is_not_said_to_be_none(
-    browser: Browser, tmp_path: Path, home: dict[str, str]
-) -> None:
+def test_refusal_without_rule_is_counted_in_plots(browser: Browser, tmp_path: Path, home: dict[str, str]) -> None:
     feed = Feed()
     result = {"id": "a", "argv": ["ls"], "exit_code": -100, "denied": True, "reason": "a person said no"}
     feed.put([call_list.of_result(result, root="/p")])
@@ -254,7 +250,7 @@ def run_of(folder: Path, *outcomes: Outcome) -> str:
     return str(folder)
 
 
-def test_two_runs_of_an_eval_stand_side_by_side(browser: Browser, serve: Callable[..., Server], tmp_path: Path) -> None:
+def test_two_eval_runs_are_compared(browser: Browser, serve: Callable[..., Server], tmp_path: Path) -> None:
     before = run_of(
         tmp_path / "before", outcome("a", "passed"), outcome("b", "failed", "was 1"), outcome("c", "passed")
     )
@@ -277,7 +273,7 @@ def test_two_runs_of_an_eval_stand_side_by_side(browser: Browser, serve: Callabl
     assert browser.commands() == ["true # a", "true # a"]
 
 
-def test_a_hundred_thousand_calls_are_scrolled_searched_and_sorted(browser: Browser, tmp_path: Path) -> None:
+def test_100000_calls_are_scrolled_searched_and_sorted(browser: Browser, tmp_path: Path) -> None:
     def texts() -> list[str]:
         made = []
         for n in range(100_000):
@@ -327,7 +323,7 @@ def test_a_hundred_thousand_calls_are_scrolled_searched_and_sorted(browser: Brow
     browser.until(lambda: len(browser.texts(".plot")) == 7, "the plots are drawn")
 
 
-def test_a_span_of_time_is_picked_by_dragging_and_by_keys(browser: Browser, tmp_path: Path) -> None:
+def test_time_range_is_selected_by_dragging_and_by_keys(browser: Browser, tmp_path: Path) -> None:
     texts = [
         dumps({"key": str(n), "shell": f"echo {n}", "at": 1794736800000 + n * 1000, "decision": "allow", "outcome": "ok"})
         for n in range(11)
@@ -351,7 +347,7 @@ def test_a_span_of_time_is_picked_by_dragging_and_by_keys(browser: Browser, tmp_
     assert len(browser.texts("#timeline .brush")) <= 1
 
 
-def test_spans_and_connections_of_a_call_are_shown(browser: Browser, project: Path) -> None:
+def test_spans_and_connections_are_shown(browser: Browser, project: Path) -> None:
     provider = TracerProvider()
     config = SandboxConfig(str(project), containment=Containment(backend="none"))
     with LiveView(str(project)) as view, Sandbox(config) as box:
@@ -371,7 +367,7 @@ def test_spans_and_connections_of_a_call_are_shown(browser: Browser, project: Pa
     provider.shutdown()
 
 
-def test_what_is_no_call_is_a_note_and_has_no_verdict(
+def test_entry_without_a_call_is_a_note_without_verdict(
     browser: Browser, serve: Callable[..., Server], home: dict[str, str], project: Path
 ) -> None:
     Log(SandboxConfig(str(project)), event="trust", environ=home).note({"reason": "corral.toml was trusted"})
@@ -384,7 +380,7 @@ def test_what_is_no_call_is_a_note_and_has_no_verdict(
 @pytest.mark.parametrize(
     ("network", "said"), [({}, "held where it was asked for"), ({"network": "on"}, "not asked for")], ids=str
 )
-def test_a_layer_that_may_not_have_been_asked_for_is_not_said_to_have_held(
+def test_optional_layer_is_not_shown_as_held(
     browser: Browser, tmp_path: Path, network: dict[str, str], said: str
 ) -> None:
     result = {"exit_code": 0, "backend": "warden", "enforcement": "partial", "missing_layers": ["seccomp"], **network}

@@ -1,4 +1,4 @@
-"""What a page is told of a call: nothing made up, nothing unbounded, whatever the data is."""
+"""Records of calls have known fields and bounded sizes for any data."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ ENTRY: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_a_line_of_the_log_becomes_a_call() -> None:
+def test_log_entry_becomes_a_call() -> None:
     assert call_list.of_entry(ENTRY) == {
         "id": "a" * 32, "key": "a" * 32, "event": "run", "root": "/p", "cwd": "/p/src", "profile": "strict", "seq": 7, "at": 1794736800000, "decision": "allow",
         "argv": ["ls", "-l"], "outcome": "ok",
@@ -43,11 +43,11 @@ def test_a_line_of_the_log_becomes_a_call() -> None:
         ({"exit_code": -100, "denied": True}, "refused"),
     ],
 )
-def test_an_outcome_is_one_word(changes: dict[str, Any], outcome: str) -> None:
+def test_outcome_is_one_word(changes: dict[str, Any], outcome: str) -> None:
     assert call_list.of_entry(ENTRY | {"result": ENTRY["result"] | changes})["outcome"] == outcome
 
 
-def test_what_never_ran_was_judged_refused_failed_or_is_a_note() -> None:
+def test_entry_without_result_is_judged_refused_error_or_note() -> None:
     judged = {name: value for name, value in ENTRY.items() if name != "result"}
     assert call_list.of_entry(judged)["outcome"] == "judged"
     assert call_list.of_entry(judged | {"decision": "ask"})["outcome"] == "refused"
@@ -55,14 +55,14 @@ def test_what_never_ran_was_judged_refused_failed_or_is_a_note() -> None:
     assert call_list.of_entry({"id": "b", "event": "trust"})["outcome"] == "note"
 
 
-def test_the_axis_of_a_finding_is_how_its_rule_begins() -> None:
+def test_axis_is_taken_from_the_rule_id() -> None:
     found = [
         call_list.finding({"rule": rule}).get("axis") for rule in ("path-outside-root", "name-rm", "gate-tool", "mine")
     ]
     assert found == ["path", "name", "gate", None]
 
 
-def test_a_result_keeps_places_and_ways_out_and_its_output_stands_apart() -> None:
+def test_result_keeps_finding_positions_and_returns_output_apart() -> None:
     finding = Finding(Axis.PATH, "path-x", Decision.DENY, "why", "/x", 4, 2, None, "do y")
     result = SandboxResult(
         ("cat /x",), -100, b"printed", b"", denied=True, id="c", shell=True, verdict=Verdict((finding,)),
@@ -79,11 +79,11 @@ def test_a_result_keeps_places_and_ways_out_and_its_output_stands_apart() -> Non
     assert "printed" not in dumps(call)
 
 
-def test_an_allowed_call_that_was_refused_still_is_a_denial() -> None:
+def test_denied_result_with_allow_verdict_is_a_denial() -> None:
     assert call_list.of_result({"exit_code": -100, "denied": True, "argv": ["ls"]})[0]["decision"] == "deny"
 
 
-def test_a_hook_its_run_and_its_gates_are_one_call() -> None:
+def test_hook_gates_and_run_are_merged() -> None:
     hook = {
         "id": "h" * 32,
         "event": "hook",
@@ -105,7 +105,7 @@ def test_a_hook_its_run_and_its_gates_are_one_call() -> None:
         assert (made["outcome"], made["host"], made["at"]) == ("ok", "claude", 1794736800000)
 
 
-def test_a_task_s_call_says_what_the_run_kept() -> None:
+def test_call_of_a_task_has_its_facts() -> None:
     facts = {
         "shell": "ls",
         "profile": "strict",
@@ -129,14 +129,14 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*ENTRY, "shell", "cut", "error", "call", "tool", "passed", "verdict"]), JSON))
-def test_any_data_gives_a_call_that_json_can_hold(data: dict[str, Any]) -> None:
+def test_any_data_gives_a_json_record(data: dict[str, Any]) -> None:
     for call in (call_list.of_entry(data), call_list.of_result(data)[0], call_list.of_task("r", "t", 1, data)[0]):
         assert json.loads(dumps(call)) == call
         assert call["decision"] in call_list.DECISIONS
         assert call["outcome"]
 
 
-def test_what_is_too_long_is_cut() -> None:
+def test_long_texts_are_cut() -> None:
     call = call_list.of_entry(
         ENTRY | {"argv": ["x" * 200_000] * 9000, "reason": "y" * 10_000, "findings": [{"rule": "a"}] * 1000}
     )

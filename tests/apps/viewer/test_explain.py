@@ -1,19 +1,18 @@
-"""A call read again: by the same guard, under the project's own policy, and only where that says something."""
+"""The guard judges a call again for the page, under the policy of its project."""
 
 from pathlib import Path
 
 import pytest
 
-from corral.apps.viewer import details, write
+from corral.apps.viewer import explain, write
 from corral.apps.viewer import spans as span_files
-from corral.apps.viewer.details import details_of, details_of_all
-from corral.apps.viewer.explain import MAX_STEPS, Reader
+from corral.apps.viewer.explain import MAX_STEPS, Reader, details_of, details_of_all
 from corral.apps.viewer.feed import Feed
 
 OUTSIDE = "cat /etc/shadow"
 
 
-def test_every_part_has_its_effects_and_findings_have_their_places(home: dict[str, str], project: Path) -> None:
+def test_parts_have_effects_and_findings_have_positions(home: dict[str, str], project: Path) -> None:
     read = Reader(home).read(
         {"shell": f"ls && {OUTSIDE}", "root": str(project), "cwd": str(project), "profile": "strict"}
     )
@@ -27,12 +26,12 @@ def test_every_part_has_its_effects_and_findings_have_their_places(home: dict[st
     assert (read["decision"], read["profile"]) == ("deny", "strict")
 
 
-def test_an_argv_is_read_as_words_and_not_as_text(home: dict[str, str], project: Path) -> None:
+def test_argv_is_not_parsed_as_shell_text(home: dict[str, str], project: Path) -> None:
     (step,) = Reader(home).read({"argv": ["echo", "a b"], "root": str(project)})["steps"]
     assert step["name"] == "echo"
 
 
-def test_the_project_s_policy_holds(home: dict[str, str], project: Path) -> None:
+def test_policy_of_the_project_applies(home: dict[str, str], project: Path) -> None:
     call = {"shell": "python3 -c 1", "root": str(project)}
     assert Reader(home).read(call)["decision"] == "allow"
     (project / "corral.toml").write_text('profile = "strict"\n')
@@ -50,26 +49,26 @@ def test_the_project_s_policy_holds(home: dict[str, str], project: Path) -> None
     ],
     ids=["cut", "redacted", "no call", "no project", "not told where"],
 )
-def test_what_cannot_be_read_again_is_said(home: dict[str, str], project: Path, call: dict[str, object]) -> None:
+def test_incomplete_call_gives_a_reason(home: dict[str, str], project: Path, call: dict[str, object]) -> None:
     given = {name: str(project) if value == "{project}" else value for name, value in call.items()}
     assert set(Reader(home).read(given)) == {"said"}
 
 
-def test_a_broken_policy_is_said(home: dict[str, str], project: Path) -> None:
+def test_broken_policy_gives_a_reason(home: dict[str, str], project: Path) -> None:
     (project / "corral.toml").write_text("profile = 7\n")
     assert "policy cannot be read" in Reader(home).read({"shell": "ls", "root": str(project)})["said"]
 
 
-def test_a_call_of_very_many_commands_is_cut(home: dict[str, str], project: Path) -> None:
+def test_steps_of_a_long_call_are_cut(home: dict[str, str], project: Path) -> None:
     read = Reader(home).read({"shell": "true;" * (MAX_STEPS + 7), "root": str(project)})
     assert (len(read["steps"]), read["more"]) == (MAX_STEPS, 7)
 
 
-def test_a_call_that_is_not_there_has_no_details(home: dict[str, str]) -> None:
+def test_unknown_call_has_no_details(home: dict[str, str]) -> None:
     assert details_of("nothing", Feed(), Reader(home), None) == {}
 
 
-def test_a_report_reads_what_was_refused_first_and_the_same_call_once(
+def test_report_judges_refused_calls_first_and_equal_calls_once(
     home: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = Feed()
@@ -81,8 +80,8 @@ def test_a_report_reads_what_was_refused_first_and_the_same_call_once(
     ):
         call = {"key": key, "shell": text, "root": str(project), "decision": decision, "outcome": "judged"}
         feed.put([(call, {"stdout": key * 20})])
-    monkeypatch.setattr(details, "MAX_READ", 2)
-    monkeypatch.setattr(details, "MAX_CHARACTERS", 100)
+    monkeypatch.setattr(explain, "MAX_READ", 2)
+    monkeypatch.setattr(explain, "MAX_CHARACTERS", 100)
     made = details_of_all(feed, Reader(home, keeps=True), None)
     assert {key: about.get("parts") for key, about in made["calls"].items()} == {"b": 0, "c": 0, "d": 1, "a": None}
     assert [len(made["parts"]), made["left_out"]] == [2, 1]
@@ -90,7 +89,7 @@ def test_a_report_reads_what_was_refused_first_and_the_same_call_once(
     assert made["calls"]["c"]["output"] == {"stdout": "c" * 20}
 
 
-def test_a_report_is_whole_or_not_there(home: dict[str, str], tmp_path: Path) -> None:
+def test_report_is_written_atomically(home: dict[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     (folder / "r.html").write_text("old")
@@ -106,7 +105,7 @@ def test_a_report_is_whole_or_not_there(home: dict[str, str], tmp_path: Path) ->
     assert {path.name: path.read_text() for path in folder.iterdir()} == {"r.html": "old"}
 
 
-def test_spans_belong_to_the_result_that_their_trace_names(tmp_path: Path) -> None:
+def test_spans_belong_to_the_result_named_in_their_trace(tmp_path: Path) -> None:
     span = '{"traceId":"t","spanId":"%s","parentSpanId":"%s","name":"%s","startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":[%s]}'
     named = '{"key":"corral.result.id","value":{"stringValue":"r1"}},{"key":"n","value":{"intValue":"3"}}'
     spans = ",".join(

@@ -1,4 +1,4 @@
-"""What a page gets: every call once, what changed since it last asked, and outputs within bounds."""
+"""The feed returns each call once, the changes since the last request, and a bounded amount of output."""
 
 import json
 import threading
@@ -19,7 +19,7 @@ def asked(feed: Feed, after: int, **options: Any) -> tuple[list[str], dict[str, 
     return [item["key"] for item in answer.pop("calls")], answer
 
 
-def test_a_page_gets_what_is_new_and_a_changed_call_again() -> None:
+def test_feed_returns_new_and_changed_calls() -> None:
     feed = Feed()
     feed.put([call("a"), call("b")])
     keys, answer = asked(feed, 0)
@@ -31,7 +31,7 @@ def test_a_page_gets_what_is_new_and_a_changed_call_again() -> None:
     assert feed.keys() == ("a", "b")
 
 
-def test_a_run_is_known_by_its_own_id_too() -> None:
+def test_run_of_a_hook_is_found_by_its_own_id() -> None:
     feed = Feed()
     feed.put([({"key": "hook", "id": "run", "decision": "allow", "outcome": "ok"}, None)])
     feed.put(
@@ -41,7 +41,7 @@ def test_a_run_is_known_by_its_own_id_too() -> None:
     assert [step.get("event") for step in feed.call("hook")["chain"]] == ["gate", None]  # type: ignore[index]
 
 
-def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_has_a_bounded_number_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "MAX_CALLS_AN_ANSWER", 3)
     feed = Feed()
     feed.put([call(str(n)) for n in range(7)])
@@ -55,7 +55,7 @@ def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert got == [str(n) for n in range(7)]
 
 
-def test_who_waits_is_told_at_once() -> None:
+def test_waiting_reader_wakes_at_once() -> None:
     feed = Feed()
     threading.Timer(0.05, feed.put, [[call("a")]]).start()
     assert asked(feed, 0, seconds=60)[0] == ["a"]
@@ -64,13 +64,13 @@ def test_who_waits_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("after", [-5, 99])
-def test_a_number_that_was_never_given_is_one_that_was(after: int) -> None:
+def test_out_of_range_positions_are_clamped(after: int) -> None:
     feed = Feed()
     feed.put([call("a")])
     assert asked(feed, after)[1]["next"] == 1
 
 
-def test_the_oldest_outputs_are_dropped_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_outputs_are_marked_as_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "MAX_OUTPUT_CHARACTERS", 10)
     feed = Feed()
     for key in "abc":

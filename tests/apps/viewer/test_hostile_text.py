@@ -1,4 +1,4 @@
-"""A log is written by whoever an agent listens to: markup in any field of it stays text in the page, and what hides is seen."""
+"""An attacker can write any field of a log. Markup in it stays text on the page, and invisible characters become visible."""
 
 import http.server
 import json
@@ -27,7 +27,7 @@ EVERYTHING = "".join(PAYLOADS) + HIDDEN
 
 
 def filled(value: Any, text: str) -> Any:
-    """Return data in which every text is this one."""
+    """Return the data with every text replaced."""
     if isinstance(value, dict):
         return {key: filled(item, text) for key, item in value.items()}
     if isinstance(value, list):
@@ -74,7 +74,7 @@ def hostile_feed(text: str) -> Feed:
 
 
 class _Canary(http.server.BaseHTTPRequestHandler):
-    """Serves what a careless page would be: the text put into it as it is, and no policy."""
+    """Serves a careless page, which embeds a text unescaped and has no policy."""
 
     text = ""
 
@@ -106,7 +106,7 @@ def careless() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("payload", [MARKUP, BREAKOUT], ids=["markup", "breakout"])
-def test_canary_a_careless_page_runs_the_payload(browser: Browser, careless: str, payload: str) -> None:
+def test_canary_careless_page_runs_the_payload(browser: Browser, careless: str, payload: str) -> None:
     _Canary.text = payload
     browser.driver.get(careless)
     browser.until(lambda: browser.js("return window.owned") == 1, "the payload ran")
@@ -114,7 +114,7 @@ def test_canary_a_careless_page_runs_the_payload(browser: Browser, careless: str
 
 
 def assert_tame(browser: Browser) -> None:
-    """Nothing ran, nothing became markup, and the policy had nothing to stop."""
+    """Assert that no script ran, no markup was created, and the policy blocked nothing."""
     assert browser.js("return window.owned === undefined")
     assert (
         browser.js(
@@ -128,7 +128,7 @@ def assert_tame(browser: Browser) -> None:
 
 
 def open_all(browser: Browser, detail: bool = True) -> None:
-    """LayerView at everything that a page can show."""
+    """Open every view of the page."""
     for row in range(len(browser.commands())):
         browser.js(
             "[...document.querySelectorAll('.row')].sort((a, b) => a.dataset.at - b.dataset.at)[arguments[0]].click()",
@@ -144,9 +144,7 @@ def open_all(browser: Browser, detail: bool = True) -> None:
 
 
 @pytest.mark.parametrize("text", [*PAYLOADS, HIDDEN], ids=["markup", "breakout", "template", "hidden"])
-def test_a_report_of_hostile_text_shows_it_and_does_nothing_else(
-    browser: Browser, text: str, tmp_path: Path, home: dict[str, str]
-) -> None:
+def test_report_shows_hostile_text_as_text(browser: Browser, text: str, tmp_path: Path, home: dict[str, str]) -> None:
     path = tmp_path / "hostile.html"
     write(str(path), hostile_feed(text), page.meta(name=text, kind="results", live=False), Reader(home, keeps=True))
     browser.open(path.as_uri())
@@ -160,7 +158,7 @@ def test_a_report_of_hostile_text_shows_it_and_does_nothing_else(
     assert_tame(browser)
 
 
-def test_a_served_page_of_hostile_text_does_nothing_else(browser: Browser, home: dict[str, str], project: Path) -> None:
+def test_served_page_shows_hostile_text_as_text(browser: Browser, home: dict[str, str], project: Path) -> None:
     server = Server(
         hostile_feed(EVERYTHING), page.meta(name=EVERYTHING, kind="log", live=True), Reader(home, root=str(project))
     ).start()
@@ -177,9 +175,7 @@ def test_a_served_page_of_hostile_text_does_nothing_else(browser: Browser, home:
         server.close()
 
 
-def test_results_and_their_output_are_shown_as_they_are(
-    browser: Browser, serve: Callable[..., Server], tmp_path: Path
-) -> None:
+def test_hostile_output_is_shown_as_text(browser: Browser, serve: Callable[..., Server], tmp_path: Path) -> None:
     printed = {"id": "r", "argv": ["printf", MARKUP], "exit_code": 0, "stdout": MARKUP + BREAKOUT, "stderr": TEMPLATE}
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps(printed) + "\n")
@@ -191,7 +187,7 @@ def test_results_and_their_output_are_shown_as_they_are(
     assert_tame(browser)
 
 
-def test_evals_with_hostile_names_are_tame(browser: Browser, serve: Callable[..., Server], tmp_path: Path) -> None:
+def test_hostile_task_names_are_shown_as_text(browser: Browser, serve: Callable[..., Server], tmp_path: Path) -> None:
     folders = []
     for number, status in enumerate(("passed", "failed")):
         folder = tmp_path / f"{number}<script>window.owned=1<img src=x onerror=window.owned=1>"
@@ -220,9 +216,7 @@ def test_evals_with_hostile_names_are_tame(browser: Browser, serve: Callable[...
     assert_tame(browser)
 
 
-def test_characters_that_hide_or_reorder_are_shown_by_their_numbers(
-    browser: Browser, tmp_path: Path, home: dict[str, str]
-) -> None:
+def test_invisible_characters_are_shown_as_escapes(browser: Browser, tmp_path: Path, home: dict[str, str]) -> None:
     feed = Feed()
     feed.put([({"key": "k", "shell": HIDDEN + "\nnext\tline", "decision": "allow", "outcome": "judged"}, None)])
     path = tmp_path / "hidden.html"
@@ -250,9 +244,7 @@ def test_characters_that_hide_or_reorder_are_shown_by_their_numbers(
         "setTimeout('window.owned=1')",
     ],
 )
-def test_the_policy_stops_markup_from_text_even_if_the_script_tried(
-    browser: Browser, tmp_path: Path, attempt: str
-) -> None:
+def test_policy_blocks_markup_made_by_the_script_itself(browser: Browser, tmp_path: Path, attempt: str) -> None:
     path = tmp_path / "p.html"
     path.write_text("".join(page.report(page.meta(name="n", kind="log", live=False), [], {}, None)))
     browser.open(path.as_uri())
@@ -275,7 +267,7 @@ def test_the_policy_stops_markup_from_text_even_if_the_script_tried(
     ],
     ids=["image", "fetch", "style", "form", "frame"],
 )
-def test_the_policy_lets_nothing_leave_a_report(browser: Browser, tmp_path: Path, attempt: str) -> None:
+def test_policy_blocks_every_request_from_a_report(browser: Browser, tmp_path: Path, attempt: str) -> None:
     path = tmp_path / "p.html"
     path.write_text("".join(page.report(page.meta(name="n", kind="log", live=False), [], {}, None)))
     browser.open(path.as_uri())
@@ -287,7 +279,7 @@ def test_the_policy_lets_nothing_leave_a_report(browser: Browser, tmp_path: Path
     browser.log()
 
 
-def test_data_that_names_parts_of_objects_is_only_data(browser: Browser, tmp_path: Path) -> None:
+def test_names_of_object_members_are_plain_data(browser: Browser, tmp_path: Path) -> None:
     names = ("__proto__", "constructor", "toString", "hasOwnProperty")
     texts = [
         dumps({"key": name, "shell": name, "decision": "deny", "outcome": name, "event": name, "root": name, "transaction": name, "settled": {"became": name, "changes": [{"kind": name, "path": name}]}, "findings": [{"rule": name, "axis": name, "decision": name}]})

@@ -1,4 +1,4 @@
-"""Who may ask a page's server: who knows its name and its token. Everybody else learns nothing."""
+"""The server of a page answers only requests with its host name and its token."""
 
 import http.client
 import json
@@ -38,7 +38,7 @@ def get(server: Server, path: str, method: str = "GET", **headers: str) -> tuple
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_the_token_opens_what_is_shown(server: Server, path: str) -> None:
+def test_token_gives_access_to_the_data(server: Server, path: str) -> None:
     status, body, _ = get(server, path, X_Corral_Token=server.token)
     assert status == 200
     assert path == "/api/evals" or HELD in body
@@ -46,7 +46,7 @@ def test_the_token_opens_what_is_shown(server: Server, path: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("token", ["", "wrong", "ü"])
-def test_without_the_token_nothing_is_told(server: Server, path: str, token: str) -> None:
+def test_request_without_the_token_is_401(server: Server, path: str, token: str) -> None:
     status, body, _ = get(server, path, X_Corral_Token=token.encode().decode("latin-1"))
     assert status == 401
     assert HELD not in body
@@ -67,7 +67,7 @@ def test_without_the_token_nothing_is_told(server: Server, path: str, token: str
     ids=str,
 )
 @pytest.mark.parametrize("path", ["/", *PATHS])
-def test_another_site_gets_nothing_though_it_has_the_token(server: Server, headers: dict[str, str], path: str) -> None:
+def test_other_site_is_refused_even_with_the_token(server: Server, headers: dict[str, str], path: str) -> None:
     given = {name: value.replace("{port}", str(server.port)) for name, value in headers.items()}
     status, body, _ = get(server, path, X_Corral_Token=server.token, **given)
     assert status in (403, 421)
@@ -75,13 +75,13 @@ def test_another_site_gets_nothing_though_it_has_the_token(server: Server, heade
     assert "<script" not in body
 
 
-def test_our_own_page_may_ask(server: Server) -> None:
+def test_own_page_is_answered(server: Server) -> None:
     origin = f"http://127.0.0.1:{server.port}"
     assert get(server, "/api/calls", X_Corral_Token=server.token, Origin=origin, Sec_Fetch_Site="same-origin")[0] == 200
     assert get(server, "/", Host=f"localhost:{server.port}")[0] == 200
 
 
-def test_the_page_itself_holds_no_data_and_no_token(server: Server) -> None:
+def test_page_contains_no_data_and_no_token(server: Server) -> None:
     status, body, _ = get(server, "/")
     assert status == 200
     assert HELD not in body
@@ -90,7 +90,7 @@ def test_the_page_itself_holds_no_data_and_no_token(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/calls", "/nothing"])
-def test_every_answer_is_fenced(server: Server, path: str) -> None:
+def test_every_answer_has_the_security_headers(server: Server, path: str) -> None:
     headers = get(server, path)[2]
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -105,22 +105,22 @@ def test_every_answer_is_fenced(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
-def test_nothing_but_reading_is_answered(server: Server, method: str) -> None:
+def test_only_get_is_answered(server: Server, method: str) -> None:
     assert get(server, "/api/calls", method, X_Corral_Token=server.token)[0] == 501
 
 
 @pytest.mark.parametrize("path", ["/../../etc/passwd", "/page.css", "/api/", "/api/calls/../x", "/%2e%2e/x"])
-def test_no_file_of_the_machine_is_served(server: Server, path: str) -> None:
+def test_no_file_is_served(server: Server, path: str) -> None:
     assert get(server, path, X_Corral_Token=server.token)[0] == 404
 
 
 @pytest.mark.parametrize("query", ["after=x", "after=-1", "after=", "after=9&after=1", "evals=%00"])
-def test_a_strange_number_is_taken_for_the_first(server: Server, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_position_counts_as_zero(server: Server, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "WAIT_SECONDS", 0.0)
     status, body, _ = get(server, f"/api/calls?{query}&evals=0", X_Corral_Token=server.token)
     answer: dict[str, Any] = json.loads(body)
     assert (status, answer["next"]) == (200, 1)
 
 
-def test_only_this_machine_is_listened_to(server: Server) -> None:
+def test_server_listens_on_loopback_only(server: Server) -> None:
     assert server._http.server_address[0] == "127.0.0.1"

@@ -15,7 +15,7 @@ META = page.meta(name=HOSTILE, kind="log", live=False)
 
 
 class Elements(HTMLParser):
-    """The elements of a page, with what stands in scripts."""
+    """The elements of a page and the texts of its scripts."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def report() -> str:
 
 
 @pytest.mark.parametrize("text", [report(), page.served(META)], ids=["report", "served"])
-def test_data_stays_data_whatever_it_says(text: str) -> None:
+def test_embedded_data_cannot_become_markup(text: str) -> None:
     found = Elements(text)
     code = [text for given, text in found.scripts if given.get("type") != "application/json"]
     assert code == [page.script()]
@@ -56,7 +56,7 @@ def test_data_stays_data_whatever_it_says(text: str) -> None:
     assert not [tag for tag, _ in found.tags if tag == "img"]
 
 
-def test_the_data_of_a_report_comes_back_as_it_was() -> None:
+def test_data_of_a_report_reads_back() -> None:
     blocks = {
         given["data-kind"]: json.loads(text) for given, text in Elements(report()).scripts if "data-kind" in given
     }
@@ -66,7 +66,7 @@ def test_the_data_of_a_report_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("connects", [True, False])
-def test_the_policy_lets_nothing_run_but_the_page_s_own_script(connects: bool) -> None:
+def test_policy_allows_only_the_script_of_the_page(connects: bool) -> None:
     rules = dict(rule.split(" ", 1) for rule in page.policy(connects=connects).split("; "))
     expected = base64.b64encode(hashlib.sha256(page.script().encode()).digest()).decode()
     assert rules["default-src"] == "'none'"
@@ -77,7 +77,7 @@ def test_the_policy_lets_nothing_run_but_the_page_s_own_script(connects: bool) -
     assert (rules["require-trusted-types-for"], rules["trusted-types"]) == ("'script'", "'none'")
 
 
-def test_nothing_is_loaded_and_no_handler_or_style_stands_in_the_markup() -> None:
+def test_page_loads_nothing_and_has_no_inline_handlers() -> None:
     for tag, given in Elements(report()).tags:
         assert tag not in ("link", "img", "iframe", "object", "embed", "base", "form")
         assert not [name for name in given if name.startswith("on") or name in ("src", "style", "srcset")]
@@ -101,11 +101,11 @@ def test_nothing_is_loaded_and_no_handler_or_style_stands_in_the_markup() -> Non
         "srcdoc",
     ],
 )
-def test_the_script_has_no_way_to_make_markup_of_text(sink: str) -> None:
+def test_script_uses_no_function_that_parses_markup(sink: str) -> None:
     assert sink not in page.script()
 
 
-def test_calls_are_split_so_that_a_page_can_breathe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_split_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "CALLS_A_BLOCK", 2)
     text = "".join(page.report(META, ["1", "2", "3"], {}, None))
     found = [json.loads(text) for given, text in Elements(text).scripts if given.get("data-kind") == "calls"]

@@ -1,4 +1,4 @@
-"""The page is readable and usable by anybody: contrast, width, names, focus, and nothing told by colour alone."""
+"""The page is accessible: contrast, width, names, focus, and shapes besides colours."""
 
 import json
 from collections.abc import Callable
@@ -31,7 +31,7 @@ return found;
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_both_themes_are_readable_and_one_can_choose(
+def test_both_themes_have_contrast_and_can_be_chosen(
     browser: Browser, serve: Callable[..., Server], log: Callable[..., None], scheme: str
 ) -> None:
     log(*CALLS)
@@ -51,7 +51,7 @@ def test_both_themes_are_readable_and_one_can_choose(
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE], ids=str)
-def test_no_mark_of_the_timeline_covers_its_times(browser: Browser, tmp_path: Path, size: tuple[int, int]) -> None:
+def test_timeline_marks_do_not_cover_its_labels(browser: Browser, tmp_path: Path, size: tuple[int, int]) -> None:
     lines = [{"id": f"r{n}", "argv": ["ls"], "exit_code": -100, "denied": True, "started_at": AT} for n in range(9)]
     path = tmp_path / "r.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -68,7 +68,7 @@ def test_no_mark_of_the_timeline_covers_its_times(browser: Browser, tmp_path: Pa
 
 
 @pytest.mark.parametrize("size", [NARROW, (820, 700), WIDE], ids=str)
-def test_nothing_is_wider_than_the_window(
+def test_page_is_not_wider_than_the_window(
     browser: Browser, serve: Callable[..., Server], log: Callable[..., None], size: tuple[int, int]
 ) -> None:
     log(*CALLS, "echo " + "long" * 500)
@@ -92,7 +92,7 @@ return [...document.querySelectorAll('button, input, select, summary, [role=list
 """
 
 
-def test_everything_that_can_be_used_has_a_name_and_shows_where_the_focus_is(
+def test_controls_have_names_and_visible_focus(
     browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
 ) -> None:
     log(*CALLS)
@@ -121,7 +121,7 @@ def test_everything_that_can_be_used_has_a_name_and_shows_where_the_focus_is(
     assert not browser.js("return document.getElementById('keys').open")
 
 
-def test_no_verdict_or_outcome_is_told_by_colour_alone(
+def test_verdicts_and_outcomes_differ_in_shape(
     browser: Browser, serve: Callable[..., Server], log: Callable[..., None]
 ) -> None:
     log(*CALLS)

@@ -1,4 +1,4 @@
-"""What a page is told of what became of a transaction: the same from a log, a trial and a task, bounded, whatever the data is."""
+"""Records of settled transactions are the same from a log, from `corral try` and from a task, and bounded for any data."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ LINE: dict[str, Any] = {
 SETTLED = {name: LINE[name] for name in ("in_part", "changed", "changes", "refused")} | {"became": "applied"}
 
 
-def test_a_line_of_the_log_is_a_note_of_its_transaction() -> None:
+def test_log_entry_becomes_a_note() -> None:
     assert transactions.of_entry(LINE) == {
         "id": "b" * 32, "key": "b" * 32, "seq": 8, "at": 1794736800500, "root": "/p", "profile": "workspace", "event": "transaction", "transaction": "1f",
         "decision": "allow", "outcome": "note", "settled": SETTLED,
     }  # fmt: skip
 
 
-def test_a_trial_says_what_was_applied_and_what_stood_in_the_way() -> None:
+def test_try_output_has_applied_changes_and_conflicts() -> None:
     changes = [*LINE["changes"], {"kind": "added", "path": ".envrc"}]
     trial = {"result": {}, "transaction": "1f", "outcome": "applied", "changes": changes}
     applied = {"ok": True, "changes": LINE["changes"], "conflicts": [], "refused": LINE["refused"]}
@@ -46,7 +46,7 @@ def test_a_trial_says_what_was_applied_and_what_stood_in_the_way() -> None:
     assert transactions.of_trial(trial | {"outcome": "kept", "applied": None})["settled"]["changed"] == 3
 
 
-def test_a_task_is_told_as_a_line_is() -> None:
+def test_task_and_log_entry_give_the_same_record() -> None:
     told = {"became": "applied", "changes": {"a": "added", "c": "renamed from b"}, "conflicts": {}, "refused": {".envrc": "it is protected"}, "more_changes": 1}  # fmt: skip
     found = transactions.of_task("run", "one", told)
     assert found["settled"] == {name: value for name, value in SETTLED.items() if name != "in_part"}
@@ -61,7 +61,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*LINE, "conflicts", "outcome", "applied", "became", "more_changes"]), JSON))
-def test_any_data_gives_a_record_that_the_page_can_hold(data: dict[str, Any]) -> None:
+def test_any_data_gives_a_bounded_record(data: dict[str, Any]) -> None:
     for found in (transactions.of_entry(data), transactions.of_trial(data), transactions.of_task("run", "task", data)):
         dumps(found)
         assert (found["event"], found["outcome"], isinstance(found["settled"], dict)) == ("transaction", "note", True)
@@ -70,7 +70,7 @@ def test_any_data_gives_a_record_that_the_page_can_hold(data: dict[str, Any]) ->
         )
 
 
-def test_what_is_long_is_cut() -> None:
+def test_long_lists_and_texts_are_cut() -> None:
     found = transactions.of_entry(LINE | {"changes": [{"kind": "x", "path": "y" * 10**6}] * 10**4, "changed": None})
     assert (len(found["settled"]["changes"]), found["settled"]["changed"]) == (call_list.MAX_ITEMS, 10**4)
     assert len(dumps(found)) < 10**6

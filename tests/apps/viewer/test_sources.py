@@ -1,4 +1,4 @@
-"""What fills a page: the log through rotations, results and journals as they grow, two runs side by side."""
+"""Sources follow the log through rotations, growing results and journals, and compare two runs."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def followed(source: Any) -> tuple[Feed, Callable[[], None]]:
     return feed, end
 
 
-def test_the_log_is_read_to_its_end_and_on_through_a_rotation(
+def test_log_is_followed_through_a_rotation(
     home: dict[str, str], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted(home, project, "a", "b")
@@ -64,7 +64,7 @@ def test_the_log_is_read_to_its_end_and_on_through_a_rotation(
         end()
 
 
-def test_of_the_log_only_what_is_wished_for_is_taken(home: dict[str, str], project: Path) -> None:
+def test_log_entries_are_filtered(home: dict[str, str], project: Path) -> None:
     noted(home, project, "one", "two", "three")
     for source, expected in (
         (LogSource(directory(home), LogFilter(text="t")), ["two", "three"]),
@@ -76,7 +76,7 @@ def test_of_the_log_only_what_is_wished_for_is_taken(home: dict[str, str], proje
         assert [call["shell"] for call in calls(feed)] == expected
 
 
-def test_a_log_that_is_not_there_yet_is_empty(home: dict[str, str], project: Path) -> None:
+def test_missing_log_is_empty(home: dict[str, str], project: Path) -> None:
     feed, end = followed(LogSource(directory(home), LogFilter()))
     try:
         eventually(lambda: feed.is_loaded)
@@ -86,7 +86,7 @@ def test_a_log_that_is_not_there_yet_is_empty(home: dict[str, str], project: Pat
         end()
 
 
-def test_results_are_read_as_they_come_and_torn_lines_wait(tmp_path: Path) -> None:
+def test_results_are_followed_and_partial_lines_wait(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     result = {"id": "a", "argv": ["ls"], "exit_code": 0, "stdout": "x"}
     path.write_text(
@@ -108,7 +108,7 @@ def test_results_are_read_as_they_come_and_torn_lines_wait(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n"])
-def test_a_last_line_needs_no_newline(tmp_path: Path, end: str) -> None:
+def test_last_line_needs_no_newline(tmp_path: Path, end: str) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text('{"id": "a", "argv": ["ls"], "exit_code": 0}' + end)
     feed = Feed()
@@ -117,17 +117,15 @@ def test_a_last_line_needs_no_newline(tmp_path: Path, end: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["pears\napples\n", '{"id": "t", "argv": ["ls"], "expect": {}}\n', "{\n}\n"])
-def test_a_file_of_something_else_is_said(tmp_path: Path, text: str) -> None:
+def test_file_without_results_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(text)
-    with pytest.raises(
-        CorralError, match=r"r\.jsonl holds no results of corral run --json, corral batch or corral eval"
-    ):
+    with pytest.raises(CorralError, match=r"r\.jsonl has no results"):
         fill(Feed(), ResultSource(str(path)))
 
 
 @pytest.mark.parametrize("text", ["", "\n", '{"id": null, "error": "the line is not JSON"}\n'])
-def test_a_file_of_results_that_are_still_to_come_is_waited_for(tmp_path: Path, text: str) -> None:
+def test_empty_results_file_is_followed(tmp_path: Path, text: str) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(text)
     feed = Feed()
@@ -135,7 +133,7 @@ def test_a_file_of_results_that_are_still_to_come_is_waited_for(tmp_path: Path, 
     assert feed.keys() == ()
 
 
-def test_a_finished_run_is_read_from_its_results_and_two_are_compared(tmp_path: Path) -> None:
+def test_finished_runs_are_read_from_results_and_compared(tmp_path: Path) -> None:
     for name, status in (("before", "passed"), ("after", "failed")):
         (tmp_path / name).mkdir()
         write(str(tmp_path / name), [outcome("t", status, tags=("x",))])
@@ -150,11 +148,11 @@ def test_a_finished_run_is_read_from_its_results_and_two_are_compared(tmp_path: 
     assert [change["kind"] for change in feed.evals["comparison"]["changes"]] == ["broken"]
 
 
-def test_a_run_that_goes_on_is_followed_by_its_journal(tmp_path: Path) -> None:
+def test_unfinished_run_is_followed_by_its_journal(tmp_path: Path) -> None:
     with Journal(str(tmp_path)) as journal:
         journal.start(3, 0.0)
         journal.add(outcome("a"))
-        # From an earlier run: not what is asked about.
+        # Results of an earlier run, which must not be shown.
         (tmp_path / RESULTS).write_text(json.dumps(outcome("old").to_dict()) + "\n")
         feed, end = followed(EvalSource([str(tmp_path)]))
         try:
@@ -167,7 +165,7 @@ def test_a_run_that_goes_on_is_followed_by_its_journal(tmp_path: Path) -> None:
             end()
 
 
-def test_what_a_path_is_about_is_seen_from_what_it_holds(tmp_path: Path) -> None:
+def test_kind_of_source_is_detected_from_content(tmp_path: Path) -> None:
     def log() -> Any:
         return "the log"
 
@@ -186,7 +184,7 @@ def test_what_a_path_is_about_is_seen_from_what_it_holds(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty folder", "three", "mixed"])
-def test_what_cannot_be_shown_is_said(tmp_path: Path, kind: str) -> None:
+def test_unusable_paths_are_refused(tmp_path: Path, kind: str) -> None:
     run = tmp_path / "run"
     run.mkdir()
     with Journal(str(run)):

@@ -1,4 +1,4 @@
-"""Transactions and the network by name on the page: what became of them, with the calls that ran in them, in a real browser."""
+"""The page shows transactions with their state and calls, and connections with their grants, in a real browser."""
 
 import json
 import os
@@ -25,7 +25,7 @@ Corral = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def corral(home: dict[str, str], project: Path) -> Corral:
-    """A function that runs corral in the project, for its owner, without a terminal."""
+    """Return a function that runs corral in the project, without a terminal."""
     (project / "notes.txt").write_text("kept\n")
     (project / "old").write_text("old\n")
     env = {name: value for name, value in home.items() if name not in AGENT_VARIABLES}
@@ -52,7 +52,7 @@ def choose(browser: Browser, state: str) -> None:
     browser.settle()
 
 
-def test_what_became_of_a_transaction_stands_beside_its_call_and_follows_along(
+def test_state_of_a_transaction_is_shown_and_updated(
     browser: Browser, serve: Callable[..., Server], corral: Corral, project: Path
 ) -> None:
     corral("try", "--", "python3", "-c", HIDES)
@@ -68,7 +68,7 @@ def test_what_became_of_a_transaction_stands_beside_its_call_and_follows_along(
     browser.until(lambda: browser.text("#transaction b") == "undone", "it is undone")
     (project / "old").write_text("the owner's\n")
     corral("apply", id_)
-    browser.until(lambda: browser.text("#transaction b") == "conflict", "the owner's file stands in the way")
+    browser.until(lambda: browser.text("#transaction b") == "conflict", "the user's file causes a conflict")
     lines = browser.texts("#members .changes .deny")
     assert [line for line in lines if line.startswith("conflictold")] != []
     assert [line for line in lines if line.startswith("protected.envrc")] != []
@@ -79,7 +79,7 @@ def test_what_became_of_a_transaction_stands_beside_its_call_and_follows_along(
     assert words == ["python3", "waiting", "applied", "undone", "conflict", "discarded"]
 
 
-def test_calls_and_what_became_of_them_lead_to_each_other_and_are_filtered(
+def test_calls_and_their_transaction_link_to_each_other(
     browser: Browser, serve: Callable[..., Server], corral: Corral
 ) -> None:
     corral("run", "--", "ls")
@@ -107,7 +107,7 @@ def test_calls_and_what_became_of_them_lead_to_each_other_and_are_filtered(
     assert browser.commands() == every
 
 
-def test_a_call_of_a_transaction_is_read_as_it_was_judged_in_one(
+def test_call_of_a_transaction_is_judged_with_its_profile(
     browser: Browser, serve: Callable[..., Server], corral: Corral
 ) -> None:
     corral("try", "--", "git", "reset", "--hard")
@@ -115,11 +115,11 @@ def test_a_call_of_a_transaction_is_read_as_it_was_judged_in_one(
     browser.click(".row", "git reset")
     browser.until(lambda: browser.texts("#parts"), "the call is read")
     assert browser.texts("#parts .bad") == []
-    assert "Today the guard says" not in browser.text("#detail")
+    assert "The verdict today is" not in browser.text("#detail")
     assert browser.text("#transaction b") == "nothing changed"
 
 
-def test_in_a_narrow_window_a_filter_leads_back_to_the_list(
+def test_filter_in_a_narrow_window_returns_to_the_list(
     browser: Browser, serve: Callable[..., Server], corral: Corral
 ) -> None:
     corral("run", "--", "ls")
@@ -133,7 +133,7 @@ def test_in_a_narrow_window_a_filter_leads_back_to_the_list(
     assert browser.commands() == ["1 change: added made", "touch made"]
 
 
-def test_results_of_try_say_what_became_of_them(
+def test_try_results_show_the_transaction(
     browser: Browser, serve: Callable[..., Server], corral: Corral, tmp_path: Path
 ) -> None:
     path = tmp_path / "tried.jsonl"
@@ -147,9 +147,7 @@ def test_results_of_try_say_what_became_of_them(
     assert browser.text("#transaction b") == "applied"
 
 
-def test_the_transaction_of_a_task_is_shown_with_it(
-    browser: Browser, serve: Callable[..., Server], tmp_path: Path
-) -> None:
+def test_transaction_of_a_task_is_shown(browser: Browser, serve: Callable[..., Server], tmp_path: Path) -> None:
     call = {
         "shell": "rm -r src",
         "profile": "workspace",
@@ -192,9 +190,7 @@ CONNECTIONS = [
 ]  # fmt: skip
 
 
-def test_connections_are_shown_with_the_grant_that_allowed_them_or_would(
-    browser: Browser, home: dict[str, str], tmp_path: Path
-) -> None:
+def test_connections_are_shown_with_their_grant(browser: Browser, home: dict[str, str], tmp_path: Path) -> None:
     feed = Feed()
     feed.put(
         [call_list.of_result({"id": "a", "argv": ["curl"], "exit_code": 0, "connections": CONNECTIONS}, root="/p")]
@@ -205,13 +201,13 @@ def test_connections_are_shown_with_the_grant_that_allowed_them_or_would(
     browser.click(".row")
     assert browser.texts("#connections > li") == [
         "index.example:443 allowed · 3 timesat 192.0.2.7granted by *.example:443",
-        'other.example:443 refusedit is not grantedthe owner would allow it by containment.network = ["other.example:443"]',
-        "more.example:443 refusedtoo manythe owner would allow it by limits.connections = 9",
+        'other.example:443 refusedit is not grantedto allow it, the user sets containment.network = ["other.example:443"]',
+        "more.example:443 refusedtoo manyto allow it, the user sets limits.connections = 9",
         "index.example:80 failedno answergranted by *.example:80",
     ]
 
 
-def test_nobody_is_told_to_apply_what_a_library_tried(browser: Browser, home: dict[str, str], tmp_path: Path) -> None:
+def test_library_transaction_shows_no_apply_command(browser: Browser, home: dict[str, str], tmp_path: Path) -> None:
     feed = Feed()
     feed.put([call_list.of_result({"id": "a", "argv": ["rm", "x"], "exit_code": 0, "transaction": "t1"}, root=os.sep)])
     path = tmp_path / "r.html"

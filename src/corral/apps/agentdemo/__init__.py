@@ -1,1 +1,1 @@
-"""`corral demo agent`: mini-swe-agent mends a small repository through gates, guard, warden, spans and log. All of it is thrown away."""
+"""`corral demo agent`: mini-swe-agent fixes a temporary repository, with gates, a sandbox, spans and an audit log."""

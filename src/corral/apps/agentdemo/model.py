@@ -1,4 +1,4 @@
-"""The demo's models: a deterministic one that reads what it is told, and a real one where a key for it is in the environment."""
+"""Opens the demo's model: a deterministic model, which reads refusals, or a real model if the environment has a key for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 DETERMINISTIC = "deterministic"
 CHOSEN_BY = "MSWEA_MODEL_NAME"  # mini-swe-agent's own setting
-# In this order; each is what its vendor calls the latest of a middle size.
+# The first key that is set decides.
 BY_KEY = {
     "ANTHROPIC_API_KEY": "anthropic/claude-sonnet-4-5",
     "OPENAI_API_KEY": "openai/gpt-5-mini",
@@ -34,8 +34,8 @@ STEP_LIMIT = 50
 GAVE_UP = "GaveUp"
 
 
-class AttentiveModel(DeterministicModel):  # type: ignore[misc]  # mini-swe-agent's own, of a package without types here
-    """Follows a plan. Where a command is refused, the next one is made of the words of the refusal."""
+class AttentiveModel(DeterministicModel):  # type: ignore[misc]  # mini-swe-agent has no type hints here
+    """Follows a plan. After a refusal, the next commands come from the text of the refusal."""
 
     def __init__(self, plan: Sequence[Turn] = PLAN) -> None:
         super().__init__(outputs=[], model_name=DETERMINISTIC, cost_per_call=0.0)
@@ -44,15 +44,15 @@ class AttentiveModel(DeterministicModel):  # type: ignore[misc]  # mini-swe-agen
         self._number = 0
 
     def query(self, messages: list[dict[str, Any]], **_: Any) -> dict[str, Any]:
-        """Return the next turn, after a look at what became of the last."""
+        """Return the next turn. Reads the observation of the last one first."""
         refusal = refusal_in(str(messages[-1]["content"]))
         if refusal and self._last is not None:
             advised = turns_after(refusal, self._last)
             if advised is None:
-                raise _ending("I was refused, and do not understand what to do instead.")
+                raise _ending("The command was refused, and I do not understand what to do instead.")
             self._pending[:0] = advised
         if not self._pending:
-            raise _ending("My plan is at its end, and nothing was handed in.")
+            raise _ending("My plan has ended, and I have submitted nothing.")
         self._last = self._pending.pop(0)
         self._number += 1
         action = {"command": self._last.command, "tool_call_id": f"call-{self._number}"}
@@ -65,27 +65,24 @@ def _ending(said: str) -> InterruptAgentFlow:
 
 
 def name_for(wanted: str, environ: Mapping[str, str]) -> str:
-    """Return the model's name: the one that is wanted, the one that a key is there for, or the deterministic one."""
-    if wanted:
-        return wanted
-    if environ.get(CHOSEN_BY):
-        return environ[CHOSEN_BY]
-    return next((name for key, name in BY_KEY.items() if environ.get(key)), DETERMINISTIC)
+    """Return the name of the model: the wanted one, the one whose key is set, or the deterministic one."""
+    by_key = (name for key, name in BY_KEY.items() if environ.get(key))
+    return wanted or environ.get(CHOSEN_BY) or next(by_key, DETERMINISTIC)
 
 
 def open_model(name: str) -> tuple[Any, dict[str, Any]]:
-    """Return a model and the agent's settings that go with it; a real one gets mini-swe-agent's own prompts."""
+    """Return a model and the settings of its agent. A real model gets the prompts of mini-swe-agent."""
     if name == DETERMINISTIC:
-        prompts = {"system_template": "You mend programs.", "instance_template": "{{task}}"}
+        prompts = {"system_template": "You fix programs.", "instance_template": "{{task}}"}
         return AttentiveModel(), prompts | {"cost_limit": 0.0, "step_limit": STEP_LIMIT}
     with open(builtin_config_dir / "mini.yaml", encoding="utf-8") as file:
         settings = safe_load(file)
     prompts = {key: settings["agent"][key] for key in ("system_template", "instance_template")}
-    # Prices come with litellm, or it would fetch them; a model that is younger than they are works too, bound by its steps.
+    # Otherwise litellm downloads its prices. A model without a price works too, limited by its steps.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    import litellm  # noqa: PLC0415  two seconds, which the deterministic model does not need
+    import litellm  # noqa: PLC0415  takes two seconds, and the deterministic model does not need it
 
-    # Advice for who writes programs with it, which it prints on stdout.
+    # litellm prints advice for its developers on stdout.
     litellm.suppress_debug_info = True
     model = get_model(name, settings["model"] | {"cost_tracking": "ignore_errors"})
     return model, prompts | {"cost_limit": COST_LIMIT, "step_limit": STEP_LIMIT}

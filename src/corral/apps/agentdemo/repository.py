@@ -1,22 +1,24 @@
-"""The small repository that the demo's agent mends: a bill is split, and cents are lost. Data only, but for `write` and `changes`."""
+"""The repository that the demo's agent fixes: splitting a bill loses cents."""
 
 from __future__ import annotations
 
 import os
 from difflib import unified_diff
 
+from corral.apps.evals.run_task import write_files
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TASK = "The tests in tests/ fail: when a bill is split, cents get lost. Mend the program, and show that the tests pass."
-BILLS = 4000  # enough that nobody should read them all
+TASK = "The tests in tests/ fail: when a bill is split, cents get lost. Fix the program, and show that the tests pass."
+BILLS = 4000  # too many to read them all
 PROGRAM = '''\
 """Splits a bill."""
 
 
 def split(cents: int, people: int) -> list[int]:
-    """Return what each pays, in cents: all of it together, and nobody more than a cent more than another."""
+    """Return the shares in cents. Their sum is the bill, and they differ by at most one cent."""
     return [cents // people] * people
 '''
 TESTS = """\
@@ -49,16 +51,12 @@ FILES = {
 
 
 def write(root: str) -> None:
-    """Make the repository in a directory that does not exist yet."""
-    for name, text in FILES.items():
-        path = os.path.join(root, name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+    """Create the repository in a directory that does not exist yet."""
+    write_files(root, FILES)
 
 
 def changes(root: str) -> Iterator[str]:
-    """Yield the lines of a diff between what was written and what is there now; of a file that is gone, all of it."""
+    """Yield a diff between the created files and the present ones. A missing file counts as empty."""
     for name, before in FILES.items():
         try:
             with open(os.path.join(root, name), encoding="utf-8", errors="replace") as file:

@@ -1,4 +1,4 @@
-"""The demo from end to end: a throwaway repository and owner, gates before a sandbox, spans around it, a log behind it, and an agent."""
+"""Runs the demo: an agent in a temporary repository, with gates before the sandbox, spans around it and an audit log behind it."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
     OnStep = Callable[["Step"], object]
 
 AGENT = "mini-swe-agent"
-TOOL = "bash"  # what mini-swe-agent calls its one tool
+TOOL = "bash"  # the only tool of mini-swe-agent
 TESTS = "python3 -m unittest -q"
 MIN_REFUSALS = 3
-TOKENS = 4000  # of output that the model may be shown
+TOKENS = 4000  # of output for the model
 OWNERS_TESTS = Pattern(
     "owners-tests",
     r"(?:\bsed +-i|\b(?:cp|mv|rm|tee)\b|>)[^|;&]*\btests/",
-    "The tests say what is right; they are the owner's to change.",
+    "The tests define the correct behaviour, and only the user changes them.",
     "Change shares/split.py instead.",
     argument="command",
 )
@@ -68,7 +68,7 @@ OWNERS_TESTS = Pattern(
 
 @frozen
 class Step(Record):
-    """One command of the agent: what it said, what it ran, what the gates ruled and what became of it."""
+    """A command of the agent, with its thought, the ruling of the gates, and its result."""
 
     number: int
     thought: str
@@ -78,13 +78,13 @@ class Step(Record):
 
     def to_dict(self) -> dict[str, object]:
         """Return the step as JSON-ready data."""
-        ruling, result = self.ruling, self.result
-        said = {name: getattr(ruling, name) for name in ("gate", "rule", "reason", "instead")}
+        result = self.result
+        ruling = {name: getattr(self.ruling, name) for name in ("gate", "rule", "reason", "instead")}
         return {
             "thought": self.thought,
             "command": self.command,
             "denied": result.denied,
-            **{name: value for name, value in said.items() if value},
+            **{name: value for name, value in ruling.items() if value},
             **({} if result.denied else {"exit_code": result.exit_code, "enforcement": result.enforcement}),
             "result_id": result.id,
         }
@@ -92,7 +92,7 @@ class Step(Record):
 
 @frozen
 class Report(Record):
-    """What there is to show afterwards."""
+    """The result of the demo."""
 
     model: str
     ending: str
@@ -106,22 +106,22 @@ class Report(Record):
 
     @property
     def refused(self) -> tuple[Step, ...]:
-        """The steps that were refused."""
+        """Return the refused steps."""
         return tuple(step for step in self.steps if step.result.denied)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is not as it must be. A real model need not be refused."""
+        """Return everything that is not as expected. A real model need not be refused."""
         found = {
             f"the agent ended with {self.ending or 'nothing'}": self.ending != "Submitted",
             "the tests are red": not self.tests.ok,
             "the tests were changed": any(line.startswith("+++ tests/") for line in self.diff),
-            "the log is not whole": bool(self.log.problems) or self.log.lines < 2 * len(self.steps),
+            "the log is not intact": bool(self.log.problems) or self.log.lines < 2 * len(self.steps),
             f"only {len(self.refused)} calls were refused": (
                 self.model == DETERMINISTIC and len(self.refused) < MIN_REFUSALS
             ),
         }
-        return tuple(problem for problem, is_so in found.items() if is_so)
+        return tuple(problem for problem, is_there in found.items() if is_there)
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as JSON-ready data."""
@@ -140,31 +140,31 @@ class Report(Record):
         }
 
 
-class _Watched(CorralEnvironment):
-    """The environment of mini-swe-agent, which tells what became of each command."""
+class _ReportingEnvironment(CorralEnvironment):
+    """The environment of mini-swe-agent. Reports each command as a step. `events` receives its ruling and its result."""
 
-    def __init__(self, box: GatedSandbox, told: list[Any], on_step: OnStep) -> None:
+    def __init__(self, box: GatedSandbox, events: list[Any], on_step: OnStep) -> None:
         super().__init__(box=box)
         self.thought = ""
         self.steps: list[Step] = []
-        self._told = told
+        self._events = events
         self._on_step = on_step
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
-        """Run a command as mini-swe-agent asks for it; what it is shown is not changed."""
-        self._told.clear()
+        """Run a command for mini-swe-agent and return the observation unchanged."""
+        self._events.clear()
         observation: dict[str, Any] = {}
         try:
             with tool_call(str(action.get("tool_call_id", ""))):
                 observation = super().execute(action, cwd, timeout=timeout)
         finally:
-            self._tell(str(action.get("command", "")), observation)
+            self._report(str(action.get("command", "")), observation)
         return observation
 
-    def _tell(self, command: str, observation: dict[str, Any]) -> None:
-        found = {type(item): item for item in self._told}
+    def _report(self, command: str, observation: dict[str, Any]) -> None:
+        found = {type(item): item for item in self._events}
         if SandboxResult not in found:
-            raise ContainmentError(observation.get("exception_info", "no command could be run"))
+            raise ContainmentError(observation.get("exception_info", "the sandbox could not run a command"))
         step = Step(len(self.steps) + 1, self.thought, command, found[Ruling], found[SandboxResult])
         self.thought = ""
         self.steps.append(step)
@@ -172,7 +172,7 @@ class _Watched(CorralEnvironment):
 
 
 class _Agent(DefaultAgent):  # type: ignore[misc]  # as in model.py
-    """mini-swe-agent's own agent; what it says is kept for the step that follows."""
+    """The agent of mini-swe-agent. Keeps its thought for the next step."""
 
     def query(self) -> dict[str, Any]:
         message: dict[str, Any] = super().query()
@@ -181,21 +181,21 @@ class _Agent(DefaultAgent):  # type: ignore[misc]  # as in model.py
 
 
 def run_demo(model_name: str, on_step: OnStep, *gates: Pattern) -> Report:
-    """Let the agent mend the repository, tell each step as it comes, and leave nothing behind. `gates` replace the owner's pattern."""
+    """Let the agent fix the repository, report each step as it ends, and delete everything. `gates` replace OWNERS_TESTS."""
     model, settings = open_model(model_name)
     with tempfile.TemporaryDirectory(prefix="corral-demo-", dir=process_temp_dir()) as place, state_dirs_in(place):
         root = os.path.join(os.path.realpath(place), "project")
         repository.write(root)
         config = SandboxConfig(root, profile="workspace")
-        told: list[Any] = []
+        events: list[Any] = []
         log, rulings = audit_log.Log(config), noted(audit_log.Log(config, event="gate"))
 
         def on_result(result: SandboxResult) -> None:
-            told.append(result)
+            events.append(result)
             log.result(result)
 
         def on_ruling(ruling: Ruling) -> None:
-            told.append(ruling)
+            events.append(ruling)
             rulings(ruling)
             record_ruling(ruling)
 
@@ -212,16 +212,16 @@ def run_demo(model_name: str, on_step: OnStep, *gates: Pattern) -> Report:
         with GatedSandbox(
             Sandbox(config, on_result=on_result), *chain, ledger=ledger, tool=TOOL, on_ruling=on_ruling
         ) as box:
-            # In memory, and shown to who runs it: the content is that person's own.
+            # The spans stay in memory and are shown to the user whose content they hold.
             instrument(box, tracers, tool_name=TOOL, capture_content=True)
-            environment = _Watched(box, told, on_step)
+            environment = _ReportingEnvironment(box, events, on_step)
             attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": AGENT}
             attributes["gen_ai.request.model"] = model_name
             with tracers.get_tracer("corral.demo").start_as_current_span(
                 f"invoke_agent {AGENT}", attributes=attributes
             ):
                 ended = _ended(_Agent(model, environment, **settings), model_name)
-            tests = box.box.run(TESTS, shell=True)  # noqa: S604  the guard reads it
+            tests = box.box.run(TESTS, shell=True)  # noqa: S604  the guard parses it
         return Report(
             model_name,
             str(ended.get("exit_status", "")),
@@ -240,7 +240,7 @@ def _ended(agent: Any, model_name: str) -> dict[str, Any]:
         ended: dict[str, Any] = agent.run(repository.TASK)
     except CorralError:
         raise
-    except Exception as error:  # whatever a model's service answers with
+    except Exception as error:  # any error of the model's service
         if model_name == DETERMINISTIC:
             raise
         message = f"the model {model_name} could not be used: {error}; --model {DETERMINISTIC} needs no network"
@@ -249,7 +249,7 @@ def _ended(agent: Any, model_name: str) -> dict[str, Any]:
 
 
 def _whole_files(call: ToolCall) -> int | None:
-    """Return how many tokens `cat` would show; of other commands nothing is known before they run."""
+    """Return the number of tokens that `cat` would show, None for other commands."""
     if not str(call.arguments.get("command", "")).removeprefix(ONE_STREAM).startswith("cat "):
         return None
     return sum(os.path.getsize(path) for path in call.reads if os.path.isfile(path)) // 4

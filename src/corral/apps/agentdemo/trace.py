@@ -1,4 +1,4 @@
-"""A trace as a tree: each span below its parent in the order of their beginnings, with its time and what became of it. Pure."""
+"""Formats a trace as a tree: each span below its parent, sorted by start time, with its duration and outcome. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REFUSED = "denied"
 
 @frozen
 class Span(Record):
-    """What the tree shows of a span."""
+    """A finished span."""
 
     id: str
     parent: str
@@ -36,12 +36,12 @@ class Span(Record):
     def to_dict(self) -> dict[str, object]:
         """Return the span as JSON-ready data."""
         attributes = {name: list(v) if isinstance(v, tuple) else v for name, v in self.attributes.items()}
-        told = {"id": self.id, "parent": self.parent, "name": self.name}
-        return {**told, "duration_ms": round(self.milliseconds, 3), "attributes": attributes}
+        ids = {"id": self.id, "parent": self.parent, "name": self.name}
+        return {**ids, "duration_ms": round(self.milliseconds, 3), "attributes": attributes}
 
 
 def spans_of(finished: Iterable[ReadableSpan]) -> list[Span]:
-    """Return finished spans of the SDK as records, by their beginnings."""
+    """Return finished spans of the SDK as records, sorted by start time."""
     spans = []
     for span in finished:
         began_at, ended_at = span.start_time or 0, span.end_time or 0
@@ -53,21 +53,22 @@ def spans_of(finished: Iterable[ReadableSpan]) -> list[Span]:
 
 
 def tree_text(spans: list[Span], terminal: Terminal) -> Iterator[str]:
-    """Yield the lines of the tree; names, times and notes are aligned."""
+    """Yield the lines of the tree, with aligned names, times and notes."""
     rows = list(_rows(spans, "", "", terminal))
     width = max((columns(head) for head, _ in rows), default=0)
     for head, span in rows:
-        sign, style, note = _said(span)
+        sign, style, note = _outcome(span)
         room = max(terminal.columns - width - TIME_COLUMNS - 6, MIN_NOTE)
         mark = terminal.paint(style, terminal.sign(sign))
-        time = _time(span.milliseconds).rjust(TIME_COLUMNS)
+        milliseconds = span.milliseconds
+        time = f"{milliseconds / 1000:.2f} s" if milliseconds >= 1000 else f"{milliseconds:.1f} ms"
         note = clip(printable(note), room, terminal.sign("cut"))
-        yield f"{pad(head, width)} {terminal.paint('dim', time)}  {mark} {note}".rstrip()
+        yield f"{pad(head, width)} {terminal.paint('dim', time.rjust(TIME_COLUMNS))}  {mark} {note}".rstrip()
 
 
 def _rows(spans: list[Span], parent: str, indent: str, terminal: Terminal) -> Iterator[tuple[str, Span]]:
     known = {span.id for span in spans}
-    # A span whose parent is not among them stands at the top.
+    # A span whose parent is missing is a root.
     below = [span for span in spans if (span.parent if span.parent in known else "") == parent]
     for span in below:
         is_last = span is below[-1]
@@ -78,25 +79,25 @@ def _rows(spans: list[Span], parent: str, indent: str, terminal: Terminal) -> It
         yield from _rows(spans, span.id, inner, terminal)
 
 
-def _said(span: Span) -> tuple[str, str, str]:
-    """Return a sign, its colour and the words for what became of a span."""
-    told = span.attributes
-    command = _command(told)
-    if told.get("corral.denied"):
-        who = f"{told['corral.gate']} gate, " if "corral.gate" in told else ""
-        return "deny", "deny", f"{who}{told.get('corral.gate.rule') or told.get('corral.rule.id', _REFUSED)}: {command}"
-    if "process.exit.code" in told:
-        code = told["process.exit.code"]
+def _outcome(span: Span) -> tuple[str, str, str]:
+    """Return a sign, its colour and a note for the outcome of a span."""
+    attributes = span.attributes
+    command = _command(attributes)
+    if attributes.get("corral.denied"):
+        gate = f"{attributes['corral.gate']} gate, " if "corral.gate" in attributes else ""
+        return (
+            "deny",
+            "deny",
+            f"{gate}{attributes.get('corral.gate.rule') or attributes.get('corral.rule.id', _REFUSED)}: {command}",
+        )
+    if "process.exit.code" in attributes:
+        code = attributes["process.exit.code"]
         return ("allow", "allow", "exit 0") if code == 0 else ("stop", "ask", f"exit {code}")
-    if told.get("error.type"):
-        return "deny", "deny", f"{told['error.type']}: {command}"
-    return "allow", "allow", command or str(told.get("gen_ai.request.model", ""))
+    if attributes.get("error.type"):
+        return "deny", "deny", f"{attributes['error.type']}: {command}"
+    return "allow", "allow", command or str(attributes.get("gen_ai.request.model", ""))
 
 
-def _command(told: Mapping[str, Any]) -> str:
-    given = json.loads(str(told.get("gen_ai.tool.call.arguments", "{}")))
+def _command(attributes: Mapping[str, Any]) -> str:
+    given = json.loads(str(attributes.get("gen_ai.tool.call.arguments", "{}")))
     return str(given.get("command", "")).removeprefix(ONE_STREAM)
-
-
-def _time(milliseconds: float) -> str:
-    return f"{milliseconds / 1000:.2f} s" if milliseconds >= 1000 else f"{milliseconds:.1f} ms"

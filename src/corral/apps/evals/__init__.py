@@ -1,1 +1,1 @@
-"""The eval harness: tasks as data, each run in a throwaway project, judged by what it expects, and journalled as soon as it is done."""
+"""The eval harness: runs tasks, each in its own temporary project, and compares the outcome with their expectations."""

@@ -1,4 +1,4 @@
-"""Shows the guard and the kernel at work: calls in a temporary project, each run for real and its outcome checked."""
+"""Runs the calls and attacks of `corral demo` in a temporary project and checks each outcome."""
 
 from __future__ import annotations
 
@@ -6,45 +6,42 @@ import os
 import shutil
 import socket
 import tempfile
+import tomllib
+from contextlib import suppress
 from signal import SIGKILL
 from time import monotonic, sleep
 
 from corral._lib.records import Record, frozen
+from corral.apps.evals.run_task import write_files
+from corral.apps.evals.task import Task, call_of
+from corral.apps.evals.task_loader import FIXTURES, merged
 from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.model.call import Call
-from corral.policy.config import Containment, Limits, SandboxConfig
+from corral.policy.config import Containment, Limits
 from corral.runtime.unguarded import unguarded
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Self
+    from collections.abc import Iterator, Mapping
+    from typing import Any, Self
 
     from corral.model.result import SandboxResult
 
-TIMEOUT_SECONDS = 0.5
-MAX_OUTPUT_BYTES = 2000
-ALONE_SECONDS = 30  # for a script that runs uncontained; against a machine where it hangs
+UNCONTAINED_SECONDS = 30  # for a script without containment, in case it hangs
 ENDED = b"the script has ended"
-GONE_SECONDS = 30  # until a killed process is gone; against a machine that is busy
-FILES = {
-    "notes.txt": "pears\napples\nquinces\n",
-    "src/main.py": "print('The answer is', 6 * 7)\n",
-    "src/flood.py": "for n in range(100_000):\n    print('line', n)\n",
-    "src/linger.py": "import time\n\ntime.sleep(60)\n",
-    ".git/HEAD": "ref: refs/heads/main\n",
-    ".git/config": "[core]\n\trepositoryformatversion = 0\n",
-    ".git/hooks/README": "Programs that git runs.\n",
-}
-# Scripts look harmless to whoever judges the command that starts them.
-TRY = "import os, socket, subprocess, sys\n\ntry:\n    {code}\nexcept OSError as error:\n    sys.exit(error.strerror)\n"
+KILL_SECONDS = 30  # until a killed process is gone, on a busy machine
+# The command that starts such a script looks harmless to the guard.
+SCRIPT = (
+    "import os, socket, subprocess, sys\n\ntry:\n    {code}\nexcept OSError as error:\n    sys.exit(error.strerror)\n"
+)
 HOOK = ".git/hooks/pre-commit"
+_OUTCOME_WORDS = {"denied": "denied", "timed_out": "timed out", "truncated": "truncated"}  # otherwise "ran"
 
 
 @frozen
 class Case(Record):
-    """One call and its expected outcome: `ran`, `timed out`, `truncated`, or `denied` by its group's axis."""
+    """A call and its expected outcome: `ran`, `timed out`, `truncated`, or `denied` by the axis that the group names."""
 
     group: str
     call: Call
@@ -54,9 +51,9 @@ class Case(Record):
 
 @frozen
 class Attempt(Record):
-    """A script that does harm at run time: what it tries, its code, and the words for its success.
+    """A script that attacks while it runs. `success` describes the effect of the attack.
 
-    Contained it must end with `exit_code`: 1 where the kernel refuses, 0 where it lets the script go on.
+    Contained, it must end with `exit_code`: 1 where the kernel makes a system call fail, 0 where the script cannot notice.
     """
 
     title: str
@@ -75,15 +72,12 @@ class Outcome(Record):
 
     @property
     def word(self) -> str:
-        """What happened, in the vocabulary of `Case.expected`."""
-        result = self.result
-        if result.denied:
-            return "denied"
-        return "timed out" if result.timed_out else "truncated" if result.truncated else "ran"
+        """Return the outcome in the form of `Case.expected`."""
+        return next((word for name, word in _OUTCOME_WORDS.items() if getattr(self.result, name)), "ran")
 
     @property
     def as_expected(self) -> bool:
-        """Whether it is what must happen."""
+        """True if the outcome is the expected one."""
         if self.word != self.case.expected:
             return False
         if self.word == "denied":
@@ -93,12 +87,12 @@ class Outcome(Record):
     def to_dict(self) -> dict[str, object]:
         """Return the outcome as JSON-ready data."""
         case = self.case
-        return _told(case.group, case.call, self.result, case.expected, self.word, as_expected=self.as_expected)
+        return _outcome_dict(case.group, case.call, self.result, case.expected, self.word, as_expected=self.as_expected)
 
 
 @frozen
 class Trial(Record):
-    """The result of an attempt: whether it succeeded without corral, and whether it succeeded contained."""
+    """The result of an attempt, run without corral (`works_alone`) and contained (`got_out`)."""
 
     attempt: Attempt
     result: SandboxResult
@@ -112,20 +106,20 @@ class Trial(Record):
 
     @property
     def as_expected(self) -> bool:
-        """Whether the kernel held what works without it."""
+        """True if the attack works without corral and the kernel stopped it."""
         return self.word == "held" and self.works_alone and self.result.exit_code == self.attempt.exit_code
 
     def to_dict(self) -> dict[str, object]:
         """Return the trial as JSON-ready data."""
         call = Call(["python3", self.attempt.script])
-        told = _told("kernel", call, self.result, "held", self.word, as_expected=self.as_expected)
-        return told | {"attempt": self.attempt.title, "works_alone": self.works_alone}
+        data = _outcome_dict("kernel", call, self.result, "held", self.word, as_expected=self.as_expected)
+        return data | {"attempt": self.attempt.title, "works_alone": self.works_alone}
 
 
-def _told(
+def _outcome_dict(
     group: str, call: Call, result: SandboxResult, expected: str, word: str, *, as_expected: bool
 ) -> dict[str, object]:
-    kept = ("exit_code", "denied", "timed_out", "truncated", "reason", "stdout_bytes", "killed")
+    names = ("exit_code", "denied", "timed_out", "truncated", "reason", "stdout_bytes", "killed")
     return {
         "group": group,
         "call": call.argv if isinstance(call.argv, str) else list(call.argv),
@@ -135,63 +129,28 @@ def _told(
         "outcome": word,
         "as_expected": as_expected,
         "rules": [finding.rule for finding in result.verdict.findings],
-        **{name: getattr(result, name) for name in kept},
+        **{name: getattr(result, name) for name in names},
         "duration_ms": round(result.duration_ms, 3),
     }
 
 
-def _shell(text: str) -> Call:
-    return Call(text, shell=True)  # noqa: S604  a record; what runs it judges it first
+def _demo_tasks() -> list[Task]:
+    with open(os.path.join(FIXTURES, "demo.toml"), "rb") as file:
+        data = tomllib.load(file)
+    return [Task(own["id"], merged(data["defaults"], own)) for own in data["task"]]
 
 
-LEGAL = (
-    Case("legal", Call(["cat", "notes.txt"]), "ran"),
-    Case("legal", Call(["grep", "-rn", "answer", "src"]), "ran"),
-    Case("legal", Call(["python3", "src/main.py"]), "ran"),
-    Case("legal", _shell("sort notes.txt | head -1 > first.txt"), "ran"),
-    Case("legal", Call(["grep", "plums", "notes.txt"]), "ran", 1),
-    Case("legal", Call(["no-such-program"]), "ran", 127),
-)
-# The first of each axis is shown with its reason.
-ADVERSARIAL = {
-    "name": (
-        Call(["sudo", "ls"]),
-        Call(["rm", "-rf", "src"]),
-        Call(["/bin/rm", "notes.txt"]),
-        Call(["./link-to-rm", "notes.txt"]),
-        Call(["chmod", "-R", "777", "."]),
-        Call(["mkfs.ext4", "disk.img"]),
-        Call(["dd", "if=/dev/zero", "of=x"]),
-        Call(["curl", "http://localhost:9/"]),
-        _shell("ls && { echo tidy; \\rm -rf src; }"),
-    ),
-    "argv": (
-        Call(["python3", "-c", "print(1)"]),
-        Call(["bash", "-lc", "ls"]),
-        Call(["node", "-e", "1"]),
-        Call(["perl", "-ne", "print", "notes.txt"]),
-        Call(["timeout", "5", "python3", "-Ic", "1"]),
-        _shell("cat notes.txt | python3"),
-    ),
-    "structure": (
-        Call(["cat", "notes.txt; ls"]),
-        Call(["echo", "$(id)"]),
-        Call(["echo", "a\nb"]),
-        Call(["ls", "a\0b"]),
-        Call([]),
-        _shell("echo $("),
-    ),
-    "path": (
-        Call(["cat", "../../../etc/passwd"]),
-        Call(["cat", "link-outside.txt"]),
-        Call(["grep", "--file=/etc/passwd", "notes.txt"]),
-        Call(["cp", "notes.txt", "../stolen.txt"]),
-        Call(["ls"], cwd=".."),
-        _shell("cd .. && ls"),
-        _shell("echo x > ../planted.txt"),
-    ),
-}
-GUARDED = (*LEGAL, *(Case(group, call) for group, calls in ADVERSARIAL.items() for call in calls))
+def _case(task: Task, call: Mapping[str, Any]) -> Case:
+    expect = call["expect"]
+    expected = next((word for name, word in _OUTCOME_WORDS.items() if name in expect), "ran")
+    return Case(task.id.split("/")[1], call_of(call), expected, expect.get("exit_code", 0))
+
+
+TASKS = _demo_tasks()
+_CALLS = tuple(_case(task, call) for task in TASKS for call in task.calls)
+GUARDED = tuple(case for case in _CALLS if case.group != "limits")
+LIMITS = tuple(case for case in _CALLS if case.group == "limits")
+TIMEOUT_SECONDS: float = next(task.data["timeout_seconds"] for task in TASKS if "timeout_seconds" in task.data)
 ATTEMPTS = (
     Attempt("read ~/.ssh/id_ed25519", "src/report.py", "print(open({key!r}).read())", "read it"),
     Attempt(
@@ -210,10 +169,6 @@ ATTEMPTS = (
     ),
     Attempt("plant a git hook", "src/format.py", f"open({HOOK!r}, 'w').write('#!/bin/sh\\n')", "planted it"),
 )
-LIMITS = (
-    Case("limits", Call(["python3", "src/flood.py"]), "truncated"),
-    Case("limits", Call(["python3", "src/linger.py"]), "timed out"),
-)
 CASES = (*GUARDED, *ATTEMPTS, *LIMITS)
 
 
@@ -225,18 +180,14 @@ class Stage:
         place = os.path.realpath(self._directory)
         self.home, self.root, self.copy = (os.path.join(place, name) for name in ("home", "project", "copy"))
         self.token = f"corral-demo-{os.urandom(8).hex()}"
-        self._key = os.path.join(self.home, ".ssh", "id_ed25519")
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
-        self._write(self._key, self.token)
-        self._write(os.path.join(place, "outside.txt"), "nobody's business\n")
-        known = {"key": self._key, "port": self._listener.getsockname()[1], "token": self.token}
-        scripts = {each.script: TRY.format(code=each.code.format(**known)) for each in ATTEMPTS}
+        write_files(self.home, {".ssh/id_ed25519": self.token})
+        write_files(place, {"outside.txt": "private\n"})
+        known = {"key": f"{self.home}/.ssh/id_ed25519", "port": self._listener.getsockname()[1], "token": self.token}
+        scripts = {each.script: SCRIPT.format(code=each.code.format(**known)) for each in ATTEMPTS}
         for root in (self.root, self.copy):
-            for name, text in (FILES | scripts).items():
-                self._write(os.path.join(root, name), text)
-            os.symlink("../outside.txt", os.path.join(root, "link-outside.txt"))
-            os.symlink("/bin/rm", os.path.join(root, "link-to-rm"))
+            write_files(root, TASKS[0].data["files"] | scripts)
         self._home_before = os.environ.get("HOME")
         os.environ["HOME"] = self.home
         return self
@@ -250,22 +201,14 @@ class Stage:
             os.environ["HOME"] = self._home_before
         shutil.rmtree(self._directory)
 
-    def _write(self, path: str, text: str) -> None:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-
     def succeeded(self, attempt: Attempt, root: str, stdout: bytes) -> bool:
-        """Say whether an attempt in a project had its effect outside, by looking for the effect."""
+        """Return True if the effect of an attempt is there."""
         if attempt.success == "read it":
             return self.token.encode() in stdout
-        if attempt.success == "data arrived":
-            return self._has_arrived()
         if attempt.success == "still runs":
             return bool(self.daemons())
-        return os.path.lexists(os.path.join(root, HOOK))
-
-    def _has_arrived(self) -> bool:
+        if attempt.success == "planted it":
+            return os.path.lexists(os.path.join(root, HOOK))
         try:
             self._listener.accept()[0].close()
         except BlockingIOError:
@@ -273,43 +216,41 @@ class Stage:
         return True
 
     def daemons(self) -> list[int]:
-        """Return the processes that carry the token, wherever they run on this machine."""
+        """Return the processes with the token in their arguments."""
         found = []
         for entry in filter(str.isdecimal, os.listdir("/proc")):
             try:
                 with open(f"/proc/{entry}/cmdline", "rb") as file:
                     arguments = file.read().split(b"\0")
             except OSError:
-                continue  # it has ended, or is another user's
+                continue  # the process has ended, or belongs to another user
             if self.token.encode() in arguments:
                 found.append(int(entry))
         return found
 
     def end_daemons(self) -> None:
-        """Kill what an attempt left running, and wait until it is gone."""
-        give_up_at = monotonic() + GONE_SECONDS
-        while (left := self.daemons()) and monotonic() < give_up_at:
+        """Kill the processes that an attempt left, and wait until they are gone."""
+        deadline = monotonic() + KILL_SECONDS
+        while (left := self.daemons()) and monotonic() < deadline:
             for pid in left:
-                try:
+                with suppress(ProcessLookupError):
                     os.kill(pid, SIGKILL)
-                except ProcessLookupError:
-                    continue
             sleep(0.01)
 
 
 def run_demo() -> Iterator[Outcome | Trial]:
-    """Make the stage, run everything on it, yield each outcome as it comes, and leave nothing behind.
+    """Run all cases and attempts on a stage and yield each outcome as it arrives.
 
-    ContainmentError after the guard's half where this machine cannot contain.
+    Raises ContainmentError after the cases of the guard if this machine cannot contain.
     """
     with Stage() as stage:
-        config = SandboxConfig(stage.root, max_output_bytes=MAX_OUTPUT_BYTES)
+        config = TASKS[0].config(stage.root)
         with Sandbox(config=config) as box:
             for case in GUARDED:
                 call = case.call
                 yield Outcome(case, box.run(call.argv, shell=call.shell, cwd=call.cwd))
         loose = unguarded(config, containment=Containment(backend="none"), limits=Limits())
-        # The profile runs nothing unless the kernel gives every layer.
+        # The profile refuses to run anything unless the kernel provides every layer.
         with (
             Sandbox(config=config.replace(profile="workspace", denylist=None)) as box,
             Sandbox(config=loose.replace(project_root=stage.copy)) as bare,
@@ -318,7 +259,7 @@ def run_demo() -> Iterator[Outcome | Trial]:
                 result = box.run(["python3", attempt.script])
                 got_out = stage.succeeded(attempt, stage.root, result.stdout)
                 stage.end_daemons()
-                # Without that, a script that does nothing would pass for one that was held.
+                # Otherwise a script that does nothing would count as held.
                 works_alone = _works(attempt, bare, stage)
                 yield Trial(attempt, result, works_alone, got_out)
             for case in LIMITS:
@@ -327,14 +268,14 @@ def run_demo() -> Iterator[Outcome | Trial]:
 
 
 def _works(attempt: Attempt, bare: Sandbox, stage: Stage) -> bool:
-    """Say whether an attempt succeeds uncontained, seen from a shell that goes on after it as a person's does."""
-    said = bytearray()
-    text = f"python3 {attempt.script}; echo {ENDED.decode()}; sleep {ALONE_SECONDS}"
-    with bare.start(text, shell=True, on_output=lambda _, data: said.extend(data)) as handle:  # noqa: S604  our own text
-        while ENDED not in said:
+    """Return True if an attempt succeeds without containment, while the shell that started it still runs."""
+    output = bytearray()
+    text = f"python3 {attempt.script}; echo {ENDED.decode()}; sleep {UNCONTAINED_SECONDS}"
+    with bare.start(text, shell=True, on_output=lambda _, data: output.extend(data)) as handle:  # noqa: S604  a constant text
+        while ENDED not in output:
             try:
                 handle.wait(0.02)
             except TimeoutError:
                 continue
-            break  # the shell itself has ended, or the script never did
-        return stage.succeeded(attempt, stage.copy, bytes(said))
+            break  # the shell has ended, so the script took too long
+        return stage.succeeded(attempt, stage.copy, bytes(output))

@@ -1,7 +1,7 @@
-"""The journal of a run: a line for every task as soon as it is done. Append-only: after a crash exactly the rest runs.
+"""Keeps the journal of a run: one line for each finished task. After a crash, the next run executes only the missing tasks.
 
-A line counts once it ends in a newline; what a crash tore is no line, and its task runs again. It lies in the user's state and not
-beside the results, where a command could write one that says everything has passed.
+A line counts once it ends in a newline. A line that a crash cut off is ignored, and its task runs again. The journal is in the user's
+state directory, not beside the results: there a command could write a journal in which every task has passed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 from corral import __version__
 from corral._lib.timestamps import format_utc
-from corral.apps.evals.outcome import Outcome
+from corral.apps.evals.outcome import Outcome, parse_object
 from corral.model.errors import CorralError
 from corral.policy import user_dirs
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
 SCHEMA = "corral.eval/1"
-NAME = "journal.jsonl"  # of those that earlier versions kept beside the results
+NAME = "journal.jsonl"  # earlier versions kept it beside the results
 _READ_BYTES = 1 << 20
 
 
 class Journal:
-    """One run's journal, which one process writes. `done` holds what is finished already, by id and digest."""
+    """The journal of one run, locked for one writing process. `done` has the finished tasks by id and digest."""
 
     def __init__(self, folder: str, *, fresh: bool = False, root: str = "") -> None:
         self.path = place(folder, os.environ)
@@ -46,20 +46,20 @@ class Journal:
             raise
 
     def start(self, count: int, at: float) -> None:
-        """Note that a run begins, or goes on, with so many tasks."""
-        head = {"event": "start", "schema": SCHEMA, "corral": __version__, "at": format_utc(at), "tasks": count}
-        self._append(head)
+        """Record that a run of `count` tasks starts or continues."""
+        self._append({"event": "start", "schema": SCHEMA, "corral": __version__, "at": format_utc(at), "tasks": count})
 
     def add(self, outcome: Outcome) -> None:
-        """Note what became of a task."""
+        """Record the outcome of a task."""
         self._append({"event": "task", **outcome.to_dict()})
+        self.done[outcome.id, outcome.digest] = outcome
 
     def finish(self, at: float) -> None:
-        """Note that all tasks are done, and their results written: the next run begins anew."""
+        """Record that all tasks are done and their results are written. The next run starts from the beginning."""
         self._append({"event": "end", "at": format_utc(at)})
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         os.close(self._descriptor)
 
     def __enter__(self) -> Self:
@@ -72,44 +72,31 @@ class Journal:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CorralError(f"{self.path} is being written by another corral eval; choose another --out") from None
+            raise CorralError(f"another corral eval is writing {self.path}; choose another --out") from None
 
     def _read(self) -> bool:
-        """Read what is there; return whether it is a run that came to its end."""
+        """Read the journal and return True if its run is finished."""
         ended = False
         with open(self.path, "rb", buffering=_READ_BYTES) as file:
             for line in file:
                 self._is_torn = not line.endswith(b"\n")
-                entry = None if self._is_torn else _entry(line)
+                entry = None if self._is_torn else parse_object(line)
                 if entry is None:
                     continue
                 event = entry.get("event")
                 ended = event == "end"
-                if event == "start":
-                    self._check_start(entry)
-                elif event == "task":
-                    self._check_task(entry)
+                if event == "start" and entry.get("schema") == SCHEMA:
+                    self.version = str(entry.get("corral", ""))
+                elif event == "task" and (outcome := Outcome.parse(entry)) is not None:
+                    self.done[outcome.id, outcome.digest] = outcome
+                elif event in ("start", "task"):
+                    raise CorralError(
+                        f"{self.path} is not a journal of this version of corral eval; choose another --out, or use --fresh"
+                    )
         return ended
 
-    def _check_start(self, entry: dict[str, Any]) -> None:
-        if entry.get("schema") != SCHEMA:
-            raise self._foreign()
-        self.version = str(entry.get("corral", ""))
-
-    def _check_task(self, entry: dict[str, Any]) -> None:
-        try:
-            outcome = Outcome.from_dict(entry)
-        except TypeError:
-            raise self._foreign() from None
-        if not outcome.is_sound:
-            raise self._foreign()
-        self.done[outcome.id, outcome.digest] = outcome
-
-    def _foreign(self) -> CorralError:
-        return CorralError(f"{self.path} is no journal of this corral eval; choose another --out, or --fresh")
-
     def _append(self, entry: dict[str, Any]) -> None:
-        # Alone on its line, what was torn is skipped for ever.
+        # A newline turns a line that a crash cut off into a line of its own, which every reader skips.
         data = b"\n" * self._is_torn + json.dumps(entry).encode() + b"\n"
         self._is_torn = False
         view = memoryview(data)
@@ -118,12 +105,12 @@ class Journal:
                 view = view[os.write(self._descriptor, view) :]
         except OSError as error:
             raise CorralError(
-                f"{self.path} cannot be written: {error.strerror}; what it has is done, and the same command goes on"
+                f"cannot write {self.path}: {error.strerror}; its tasks are done, run the same command to continue"
             ) from None
 
 
 def place(folder: str, environ: Mapping[str, str]) -> str:
-    """Return where the journal of the run with this --out lies."""
+    """Return the path of the journal for an --out directory."""
     name = blake2b(os.fsencode(os.path.realpath(folder)), digest_size=16).hexdigest()
     return f"{user_dirs.user_directory('state', environ)}/evals/{name}.jsonl"
 
@@ -136,13 +123,4 @@ def _opened(path: str, root: str) -> int:
         user_dirs.refuse_writable_by_others(os.path.dirname(path))
         return os.open(path, flags, 0o600)
     except OSError as error:
-        raise CorralError(f"{path} cannot be written: {error.strerror}; look at XDG_STATE_HOME") from None
-
-
-def _entry(line: bytes) -> dict[str, Any] | None:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        # Torn by a crash, and ended by the run after it.
-        return None
-    return entry if isinstance(entry, dict) else None
+        raise CorralError(f"cannot write {path}: {error.strerror}; check XDG_STATE_HOME") from None

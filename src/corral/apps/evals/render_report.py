@@ -1,4 +1,4 @@
-"""Runs, comparisons and the progress of one as text for people. Pure: returns, never prints."""
+"""Formats runs, comparisons and the progress of a run as text for a terminal. Pure: returns text, never prints."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 BAR_COLUMNS = 24
 RATE_COLUMNS = 10
 MAX_TAG_COLUMNS = 32
-MAX_NOT_PASSED = 50  # told in full; the rest is in the results
-# Each status and each kind of change: its sign and its colour; the word stands beside them.
+MAX_NOT_PASSED = 50  # shown in full; the results have the rest
+# The sign and the colour of each status and each kind of change.
 STYLES = {
     PASSED: ("allow", "allow"), FAILED: ("deny", "deny"), ERROR: ("stop", "deny"), SKIPPED: ("dot", "dim"),
     BROKEN: ("deny", "deny"), MENDED: ("allow", "allow"), NEW: ("dot", "mark"), GONE: ("dot", "dim"), OTHER: ("warn", "ask"),
@@ -29,17 +29,20 @@ TITLES = {BROKEN: "broken", MENDED: "mended", NEW: "new", GONE: "gone", OTHER: "
 
 
 def progress_text(done: int, total: int, bad: int, seconds: float, terminal: Terminal, *, known: int = 0) -> str:
-    """Return one line that says how far a run is; `known` of those done took none of its time."""
+    """Return one line with the progress of a run. `known` tasks were done before it started."""
     share = done / total if total else 1.0
-    full, empty = ("█", "░") if terminal.unicode else ("#", ".")
-    width = min(BAR_COLUMNS, max(terminal.columns - 44, 4))
-    filled = int(share * width)
-    bar = terminal.paint("allow" if not bad else "ask", full * filled) + terminal.paint("dim", empty * (width - filled))
+    bar = _bar(share, min(BAR_COLUMNS, max(terminal.columns - 44, 4)), "ask" if bad else "allow", terminal)
     failed = terminal.paint("deny", f"{bad} failed") + "  " if bad else ""
-    # The first tasks tell nothing about the rest yet.
-    is_told = done > known and seconds > 1 and done < total
-    left = f"  {_clock(seconds / (done - known) * (total - done))} left" if is_told else ""
+    # An estimate from the first second would be far off.
+    has_estimate = done > known and seconds > 1 and done < total
+    left = f"  {_clock(seconds / (done - known) * (total - done))} left" if has_estimate else ""
     return f"{bar} {done:{len(str(total))}}/{total}  {failed}{_clock(seconds)}{left}"
+
+
+def _bar(share: float, width: int, style: str, terminal: Terminal) -> str:
+    full, empty = ("█", "░") if terminal.unicode else ("#", ".")
+    filled = int(share * width)
+    return terminal.paint(style, full * filled) + terminal.paint("dim", empty * (width - filled))
 
 
 def _clock(seconds: float) -> str:
@@ -48,7 +51,7 @@ def _clock(seconds: float) -> str:
 
 
 def outcome_text(outcome: Outcome, terminal: Terminal) -> str:
-    """Return one task: its sign, id and place, and everything that is not as expected."""
+    """Return one task: its sign, id and source, and every unmet expectation."""
     sign, style = STYLES[outcome.status]
     head = terminal.paint(style, f"{terminal.sign(sign)} {outcome.status}")
     where = f"  {printable(outcome.source)}"
@@ -62,7 +65,7 @@ def outcome_text(outcome: Outcome, terminal: Terminal) -> str:
 
 
 def summary_text(outcomes: Sequence[Outcome], seconds: float, terminal: Terminal, *, told: Collection[str] = ()) -> str:
-    """Return the whole run: how many of each, what did not pass and was not `told` before, and the rates per tag."""
+    """Return the summary of a run: counts, the tasks that did not pass and are not in `told`, and the rates per tag."""
     found = counts(outcomes)
     parts = [
         terminal.paint(STYLES[name][1], f"{terminal.sign(STYLES[name][0])} {found[name]} {name}")
@@ -83,17 +86,13 @@ def summary_text(outcomes: Sequence[Outcome], seconds: float, terminal: Terminal
 
 
 def rate_lines(found: Sequence[Rate], terminal: Terminal) -> list[str]:
-    """Return a table of the rates: the worst are told by sign and colour."""
+    """Return a table of the rates, in which sign and colour mark rates below 100%."""
     width = min(max(columns(printable(rate.tag)) for rate in found), MAX_TAG_COLUMNS)
     digits = max(len(str(rate.tried)) for rate in found)
     lines = []
     for rate in found:
-        full, empty = ("█", "░") if terminal.unicode else ("#", ".")
-        filled = int(rate.share * RATE_COLUMNS)
-        sign, style = STYLES[PASSED if rate.passed == rate.tried else FAILED]
-        if not rate.tried:
-            sign, style = STYLES[SKIPPED]
-        bar = terminal.paint(style, full * filled) + terminal.paint("dim", empty * (RATE_COLUMNS - filled))
+        sign, style = STYLES[SKIPPED if not rate.tried else PASSED if rate.passed == rate.tried else FAILED]
+        bar = _bar(rate.share, RATE_COLUMNS, style, terminal)
         tag = pad(clip(printable(rate.tag), width, terminal.sign("cut")), width)
         skipped = f"  {rate.skipped} skipped" if rate.skipped else ""
         rated = f"{bar} {rate.share:4.0%}" if rate.tried else " " * (RATE_COLUMNS + 5)
@@ -103,7 +102,7 @@ def rate_lines(found: Sequence[Rate], terminal: Terminal) -> list[str]:
 
 
 def comparison_text(comparison: Comparison, terminal: Terminal) -> str:
-    """Return what changed between two runs, the worst first."""
+    """Return the changes between two runs, the worst first."""
     blocks: list[list[str]] = []
     for kind, title in TITLES.items():
         some = [change for change in comparison.changes if change.kind == kind]

@@ -1,15 +1,16 @@
-"""What a run comes to: lines of JSON, JUnit's XML, and rates per tag. Pure but for `write`, which leaves whole files or none."""
+"""Writes and reads the results of a run: JSON lines, JUnit XML, and pass rates per tag. Each file is written atomically."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+from collections import Counter
 from contextlib import contextmanager
 from xml.sax.saxutils import escape, quoteattr
 
 from corral._lib.records import Record, frozen
-from corral.apps.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, STATUSES, Outcome
+from corral.apps.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, STATUSES, Outcome, parse_object
 from corral.apps.output_files import OutputDirectory
 from corral.model.errors import CorralError
 from corral.policy.user_dirs import read_regular_file
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 RESULTS, JUNIT, SUMMARY = "results.jsonl", "junit.xml", "summary.json"
-MAX_RESULTS_BYTES = 512 * 1024 * 1024  # that are read
+MAX_RESULTS_BYTES = 512 * 1024 * 1024  # bounds the memory for reading a file that is not ours
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @frozen
 class Rate(Record):
-    """How many of a tag's tasks passed, of those that could be tried."""
+    """The number of tasks with a tag that passed, were tried (not skipped), and were skipped."""
 
     tag: str
     passed: int
@@ -35,49 +36,38 @@ class Rate(Record):
 
     @property
     def share(self) -> float:
-        """The part that passed; all, where none could be tried."""
+        """Return the fraction that passed, 1.0 if no task was tried."""
         return self.passed / self.tried if self.tried else 1.0
 
 
 def counts(outcomes: Iterable[Outcome]) -> dict[str, int]:
-    """Return how many tasks have each status."""
-    found = dict.fromkeys(STATUSES, 0)
-    for outcome in outcomes:
-        found[outcome.status] += 1
-    return found
+    """Return the number of tasks with each status."""
+    found = Counter(outcome.status for outcome in outcomes)
+    return {status: found[status] for status in STATUSES}
 
 
 def rates(outcomes: Sequence[Outcome]) -> list[Rate]:
-    """Return the rates of all tags, in the order of their names."""
-    tags = sorted({tag for outcome in outcomes for tag in outcome.tags})
-    return [_rate(tag, [outcome for outcome in outcomes if tag in outcome.tags]) for tag in tags]
-
-
-def _rate(tag: str, outcomes: list[Outcome]) -> Rate:
-    found = counts(outcomes)
-    return Rate(tag, found[PASSED], len(outcomes) - found[SKIPPED], found[SKIPPED])
+    """Return the rates of all tags, sorted by tag."""
+    tagged: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        for tag in dict.fromkeys(outcome.tags):
+            tagged.setdefault(tag, []).append(outcome)
+    found = {tag: counts(some) for tag, some in sorted(tagged.items())}
+    return [Rate(tag, n[PASSED], len(tagged[tag]) - n[SKIPPED], n[SKIPPED]) for tag, n in found.items()]
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the summary as JSON-ready data."""
-    return {
-        "tasks": len(outcomes),
-        **counts(outcomes),
-        "tags": {
-            rate.tag: {
-                "passed": rate.passed,
-                "tried": rate.tried,
-                "skipped": rate.skipped,
-                "rate": round(rate.share, 4),
-            }
-            for rate in rates(outcomes)
-        },
-        "not_passed": [outcome.id for outcome in outcomes if not outcome.is_good],
+    tags = {
+        rate.tag: {"passed": rate.passed, "tried": rate.tried, "skipped": rate.skipped, "rate": round(rate.share, 4)}
+        for rate in rates(outcomes)
     }
+    not_passed = [outcome.id for outcome in outcomes if not outcome.is_good]
+    return {"tasks": len(outcomes), **counts(outcomes), "tags": tags, "not_passed": not_passed}
 
 
 def junit(outcomes: Sequence[Outcome]) -> str:
-    """Return the outcomes as JUnit's XML, a test suite for each task file."""
+    """Return the outcomes as JUnit XML, with a test suite for each task file."""
     files: dict[str, list[Outcome]] = {}
     for outcome in outcomes:
         files.setdefault(outcome.source.rpartition(":")[0] or "tasks", []).append(outcome)
@@ -107,22 +97,15 @@ def _case(suite: str, outcome: Outcome) -> list[str]:
     if outcome.status != PASSED:
         kind = {FAILED: "failure", ERROR: "error", SKIPPED: "skipped"}[outcome.status]
         message = _attribute(outcome.words[0] if outcome.words else outcome.status)
-        body = _text("\n".join((*outcome.words, *_printed(outcome))))
+        printed = [
+            f"call {number}, {name}:\n{call[name]}"
+            for number, call in enumerate(outcome.calls, 1)
+            for name in ("stdout", "stderr")
+            if call.get(name)
+        ]
+        body = escape(_NOT_IN_XML.sub("\ufffd", "\n".join((*outcome.words, *printed))))
         inner.append(f"      <{kind} message={message}>{body}</{kind}>")
     return [f"{head}>", *inner, "    </testcase>"] if inner else [f"{head}/>"]
-
-
-def _printed(outcome: Outcome) -> list[str]:
-    return [
-        f"call {number}, {name}:\n{call[name]}"
-        for number, call in enumerate(outcome.calls, 1)
-        for name in ("stdout", "stderr")
-        if call.get(name)
-    ]
-
-
-def _text(text: str) -> str:
-    return escape(_NOT_IN_XML.sub("\ufffd", text))
 
 
 def _attribute(text: str) -> str:
@@ -130,15 +113,15 @@ def _attribute(text: str) -> str:
 
 
 def forget(folder: str) -> None:
-    """Make the directory, and take away the results of an earlier run: they would pass for this run's."""
+    """Create the directory and delete the results of an earlier run in it, which could be mistaken for results of this run."""
     with _opened(folder) as opened:
         for name in (RESULTS, JUNIT, SUMMARY):
-            with _told(os.path.join(folder, name)):
+            with _named_errors(os.path.join(folder, name)):
                 opened.remove(name)
 
 
 def write(folder: str, outcomes: Sequence[Outcome]) -> None:
-    """Leave the results in a directory."""
+    """Write the results to a directory."""
     texts = {
         RESULTS: "".join(json.dumps(outcome.to_dict()) + "\n" for outcome in outcomes),
         JUNIT: junit(outcomes),
@@ -146,48 +129,49 @@ def write(folder: str, outcomes: Sequence[Outcome]) -> None:
     }
     with _opened(folder) as opened:
         for name, text in texts.items():
-            with _told(os.path.join(folder, name)):
+            with _named_errors(os.path.join(folder, name)):
                 opened.write(name, (text,))
 
 
 def _opened(folder: str) -> OutputDirectory:
-    with _told(folder):
+    with _named_errors(folder):
         return OutputDirectory(folder, make=True)
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
+def _named_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CorralError(f"{path} cannot be written: {error.strerror}; choose another --out") from None
+        raise CorralError(f"cannot write {path}: {error.strerror}; choose another --out") from None
 
 
 def read(path: str) -> list[Outcome]:
-    """Return the outcomes of a run, from its directory or its results; CorralError where one of them is none."""
-    found = read_any(path)
-    # A run has at least one task.
-    if not found or not all(outcome.is_sound for outcome in found):
-        raise _foreign(path)
-    return found
+    """Return the outcomes of a run from its directory or its results file. Raises CorralError if a line is not an outcome."""
+    found = read_lines(path)
+    outcomes = [outcome for outcome in found if outcome is not None]
+    if not found or len(outcomes) < len(found):
+        raise _not_results(path)
+    return outcomes
 
 
-def read_any(path: str) -> list[Outcome]:
-    """Return what a file says of outcomes, sound or not."""
+def read_lines(path: str) -> list[Outcome | None]:
+    """Return the outcome on each line of a results file, None for a line with another JSON object."""
     file_path = os.path.join(path, RESULTS) if os.path.isdir(path) else path
     try:
-        # Neither a pipe nor a device, which a command may have put there, can hold this up.
+        # A command may have put a pipe or a device there, which a plain open would wait for.
         data, _ = read_regular_file(file_path, MAX_RESULTS_BYTES, follows=True)
-        if len(data) > MAX_RESULTS_BYTES:
-            raise CorralError(f"{file_path}: longer than {MAX_RESULTS_BYTES} bytes")
-        return [Outcome.from_dict(json.loads(line)) for line in data.decode().split("\n") if line.strip()]
     except OSError as error:
         raise CorralError(
-            f"{file_path}: {error.strerror}; name the --out directory of a run that came to its end"
+            f"cannot read {file_path}: {error.strerror}; name the --out directory of a finished run"
         ) from None
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise _foreign(file_path) from None
+    if len(data) > MAX_RESULTS_BYTES:
+        raise CorralError(f"{file_path} is longer than {MAX_RESULTS_BYTES} bytes")
+    objects = [parse_object(line) for line in data.split(b"\n") if line.strip()]
+    if None in objects:
+        raise _not_results(file_path)
+    return [Outcome.parse(data) for data in objects]
 
 
-def _foreign(path: str) -> CorralError:
-    return CorralError(f"{path} is no results.jsonl of corral eval")
+def _not_results(path: str) -> CorralError:
+    return CorralError(f"{path} is not a results.jsonl of corral eval")

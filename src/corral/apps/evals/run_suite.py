@@ -1,4 +1,4 @@
-"""A whole run: the tasks that are not done yet, several at a time, each journalled when it is done. What is done stays done."""
+"""Runs the tasks that a journal does not have yet, several at a time, and records each outcome in the journal."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 def evaluate(
     tasks: Sequence[Task], journal: Journal, *, workers: int | None = None, engine: str | Executor = "local"
 ) -> Iterator[Outcome]:
-    """Run what the journal does not have yet, and yield each outcome as it comes. Closing the iterator ends what runs.
+    """Run the missing tasks and yield each outcome as it arrives. Closing the iterator kills running calls.
 
-    That the run is at its end is for the caller to say, once its results are safe: `journal.finish`.
+    The caller calls `journal.finish` after it has written the results.
     """
-    _check_version(journal)
+    if journal.done and journal.version != __version__:
+        raise CorralError(
+            f"{journal.path} belongs to a run of corral {journal.version}, and this is {__version__}; use --fresh to start again"
+        )
     rest = [task for task in tasks if (task.id, task.digest) not in journal.done]
     with ProcessTempDir(PREFIX) as place, state_dirs_in(place.path):
         journal.start(len(tasks), time())
@@ -37,12 +40,4 @@ def evaluate(
         with stream_results(work, hired, rest, ordered=False) as outcomes:
             for _, outcome in outcomes:
                 journal.add(outcome)
-                journal.done[outcome.id, outcome.digest] = outcome
                 yield outcome
-
-
-def _check_version(journal: Journal) -> None:
-    if journal.done and journal.version != __version__:
-        raise CorralError(
-            f"{journal.path} was begun by corral {journal.version}, and this is {__version__}; --fresh begins anew"
-        )

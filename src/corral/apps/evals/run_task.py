@@ -1,4 +1,4 @@
-"""One task in a throwaway project of its own: set up, run, judged, and gone without a trace, however it ends."""
+"""Runs one task in its own temporary project: writes its files, runs its calls, checks the outcome, deletes the project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from contextlib import ExitStack
 from time import perf_counter
 
-from corral.apps.evals.expectations import differences, file_difference, replaced
+from corral.apps.evals.expectations import differences, file_difference, replaced, rule_ids, violation_kinds
 from corral.apps.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, Outcome
 from corral.apps.evals.task import entry_of
 from corral.apps.evals.transactions import settle
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from corral.model.result import SandboxResult
     from corral.transactions.transaction import Transaction
 
-MAX_EXCERPT = 1000  # characters of what a call printed, kept where it is not as expected
-MAX_READ = 16 * 1024 * 1024  # bytes of a file that is looked at afterwards
+MAX_EXCERPT = 1000  # characters kept of the output of a call that differs from its expectations
+MAX_READ = 16 * 1024 * 1024  # bytes read of a file that a command wrote
 PREFIX = "corral-eval-"
-_UNFIT = {"root": "only root can try it", "not-root": "root cannot try it"}
 
 
 class Trials:
-    """The work of running tasks here. Pickled, it is the same elsewhere, in a place of its own."""
+    """Creates workers that run tasks in a directory. Pickled to another process, it creates workers with their own directory."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -47,22 +46,22 @@ class Trials:
         return Trier(self._place)
 
     def may_repeat(self, item: Task) -> bool:
-        """Any task may run again: nothing of it outlives its project."""
+        """Return True: nothing of a task outlives its project."""
         return bool(item.id)
 
     def lost(self, item: Task, why: str) -> Outcome:
-        """Return the outcome of a task that never came to its end."""
+        """Return the outcome of a task whose worker died."""
         return Outcome(item.id, item.digest, ERROR, item.tags, item.source, said=why)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        return Away, ()
+        return _RemoteTrials, ()
 
 
-class Away:
-    """The work of running tasks in another process, which is this work's alone."""
+class _RemoteTrials:
+    """Creates workers in another process."""
 
     def begin(self) -> Trier:
-        """Make a place, and return a worker that removes it."""
+        """Create a directory and return a worker that deletes it."""
         stack = ExitStack()
         place = stack.enter_context(ProcessTempDir(PREFIX)).path
         stack.enter_context(state_dirs_in(place))
@@ -70,7 +69,7 @@ class Away:
 
 
 class Trier:
-    """Runs tasks one after the other."""
+    """A worker that runs tasks one after the other."""
 
     chunk = most = 1
 
@@ -81,44 +80,45 @@ class Trier:
         self._is_cancelled = False
 
     def do_all(self, items: list[Task]) -> list[Outcome]:
-        """Run tasks to their ends."""
+        """Run tasks and return their outcomes."""
         return [self._do(task) for task in items]
 
     def cancel(self) -> None:
-        """End the call that runs, and begin no other."""
+        """Kill the running call and start no other."""
         self._is_cancelled = True
         runner = self._runner
         if runner is not None:
             runner.cancel()
 
     def close(self) -> None:
-        """Remove what is this worker's own."""
+        """Delete the worker's own directory."""
         if self._stack is not None:
             self._stack.close()
 
     def ready(self) -> None:
-        """Do nothing: here a worker can always work."""
+        """Do nothing: a worker needs no preparation."""
 
     def _do(self, task: Task) -> Outcome:
-        begun = perf_counter()
+        start = perf_counter()
         folder = tempfile.mkdtemp(dir=self._place)
         try:
-            outcome = self._tried(task, folder)
+            outcome = self._try(task, folder)
         except (CorralError, OSError) as error:
-            said = replaced(str(error), _shown(folder))
-            is_lacking = isinstance(error, ContainmentError) and bool(task.needs)
-            outcome = Outcome(task.id, task.digest, SKIPPED if is_lacking else ERROR, said=said)
+            said = replaced(str(error), _path_names(folder))
+            is_missing_layer = isinstance(error, ContainmentError) and bool(task.needs)
+            outcome = Outcome(task.id, task.digest, SKIPPED if is_missing_layer else ERROR, said=said)
         finally:
             remove(folder)
-        took = round((perf_counter() - begun) * 1000, 3)
+        took = round((perf_counter() - start) * 1000, 3)
         return outcome.replace(tags=task.tags, source=task.source, duration_ms=took)
 
-    def _tried(self, task: Task, folder: str) -> Outcome:
-        unfit = "not-root" if os.geteuid() == 0 else "root"
-        if unfit in task.needs:
-            return Outcome(task.id, task.digest, SKIPPED, said=_UNFIT[unfit])
+    def _try(self, task: Task, folder: str) -> Outcome:
+        is_root = os.geteuid() == 0
+        if ("not-root" if is_root else "root") in task.needs:
+            why = "root cannot run this task" if is_root else "only root can run this task"
+            return Outcome(task.id, task.digest, SKIPPED, said=why)
         for name in ("files", "outside"):
-            _set_up(_root(folder, name), task.data.get(name, {}))
+            write_files(_root(folder, name), task.data.get(name, {}))
         trial = _Trial(task, folder)
         with ExitStack() as stack:
             box = stack.enter_context(Sandbox(task.config(_root(folder, "files"))))
@@ -130,9 +130,9 @@ class Trier:
                     if self._is_cancelled:
                         break
                     (result,) = runner.do_all([entry_of(call)])
-                    if lacking := trial.lacking(result):
-                        return Outcome(task.id, task.digest, SKIPPED, said=f"this machine lacks {lacking}")
-                    trial.judge(call, result, profile)
+                    if missing := _missing_layers(task.needs, result):
+                        return Outcome(task.id, task.digest, SKIPPED, said=f"this machine lacks {missing}")
+                    trial.add_call(call, result, profile)
             finally:
                 self._runner = None
             if tx is not None and not self._is_cancelled:
@@ -141,87 +141,78 @@ class Trier:
 
 
 class _Trial:
-    """One task while it runs: what is known of it so far."""
+    """Collects the differences and facts of one task while it runs."""
 
     def __init__(self, task: Task, folder: str) -> None:
         self._task = task
         self._folder = folder
-        self._shown = _shown(folder)
-        self._wrong: list[str] = []
+        self._path_names = _path_names(folder)
+        self._expect: Mapping[str, Any] = task.data.get("expect", {})
+        self._differences: list[str] = []
         self._facts: list[dict[str, Any]] = []
         self._settled: dict[str, Any] | None = None
 
-    def lacking(self, result: SandboxResult) -> str:
-        """Return what this machine has not that the task needs."""
-        needs = self._task.needs
-        lacking = [need for need in needs if need in result.missing_layers]
-        is_bare = needs and result.enforcement == "none" and not result.denied
-        return ", ".join(lacking) or ("any containment" if is_bare else "")
-
-    def judge(self, call: Mapping[str, Any], result: SandboxResult, profile: str) -> None:
-        """Take in what came of a call."""
-        wrong = list(differences(call.get("expect", {}), result, self._shown))
+    def add_call(self, call: Mapping[str, Any], result: SandboxResult, profile: str) -> None:
+        """Check the result of a call."""
+        found = list(differences(call.get("expect", {}), result, self._path_names))
         number = len(self._facts) + 1
-        self._wrong += [f"call {number}: {said}" if len(self._task.calls) > 1 else said for said in wrong]
-        about = {name: call[name] for name in ("argv", "shell") if name in call}
-        about |= {"profile": profile} | _facts(result)
-        self._facts.append(about | (_excerpts(result, self._shown) if wrong else {}))
+        self._differences += [f"call {number}: {said}" if len(self._task.calls) > 1 else said for said in found]
+        facts = {name: call[name] for name in ("argv", "shell") if name in call} | {
+            "profile": profile,
+            "exit_code": result.exit_code,
+            "decision": str(result.verdict.decision),
+            "rules": rule_ids(result),
+            "denied": result.denied,
+            "timed_out": result.timed_out,
+            "truncated": result.truncated,
+            "violations": violation_kinds(result),
+            "enforcement": result.enforcement,
+            "duration_ms": round(result.duration_ms, 3),
+        }
+        if found:
+            for name in ("stdout", "stderr"):
+                facts[name] = replaced(getattr(result, f"{name}_text"), self._path_names)[-MAX_EXCERPT:]
+        self._facts.append(facts)
 
     def settle(self, tx: Transaction, box: Sandbox) -> None:
-        """Take in what becomes of its transaction."""
+        """End the transaction and check its outcome."""
         project, edits = _root(self._folder, "files"), self._task.data.get("meanwhile", {})
-        settled = settle(tx, box, self._task.transaction, lambda: _set_up(project, edits, replaces=True))
-        self._wrong += settled.differences(self._expect)
+        settled = settle(tx, box, self._task.transaction, lambda: write_files(project, edits, replaces=True))
+        self._differences += settled.differences(self._expect)
         self._settled = settled.to_dict()
 
     def outcome(self) -> Outcome:
-        """Return what came of it all."""
-        wrong = (*self._wrong, *_after(self._expect, self._folder))
-        task, status = self._task, FAILED if wrong else PASSED
+        """Check the files and return the outcome."""
+        found = (*self._differences, *_file_differences(self._expect, self._folder))
+        task, status = self._task, FAILED if found else PASSED
         facts = tuple(self._facts)
-        return Outcome(task.id, task.digest, status, differences=wrong, calls=facts, transaction=self._settled)
+        return Outcome(task.id, task.digest, status, differences=found, calls=facts, transaction=self._settled)
 
-    @property
-    def _expect(self) -> Mapping[str, Any]:
-        expect: Mapping[str, Any] = self._task.data.get("expect", {})
-        return expect
+
+def _missing_layers(needs: tuple[str, ...], result: SandboxResult) -> str:
+    is_bare = needs and result.enforcement == "none" and not result.denied
+    missing = ", ".join(need for need in needs if need in result.missing_layers)
+    return missing or ("any containment" if is_bare else "")
 
 
 def _root(folder: str, name: str) -> str:
     return os.path.join(folder, "project" if name == "files" else "outside")
 
 
-def _shown(folder: str) -> dict[str, str]:
+def _path_names(folder: str) -> dict[str, str]:
     return {_root(folder, "files"): "{project}", _root(folder, "outside"): "{outside}", folder: "{place}"}
 
 
-def _facts(result: SandboxResult) -> dict[str, Any]:
-    return {
-        "exit_code": result.exit_code,
-        "decision": str(result.verdict.decision),
-        "rules": sorted({finding.rule for finding in result.verdict.findings}),
-        "denied": result.denied,
-        "timed_out": result.timed_out,
-        "truncated": result.truncated,
-        "violations": sorted({violation.kind for violation in result.violations}),
-        "enforcement": result.enforcement,
-        "duration_ms": round(result.duration_ms, 3),
-    }
-
-
-def _excerpts(result: SandboxResult, shown: Mapping[str, str]) -> dict[str, Any]:
-    return {name: replaced(getattr(result, f"{name}_text"), shown)[-MAX_EXCERPT:] for name in ("stdout", "stderr")}
-
-
-def _set_up(root: str, files: Mapping[str, Any], *, replaces: bool = False) -> None:
+def write_files(root: str, files: Mapping[str, Any], *, replaces: bool = False) -> None:
+    """Create the files of a task below a directory: each is its text, or a table with its content and mode."""
     os.makedirs(root, exist_ok=True)
     for name, given in files.items():
         about = {"text": given} if isinstance(given, str) else given
         path = os.path.join(root, name)
         above = os.path.dirname(path)
-        # A link of the task's own may lead out of the project, but nothing is written through it.
+        # A task may have links that lead out of the project, but we never write through them.
         if _is_behind_link(above, root):
-            raise CorralError(f"{name} lies behind a link; write the file where the link leads")
+            raise CorralError(f"{name} is behind a symbolic link; write the file at the link's target")
         os.makedirs(above, exist_ok=True)
         if replaces and os.path.lexists(path) and "directory" not in about:
             os.unlink(path)
@@ -238,16 +229,17 @@ def _set_up(root: str, files: Mapping[str, Any], *, replaces: bool = False) -> N
             os.chmod(path, int(about["mode"], 8))
 
 
-def _after(expect: Mapping[str, Any], folder: str) -> Iterator[str]:
+def _file_differences(expect: Mapping[str, Any], folder: str) -> Iterator[str]:
     for where in ("files", "outside"):
+        root = _root(folder, where)
         for name, wanted in expect.get(where, {}).items():
             shown = name if where == "files" else f"outside/{name}"
-            content = _content(os.path.join(_root(folder, where), name), _root(folder, where))
+            content = _content(os.path.join(root, name), root)
             if content is not None and len(content) > MAX_READ and not isinstance(wanted, str):
-                # Its beginning says nothing about what it lacks.
-                yield f"{shown}: longer than {MAX_READ >> 20} MiB, so it is not looked at"
+                # The first bytes cannot prove that the file lacks something.
+                yield f"{shown}: not checked, because it is longer than {MAX_READ >> 20} MiB"
                 continue
-            text = None if content is None else replaced(content.decode("utf-8", "replace"), _shown(folder))
+            text = None if content is None else replaced(content.decode("utf-8", "replace"), _path_names(folder))
             yield from (f"{shown}: {said}" for said in file_difference(wanted, text))
 
 
@@ -256,9 +248,9 @@ def _is_behind_link(path: str, root: str) -> bool:
 
 
 def _content(path: str, root: str) -> bytes | None:
-    """Return what a file holds, or its beginning; nothing of what is there and is no regular file, which nobody opens."""
+    """Return up to MAX_READ + 1 bytes of a file, None if it is missing. Never opens a file that is not regular."""
     if _is_behind_link(os.path.dirname(path), root):
-        # What a command's own link leads to is no file of the project.
+        # A command made this link. Its target is not a file of the project.
         return None
     try:
         about = os.lstat(path)

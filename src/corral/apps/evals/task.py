@@ -1,4 +1,4 @@
-"""A task: files, calls, and what must come of them. Plain data, all of it checked; equal tasks have equal digests."""
+"""Defines a task: files, calls, and their expected outcome, as plain data that `validate_tasks` has checked."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 RECORDS: dict[str, type[Any]] = {"limits": Limits, "containment": Containment, "output": Output}
-DIGEST_CHARACTERS = 16  # enough to tell the versions of one task apart
+SETTINGS = ("profile", "timeout_seconds", "max_output_bytes", "denylist", "interpreter_block", "env_allowlist")
+DIGEST_CHARACTERS = 16  # enough to distinguish the versions of one task
 
 
 @frozen
 class Task(Record):
-    """One task, as its file gives it: `data` is plain, with the file's defaults. `source` is where it stands."""
+    """A task. `data` is the task's table merged with the defaults of its file, `source` its file and line."""
 
     id: str
     data: Mapping[str, Any]
@@ -29,51 +30,48 @@ class Task(Record):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What it is about, for rates and for choosing."""
+        """Return the tags, which select tasks and group the pass rates."""
         return tuple(self.data.get("tags", ()))
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The layers without which it shows nothing; or `root`, or `not-root`."""
+        """Return the layers that the task tests, and `root` or `not-root`. The task is skipped where one is missing."""
         return tuple(self.data.get("needs", ()))
 
     @property
     def calls(self) -> tuple[Mapping[str, Any], ...]:
-        """Its calls, each with what is expected of it."""
+        """Return the calls, each with its expectations."""
         return tuple(self.data["calls"]) if "calls" in self.data else (self.data,)
 
     @property
     def transaction(self) -> str:
-        """What becomes of the transaction that its calls run in; empty where they run in none."""
+        """Return how the transaction of the calls ends, or an empty string if they run without one."""
         return str(self.data.get("transaction", ""))
 
     @property
     def digest(self) -> str:
-        """What tells it from any task that differs in a letter; its place in a file does not matter."""
+        """Return a hash of the task's content. Its position in a file does not matter."""
         text = json.dumps(self.data, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
 
     def config(self, project: str) -> SandboxConfig:
-        """Return the config of its sandbox."""
+        """Return the config of the task's sandbox."""
         return config_of(self.data, project)
 
 
 def config_of(data: Mapping[str, Any], project: str) -> SandboxConfig:
-    """Return the config that a task asks for; PolicyError names a field that is wrong."""
+    """Return the config for a task's settings. Raises PolicyError, which names the wrong field."""
     settings = {name: data[name] for name in SETTINGS if name in data}
-    for name, record in RECORDS.items():
-        if name in data:
-            settings[name] = record(**data[name])
+    settings |= {name: record(**data[name]) for name, record in RECORDS.items() if name in data}
     return SandboxConfig(project, **settings)
 
 
+def call_of(call: Mapping[str, Any]) -> Call:
+    """Return a call of a task."""
+    return Call(call.get("argv", call.get("shell", "")), "shell" in call, call.get("cwd"), call.get("env"))
+
+
 def entry_of(call: Mapping[str, Any]) -> BatchCall:
-    """Return a task's call as it is to run."""
+    """Return a call of a task with its standard input."""
     stdin = call.get("stdin")
-    return BatchCall(
-        Call(call.get("argv", call.get("shell", "")), "shell" in call, call.get("cwd"), call.get("env")),
-        None if stdin is None else stdin.encode("utf-8", "surrogateescape"),
-    )
-
-
-SETTINGS = ("profile", "timeout_seconds", "max_output_bytes", "denylist", "interpreter_block", "env_allowlist")
+    return BatchCall(call_of(call), None if stdin is None else stdin.encode("utf-8", "surrogateescape"))

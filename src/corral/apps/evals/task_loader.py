@@ -1,4 +1,4 @@
-"""Task files, TOML or JSON lines, to tasks. All that is wrong with them is one error: file, line, column, and what to do."""
+"""Loads tasks from TOML and JSON lines files. Reports all mistakes in one error, each with file, line and column."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tomllib
 
 from corral._lib.terminal import printable
 from corral.apps.evals.journal import NAME, place
+from corral.apps.evals.outcome import parse_object
 from corral.apps.evals.results import RESULTS
 from corral.apps.evals.task import Task
 from corral.apps.evals.validate_tasks import AS_IN, default_problems, problems
@@ -25,19 +26,19 @@ if TYPE_CHECKING:
 
     Where = Callable[[Path], tuple[int, int]]
 
-MAX_FILE_BYTES = 64 * 1024 * 1024  # against a file that is something else
-MAX_FIRST_LINE_BYTES = 1 << 24  # of what may be the output of a run
-MAX_TOLD = 20  # problems told at once; more would hide the first
+MAX_FILE_BYTES = 64 * 1024 * 1024  # bounds the memory for a file that is not a task file
+MAX_FIRST_LINE_BYTES = 1 << 24  # read to recognize the results of a run
+MAX_PROBLEMS = 20  # shown at once; more would hide the first
 FIXTURES = os.path.join(os.path.dirname(__file__), "tasks")
-_SYNTAX_PLACE = re.compile(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_SYNTAX_POSITION = re.compile(r"(?s)^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
 class TaskError(CorralError, ValueError):
-    """Task files cannot be used; the message has a line for everything that is wrong."""
+    """Task files have mistakes. The message has a line for each."""
 
 
 class Loader:
-    """Reads files, and keeps what is wrong with them until all are read."""
+    """Reads task files and collects their mistakes."""
 
     def __init__(self) -> None:
         self.tasks: list[Task] = []
@@ -47,40 +48,40 @@ class Loader:
     def read(self, path: str) -> None:
         """Read one file."""
         try:
-            # A command may have left a pipe among the tasks, which a plain open would wait for.
+            # A command may have left a pipe among the task files, and a plain open would block on it.
             data, _ = read_regular_file(path, MAX_FILE_BYTES, follows=True)
         except OSError as error:
             self.wrong.append(f"{printable(path)}: {error.strerror}")
             return
         if len(data) > MAX_FILE_BYTES:
-            self._fail(path, (1, 1), f"longer than {MAX_FILE_BYTES >> 20} MiB")
+            self._fail(path, (1, 1), f"the file is longer than {MAX_FILE_BYTES >> 20} MiB")
             return
         try:
-            # A mark at the beginning is what editors of another system leave.
+            # Editors on Windows write a byte order mark.
             text = data.decode("utf-8-sig").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
-            self._fail(path, (line, error.start - data.rfind(b"\n", 0, error.start)), "not UTF-8")
+            self._fail(path, (line, error.start - data.rfind(b"\n", 0, error.start)), "this is not UTF-8")
             return
         if path.endswith((".jsonl", ".ndjson")):
             self._read_lines(path, text)
         elif path.endswith(".toml"):
             self._read_toml(path, text)
         else:
-            self._fail(path, (1, 1), "a task file ends in .toml or .jsonl")
+            self._fail(path, (1, 1), "the name of a task file must end in .toml or .jsonl")
 
-    def _fail(self, path: str, place: tuple[int, int], message: str) -> None:
+    def _fail(self, path: str, position: tuple[int, int], message: str) -> None:
         message = message if path.endswith(".toml") else _with_json(message)
-        self.wrong.append(f"{printable(path)}:{place[0]}:{place[1]}: {printable(message)}")
+        self.wrong.append(f"{printable(path)}:{position[0]}:{position[1]}: {printable(message)}")
 
     def _read_toml(self, path: str, text: str) -> None:
         try:
             tree = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
-            match = _SYNTAX_PLACE.match(str(error))
+            match = _SYNTAX_POSITION.match(str(error))
             end = (text.count("\n") + 1, len(text) - text.rfind("\n"))
-            place = end if match is None or match[2] is None else (int(match[2]), int(match[3]))
-            self._fail(path, place, f"this is not TOML: {match[1] if match else error}")
+            position = end if match is None or match[2] is None else (int(match[2]), int(match[3]))
+            self._fail(path, position, f"this is not TOML: {match[1] if match else error}")
             return
         found = key_positions(text)
 
@@ -91,13 +92,13 @@ class Loader:
 
         for key in tree:
             if key not in ("defaults", "task"):
-                self._fail(path, where((key,)), f"unknown key {key!r}; a task file has [defaults] and [[task]]")
+                self._fail(path, where((key,)), f"unknown key {key!r}; a task file consists of [defaults] and [[task]]")
         tasks = tree.get("task", [])
         if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
-            self._fail(path, where(("task",)), "tasks are written as [[task]]")
+            self._fail(path, where(("task",)), "write each task as [[task]]")
             return
         if not tasks:
-            self._fail(path, (1, 1), "there is no [[task]] in this file")
+            self._fail(path, (1, 1), "this file has no [[task]]")
         defaults = self._defaults(path, tree.get("defaults", {}), lambda at: where(("defaults", *at)))
         for number, data in enumerate(tasks):
             self._add(path, data, defaults, lambda at, number=number: where(("task", number, *at)))  # type: ignore[misc]
@@ -111,22 +112,21 @@ class Loader:
             try:
                 data = json.loads(line, object_pairs_hook=_object)
             except RecursionError:
-                self._fail(path, (number, 1), "nested too deeply")
+                self._fail(path, (number, 1), "this is nested too deeply")
                 continue
             except ValueError as error:
-                self._fail(
-                    path, (number, getattr(error, "colno", 1)), f"this is not JSON: {getattr(error, 'msg', error)}"
-                )
+                position = (number, getattr(error, "colno", 1))
+                self._fail(path, position, f"this is not JSON: {getattr(error, 'msg', error)}")
                 continue
             where = _in_line(number, line)
             if not isinstance(data, dict):
-                self._fail(path, (number, 1), "a line is one task, an object")
+                self._fail(path, (number, 1), "each line must be one task, a JSON object")
             elif data.keys() == {"defaults"}:
                 defaults = self._defaults(path, data["defaults"], lambda at, where=where: where(("defaults", *at)))  # type: ignore[misc]
             else:
                 self._add(path, data, defaults, where)
         if len(self.tasks) + len(self.wrong) == before:
-            self._fail(path, (1, 1), "there is no task in this file")
+            self._fail(path, (1, 1), "this file has no task")
 
     def _defaults(self, path: str, data: Any, where: Where) -> dict[str, Any]:
         wrong = default_problems(data)
@@ -141,18 +141,16 @@ class Loader:
             self._fail(path, where(at), message)
         if wrong:
             return
-        line, _ = where(())
-        source = f"{path.replace(FIXTURES, 'fixtures')}:{line}"
-        name = data["id"]
+        source, name = f"{path.replace(FIXTURES, 'fixtures')}:{where(())[0]}", data["id"]
         if name in self._seen:
-            self._fail(path, where(("id",)), f"the id {name!r} is taken by {self._seen[name]}; choose another")
+            self._fail(path, where(("id",)), f"{self._seen[name]} already has the id {name!r}; choose another")
             return
         self._seen[name] = source
         self.tasks.append(Task(name, data, source))
 
 
 def merged(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return a task with its file's defaults: tables and tags are joined, all else is the task's own where it has it."""
+    """Return a task merged with the defaults of its file. Tables and tags are joined; other keys of the task replace the default."""
     data = {**defaults, **own}
     for key, value in defaults.items():
         if isinstance(value, dict) and isinstance(own.get(key), dict):
@@ -163,12 +161,12 @@ def merged(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_json(message: str) -> str:
-    """Return a message with its example as a line of JSON has it."""
+    """Return a message with its TOML example written as JSON."""
     said, found, example = message.rpartition(AS_IN)
     try:
         return f"{said}{found}{json.dumps(tomllib.loads(example))[1:-1]}" if found else message
     except tomllib.TOMLDecodeError:
-        return message  # the words are a task's own
+        return message  # the separator was part of a quoted key or value
 
 
 def _in_line(number: int, line: str) -> Where:
@@ -183,7 +181,7 @@ def _in_line(number: int, line: str) -> Where:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Python would keep the last of two equal keys, and the first would be a test that nobody runs.
+    # json.loads keeps only the last of two equal keys, so the expectation of the first would never be checked.
     made = dict(pairs)
     if len(made) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -192,9 +190,9 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def load(paths: Iterable[str]) -> list[Task]:
-    """Return the tasks of files, and of the task files in directories; TaskError names everything that is wrong.
+    """Return the tasks of files and of all task files below directories. Reads a file once even if several paths lead to it.
 
-    A file that is named twice, as where a directory and a file in it are given, is read once.
+    Raises TaskError with all mistakes.
     """
     loader = Loader()
     files: dict[str, str] = {}
@@ -204,16 +202,15 @@ def load(paths: Iterable[str]) -> list[Task]:
     for name in files.values():
         loader.read(name)
     if loader.wrong:
-        more = len(loader.wrong) - MAX_TOLD
-        told = [*loader.wrong[:MAX_TOLD], *([f"and {more} more"] if more > 0 else [])]
-        raise TaskError("\n".join(told))
+        more = len(loader.wrong) - MAX_PROBLEMS
+        raise TaskError("\n".join([*loader.wrong[:MAX_PROBLEMS], *([f"and {more} more"] if more > 0 else [])]))
     return loader.tasks
 
 
 def _files(path: str, loader: Loader) -> list[str]:
     if not os.path.isdir(path):
         return [path]
-    # Not what a run has left there: corral eval . puts its results below itself.
+    # Leave out results of a run: `corral eval .` writes them below the tasks.
     found = sorted(
         os.path.join(above, name)
         for above, _, names in os.walk(path)
@@ -222,17 +219,17 @@ def _files(path: str, loader: Loader) -> list[str]:
         if name.endswith((".toml", ".jsonl", ".ndjson")) and not _is_output(above, name)
     )
     if not found:
-        loader.wrong.append(f"{printable(path)}: there is no .toml or .jsonl file in it")
+        loader.wrong.append(f"{printable(path)}: this directory has no .toml or .jsonl file")
     return found
 
 
 def _is_output(above: str, name: str) -> bool:
-    """Say whether a file is one that a run leaves, as in a directory that was copied from elsewhere. No task begins like it."""
+    """Return True for the results or the journal of a run, for example in a copied directory. A task has other keys."""
     if name not in (NAME, RESULTS):
         return False
     try:
         data, _ = read_regular_file(os.path.join(above, name), MAX_FIRST_LINE_BYTES)
-        first = json.loads(data.partition(b"\n")[0])
-    except (OSError, ValueError, RecursionError):
+    except OSError:
         return False
-    return isinstance(first, dict) and ({"status", "digest"} <= {*first} or "event" in first)
+    first = parse_object(data.partition(b"\n")[0]) or {}
+    return {"status", "digest"} <= {*first} or "event" in first

@@ -1,4 +1,4 @@
-"""A task's transaction: what its calls changed, and what became of that. What is kept of it is the same wherever the task runs."""
+"""Ends the transaction of a task, and checks its changes, conflicts and refusals."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 WAYS = APPLY, DISCARD, UNDO = "apply", "discard", "undo"
 KINDS = ("added", "changed", "deleted", "mode", "link", "time")
-RENAMED = "renamed from "  # and the old path
-MAX_KEPT = 100  # changes, conflicts and refusals of one task that are kept; all are judged
+RENAMED = "renamed from "  # the old path follows
+MAX_KEPT = 100  # changes, conflicts and refusals of one task in its outcome; all are checked
 
 
 class Settled:
-    """What became of a transaction, in the words of `corral history`: applied, undone, discarded, conflict, nothing."""
+    """The end of a transaction. `became` is applied, undone, discarded, conflict or nothing, as in `corral history`."""
 
     def __init__(self, became: str, changes: Mapping[str, str], applied: Applied | None = None) -> None:
         self.became = became
@@ -30,7 +30,7 @@ class Settled:
         self.refused = {} if applied is None else {each.path: each.why for each in applied.refused}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is kept of it, as JSON-ready data."""
+        """Return JSON-ready data of bounded size."""
         data: dict[str, Any] = {"became": self.became}
         for name in OF_TRANSACTION:
             found = getattr(self, name)
@@ -40,7 +40,7 @@ class Settled:
         return data
 
     def differences(self, expect: Mapping[str, Any]) -> Iterator[str]:
-        """Yield how it differs from what is expected of it."""
+        """Yield the differences from a task's expectations."""
         if "changes" in expect:
             wanted = expect["changes"]
             for path in sorted({*wanted, *self.changes}):
@@ -55,7 +55,7 @@ class Settled:
 
 
 def settle(tx: Transaction, box: Sandbox, way: str, meanwhile: Callable[[], None]) -> Settled:
-    """Do with a transaction what its task says; `meanwhile` is what its owner does to the project before the last of it."""
+    """Apply, discard or undo a transaction. `meanwhile` makes the user's own edits just before the last step."""
     changes = {change.path: _kind(change) for change in tx.changes()}
     if way != UNDO:
         meanwhile()

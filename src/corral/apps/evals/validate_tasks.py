@@ -1,4 +1,4 @@
-"""What a task may say, as tables, and what is wrong with one that says something else. Pure: problems are returned, with their places."""
+"""Checks the data of a task. Pure: returns each mistake with its position."""
 
 from __future__ import annotations
 
@@ -18,40 +18,23 @@ if TYPE_CHECKING:
     from typing import Any
 
     Path = tuple[str | int, ...]
-    Problem = tuple[Path, str]  # where, from the task's own top, and what
+    Problem = tuple[Path, str]  # the path of keys from the top of the task, and the message
 
 CALL = ("argv", "shell", "cwd", "env", "stdin", "expect")
-TASK = (
-    "id",
-    "about",
-    "tags",
-    "needs",
-    *SETTINGS,
-    *RECORDS,
-    "files",
-    "outside",
-    "transaction",
-    "meanwhile",
-    "calls",
-    *CALL,
-)
-DEFAULTS = tuple(key for key in TASK if key not in ("id", "about", "calls", *CALL))
 AFTER = ("files", "outside")
-EXPECT = (
-    *("exit_code", "decision", "rule", "rules", "denied", "timed_out", "truncated", "violations", "enforcement"),
-    *("stdout", "stderr", "reason"),
-)
+DEFAULTS = ("tags", "needs", *SETTINGS, *RECORDS, *AFTER, "transaction", "meanwhile")
+TASK = ("id", "about", *DEFAULTS, "calls", *CALL)
+TEXTS = ("stdout", "stderr", "reason")
 MATCHES = ("equal", "contains", "lacks", "regex")
 FILE = ("text", "base64", "link", "directory", "mode")
 NEEDS = (*LAYERS, "root", "not-root")
 STATES = ("exists", "absent")
-AS_IN = ", as in: "  # before a line of TOML, with which a message ends
+AS_IN = ", as in: "  # precedes the TOML example at the end of a message
 
 
 def problems(data: Mapping[str, Any]) -> list[Problem]:
-    """Return what is wrong with a task; nothing where it can run."""
-    found = [*_unknown((), data, TASK, "a task"), *_identity(data), *_words((), data, ("tags", "needs"))]
-    found += [(("needs", n), f"{need!r} is no layer; known: {', '.join(NEEDS)}") for n, need in _wrong_needs(data)]
+    """Return the mistakes in a task, an empty list if it can run."""
+    found = [*_unknown((), data, TASK, "a task"), *_identity(data), *_lists(data)]
     found += _tables((), data, (*RECORDS, *AFTER, "meanwhile", "expect", "env"))
     if found:
         return found
@@ -59,31 +42,26 @@ def problems(data: Mapping[str, Any]) -> list[Problem]:
     for name in (*AFTER, "meanwhile"):
         files = data.get(name, {})
         for path, given in files.items():
-            found += [*_file((name, path), path, given), *_above((name, path), path, files)]
+            found += _file((name, path), path, given, files)
     return [*found, *(_many(data) if "calls" in data else _one(data))]
 
 
 def default_problems(data: object) -> list[Problem]:
-    """Return what is wrong with what a file gives for all its tasks."""
+    """Return the mistakes in the defaults of a task file."""
     if not isinstance(data, dict):
         return [((), "defaults must be a table")]
-    found = [*_unknown((), data, DEFAULTS, "defaults"), *_words((), data, ("tags", "needs"))]
+    found = [*_unknown((), data, DEFAULTS, "defaults"), *_lists(data)]
     return found or _tables((), data, (*RECORDS, *AFTER, "meanwhile"))
 
 
-def _unknown(at: Path, data: Mapping[str, Any], known: Iterable[str], whose: str) -> list[Problem]:
-    return [
-        ((*at, key), f"{whose} has no {key!r}{_meant(key, known)}; known: {', '.join(known)}")
-        for key in data
-        if key not in known
-    ]
+def _unknown(at: Path, data: Mapping[str, Any], known: Iterable[str], whose: str) -> Iterator[Problem]:
+    for key in data:
+        if key not in known:
+            from difflib import get_close_matches  # noqa: PLC0415  only for a mistake
 
-
-def _meant(word: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches  # noqa: PLC0415  only for a slip of the pen
-
-    near = get_close_matches(word, list(known), 1)
-    return f", did you mean {near[0]!r}?" if near else ""
+            near = get_close_matches(key, list(known), 1)
+            meant = f", did you mean {near[0]!r}?" if near else ""
+            yield (*at, key), f"{whose} has no {key!r}{meant}; known: {', '.join(known)}"
 
 
 def _identity(data: Mapping[str, Any]) -> Iterator[Problem]:
@@ -96,16 +74,15 @@ def _identity(data: Mapping[str, Any]) -> Iterator[Problem]:
         yield ("about",), "about must be a string"
 
 
-def _words(at: Path, data: Mapping[str, Any], names: Iterable[str]) -> Iterator[Problem]:
-    for name in names:
+def _lists(data: Mapping[str, Any]) -> Iterator[Problem]:
+    for name in ("tags", "needs"):
         given = data.get(name, [])
         if not isinstance(given, list) or not all(isinstance(word, str) and word for word in given):
-            yield (*at, name), f'{name} must be a list of words{AS_IN}{name} = ["one"]'
-
-
-def _wrong_needs(data: Mapping[str, Any]) -> list[tuple[int, str]]:
-    given = data.get("needs", [])
-    return [(n, need) for n, need in enumerate(given) if need not in NEEDS] if isinstance(given, list) else []
+            yield (name,), f'{name} must be a list of words{AS_IN}{name} = ["one"]'
+        elif name == "needs":
+            for number, need in enumerate(given):
+                if need not in NEEDS:
+                    yield (name, number), f"unknown layer {need!r}; known: {', '.join(NEEDS)}"
 
 
 def _tables(at: Path, data: Mapping[str, Any], names: Iterable[str]) -> list[Problem]:
@@ -113,9 +90,13 @@ def _tables(at: Path, data: Mapping[str, Any], names: Iterable[str]) -> list[Pro
 
 
 def _settings(data: Mapping[str, Any]) -> Iterator[Problem]:
-    for name, record in RECORDS.items():
-        yield from _unknown((name,), data.get(name, {}), record._fields, name)
-    if any(set(data.get(name, {})) - {*record._fields} for name, record in RECORDS.items()):
+    unknown = [
+        problem
+        for name, record in RECORDS.items()
+        for problem in _unknown((name,), data.get(name, {}), record._fields, name)
+    ]
+    yield from unknown
+    if unknown:
         return
     try:
         config_of(data, process_temp_dir())
@@ -131,20 +112,25 @@ def _transaction(data: Mapping[str, Any]) -> Iterator[Problem]:
         yield ("transaction",), f"transaction must be one of {', '.join(WAYS)}, not {way!r}"
         return
     if way is None and "meanwhile" in data:
-        yield ("meanwhile",), 'meanwhile is what changes beside a transaction: add transaction = "apply"'
+        yield ("meanwhile",), 'meanwhile edits the project during a transaction: add transaction = "apply"'
     for name in OF_TRANSACTION:
         if name in expect and way is None:
-            yield ("expect", name), f'{name} are a transaction\'s: add transaction = "apply", or "discard"'
+            yield ("expect", name), f'only a transaction has {name}: add transaction = "apply", or "discard"'
         elif name in expect and name != "changes" and way == DISCARD:
-            yield ("expect", name), f'{name} come of applying: use transaction = "apply"'
+            yield ("expect", name), f'only an applied transaction has {name}: use transaction = "apply"'
 
 
-def _file(at: Path, name: str, given: object) -> Iterator[Problem]:
+def _file(at: Path, name: str, given: object, files: Mapping[str, Any]) -> Iterator[Problem]:
     yield from _name(at, name)
+    parts = name.split("/")
+    for above in ("/".join(parts[:count]) for count in range(1, len(parts))):
+        outer = files.get(above)
+        if isinstance(outer, str) or (isinstance(outer, dict) and {"text", "base64"} & outer.keys()):
+            yield at, f"{above!r} is a file here, so it cannot contain {name!r}"
     if isinstance(given, str):
         return
     if not isinstance(given, dict):
-        yield at, "a file is its text, or a table with text, base64, link or directory, and mode"
+        yield at, "a file must be its text, or a table with text, base64, link or directory, and mode"
         return
     yield from _unknown(at, given, FILE, "a file")
     if sum(kind in given for kind in ("text", "base64", "link", "directory")) != 1:
@@ -163,32 +149,23 @@ def _file(at: Path, name: str, given: object) -> Iterator[Problem]:
         yield (*at, "base64"), "this is not base64"
 
 
-def _above(at: Path, name: str, files: Mapping[str, Any]) -> Iterator[Problem]:
-    parts = name.split("/")
-    for above in ("/".join(parts[:count]) for count in range(1, len(parts))):
-        given = files.get(above)
-        if isinstance(given, str) or (isinstance(given, dict) and {"text", "base64"} & given.keys()):
-            yield at, f"{above!r} is a file here, so {name!r} cannot lie in it"
-
-
 def _name(at: Path, name: str) -> Iterator[Problem]:
-    parts = name.split("/")
-    if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in parts):
-        yield at, f"the name of a file is relative, without empty parts, . and .., not {name!r}"
+    if name.startswith("/") or "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        yield at, f"a file name must be relative, without empty parts, . and .., not {name!r}"
 
 
 def _one(data: Mapping[str, Any]) -> Iterator[Problem]:
     yield from _call((), data)
-    yield from _expect(("expect",), data.get("expect", {}), (*EXPECT, *AFTER, *OF_TRANSACTION))
+    yield from _expect(("expect",), data.get("expect", {}), (*_CHECKS, *AFTER, *OF_TRANSACTION))
     if not data.get("expect"):
-        yield (), f"a task expects something: add an expect table{AS_IN}expect = {{ exit_code = 0 }}"
+        yield (), f"a task needs an expectation: add an expect table{AS_IN}expect = {{ exit_code = 0 }}"
 
 
 def _many(data: Mapping[str, Any]) -> Iterator[Problem]:
     calls = data["calls"]
     for key in CALL[:-1]:
         if key in data:
-            yield (key,), f"with calls, {key} belongs to each of them"
+            yield (key,), f"a task with calls gives {key} for each of them"
     if not isinstance(calls, list) or not calls or not all(isinstance(call, dict) for call in calls):
         yield ("calls",), "calls must be a list of tables, each with argv or shell"
         return
@@ -198,10 +175,10 @@ def _many(data: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _tables(at, call, ("env", "expect"))
         yield from _call(at, call)
         if isinstance(call.get("expect", {}), dict):
-            yield from _expect((*at, "expect"), call.get("expect", {}), EXPECT)
+            yield from _expect((*at, "expect"), call.get("expect", {}), tuple(_CHECKS))
     yield from _expect(("expect",), data.get("expect", {}), (*AFTER, *OF_TRANSACTION))
     if not data.get("expect") and not any(call.get("expect") for call in calls):
-        yield ("calls",), "a task expects something: add an expect table to a call"
+        yield ("calls",), "a task needs an expectation: add an expect table to a call"
 
 
 def _call(at: Path, call: Mapping[str, Any]) -> Iterator[Problem]:
@@ -221,15 +198,17 @@ def _call(at: Path, call: Mapping[str, Any]) -> Iterator[Problem]:
 def _expect(at: Path, expect: Mapping[str, Any], known: Iterable[str]) -> Iterator[Problem]:
     yield from _unknown(at, expect, known, "expect")
     for key, value in expect.items():
-        check = _CHECKS.get(key)
-        if check is not None and (said := check(value)):
-            yield (*at, key), f"{key} {said}"
-        if key in ("stdout", "stderr", "reason"):
-            yield from _match((*at, key), value)
-        if key in AFTER:
-            yield from _states((*at, key), value)
-        if key == "changes":
-            yield from _changes((*at, key), value)
+        inner = (*at, key)
+        if key in TEXTS:
+            yield from _match(inner, value)
+        elif key in AFTER:
+            yield from _states(inner, value)
+        elif key == "changes":
+            yield from _changes(inner, value)
+        else:
+            check = _CHECKS.get(key, _list if key in OF_TRANSACTION else None)
+            if check is not None and (said := check(value)):
+                yield inner, f"{key} {said}"
 
 
 def _match(at: Path, value: object) -> Iterator[Problem]:
@@ -248,7 +227,7 @@ def _match(at: Path, value: object) -> Iterator[Problem]:
                 try:
                     re.compile(text)
                 except re.error as error:
-                    yield (*at, kind), f"{text!r} is no regular expression: {error}"
+                    yield (*at, kind), f"{text!r} is not a regular expression: {error}"
 
 
 def _states(at: Path, value: object) -> Iterator[Problem]:
@@ -257,14 +236,10 @@ def _states(at: Path, value: object) -> Iterator[Problem]:
         return
     for name, state in value.items():
         yield from _name((*at, name), name)
-        if isinstance(state, str):
-            if state not in STATES:
-                yield (
-                    (*at, name),
-                    f"a file {' or '.join(STATES)}, or is a table with {', '.join(MATCHES)}; not {state!r}",
-                )
-        else:
+        if not isinstance(state, str):
             yield from _match((*at, name), state)
+        elif state not in STATES:
+            yield (*at, name), f"give {', '.join(STATES)} or a table with {', '.join(MATCHES)}, not {state!r}"
 
 
 def _changes(at: Path, value: object) -> Iterator[Problem]:
@@ -291,16 +266,16 @@ def _list(value: object) -> str:
     return "" if fits else f"must be a list of words, not {value!r}"
 
 
-_CHECKS: dict[str, Callable[[object], str]] = {
+# The expectations of a call. `_match` checks the texts.
+_CHECKS: dict[str, Callable[[object], str] | None] = {
     "exit_code": _is(int, "a whole number"),
     "decision": _of("allow", "ask", "deny"),
-    "rule": _is(str, "a rule's id"),
+    "rule": _is(str, "a rule id"),
     "rules": _list,
     "denied": _is(bool, "true or false"),
     "timed_out": _is(bool, "true or false"),
     "truncated": _is(bool, "true or false"),
     "violations": _list,
     "enforcement": _of("full", "partial", "none"),
-    "conflicts": _list,
-    "refused": _list,
+    **dict.fromkeys(TEXTS),
 }

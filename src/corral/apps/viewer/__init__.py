@@ -1,4 +1,4 @@
-"""A page that shows what agents did: served on loopback while they work, or written as one file. Reads, and changes nothing."""
+"""Shows the calls of agents as a web page, served on loopback while they work or written as one file. Read-only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import os
 
 from corral.apps.output_files import OutputDirectory
 from corral.apps.viewer import call_list, page
-from corral.apps.viewer.details import details_of_all
-from corral.apps.viewer.explain import Reader
+from corral.apps.viewer.explain import Reader, details_of_all
 from corral.apps.viewer.feed import Feed
 from corral.apps.viewer.http_server import Server
 from corral.apps.viewer.spans import Spans
@@ -16,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 
-    from corral.apps.viewer.details import Told
+    from corral.apps.viewer.explain import Told
     from corral.integrations.gates import Ruling
     from corral.model.result import SandboxResult
 
@@ -24,10 +23,10 @@ __all__ = ["LiveView", "write"]
 
 
 class LiveView:
-    """A page about sandboxes of this process. `result` is a sandbox's `on_result`, `ruling` a gated one's `on_ruling`, `spans`
-    an exporter for OpenTelemetry's SDK.
+    """A page about the sandboxes of this process.
 
-    Unlike the owner's log it has what commands printed, in this process's memory, and it takes out no secrets.
+    Pass `result` to a sandbox as `on_result`, `ruling` to a gated sandbox as `on_ruling`, and `spans` to OpenTelemetry as an exporter.
+    Unlike the audit log, the page has the output of commands, in the memory of this process, and does not remove secrets.
     """
 
     def __init__(self, project_root: str = ".", *, port: int = 0) -> None:
@@ -41,24 +40,24 @@ class LiveView:
 
     @property
     def url(self) -> str:
-        """The address to open, with its token."""
+        """Return the address to open, with its token."""
         return self._server.url
 
     def result(self, result: SandboxResult) -> None:
-        """Show what became of a call."""
+        """Show the result of a call."""
         self._feed.put([call_list.of_result(result.to_dict(), root=self._root)])
 
     def ruling(self, ruling: Ruling) -> None:
-        """Show what gates said of a call."""
+        """Show the ruling of the gates on a call."""
         self._feed.put([(call_list.of_ruling(ruling.to_dict(), root=self._root), None)])
 
     def write(self, path: str) -> int:
-        """Leave the page as one file; return how many bytes it has."""
+        """Write the page as one file and return its size."""
         about = page.meta(name=self._root, kind="sandbox", live=False)
         return write(path, self._feed, about, Reader(os.environ, root=self._root, keeps=True), self.spans)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop the server."""
         self._server.close()
 
     def __enter__(self) -> Self:
@@ -77,7 +76,7 @@ def write(
     *,
     told: Told | None = None,
 ) -> int:
-    """Write the page with its data to a file that only its owner can read, whole or not at all; return its bytes."""
+    """Write the page and its data atomically to a file that only the user can read, and return its size."""
     texts = page.report(about, feed.texts(), details_of_all(feed, reader, spans, told), feed.evals)
     folder, name = os.path.split(path)
     with OutputDirectory(folder or ".") as opened:

@@ -1,6 +1,6 @@
-"""What the page shows of a call, whatever told of it: a line of the log, a result, a call of an eval's task, a gate's ruling.
+"""Builds the page's record of a call from a log entry, a result, a call of an eval task, or a ruling of gates.
 
-Total: any data gives a record of known fields, types and sizes. What is not told is left out; nothing is made up.
+Total: any data gives a record of known fields, types and sizes. Unknown facts are left out.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     Data = dict[str, Any]
 
 MAX_TEXT = 64 * 1024  # characters of a call
-MAX_WORD = 4096  # of a path, a reason or another text beside it
-MAX_NAME = 512  # of a task's id, which is part of a key
-MAX_OUTPUT = 1024 * 1024  # of a stream
+MAX_WORD = 4096  # characters of a path, a reason or another short text
+MAX_NAME = 512  # characters of a task's id, which is part of a key
+MAX_OUTPUT = 1024 * 1024  # characters of a stream
 MAX_ITEMS = 100  # findings, violations, steps of a chain
-MOST_NUMBER = 2**53  # beyond, a browser's numbers are not exact
-MAX_WORDS = 4096  # of an argv
+MAX_NUMBER = 2**53  # numbers of a browser are not exact beyond
+MAX_WORDS = 4096  # arguments of a call
 DECISIONS = ("allow", "ask", "deny")
 AXES = tuple(str(axis) for axis in Axis)
 _USAGE = ("user_seconds", "system_seconds", "peak_memory_bytes", "read_bytes", "written_bytes")
@@ -35,11 +35,11 @@ _VIOLATION = ("kind", "target", "detail", "instead", "grant")
 
 
 def of_entry(entry: Mapping[str, Any]) -> Data:
-    """Return what a line of the log says. `key` is the hook's line where a hook made the run, so that the two are one call."""
+    """Return the record of a log entry. A run that a hook started has the key of the hook's entry, so both become one call."""
     if isinstance(entry.get("passed"), list) and "tool" in entry:
         return of_ruling(entry)
     at = moment(entry.get("at"))
-    made = _plain(entry, ("id", "event", "host", "root", "profile", "cwd", "reason", "error", "transaction"))
+    made = plain(entry, ("id", "event", "host", "root", "profile", "cwd", "reason", "error", "transaction"))
     made |= {"key": text(entry.get("call") or entry.get("id")), "seq": number(entry.get("seq"))}
     made |= {"at": at, "decision": decision(entry.get("decision"), "deny" if "error" in entry else "allow")}
     made |= _called(entry) | {"findings": [finding(item) for item in listed(entry.get("findings"))]}
@@ -54,14 +54,10 @@ def of_entry(entry: Mapping[str, Any]) -> Data:
 
 
 def of_result(data: Mapping[str, Any], *, root: str = "", event: str = "run") -> tuple[Data, Data]:
-    """Return what a result says, as `SandboxResult.to_dict` gives it, and apart from it what it printed."""
-    verdict = data.get("verdict") if isinstance(data.get("verdict"), dict) else {}
-    assert isinstance(verdict, dict)  # noqa: S101  one line above
-    made = _plain(data, ("id", "cwd", "reason", "transaction")) | {
-        "key": text(data.get("id")),
-        "event": event,
-        "root": root,
-    }
+    """Return the record of a `SandboxResult.to_dict`, and its output separately."""
+    verdict = found if isinstance(found := data.get("verdict"), dict) else {}
+    made = plain(data, ("id", "cwd", "reason", "transaction"))
+    made |= {"key": text(data.get("id")), "event": event, "root": root}
     words = [text(word, MAX_TEXT) for word in listed(data.get("argv"), MAX_WORDS)]
     is_shell = data.get("shell") is True and len(words) == 1
     made |= {"shell": words[0]} if is_shell else {"argv": words}
@@ -76,10 +72,10 @@ def of_result(data: Mapping[str, Any], *, root: str = "", event: str = "run") ->
 def of_task(
     run: str, task: str, position: int, facts: Mapping[str, Any], *, transaction: str = ""
 ) -> tuple[Data, Data]:
-    """Return what an eval's run keeps of a call of a task."""
+    """Return the record of a call of an eval task, and its output separately."""
     task = text(task, MAX_NAME)
     made: Data = {"key": f"{run}/{task}/{position}", "event": "eval", "root": run, "task": task} | _called(facts)
-    made |= _plain(facts, ("profile",)) | {"decision": decision(facts.get("decision"), "allow")}
+    made |= plain(facts, ("profile",)) | {"decision": decision(facts.get("decision"), "allow")}
     made["findings"] = [finding({"rule": rule, "decision": made["decision"]}) for rule in listed(facts.get("rules"))]
     kinds = [{"kind": kind} for kind in listed(facts.get("violations"))]
     made["result"] = _result({**facts, "violations": kinds})
@@ -89,14 +85,14 @@ def of_task(
 
 
 def of_ruling(entry: Mapping[str, Any], *, root: str = "") -> Data:
-    """Return what a chain of gates said of a tool call; it belongs to the result that the call ended with, if there is one."""
+    """Return the record of a ruling on a tool call. It has the key of the call's result, if there is one."""
     said = decision(entry.get("decision"), "deny")
-    made: Data = {"root": root, "event": "gate"} | _plain(entry, ("id", "event", "root", "profile", "reason", "tool"))
+    made: Data = {"root": root, "event": "gate"} | plain(entry, ("id", "event", "root", "profile", "reason", "tool"))
     ids = [text(entry.get(name)) for name in ("result_id", "id", "call_id") if entry.get(name)]
     decided = number(entry.get("decided_at"))
     made |= {"key": ids[0] if ids else f"{made.get('tool')} {decided}", "seq": number(entry.get("seq"))}
     made |= {"at": moment(entry.get("at")) or (decided and round(decided * 1000)), "decision": said}
-    step = _plain(entry, ("gate", "rule", "reason", "instead", "call_id")) | {"event": "gate", "at": made["at"]}
+    step = plain(entry, ("gate", "rule", "reason", "instead", "call_id")) | {"event": "gate", "at": made["at"]}
     step |= {"decision": said, "passed": [text(name) for name in listed(entry.get("passed"))]}
     if entry.get("rule"):
         made["findings"] = [finding(entry)]
@@ -105,9 +101,9 @@ def of_ruling(entry: Mapping[str, Any], *, root: str = "") -> Data:
 
 
 def merged(old: Data, new: Data) -> Data:
-    """Return what two lines say of one call; of a run more than of what was said before it."""
+    """Merge two records of one call. The record of a run takes precedence over a verdict."""
     first, last = (new, old) if "result" in old and "result" not in new else (old, new)
-    # By what comes first, not by when it was written: a ruling is recorded when its call has ended.
+    # Sorted by kind, not by log order: a ruling is logged after its call has ended.
     chain = sorted([*_chain(old), *_chain(new)], key=_order)
     made = first | last | {"chain": chain[:MAX_ITEMS]}
     if not last.get("findings") and first.get("findings"):
@@ -127,7 +123,7 @@ def _order(step: Data) -> tuple[int, float]:
 
 
 def outcome(call: Mapping[str, Any]) -> str:
-    """Return in a word what became of a call."""
+    """Return the outcome of a call as one word."""
     result = call.get("result")
     if call.get("error"):
         return "error"
@@ -145,9 +141,9 @@ def outcome(call: Mapping[str, Any]) -> str:
 
 
 def finding(data: object) -> Data:
-    """Return one finding; its axis is how its rule's id begins, where it is not told."""
+    """Return the record of a finding. An unknown axis is taken from the rule's id."""
     given = data if isinstance(data, dict) else {}
-    made = _plain(given, ("rule", "reason", "text", "instead"))
+    made = plain(given, ("rule", "reason", "text", "instead"))
     axis = text(given.get("axis")) or str(made.get("rule", "")).partition("-")[0]
     made |= {"axis": axis if axis in (*AXES, "gate") else "", "decision": decision(given.get("decision"), "deny")}
     if given.get("length"):
@@ -156,7 +152,7 @@ def finding(data: object) -> Data:
 
 
 def printed(data: Mapping[str, Any]) -> Data:
-    """Return what is kept of what was printed; nothing where none is told."""
+    """Return the output of a call, an empty dict if it is unknown."""
     kept = {name: text(data[name], MAX_OUTPUT) for name in ("stdout", "stderr") if isinstance(data.get(name), str)}
     if kept and data.get("full_output_path"):
         kept["path"] = text(data.get("full_output_path"))
@@ -164,31 +160,31 @@ def printed(data: Mapping[str, Any]) -> Data:
 
 
 def text(value: object, most: int = MAX_WORD) -> str:
-    """Return a text of bounded length; anything else is none."""
+    """Return a text of bounded length, an empty one for other data."""
     if not isinstance(value, str):
         return ""
     return value if len(value) <= most else f"{value[:most]}…"
 
 
 def number(value: object) -> int | float | None:
-    """Return a number that JSON and the page can hold."""
+    """Return a number that JSON and the page can represent, or None."""
     if type(value) is int or (type(value) is float and isfinite(value)):
-        return value if -MOST_NUMBER <= value <= MOST_NUMBER else None
+        return value if -MAX_NUMBER <= value <= MAX_NUMBER else None
     return None
 
 
 def listed(value: object, most: int = MAX_ITEMS) -> list[Any]:
-    """Return a list of bounded length; anything else is none."""
+    """Return a list of bounded length, an empty one for other data."""
     return value[:most] if isinstance(value, list) else []
 
 
 def decision(value: object, unknown: str) -> str:
-    """Return a decision; of what is none, the given one."""
+    """Return a decision, `unknown` for other data."""
     return str(value) if value in DECISIONS else unknown
 
 
 def moment(value: object) -> float | None:
-    """Return a time of the log in milliseconds of the epoch."""
+    """Return a timestamp of the log in milliseconds since the epoch."""
     try:
         return round(datetime.fromisoformat(str(value)).timestamp() * 1000)
     except (ValueError, OverflowError):
@@ -205,27 +201,35 @@ def _called(data: Mapping[str, Any]) -> Data:
 
 
 def _result(data: Mapping[str, Any]) -> Data:
-    made: Data = {name: told for name in _COUNTS if (told := number(data.get(name))) is not None}
-    made |= {name: True for name in _FLAGS if data.get(name) is True} | _plain(data, _WORDS)
+    made = _numbers(data, _COUNTS) | {name: True for name in _FLAGS if data.get(name) is True} | plain(data, _WORDS)
     made["missing_layers"] = [text(name) for name in listed(data.get("missing_layers"))]
-    violations = [item for item in listed(data.get("violations")) if isinstance(item, dict)]
     made["violations"] = [
-        _kept(_plain(item, _VIOLATION) | {"inferred": item.get("inferred") is True}) for item in violations
+        _kept(plain(item, _VIOLATION) | {"inferred": item.get("inferred") is True})
+        for item in tables(data, "violations")
     ]
-    connections = [item for item in listed(data.get("connections")) if isinstance(item, dict)]
     made["connections"] = [
-        _kept(_plain(item, _CONNECTION) | {"count": number(item.get("count"))}) for item in connections
+        _kept(plain(item, _CONNECTION) | _numbers(item, ("count",))) for item in tables(data, "connections")
     ]
     usage = data.get("usage")
     if isinstance(usage, dict):
-        made["usage"] = {name: value for name in _USAGE if (value := number(usage.get(name))) is not None}
+        made["usage"] = _numbers(usage, _USAGE)
     return _kept(made)
 
 
-def _plain(data: Mapping[str, Any], names: tuple[str, ...]) -> Data:
-    return {name: said for name in names if (said := text(data.get(name)))}
+def tables(data: Mapping[str, Any], name: str) -> list[Data]:
+    """Return the tables in a list of bounded length."""
+    return [item for item in listed(data.get(name)) if isinstance(item, dict)]
+
+
+def _numbers(data: Mapping[str, Any], names: tuple[str, ...]) -> Data:
+    return {name: value for name in names if (value := number(data.get(name))) is not None}
+
+
+def plain(data: Mapping[str, Any], names: tuple[str, ...]) -> Data:
+    """Return the texts of these names that are not empty."""
+    return {name: value for name in names if (value := text(data.get(name)))}
 
 
 def _kept(data: Data) -> Data:
-    # Zero is said, and is not the same as nothing.
+    # A zero is a known fact, unlike an empty value.
     return {name: value for name, value in data.items() if value or (value == 0 and value is not False)}

@@ -1,4 +1,4 @@
-"""An eval's run, or two of them side by side, as the page shows them: rates, tasks, what changed. Pure."""
+"""Builds the data of the evals page: one run, or two runs and their comparison. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def document(runs: Sequence[tuple[str, Sequence[Outcome], int]]) -> Data:
-    """Return what is said about runs: the name, the outcomes and how many tasks there are of each."""
+    """Return the data of runs, each given by its name, its outcomes and its number of tasks."""
     made: Data = {"runs": [_run(name, outcomes, total) for name, outcomes, total in runs]}
     if len(runs) == 2:
         comparison = compare(runs[0][1], runs[1][1]).to_dict()
@@ -31,26 +31,12 @@ def document(runs: Sequence[tuple[str, Sequence[Outcome], int]]) -> Data:
 
 def _run(name: str, outcomes: Sequence[Outcome], total: int) -> Data:
     found = [{"tag": text(r.tag), "passed": r.passed, "tried": r.tried, "skipped": r.skipped} for r in rates(outcomes)]
-    return {
-        "name": name,
-        "total": max(total, len(outcomes)),
-        "counts": counts(outcomes),
-        "rates": found,
-        "tasks": [_task(outcome) for outcome in outcomes],
-    }
+    made: Data = {"name": name, "total": max(total, len(outcomes)), "counts": counts(outcomes), "rates": found}
+    return made | {"tasks": [_task(outcome) for outcome in outcomes]}
 
 
 def _task(outcome: Outcome) -> Data:
-    made = _about(outcome)
-    if outcome.transaction:
-        told = of_task("", outcome.id, outcome.transaction)["settled"]
-        sizes = {name: len(told.get(name, ())) for name in ("conflicts", "refused")}
-        made["transaction"] = {"became": told.get("became", ""), "changed": told.get("changed", 0), **sizes}
-    return made
-
-
-def _about(outcome: Outcome) -> Data:
-    return {
+    made: Data = {
         "id": text(outcome.id),
         "status": outcome.status,
         "tags": [text(tag) for tag in outcome.tags[:MAX_ITEMS]],
@@ -59,3 +45,8 @@ def _about(outcome: Outcome) -> Data:
         "duration_ms": number(outcome.duration_ms) or 0,
         "calls": min(len(outcome.calls), MAX_ITEMS),
     }
+    if outcome.transaction:
+        settled = of_task("", outcome.id, outcome.transaction)["settled"]
+        sizes = {name: len(settled.get(name, ())) for name in ("conflicts", "refused")}
+        made["transaction"] = {"became": settled.get("became", ""), "changed": settled.get("changed", 0), **sizes}
+    return made

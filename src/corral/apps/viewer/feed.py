@@ -1,6 +1,6 @@
-"""The calls that a page shows, in the order in which they came, and what changed since it last asked. Any thread may use it.
+"""Holds the calls that a page shows and answers which of them changed since the page last asked. Thread-safe.
 
-Calls lie here as JSON, which takes a tenth of the memory of what it says, and is what the page gets.
+Calls are kept as JSON text, which takes a tenth of the memory of Python objects. The page receives the text as it is.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
     Data = dict[str, Any]
 
-MAX_CALLS_AN_ANSWER = 4000  # the page reads an answer in one go, and must not freeze meanwhile
-MAX_OUTPUT_CHARACTERS = 64 * 1024 * 1024  # of all calls; the oldest are dropped first
+MAX_CALLS_AN_ANSWER = 4000  # the page parses an answer at once and must not freeze
+MAX_OUTPUT_CHARACTERS = 64 * 1024 * 1024  # of all calls; the oldest output is dropped first
 DROPPED: Data = {"dropped": True}
 
 
 class Feed:
-    """Calls by their key. A call that is told of again changes, and stands in `changes` again."""
+    """Calls by key. Putting a call again merges it with the known one and counts as another change."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
-        self._changes: list[str] = []  # keys, in the order of what was told
-        self._also: dict[str, str] = {}  # ids of runs that a hook made, to the key of the call
+        self._changes: list[str] = []  # keys, in the order of the changes
+        self._also: dict[str, str] = {}  # the id of a run that a hook started, to the key of the hook's call
         self._outputs: dict[str, Data] = {}
         self._dropped: set[str] = set()
         self._characters = 0
@@ -39,7 +39,7 @@ class Feed:
         self._news = Condition()
 
     def put(self, calls: Iterable[tuple[Data, Data | None]]) -> None:
-        """Take in calls, and what they printed where that is known."""
+        """Add calls, each with its output if that is known."""
         with self._news:
             for call, output in calls:
                 name: str = call["key"]
@@ -55,51 +55,56 @@ class Feed:
             self._news.notify_all()
 
     def put_evals(self, document: Data) -> None:
-        """Replace what is said about an eval."""
+        """Replace the data of the evals page."""
         with self._news:
             self.evals = document
             self.evals_version += 1
             self._news.notify_all()
 
     def loaded(self) -> None:
-        """Say that what was there at the start is in."""
+        """Mark the initial data as complete."""
         with self._news:
             self.is_loaded = True
             self._news.notify_all()
 
     def close(self) -> None:
-        """Let nobody wait any longer."""
+        """Wake all waiting threads. Later calls of `since` return at once."""
         with self._news:
             self._is_closed = True
             self._news.notify_all()
 
     def since(self, after: int, evals: int = 0, *, seconds: float = 0.0, knows_loaded: bool = True) -> str:
-        """Return what changed after so many changes, as JSON; waits up to so many seconds where nothing did."""
+        """Return the calls changed after the first `after` changes as JSON. Waits up to `seconds` for a change."""
         with self._news:
             after = min(max(after, 0), len(self._changes))
-            self._news.wait_for(lambda: self._is_new(after, evals) or (self.is_loaded and not knows_loaded), seconds)
+            self._news.wait_for(
+                lambda: (
+                    len(self._changes) > after
+                    or self.evals_version > evals
+                    or self._is_closed
+                    or (self.is_loaded and not knows_loaded)
+                ),
+                seconds,
+            )
             until = min(after + MAX_CALLS_AN_ANSWER, len(self._changes))
             texts = [self._texts[key] for key in dict.fromkeys(self._changes[after:until])]
             state = {"next": until, "more": until < len(self._changes), "evals": self.evals_version}
             state |= {"loaded": self.is_loaded, "closed": self._is_closed}
         return f'{dumps(state)[:-1]},"calls":[{",".join(texts)}]}}'
 
-    def _is_new(self, after: int, evals: int) -> bool:
-        return len(self._changes) > after or self.evals_version > evals or self._is_closed
-
     def call(self, key: str) -> Data | None:
-        """Return a call."""
+        """Return a call by its key, or None."""
         with self._news:
             known = self._texts.get(key)
         return None if known is None else json.loads(known)
 
     def output(self, key: str) -> Data | None:
-        """Return what a call printed; None where nobody told."""
+        """Return the output of a call, None if it is unknown."""
         with self._news:
             return DROPPED if key in self._dropped else self._outputs.get(key)
 
     def __len__(self) -> int:
-        """Return how many calls there are."""
+        """Return the number of calls."""
         with self._news:
             return len(self._texts)
 
@@ -127,5 +132,5 @@ def _length(output: Data) -> int:
 
 
 def dumps(data: object) -> str:
-    """Return data as one line of ASCII JSON without blanks."""
+    """Return data as one line of ASCII JSON without spaces."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False)

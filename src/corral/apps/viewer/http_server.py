@@ -1,4 +1,4 @@
-"""Serves a page on this machine's loopback: to who knows the token, for requests that no other web page can make. Reads only."""
+"""Serves the page on loopback. Data needs the token, and requests that another web site caused are refused. Read-only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Event, Thread
 from urllib.parse import parse_qs, urlsplit
 
 from corral.apps.viewer import page
-from corral.apps.viewer.details import details_of
+from corral.apps.viewer.explain import details_of
 from corral.apps.viewer.feed import dumps
 from corral.model.errors import CorralError
 
@@ -17,20 +17,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 
-    from corral.apps.viewer.details import Told
-    from corral.apps.viewer.explain import Reader
+    from corral.apps.viewer.explain import Reader, Told
     from corral.apps.viewer.feed import Feed
     from corral.apps.viewer.sources import Source
     from corral.apps.viewer.spans import Spans
 
 TOKEN_BYTES = 32
-WAIT_SECONDS = 10.0  # that a page's question for news is held
-IDLE_SECONDS = 30.0  # for a connection that says nothing
+WAIT_SECONDS = 10.0  # a request for changes is answered after this time even if nothing changed
+IDLE_SECONDS = 30.0  # closes a connection without requests
 POLL_SECONDS = 0.2
 
 
 class Server:
-    """One page on a port of its own. `url` is what its reader opens: the token stands behind `#`, which no browser sends on."""
+    """A server for one page. `url` has the token behind `#`, because browsers do not send that part to any server."""
 
     def __init__(self, feed: Feed, about: dict[str, Any], reader: Reader, *, port: int = 0, spans: Spans | None = None):
         self.feed = feed
@@ -42,7 +41,7 @@ class Server:
             self._http = _Http(("127.0.0.1", port), _Handler)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or error
-            raise CorralError(f"cannot listen on 127.0.0.1:{port}: {why}; port 0 is any that is free") from None
+            raise CorralError(f"cannot listen on 127.0.0.1:{port}: {why}; use port 0 for any free port") from None
         self._http.owner = self
         self.port = int(self._http.server_address[1])
         self.hosts = frozenset(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost"))
@@ -50,12 +49,12 @@ class Server:
         self._thread = Thread(target=self._http.serve_forever, args=(POLL_SECONDS / 4,), daemon=True)
 
     def start(self) -> Self:
-        """Answer from now on, in a thread."""
+        """Start answering in a thread."""
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self.feed.close()
         if self._thread.is_alive():
             self._http.shutdown()
@@ -64,7 +63,7 @@ class Server:
 
 
 def fill(feed: Feed, source: Source, stop: Event | None = None, *, told: Told | None = None) -> None:
-    """Take in what a source has, and close it; with `stop`, go on as it grows until that is set."""
+    """Read a source into a feed and close it. With `stop`, follow the source until `stop` is set."""
     try:
         while source.look(feed):
             if told is not None:
@@ -81,11 +80,11 @@ def fill(feed: Feed, source: Source, stop: Event | None = None, *, told: Told | 
 
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
-    block_on_close = False  # a page that waits for news is told by its socket's end
+    block_on_close = False  # a waiting page notices when its socket closes
     owner: Server
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing: whoever hung up knows."""
+        """Print nothing: errors here are connections that the browser closed."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -94,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Http
 
     def do_GET(self) -> None:
-        """Answer one question."""
+        """Answer one request."""
         owner = self.server.owner
         asked = urlsplit(self.path)
         refusal = self._refusal(asked.path)
@@ -113,22 +112,22 @@ class _Handler(BaseHTTPRequestHandler):
         elif asked.path == "/api/evals":
             self._send(200, dumps(owner.feed.evals))
         else:
-            self._send(404, "there is no such page\n", "text/plain")
+            self._send(404, "not found\n", "text/plain")
 
     def _refusal(self, path: str) -> tuple[int, str, str] | None:
-        """Return why a request gets nothing. The page itself, which holds no data, needs no token; its questions do."""
+        """Return the refusal of a request, or None. Requests for data need the token; the page itself holds no data."""
         owner = self.server.owner
-        # A name that another site's owner points at this machine is not ours: the browser would take that site for us.
+        # Stops DNS rebinding: a site whose name resolves to 127.0.0.1 would otherwise have the same origin as this page.
         if self.headers.get_all("Host", []) not in [[host] for host in owner.hosts]:
             return 421, "the Host header names another server\n", "text/plain"
         origins = self.headers.get_all("Origin", [])
         if origins and origins not in [[f"http://{host}"] for host in owner.hosts]:
             return 403, "the Origin header names another site\n", "text/plain"
         if self.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
-            return 403, "another site asked\n", "text/plain"
+            return 403, "the request comes from another site\n", "text/plain"
         given = self.headers.get("X-Corral-Token", "").encode("utf-8", "replace")
         if path.startswith("/api/") and not hmac.compare_digest(given, owner.token.encode()):
-            return 401, "the token is needed: open the address that corral view printed\n", "text/plain"
+            return 401, "the token is missing: open the address that corral view printed\n", "text/plain"
         return None
 
     def _send(self, status: int, body: str | bytes, kind: str = "application/json") -> None:
@@ -150,4 +149,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing: requests are no news."""
+        """Print nothing: requests are not worth a log line."""

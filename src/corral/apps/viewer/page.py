@@ -1,6 +1,6 @@
-"""The page as one HTML file that loads nothing: served with its data apart, or with all of it inside, to be opened from a disk.
+"""Builds the page as one HTML file that loads nothing: either a page that asks its server for data, or a report that contains it.
 
-Nothing in it runs but the script whose hash its policy names; data stands in it as JSON that cannot end its element.
+The content security policy allows one script, by its hash. Data is embedded as JSON that cannot end its script element.
 """
 
 from __future__ import annotations
@@ -22,18 +22,8 @@ if TYPE_CHECKING:
     Data = dict[str, Any]
 
 WEB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "web")
-SCRIPTS = (
-    "base.js",
-    "store.js",
-    "list.js",
-    "timeline.js",
-    "plots.js",
-    "transactions.js",
-    "detail.js",
-    "evals.js",
-    "main.js",
-)
-CALLS_A_BLOCK = 4000  # read one after the other, so that the page answers meanwhile
+SCRIPTS = ("base", "store", "list", "timeline", "plots", "transactions", "detail", "evals", "main")  # in load order
+CALLS_A_BLOCK = 4000  # the page parses one block at a time and stays responsive
 
 
 def _file(name: str) -> str:
@@ -42,12 +32,12 @@ def _file(name: str) -> str:
 
 
 def script() -> str:
-    """Return the page's script: its files in their order, in one scope of their own."""
-    return "\n".join(('(() => {\n"use strict";', *map(_file, SCRIPTS), "})();\n"))
+    """Return the page's script: all files in one function scope."""
+    return "\n".join(('(() => {\n"use strict";', *(_file(f"{name}.js") for name in SCRIPTS), "})();\n"))
 
 
 def policy(*, connects: bool) -> str:
-    """Return the page's content security policy: its own style and script by hash, text into the document only as text."""
+    """Return the content security policy: style and script by hash, and trusted types against markup in data."""
     parts = (
         "default-src 'none'",
         f"script-src {_hash(script())}",
@@ -66,41 +56,30 @@ def _hash(text: str) -> str:
 
 
 def meta(*, name: str, kind: str, live: bool, note: str = "") -> Data:
-    """Return what the page must know besides the calls."""
-    # A layer that is not asked for is not missing either.
+    """Return the facts that the page needs besides the calls."""
+    # Only layers that are always on can be missing.
     always = wanted("on")
-    layers = [{"name": key, "keeps": one.keeps, "always": key in always} for key, one in LAYERS.items()]
-    return {
-        "name": name,
-        "kind": kind,
-        "live": live,
-        "note": note,
-        "version": corral.__version__,
-        "layers": layers,
-        "axes": list(AXES),
-    }
+    layers = [{"name": key, "keeps": layer.keeps, "always": key in always} for key, layer in LAYERS.items()]
+    about = {"name": name, "kind": kind, "live": live, "note": note, "version": corral.__version__}
+    return about | {"layers": layers, "axes": list(AXES)}
 
 
 def served(about: Data) -> str:
-    """Return the page that asks its server for the data."""
+    """Return the page that asks its server for data."""
     return "".join(_page(about, connects=True, blocks=()))
 
 
 def report(about: Data, texts: Iterable[str], details: Data, evals: Data | None) -> Iterator[str]:
-    """Return the page with its data, in pieces: calls as JSON, what else is known by their keys, and what is said of evals."""
+    """Yield the page with its data: calls as JSON texts, details by key, and the data of the evals page."""
     return _page(about, connects=False, blocks=_blocks(texts, details, evals))
 
 
 def _blocks(texts: Iterable[str], details: Data, evals: Data | None) -> Iterator[str]:
     yield _block("details", dumps(details))
     yield _block("evals", dumps(evals))
-    block: list[str] = []
-    for text in texts:
-        block.append(text)
-        if len(block) == CALLS_A_BLOCK:
-            yield _block("calls", f"[{','.join(block)}]")
-            block = []
-    yield _block("calls", f"[{','.join(block)}]")
+    calls = list(texts)
+    for start in range(0, len(calls) or 1, CALLS_A_BLOCK):
+        yield _block("calls", f"[{','.join(calls[start : start + CALLS_A_BLOCK])}]")
 
 
 def _block(kind: str, json_text: str) -> str:
@@ -108,12 +87,12 @@ def _block(kind: str, json_text: str) -> str:
 
 
 def embedded(json_text: str) -> str:
-    """Return JSON that nothing in an HTML file can take for markup: what ends an element is written by its number."""
+    """Return JSON without the characters of markup, which are escaped."""
     return json_text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _page(about: Data, *, connects: bool, blocks: Iterable[str]) -> Iterator[str]:
-    # frame-ancestors has no force here, and is sent as a header where there is a server.
+    # Browsers ignore frame-ancestors in a meta element, so the server sends it as a header.
     head, _, rest = _file("page.html").partition("{{style}}")
     body, _, end = rest.partition("{{script}}")
     yield head.replace("{{policy}}", policy(connects=connects))

@@ -1,27 +1,26 @@
-"""What fills a feed: the owner's log, files of results, runs of evals. Each is read to its end, and then on as it grows."""
+"""Fills a feed from the audit log, a file of results, or runs of evals. Each is read to its end and then followed as it grows."""
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from time import monotonic
 
 from corral.apps.evals import journal, results
-from corral.apps.evals.outcome import Outcome
+from corral.apps.evals.outcome import Outcome, parse_object
 from corral.apps.viewer import call_list, evals, transactions
 from corral.audit import query
 from corral.model.errors import CorralError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
     from typing import Any, Protocol
 
     from corral.apps.viewer.feed import Feed
 
     class Source(Protocol):
-        """What a page is about. `look` takes in what is new and says whether there was anything."""
+        """Data of a page. `look` adds new data to the feed and returns True if there was any."""
 
         name: str
         kind: str
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 
-CHUNK = 2000  # calls that are taken in at once
-MAX_FILE_BYTES = 512 * 1024 * 1024  # of results or a journal that is read
-MAX_LINE_BYTES = 64 * 1024 * 1024  # against a file without an end
-EVALS_SECONDS = 0.5  # between two documents about a run that goes on
+CHUNK = 2000  # calls that are added at once
+MAX_FILE_BYTES = 512 * 1024 * 1024  # of results or a journal
+MAX_LINE_BYTES = 64 * 1024 * 1024  # bounds the memory for a file without newlines
+EVALS_SECONDS = 0.5  # between two updates of the evals page
 
 
 class LogSource:
-    """The owner's log: those entries that fit a wish, of the newest so many where a number is given."""
+    """The entries of the audit log that match a filter, only the `last` newest if that is not 0."""
 
     kind = "log"
 
@@ -54,24 +53,24 @@ class LogSource:
         yield from query.follow(self.name, wish, after=seq)
 
     def look(self, feed: Feed) -> bool:
-        """Take in what is new; waits a moment where nothing is."""
+        """Add new entries. Waits a moment if there are none."""
         chunk: list[tuple[call_list.Data, call_list.Data | None]] = []
         for entry in self._news:
             if entry is not None:
-                told = transactions if entry.get("event") == "transaction" else call_list
-                chunk.append((told.of_entry(entry), None))
+                module = transactions if entry.get("event") == "transaction" else call_list
+                chunk.append((module.of_entry(entry), None))
             if entry is None or len(chunk) >= CHUNK:
                 break
         feed.put(chunk)
         return bool(chunk)
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the files."""
         self._news.close()
 
 
 class ResultSource:
-    """A file of results, one a line, as `corral run --json` and `corral batch` print them."""
+    """A file with one result per line, as `corral run --json` and `corral batch` print them."""
 
     kind = "results"
 
@@ -83,7 +82,7 @@ class ResultSource:
         self._has_results = False
 
     def look(self, feed: Feed) -> bool:
-        """Take in what is new."""
+        """Add new calls."""
         found = []
         for data in self._lines.objects(CHUNK):
             self._count += 1
@@ -97,53 +96,53 @@ class ResultSource:
                     found.append((transactions.of_trial(data, root=self._root, at=call.get("at")), {}))
         feed.put(found)
         if self._lines.whole and not self._has_results and not self._lines.has_more:
-            raise CorralError(f"{self.name} holds no results of corral run --json, corral batch or corral eval")
+            raise CorralError(f"{self.name} has no results of corral run --json, corral batch or corral eval")
         return bool(found) or self._lines.has_more
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the files."""
         self._lines.close()
 
 
 class EvalSource:
-    """Runs of evals by their directories: one, or two to compare. Of a run that goes on the journal is read."""
+    """A run of `corral eval`, or two to compare, given by their directories. An unfinished run is read from its journal."""
 
     kind = "eval"
 
     def __init__(self, folders: list[str]) -> None:
         self.name = " → ".join(folders)
         self._runs = [_Run(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
-        self._told_at = 0.0
+        self._updated_at = 0.0
         self._waits = False
 
     def look(self, feed: Feed) -> bool:
-        """Take in what is new."""
+        """Add new calls."""
         news = [call for run in self._runs for call in run.news()]
         feed.put(news)
         self._waits = self._waits or bool(news) or feed.evals is None
-        if self._waits and (not news or monotonic() - self._told_at > EVALS_SECONDS):
+        if self._waits and (not news or monotonic() - self._updated_at > EVALS_SECONDS):
             feed.put_evals(evals.document([(run.name, run.outcomes, run.total) for run in self._runs]))
-            self._told_at, self._waits = monotonic(), False
+            self._updated_at, self._waits = monotonic(), False
         return bool(news)
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the files."""
         for run in self._runs:
             run.close()
 
 
 class _Run:
-    """One run: what its journal or its results tell."""
+    """A run, read from its results or its journal."""
 
     def __init__(self, folder: str, name: str) -> None:
         self.name = name
         self.total = 0
         self._done: dict[str, Outcome] = {}
-        whole = os.path.join(folder, results.RESULTS)
-        going = journal.place(folder, os.environ)
-        is_file = not os.path.isdir(folder)
-        self._finished = folder if is_file else whole if os.path.exists(whole) and not _goes_on(going) else ""
-        self._lines = None if self._finished else _Lines(going)
+        finished = os.path.join(folder, results.RESULTS) if os.path.isdir(folder) else folder
+        path = journal.place(folder, os.environ)
+        is_finished = finished == folder or (os.path.exists(finished) and not _is_unfinished(path))
+        self._finished = finished if is_finished else ""
+        self._lines = None if is_finished else _Lines(path)
 
     @property
     def outcomes(self) -> list[Outcome]:
@@ -151,11 +150,11 @@ class _Run:
 
     def news(self) -> list[tuple[call_list.Data, call_list.Data | None]]:
         if self._finished:
-            found, self._finished = results.read_any(self._finished), ""
+            found, self._finished = results.read_lines(self._finished), ""
         else:
-            found = [] if self._lines is None else [o for d in self._lines.objects(CHUNK) for o in self._entry(d)]
+            found = [] if self._lines is None else [self._entry(data) for data in self._lines.objects(CHUNK)]
         made: list[tuple[call_list.Data, call_list.Data | None]] = []
-        for outcome in [outcome for outcome in found if outcome.is_sound]:
+        for outcome in filter(None, found):
             self._done[outcome.id] = outcome
             transaction = transactions.name_of(self.name, outcome.id) if outcome.transaction else ""
             made += [
@@ -170,18 +169,14 @@ class _Run:
         if self._lines is not None:
             self._lines.close()
 
-    def _entry(self, data: dict[str, Any]) -> Iterator[Outcome]:
+    def _entry(self, data: dict[str, Any]) -> Outcome | None:
         if data.get("event") == "start" and isinstance(data.get("tasks"), int):
             self.total = data["tasks"]
-        if data.get("event") == "task":
-            try:
-                yield Outcome.from_dict(data)
-            except (KeyError, TypeError):
-                return
+        return Outcome.parse(data) if data.get("event") == "task" else None
 
 
-def _goes_on(path: str) -> bool:
-    """Say whether a journal is of a run that has not come to its end."""
+def _is_unfinished(path: str) -> bool:
+    """Return True for the journal of a run that has not ended."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 200))
@@ -191,19 +186,19 @@ def _goes_on(path: str) -> bool:
 
 
 def _names(folders: list[str]) -> list[str]:
-    """Return short names that differ: the last part of each path, or all of it."""
+    """Return the last part of each path, or numbered paths if those are equal."""
     short = [os.path.basename(os.path.abspath(folder)) for folder in folders]
     return short if len(set(short)) == len(short) else [f"{n}. {name}" for n, name in enumerate(folders, 1)]
 
 
 class _Lines:
-    """The JSON objects of a file, line by line, as it grows."""
+    """Reads the JSON objects of a growing file line by line."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         try:
-            # What waits for a writer must not hold the page up.
-            self._file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115  open as long as the page is shown
+            # O_NONBLOCK: opening a pipe must not wait for a writer.
+            self._file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115  `close` closes it
             if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
                 self._file.close()
                 raise CorralError(f"{path} is not a regular file")
@@ -211,24 +206,24 @@ class _Lines:
             raise CorralError(f"{path}: {error.strerror}") from None
         self._rest = b""
         self._read = 0
-        self.whole = 0  # lines that were read to their end, whatever they hold
+        self.whole = 0  # complete lines, whether objects or not
         self.has_more = False
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the files."""
         self._file.close()
 
     def objects(self, most: int) -> list[dict[str, Any]]:
-        """Return what was added since the last time, so many at once; what is no object is left out."""
+        """Return up to `most` objects that were added since the last call. Skips other lines."""
         found: list[dict[str, Any]] = []
         self.has_more = False
         while line := self._file.readline(MAX_LINE_BYTES):
             self._read += len(line)
             if self._read > MAX_FILE_BYTES:
-                raise CorralError(f"{self._path}: longer than {MAX_FILE_BYTES} bytes")
+                raise CorralError(f"{self._path} is longer than {MAX_FILE_BYTES} bytes")
             self._rest += line
-            data = _object(self._rest)
-            # A last line may lack its newline. An object that can be read is whole: no object begins another.
+            data = parse_object(self._rest)
+            # The last line may lack its newline. If it parses it is complete, because no object is a prefix of another.
             if not line.endswith(b"\n") and data is None:
                 break
             self.whole += bool(self._rest.strip())
@@ -240,23 +235,15 @@ class _Lines:
         return found
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None
-
-
 def source_of(paths: list[str], *, log: Callable[[], Source], root: str) -> Source:
-    """Return what paths are about: none the log, a directory or its results an eval's run, two of them a comparison, a file results."""
+    """Return the source for paths: none for the log, one or two runs of `corral eval`, or a file of results."""
     if not paths:
         return log()
     kinds = [_is_eval(path) for path in paths]
     if all(kinds) and len(paths) <= 2:
         return EvalSource(paths)
     if len(paths) > 1:
-        raise CorralError("more than one source: only two runs of corral eval can be shown side by side")
+        raise CorralError("too many sources: only two runs of corral eval can be compared")
     return ResultSource(paths[0], root=root)
 
 
@@ -264,7 +251,7 @@ def _is_eval(path: str) -> bool:
     if os.path.isdir(path):
         found = (os.path.join(path, results.RESULTS), journal.place(path, os.environ))
         if not any(os.path.exists(each) for each in found):
-            raise CorralError(f"{path} has no {results.RESULTS}, and no corral eval run is in progress there")
+            raise CorralError(f"{path} has no {results.RESULTS}, and no corral eval writes there")
         return True
     lines = _Lines(path)
     first = next(iter(lines.objects(1)), {})

@@ -1,11 +1,11 @@
-"""Spans of OpenTelemetry, by the result that their trace names: from a file of OTLP's JSON, or of this process. Total."""
+"""Keeps OpenTelemetry spans by the result that their trace names. Reads them from OTLP JSON or from this process. Total."""
 
 from __future__ import annotations
 
-import json
 import os
 from threading import Lock
 
+from corral.apps.evals.outcome import parse_object
 from corral.apps.viewer.call_list import MAX_ITEMS, listed, text
 from corral.model.errors import CorralError
 
@@ -17,33 +17,33 @@ if TYPE_CHECKING:
     Data = dict[str, Any]
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
-MAX_TRACES = 10_000  # kept; the oldest are dropped first
+MAX_TRACES = 10_000  # the oldest are dropped
 RESULT_ID = "corral.result.id"
 _KINDS = ("stringValue", "boolValue", "intValue", "doubleValue")
 
 
 class Spans:
-    """The spans of traces. Any thread may use it; as an exporter of OpenTelemetry's SDK it takes in those of this process."""
+    """Spans by trace. Thread-safe. Can be used as an exporter of the OpenTelemetry SDK."""
 
     def __init__(self) -> None:
         self._traces: dict[str, list[Data]] = {}
         self._trace_of: dict[str, str] = {}
-        self._turn = Lock()
+        self._lock = Lock()
 
     def of(self, call: Mapping[str, Any]) -> list[Data]:
-        """Return the spans of a call's trace, in the order in which they began."""
-        with self._turn:
+        """Return the spans of a call's trace, sorted by start time."""
+        with self._lock:
             found = self._traces.get(self._trace_of.get(str(call.get("id")), ""), [])
             return sorted(found, key=lambda span: span["start"])[:MAX_ITEMS]
 
     @property
     def has_any(self) -> bool:
-        """Whether there is a span."""
+        """True if there is a span."""
         return bool(self._traces)
 
     def add(self, trace: str, span: Data) -> None:
-        """Take in one span."""
-        with self._turn:
+        """Add a span."""
+        with self._lock:
             self._traces.setdefault(trace, []).append(span)
             result = span["attributes"].get(RESULT_ID)
             if result is not None:
@@ -52,50 +52,43 @@ class Spans:
                 self._traces.pop(next(iter(self._traces)))
 
     def export(self, spans: Iterable[Any]) -> None:
-        """Take in spans that have ended, as the SDK hands them to an exporter."""
+        """Add finished spans of the SDK."""
         for span in spans:
             attributes = {text(str(name)): text(str(value)) for name, value in (span.attributes or {}).items()}
             start, end = (span.start_time or 0) / 1e6, (span.end_time or 0) / 1e6
-            above = "" if span.parent is None else f"{span.parent.span_id:016x}"
-            ids = {"spanId": f"{span.context.span_id:016x}", "parentSpanId": above}
+            parent = "" if span.parent is None else f"{span.parent.span_id:016x}"
+            ids = {"spanId": f"{span.context.span_id:016x}", "parentSpanId": parent}
             made = {"name": text(span.name), "start": start, "end": max(start, end), "attributes": attributes}
             self.add(f"{span.context.trace_id:032x}", made | ids)
 
     def shutdown(self) -> None:
-        """Keep what there is."""
+        """Do nothing: the spans stay available."""
 
     def force_flush(self, timeout_millis: int = 0) -> bool:  # noqa: ARG002  the SDK's signature
-        """Say that nothing waits."""
+        """Return True: spans are never buffered."""
         return True
 
 
 def read(path: str) -> Spans:
-    """Return the spans of a file: lines of OTLP's JSON, as a collector's file exporter writes them."""
+    """Return the spans of a file with OTLP JSON lines, as the file exporter of a collector writes them."""
     made = Spans()
     try:
         if os.path.getsize(path) > MAX_FILE_BYTES:
-            raise CorralError(f"{path}: longer than {MAX_FILE_BYTES} bytes")
+            raise CorralError(f"{path} is longer than {MAX_FILE_BYTES} bytes")
         with open(path, "rb") as file:
             for line in file:
-                for span in _spans(_data(line)):
+                for span in _spans(parse_object(line)):
                     _add(made, span)
             is_empty = not file.tell()
     except OSError as error:
         raise CorralError(f"{path}: {error.strerror}") from None
     if not is_empty and not made.has_any:
-        raise CorralError(f"{path} holds no spans: it takes OTLP's JSON, a line for each export")
+        raise CorralError(f"{path} has no spans; give a file with one OTLP JSON object per line")
     return made
 
 
-def _data(line: bytes) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _spans(data: object) -> Iterator[Data]:
-    for resource in listed(data.get("resourceSpans") if isinstance(data, dict) else None, 10_000):
+def _spans(data: Data | None) -> Iterator[Data]:
+    for resource in listed((data or {}).get("resourceSpans"), 10_000):
         for scope in listed(resource.get("scopeSpans") if isinstance(resource, dict) else None, 10_000):
             for span in listed(scope.get("spans") if isinstance(scope, dict) else None, 100_000):
                 if isinstance(span, dict):
@@ -110,7 +103,7 @@ def _add(spans: Spans, span: Data) -> None:
     attributes = {}
     for item in listed(span.get("attributes")):
         if isinstance(item, dict) and isinstance(item.get("value"), dict):
-            said = next((item["value"][kind] for kind in _KINDS if kind in item["value"]), "…")
-            attributes[text(item.get("key"))] = text(str(said))
+            value = next((item["value"][kind] for kind in _KINDS if kind in item["value"]), "…")
+            attributes[text(item.get("key"))] = text(str(value))
     words = {name: text(span.get(name)) for name in ("name", "spanId", "parentSpanId")}
     spans.add(text(span.get("traceId")), {"start": start, "end": max(start, end), "attributes": attributes, **words})

@@ -1,4 +1,4 @@
-// The document, text and numbers. Text from a log reaches the document by this file alone, as text nodes.
+// Elements, text and numbers. Only this file puts text from a log into the document, as text nodes.
 
 const SVG = "http://www.w3.org/2000/svg";
 const DECISIONS = ["allow", "ask", "deny"];
@@ -24,7 +24,7 @@ function dressed(node, properties, children) {
 
 const byId = (id) => document.getElementById(id);
 
-// What would move, hide or reorder what is read: controls, bidirectional overrides, invisible letters, halves of characters.
+// Characters that move, hide or reorder text: controls, bidirectional overrides, invisible letters, lone surrogates.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb]|[\u{e0000}-\u{e0fff}]|[\ud800-\udfff]/u;
 const NAMES = { "\r": "\\r", "\n": "\\n", "\t": "\\t", "\u001b": "\\e" };
 
@@ -34,7 +34,7 @@ function escape(char) {
   return code < 0x100 ? "\\x" + code.toString(16).padStart(2, "0") : "\\u{" + code.toString(16) + "}";
 }
 
-/** Foreign text as nodes, in which every character can be seen. On one line, line ends are signs too. */
+/** Return foreign text as nodes with escapes for invisible characters. With oneLine, newlines are escaped too. */
 function foreign(text, { oneLine = false } = {}) {
   const nodes = [];
   const pattern = oneLine ? new RegExp(UNSEEN.source + "|[\\n\\t]", "gu") : new RegExp(UNSEEN.source, "gu");
@@ -48,13 +48,13 @@ function foreign(text, { oneLine = false } = {}) {
   return nodes;
 }
 
-/** Foreign text as one plain string, for attributes and rows. */
+/** Return foreign text as one string with escapes, for attributes and rows. */
 function plain(text, most = 400) {
   const cut = text.length > most ? text.slice(0, most) + "…" : text;
   return UNSEEN.test(cut) || /[\n\t]/.test(cut) ? cut.replace(new RegExp(UNSEEN.source + "|[\\n\\t]", "gu"), escape) : cut;
 }
 
-// Each verdict and outcome has a shape of its own; colour only repeats it.
+// Each verdict and outcome has its own shape, so that colour is not needed to tell them apart.
 const SHAPES = {
   allow: [["path", { d: "M3 7.5l3 3 6-7" }]],
   ask: [["path", { d: "M4.2 4.6a2.9 2.9 0 1 1 4.3 2.6c-1 .5-1.5 1-1.5 2" }], ["circle", { class: "solid", cx: 7, cy: 12.2, r: 1.3 }]],
@@ -82,7 +82,7 @@ const TONES = {
   note: "idle", missing: "deny", stopped: "deny", passed: "allow", skipped: "idle", broken: "deny", mended: "allow", new: "allow", gone: "idle", changed: "ask",
 };
 
-/** What a table says of a name that may be anything, "constructor" too. */
+/** Look up a name from foreign data. A name such as "constructor" must not find an inherited member. */
 const entry = (table, name) => (Object.hasOwn(table, name) ? table[name] : undefined);
 
 function sign(name, tone = entry(TONES, name) || "idle") {
@@ -123,7 +123,7 @@ function day(at) {
 const plural = (n, word) => count(n) + " " + word + (n === 1 ? "" : "s");
 
 let tip = null;
-/** Show words beside the pointer; none hides them. */
+/** Show words beside the pointer, or hide them if there are none. */
 function hint(event, words) {
   if (!words) { if (tip) tip.hidden = true; return; }
   if (!tip) { tip = el("div", { class: "tip", "aria-hidden": "true" }); document.body.append(tip); }
@@ -134,7 +134,7 @@ function hint(event, words) {
   tip.style.top = Math.min(event.clientY + 14, innerHeight - box.height - 8) + "px";
 }
 
-/** Run work at most once a frame, however often it is asked for. */
+/** Return a function that runs the work at most once per frame. */
 function once(work) {
   let waits = false;
   return () => {

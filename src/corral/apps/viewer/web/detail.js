@@ -1,4 +1,4 @@
-// One call in full: as it was written, as the guard reads it, what was said of it, what held it, what came of it.
+// The details of one call: its text, its parts, findings, violations, enforcement, cost and output.
 
 class Detail {
   constructor(meta, store, load, picks) {
@@ -11,7 +11,7 @@ class Detail {
     this.more = null;
   }
 
-  /** Show a call; what else is known of it comes after. */
+  /** Show a call, and its details as soon as they are loaded. */
   async show(call) {
     const isSame = this.call && this.call.key === call.key;
     this.call = call;
@@ -58,10 +58,10 @@ class Detail {
     if (!parts) return this.more ? null : section("Parts", "", el("p", { class: "note" }, "Reading…"));
     if (parts.said) return section("Parts", "", el("p", { class: "note" }, foreign(parts.said)));
     const rows = parts.steps.map((step, n) => this.step(call, step, findings, n ? parts.steps[n - 1] : null));
-    const where = `as the guard reads it today, under ${parts.profile}`;
-    return section("Parts", where, rows.length ? el("ul", { class: "tree", id: "parts" }, rows) : el("p", { class: "note" }, "Nothing that the guard could name."),
+    const where = `judged today with the profile ${parts.profile}`;
+    return section("Parts", where, rows.length ? el("ul", { class: "tree", id: "parts" }, rows) : el("p", { class: "note" }, "The guard found no command in this call."),
       parts.more ? el("p", { class: "note" }, `and ${count(parts.more)} more`) : null,
-      parts.decision === call.decision ? null : el("p", { class: "note" }, "Today the guard says ", sign(parts.decision), " ", parts.decision, " of this call: its policy, the rules or the project's files have changed."));
+      parts.decision === call.decision ? null : el("p", { class: "note" }, "The verdict today is ", sign(parts.decision), " ", parts.decision, ": the policy, the rules or the project's files have changed."));
   }
 
   step(call, step, findings, above) {
@@ -92,7 +92,7 @@ class Detail {
   violations(call) {
     const found = call.result && call.result.violations;
     if (!found) return null;
-    return section("Violations", "what was stopped while it ran", found.map((violation) => el("article", { class: "card deny-card" },
+    return section("Violations", "stopped by the kernel while the call ran", found.map((violation) => el("article", { class: "card deny-card" },
       el("header", {}, sign("stopped"), el("b", { class: "foreign" }, plain(violation.kind || "", 100)), violation.inferred ? el("span", { class: "pill" }, "inferred") : null,
         violation.grant ? el("span", { class: "pill mono foreign" }, "grant: " + plain(violation.grant, 200)) : null),
       violation.target ? el("p", { class: "mono foreign" }, foreign(violation.target, { oneLine: true })) : null,
@@ -104,15 +104,15 @@ class Detail {
     const found = call.result && call.result.connections;
     if (!found) return null;
     const signs = { allowed: "allow", refused: "deny", failed: "failed" };
-    return section("Connections", "what was asked of the sandbox's proxy", el("ol", { class: "chain", id: "connections" }, found.map((one) => el("li", {}, sign(entry(signs, one.outcome) || "note"),
+    return section("Connections", "requests to the sandbox's proxy", el("ol", { class: "chain", id: "connections" }, found.map((one) => el("li", {}, sign(entry(signs, one.outcome) || "note"),
       el("b", { class: "mono foreign" }, plain(one.target || "", 200)), " ", plain(one.outcome || "", 40), one.count > 1 ? ` · ${count(one.count)} times` : "",
-      [one.address && `at ${one.address}`, one.detail, one.grant && (one.outcome === "refused" ? `the owner would allow it by ${setting(one.grant)}` : `granted by ${one.grant}`)].filter(Boolean).map((said) => el("div", { class: "sub foreign" }, foreign(said)))))));
+      [one.address && `at ${one.address}`, one.detail, one.grant && (one.outcome === "refused" ? `to allow it, the user sets ${setting(one.grant)}` : `granted by ${one.grant}`)].filter(Boolean).map((said) => el("div", { class: "sub foreign" }, foreign(said)))))));
   }
 
   chain(call) {
     const steps = call.chain || [];
     if (steps.length < 2 && !steps.some((step) => step.event === "gate")) return null;
-    return section("Chain", "who was asked, in order", el("ol", { class: "chain" }, steps.map((step) => el("li", {}, sign(step.decision),
+    return section("Chain", "in the order of the checks", el("ol", { class: "chain" }, steps.map((step) => el("li", {}, sign(step.decision),
       el("b", {}, step.event === "gate" ? "gates" : step.host ? "hook · " + plain(step.host, 60) : plain(step.event || "", 60)), " ", step.decision, step.at ? " · " + clock(step.at) : "",
       step.passed ? el("div", { class: "sub foreign" }, "passed " + (step.passed.map((name) => plain(name, 80)).join(" → ") || "none"), step.gate ? `; stopped at ${plain(step.gate, 80)}` : "") : null,
       step.rule ? el("div", { class: "sub mono foreign" }, plain(step.rule, 200)) : null,
@@ -138,7 +138,7 @@ class Detail {
     const usage = result.usage || {};
     const facts = [["Took", milliseconds(result.duration_ms)], ["CPU", cpu(call) === undefined ? "" : milliseconds(cpu(call) * 1000)], ["Peak memory", bytes(usage.peak_memory_bytes)],
       ["stdout", bytes(result.stdout_bytes)], ["stderr", bytes(result.stderr_bytes)], ["Read from disk", bytes(usage.read_bytes)], ["Written to disk", bytes(usage.written_bytes)],
-      ["Left over, ended", result.killed ? plural(result.killed, "process").replace("processs", "processes") : ""]];
+      ["Killed at the end", result.killed ? plural(result.killed, "process").replace("processs", "processes") : ""]];
     return section("Cost", "", el("dl", { class: "facts" }, facts.filter((fact) => fact[1]).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { class: "big" }, value)))));
   }
 
@@ -162,11 +162,11 @@ class Detail {
     if (!call.result || call.outcome === "refused") return null;
     const output = this.more && this.more.output;
     const { result } = call;
-    const told = `${bytes(result.stdout_bytes || 0)} on stdout and ${bytes(result.stderr_bytes || 0)} on stderr${result.truncated ? ", more than is kept: it was truncated" : ""}`;
+    const told = `${bytes(result.stdout_bytes || 0)} on stdout and ${bytes(result.stderr_bytes || 0)} on stderr${result.truncated ? "; the output was truncated" : ""}`;
     if (!this.more) return section("Output", "", el("p", { class: "note" }, "Reading…"));
     if (!output || output.dropped) {
-      const why = output ? "It was dropped to bound memory." : call.event === "eval" ? "An eval keeps it only where a call was not as expected." : this.meta.kind === "log" ? "The log never keeps what commands print." : "It was not told.";
-      return section("Output", "not kept", el("p", { class: "note" }, call.event === "eval" ? why : `${why} There were ${told}.`));
+      const why = output ? "It was dropped to bound memory." : call.event === "eval" ? "An eval keeps output only if a call was not as expected." : this.meta.kind === "log" ? "The log never keeps the output of commands." : "The output is unknown.";
+      return section("Output", "not kept", el("p", { class: "note" }, call.event === "eval" ? why : `${why} The command printed ${told}.`));
     }
     const streams = ["stdout", "stderr"].filter((name) => output[name]);
     return section("Output", result.truncated ? "truncated: " + told : "",
@@ -181,18 +181,18 @@ class Detail {
   }
 
   raw(call) {
-    return el("section", {}, el("details", {}, el("summary", {}, "As data"), el("pre", { class: "foreign" }, foreign(JSON.stringify(call, null, 2)))));
+    return el("section", {}, el("details", {}, el("summary", {}, "JSON"), el("pre", { class: "foreign" }, foreign(JSON.stringify(call, null, 2)))));
   }
 }
 
-// What was refused for a limit is allowed by that limit, all else by a destination.
+// A refusal because of a limit needs a higher limit, any other refusal needs a granted destination.
 const setting = (grant) => (grant.startsWith("limits.") ? grant : `containment.network = ["${grant}"]`);
 
 function section(title, small, ...children) {
   return el("section", {}, el("h2", {}, title, small ? [" ", el("small", {}, small)] : null), ...children);
 }
 
-/** Findings as they were told, with place and way out from today's reading where the record has none. */
+/** Return recorded findings, completed with the position and the advice of today's verdict. */
 function joined(told, today) {
   const rest = [...today];
   return [...told].sort((a, b) => DECISIONS.indexOf(b.decision) - DECISIONS.indexOf(a.decision)).map((finding) => {
@@ -202,7 +202,7 @@ function joined(told, today) {
   });
 }
 
-/** Text with the parts that were objected to marked; the strictest wins. Places count code points. */
+/** Return text with marks at the findings; the strictest wins. Positions count code points. */
 function marked(text, findings) {
   const chars = Array.from(text), level = new Uint8Array(chars.length);
   for (const finding of findings) {
@@ -228,7 +228,7 @@ function argv(call, findings) {
   });
 }
 
-// The line that corral puts where it cut.
+// The line that corral inserts where it truncated the output.
 const CUT = /^.*\[(?:corral: )?[^\]\n]*truncated[^\]\n]*\].*$/gm;
 function printed(text, isCut) {
   if (!isCut) return foreign(text);

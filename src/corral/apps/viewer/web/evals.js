@@ -1,8 +1,8 @@
-// Runs of evals: pass rates per tag, the tasks, and what changed between two of them.
+// Runs of evals: pass rates per tag, the tasks, and the changes between two runs.
 
 const STATUSES = ["passed", "failed", "error", "skipped"];
 const KINDS = ["broken", "mended", "changed", "new", "gone"];
-const MAX_TASKS = 500; // rows of a table; the rest is found by the filters of the calls
+const MAX_TASKS = 500; // rows of a table; the filters of the calls find the rest
 
 class Evals {
   constructor(pickTask) {
@@ -51,7 +51,7 @@ class Evals {
         el("td", {}, this.link(change.id), change.words.map((word) => el("div", { class: "words foreign" }, foreign(word, { oneLine: true })))),
         el("td", {}, change.before || "–"), el("td", {}, change.after || "–"))))));
     const told = found.length ? found.map(([kind, changes]) => el("li", {}, sign(kind), el("b", {}, count(changes.length)), kind)) : [el("li", {}, "nothing changed")];
-    return [el("h2", {}, "What changed"), el("ul", { class: "totals", id: "change-counts" }, told, el("li", { class: "idle" }, `${count(comparison.same)} as they were`)),
+    return [el("h2", {}, "Changes"), el("ul", { class: "totals", id: "change-counts" }, told, el("li", { class: "idle" }, `${count(comparison.same)} unchanged`)),
       el("p", {}), found.length ? table : null, this.moved(comparison, runs)];
   }
 
@@ -65,7 +65,7 @@ class Evals {
       if (after !== null) drawing.append(svg("rect", { class: worse ? "fill-deny" : "fill-ok", x: x(after) - 0.5, y: 2, width: 1, height: 14 }));
       return el("div", { class: "slope" }, el("span", { class: "foreign" }, sign(worse ? "broken" : "mended"), " ", plain(row.tag, 100)), drawing, el("span", { class: "n" }, `${percent(before)} → ${percent(after)}`));
     });
-    return [el("h2", {}, "Pass rates that moved ", el("small", {}, `from ${plain(runs[0].name, 60)} to ${plain(runs[1].name, 60)}`)), el("div", { class: "plot" }, rows)];
+    return [el("h2", {}, "Changed pass rates ", el("small", {}, `from ${plain(runs[0].name, 60)} to ${plain(runs[1].name, 60)}`)), el("div", { class: "plot" }, rows)];
   }
 
   tasks(run) {
@@ -90,7 +90,7 @@ function settledTask(told) {
   return el("div", { class: "words settled" }, sign(state), " ", [`transaction: ${STATES[state]}`, ...sizes, told.refused ? `${count(told.refused)} protected` : ""].filter(Boolean).join(" · "));
 }
 
-// A task that failed is what a call that failed is not: bad.
+// A failed task is bad, unlike a failed call.
 const status = (name) => sign(name === "failed" ? "broken" : name);
 const share = (rate) => (rate.tried ? rate.passed / rate.tried : 1);
 const percent = (value) => (value === null || value === undefined ? "–" : (100 * value).toFixed(value > 0.99 && value < 1 ? 1 : 0) + "%");

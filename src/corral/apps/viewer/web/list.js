@@ -1,4 +1,4 @@
-// The list of calls: only the rows that can be seen are in the document, however many calls there are.
+// The list of calls. Only the visible rows are in the document.
 
 const OVERSCAN = 8;
 
@@ -41,7 +41,7 @@ class List {
 
   get rowHeight() { return this.height || (this.height = parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--row"))); }
 
-  /** Draw all anew, as after a filter. While the reader looks further down, what comes in above does not move it. */
+  /** Draw all rows again. New calls above do not move a list that is scrolled down. */
   redraw() {
     this.height = 0;
     const anchor = this.box.scrollTop > 0 && this.top !== undefined ? this.top : null;
@@ -54,11 +54,11 @@ class List {
     }
     byId("head").style.paddingRight = 14 + this.box.offsetWidth - this.box.clientWidth + "px";
     const n = this.store.shown.length;
-    // Where there is more than one day, the day matters more than the second.
+    // With more than one day, the column shows the day instead of the second.
     const ends = n && this.store.sort.by === "at" ? [this.store.shown[0], this.store.shown[n - 1]].map((i) => this.store.at[i]) : this.store.span;
     this.several = Boolean(n && ends) && ends[0] !== null && day(ends[0]) !== day(ends[1]);
     byId("empty").hidden = n > 0;
-    byId("empty").textContent = this.store.calls.length ? "No call fits these filters." : "No calls yet.";
+    byId("empty").textContent = this.store.calls.length ? "No call matches these filters." : "No calls yet.";
     this.box.setAttribute("aria-label", plural(n, "call"));
     this.drawNow();
   }
@@ -92,7 +92,7 @@ class List {
       "aria-posinset": position + 1, "aria-setsize": this.store.shown.length,
     },
     el("span", { class: "time" }, call.at === undefined ? "" : this.several ? day(call.at).slice(5) + " " + clock(call.at).slice(0, 5) : clock(call.at)),
-    // What is no call, such as a file that was trusted, got no verdict.
+    // An entry without a call, such as a trusted file, has no verdict.
     call.outcome === "note" ? el("span", { class: "verdict idle" }, sign("note"), "note") : el("span", { class: "verdict " + call.decision }, sign(call.decision), call.decision),
     el("span", { class: "ending" + (["ok", "judged", "note"].includes(call.outcome) ? "" : " bad") }, call.settled ? [sign(became(call.settled)), SHORT_STATES[became(call.settled)]] : call.outcome === "note" ? plain(call.event || "", 40) : [sign(isStopped(call) && call.outcome !== "refused" ? "stopped" : call.outcome), ending(call)]),
     el("span", { class: "command foreign" }, call.transaction && !call.settled ? inTransaction(this.store.state(call.transaction)) : null, foreign(shownText(call), { oneLine: true })),
@@ -102,7 +102,7 @@ class List {
     return row;
   }
 
-  /** Select a call by its number, and bring it into sight. */
+  /** Select a call by its number and scroll to it. */
   select(i, { opens = false, focus = false } = {}) {
     const call = this.store.calls[i];
     if (!call) return;
@@ -140,7 +140,7 @@ function shownText(call) {
   return text.length > 300 ? text.slice(0, 300) + "…" : text;
 }
 
-/** How long a call took, on a scale of powers of ten from a millisecond to a quarter of an hour. */
+/** Return a duration on a logarithmic scale from a millisecond to a quarter of an hour. */
 function bar(took) {
   const share = Math.max(0.03, Math.min(1, Math.log10(Math.max(took, 1)) / 6));
   return svg("svg", { viewBox: "0 0 36 6", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { x: 0, y: 0, width: 36 * share, height: 6, rx: 1 }));

@@ -1,4 +1,4 @@
-// The page at work: loads calls, draws what is wanted of them, listens to keys.
+// Loads calls, draws the selected ones, handles keys.
 
 const blocks = (kind) => [...document.querySelectorAll(`script[data-kind="${kind}"]`)];
 const parsed = (block) => JSON.parse(block.textContent);
@@ -57,7 +57,7 @@ function drawSelects() {
     }
     select.value = store.filter[id];
     select.classList.toggle("set", store.filter[id] !== "");
-    // One project is all of them; one state is not, since most calls are in no transaction.
+    // A single project needs no filter. A single state does, since most calls are in no transaction.
     select.parentElement.hidden = found.length < (id === "state" ? 1 : 2) && store.filter[id] === "";
   }
 }
@@ -87,7 +87,7 @@ function setTransaction(id) {
   showList();
 }
 
-/** Show the calls that a filter leaves; in a narrow window an open call would lie over them. */
+/** Show the filtered list. In a narrow window the open call would cover it. */
 function showList() {
   changed();
   tab("calls");
@@ -118,7 +118,7 @@ function closeDetail() {
   byId("list").focus({ preventScroll: true });
 }
 
-// Loading: from the server that served this page, or from what stands in it.
+// Loading, from the server or from the data in this file.
 
 const token = takeToken();
 function takeToken() {
@@ -145,12 +145,12 @@ async function loadDetail(key) {
   }
   const details = loadDetail.known || (loadDetail.known = parsed(blocks("details")[0]));
   const about = entry(details.calls, key) || {};
-  return { ...about, parts: about.parts === undefined ? { said: "This call was not read again for the report: it keeps a bounded number of them." } : details.parts[about.parts] };
+  return { ...about, parts: about.parts === undefined ? { said: "The report has too many calls to judge this one again." } : details.parts[about.parts] };
 }
 
 function say(state, words_) {
   const box = byId("live");
-  if (box.className === "live " + state && box.textContent === words_) return; // or it would be read out again
+  if (box.className === "live " + state && box.textContent === words_) return; // a screen reader would read it again
   box.className = "live " + state;
   box.replaceChildren(...(state ? [el("span", { class: "dot" })] : []), words_);
 }
@@ -174,9 +174,9 @@ function takeEvals(document_) {
   else if (current === "evals") evals.draw();
 }
 
-const MANY = 20000; // calls of which drawing takes so long that once a second is enough
+const MANY = 20000; // above this number of calls, the page draws only once a second
 let drawnAt = 0, waiting = 0;
-/** Draw, but not again within so many milliseconds: drawing takes longer than reading. */
+/** Draw at most once in so many milliseconds: drawing takes longer than reading. */
 function drawSoon(gap) {
   if (waiting) return;
   waiting = setTimeout(() => { waiting = 0; drawnAt = performance.now(); changed(); }, Math.max(0, drawnAt + gap - performance.now()));
@@ -219,9 +219,9 @@ async function unpack() {
 
 // Keys, theme, start.
 
-const KEYS = [["j  ↓", "next call"], ["k  ↑", "call before"], ["Enter", "open the call"], ["Esc", "close, or clear what is filtered"], ["/", "search"], ["Home  End", "first, last"], ["[  ]", "only from this call on, only up to it"], ["1 2 3", "calls, plots, evals"], ["t", "theme: system, light, dark"], ["?", "these keys"]];
+const KEYS = [["j  ↓", "next call"], ["k  ↑", "previous call"], ["Enter", "open the call"], ["Esc", "close, or clear the filters"], ["/", "search"], ["Home  End", "first, last"], ["[  ]", "only from this call on, only up to this call"], ["1 2 3", "calls, plots, evals"], ["t", "theme: system, light, dark"], ["?", "these keys"]];
 
-/** Narrow the span of time to where the selected call is, as dragging does. */
+/** Set an end of the time range to the selected call. */
 function bound(isStart) {
   const call = list.selected === null ? null : store.calls[store.index.get(list.selected)];
   if (!call || call.at === undefined) return;
@@ -234,7 +234,7 @@ function bound(isStart) {
 function help() {
   const box = byId("keys");
   box.replaceChildren(el("h1", { id: "keys-title" }, "Keys"), el("dl", {}, KEYS.map(([keys, what]) => [el("dt", {}, keys.split(/ +/).map((key) => [el("kbd", {}, key), " "])), el("dd", {}, what)])),
-    el("p", { class: "note" }, `corral ${meta.version}. Dragging over the timeline picks a span of time.`));
+    el("p", { class: "note" }, `corral ${meta.version}. Drag over the timeline to select a time range.`));
   box.showModal();
 }
 
@@ -290,7 +290,7 @@ document.documentElement.dataset.theme = recalled("corral-theme", () => localSto
 byId("source").textContent = plain({ log: "audit log · ", eval: "eval · ", results: "results · ", sandbox: "sandbox · " }[meta.kind] + meta.name);
 byId("source").title = plain(meta.name);
 document.title = "corral view · " + plain(meta.name, 120);
-if (meta.kind === "eval") store.sort.down = false; // no times: in the order of the tasks
+if (meta.kind === "eval") store.sort.down = false; // evals have no times: sort by task
 list.head();
 if (meta.live) { say("", "loading…"); follow(); } else { say("", "report"); unpack(); }
 draw();

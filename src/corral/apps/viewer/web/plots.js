@@ -1,4 +1,4 @@
-// Plots of the calls that are wanted: verdicts over time, refusals by rule, durations, CPU, memory, bytes.
+// Plots of the filtered calls: verdicts over time, refusals by rule, durations, CPU, memory, bytes.
 
 const H = 150, LEFT = 34, BOTTOM = 18, GAP = 12, LEAST = 380, MOST = 1500;
 
@@ -10,10 +10,10 @@ class Plots {
     new ResizeObserver(once(() => { if (!this.box.hidden && this.box.clientWidth !== this.width) this.draw(); })).observe(this.box);
   }
 
-  /** Draw all plots, one at a time, so that the page answers meanwhile; they appear together. */
+  /** Draw the plots one at a time, so that the page stays responsive, and show them together. */
   async draw() {
     const { store } = this, turn = this.turn = (this.turn || 0) + 1;
-    // Drawings are as wide as they are shown, so that their text has one size.
+    // Drawings have the width of their box, so that all text has the same size.
     this.width = this.box.clientWidth;
     const room = Math.min(MOST, this.width - 44), columns = Math.max(1, Math.floor((room + GAP) / (LEAST + GAP)));
     const inner = Math.floor((room - GAP * (columns - 1)) / columns) - 32;
@@ -38,7 +38,7 @@ class Plots {
       this.grid = el("div", { class: "grid" });
       this.box.append(el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Plots" }, this.grid));
     }
-    this.grid.replaceChildren(...(made.length ? made : [el("p", { class: "note" }, "No call fits these filters.")]));
+    this.grid.replaceChildren(...(made.length ? made : [el("p", { class: "note" }, "No call matches these filters.")]));
   }
 
   verdicts(calls) {
@@ -67,7 +67,7 @@ class Plots {
     const sums = [0, 0, 0];
     for (const call of calls) sums[DECISIONS.indexOf(call.decision)] += 1;
     const legend = el("span", { class: "legend" }, [["ok", "allow"], ["askc", "ask"], ["denyc", "deny"]].map(([kind, name], n) => el("span", {}, el("i", { class: kind }), `${name} ${count(sums[n])}`)));
-    const made = plot("Verdicts over time", timed.length ? "" : "in their order: times are not kept", drawing, legend);
+    const made = plot("Verdicts over time", timed.length ? "" : "in log order: the times are unknown", drawing, legend);
     made.classList.add("wide");
     return made;
   }
@@ -107,13 +107,13 @@ function axisY(most, width, format) {
 
 const quantile = (sorted, share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
 
-/** How often which size occurs, in steps that double: what machines do spreads over many powers of two. */
+/** Return a histogram whose steps double, because the values spread over many powers of two. */
 function histogram(title, calls, value, format, unit, width) {
   const column = new Float64Array(calls.length);
   let size = 0;
   for (const call of calls) { const v = value(call); if (v !== undefined && v !== null) { column[size] = v; size += 1; } }
   const values = column.subarray(0, size).sort();
-  if (!values.length) return plot(title, "", el("p", { class: "note" }, "Not kept of these calls."));
+  if (!values.length) return plot(title, "", el("p", { class: "note" }, "These calls do not have this value."));
   const step = (v) => (v < unit ? 0 : Math.floor(Math.log2(v / unit)) + 1);
   const first = step(values[0]), last = Math.max(step(values[values.length - 1]), first + 7);
   const rows = new Array(last - first + 1).fill(0);
@@ -121,7 +121,7 @@ function histogram(title, calls, value, format, unit, width) {
   const most = Math.max(...rows), w = (width - LEFT) / rows.length, room = H - BOTTOM - 6;
   const edge = (n) => (n === 0 ? 0 : unit * 2 ** (n - 1));
   const [p50, p95] = [quantile(values, 0.5), quantile(values, 0.95)];
-  const said = `median ${format(p50)} · 95% ${format(p95)} · most ${format(values[values.length - 1])}`;
+  const said = `median ${format(p50)} · 95% ${format(p95)} · maximum ${format(values[values.length - 1])}`;
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${H}`, role: "img", "aria-label": `${title}: ${said}` }, axisY(most, width, count));
   rows.forEach((n, at) => {
     const high = n ? Math.max(1.5, (n / most) * room) : 0, x = LEFT + at * w;

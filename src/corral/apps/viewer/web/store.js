@@ -1,11 +1,11 @@
-// The calls, columns of them to look things up in, and which of them are wanted. Knows nothing of the document.
+// The calls, columns for fast lookups, and the filters. Does not touch the document.
 
 const OUTCOMES = ["ok", "failed", "signal", "timeout", "refused", "error", "judged", "note"];
 const OUTCOME_WORDS = {
   ok: "exit 0", failed: "failed", signal: "signal", timeout: "timed out", refused: "refused", error: "error", judged: "judged only", note: "note",
 };
 
-/** Names to numbers and back, so that a column holds numbers. */
+/** Maps names to numbers and back, so that a column can hold numbers. */
 class Names {
   constructor() { this.list = []; this.known = new Map(); }
   number(name) {
@@ -40,7 +40,7 @@ function diskBytes(call) {
 const isStopped = (call) => Boolean(call.result && call.result.violations);
 const asker = (call) => call.host || call.event || "";
 
-// What became of a transaction, and the word for it. Where nobody has told, its calls were tried.
+// The states of a transaction and their labels. Without a record of its end, its calls were only tried.
 const STATES = { tried: "tried", waiting: "waiting", applied: "applied", part: "applied in part", conflict: "conflict", undone: "undone", discarded: "discarded", nothing: "nothing changed" };
 const SHORT_STATES = { ...STATES, part: "in part", nothing: "no change" }; // for a column
 const STATE_OF = { kept: "waiting", "not undone": "conflict" };
@@ -67,14 +67,14 @@ class Store {
     this.rules = new Names(); this.projects = new Names(); this.askers = new Names();
     this.decision = []; this.outcome = []; this.at = []; this.axes = []; this.ruleNumbers = []; this.project = []; this.by = []; this.stopped = []; this.hay = [];
     this.filter = { decisions: new Set(), outcomes: new Set(), stopped: false, axis: "", rule: "", project: "", by: "", state: "", transaction: "", text: "", task: "", from: null, to: null };
-    this.transactions = new Map(); // by their ids: the numbers of their calls, and of what was told of them
+    this.transactions = new Map(); // by id: the numbers of their calls and notes
     this.sort = { by: "at", down: true };
     this.shown = [];
     this.base = [];
     this.counts = {};
   }
 
-  /** Take in calls; one that is known already is replaced. Returns the keys of new ones. */
+  /** Add calls or replace known ones. Returns the keys of the new ones. */
   add(calls) {
     const fresh = [];
     for (const call of calls) {
@@ -105,14 +105,14 @@ class Store {
     if (known) { known.members.add(i); known.state = null; } else this.transactions.set(id, { members: new Set([i]), state: null });
   }
 
-  /** The calls of a transaction and what was told of it, in the order of their times. */
+  /** Return the calls and notes of a transaction, sorted by time. */
   members(id) {
     const known = this.transactions.get(id);
     const place = (i) => [this.at[i] ?? 0, this.calls[i].settled ? 1 : 0, this.calls[i].seq || 0];
     return known ? [...known.members].sort((a, b) => { const [x, y] = [place(a), place(b)]; return x[0] - y[0] || x[1] - y[1] || x[2] - y[2]; }) : [];
   }
 
-  /** What became of a transaction last. */
+  /** Return the last state of a transaction. */
   state(id) {
     const known = this.transactions.get(id);
     if (!known) return "";
@@ -127,7 +127,7 @@ class Store {
     return Boolean(f.decisions.size || f.outcomes.size || f.stopped || f.axis || f.rule || f.project || f.by || f.state || f.transaction || f.text || f.task || f.from !== null);
   }
 
-  /** Work out which calls are wanted: `base` without regard to verdict, outcome and time, which counts and timeline show whole. */
+  /** Apply the filters. `base` ignores verdict, outcome and time, because the counts and the timeline show all of those. */
   refresh() {
     const f = this.filter;
     const rule = f.rule === "" ? -1 : this.rules.known.get(f.rule) ?? -2;
@@ -174,7 +174,7 @@ class Store {
     let least = Infinity, most = -Infinity;
     const values = new Float64Array(shown.length);
     shown.forEach((i, n) => { const v = value(i); values[n] = v; if (v < least) least = v; if (v > most) most = v; });
-    // Value and place in one number: numbers alone are sorted twenty times faster than by a function.
+    // Packs value and index into one number: sorting numbers is twenty times faster than with a comparison function.
     const places = 2 ** Math.ceil(Math.log2(shown.length + 1)), levels = 2 ** 52 / places, scale = most > least ? (levels - 1) / (most - least) : 0;
     for (let n = 0; n < values.length; n += 1) values[n] = Math.floor((values[n] - least) * scale) * places + n;
     values.sort();

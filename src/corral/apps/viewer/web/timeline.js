@@ -1,8 +1,8 @@
-// The calls over time: what was allowed above the line, what was asked about or refused below it. Dragging picks a span of time.
+// The calls over time: allowed ones above the line, others below. Dragging selects a time range.
 
 const BINS = 180;
 const TOP = 16; // for the legend
-const FEW = 160; // calls that are drawn one by one, each as long as it took
+const FEW = 160; // up to this number, each call is drawn with its duration
 
 class Timeline {
   constructor(store, changed) {
@@ -85,7 +85,7 @@ class Timeline {
     if (this.store.filter.from !== null && timed) this.brush(this.store.filter.from, this.store.filter.to);
   }
 
-  /** Show where a call stands. */
+  /** Mark a call. */
   point(call) {
     this.pointed = call;
     if (this.cursor) this.cursor.remove();
@@ -98,7 +98,7 @@ class Timeline {
   label(base) {
     const counts = [0, 0, 0];
     for (const i of base) counts[this.store.decision[i]] += 1;
-    const span = this.scale.timed ? `from ${day(this.scale.from)} ${clock(this.scale.from)} to ${day(this.scale.to)} ${clock(this.scale.to)}` : "in their order";
+    const span = this.scale.timed ? `from ${day(this.scale.from)} ${clock(this.scale.from)} to ${day(this.scale.to)} ${clock(this.scale.to)}` : "in log order";
     this.svg.setAttribute("aria-label", `${plural(base.length, "call")} ${span}: ${counts[0]} allowed, ${counts[1]} asked about, ${counts[2]} denied`);
   }
 
@@ -139,7 +139,7 @@ class Timeline {
     const up = Math.max(1, ...bins.map((bin) => bin.ok + bin.failed)), down = Math.max(1, ...bins.map((bin) => bin.ask + bin.deny));
     const line = this.line, above = line - TOP - 2, below = this.height - 16 - line - 2, w = this.width / BINS;
     bins.forEach((bin, n) => {
-      // A single call among thousands must still be seen.
+      // A single call among thousands must stay visible.
       const high = (value, most, room) => (value ? Math.max(1.5, (value / most) * room) : 0);
       const parts = [["ok", high(bin.ok, up, above), -1], ["failed", high(bin.failed, up, above), -1], ["deny", high(bin.deny, down, below), 1], ["ask", high(bin.ask, down, below), 1]];
       let upTo = line - 0.5, downTo = line + 0.5;
@@ -155,7 +155,7 @@ class Timeline {
   marks() {
     const ends = [[], []];
     const { base, at, calls } = this.store;
-    // As many lanes as there is room for, above up to the legend and below down to the times.
+    // As many lanes as fit between the legend and the time labels.
     const lanes = [this.line - TOP + 3, this.height - 16 - this.line].map((room) => Math.max(1, Math.floor(room / 9)));
     base.forEach((i, n) => {
       const kind = this.kind(i), refused = kind === "ask" || kind === "deny" ? 1 : 0;

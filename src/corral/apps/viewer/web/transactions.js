@@ -1,18 +1,18 @@
-// A transaction, beside each of its calls and beside what was told of it: what became of it, what it changed, what else ran in it.
+// The transaction of a call: its state, its changes, and its other calls.
 
 const MAX_MEMBERS = 50;
 
 function transactionSection(call, store, picks) {
   if (!call.transaction) return null;
   const state = store.state(call.transaction), members = store.members(call.transaction);
-  // What stands in the way of a part, or of all, leaves the rest waiting.
+  // After a conflict or a partial apply, the rest still waits.
   const last = members.map((i) => store.calls[i].settled).filter(Boolean).pop();
   const waits = last && !call.task && (["waiting", "part"].includes(state) || last.became === "conflict");
   const id = plain(call.transaction, 200);
   return section("Transaction", "", el("div", { class: "card", id: "transaction" },
     el("header", {}, sign(state), el("b", {}, STATES[state]), el("span", { class: "mono foreign" }, id),
       el("button", { class: "link", type: "button", onclick: () => picks.transaction(call.transaction) }, "show only this")),
-    waits ? el("p", { class: "note" }, state === "part" ? "The rest waits for the owner: " : "It waits for the owner: ", ["history", "apply", "discard"].map((verb, n) => [n ? ", " : "", el("span", { class: "mono foreign" }, `corral ${verb} ${id}`)])) : null),
+    waits ? el("p", { class: "note" }, state === "part" ? "The rest waits for the user: " : "It waits for the user: ", ["history", "apply", "discard"].map((verb, n) => [n ? ", " : "", el("span", { class: "mono foreign" }, `corral ${verb} ${id}`)])) : null),
   el("ol", { class: "chain", id: "members" }, members.slice(0, MAX_MEMBERS).map((i) => member(store.calls[i], i, call, picks))),
   members.length > MAX_MEMBERS ? el("p", { class: "note" }, `and ${count(members.length - MAX_MEMBERS)} more`) : null);
 }
