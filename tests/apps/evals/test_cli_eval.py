@@ -88,7 +88,7 @@ def test_wrong_task_file_is_125_and_runs_nothing(tmp_path: Path) -> None:
         pytest.param([], "--fixtures", id="no tasks"),
         pytest.param(["--compare", "a", "b", "c.toml"], "--compare", id="both"),
         pytest.param(["--compare", "a", "b"], " a: No such file or directory; ", id="no runs"),
-        pytest.param(["tasks.jsonl", "--tag", "none"], "none; known: a, b", id="no such tag"),
+        pytest.param(["tasks.jsonl", "--tag", "none"], "known tags: a, b", id="no such tag"),
         pytest.param(["empty.jsonl"], "empty.jsonl:1:1: ", id="no task"),
         pytest.param(["tasks.jsonl", "--out", "tasks.jsonl"], "cannot write tasks.jsonl: ", id="a file"),
         pytest.param(["tasks.jsonl", "--out", "/proc/x"], "cannot write /proc/x: ", id="no directory"),
