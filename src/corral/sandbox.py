@@ -45,6 +45,15 @@ class Sandbox:
     `observers` see every call from before it is judged until its result.
     """
 
+    def __init_subclass__(cls) -> None:
+        """Raise where a subclass overrides some of the ways to run a call: its checks would not see the others."""
+        ways = ("run", "arun", "start", "astart", "transaction")
+        inherited = [name for name in ways if getattr(cls, name) is getattr(Sandbox, name)]
+        if 0 < len(inherited) < len(ways):
+            raise TypeError(
+                f"{cls.__name__} must override {', '.join(inherited)} too, or use observers or GatedSandbox"
+            )
+
     def __init__(
         self,
         config: SandboxConfig | None = None,
@@ -55,12 +64,17 @@ class Sandbox:
     ) -> None:
         if config is not None and not isinstance(config, SandboxConfig):
             raise TypeError(f"config must be a SandboxConfig, not {type(config).__name__}")
-        self.config = SandboxConfig() if config is None else config
+        self._config = SandboxConfig() if config is None else config
         self._runner = open_runner(self.config, on_ask=on_ask, on_result=on_result, observers=observers)
         self._state = self._runner.state
         self._holding = self._state.containment
         self._pool = self._state.pool
         self._in_transactions: tuple[SandboxConfig, VerdictCache] | None = None
+
+    @property
+    def config(self) -> SandboxConfig:
+        """The policy of this sandbox. It cannot be replaced: make another sandbox."""
+        return self._config
 
     @property
     def on_ask(self) -> OnAsk | None:
@@ -232,7 +246,7 @@ class Sandbox:
 
     def use_output(self, output: Output) -> None:
         """Replace the output settings for all calls from now on."""
-        self.config = self.config.replace(output=output)
+        self._config = self._config.replace(output=output)
         self._runner.context = self._runner.context.replace(config=self.config)
 
     def close(self) -> None:

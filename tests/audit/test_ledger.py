@@ -118,13 +118,13 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         swap,
         [
             "log.jsonl:2: line 2 is missing before this one",
-            "log.jsonl:3: line 2 stands here after line 3",
+            "log.jsonl:3: line 2 comes after line 3",
             "log.jsonl:4: line 3 is missing before this one",
         ],
     ),
     "a line that is none": (
         edit(b'{"schema"', b'["schema"'),
-        [f"log.jsonl:{n}: this is no whole line of the log" for n in range(1, 7)]
+        [f"log.jsonl:{n}: this line is incomplete" for n in range(1, 7)]
         + ["log.jsonl: lines 1 to 6 are missing at the end"],
     ),
     "no lines": (lambda place: (place / LOG).unlink(), ["log.jsonl: lines 1 to 6 are missing at the end"]),
@@ -138,7 +138,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "another head": (
         lambda place: (place / HEAD).write_bytes(Head(6, "f" * 64).to_bytes()),
-        ["head: line 6 is not the one that was written"],
+        ["head: line 6 differs from the line that was written"],
     ),
 }
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from typing import Any
 
-    from corral._lib.process_identity import ProcessIdentity
+    from corral._lib.fork_lock import ProcessOwner
     from corral.model.call import Call, Verdict
     from corral.policy.config import SandboxConfig
     from corral.runtime.capture import Capture
@@ -46,7 +46,7 @@ class CommandRunner:
         self.context = context
         self.pool = pool
         self._verdicts = verdicts
-        self._admission: ProcessIdentity | None = None  # the state's admission that covers this runner's config
+        self._admission: ProcessOwner | None = None  # the state's admission that covers this runner's config
 
     def check(self, call: Call) -> Verdict:
         """Judge a call without running it."""
@@ -125,7 +125,7 @@ class CommandRunner:
     def _is_admitted(self) -> bool:
         # A transaction's config may require more layers than the sandbox's, so each runner is admitted by itself.
         admission = self._admission
-        return admission is not None and admission is self.state.admission and admission.is_current()
+        return admission is not None and admission is self.state.admission and admission.is_current
 
     def _launch(
         self, options: RunOptions, verdict: Verdict, environment: dict[str, str], warden: WardenClient | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._lib.process_identity import ProcessIdentity
+from corral._lib.fork_lock import ProcessOwner
 from corral.containment.state import ContainmentState, unmet_requirement
 from corral.guard.machine import Machine
 from corral.model.errors import ContainmentError
@@ -49,7 +49,7 @@ class SharedState:
         self.spares: Spares | None = None  # created by the first transaction
         self._environment = HostEnvironment(config.env_allowlist)
         self._seen: tuple[dict[str, str], Machine] = ({}, Machine.of(config))
-        self.admission: ProcessIdentity | None = None  # set once a warden of this process was checked; reset by `renew`
+        self.admission: ProcessOwner | None = None  # set once a warden of this process was checked; reset by `renew`
 
     def look(self) -> tuple[dict[str, str], Machine]:
         """Return the environment for commands and the guard's view of the machine. Both are rebuilt when one has changed."""
@@ -59,7 +59,7 @@ class SharedState:
             self._seen = seen = (environment, Machine.of(self.config, self.containment.temporary()))
         return seen
 
-    def admit(self, warden: WardenClient, config: SandboxConfig) -> ProcessIdentity:
+    def admit(self, warden: WardenClient, config: SandboxConfig) -> ProcessOwner:
         """Check that a warden has all layers that a config requires; ContainmentError if it has not. Returns `admission`."""
         status = warden.backend, warden.enforcement, warden.missing_layers
         unmet = unmet_requirement(config, *status)
@@ -67,14 +67,14 @@ class SharedState:
             warden.close()
             self.pool.retire()
             raise ContainmentError(unmet)
-        if self.admission is None or not self.admission.is_current():
+        if self.admission is None or not self.admission.is_current:
             self._environment.replace(self.containment.variables(*status))
-            self.admission = ProcessIdentity()
+            self.admission = ProcessOwner()
         return self.admission
 
     def scratch_for(self, path: str) -> Shown:
         """Return the commands' own /tmp and home, and their places on the host. Creates them if `path` may lie in one."""
-        is_admitted = self.admission is not None and self.admission.is_current()
+        is_admitted = self.admission is not None and self.admission.is_current
         if not is_admitted and files.may_be_scratch(path, self.config):
             warden = self.pool.acquire()
             self.admit(warden, self.config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._lib.process_identity import ProcessIdentity
+from corral._lib.fork_lock import ProcessOwner
 from corral.model.errors import ContainmentError
 from corral.runtime.pool import Pool
 
@@ -20,7 +20,7 @@ class TransactionPool(Pool):
     def __init__(self, sandbox_pool: Pool, place: Place) -> None:
         super().__init__(sandbox_pool._plan, generation=sandbox_pool._generation)
         self._sandbox_pool = sandbox_pool
-        self._process = ProcessIdentity()
+        self._process = ProcessOwner()
         self.place = place
 
     def prepare(self) -> None:
@@ -50,7 +50,7 @@ class TransactionPool(Pool):
             warden.hang_up()
 
     def _make(self, place: str = "") -> WardenClient:
-        if not self._process.is_current():
+        if not self._process.is_current:
             raise ContainmentError("this transaction belongs to the process that began it, of which this one is a fork")
         if self._closed:
             raise ContainmentError("the transaction has ended; begin another")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock, start_new_thread
 
-from corral._lib.process_identity import ProcessIdentity
+from corral._lib.fork_lock import ProcessOwner
 from corral.transactions import copying, workspace
 from corral.transactions.pool import TransactionPool
 from corral.transactions.undo_store import recover
@@ -43,13 +43,13 @@ class TransactionFactory:
         self._spare: Spare | None = None
         self._done: list[TransactionPool] = []
         self._open: set[TransactionPool] = set()
-        self._process = ProcessIdentity()
+        self._process = ProcessOwner()
         self._closed = False
         self._cleaned = False
 
     def is_current(self) -> bool:
         """Return false in a fork of the process that made it."""
-        return self._process.is_current()
+        return self._process.is_current
 
     def take(self) -> tuple[TransactionPool, str]:
         """Begin a transaction. Return it, and the reason if it works on a copy."""
@@ -98,7 +98,7 @@ class TransactionFactory:
 
     def clean(self) -> None:
         """Remove all ended transactions and the spare, after the sandbox's processes have ended."""
-        if self._process.is_current():
+        if self._process.is_current:
             # A thread that started after `stop` may still be removing one.
             with self._at_work:
                 with self._lock:

@@ -102,7 +102,7 @@ def _settings(data: Mapping[str, Any]) -> Iterator[Problem]:
         config_of(data, process_temp_dir())
     except PolicyError as error:
         # The message begins with the field: limits.memory_bytes must be ...
-        field = str(error).partition(" ")[0].split(".")
+        field = str(error).partition(" ")[0].rstrip(":").split(".")
         yield tuple(field) if field[0] in data else (), str(error)
 
 

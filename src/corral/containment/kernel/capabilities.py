@@ -96,7 +96,7 @@ LAYERS = (
     Layer(
         "privileges",
         10,
-        keeps="no capability, and none to be gained by any program",
+        keeps="no capabilities, and no program can gain any",
         without="A program could gain rights that its user does not have.",
         needs=(),
         probe=None,

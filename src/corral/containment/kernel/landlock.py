@@ -149,7 +149,7 @@ LAYERS = (
     Layer(
         "landlock",
         8,
-        keeps="files are opened by rule, whatever the mounts allow",
+        keeps="a second check of every file access, besides the mounts",
         without="Only mounts protect files: if one is wrong, nothing stands behind it.",
         needs=(),
         probe=_probe,

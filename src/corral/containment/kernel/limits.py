@@ -70,7 +70,7 @@ LAYERS = (
     Layer(
         "limits",
         11,
-        keeps="no core dumps, and the limits of the config",
+        keeps="no core dumps, and the configured limits",
         without="The limits of the config are not kept.",
         needs=(),
         probe=None,

@@ -293,7 +293,7 @@ LAYERS = (
     Layer(
         "mount",
         1,
-        keeps="only the project, scratch and the system's programs exist",
+        keeps="only the project, scratch and the system's programs are visible",
         without="Commands see all that Landlock does not hide. They can write protected files, and nothing is quarantined.",
         needs=("user",),
         probe=lambda stage: _probe_tree(stage, own_proc=False),
@@ -311,7 +311,7 @@ LAYERS = (
     Layer(
         "proc",
         3,
-        keeps="/proc shows the command's own processes alone",
+        keeps="/proc shows only the command's own processes",
         without="/proc is the machine's, read-only: commands can read the command lines of other processes.",
         needs=("pid",),
         probe=lambda stage: _probe_tree(stage, own_proc=True),

@@ -93,7 +93,7 @@ LAYERS = (
         "user",
         order=0,
         stage=KEEPER,  # then the keeper maps the ids, for which it may have to ask the host
-        keeps="no privileges beyond your own files",
+        keeps="root inside is not root outside",
         without="No other namespace can be made: only Landlock and seccomp confine commands.",
         self_test="The other namespaces are built on it; by itself it stops no attack that another layer lets through.",
         needs=(),
@@ -104,7 +104,7 @@ LAYERS = (
         "pid",
         order=2,
         stage=FORK,
-        keeps="no other process can be seen, signalled or traced, and all of a command ends at once",
+        keeps="the command cannot see, signal or trace other processes, and all its processes end together",
         without="Commands see other processes, and corral must search for the processes that they leave behind.",
         self_test=Attack("processes", "signal another process", "os.kill(facts['pid'], 18)\nreturn True", ("proc",)),
         needs=("user", "mount"),
@@ -115,7 +115,7 @@ LAYERS = (
         "net",
         order=4,
         stage=KEEPER,
-        keeps="there is no network but the sandbox's own loopback",
+        keeps="only a private loopback device exists",
         without="Commands get no internet sockets at all, so tests with local servers fail.",
         self_test=Attack(
             "network",
@@ -131,7 +131,7 @@ LAYERS = (
         "ipc",
         order=5,
         stage=TREE,
-        keeps="no shared memory or semaphores of others",
+        keeps="no shared memory or semaphores of other programs",
         without="Commands share System V memory, semaphores and queues with other processes of the user.",
         self_test=Attack(
             "kernel", "find shared memory by its key", "return done(libc.shmget(facts['key'], 0, 0)) >= 0"
@@ -155,7 +155,7 @@ LAYERS = (
         "cgroup",
         order=7,
         stage=TREE,
-        keeps="the machine's control groups are not seen",
+        keeps="the machine's cgroups are not visible",
         without="Commands can read the paths of the machine's control groups.",
         self_test="Control groups are seen in /sys only, which the tree of a command does not have.",
         remedy=Remedy(CAUSES, "CONFIG_CGROUPS", limit="user.max_cgroup_namespaces"),

@@ -243,7 +243,7 @@ LAYERS = (
     Layer(
         "seccomp",
         9,
-        keeps="the kernel's rarely needed calls are closed",
+        keeps="rarely needed system calls fail",
         without="Every system call is open, so commands can reach a bug in a rarely used one.",
         needs=(),
         probe=_probe,

@@ -21,8 +21,8 @@ except ImportError as error:
     raise missing_extra("otel", error) from error
 
 import corral
+from corral._lib.fork_lock import ProcessOwner
 from corral._lib.json_text import dumps
-from corral._lib.process_identity import ProcessIdentity
 from corral.audit.redact import redact, redact_words
 from corral.audit.secret_patterns import secrets_of
 from corral.integrations.telemetry import labels
@@ -164,7 +164,7 @@ class _Run:
         self.tool_name = _tool_name.get() or instrumentation.tool_name
         self._token: Any = None
         self._ended = False
-        self._process = ProcessIdentity()
+        self._process = ProcessOwner()
         self._began_at = time_ns()
         current = trace.get_current_span()
         # A caller that traces tools has a span for this call. A second span would count the call twice.
@@ -261,7 +261,7 @@ class _Run:
 
     def __del__(self) -> None:
         # A dropped handle kills its command, and this ends its span. A forked child must not report it.
-        if not self._ended and self._process.is_current():
+        if not self._ended and self._process.is_current:
             self._ended = True
             with suppress(Exception):  # the interpreter may be shutting down
                 self._finish(None, labels.ABANDONED, time_ns())
