@@ -72,7 +72,7 @@ class SandboxResult(Record):
 
     def _failure(self) -> str:
         if self.timed_out and not any(violation.kind == "silence" for violation in self.violations):
-            return f"Timed out after {self.duration_ms / 1000:.3g} seconds. Set timeout_seconds (on the command line: --timeout) for another limit."
+            return f"Timed out after {self.duration_ms / 1000:.3g} seconds. Set timeout_seconds for another limit."
         if self.exit_code in (NOT_EXECUTABLE_EXIT_CODE, NOT_FOUND_EXIT_CODE) and self.stderr.startswith(_OWN_PREFIX):
             return self.stderr_text.partition("\n")[0].removeprefix(_OWN_PREFIX.decode())
         return ""
