@@ -226,7 +226,7 @@ class Sandbox:
 
     def undo(self, id: str = "") -> Applied:  # noqa: A002  the name in history and results
         """Undo the transaction that was applied last, or the one whose id begins with `id`."""
-        from corral.transactions.apply import undo  # noqa: PLC0415  as above
+        from corral.transactions.undo import undo  # noqa: PLC0415  as above
 
         return undo(self.config.project_root, os.environ, id)
 

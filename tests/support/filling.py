@@ -12,7 +12,8 @@ from pathlib import Path
 from worlds import World, owner, tree
 
 from corral.model.errors import TransactionError
-from corral.transactions.apply import history, undo
+from corral.transactions.apply import history
+from corral.transactions.undo import undo
 
 PAGE = 4096
 MOST_FREE_PAGES = 24

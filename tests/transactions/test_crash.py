@@ -12,7 +12,8 @@ import pytest
 from steps import at_step, is_clean, made
 from worlds import World, owner, tree
 
-from corral.transactions.apply import history, undo
+from corral.transactions.apply import history
+from corral.transactions.undo import undo
 from corral.transactions.undo_store import recover
 
 pytestmark = pytest.mark.real

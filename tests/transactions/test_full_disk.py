@@ -14,7 +14,8 @@ from steps import at_step, is_clean, made
 from worlds import tree
 
 from corral.model.errors import TransactionError
-from corral.transactions.apply import history, undo
+from corral.transactions.apply import history
+from corral.transactions.undo import undo
 
 pytestmark = pytest.mark.real
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import World, owner
 
-from corral.transactions.apply import undo
 from corral.transactions.git_index import parse_entries
+from corral.transactions.undo import undo
 
 
 @pytest.fixture

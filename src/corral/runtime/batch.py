@@ -10,6 +10,7 @@ from signal import SIGKILL
 from time import time
 
 from corral._lib.records import Record, frozen
+from corral.containment.filesystem.process_temp_dir import ProcessTempDir
 from corral.model.call import Call, Verdict, Violation
 from corral.model.errors import CorralError
 from corral.model.result import SandboxResult
@@ -18,7 +19,6 @@ from corral.runtime.executor import executor_named, stream_results
 from corral.runtime.outcome import call_fields
 from corral.runtime.run_options import run_options
 from corral.runtime.runner import open_runner
-from corral.runtime.tempdirs import ProcessTempDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

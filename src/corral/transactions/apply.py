@@ -1,4 +1,4 @@
-"""Writes the changes of a transaction to its project, and undoes them: all chosen changes, or none."""
+"""Writes the changes of a transaction to its project: all chosen changes, or none."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from corral.transactions import scan
 from corral.transactions.changes import Change, describe
 from corral.transactions.diff import unified
 from corral.transactions.protected_paths import ProtectedPaths
-from corral.transactions.stage import CHANGED_MEANWHILE, PROTECTED, Refused, Stage, fingerprint, is_chosen, ordered
+from corral.transactions.stage import CHANGED_MEANWHILE, Refused, Stage, is_chosen
 from corral.transactions.undo_store import UndoStore
 from corral.transactions.workspace import directory_identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from typing import Any, Self
 
-    from corral.transactions.journal import Operation
-    from corral.transactions.scan import Delta, Facts
-    from corral.transactions.stage import Metadata
-    from corral.transactions.undo_store import Entry
+    from corral.transactions.scan import Delta
     from corral.transactions.workspace import Place
 
 MAX_NOTED_CHANGES = 1_000  # per transaction in the history
@@ -121,7 +118,7 @@ def apply(look: LayerView, environ: Mapping[str, str], paths: Iterable[str] | No
         failure = store.complete(id_)
         store.prune()
     if failure:
-        return Applied(transaction, (), (_conflict(failure),), refused)
+        return Applied(transaction, (), (conflict_of(failure),), refused)
     if chosen is None:
         look.place.spend()
     return Applied(transaction, changes, (), refused)
@@ -142,7 +139,7 @@ def _prepare(store: UndoStore, look: LayerView, id_: str, chosen: Sequence[str] 
     return stage
 
 
-def _conflict(failure: str) -> Refused:
+def conflict_of(failure: str) -> Refused:
     path, _, why = failure.partition(": ")
     return Refused(path, why or CHANGED_MEANWHILE)
 
@@ -162,106 +159,3 @@ def _refuse_unchanged(path: str, found: Sequence[Delta]) -> None:
         if delta.new is None and path.startswith(f"{delta.path}/"):
             raise TransactionError(f"the directory {delta.path!r} was deleted: you can apply only all of that")
     raise TransactionError(f"the transaction has not changed {path!r} (paths are relative to the project)")
-
-
-def undo(root: str, environ: Mapping[str, str], id_: str = "") -> Applied:
-    """Restore the files from before the last applied transaction, or before the one whose id begins with `id_`."""
-    with UndoStore(root, environ) as store:
-        fitting = [entry for entry in store.entries() if entry.state == "applied" and entry.id.startswith(id_)]
-        if not fitting:
-            raise TransactionError(f"there is nothing to undo in {root}" + (f" with the id {id_}" if id_ else ""))
-        if id_ and len({each.id.partition("-")[0] for each in fitting}) > 1:
-            known = ", ".join(each.id for each in fitting)
-            raise TransactionError(f"several transactions have an id that begins with {id_!r} ({known})")
-        entry = fitting[0]
-        with DirfdTree(root) as project:
-            changed = _changed_since(project, entry)
-            if changed:
-                return Applied(entry.id, (), tuple(Refused(path, "it was changed since") for path in changed))
-            renames, protected = _renames_back(store, entry, project)
-            if protected:
-                store.abandon(entry.id)
-                return Applied(entry.id, (), (Refused(protected, PROTECTED),))
-            # Restored directories were accessible while they were moved; restore their modes too.
-            closed = [
-                (each.path, each.old, each.old)
-                for each in entry.operations
-                if each.slot and each.old and each.old.what == "directory" and each.old.mode & 0o700 != 0o700
-            ]
-            operations = [*ordered(renames, _metadata_back(project, entry)), *ordered((), closed)]
-        facts = {
-            "ends_as": "undone",
-            "applied_at": entry.applied_at,
-            "commands": list(entry.commands),
-            "changes": list(entry.changes),
-        }
-        store.write(entry.id, facts, operations)
-        failure = store.complete(entry.id)
-    if failure:
-        return Applied(entry.id, (), (_conflict(failure),))
-    return Applied(entry.id, tuple(Change(**change) for change in entry.changes))
-
-
-def _changed_since(project: DirfdTree, entry: Entry) -> list[str]:
-    """Return the paths of an applied transaction that were changed since."""
-    return [
-        operation.path
-        for operation, known in zip(entry.operations, entry.prints, strict=True)
-        # Entries may be added to or removed from a directory whose metadata alone was changed.
-        if not operation.keeps_directory and fingerprint(project, operation.path) != known
-    ]
-
-
-def _renames_back(store: UndoStore, entry: Entry, project: DirfdTree) -> tuple[list[Operation], str]:
-    """Return the renames that restore the old files, and a path of them that is protected by now."""
-    try:
-        with DirfdTree(store.slots(entry.id)) as slots:
-            back = [_inverted(each, project, slots) for each in reversed(entry.operations) if each.slot]
-            return back, next(_protected(back, project, slots), "")
-    except OSError as error:
-        store.abandon(entry.id)
-        raise TransactionError(f"the old files cannot be copied beside the project: {error.strerror}") from error
-
-
-def _protected(back: Iterable[Operation], project: DirfdTree, slots: DirfdTree) -> Iterator[str]:
-    """Yield the paths that undo would restore and that are protected by now: commands may have made a repository around them."""
-    is_protected = ProtectedPaths(project, project, (), ())
-    for operation in back:
-        if operation.new is not None:
-            for at, _ in scan.walk(slots, operation.slot, opens=True):
-                path = operation.path + at[len(operation.slot) :]
-                if is_protected(path):
-                    yield path
-
-
-def _inverted(operation: Operation, project: DirfdTree, slots: DirfdTree) -> Operation:
-    """Return the inverse with present facts: modes were changed since, and on another disk the slots hold copies."""
-    back = operation.inverted()
-    return back.replace(
-        old=None if back.old is None else scan.facts_at(project, back.path),
-        new=None if back.new is None else scan.facts_at(slots, back.slot),
-    )
-
-
-def _metadata_back(project: DirfdTree, entry: Entry) -> list[Metadata]:
-    """Return the modes and times to restore: only if they are still as the transaction left them."""
-    first: dict[str, Facts] = {}
-    last: dict[str, Facts] = {}
-    for operation in entry.operations:
-        if operation.what == "dress" and operation.old and operation.new:
-            first.setdefault(operation.path, operation.old)
-            last[operation.path] = operation.new
-    renamed = {each.path for each in entry.operations if each.slot}
-    found = []
-    for path, left in last.items():
-        now = scan.facts_at(project, path)
-        # A renamed file is restored with its metadata.
-        if path not in renamed and now is not None and (now.mode, now.mtime_ns) == (left.mode, left.mtime_ns):
-            found.append((path, now, first[path]))
-    return found
-
-
-def history(root: str, environ: Mapping[str, str]) -> list[Entry]:
-    """Return the transactions that were applied to a project, the latest first."""
-    with UndoStore(root, environ) as store:
-        return store.entries()

@@ -22,7 +22,7 @@ PROGRAM = """
 import json, os, sys
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
 from corral import Containment, Sandbox, SandboxConfig
-from corral.runtime.unguarded import unguarded
+from corral.apps.unguarded import unguarded
 
 LOOK = "cat /etc/gshadow.lock /etc/gshadow.d/key /etc/krb5.keytab /etc/shadow-new 2>&1 | grep -c canary; true"
 
@@ -95,7 +95,7 @@ import json, os, sys, threading, time
 sys.path[:0] = [path for path in sys.argv[1].split(":") if path]
 from corral import Containment, Sandbox, SandboxConfig
 from corral.containment.filesystem.directory_tracker import NO_CTIME, comparable_ctime, ctime_of
-from corral.runtime.unguarded import unguarded
+from corral.apps.unguarded import unguarded
 
 LOOK = "read -r go; cat /etc/shadow-new 2>&1 | grep -c canary; true"
 THREADS, ROUNDS = 4, 6

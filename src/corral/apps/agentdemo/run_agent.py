@@ -9,6 +9,7 @@ from corral._lib.records import Record, frozen
 from corral.apps.agentdemo import repository
 from corral.apps.agentdemo.model import DETERMINISTIC, open_model
 from corral.apps.agentdemo.trace import Span, spans_of
+from corral.apps.unguarded import state_dirs_in
 from corral.audit import audit_log
 from corral.audit import query as history
 from corral.containment.filesystem.temp_dirs import process_temp_dir
@@ -32,7 +33,6 @@ from corral.integrations.telemetry.otel import instrument, record_ruling, tool_c
 from corral.model.errors import ContainmentError, CorralError
 from corral.model.result import SandboxResult
 from corral.policy.config import SandboxConfig
-from corral.runtime.unguarded import state_dirs_in
 from corral.sandbox import Sandbox
 
 try:

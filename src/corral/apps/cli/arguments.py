@@ -10,11 +10,11 @@ import os
 import sys
 
 from corral import __version__
+from corral._lib.spelling import suggestion
 from corral._lib.terminal import message as fit_message
 from corral._lib.terminal import printable
 from corral.apps.cli.help import EXIT_CODES, HelpFormatter, overview
 from corral.apps.cli.next_steps import on_path
-from corral.apps.cli.spelling import suggestion
 from corral.apps.cli.verb import Argument, Options, UsageError, argument, load_verb, verb_names
 from corral.guard.rules.loader import profile_names
 from corral.model.render_result import FAILURE_STATUS

@@ -8,9 +8,9 @@ import sys
 import tempfile
 
 from corral._lib.records import Record, frozen
+from corral.apps.unguarded import state_dirs_in, unguarded
 from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.model.errors import CorralError
-from corral.runtime.unguarded import state_dirs_in, unguarded
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False

@@ -15,10 +15,10 @@ from corral._lib.records import Record, frozen
 from corral.apps.evals.run_task import write_files
 from corral.apps.evals.task import Task, call_of
 from corral.apps.evals.task_loader import FIXTURES, merged
+from corral.apps.unguarded import unguarded
 from corral.containment.filesystem.temp_dirs import process_temp_dir
 from corral.model.call import Call
 from corral.policy.config import Containment, Limits
-from corral.runtime.unguarded import unguarded
 from corral.sandbox import Sandbox
 
 TYPE_CHECKING = False

@@ -6,10 +6,10 @@ from time import time
 
 from corral import __version__
 from corral.apps.evals.run_task import PREFIX, Trials
+from corral.apps.unguarded import state_dirs_in
+from corral.containment.filesystem.process_temp_dir import ProcessTempDir
 from corral.model.errors import CorralError
 from corral.runtime.executor import executor_named, stream_results
-from corral.runtime.tempdirs import ProcessTempDir
-from corral.runtime.unguarded import state_dirs_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from corral.apps.evals.expectations import differences, file_difference, replace
 from corral.apps.evals.outcome import ERROR, FAILED, PASSED, SKIPPED, Outcome
 from corral.apps.evals.task import entry_of
 from corral.apps.evals.transactions import settle
+from corral.apps.unguarded import state_dirs_in
+from corral.containment.filesystem.process_temp_dir import ProcessTempDir
 from corral.containment.filesystem.scratch import remove
 from corral.model.errors import ContainmentError, CorralError
 from corral.runtime.batch import CallWorker
-from corral.runtime.tempdirs import ProcessTempDir
-from corral.runtime.unguarded import state_dirs_in
 from corral.sandbox import Sandbox
 from corral.transactions.transaction import transaction_config
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.spelling import nearest
 from corral._lib.terminal import Terminal, printable, terminal_of
 from corral.apps.cli.arguments import ROOT
-from corral.apps.cli.spelling import nearest
 from corral.apps.cli.verb import Options, Verb, argument
 from corral.apps.rule_pages import Page, page_of, rule_ids
 from corral.model.call import Axis

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+from corral._lib.signals import raise_on_termination
 from corral._lib.terminal import terminal_of
 from corral.apps.cli.arguments import BACKEND, DEFAULT_PROFILE, ROOT, profile
-from corral.apps.cli.signals import raise_on_termination
 from corral.apps.cli.verb import Options, Verb
 from corral.apps.selftest.attacks import all_attacks
 from corral.apps.selftest.report import GROUPS, heading, outcome_text, status, summary, to_dict

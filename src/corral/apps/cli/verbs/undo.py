@@ -8,8 +8,8 @@ from corral.apps.cli.arguments import ROOT
 from corral.apps.cli.transactions import log_transaction, print_applied, refuse_agent_shell
 from corral.apps.cli.verb import Options, Verb, argument
 from corral.policy.loader import load
-from corral.transactions.apply import undo
 from corral.transactions.transaction import log_fields
+from corral.transactions.undo import undo
 
 TYPE_CHECKING = False
 

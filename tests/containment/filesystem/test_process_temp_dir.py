@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.runtime.tempdirs import ProcessTempDir
+from corral.containment.filesystem.process_temp_dir import ProcessTempDir
 
-KILLED = "import os; from corral.runtime.tempdirs import Throwaway; print(Throwaway('corral-test-').path, flush=True); os.kill(os.getpid(), 9)"
+KILLED = "import os; from corral.containment.filesystem.process_temp_dir import ProcessTempDir; print(ProcessTempDir('corral-test-').path, flush=True); os.kill(os.getpid(), 9)"
 
 
 @pytest.fixture(autouse=True)
