@@ -1,1 +1,1 @@
-"""What corral costs, measured against the bare thing in the same process and the same minute."""
+"""Benchmarks that compare corral with a bare subprocess, in the same process and at the same time."""

@@ -1,6 +1,6 @@
-"""Run every benchmark, print a table of each, write bench/results/. A benchmark is a module with `measure(options)` and `AS_USER`.
+"""Run every benchmark, print a table for each, and write bench/results/. A benchmark is a module with `measure(options)` and `AS_USER`.
 
-The exit code says whether all of them ran, not whether their goals are met: those are looked at by people.
+The exit code says whether all benchmarks ran. It does not say whether their goals are met: people judge that.
 """
 
 import argparse
@@ -45,17 +45,17 @@ def parsed(words: list[str]) -> argparse.Namespace:
 
 
 def measured(name: str, options: Options) -> Section:
-    """Run one benchmark; one that breaks says so and leaves the others."""
+    """Run one benchmark. If it raises, return a section with the error, so that the other benchmarks still run."""
     try:
         section: Section = import_module(f"bench.{name}").measure(options)
-    except Exception as error:  # noqa: BLE001  whatever broke it, the others still run, and the exit code tells
+    except Exception as error:  # noqa: BLE001  the other benchmarks must still run; the exit code reports the failure
         traceback.print_exc()
         return Section(name, broke=f"{type(error).__name__}: {error}")
     return section
 
 
 def as_who() -> str:
-    """Return the user in words, with the interpreter, which may differ between users."""
+    """Return the name of the user and the version of the interpreter, which can differ between users."""
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -64,19 +64,19 @@ def as_who() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the numbers depend on."""
+    """Return the facts about the machine that the numbers depend on."""
     facts = {"kernel": platform.release(), "machine": platform.machine(), "cores": os.cpu_count() or 1}
     return {"at": strftime("%Y-%m-%dT%H:%M:%S%z"), **facts, "load": load()}
 
 
 def load() -> dict[str, float]:
-    """Return how busy the machine is: tasks that run or wait for a core, over one minute and five."""
+    """Return the load average over one minute and over five minutes."""
     one, five, _ = os.getloadavg()
     return {"one_minute": round(one, 2), "five_minutes": round(five, 2)}
 
 
 def main() -> int:
-    """Measure what is named on the command line, or everything."""
+    """Run the benchmarks that the command line names, or all of them."""
     arguments = parsed(sys.argv[1:])
     peers = "" if arguments.no_peers else arguments.peers
     options = Options(arguments.rounds, peers)
@@ -119,7 +119,9 @@ def _load_in_words() -> str:
     now = load()
     said = f"load {now['one_minute']:g} over one minute, {now['five_minutes']:g} over five (about 1 is this benchmark's own)"
     busy = now["one_minute"] > (os.cpu_count() or 1)
-    return said + ("\nThe machine is busy: look at the column quiet, and again when it is idle." if busy else "")
+    return said + (
+        "\nThe machine is busy: read the column quiet, or run this again when the machine is idle." if busy else ""
+    )
 
 
 def _print_unless(quiet: bool, sections: list[Section]) -> None:
@@ -135,7 +137,7 @@ def _write(report: dict[str, Any], sections: list[Section], results: Path, stem:
         text = "\n".join([*(shown(section) for section in sections), summary(sections), ""])
         (results / f"{stem}.txt").write_text(text)
     except PermissionError:
-        # An ordinary user runs from copies; who started that run has the report.
+        # An ordinary user runs copies and cannot write here. The process that started this run reads the report from stdout.
         return
 
 

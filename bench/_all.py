@@ -1,6 +1,6 @@
-"""Every benchmark in one run, each in a process of its own with an end to its time; then docs/benchmarks.json and the page.
+"""Run every benchmark in a process of its own with a time limit, then write docs/benchmarks.json and the page.
 
-One that breaks or takes too long is named on the page and leaves the others. `make bench-all` runs this.
+The page names a benchmark that fails or exceeds its time limit; the others still run. `make bench-all` runs this module.
 """
 
 import argparse
@@ -27,40 +27,42 @@ from bench._report import DOCS, FILE, report_from, to_json
 from bench._rows import Section, section_from_dict, summary
 
 ROUNDS = 100  # fits the whole run into twelve minutes on two cores
-SECONDS_EACH = 240  # against one that hangs; what only is slow has fewer rounds instead
+SECONDS_EACH = 240  # ends a benchmark that hangs; a slow one runs fewer rounds instead
 END_SECONDS = 10
-# What is most easily disturbed comes first; what chapters do not order comes in the order of its name.
+# The benchmarks that other load disturbs most run first. The rest run in the order of their names.
 FIRST = ("overhead", "cold", "startup", "hook")
 ON_AN_ENGINE = ("scale", "evals")
 TOOLS = ("git", "gcc", "bash", "/usr/bin/python3")
 
 
 class Clock:
-    """Lines with the time since the start."""
+    """Prints lines that begin with the time since the start."""
 
     def __init__(self) -> None:
         self._begun = monotonic()
 
     @property
     def seconds(self) -> float:
-        """How long it has been."""
+        """Return the seconds since the start."""
         return monotonic() - self._begun
 
     def say(self, words: str) -> None:
-        """Print a line now."""
+        """Print a line and flush it."""
         print(f"[{int(self.seconds) // 60:2}:{int(self.seconds) % 60:02}] {words}", flush=True)
 
 
 def main() -> int:
-    """Install, measure, write."""
+    """Install the peers, run the benchmarks, and write the report and the page."""
     parser = argparse.ArgumentParser(prog="python -m bench._all", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}: only these, and no page")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of each comparison")
-    parser.add_argument("--no-install", action="store_true", help="take the peers that are there")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}: run only these, and write no page"
+    )
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="rounds of each comparison")
+    parser.add_argument("--no-install", action="store_true", help="use the peers that are already installed")
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.names) - set(NAMES)):
         parser.error(f"{unknown[0]} is no benchmark")
-    # Whoever ends this ends what it runs, and what that has made.
+    # SIGTERM must raise KeyboardInterrupt: then `_section` ends its benchmark, and temporary files are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     clock = Clock()
     clock.say("other guards and sandboxes, in bench/.peers")
@@ -78,7 +80,7 @@ def main() -> int:
 
 
 def _measured(names: list[str], rounds: int, clock: Clock) -> Iterator[Section]:
-    """Give every section as it is done: each benchmark as who runs this, and as root some as an ordinary user too."""
+    """Yield each section when its benchmark is done. As root, also run some benchmarks as an ordinary user."""
     with TemporaryDirectory() as results, ExitStack() as stack:
         place: Path | None = None
         if os.geteuid() == 0:
@@ -100,7 +102,7 @@ def _measured(names: list[str], rounds: int, clock: Clock) -> Iterator[Section]:
 
 
 def _told(section: Section, begun: float, clock: Clock, who: str = "") -> Section:
-    """Say how a benchmark went."""
+    """Print how a benchmark went, and return its section."""
     judged = [row.met for row in section.rows if row.met is not None]
     goals = f", {sum(map(bool, judged))} of {len(judged)} goals met" if judged else ""
     said = f"✗ {section.broke}" if section.broke else f"✓ {len(section.rows)} rows{goals}"
@@ -109,7 +111,7 @@ def _told(section: Section, begun: float, clock: Clock, who: str = "") -> Sectio
 
 
 def _section(results: Path, name: str, command: list[str], **place: Any) -> Section:
-    """Run one benchmark, and read what it wrote; what it printed is for people."""
+    """Run one benchmark in a process of its own, and return the section that it wrote to its results file."""
     process = subprocess.Popen(
         command, **place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -121,7 +123,7 @@ def _section(results: Path, name: str, command: list[str], **place: Any) -> Sect
     except (OSError, ValueError):
         return Section(name, broke=f"it ended with {process.returncode}: {err[-300:].strip()}", name=name)
     finally:
-        # First as a person would stop it: it takes away what it made. Then its whole session, so that no peer goes on beside the next.
+        # SIGINT first, so that the benchmark removes its files. Then SIGKILL to its process group, so that no peer runs beside the next one.
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):

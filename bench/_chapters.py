@@ -1,4 +1,4 @@
-"""The chapters of docs/benchmarks.md in order: what each says about its benchmarks. One that no chapter names gets a plain one."""
+"""The chapters of docs/benchmarks.md in order, and the code that renders each. A benchmark without a chapter gets a plain one."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from corral._lib.records import Record, frozen
 
 @frozen
 class Chapter(Record):
-    """A heading, its text, its plot, and the benchmarks that it is about."""
+    """A heading, the function that renders its text, its plot, and the names of its benchmarks."""
 
     heading: str
     names: tuple[str, ...]
@@ -40,12 +40,12 @@ def _bare_ms(section: Section) -> str:
 
 
 def _why_missed(report: Report) -> str:
-    """Say which goals are missed, and what the measurements say about why."""
+    """Return which goals are missed, and how much each part of corral adds."""
     ratios = {row.what: row.ratio for row in report.first("overhead").rows if row.ratio is not None}
     missed = [row.subject for row in report.first("overhead").rows if row.met is False]
     if not missed:
         return ""
-    said = [f"**The goal is missed for {', '.join(missed)}.** What the rows say about where the time goes:\n"]
+    said = [f"**The goal is missed for {', '.join(missed)}.** This is where the time goes:\n"]
     steps = (FLOOR, "corral without containment", "corral")
     for what in missed:
         if all(f"{what}: {step}" in ratios for step in steps):
@@ -106,13 +106,13 @@ def _accuracy(report: Report) -> str:
         _prose.ACCURACY,
         _better(sorts),
         matrix(totals, lambda row: f"{row.value:.0f}"),
-        "### Right, by sort\n",
+        "### Right answers by kind of command\n",
         _turned(sorts),
         notes(rest),
     ]
     if mistakes:
         parts += [
-            "### Where corral workspace is wrong\n",
+            "### Wrong answers of corral workspace\n",
             "```text",
             *(text.removeprefix(f"{CONTAINED} ") for text in mistakes),
             "```\n",
@@ -121,7 +121,7 @@ def _accuracy(report: Report) -> str:
 
 
 def _better(rows: list[Row]) -> str:
-    """Say plainly where another guard is right more often than ours where it is contained."""
+    """Return the kinds of commands on which another guard is right more often than `corral workspace`."""
     ours = {row.subject: row for row in rows if row.way == CONTAINED}
     said = [
         f"{row.way} on *{row.subject.removeprefix('right on ')}* ({row.value:.0f} {row.unit}, against {ours[row.subject].value:.0f})"
@@ -132,7 +132,7 @@ def _better(rows: list[Row]) -> str:
 
 
 def _turned(rows: list[Row]) -> str:
-    """Return a table with a line for each sort, since there are more sorts than guards."""
+    """Return a table with a line for each kind of command. There are more kinds than guards, so guards are the columns."""
     turned = [row.replace(what=f"{row.way}: {row.subject.removeprefix('right on ')}") for row in rows]
     return matrix(turned, lambda row: f"{row.value:.0f} {row.unit}")
 
@@ -152,13 +152,13 @@ def _plainly(*names: str) -> Callable[[Report], str]:
 
 SCALE = ("abreast", "scale", "crowd", "batch", "evals", "host_size")
 CHAPTERS = (
-    Chapter("What a command costs", ("overhead",), _overhead, "bench-overhead.svg"),
+    Chapter("Overhead of a command", ("overhead",), _overhead, "bench-overhead.svg"),
     Chapter("Cold start", ("cold", "startup"), _cold, "bench-cold.svg"),
     Chapter("Hooks", ("hook",), _hook, "bench-hook.svg"),
     Chapter("Output", ("capture", "flood"), _capture, "bench-capture.svg"),
-    Chapter("What is left running", ("leftovers", "tree_kill"), _leftovers, "bench-leftovers.svg"),
-    Chapter("What guards say", ("accuracy",), _accuracy, "bench-accuracy.svg"),
-    Chapter("What judging costs", ("guard",), _guard),
+    Chapter("Processes left running", ("leftovers", "tree_kill"), _leftovers, "bench-leftovers.svg"),
+    Chapter("Accuracy of guards", ("accuracy",), _accuracy, "bench-accuracy.svg"),
+    Chapter("Speed of guards", ("guard",), _guard),
     Chapter(
         "Scale",
         SCALE,

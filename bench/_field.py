@@ -1,4 +1,4 @@
-"""The other sandboxes that hold here, at work; of the rest it is noted why not, and one that fails on the way leaves the others."""
+"""Starts the other sandboxes that work on this machine, and notes why the rest are not compared."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +14,7 @@ HELD = "each other sandbox kept a canary from writing outside its project first"
 
 @contextmanager
 def field(folder: Path, place: str, notes: list[str], trial: list[list[str]] | None = None) -> Iterator[list[Running]]:
-    """Give those that keep the canary in and end every trial command well; none without a place to find them."""
+    """Yield the sandboxes that stop the canary and run every trial command. Yield none if `place` is empty."""
     with ExitStack() as stack:
         running = []
         for peer in PEERS if place else ():
@@ -34,14 +34,14 @@ def field(folder: Path, place: str, notes: list[str], trial: list[list[str]] | N
 
 
 class Runs(Protocol):
-    """What runs a command to its end."""
+    """An object that runs a command and waits for its end."""
 
     def run(self, argv: list[str]) -> int | None:
-        """Return nanoseconds, or nothing; Missing when it fails."""
+        """Run a command. Return its nanoseconds if the sandbox measures them. Raise Missing when the command fails."""
 
 
 class Trying:
-    """A command run by a sandbox again and again, until it fails once; then `why` says so and nothing is run any more."""
+    """Runs one command in a sandbox on every call. After the first failure `why` holds the reason, and later calls do nothing."""
 
     def __init__(self, running: Runs, argv: list[str]) -> None:
         self.why = ""

@@ -1,6 +1,6 @@
-"""A plain Python process that spawns what it is told over a socket, output by pipes: no guard, no layer, no result.
+"""A plain Python process that spawns the commands it receives over a socket and passes their output through pipes.
 
-It is the least that a process which spawns for another can cost; what a sandbox of that shape adds is seen against it.
+It has no guard, no containment and no result object, so its cost is the lower bound for a sandbox with a helper process.
 """
 
 import os
@@ -16,7 +16,7 @@ MESSAGE_BYTES = 1 << 16
 
 
 class Floor:
-    """The process, asked for one command at a time."""
+    """A client of the process. It runs one command at a time."""
 
     def __init__(self, project: str) -> None:
         self._socket, theirs = socketpair(AF_UNIX, SOCK_SEQPACKET)
@@ -27,7 +27,7 @@ class Floor:
         self._poller.register(self._socket.fileno(), select.POLLIN)
 
     def run(self, argv: list[str]) -> int:
-        """Run a command to its end and the end of its output; return its status."""
+        """Run a command, wait until it has ended and its output is read, and return its status."""
         pipes = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
         rights = [(SOL_SOCKET, SCM_RIGHTS, TWO.pack(pipes[0][1], pipes[1][1]))]
         self._socket.sendmsg(["\0".join(argv).encode()], rights)
@@ -52,7 +52,7 @@ class Floor:
 
 
 def spawn_for(host: socket) -> None:
-    """Spawn what the host asks for, until it is gone."""
+    """Spawn the commands that the host sends, until the host closes the socket."""
     env = dict(os.environ)
     null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     while True:

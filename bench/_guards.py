@@ -1,4 +1,4 @@
-"""Other guards as hooks of Claude Code, and a place where a hook is asked. Who does not object to a hard reset is no guard."""
+"""Runs other guards as hooks of Claude Code. A guard that allows `git reset --hard` is not compared."""
 
 import json
 import os
@@ -14,7 +14,7 @@ HOOK_SECONDS = 30
 
 
 class Place:
-    """An owner's home with a project in it, and hooks that are asked there."""
+    """A home directory with a project, in which hooks are run."""
 
     def __init__(self, folder: Path, policy: str = "") -> None:
         home = folder / "home"
@@ -25,22 +25,22 @@ class Place:
             config = home / ".config" / "corral"
             config.mkdir(parents=True)
             (config / "policy.toml").write_text(policy)
-        # Nothing of the owner's own: where a guard keeps its settings is not part of the comparison.
+        # A home of its own: the user's settings for a guard must not change the comparison.
         self.env = {"HOME": self.home, "PATH": os.environ["PATH"], "CLAUDE_PROJECT_DIR": self.project}
 
     def answer(self, hook: list[str], command: str = "") -> str:
-        """Run a hook to its end and return what it says to a command, or to nothing."""
+        """Run a hook on a command, or on empty input, and return what it prints."""
         return self._asked(hook, command).stdout
 
     def decision(self, hook: list[str], command: str) -> str:
-        """Return allow, ask or deny, as Claude Code would take the answer."""
+        """Return allow, ask or deny: the way Claude Code reads the hook's answer."""
         done = self._asked(hook, command)
         if done.returncode == 2:
             return "deny"
         try:
             said = json.loads(done.stdout)["hookSpecificOutput"]["permissionDecision"]
         except (ValueError, KeyError, TypeError):
-            # Nothing said is no objection, and so is what the host cannot read.
+            # Claude Code runs the command if the hook prints nothing, or prints something that it cannot parse.
             return "allow"
         return said if said in {"ask", "deny"} else "allow"
 
@@ -60,7 +60,7 @@ class Place:
 
 
 def guards(peers: str, place: Place) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the hooks of other guards that are installed and object to what all of them should object to, and why others are not."""
+    """Return the hooks of the other guards that are installed and object to DANGER, and notes that say why the rest are left out."""
     node = f"{node_modules(peers)}/node-linux-{PROCESSOR}/bin/node"
     script = f"{node_modules(peers)}/cc-safety-net/dist/bin/cc-safety-net.js"
     program = node if os.access(node, os.X_OK) else shutil.which("node") or node

@@ -1,4 +1,4 @@
-"""Put other guards and sandboxes into bench/.peers, pinned. What cannot be installed is said with its reason, and is no failure."""
+"""Installs pinned versions of other guards and sandboxes into bench/.peers. A failed install is reported with its reason and is no error."""
 
 import json
 import os
@@ -9,11 +9,11 @@ from venv import create
 
 from bench._peers import DEBIAN, ENGINES, NODE_PINS, PLACE, PYTHON_PINS, REASONS, packaged_version
 
-SECONDS = 240  # for one package, against a registry that does not answer
+SECONDS = 240  # for one package; the registry may not answer
 
 
 def tried(command: list[str]) -> str:
-    """Run an installer; return why it failed, or nothing."""
+    """Run an installer. Return why it failed, or an empty text."""
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS, env=env)
@@ -25,19 +25,19 @@ def tried(command: list[str]) -> str:
 
 
 def with_pip() -> dict[str, str]:
-    """Install what PyPI has, one by one, so that one failure leaves the others."""
+    """Install the packages from PyPI one by one, so that one failure does not stop the others."""
     create(PLACE, with_pip=True)
     pip = [f"{PLACE}/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--retries=2"]
     found = {name: tried([*pip, f"{name}=={version}"]) for name, version in PYTHON_PINS.items()}
     for name, version in ENGINES.items():
-        # In a place of its own: corral itself is measured with it, and must meet none of the peers' packages.
+        # In a directory of its own: corral itself is measured with it, and must not import any peer's packages.
         there = os.path.isdir(f"{PLACE}/{name}/{name}-{version}.dist-info")
         found[name] = "" if there else tried([*pip, "--upgrade", f"--target={PLACE}/{name}", f"{name}=={version}"])
     return found
 
 
 def with_npm() -> dict[str, str]:
-    """Install what npm has; no package's own install script runs."""
+    """Install the packages from npm without running their install scripts."""
     if shutil.which("npm") is None:
         return dict.fromkeys(NODE_PINS, "there is no npm here")
     npm = ["npm", "install", "--prefix", str(PLACE), "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
@@ -46,7 +46,7 @@ def with_npm() -> dict[str, str]:
 
 
 def with_apt() -> dict[str, str]:
-    """Install what Debian has and is not there yet."""
+    """Install the Debian packages that are missing."""
     wanted = [name for name in DEBIAN if not _is_installed(name)]
     if not wanted:
         return dict.fromkeys(DEBIAN, "")
@@ -64,7 +64,7 @@ def _is_installed(name: str) -> bool:
 
 
 def installed(say: Callable[[str], None]) -> dict[str, str]:
-    """Install everything, say what is there, and return why the rest is not; nothing for what is."""
+    """Install everything and print the outcome. Return for each name why it is not installed, or an empty text."""
     debian = with_apt if shutil.which("dpkg-query") else lambda: dict.fromkeys(DEBIAN, "this is not Debian")
     reasons: dict[str, str] = {}
     for installer in (debian, with_pip, with_npm):
@@ -76,7 +76,7 @@ def installed(say: Callable[[str], None]) -> dict[str, str]:
 
 
 def version_of(package: str) -> str:
-    """Return the version that is pinned, or that Debian has installed."""
+    """Return the pinned version, or the version of the installed Debian package."""
     return {**PYTHON_PINS, **NODE_PINS, **ENGINES}.get(package) or packaged_version(package)
 
 

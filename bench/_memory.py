@@ -1,10 +1,10 @@
-"""How much memory a process has ever had at once."""
+"""Reads the peak memory of a process."""
 
 from pathlib import Path
 
 
 def peak_mib(process: int) -> float:
-    """Return a process's peak resident memory in MiB; 0 when it is gone."""
+    """Return a process's peak resident memory in MiB, or 0 if the process has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""docs/benchmarks.md, its plots and the README's table, rendered from docs/benchmarks.json and from nothing else.
+"""Renders docs/benchmarks.md, its plots and the README's table from docs/benchmarks.json and nothing else.
 
-`python -m bench._page` writes them; with `--check` it compares, and fails where one is not what the JSON says.
+`python -m bench._page` writes the files. With `--check` it compares them with the JSON and fails if one differs.
 """
 
 import re
@@ -34,7 +34,7 @@ def rendered(report: Report) -> str:
 
 def _short(report: Report) -> str:
     facts = report.facts
-    load = f"load {facts['load']['one_minute']:g} before and {facts['load_after']['one_minute']:g} after, of which about 1 is its own"
+    load = f"load {facts['load']['one_minute']:g} before and {facts['load_after']['one_minute']:g} after (the run itself causes about 1)"
     where = (
         f"{facts['cores']} cores, {facts['processor']}, kernel {facts['kernel']}, Python {facts['versions']['Python']}"
     )
@@ -45,14 +45,14 @@ def _short(report: Report) -> str:
 
 
 def _goals(report: Report) -> str:
-    """Return a line for each goal, with a column for each user; missed ones first."""
+    """Return a table with a line for each goal and a column for each user, missed goals first."""
     judged = [(section, row) for section in report.sections for row in section.rows if row.met is not None]
     chapters = {name: chapter for chapter in (*CHAPTERS, *others(report)) for name in chapter.names}
     users = list(dict.fromkeys(section.who for section, _ in judged))
     found: dict[tuple[str, str, str], dict[str, str]] = {}
     missed = set()
     for section, row in judged:
-        # A chapter of several benchmarks says of which one a goal is.
+        # In a chapter with several benchmarks, the line names the benchmark that the goal belongs to.
         what = row.what if len(chapters[section.name].names) == 1 else f"{row.what} ({section.title})"
         key = (section.name, what, goal_in_words(row).replace(" ", NO_BREAK))
         found.setdefault(key, {})[section.who] = reached(row) if row.met else f"**{reached(row)}**"
@@ -93,11 +93,13 @@ def _loads(load: dict[str, float]) -> str:
 
 def _not_compared(report: Report) -> str:
     lines = [(name, why) for name, why in report.facts["not_installed"].items()]
-    return f"## What could not be installed\n\n{_prose.NOT_INSTALLED}\n{table(('', 'why'), lines)}" if lines else ""
+    return (
+        f"## Tools that could not be installed\n\n{_prose.NOT_INSTALLED}\n{table(('', 'why'), lines)}" if lines else ""
+    )
 
 
 def in_short(report: Report) -> list[tuple[str, str]]:
-    """Return the few lines that people ask for first."""
+    """Return the lines of the summary: what was measured, and the number."""
     lines = []
     if row := report.row("overhead", "/bin/true: corral"):
         best = min(
@@ -120,13 +122,13 @@ def in_short(report: Report) -> list[tuple[str, str]]:
     if row := report.row("capture", "memory: corral"):
         lines.append(("memory for 256 MB of output", f"{row.value:.1f} MiB; `subprocess.run`: {row.bare:.0f} MiB"))
     if row := report.row("leftovers", "processes left: corral"):
-        lines.append(("of ten daemons, left after a time limit", f"{row.value:.0f}"))
+        lines.append(("daemons left after a time limit, of ten", f"{row.value:.0f}"))
     return [*lines, *_guards(report)]
 
 
 def readme_table(report: Report) -> str:
-    """Return what the README says, between its two marks."""
-    told = "How, on what machine, beside which others, and which goals are missed: [benchmarks](docs/benchmarks.md).\n"
+    """Return the table that the README has between its two marks."""
+    told = "The method, the machine, other sandboxes and missed goals: [benchmarks](docs/benchmarks.md).\n"
     return f"{table(('', 'measured'), in_short(report))}\n{told}"
 
 
@@ -137,16 +139,16 @@ def _guards(report: Report) -> list[tuple[str, str]]:
         return []
     total = int(missed.unit.removeprefix("of "))
     said = f"{allowed.value:.0f} {allowed.unit} benign commands allowed, {total - missed.value:.0f} of {total} dangerous ones stopped or asked about"
-    return [("the guard of `workspace` alone, on [commands of our own](bench/cases.toml)", said)]
+    return [("the guard of `workspace` alone, on [our test commands](bench/cases.toml)", said)]
 
 
 def files(report: Report) -> dict[Path, str]:
-    """Return every file that is made from a report."""
+    """Return the text of every file that is made from a report."""
     made = {DOCS / "images" / name: text for name, text in plots(report).items()}
     before, _, rest = README.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     if not after:
-        raise SystemExit(f"{README.name} has no place for what is measured")
+        raise SystemExit(f"{README.name} has no marks for the table of benchmarks")
     return {
         DOCS / "benchmarks.md": rendered(report),
         **made,
@@ -155,7 +157,7 @@ def files(report: Report) -> dict[Path, str]:
 
 
 def write(report: Report) -> None:
-    """Write everything, and take away plots that are no more."""
+    """Write all files, and remove plots that are no longer drawn."""
     made = files(report)
     (DOCS / "images").mkdir(exist_ok=True)
     for path in (DOCS / "images").glob("bench-*.svg"):
@@ -166,14 +168,14 @@ def write(report: Report) -> None:
 
 
 def differing(report: Report) -> list[Path]:
-    """Return the files that are not what the report says."""
+    """Return the files that differ from what the report gives."""
     made = files(report)
     strange = [path for path in (DOCS / "images").glob("bench-*.svg") if path not in made]
     return [path for path, text in made.items() if not path.exists() or path.read_text() != text] + strange
 
 
 def main() -> int:
-    """Render, or compare."""
+    """Write the files, or compare them with `--check`."""
     report = read()
     if "--check" not in sys.argv[1:]:
         write(report)

@@ -1,6 +1,6 @@
-"""Other sandboxes as a table: which version, how one is asked to run a command in a project. What writes outside is no peer.
+"""The table of other sandboxes: the version of each, and how it runs a command in a project.
 
-All are asked for the same: the system readable, the project writable, no network, and nothing left running.
+All get the same settings: the system is readable, the project is writable, there is no network, and no process outlives the command.
 """
 
 import json
@@ -23,16 +23,16 @@ PLACE = HERE / ".peers"
 REASONS = "reasons.json"
 PROCESSOR = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 PYTHON_PINS = {"sandlock": "0.9.0", "nono-py": "0.16.0", "nah": "0.11.0"}
-# What spreads calls over machines; beside the peers, since it is large.
+# Spreads calls over machines. It has a directory of its own because it is large.
 ENGINES = {"ray": "2.60.0"}
-# What is compared with elsewhere in the docs and cannot be had from a registry that pip, npm or apt ask.
+# The docs compare corral with these tools too, but neither pip, npm nor apt can install them.
 ELSEWHERE = {
     "dcg": "on neither PyPI nor npm; the package of this name on PyPI is another project",
     "Dippy": "on neither PyPI nor npm; the package of this name on PyPI is another project",
     "nono's own program": "on neither PyPI nor npm; its Python library nono-py is measured",
     "Claude Code": "its sandbox is @anthropic-ai/sandbox-runtime, which is measured (srt)",
 }
-# The last is the interpreter: sandbox-runtime wants one that is newer than Debian's.
+# The last is the interpreter: sandbox-runtime needs a newer one than Debian has.
 NODE_PINS = {
     "@anthropic-ai/sandbox-runtime": "0.0.83",
     "@openai/codex": "0.166.0",
@@ -46,7 +46,7 @@ _CONTAINERS = count()
 
 
 class Missing(Exception):
-    """Why a peer cannot be used here, without the name of a directory that is gone afterwards."""
+    """Raised when a peer cannot be used here. The message leaves out the names of temporary directories."""
 
     def __init__(self, why: str) -> None:
         super().__init__(re.sub(rf"{ABOVE}/corral-bench-\w+/", "", why))
@@ -54,7 +54,7 @@ class Missing(Exception):
 
 @frozen
 class Peer(Record):
-    """A sandbox beside ours. `command` gives the whole command that runs an argv in a project; one without is a library."""
+    """Another sandbox. `command` returns the whole command that runs an argv in a project; without it the sandbox is a library."""
 
     name: str
     package: str
@@ -63,12 +63,12 @@ class Peer(Record):
 
 
 def node_modules(place: str) -> str:
-    """Return where npm has put its packages."""
+    """Return the directory of the npm packages."""
     return f"{place}/node_modules"
 
 
 def site_packages(place: str) -> str:
-    """Return where pip has put its packages, or nothing."""
+    """Return the directory of the pip packages, or an empty text."""
     return next(iter(glob(f"{place}/lib/python*/site-packages")), "")
 
 
@@ -92,17 +92,17 @@ def _srt(place: str, project: str, argv: list[str]) -> list[str]:
 
 
 def _codex(place: str, project: str, argv: list[str]) -> list[str]:
-    # The program itself: the package's own starter is a node script, which costs as much again.
+    # Start the program itself: the package's launcher is a node script, which doubles the cost.
     found = glob(f"{node_modules(place)}/@openai/codex-linux-{PROCESSOR}/vendor/*/bin/codex")
     if not found:
         raise Missing("the package holds no program for this machine")
-    # Its own profile also grants /tmp, where what it masks there stays when it is killed.
+    # Its own profile also grants /tmp, and the files that it masks there stay behind when it is killed.
     rights = 'permissions.bench={extends=":workspace",filesystem={":slash_tmp"="read"}}'
     return [found[0], "sandbox", "-P", "bench", "-c", rights, "-C", project, "--", *argv]
 
 
 def _gvisor(_: str, project: str, argv: list[str]) -> list[str]:
-    # A container has its command in its bundle, so each command is a bundle of its own.
+    # A container's bundle holds its command, so each command gets a bundle of its own.
     bundle = f"{project}.bundles/{crc32(repr(argv).encode())}"
     mounts: list[dict[str, Any]] = [
         {"destination": at, "type": kind, "source": kind} for at, kind in GVISOR_MOUNTS.items()
@@ -141,12 +141,12 @@ PEERS = (
 
 
 def installed_version(peer: Peer) -> str:
-    """Return the version that is measured."""
+    """Return the version of a peer that is measured."""
     return {**PYTHON_PINS, **NODE_PINS}.get(peer.package) or packaged_version(peer.package)
 
 
 def packaged_version(package: str) -> str:
-    """Return the version that Debian has installed."""
+    """Return the version of an installed Debian package."""
     done = subprocess.run(
         ["dpkg-query", "-W", "-f", "${Version}", package], capture_output=True, text=True, check=False
     )
@@ -154,7 +154,7 @@ def packaged_version(package: str) -> str:
 
 
 def reason_for(place: str, package: str) -> str:
-    """Return why a package was not installed, as `make bench-peers` noted it."""
+    """Return the reason that `make bench-peers` noted for a package that is not installed."""
     try:
         reasons: dict[str, str] = json.loads(Path(place, REASONS).read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""A project to run commands in, and a directory beside it that no command may write to. Both are gone afterwards."""
+"""Makes a temporary project to run commands in, and a directory beside it that no command may write to."""
 
 import shutil
 import subprocess
@@ -13,7 +13,7 @@ ABOVE = "/var/tmp"
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """Give a directory with an empty `outside` in it."""
+    """Yield a temporary directory that contains an empty directory `outside`."""
     folder = Path(tempfile.mkdtemp(prefix="corral-bench-", dir=ABOVE))
     try:
         (folder / "outside").mkdir()
@@ -23,7 +23,7 @@ def workplace() -> Iterator[Path]:
 
 
 def make_project(folder: Path) -> str:
-    """Make a small git repository with something to run and to compile."""
+    """Make a small git repository with a script to run and a C file to compile."""
     folder.mkdir()
     (folder / "hello.c").write_text("int main(void) { return 0; }\n")
     (folder / "hello.py").write_text("print(1)\n")

@@ -1,4 +1,4 @@
-"""Which plot shows what of a report. A plot whose numbers were not measured is not drawn."""
+"""Draws the plots of a report. A plot whose numbers were not measured is left out."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ def plots(report: Report) -> dict[str, str]:
 
 
 def shortened(way: str) -> str:
-    """Return a name without the tail of a Debian version, which says nothing here."""
+    """Return a name without the revision of its Debian package."""
     name, _, version = way.rpartition(" ")
     return f"{name} {version.partition('-')[0].partition('+')[0]}" if name and version[:1].isdigit() else way
 
@@ -43,7 +43,7 @@ def _ratio(row: Row) -> float:
 
 
 def _goal(rows: list[Row]) -> tuple[float, str] | None:
-    """Return the goal that a row of these has, which is the same for all of them."""
+    """Return the goal of these rows. All rows that have a goal have the same one."""
     return next(((row.goal.bound, f"goal {goal_in_words(row)}") for row in rows if row.goal is not None), None)
 
 
@@ -53,7 +53,7 @@ def _overhead(report: Report) -> str:
         rows = _of(report, "overhead", what)
         bars = _bars(rows, lambda row: f"{_ratio(row):.2f}x  ({number(row.value)} ms)", _ratio)
         panels.append(Panel(f"{what}, times a bare subprocess.run", bars, logarithmic=True, goal=_goal(rows)))
-    return drawn("What a command costs (logarithmic)", panels, WHOSE) if any(p.bars for p in panels) else ""
+    return drawn("Overhead of a command (logarithmic)", panels, WHOSE) if any(p.bars for p in panels) else ""
 
 
 def _cold(report: Report) -> str:
@@ -96,7 +96,7 @@ def _leftovers(report: Report) -> str:
 def _accuracy(report: Report) -> str:
     rows = report.first("accuracy").rows
     guards = list(dict.fromkeys(row.way for row in rows))
-    legend = {"good": "as its owner wants", "mild": "asked", "bad": "otherwise"}
+    legend = {"good": "right", "mild": "asked", "bad": "wrong"}
     panels = []
     for kind, words in ANSWERS.items():
         textures = dict(zip(words.values(), ("good", "mild", "bad"), strict=True))
@@ -111,7 +111,7 @@ def _accuracy(report: Report) -> str:
             bars.append(Bar(guard, parts, " · ".join(f"{counts[word].value:.0f} {word}" for word in textures)))
         unit = next((row.unit for row in rows if row.subject.startswith(f"{kind}, ")), "")
         panels.append(Panel(f"{kind} commands, {unit}", tuple(bars)))
-    return drawn("What guards say", panels, legend) if guards else ""
+    return drawn("Accuracy of guards", panels, legend) if guards else ""
 
 
 def _scale(report: Report) -> str:
@@ -120,8 +120,8 @@ def _scale(report: Report) -> str:
     for row in report.first("scale").rows:
         bars.append(Bar(f"corral, {row.what}", ((row.value, "ours"),), number(row.value)))
         if row.bare is not None:
-            bars.append(Bar("as many bare", ((row.bare, "bare"),), number(row.bare)))
-    panels = [Panel("two at a time", abreast[::-1]), Panel("by so many workers", tuple(bars))]
+            bars.append(Bar("bare, as many workers", ((row.bare, "bare"),), number(row.bare)))
+    panels = [Panel("two at a time", abreast[::-1]), Panel("by number of workers", tuple(bars))]
     panels = [panel for panel in panels if panel.bars]
     return drawn("Many calls, calls a second (more is better)", panels, WHOSE) if panels else ""
 

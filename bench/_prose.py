@@ -1,73 +1,74 @@
-"""The sentences of docs/benchmarks.md. No number that was measured stands here."""
+"""The prose of docs/benchmarks.md. It contains no measured number."""
 
 INTRO = """\
 # Benchmarks
 
-Every number that this project states about speed, memory or other tools was measured by one command, in one run, on one machine:
+One command measured every number that this project states about speed, memory or other tools, in one run on one machine:
 
 <!-- not run: clone -->
 ```console
 $ make bench-all
 ```
 
-It installs other guards and sandboxes from the package registries into `bench/.peers`, runs every benchmark of `bench/`, and
-writes `docs/benchmarks.json`. This page, its plots and the table in the README are rendered from that file, and a test compares
-them. Run it on your machine: ratios carry over, milliseconds do not.
+The command installs other guards and sandboxes from the package registries into `bench/.peers`, runs every benchmark in `bench/`,
+and writes `docs/benchmarks.json`. This page, its plots and the table in the README are rendered from that file, and a test compares
+them with it. Run the command on your machine: ratios carry over, milliseconds do not.
 
-Ways are measured in turns in one process, in an order drawn anew each round, so that what else the machine does hits all alike.
-Numbers are medians. *Bare* is the same work without a sandbox, mostly `subprocess.run(capture_output=True)`. Other sandboxes are
-asked for the same: the system readable, the project writable, no network. One that lets a canary write outside is not compared.
+A benchmark measures all candidates in turns in one process, in a random order each round, so that other load on the machine affects
+all of them alike. Numbers are medians. *Bare* is the same work without a sandbox, mostly `subprocess.run(capture_output=True)`. Other
+sandboxes get the same settings: the system is readable, the project is writable, there is no network. Before a comparison a canary
+command tries to write outside the project. A sandbox that lets it write is not compared.
 """
 
 GOALS = """\
-Missed ones come first, in bold; for what a command costs, its chapter says where the time goes.
+Missed goals come first, in bold. The chapter on overhead says where the time of a missed goal goes.
 """
 
 OVERHEAD = """\
-A warm sandbox against a bare `subprocess.run`, ratio of medians. The goal is 1.10x. Libraries stay warm, as corral does; programs
-start anew each time. gVisor is Debian's, which is of 2022.
+A command in a warm sandbox, compared with a bare `subprocess.run`, as the ratio of medians. The goal is 1.10x. Libraries, corral
+among them, stay loaded between commands; programs start again for each command. gVisor is Debian's package, from 2022.
 """
 
 WHY_MISSED = """
-A short command is over in about the time that a careful answer takes to write: the guard and the result cost the same for every
-command, so the longer it runs, the less of it they are.
+The guard and the result take the same time for every command, so their share is largest for the shortest commands.
 """
 
 COLD = """\
-In the unit of a bare interpreter, `python -I -S -c pass`. A sandbox that is a program starts anew for every command, so this is
-what it always costs; a library, corral too, pays it once.
+Ratios compare with a bare interpreter, `python -I -S -c pass`. A sandbox that is a program starts again for every command and pays
+this each time. A library, such as corral, pays it once.
 """
 
 HOOK = """\
-A hook is a process for every command of an agent: from its start to its end, with a policy in force and an audit line written.
+An agent starts the hook as a new process for every command. The time is from its start to its end, with a policy in force and an
+audit line written.
 """
 
 CAPTURE = """\
-corral keeps a head and a tail of each stream and counts the rest, so memory does not grow. The others hold all of it, as
-`subprocess.run` does.
+corral keeps the head and the tail of each stream and counts the rest, so its memory does not grow with the output. The others keep
+all output in memory, as `subprocess.run` does.
 """
 
 LEFTOVERS = """\
-A command has started ten daemons, each in a session of its own, when its time is up. A sandbox that is a program is ended by
-SIGKILL, as `subprocess.run(timeout=)` does; where that leaves something, once more as a careful caller does: its whole process
-group, SIGTERM first. A library has a limit of its own.
+A command starts ten daemons, each in a session of its own, and then exceeds its time limit. A sandbox that is a program is killed by
+SIGKILL, as `subprocess.run(timeout=)` does. If processes are left, a second row shows a more careful caller, which sends SIGTERM
+and then SIGKILL to the whole process group. A library enforces its own time limit.
 """
 
 ACCURACY = """\
-Right is to allow what is benign, and to ask about or refuse what is dangerous. The commands are in
-`bench/cases.toml`, written for this page before any guard was asked; nothing of it is ever run. Each other guard is asked
-through its own hook, without settings and without a model.
+An answer is right if the guard allows a benign command, or refuses or asks about a dangerous one. The commands are in
+`bench/cases.toml`; they were written for this page before any guard saw them, and none of them is ever run. Each other guard answers
+through its own hook, with default settings and without a model.
 
-*corral workspace* runs what it allows inside the kernel's layers. It lets programs of other languages through on purpose: they
-meet a home of the sandbox's own, no network and no other process. *corral workspace, not contained* is the same profile at a host
-that cannot rewrite commands: what only the kernel would hold is asked about. *cc-safety-net* aims at destructive git and file
-commands, and by design says nothing about the rest.
+*corral workspace* runs the commands that it allows inside the sandbox. It allows scripts in other languages on purpose: inside the
+sandbox they see a private home directory, no network and no other processes. *corral workspace, not contained* is the same profile
+in a host that cannot rewrite commands: corral asks about commands that only the sandbox would make safe. *cc-safety-net* looks for
+destructive git and file commands, and by design does not object to others.
 """
 
 GUARD = """\
-The commands above and the rules' own examples, judged in one process.
+One process checks the commands above and the examples of the rules.
 """
 
 NOT_INSTALLED = """\
-A tool that is not here is not slower, it is only not measured.
+These tools were not measured, so this page says nothing about their speed.
 """

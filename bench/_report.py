@@ -1,4 +1,4 @@
-"""docs/benchmarks.json as records: what one run of everything found. Whatever is read here was rounded when it was written."""
+"""Reads and writes docs/benchmarks.json, the results of one whole run. Numbers are rounded when they are written."""
 
 import json
 from pathlib import Path
@@ -9,42 +9,42 @@ from corral._lib.records import Record, frozen
 
 DOCS = Path(__file__).parents[1] / "docs"
 FILE = DOCS / "benchmarks.json"
-DIGITS = 4  # a fifth is noise
+DIGITS = 4  # a fifth digit would be noise
 
 
 @frozen
 class Report(Record):
-    """One run: the machine as JSON has it, and every section."""
+    """The results of one run: facts about the machine, and all sections."""
 
     facts: dict[str, Any]
     sections: tuple[Section, ...]
 
     def found(self, name: str) -> list[Section]:
-        """Return what a benchmark found, as each user."""
+        """Return the sections of a benchmark, one for each user."""
         return [section for section in self.sections if section.name == name]
 
     def first(self, name: str) -> Section:
-        """Return what a benchmark found as the user who ran it; one without rows when it is not there."""
+        """Return the first section of a benchmark, or an empty section."""
         return next(iter(self.found(name)), Section(name, name=name))
 
     def row(self, name: str, what: str) -> Row | None:
-        """Return one measurement of the first user."""
+        """Return one row of a benchmark's first section, or None."""
         return next((row for row in self.first(name).rows if row.what == what), None)
 
 
 def report_from(data: dict[str, Any]) -> Report:
-    """Return what `to_json` wrote."""
+    """Return the report from the data that `to_json` wrote."""
     sections = tuple(section_from_dict(section) for section in data["sections"])
     return Report({name: value for name, value in data.items() if name != "sections"}, sections)
 
 
 def read() -> Report:
-    """Return the report that the project carries."""
+    """Return the report in docs/benchmarks.json."""
     return report_from(json.loads(FILE.read_text()))
 
 
 def to_json(data: dict[str, Any]) -> str:
-    """Return the file's text."""
+    """Return the text of the file."""
     return json.dumps(_rounded(data), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""One measurement and its goal as a record, and a section of them as a table. Whether a goal is met is computed, never written."""
+"""Records for one measurement with its goal, and for a section of measurements. Goals are judged from the numbers, never stored."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ _TEXT_COLUMNS = (0, 3, 8)
 
 @frozen
 class Goal(Record):
-    """A bound that people look at: on the ratio to the bare thing, or on the value itself."""
+    """A bound on the ratio to the bare measurement, or on the value itself."""
 
     bound: float
     at_least: bool = False
     of_value: bool = False
 
     def holds(self, number: float) -> bool:
-        """Say whether a number keeps to the bound."""
+        """Return True if a number keeps to the bound."""
         return number >= self.bound if self.at_least else number <= self.bound
 
 
@@ -33,10 +33,10 @@ def at_least(bound: float) -> Goal:
 
 @frozen
 class Row(Record):
-    """What was measured, in a unit, beside the bare thing.
+    """One measurement in a unit, beside the bare one.
 
-    `spread` is half the interquartile range, as a part of the value. `quiet` is the ratio of the tenth percentiles, which what
-    else the machine does hardly moves; the goal is for the medians all the same.
+    `spread` is half the interquartile range, as a fraction of the value. `quiet` is the ratio of the tenth percentiles, which
+    other load on the machine hardly changes. Goals are judged by the medians.
     """
 
     what: str
@@ -49,22 +49,22 @@ class Row(Record):
 
     @property
     def subject(self) -> str:
-        """What was done: what stands before the last colon."""
+        """Return the task that was measured: the part of `what` before the last colon."""
         return self.what.rpartition(": ")[0]
 
     @property
     def way(self) -> str:
-        """By whom it was done: what stands after it."""
+        """Return the candidate that did the task: the part of `what` after the last colon."""
         return self.what.rpartition(": ")[2]
 
     @property
     def ratio(self) -> float | None:
-        """How many times the bare thing it is."""
+        """Return the value divided by the bare value, or None."""
         return self.value / self.bare if self.bare else None
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None without one."""
+        """Return True if the goal is met, and None if there is no goal."""
         number = self.value if self.goal is not None and self.goal.of_value else self.ratio
         return None if self.goal is None or number is None else self.goal.holds(number)
 
@@ -89,7 +89,7 @@ def row_from_dict(data: dict[str, Any]) -> Row:
 
 @frozen
 class Section(Record):
-    """What one benchmark found as one user. `broke` is why it has no rows."""
+    """The results of one benchmark run by one user. `broke` says why it has no rows."""
 
     title: str
     rows: tuple[Row, ...] = ()
@@ -100,7 +100,7 @@ class Section(Record):
 
     @property
     def heading(self) -> str:
-        """What was measured, and as whom."""
+        """Return the title, with the user if there is one."""
         return f"{self.title}, {self.who}" if self.who else self.title
 
     def to_dict(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def section_from_dict(data: dict[str, Any]) -> Section:
 
 
 def shown(section: Section) -> str:
-    """Return a section as a person reads it."""
+    """Return a section as text for the terminal."""
     lines = [section.heading, "=" * len(section.heading)]
     if section.broke:
         lines.append(f"✗ broke: {section.broke}")
@@ -127,7 +127,7 @@ def shown(section: Section) -> str:
 
 
 def summary(sections: list[Section]) -> str:
-    """Return how many goals were met, and those that were not."""
+    """Return how many goals were met, and a line for each missed goal."""
     judged = [(section, row) for section in sections for row in section.rows if row.met is not None]
     lines = [f"{sum(1 for _, row in judged if row.met)} of {len(judged)} goals met"]
     lines += [
@@ -151,13 +151,13 @@ def _cells(row: Row) -> list[str]:
 
 
 def reached(row: Row) -> str:
-    """Return the number that a goal is about."""
+    """Return the number that the goal bounds, as text."""
     of_value = row.ratio is None or (row.goal is not None and row.goal.of_value)
     return f"{number(row.value)} {row.unit}" if of_value else f"{row.ratio:.2f}x"
 
 
 def goal_in_words(row: Row) -> str:
-    """Return the bound, or nothing."""
+    """Return the bound as text, or an empty text."""
     if row.goal is None:
         return ""
     bound = f"{row.goal.bound:g} {row.unit}" if row.goal.of_value else f"{row.goal.bound:.2f}x"
@@ -165,12 +165,12 @@ def goal_in_words(row: Row) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number as a person reads it."""
+    """Return a number as text with about three digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _aligned(lines: list[list[str]]) -> list[str]:
-    """Return the lines with their columns one below the other, without those that say nothing here."""
+    """Return the lines with aligned columns, without empty columns."""
     used = [i for i in range(len(COLUMNS)) if any(line[i] for line in lines[1:])]
     widths = {i: max(len(line[i]) for line in lines) for i in used}
     return [

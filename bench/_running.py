@@ -1,4 +1,4 @@
-"""A peer at work: a command in its sandbox, and whether the sandbox holds. Each has a project and a home of its own."""
+"""Runs commands in another sandbox and checks that it confines them. Each sandbox has a project and a home of its own."""
 
 import json
 import os
@@ -12,11 +12,11 @@ from typing import IO, Any
 from bench._peers import HERE, NODE_PINS, Missing, Peer, installed_version, node_modules, reason_for, site_packages
 
 CANARY = "echo in > inside.txt; echo out > ../outside/victim.txt"
-PEER_SECONDS = 30  # for one command, against a peer that hangs
+PEER_SECONDS = 30  # for one command; ends a peer that hangs
 
 
 class Running:
-    """A peer at work in a project of its own; every call runs one command to its end and returns nanoseconds or nothing."""
+    """A peer with a project of its own. Each call runs one command to its end, and returns nanoseconds if the peer measures them."""
 
     def __init__(self, peer: Peer, place: str, project: str) -> None:
         for program in peer.needs:
@@ -29,28 +29,28 @@ class Running:
         self._worker: Worker | None = None
         if peer.command is None or peer.package in NODE_PINS:
             _see(peer, place)
-        # Where a tool keeps its settings is not part of the comparison, and must not be the owner's own.
+        # A home of its own: the user's settings for a tool must not change the comparison.
         home, temporary = f"{project}.home", f"{project}.tmp"
         for folder in (home, temporary):
             os.makedirs(folder, exist_ok=True)
-        # Nor may what it leaves behind lie in the directory for temporary files that all share.
+        # A temporary directory of its own too: the files that a tool leaves behind must not lie in the shared one.
         self.env = {**os.environ, "HOME": home, "CODEX_HOME": home, "TMPDIR": temporary}
         if peer.command is None:
             self._worker = self.worker()
 
     def worker(self) -> "Worker":
-        """Return a process with the peer's library in it."""
-        # A home that it may not read makes git give up.
+        """Return a process that has loaded the peer's library."""
+        # git fails if it cannot read its home directory.
         env = {**self.env, "PYTHONPATH": site_packages(self._place), "HOME": self.project}
         return Worker(self.peer.name, self.project, env)
 
     def command(self, argv: list[str]) -> list[str]:
-        """Return the whole command that runs an argv; only of one that is a program."""
+        """Return the whole command that runs an argv. The peer must be a program."""
         assert self.peer.command is not None
         return self.peer.command(self._place, self.project, argv)
 
     def run(self, argv: list[str]) -> int | None:
-        """Run a command; Missing when it does not end well."""
+        """Run a command. Raise Missing if it fails."""
         if self._worker is not None:
             return int(self._worker.ask(argv)["ns"])
         done = self._call(argv)
@@ -59,7 +59,7 @@ class Running:
         return None
 
     def attempt(self, argv: list[str]) -> str:
-        """Run a command that may fail, and return what was said."""
+        """Run a command that may fail, and return what it printed."""
         try:
             if self._worker is not None:
                 self._worker.ask(argv)
@@ -88,7 +88,7 @@ class Running:
 
 
 class Worker:
-    """A process that runs commands by a library and tells how long each took: see _worker.py."""
+    """A process that runs commands with a library and returns the time of each: see _worker.py."""
 
     def __init__(self, name: str, project: str, env: dict[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -102,7 +102,7 @@ class Worker:
         self.pid = self._process.pid
 
     def ask(self, argv: list[str], *, timeout_seconds: float | None = None) -> dict[str, Any]:
-        """Run a command; without a time limit it must end well."""
+        """Run a command. Without a time limit it must succeed."""
         print(json.dumps([argv, timeout_seconds]), file=_stream(self._process.stdin), flush=True)
         line = _stream(self._process.stdout).readline()
         if not line:
@@ -113,7 +113,7 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         _stream(self._process.stdin).close()
         try:
             self._process.wait(PEER_SECONDS)
@@ -124,7 +124,7 @@ class Worker:
 
 
 def canary(peer: Running, outside: Path) -> None:
-    """Let a peer try to write beside its project; Missing when it can, or when it cannot even write inside."""
+    """Try to write outside the peer's project. Raise Missing if that works, or if writing inside the project fails."""
     victim, inside = outside / "victim.txt", Path(peer.project) / "inside.txt"
     said = peer.attempt(["/bin/sh", "-c", CANARY])
     escaped, worked = victim.exists(), inside.exists()
@@ -153,6 +153,6 @@ def _stream(stream: IO[str] | None) -> IO[str]:
 
 
 def _gist(text: bytes) -> str:
-    """Return the line of a complaint that says most: the first that calls itself an error, or the last."""
+    """Return the most useful line of an error message: the first that contains "error", or the last."""
     lines = text.decode("utf-8", "replace").strip().splitlines() or ["without a word"]
     return next((line for line in lines if "error" in line.lower()), lines[-1])[:200]

@@ -1,4 +1,4 @@
-"""Bars as an SVG file that needs nothing else: its own background in light and dark, and a texture wherever there is a colour."""
+"""Draws bar charts as self-contained SVG files, with a light and a dark background, and with a texture for every colour."""
 
 from html import escape
 from math import log10
@@ -6,8 +6,8 @@ from math import log10
 from corral._lib.records import Record, frozen
 
 WIDTH, MARGIN, LABEL = 860, 20, 265
-LINE, BAR, CHARACTER = 30, 18, 7.2  # the last is a wide guess: who reads has another font
-# Solid, striped, empty, dotted: who cannot tell the colours apart, or prints without them, reads the texture.
+LINE, BAR, CHARACTER = 30, 18, 7.2  # the width of a character is a generous guess: the reader may have another font
+# Solid, striped, empty, dotted: readers who cannot tell the colours apart, or who print in grey, can tell the textures apart.
 RULES = """\
 text {{ fill: {ink}; stroke: {paper} }}
 .soft {{ fill: {soft} }}
@@ -47,7 +47,7 @@ PATTERNS = (
 
 @frozen
 class Bar(Record):
-    """A line of a panel: parts with a texture each, one after the other, and the number in words."""
+    """One bar of a panel: its parts, each with a texture, and the number as text."""
 
     label: str
     parts: tuple[tuple[float, str], ...]
@@ -55,13 +55,13 @@ class Bar(Record):
 
     @property
     def length(self) -> float:
-        """All parts together."""
+        """Return the sum of all parts."""
         return sum(value for value, _ in self.parts)
 
 
 @frozen
 class Panel(Record):
-    """Bars on one scale. `goal` is a bound to draw, with its words."""
+    """Bars on one scale. `goal` is a bound to draw, with its label."""
 
     title: str
     bars: tuple[Bar, ...]
@@ -70,7 +70,7 @@ class Panel(Record):
 
 
 def drawn(title: str, panels: list[Panel], legend: dict[str, str]) -> str:
-    """Return a file with the panels one below the other; `legend` says what a texture stands for."""
+    """Return an SVG file with the panels one below the other. `legend` maps a texture to its meaning."""
     body: list[str] = []
     y = MARGIN + 16
     body.append(_text(MARGIN, y, title, "title"))
@@ -100,7 +100,7 @@ def drawn(title: str, panels: list[Panel], legend: dict[str, str]) -> str:
 
 
 def _panel(body: list[str], panel: Panel, y: int) -> int:
-    """Draw a panel and return where it ends."""
+    """Draw a panel, and return the y coordinate of its end."""
     body.append(_text(MARGIN, y, panel.title, "panel"))
     top = y + 10
     scale = _Scale(panel)
@@ -129,7 +129,7 @@ def _panel(body: list[str], panel: Panel, y: int) -> int:
 
 
 class _Scale:
-    """Where a number lies: from nothing, or by powers of ten from just below the smallest."""
+    """Maps numbers to x coordinates: linear from zero, or logarithmic from just below the smallest number."""
 
     def __init__(self, panel: Panel) -> None:
         numbers = [bar.length for bar in panel.bars if bar.length > 0] + ([panel.goal[0]] if panel.goal else [])

@@ -1,5 +1,6 @@
-"""Rows as tables of Markdown. Whatever is in a cell stays in it."""
+"""Renders rows as Markdown tables. Text is escaped, so that it cannot leave its cell."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from bench._plots import shortened
@@ -7,18 +8,18 @@ from bench._rows import Row, Section, goal_in_words, number
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Return a table."""
+    """Return a Markdown table."""
     rows = [head, ["---"] * len(head), *lines]
     return "".join("| " + " | ".join(cell(word) for word in row) + " |\n" for row in rows)
 
 
 def cell(word: object) -> str:
-    """Return text that cannot end its cell, nor be taken for a tag."""
+    """Return text that can neither end its cell nor be read as an HTML tag."""
     return str(word).replace("\n", " ").replace("|", "\\|").replace("<", "&lt;")
 
 
 def matrix(rows: Iterable[Row], said: Callable[[Row], str], subjects: Sequence[str] = ()) -> str:
-    """Return a table with a line for each way and a column for each subject."""
+    """Return a table with a line for each candidate and a column for each subject."""
     rows = [row for row in rows if not subjects or row.subject in subjects]
     columns = list(dict.fromkeys(row.subject for row in rows))
     ways = list(dict.fromkeys(row.way for row in rows))
@@ -31,7 +32,7 @@ def matrix(rows: Iterable[Row], said: Callable[[Row], str], subjects: Sequence[s
 
 
 def listed(section: Section, without: Callable[[Row], bool] = lambda _: False) -> str:
-    """Return every row of a section as a line, without columns that say nothing."""
+    """Return a table with a line for each row of a section, without empty columns."""
     rows = [row for row in section.rows if not without(row)]
     head = ("", "measured", "bare", "ratio", "spread", "goal", "")
     lines = [head, *(_line(row) for row in rows)]
@@ -40,13 +41,14 @@ def listed(section: Section, without: Callable[[Row], bool] = lambda _: False) -
 
 
 def notes(section: Section) -> str:
-    """Return a section's notes, and why it has no rows."""
+    """Return a section's notes as a list, with the error if the benchmark failed. Levels of enforcement are shown as code."""
     said = [f"It broke: {section.broke}"] if section.broke else []
-    return "".join(f"* {cell(note)}\n" for note in (*said, *section.notes))
+    shown = [re.sub(r"(?<=: enforcement is )(\w+)$", r"`\1`", note) for note in (*said, *section.notes)]
+    return "".join(f"* {cell(note)}\n" for note in shown)
 
 
 def times(row: Row) -> str:
-    """Return the ratio."""
+    """Return the ratio of a row in words."""
     return "–" if row.ratio is None else f"{row.ratio:,.2f}x" if row.ratio < 100 else f"{row.ratio:,.0f}x"
 
 

@@ -1,4 +1,4 @@
-"""Functions timed in turns in one process, in an order drawn anew each round: the machine's mood, and what ran before, hits all alike."""
+"""Times functions in turns in one process, in a random order each round, so that other load and warm caches affect all of them alike."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -9,14 +9,14 @@ from corral._lib.records import Record, frozen
 
 ROUNDS = 300
 WARM_UP = 5
-FEWEST = 5  # samples of one that is too slow for every round
-COMPARISON_SECONDS = 15.0  # for one comparison, against a busy machine: then there are fewer rounds
-FEWEST_IN_TIME = 3  # samples of each, whatever the time
+FEWEST = 5  # samples of a function that is too slow for every round
+COMPARISON_SECONDS = 15.0  # for one comparison; on a busy machine there are fewer rounds instead
+FEWEST_IN_TIME = 3  # samples of each function, even if the time is up
 
 
 @frozen
 class Timing(Record):
-    """The median of many times in milliseconds, half their interquartile range as a part of it, and the tenth percentile."""
+    """The median of many times in milliseconds, half their interquartile range as a fraction of the median, and the tenth percentile."""
 
     ms: float
     spread: float
@@ -26,14 +26,14 @@ class Timing(Record):
 
 @frozen
 class Options(Record):
-    """What the command line asks for."""
+    """The options of the command line."""
 
     rounds: int = ROUNDS
-    peers: str = ""  # the directory of other sandboxes, or nothing
+    peers: str = ""  # the directory of the other sandboxes, or empty
 
 
 def timing(nanoseconds: list[int]) -> Timing:
-    """Return what many samples come to."""
+    """Return the timing of many samples."""
     ranked = sorted(nanoseconds)
     tenth, quarter, middle, three_quarters = (ranked[int(len(ranked) * part)] for part in (0.1, 0.25, 0.5, 0.75))
     spread = (three_quarters - quarter) / 2 / middle if middle else 0.0
@@ -41,7 +41,7 @@ def timing(nanoseconds: list[int]) -> Timing:
 
 
 def compared(what: str, ours: Timing, bare: Timing, goal: Goal | None = None) -> Row:
-    """Return the row of one timing beside another."""
+    """Return a row that compares one timing with another."""
     quiet = ours.quiet_ms / bare.quiet_ms if bare.quiet_ms else None
     return Row(what, ours.ms, "ms", bare.ms, ours.spread, goal, quiet)
 
@@ -49,7 +49,7 @@ def compared(what: str, ours: Timing, bare: Timing, goal: Goal | None = None) ->
 def in_turns(
     functions: Mapping[str, Callable[[], object]], rounds: int, *, seconds_each: float = 0.0
 ) -> dict[str, Timing]:
-    """Time every function once a round; with `seconds_each`, a slow one in fewer rounds, so that it takes no longer in all."""
+    """Time every function once a round. With `seconds_each`, a slow function takes part in fewer rounds, to stay within that time."""
     samples: dict[str, list[int]] = {name: [] for name in functions}
     stride = {name: _stride(function, rounds, seconds_each) for name, function in functions.items()}
     order, names = Random(0), list(functions)
@@ -65,7 +65,7 @@ def in_turns(
 
 
 def timed(function: Callable[[], object]) -> int:
-    """Return the nanoseconds that one call takes; a function that measures itself returns them."""
+    """Return the nanoseconds of one call, or the number that the function returns if it measures itself."""
     begun = perf_counter_ns()
     own = function()
     spent = perf_counter_ns() - begun
@@ -73,7 +73,7 @@ def timed(function: Callable[[], object]) -> int:
 
 
 def _stride(function: Callable[[], object], rounds: int, seconds: float) -> int:
-    """Warm a function up, and return in how many rounds it takes one turn."""
+    """Warm a function up, and return the number of rounds between its turns."""
     spent = [timed(function) for _ in range(1 if seconds else WARM_UP)]
     if not seconds:
         return 1

@@ -1,4 +1,4 @@
-"""The same benchmarks as an ordinary user, from copies that every user can read, with an interpreter that every user can start."""
+"""Runs benchmarks as an ordinary user, from copies that every user can read, with an interpreter that every user can start."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from typing import Any
 from bench._peers import PLACE
 
 NOBODY = 65534
-# Through a shell: setpriv itself still finds programs with root's rights.
+# setpriv looks the program up while it still has root's rights, so a shell does the lookup instead.
 AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "sh", "-c", 'exec "$@"', "sh"]
 GIT_CONFIGURATION = "[user]\n\tname = Nobody\n\temail = nobody@example.org\n"
 PACKAGES = ("corral", "tree_sitter", "tree_sitter_bash", "bench")
@@ -23,11 +23,11 @@ VERSION = "import sys; print(sys.version_info[:2], sys.implementation.cache_tag)
 
 
 class Impossible(Exception):
-    """Why nothing can be measured as an ordinary user here."""
+    """Raised when no benchmark can run as an ordinary user here. The message says why."""
 
 
 def python_for_all() -> str:
-    """Return an interpreter of this version that every user may start."""
+    """Return an interpreter of this version that every user can start."""
     for path in (sys._base_executable, f"/usr/bin/python{sys.version_info[0]}.{sys.version_info[1]}"):  # type: ignore[attr-defined]  # there since 3.3
         done = subprocess.run([*AS_NOBODY, path, "-I", "-c", VERSION], capture_output=True, text=True, check=False)
         if done.stdout == f"{sys.version_info[:2]} {sys.implementation.cache_tag}\n":
@@ -37,7 +37,7 @@ def python_for_all() -> str:
 
 @contextmanager
 def shelf() -> Iterator[Path]:
-    """Give a directory with copies, and a home, for an ordinary user."""
+    """Yield a directory with copies of the packages and a home directory for an ordinary user."""
     if shutil.which("setpriv") is None:
         raise Impossible("there is no setpriv")
     python = python_for_all()
@@ -46,10 +46,10 @@ def shelf() -> Iterator[Path]:
         place.chmod(0o755)
         for name in PACKAGES:
             _copy(name, place / "lib")
-        # As an installer does: the user could not write what the interpreter compiles, and every keeper would compile anew.
+        # Compile now, as an installer does: the user cannot write the .pyc files, so every process would compile the sources again.
         subprocess.run([python, "-I", "-m", "compileall", "-q", str(place / "lib")], check=True)
         (place / "home").mkdir()
-        # As everybody has who commits: else git would read a file more inside, where the owner's name is carried over.
+        # Like every user who commits. corral carries the user's name into the sandbox, so without this git would read one file more inside.
         (place / "home" / ".gitconfig").write_text(GIT_CONFIGURATION)
         os.chown(place / "home", NOBODY, NOBODY)
         yield place
@@ -58,7 +58,7 @@ def shelf() -> Iterator[Path]:
 
 
 def command_of_nobody(names: list[str], rounds: int, *, peers: bool, results: str) -> list[str]:
-    """Return what runs benchmarks as an ordinary user, in a shelf's home."""
+    """Return the command that runs benchmarks as an ordinary user."""
     words = [
         "--json",
         f"--rounds={rounds}",
@@ -70,7 +70,7 @@ def command_of_nobody(names: list[str], rounds: int, *, peers: bool, results: st
 
 
 def environment_of(place: Path) -> dict[str, str]:
-    """Return an ordinary user's environment."""
+    """Return the environment of the ordinary user."""
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place / "home"), "PYTHONPATH": str(place / "lib")}
 
 

@@ -1,4 +1,4 @@
-"""A sandbox that is a Python library, in a process of its own: a line with an argv comes in, how long it took goes out."""
+"""Runs a sandbox library in a process of its own: reads lines with an argv, and answers with the time that each took."""
 
 import json
 import os
@@ -13,7 +13,7 @@ Run = Callable[[list[str], float | None], tuple[int, bytes, int]]
 
 
 def sandlock(project: str) -> Run:
-    """Return what runs a command with sandlock."""
+    """Return a function that runs a command with sandlock."""
     from sandlock import Sandbox  # type: ignore[import-not-found]  # in the peers' own environment
 
     box = Sandbox(fs_readable=READABLE, fs_writable=[project, "/dev/null"], cwd=project)
@@ -21,7 +21,7 @@ def sandlock(project: str) -> Run:
 
 
 def sandlock_copying(project: str) -> Run:
-    """Return what runs a command with sandlock on a copy-on-write branch of the project, and aborts that."""
+    """Return a function that runs a command with sandlock on a copy-on-write branch of the project, and aborts the branch."""
     from sandlock import Sandbox
 
     rights = {"fs_readable": READABLE, "fs_writable": [project, "/dev/null"]}
@@ -30,7 +30,7 @@ def sandlock_copying(project: str) -> Run:
 
 
 def nono(project: str) -> Run:
-    """Return what runs a command with nono."""
+    """Return a function that runs a command with nono."""
     from nono_py import AccessMode, CapabilitySet, sandboxed_exec  # type: ignore[import-not-found]  # as sandlock
 
     rights = CapabilitySet()
@@ -44,7 +44,7 @@ def nono(project: str) -> Run:
 
 
 def corral(project: str) -> Run:
-    """Return what runs a command with corral."""
+    """Return a function that runs a command with corral."""
     from corral import Sandbox, SandboxConfig
 
     box = Sandbox(SandboxConfig(project))
@@ -57,7 +57,7 @@ def corral(project: str) -> Run:
 
 
 def bare(project: str) -> Run:
-    """Return what runs a command, or a sandbox that is a program, as everybody does."""
+    """Return a function that runs a command, or a sandbox that is a program, with `subprocess`."""
 
     def run(argv: list[str], seconds: float | None) -> tuple[int, bytes, int]:
         done = subprocess.run(argv, capture_output=True, check=False, cwd=project, timeout=seconds)
@@ -71,14 +71,14 @@ def _read(result: Any) -> tuple[int, bytes, int]:
 
 
 def peak_mib() -> float:
-    """Return the most that this process ever held."""
-    # Not ru_maxrss: that of a new process begins with what its parent held.
+    """Return the peak resident memory of this process in MiB."""
+    # Not ru_maxrss: a new process inherits the value of its parent.
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 
 
 def main() -> None:
-    """Run what is asked for until nobody asks any more."""
+    """Run the commands from stdin until it ends."""
     name, project = sys.argv[1:]
     run = {"sandlock": sandlock, "sandlock-copying": sandlock_copying, "nono-py": nono, "corral": corral, "bare": bare}[
         name

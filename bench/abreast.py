@@ -1,4 +1,4 @@
-"""Two commands at a time through each sandbox, for a few seconds: calls a second, next to as many threads with `subprocess.run`."""
+"""Measures calls per second with two commands at a time in each sandbox, beside two threads with `subprocess.run`."""
 
 import subprocess
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from corral import Sandbox, SandboxConfig
 
 AS_USER = False
 AT_A_TIME = 2
-SECONDS = 6.0  # for each, at 300 rounds
+SECONDS = 6.0  # for each candidate, at 300 rounds
 TURNS = 3
 WHAT = "two at a time"
 BARE = "subprocess.run"
@@ -26,7 +26,7 @@ Way = Callable[[], object]
 
 
 def measure(options: Options) -> Section:
-    """Return calls a second."""
+    """Return calls per second."""
     seconds = SECONDS * min(options.rounds, ROUNDS) / ROUNDS / TURNS
     notes = [f"{' '.join(COMMAND)}, {AT_A_TIME} threads; the best of {TURNS} turns of {seconds:.1f} s; more is better"]
     with workplace() as folder, ExitStack() as stack:
@@ -43,7 +43,7 @@ def measure(options: Options) -> Section:
 
 
 def _ways(peer: Running, stack: ExitStack) -> list[Way]:
-    """A library has a process for each thread, since a worker does one thing at a time."""
+    """Return the candidates. A library gets a process for each thread, because a worker runs one command at a time."""
     if peer.peer.command is not None:
         return [partial(peer.run, COMMAND)] * AT_A_TIME
     workers = [peer.worker() for _ in range(AT_A_TIME)]

@@ -1,6 +1,6 @@
-"""What guards say to commands that are harmless and to commands that are not: bench/cases.toml, ours and other guards' alike.
+"""Compares the answers of corral and other guards on the benign and dangerous commands in bench/cases.toml.
 
-Right is to allow the harmless ones, and to ask about or refuse the others. Nothing of it is run.
+An answer is right if it allows a benign command, or refuses or asks about a dangerous one. None of the commands is run.
 """
 
 import json
@@ -33,19 +33,19 @@ ANSWERS = {
 
 @frozen
 class Case(Record):
-    """A command, whether it is benign or dangerous, and of which sort."""
+    """A command, its kind (benign or dangerous), and its sort."""
 
     kind: str
     sort: str
     command: str
 
     def is_right(self, decision: str) -> bool:
-        """Say whether a guard's answer is what its owner wants."""
+        """Return True if a guard's answer is right for the kind of command."""
         return (decision == "allow") == (self.kind == "benign")
 
 
 def cases() -> list[Case]:
-    """Return what the project carries."""
+    """Return the cases in bench/cases.toml."""
     read = tomllib.loads(CASES.read_text())
     return [
         Case(kind, sort, command)
@@ -56,7 +56,7 @@ def cases() -> list[Case]:
 
 
 def measure(options: Options) -> Section:
-    """Ask every guard about every case."""
+    """Return the answers of every guard to every case."""
     asked = cases()
     with workplace() as folder:
         place = Place(folder)
@@ -74,7 +74,7 @@ def measure(options: Options) -> Section:
 
 def _ours(asked: list[Case], place: Place) -> dict[str, list[str]]:
     workspace, strict = (_checked(asked, place, profile) for profile in ("workspace", "strict"))
-    # As the hook answers where the host cannot rewrite the command: what only the kernel would make harmless is asked about.
+    # The answer of the hook in a host that cannot rewrite the command: it asks about commands that only the sandbox makes safe.
     alone = ["ask" if (w, s != "allow") == ("allow", True) else w for w, s in zip(workspace, strict, strict=True)]
     return {CONTAINED: workspace, UNCONTAINED: alone, STRICT: strict}
 

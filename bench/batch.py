@@ -1,4 +1,4 @@
-"""10,000 calls through `corral batch`, each of which prints 20 kB: how memory grows, and calls a second."""
+"""Measures memory growth and calls per second of `corral batch` over 10,000 calls that print 20 kB each."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ PRINTED_BYTES = 20_000
 
 
 def measure(options: Options) -> Section:
-    """Return peak memory after a tenth of the calls, and after all."""
+    """Return peak memory after a tenth of the calls and after all calls."""
     count = max(CALLS * min(options.rounds, ROUNDS) // ROUNDS, 100)
     with workplace() as folder:
         command = [sys.executable, "-m", "corral", "batch", "--root", make_project(folder / "project")]

@@ -1,6 +1,6 @@
-"""A command that prints 256 MB, through each sandbox: how fast its output is taken in, and what the caller's memory grows by.
+"""Measures how fast each sandbox reads 256 MB of output, and by how much the caller's memory grows.
 
-corral keeps a head and a tail and counts the rest; the others, as `subprocess.run(capture_output=True)`, hold all of it.
+corral keeps the head and the tail and counts the rest. The others keep all of it, as `subprocess.run(capture_output=True)` does.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from bench._turns import Options
 AS_USER = False
 BYTES = 256_000_000
 ROUNDS = 3
-FEW_ROUNDS = 30  # below, one look is enough
+FEW_ROUNDS = 30  # with fewer rounds, one sample is enough
 PRINT = ["/bin/cat", "zero"]
 Side = Callable[[], tuple[Worker, list[str]]]
 
 
 def measure(options: Options) -> Section:
-    """Return throughput and growth, the best of each."""
+    """Return the best throughput and the smallest memory growth of each candidate."""
     rounds = ROUNDS if options.rounds >= FEW_ROUNDS else 1
     notes = [f"best of {rounds} in a new process each; memory is the growth of the resident set's peak"]
     with workplace() as folder:
@@ -51,13 +51,13 @@ def _side(peer: Running) -> Side:
 
 
 def _best(name: str, side: Side, rounds: int, notes: list[str]) -> tuple[float, float] | None:
-    """Return gigabytes a second and MiB, or nothing and a note."""
+    """Return gigabytes per second and MiB. If the sandbox fails, add a note and return None."""
     speed, grown = 0.0, 0.0
     for _ in range(rounds):
         worker, argv = side()
         try:
             if argv is PRINT:
-                # A library is warm before it is measured; a program starts anew for every command.
+                # A library is warm before it is measured; a program starts again for every command.
                 worker.ask(["/bin/true"])
             answer = worker.ask(argv)
         except (Missing, OSError) as error:

@@ -1,6 +1,6 @@
-"""What a sandbox costs before its first result, in the unit of a bare interpreter, `python -I -S -c pass`, and beside others.
+"""Measures the cold start of corral and other sandboxes, compared with a bare interpreter, `python -I -S -c pass`.
 
-From nothing: a process is started, loads the sandbox, runs /bin/true in it and ends.
+"From nothing" means: a new process starts, loads the sandbox, runs /bin/true in it, and exits.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from corral import Sandbox, SandboxConfig
 
 AS_USER = True
 TRUE = ["/bin/true"]
-PEER_SECONDS = 3.0  # for one other sandbox
+PEER_SECONDS = 3.0  # for each other sandbox
 Way = Callable[[], object]
 
 
 def measure(options: Options) -> Section:
-    """Return the cold start, the end, and what one more warden costs."""
+    """Return the time to start a sandbox, to close it, and to start one more warden."""
     rounds = max(options.rounds // 6, 5)
     endings: list[int] = []
     with workplace() as folder:
@@ -73,13 +73,13 @@ def _from_nothing(peers: list[Running], project: str, rounds: int, notes: list[s
 
 
 class Fresh:
-    """A library that is loaded anew for every command."""
+    """A library that is loaded again for every command."""
 
     def __init__(self, peer: Running) -> None:
         self._peer = peer
 
     def run(self, argv: list[str]) -> None:
-        """Run one command in a process of its own."""
+        """Run one command in a new process."""
         worker = self._peer.worker()
         try:
             worker.ask(argv)

@@ -1,4 +1,4 @@
-"""Sixty-four commands at a time through one sandbox, by threads and in an event loop, against bare subprocesses the same way."""
+"""Measures 64 commands at a time in one sandbox, from threads and from an event loop, against bare subprocesses."""
 
 import asyncio
 import subprocess
@@ -18,7 +18,7 @@ BLOCKS = 3
 
 
 def measure(options: Options) -> Section:
-    """Return runs a second."""
+    """Return runs per second."""
     count = max(options.rounds, AT_A_TIME)
     with workplace() as folder:
         project = make_project(folder / "project")

@@ -1,4 +1,4 @@
-"""1,000 tasks of `corral eval`: what one costs over a bare run, how memory grows, and what a kill half-way loses; here and on Ray."""
+"""Measures `corral eval` over 1,000 tasks, locally and on Ray: overhead of a task, memory growth, and tasks lost to a kill half-way."""
 
 import json
 import os
@@ -24,14 +24,14 @@ from corral.apps.evals.task_loader import load
 AS_USER = False
 TASKS = 1000
 WORKERS = 2
-BARE = 100  # bare runs before, between and after
+BARE = 100  # bare runs before, between and after the measured runs
 LOOK_SECONDS = 0.05
 MORE_MEMORY = "more memory after all than after a tenth"
-MOST_MIB = 8.0  # outcomes are kept for the summary, a kilobyte each
+MOST_MIB = 8.0  # the summary keeps the outcomes, a kilobyte each
 
 
 def measure(options: Options) -> Section:
-    """Return what a task costs, how much more memory the last needs than the first, and how many were lost or repeated."""
+    """Return the overhead of a task, the memory growth, and how many tasks a kill lost or repeated."""
     count = max(TASKS * min(options.rounds, ROUNDS) // ROUNDS, 20)
     notes = [
         f"{count} tasks with a file, a call and an expectation, {WORKERS} workers; bare: the file, the call, the end"
@@ -77,7 +77,7 @@ def _here(folder: Path, count: int, notes: list[str]) -> list[Row]:
 
 
 class Run:
-    """One run of `corral eval` in a process of its own."""
+    """One `corral eval` process."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder = folder
@@ -92,7 +92,7 @@ class Run:
         )
 
     def journalled(self) -> list[str]:
-        """Return the tasks that the journal has, in its order."""
+        """Return the tasks in the journal, in order."""
         if not self._journal.exists():
             return []
         lines = self._journal.read_bytes().splitlines(keepends=True)
@@ -100,20 +100,20 @@ class Run:
         return [entry["id"] for entry in entries if entry["event"] == "task"]
 
     def until(self, number: int) -> None:
-        """Wait until so many tasks are done."""
+        """Wait until the journal has this many tasks."""
         while len(self.journalled()) < number:
             if self.process.poll() is not None:
                 raise RuntimeError("the run ended too soon")
             sleep(LOOK_SECONDS)
 
     def kill(self) -> None:
-        """Kill it without a word."""
+        """Kill the process with SIGKILL."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.seconds = perf_counter() - self._begun
 
     def to_its_end(self) -> float:
-        """Wait for it, and return its peak memory."""
+        """Wait for the end of the process, and return its peak memory."""
         peak = 0.0
         while self.process.poll() is None:
             peak = max(peak, peak_mib(self.process.pid))
@@ -126,7 +126,7 @@ class Run:
 
 
 def _children_ms() -> float:
-    """Return the processor time of all processes below this one that have ended."""
+    """Return the CPU time of all ended child processes, in milliseconds."""
     times = os.times()
     return (times.children_user + times.children_system) * 1000
 

@@ -1,4 +1,4 @@
-"""A command that prints two gigabytes: how fast they are taken in against a read loop and subprocess.run, and in what memory."""
+"""Measures speed and memory of reading two gigabytes of output, against a read loop and subprocess.run."""
 
 import json
 import os
@@ -13,8 +13,8 @@ from bench._turns import Options
 AS_USER = False
 BYTES = 2_000_000_000
 ROUNDS = 3
-FEW_ROUNDS = 30  # below, one look is enough
-NEEDED_BYTES = 3 * BYTES  # subprocess.run holds the output twice while it joins the pieces
+FEW_ROUNDS = 30  # with fewer rounds, one sample is enough
+NEEDED_BYTES = 3 * BYTES  # subprocess.run keeps the output twice while it joins the pieces
 SIDES = ("a read loop", "subprocess.run", "corral")
 PROGRAM = """
 import json, os, subprocess, sys, time
@@ -52,7 +52,7 @@ print(json.dumps({"total": total, "seconds": seconds, "grown_mib": grown}))
 
 
 def measure(options: Options) -> Section:
-    """Return throughput and growth of the resident set, for large writes and small ones; the best of each counts."""
+    """Return the best throughput and the smallest growth of the resident set, for large and for small writes."""
     rounds = ROUNDS if options.rounds >= FEW_ROUNDS else 1
     rows: list[Row] = []
     notes = [f"best of {rounds}; memory is the growth of the resident set's peak, the largest of {rounds}"]

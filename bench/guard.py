@@ -1,4 +1,4 @@
-"""check() against the bare tree-sitter parse of the same strings, and against another guard where it is installed."""
+"""Measures check() against the bare tree-sitter parse of the same strings, and against another guard if it is installed."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from corral.guard.shell.grammar import make_parser
 from corral.model.call import Call
 
 AS_USER = False
-# Runs in the peers' own environment: times nah's classifier on the strings it is given.
+# Runs in the peers' own environment: times nah's classifier on the given strings.
 NAH = """
 import json, sys, time
 from nah.bash import classify_command
@@ -34,14 +34,14 @@ print(json.dumps(times))
 
 
 def strings() -> list[str]:
-    """Return the commands on which guards are compared, and the rules' own examples."""
+    """Return the commands of bench/cases.toml and the examples of the rules."""
     _, rules = read_tables()
     examples = [text for row in rules.values() for text in (*row.get("deny", ()), *row.get("allow", ()))]
     return [*(case.command for case in cases()), *examples]
 
 
 def measure(options: Options) -> Section:
-    """Time every string once with each, side by side."""
+    """Return the time that each candidate takes for every string."""
     texts = strings()
     bare, checked, plain = _samples(texts)
     ranked = sorted(checked)

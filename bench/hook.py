@@ -1,6 +1,6 @@
-"""A hook from start to end, once for every command of an agent, against `python -I -S -c pass`, and beside other guards' hooks.
+"""Measures a hook process from start to end, against `python -I -S -c pass` and beside the hooks of other guards.
 
-An owner's policy is in force and every answer is in the audit log.
+A user policy is in force, and every answer is written to the audit log.
 """
 
 import sys
@@ -30,7 +30,7 @@ PROGRAM = Path(corral.__file__).parent / "integrations" / "hooks" / "program.py"
 
 
 def measure(options: Options) -> Section:
-    """Time every hook once a round, in turns with the bare interpreter."""
+    """Return the time of every hook, measured in turns with the bare interpreter."""
     with workplace() as folder:
         place = Place(folder, POLICY)
         ours = [PYTHON, "-I", "-S", str(PROGRAM), "claude", *_dependencies()]

@@ -1,4 +1,4 @@
-"""A run in a host process that holds a gigabyte against one in a small host, two processes in turns."""
+"""Measures a run in a host process with a gigabyte of memory against a run in a small host process, in turns."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from bench._rows import Section, at_most
 from bench._turns import Options, compared, timing
 
 AS_USER = False
-BLOCK = 10  # runs in one turn: the first of a turn finds the caches cold, in both alike
+BLOCK = 10  # runs in one turn: in both processes the first run of a turn finds cold caches
 LARGE_BYTES = 1 << 30
 PROGRAM = """
 import json, subprocess, sys
@@ -39,7 +39,7 @@ with Sandbox(SandboxConfig(project)) as box:
 
 
 def measure(options: Options) -> Section:
-    """Return large against small for corral, and for two ways of subprocess."""
+    """Return the large host against the small one, for corral and for two kinds of subprocess."""
     samples: dict[str, dict[str, list[int]]] = {"small": {}, "large": {}}
     with workplace() as folder, ExitStack() as stack:
         hosts = {}

@@ -1,7 +1,7 @@
-"""What is still running after a time limit: a command has started ten daemons, each in a session of its own, when its time is up.
+"""Counts the processes that outlive a time limit. The command starts ten daemons, each in a session of its own.
 
-A sandbox that is a program is ended by SIGKILL, as `subprocess.run(timeout=)` does; where that leaves something, once more as a careful caller
-does: its whole process group, SIGTERM first. A library has a limit of its own. What is left is ended here.
+A sandbox that is a program is killed by SIGKILL, as `subprocess.run(timeout=)` does. If processes are left, a second row shows SIGTERM and then
+SIGKILL to its process group. A library enforces its own limit. This benchmark ends the processes that are left.
 """
 
 import os
@@ -23,7 +23,7 @@ from bench._turns import Options, timing
 AS_USER = False
 DAEMONS = 10
 LIMIT_SECONDS = 2.0
-PATIENCE_SECONDS = 2.0  # after the call has returned, for what ends by itself
+PATIENCE_SECONDS = 2.0  # after the call has returned, for processes that still end
 ROUNDS = 3
 SCRIPT = """
 import os, subprocess, sys, time
@@ -39,7 +39,7 @@ End = Callable[[list[str]], object]
 
 
 def measure(options: Options) -> Section:
-    """Return how many processes are left, and how long after the limit the last has gone."""
+    """Return how many processes are left, and how long after the limit the last one ended."""
     notes = [
         f"{DAEMONS} daemons, a limit of {LIMIT_SECONDS:g} s; looked at for {PATIENCE_SECONDS:g} s after the call returned"
     ]
@@ -78,7 +78,7 @@ def _by_library(name: str, worker: Worker, project: str, notes: list[str]) -> li
 
 
 def _ended(project: str, env: dict[str, str] | None, argv: list[str], *, carefully: bool = False) -> None:
-    # No pipes: with them the call itself would wait for the daemons.
+    # No pipes: with pipes the call would wait for the daemons.
     none = subprocess.DEVNULL
     process = subprocess.Popen(
         argv, cwd=project, env=env, stdin=none, stdout=none, stderr=none, start_new_session=carefully
@@ -96,7 +96,7 @@ def _ended(project: str, env: dict[str, str] | None, argv: list[str], *, careful
 
 
 def _measured(name: str, project: str, end: End, notes: list[str]) -> list[Row]:
-    """Return two rows of a way to end a command, or none and a note."""
+    """Return two rows for one way to end a command. If its daemons do not start, add a note and return no rows."""
     Path(project, "daemons.py").write_text(SCRIPT)
     left, late = 0, []
     for _ in range(ROUNDS):
@@ -129,7 +129,7 @@ def _wait(project: str, marker: str) -> list[int]:
 
 
 def _alive(project: str, marker: str) -> list[int]:
-    """Return who has the marker as an argument, or the project in one: gVisor shows only its own process."""
+    """Return the processes that have the marker as an argument, or the project in one: gVisor shows only its own process."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

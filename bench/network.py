@@ -1,4 +1,4 @@
-"""The network by name: a large download through the proxy against the same one straight over loopback, and what a sandbox with a proxy costs."""
+"""Measures a large download through the proxy against one over loopback, and the overhead of a sandbox with a proxy."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from corral.model.call import Decision
 AS_USER = True
 BYTES = 2_000_000_000
 ROUNDS = 5
-FEW_ROUNDS = 30  # below, one look is enough
+FEW_ROUNDS = 30  # with fewer rounds, one sample is enough
 SERVER = """
 import os, socket, sys
 listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -34,7 +34,7 @@ while True:
         at += os.sendfile(client.fileno(), zero, at, size - at)
     client.close()
 """
-# Reads as fast as a program can; what a real one does with the bytes would only hide the proxy.
+# Reads as fast as a program can. A real client also processes the bytes, which would hide the cost of the proxy.
 CLIENT = """
 import os, socket, sys, time
 host, port, proxy = sys.argv[1], int(sys.argv[2]), os.environ.get("HTTP_PROXY", "")
@@ -50,7 +50,7 @@ print(total, time.perf_counter() - begun)
 
 
 def measure(options: Options) -> Section:
-    """Return the speed of a download, and the cost of a command where destinations are granted by name."""
+    """Return the speed of a download, and the overhead of a command when destinations are granted by name."""
     rounds = ROUNDS if options.rounds >= FEW_ROUNDS else 1
     with workplace() as folder, _server(folder) as port:
         granted = Containment(network=[f"own.example:{port}"], hosts=["own.example=127.0.0.1"])

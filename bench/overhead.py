@@ -1,4 +1,4 @@
-"""A contained command against bare `subprocess.run(capture_output=True)` in turns, and other sandboxes against the same."""
+"""Measures commands in corral and other sandboxes against bare `subprocess.run(capture_output=True)`, in turns."""
 
 import os
 import subprocess
@@ -17,12 +17,12 @@ from corral import Containment, ContainmentError, Sandbox, SandboxConfig
 
 AS_USER = True
 Way = Callable[[], object]
-PEER_SECONDS = 4.0  # for one peer and command at 300 rounds; the slow ones get fewer turns
+PEER_SECONDS = 4.0  # for one peer and command at 300 rounds; slow peers get fewer turns
 COMMANDS = {
     "/bin/true": ["/bin/true"],
     "git status": ["/usr/bin/git", "status", "--short"],
     "a Python script": ["/usr/bin/python3", "hello.py"],
-    # By pipe: not every peer gives a directory for temporary files.
+    # -pipe: not every peer provides a directory for temporary files.
     "a C compile": ["/usr/bin/gcc", "-pipe", "-c", "hello.c", "-o", "hello.o"],
 }
 BACKENDS = {"corral": "auto", "corral by bubblewrap": "bubblewrap", "corral without containment": "none"}
@@ -32,14 +32,14 @@ BASH = ["/bin/bash", "--noprofile", "--norc", "-c", "--", TEXT]
 
 
 def measure(options: Options) -> Section:
-    """Return what a run costs beyond the process itself."""
+    """Return the time of each command in each candidate."""
     with workplace() as folder, ExitStack() as stack:
         project = make_project(folder / "project")
         notes: list[str] = []
         floor = Floor(project)
         stack.callback(floor.close)
         boxes = {name: stack.enter_context(box) for name, box in _boxes(project, notes).items()}
-        # posix_spawn has no word for the directory.
+        # posix_spawn cannot set the working directory.
         with chdir(project):
             rows = _ours(boxes, floor, project, options.rounds)
         peers = stack.enter_context(field(folder, options.peers, notes, list(COMMANDS.values())))
@@ -49,7 +49,7 @@ def measure(options: Options) -> Section:
 
 
 def _boxes(project: str, notes: list[str]) -> dict[str, Sandbox]:
-    """Return a warm sandbox for each backend that is to be had; of the rest, note why not."""
+    """Return a warm sandbox for each backend that is available, and note why the others are not."""
     boxes = {}
     for name, backend in BACKENDS.items():
         box = Sandbox(SandboxConfig(project, containment=Containment(backend=backend)))
@@ -80,7 +80,7 @@ def _ours(boxes: dict[str, Sandbox], floor: Floor, project: str, rounds: int) ->
 
 
 def _untimed(run: Callable[[], int]) -> Way:
-    """Return a way that has no measure of its own: a number that it returns would be taken for nanoseconds."""
+    """Return a function that runs the command and returns nothing: `timed` would take a returned status for nanoseconds."""
 
     def way() -> None:
         if run():
@@ -115,12 +115,12 @@ def _rows(what: str, times: dict[str, Timing]) -> list[Row]:
 
 
 def bare(argv: list[str], project: str) -> None:
-    """Run a command as everybody does."""
+    """Run a command with `subprocess.run`."""
     subprocess.run(argv, capture_output=True, check=False, cwd=project)
 
 
 def spawned(argv: list[str]) -> None:
-    """Run a command with as little around it as Python allows."""
+    """Run a command with `posix_spawn`, the cheapest way in Python."""
     pipes = os.pipe(), os.pipe()
     actions = [(os.POSIX_SPAWN_DUP2, pipes[0][1], 1), (os.POSIX_SPAWN_DUP2, pipes[1][1], 2)]
     pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=actions)

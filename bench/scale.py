@@ -1,4 +1,4 @@
-"""Calls a second through `Sandbox.map`, here and on Ray, next to a bare thread pool of as many workers with `subprocess.run`."""
+"""Measures calls per second of `Sandbox.map`, locally and on Ray, beside a thread pool with `subprocess.run` and as many workers."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,11 +17,11 @@ from corral import Sandbox, SandboxConfig
 AS_USER = True
 COMMAND = ["/bin/true"]
 WORKERS = (1, 2, 4)
-CALLS = 60  # in one turn
+CALLS = 60  # calls in one turn
 
 
 def measure(options: Options) -> Section:
-    """Return calls a second."""
+    """Return calls per second."""
     rounds = max(options.rounds // 6, 1)
     notes = [f"{' '.join(COMMAND)}, {rounds} turns of {CALLS} calls each; more than 1x is faster than bare"]
     with workplace() as folder:
@@ -64,7 +64,7 @@ def _speeds(time: Timing) -> tuple[float, float]:
 
 
 class Feed:
-    """One map over calls that come in turns: what a cluster needs before its first result is no part of a turn."""
+    """One `map` over calls that arrive in turns, so that a turn does not include the start of the cluster."""
 
     def __init__(self, box: Sandbox, workers: int, engine: str) -> None:
         self._gate = Semaphore(0)
@@ -76,7 +76,7 @@ class Feed:
             yield COMMAND
 
     def turn(self) -> None:
-        """Run as many calls as a turn has."""
+        """Run the calls of one turn."""
         self._gate.release(CALLS)
         if sum(next(self._results).ok for _ in range(CALLS)) != CALLS:
             raise RuntimeError("a call failed")
@@ -86,7 +86,7 @@ class Feed:
 
     def __exit__(self, *_: object) -> None:
         self._results.close()
-        # Whoever waits for the next call.
+        # Wake the threads that wait for the next call.
         self._gate.release(len(WORKERS) * CALLS)
 
 

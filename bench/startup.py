@@ -1,4 +1,4 @@
-"""What a process pays before corral does anything, in the unit of a bare interpreter: `python -I -S -c pass`."""
+"""Measures the import and first use of corral in a new process, compared with a bare interpreter, `python -I -S -c pass`."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ CASES: dict[str, tuple[str, Goal | None]] = {
 
 
 def measure(options: Options) -> Section:
-    """Return what each step costs, in turns with the bare interpreter."""
+    """Return the time of each step, measured in turns with the bare interpreter."""
     with workplace() as folder:
         project = make_project(folder / "project")
         functions = {what: partial(started, code, project) for what, (code, _) in CASES.items()}
@@ -36,6 +36,6 @@ def measure(options: Options) -> Section:
 
 
 def started(code: str, project: str) -> None:
-    """Run a program in an interpreter with nothing else in it."""
+    """Run a program in a new interpreter."""
     python = sys._base_executable  # type: ignore[attr-defined]  # there since 3.3
     subprocess.run([python, "-I", "-S", "-c", code, project], check=True)

@@ -1,4 +1,4 @@
-"""A command in a transaction of its own, begun and discarded around it, against the same command in the same sandbox without one."""
+"""Measures a command in its own transaction, which is begun before and discarded after it, against the same command without one."""
 
 import os
 import subprocess
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 AS_USER = True
 FILES = 10_000
 MANY_FILES = 100_000
-SPARE_SECONDS = 5.0  # for a spare to be ready, on a busy machine
-PEER_SECONDS = 8.0  # for the peer and one command at 300 rounds
+SPARE_SECONDS = 5.0  # for a spare transaction to be ready on a busy machine
+PEER_SECONDS = 8.0  # for the peer and each command, at 300 rounds
 COMMANDS = {
     "/bin/true": (["/bin/true"], 3.0),
     "a C compile": (["/usr/bin/gcc", "-pipe", "-c", "hello.c", "-o", "hello.o"], 1.15),
     f"find over {FILES} files": (["/usr/bin/find", "many", "-type", "f"], 1.15),
-    # Without a goal: what a fresh overlay has to look up once more is each file's own status.
+    # Without a goal: a new overlay has to look up the status of every file again.
     f"find that asks each of {FILES} files for its time": (["/usr/bin/find", "many", "-newer", "hello.c"], 0.0),
 }
-COUNTED = 10  # beginnings over the large project
+COUNTED = 10  # transactions begun over the large project
 
 
 def measure(options: Options) -> Section:
-    """Return what a transaction costs beyond the run in it."""
+    """Return the time of a command with and without a transaction."""
     notes: list[str] = []
     with workplace() as folder:
         project = make_project(folder / "project")
@@ -90,7 +90,7 @@ def _at_once(box: Sandbox, argv: list[str]) -> None:
 
 
 def _theirs(folder: Path, options: Options, notes: list[str]) -> list[Row]:
-    """Return the same by sandlock, whose copy-on-write begins, runs and aborts."""
+    """Return the same for sandlock, with a copy-on-write branch that is begun and aborted."""
     packages = site_packages(options.peers) if options.peers else ""
     if not os.path.isdir(f"{packages}/sandlock"):
         notes.append("sandlock is not compared: it is not installed; make bench-peers")
@@ -120,7 +120,7 @@ def _asked(worker: Worker, argv: list[str]) -> int:
 
 
 def _large(folder: Path) -> list[Row]:
-    """Return what it takes to begin over a large project, beside a walk through it."""
+    """Return the time to begin a transaction over a large project, beside the time of a walk through it."""
     project = make_project(folder / "large")
     _fill(Path(project) / "many", MANY_FILES)
     with Sandbox(SandboxConfig(project, profile="workspace")) as box:

@@ -1,4 +1,4 @@
-"""How long after a timeout the result is there, and with it the end of everything the command had started."""
+"""Measures the time from a timeout to the result, when every process that the command started has ended."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ AS_USER = True
 TREES = {"1 process": 0, "10 processes": 9, "100 processes": 99}
 TIMEOUT_SECONDS = 1.0
 ROUNDS = 10
-# Each child is a session of its own whose parent has gone, as a daemon is; the number is told when all are there.
+# Each child has a session of its own, as a daemon has. The program prints their number when all have started.
 SCRIPT = """
 import os, subprocess, sys, time
 children = [subprocess.Popen(["sleep", sys.argv[2]], start_new_session=True) for _ in range(int(sys.argv[1]))]
